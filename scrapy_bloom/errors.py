@@ -1,0 +1,26 @@
+"""What this package raises beyond `ValueError` and `OSError`.
+
+Every message names the thing, the value and the remedy.
+"""
+
+from __future__ import annotations
+
+
+class BloomError(Exception):
+    """Base of the errors below."""
+
+
+class FilterFileError(BloomError):
+    """A file that is not a sound filter file; it was left as it was."""
+
+
+class FilterLockedError(BloomError):
+    """A filter that another process (or another object in this one) holds open."""
+
+
+class IncompatibleFilterError(BloomError, ValueError):
+    """A filter that does not fit what was asked of it, or another filter."""
+
+
+class JobDirectoryError(BloomError):
+    """A job directory in which a crawl would silently lose pages."""

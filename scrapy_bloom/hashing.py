@@ -1,0 +1,81 @@
+"""From a key to a block and the bits in it: keyed MurmurHash3.
+
+Digest i is mmh3 x64 128 of the filter's secret followed by the key, with seed i,
+in little-endian order. Digest 0 holds a 32-bit block selector and six lanes of
+16 bits, each later digest eight lanes. The low 15 bits of a lane are the position
+of one probe in the block, which is the selector scaled to the number of blocks
+(multiply and shift, no modulo).
+
+MurmurHash3 is no pseudorandom function. Keys that an attacker can choose, such as
+URLs, are safe because what is hashed is their SHA-1 fingerprint behind a secret
+that the attacker does not know (Gerbet, Kumar and Lauradoux 2015, "The Power of
+Evil Choices in Bloom Filters").
+"""
+
+from __future__ import annotations
+
+import secrets
+from struct import Struct
+
+from mmh3 import hash128
+
+SCHEME = "mmh3-x64-128/block-32768/lanes-16/1"
+"""Name and version of the scheme above; it stands in the header of every file."""
+
+SECRET_BYTES = 16
+BLOCK_SHIFT = 15  # a block has 2**15 bits
+FIRST_PROBES = 6
+NEXT_PROBES = 8
+
+_FIRST = Struct("<I6H")
+_NEXT = Struct("<8H")
+_FIRST_MASK = int.from_bytes(b"\xff\xff\xff\xff" + b"\xff\x7f" * FIRST_PROBES, "little")
+_NEXT_MASK = int.from_bytes(b"\xff\x7f" * NEXT_PROBES, "little")
+
+Lanes = tuple[int, int, int, int, int, int, int]
+"""A block selector (32 bits) and the first six probe positions (15 bits each)."""
+
+NextLanes = tuple[int, int, int, int, int, int, int, int]
+"""Eight further probe positions."""
+
+
+def new_secret() -> bytes:
+    """Return 16 bytes from the operating system's random source."""
+    return secrets.token_bytes(SECRET_BYTES)
+
+
+def check_secret(secret: bytes) -> None:
+    """Raise ValueError unless `secret` is 16 bytes."""
+    if not isinstance(secret, bytes) or len(secret) != SECRET_BYTES:
+        raise ValueError(
+            f"secret is {secret!r}: it must be {SECRET_BYTES} bytes, or None for a random one"
+        )
+
+
+def first_lanes(salted: bytes) -> Lanes:
+    """Return the block selector and first six probe positions of a key that has
+    the secret before it."""
+    return _FIRST.unpack((hash128(salted, 0) & _FIRST_MASK).to_bytes(16, "little"))
+
+
+def next_lanes(salted: bytes, seed: int) -> NextLanes:
+    """Return the eight probe positions in digest `seed` (from 1 on)."""
+    return _NEXT.unpack((hash128(salted, seed) & _NEXT_MASK).to_bytes(16, "little"))
+
+
+def positions(secret: bytes, key: bytes, blocks: int, probes: int) -> list[int]:
+    """Return the bits that stand for `key` in a filter of that shape.
+
+    This is the definition; the filters do the same in fewer steps.
+    """
+    salted = secret + key
+    selector, *lanes = first_lanes(salted)
+    for seed in range(1, digests(probes)):
+        lanes += next_lanes(salted, seed)
+    origin = selector * blocks >> 32 << BLOCK_SHIFT
+    return [origin + lane for lane in lanes[:probes]]
+
+
+def digests(probes: int) -> int:
+    """Return how many 128-bit digests `probes` positions take."""
+    return 1 + max(0, -(-(probes - FIRST_PROBES) // NEXT_PROBES))

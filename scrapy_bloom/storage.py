@@ -1,0 +1,310 @@
+"""The bits of one filter, in memory or in a mapped file.
+
+A file consists of the header page, the state page and the bits, one block of the
+filter a page, all little-endian.
+
+The bits only ever go from 0 to 1, so a page that reaches the disk late or in part
+costs keys, never the file. SIGKILL costs nothing: stored bits are in the page cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from bitarray import bitarray
+
+from .errors import FilterFileError, FilterLockedError
+from .header import PAGE, REMEDY, Header, State
+from .sizing import BLOCK_BITS
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+
+class BitStore:
+    """The bit array of one filter, with its header and its changing state.
+
+    `bits` is a little-endian bitarray over the memory or the mapped file. `count`
+    and `expected_false_positives` reach the file with `flush` and `close`. `clean`
+    tells whether an opened file had been closed; a new one is clean.
+    """
+
+    def __init__(
+        self,
+        header: Header,
+        memory: mmap.mmap,
+        offset: int,
+        file: IO[bytes] | None,
+        path: Path | None,
+    ) -> None:
+        self.header = header
+        self.path = path
+        self.count = 0
+        self.expected_false_positives = 0.0
+        self.clean = True
+        self._memory = memory
+        self._file = file
+        self._view = memoryview(memory)[offset:]
+        self.bits = bitarray(buffer=self._view, endian="little")
+
+    @classmethod
+    def in_memory(cls, header: Header) -> BitStore:
+        """Return an empty store that takes `header.bits / 8` bytes of memory once
+        all its pages were touched. Raises MemoryError if they cannot be had."""
+        size = header.blocks * PAGE
+        try:
+            if hasattr(mmap, "MAP_PRIVATE"):
+                memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            else:
+                memory = mmap.mmap(-1, size)
+        except (OSError, OverflowError) as error:
+            raise MemoryError(
+                f"capacity {header.capacity:,} at error rate {header.error_rate:g} needs {size:,}"
+                f" bytes of memory, which cannot be had ({error}); set a smaller capacity"
+            ) from error
+        return cls(header, memory, 0, None, None)
+
+    @classmethod
+    def create(cls, header: Header, path: Path) -> BitStore:
+        """Make a new file, locked by this object, and return its empty store.
+
+        The file is allocated in full and synced under a temporary name before it
+        gets its own, so whatever happens it is either there, whole, or not there.
+        Raises FileExistsError if there is something at `path`, OSError if the disk
+        is too small.
+        """
+        _require_files(path)
+        page = header.to_page()
+        descriptor, temporary = tempfile.mkstemp(f".{path.name}.tmp", "", path.parent)
+        file = os.fdopen(descriptor, "r+b", buffering=0)
+        try:
+            _lock(file, path)
+            try:
+                _allocate(file, header.file_bytes)
+            except (OSError, OverflowError) as error:
+                raise OSError(
+                    getattr(error, "errno", None) or errno.EFBIG,
+                    f"cannot allocate {header.file_bytes:,} bytes for a filter of capacity"
+                    f" {header.capacity:,} ({error}); free some space or set a smaller capacity",
+                    str(path),
+                ) from error
+            os.pwrite(descriptor, page, 0)
+            os.pwrite(descriptor, State(pid=os.getpid()).to_page(), PAGE)
+            os.fsync(descriptor)
+            store = cls(header, mmap.mmap(descriptor, header.file_bytes), 2 * PAGE, file, path)
+            _publish(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            file.close()
+            raise
+        return store
+
+    @classmethod
+    def open(cls, path: Path) -> BitStore:
+        """Map the file at `path`, lock it and mark it as not cleanly closed.
+
+        Cost: reads two pages, syncs one. Raises FileNotFoundError,
+        FilterLockedError if somebody has it open, FilterFileError if it is not a
+        sound filter file; the file is left as it was.
+        """
+        _require_files(path)
+        file = _open_regular(path)
+        try:
+            _lock(file, path)
+            header = _read_header(file, path)
+            state = State.from_page(os.pread(file.fileno(), PAGE, PAGE))
+            store = cls(header, mmap.mmap(file.fileno(), header.file_bytes), 2 * PAGE, file, path)
+        except BaseException:
+            file.close()
+            raise
+        store.count = state.count
+        store.expected_false_positives = state.expected_false_positives
+        store.clean = state.clean
+        store._write_state(clean=False)
+        return store
+
+    def block_counts(self) -> Iterator[int]:
+        """Yield the number of set bits in each block. Reads everything."""
+        bits = self.bits
+        for start in range(0, self.header.bits, BLOCK_BITS):
+            yield bits.count(1, start, start + BLOCK_BITS)
+
+    def flush(self) -> None:
+        """Sync bits and state to the disk. Cost: 10 to 100 ms for 1,000 to 10,000
+        pages changed since the last one."""
+        if self._file is not None:
+            self._memory.flush()
+            self._write_state(clean=False)
+
+    def close(self) -> None:
+        """Sync, mark as cleanly closed and unlock. `bits` is gone afterwards."""
+        if self._memory.closed:
+            return
+        try:
+            if self._file is not None:
+                self._memory.flush()
+                self._write_state(clean=True)
+        finally:
+            # bitarray, view, map: mmap refuses to close under either of the others
+            del self.bits
+            self._view.release()
+            self._memory.close()
+            if self._file is not None:
+                self._file.close()
+
+    def check(self) -> None:
+        """Raise FilterFileError unless the file still is what the header says."""
+        if self._file is None or self.path is None:
+            return
+        if _read_header(self._file, self.path) != self.header:
+            raise FilterFileError(f"{self.path} has another header than when it was opened")
+
+    def _write_state(self, *, clean: bool) -> None:
+        state = State(self.count, self.expected_false_positives, clean, os.getpid())
+        self._memory[PAGE : 2 * PAGE] = state.to_page()
+        self._memory.flush(PAGE, PAGE)
+
+
+class DirectoryLock:
+    """The lock file of a directory of filters, held from here to `release`.
+
+    The kernel frees it when the process dies, however it dies; the process id in
+    it serves the error message only.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        path = directory / "lock"
+        _require_files(path)
+        self._file = os.fdopen(
+            os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "r+b", 0
+        )
+        try:
+            _flock(self._file)
+        except BlockingIOError:
+            pid = self._file.read(20).decode("ascii", "replace").strip()
+            self._file.close()
+            raise FilterLockedError(
+                f"{directory} is in use by process {pid or '(unknown)'}; wait until it has"
+                " finished, or give this one another job directory"
+            ) from None
+        self._file.truncate(0)
+        self._file.write(f"{os.getpid()}\n".encode())
+
+    def release(self) -> None:
+        """Unlock. The file stays: removing it would race with the next holder."""
+        self._file.close()
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in `directory` durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_header(path: Path) -> Header:
+    """Return the header of the file at `path` without locking or changing it.
+
+    Raises FileNotFoundError, or FilterFileError if it is not a sound filter file.
+    """
+    _require_files(path)
+    with _open_regular(path) as file:
+        return _read_header(file, path)
+
+
+def _require_files(path: Path) -> None:
+    if fcntl is None:
+        raise FilterFileError(
+            f"{path}: filter files need Linux or macOS; without a path (for Scrapy: without"
+            " JOBDIR) the filter works in memory"
+        )
+
+
+def _open_regular(path: Path) -> IO[bytes]:
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        file = os.fdopen(os.open(path, flags), "r+b", buffering=0)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK):
+            what, remedy = "a symbolic link", "give the path of the file itself"
+        elif error.errno == errno.EISDIR:
+            what, remedy = "a directory", "give the path of a file in it"
+        else:
+            what = f"not to be opened for reading and writing ({error.strerror})"
+            remedy = "correct its permissions"
+        raise FilterFileError(f"{path} is {what}; {remedy}, or choose another path") from error
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise FilterFileError(f"{path} is not a regular file; choose another path")
+    return file
+
+
+def _read_header(file: IO[bytes], path: Path) -> Header:
+    header = Header.from_page(os.pread(file.fileno(), PAGE, 0), path)
+    size = os.fstat(file.fileno()).st_size
+    if size != header.file_bytes:
+        what = "truncated" if size < header.file_bytes else "longer than it was made"
+        raise FilterFileError(
+            f"{path} is {what}: {size:,} bytes, and its header says {header.file_bytes:,}; {REMEDY}"
+        )
+    return header
+
+
+def _flock(file: IO[bytes]) -> None:
+    fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _lock(file: IO[bytes], path: Path) -> None:
+    try:
+        _flock(file)
+    except BlockingIOError:
+        pid = State.from_page(os.pread(file.fileno(), PAGE, PAGE)).pid
+        raise FilterLockedError(
+            f"{path} is in use by process {pid or '(unknown)'}; wait until it has closed it,"
+            " or use another path"
+        ) from None
+
+
+def _allocate(file: IO[bytes], size: int) -> None:
+    """Give the file all its blocks now: a store into a sparse map on a full disk
+    would end the process with SIGBUS."""
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+    zeros = bytes(min(size, 1 << 20))
+    while (done := file.tell()) < size:
+        file.write(zeros[: size - done])
+
+
+def _publish(temporary: str, path: Path) -> None:
+    """Give a finished file its name, never replacing what has that name."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+        os.rename(temporary, path)
+    else:
+        os.unlink(temporary)
+    sync_directory(path.parent)
