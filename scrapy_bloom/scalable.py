@@ -67,8 +67,7 @@ class ScalableBloomFilter:
         with ExitStack() as undo:
             if _make_directory(path):
                 undo.callback(_remove_directory, path)
-            lock = DirectoryLock(path)
-            undo.callback(lock.release)
+            lock = undo.enter_context(DirectoryLock(path))
             headers = _read_layers(path)
             if headers:
                 bound = _bound(headers[0])
@@ -93,8 +92,7 @@ class ScalableBloomFilter:
         if not _layer_path(path, 0).exists():
             raise FileNotFoundError(f"{path} holds no filter: there is no 0.bloom in it")
         with ExitStack() as undo:
-            lock = DirectoryLock(path)
-            undo.callback(lock.release)
+            lock = undo.enter_context(DirectoryLock(path))
             headers = _read_layers(path)
             self = cls.__new__(cls)
             self.capacity = headers[0].capacity
@@ -198,7 +196,7 @@ class ScalableBloomFilter:
         """Sync, mark as cleanly closed, unlock. Closing twice is fine."""
         with ExitStack() as stack:
             if self._lock is not None:
-                stack.callback(self._lock.release)
+                stack.enter_context(self._lock)
             for layer in self._layers:
                 stack.callback(layer.close)
 
@@ -248,6 +246,15 @@ class ScalableBloomFilter:
         self._layers.append(layer)
         self._newest_first.insert(0, layer)
         return layer
+
+
+def stored_identity(path: PathArgument) -> str | None:
+    """Return the identity of the filter in the directory at `path`, or None if there
+    is none, without opening it. Raises FilterFileError."""
+    try:
+        return read_header(_layer_path(Path(path), 0)).identity
+    except FileNotFoundError:
+        return None
 
 
 def _layer_header(

@@ -177,7 +177,7 @@ class BitStore:
 
 
 class DirectoryLock:
-    """The lock file of a directory of filters, held from here to `release`.
+    """The lock file of a directory of filters, held until the context ends.
 
     The kernel frees it when the process dies, however it dies; the process id in
     it serves the error message only.
@@ -201,8 +201,11 @@ class DirectoryLock:
         self._file.truncate(0)
         self._file.write(f"{os.getpid()}\n".encode())
 
-    def release(self) -> None:
-        """Unlock. The file stays: removing it would race with the next holder."""
+    def __enter__(self) -> DirectoryLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # the file stays: removing it would race with the next holder
         self._file.close()
 
 
