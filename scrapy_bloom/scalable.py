@@ -333,5 +333,5 @@ def _make_directory(path: Path) -> bool:
 
 def _remove_directory(path: Path) -> None:
     with suppress(OSError):
-        (path / "lock").unlink()
+        (path / "lock").unlink(missing_ok=True)
         path.rmdir()
