@@ -1,0 +1,35 @@
+# Each target makes what it needs; the second time it is there.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test bench torture lint clean
+
+demo: .venv/.demo
+	$(BIN)/python example_project/demo.py
+
+test: .venv/.test
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+bench: .venv/.bench
+	$(BIN)/python -m tests.benchmarks
+
+torture: .venv/.test
+	$(BIN)/python -m pytest tests/torture.py -s
+
+lint: .venv/.lint
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+clean:
+	rm -rf .venv
+
+.venv/.demo: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+.venv/.%: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[$*]"
+	touch $@
