@@ -1,0 +1,339 @@
+"""The example project: its site is what its list says, and its demo counts what the site saw."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from w3lib.url import canonicalize_url
+
+PROJECT = Path(__file__).resolve().parent.parent / "example_project"
+sys.path.insert(0, str(PROJECT))
+
+import harness  # noqa: E402
+from example.model import FLAKY, GONE, MOVED, TOPICS, pages, session_of, site  # noqa: E402
+
+STOCK = {"ADDONS": "{}"}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    with harness.serve(tmp_path_factory.mktemp("site")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def crawled(tmp_path_factory):
+    """A complete crawl with Scrapy's own dupefilter, and the site that it crawled."""
+    folder = tmp_path_factory.mktemp("crawl")
+    with harness.serve(folder) as running:
+        run = harness.crawl(running, folder / "job", "stock", settings=STOCK)
+    return running, run
+
+
+class Reply:
+    """What the site answers to a request that is sent as it stands."""
+
+    def __init__(self, running, target, body=None, user_agent="tests"):
+        connection = http.client.HTTPConnection(urlsplit(running.url).netloc, timeout=10)
+        try:
+            headers = {"User-Agent": user_agent}
+            connection.request("GET" if body is None else "POST", target, body, headers)
+            response = connection.getresponse()
+            text = response.read().decode()
+        finally:
+            connection.close()
+        self.status = response.status
+        self.location = response.headers["Location"]
+        self.title = "".join(re.findall("<title>(.*)</title>", text))
+        self.links = [link.replace("&amp;", "&") for link in re.findall('href="([^"]*)"', text)]
+
+
+def canonical(requests):
+    """Count requests by what Scrapy's fingerprint is made of, which a failure then shows."""
+    return Counter((r.method, canonicalize_url(r.url), r.body.decode()) for r in requests)
+
+
+def scrapy(*arguments, cwd=PROJECT):
+    """Run a Scrapy command in the project, to its end."""
+    command = [sys.executable, "-m", "scrapy", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_full_crawl_fetches_exactly_the_known_list(crawled):
+    """What a complete crawl with an exact dupefilter fetches is the list, page by page, once."""
+    running, run = crawled
+    known = [running.request(*page) for page in pages(harness.SESSION)]
+    assert run.status == 0
+    assert run.reason == "finished"
+    assert canonical(running.requests()) == canonical(known)
+    assert run.stats["item_scraped_count"] == len(known)
+    found = harness.account(running)
+    assert (found.fetched, found.twice, found.missed) == (len(known), [], [])
+
+
+def test_full_crawl_meets_the_dirt_of_real_sites(crawled):
+    """The crawl is link-dense, and met each redirect, each 404 and each 500 that heals."""
+    _, run = crawled
+    assert len(pages(harness.SESSION)) >= 3_000
+    assert run.offered >= 60_000
+    assert run.filtered / run.offered > 0.9
+    statuses = {
+        status: run.stats[f"downloader/response_status_count/{status}"] for status in (404, 500)
+    }
+    assert statuses == {404: GONE, 500: FLAKY + FLAKY // 2}
+    redirects = [answer for answer in site(harness.SESSION).values() if answer.location]
+    counts = [run.stats[f"downloader/response_status_count/{status}"] for status in (301, 302)]
+    assert sum(counts) == len(redirects) > 3 * MOVED
+    assert run.stats["downloader/request_method_count/POST"] == TOPICS
+
+
+def test_every_page_links_in_many_forms(served):
+    """Links carry fragments, arguments in either order and escapes in either case."""
+    links = Reply(served, "/docs/part-03/chapter-07.html").links
+    assert len(links) >= 20
+    assert sum("#" in link for link in links) >= 5
+    joined = " ".join(links)
+    assert "%C3%A9" in joined
+    assert "%c3%a9" in joined
+    assert re.search(r"\?module=\w+&name=", joined)
+    assert re.search(r"\?name=\w+&module=", joined)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("/api?module=m03&name=n04", "/api?name=n04&module=m03"),
+        ("/glossary/caf%C3%A9%207", "/glossary/caf%c3%a9%207"),
+    ],
+)
+def test_spellings_of_one_page_get_one_answer(served, one, other):
+    """The forms that Scrapy takes for one request are one page to the site too."""
+    first, second = Reply(served, one), Reply(served, other)
+    assert first.status == second.status == 200
+    assert first.title == second.title
+    assert first.links == second.links
+
+
+def test_redirects_lead_through_a_chain(served):
+    """A page that moved is three redirects away, of both kinds."""
+    target, statuses = "/go/3/3", []
+    while target:
+        reply = Reply(served, target)
+        statuses.append(reply.status)
+        target = reply.location
+    assert statuses == [302, 301, 302, 200]
+    assert reply.title == "Moved 3"
+
+
+@pytest.mark.parametrize(
+    "target", ["/gone/3", "/no-such", "/calendar/2023/02/29", "/calendar/2026/01/01", "/docs/"]
+)
+def test_what_is_not_there_is_a_404(served, target):
+    """The site ends where its list ends."""
+    assert Reply(served, target).status == 404
+
+
+@pytest.mark.parametrize(
+    ("target", "statuses"), [("/flaky/4", [500, 200, 200]), ("/flaky/7", [500, 500, 200])]
+)
+def test_failing_pages_heal(served, target, statuses):
+    """A failing page answers 500 once or twice, then as any other."""
+    assert [Reply(served, target).status for _ in statuses] == statuses
+
+
+def test_the_body_of_a_post_decides_the_answer(served):
+    """One address gives different results for different bodies, and nothing for a strange one."""
+    one = Reply(served, "/search", "scope=all&topic=topic-01")
+    other = Reply(served, "/search", "scope=all&topic=topic-02")
+    assert (one.title, other.title) == ("Results for topic-01", "Results for topic-02")
+    assert "/found/topic-01/0" in one.links
+    assert "/found/topic-01/0" not in other.links
+    assert Reply(served, "/search", "scope=all&topic=no-such").status == 404
+    assert Reply(served, "/search").title == "Search"
+
+
+@pytest.mark.parametrize(
+    ("day", "beside"),
+    [
+        ("2024/02/28", ["2024/02/27", "2024/02/29"]),
+        ("2023/12/31", ["2023/12/30", "2024/01/01"]),
+        ("2021/01/01", ["2021/01/02"]),
+        ("2025/12/31", ["2025/12/30"]),
+    ],
+)
+def test_calendar_days_link_to_the_days_beside_them(served, day, beside):
+    """A day leads to the one before and the one after, within five years."""
+    found = re.findall(
+        r"/calendar/(\d+/\d+/\d+)", " ".join(Reply(served, f"/calendar/{day}").links)
+    )
+    assert found == beside
+
+
+def test_a_visitor_keeps_one_session(served, tmp_path):
+    """The session is one for each User-Agent, stays in the links, and outlives the site."""
+    first = Reply(served, "/shop")
+    assert first.status == 302
+    assert first.location == f"/shop?session={session_of('tests')}"
+    inside = [link for link in Reply(served, first.location).links if "session=" in link]
+    assert len(inside) > 20
+    assert all(link.endswith(session_of("tests")) for link in inside)
+    assert Reply(served, "/shop", user_agent="another").location != first.location
+    with harness.serve(tmp_path) as again:
+        assert Reply(again, "/shop").location == first.location
+
+
+def test_the_embedded_site_lets_a_job_resume(tmp_path):
+    """`scrapy crawl site` needs no other site; a job finds it again, on another reactor too."""
+    job, items = tmp_path / "job", tmp_path / "items.jsonl"
+    reactors = (
+        "twisted.internet.asyncioreactor.AsyncioSelectorReactor",
+        "twisted.internet.selectreactor.SelectReactor",
+    )
+    for reactor in reactors:
+        settings = [f"JOBDIR={job}", "ADDONS={}", "CLOSESPIDER_PAGECOUNT=60"]
+        options = [word for setting in settings for word in ("-s", setting)]
+        ended = scrapy("crawl", "site", *options, "-s", f"TWISTED_REACTOR={reactor}", "-o", items)
+        assert ended.returncode == 0, ended.stderr
+        assert "ERROR" not in ended.stderr
+    found = [json.loads(line) for line in items.read_text().splitlines()]
+    assert len({urlsplit(item["url"]).netloc for item in found}) == 1
+    assert len(found) >= 120
+    assert {item["status"] for item in found} == {200}
+    titles = Counter(item["title"] for item in found)
+    assert titles.most_common(1)[0][1] == 1
+
+
+@contextmanager
+def another_site(asked):
+    """Serve three pages with an off-site link, a form that is not for crawlers, and no HTML."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append((self.command, self.headers["Host"].partition(":")[0], self.path))
+            elsewhere = f"http://localhost:{self.server.server_port}/elsewhere"
+            body = f"""<title>{self.path}</title><a href="/one#a">1</a><a href="two">2</a>
+                <a href="{elsewhere}">3</a>
+                <form method="post" action="/delete">
+                <select name="topic"><option>all</select></form>"""
+            kind = "text/html" if self.path != "/two" else "application/pdf"
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        do_POST = do_GET  # noqa: N815
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_another_site_can_be_crawled(tmp_path):
+    """With `-a start=URL` the spider follows links, stays on that host and sends no form."""
+    asked, items = [], tmp_path / "items.jsonl"
+    with another_site(asked) as url:
+        ended = scrapy("crawl", "site", "-a", f"start={url}", "-s", "ADDONS={}", "-o", items)
+    assert ended.returncode == 0, ended.stderr
+    assert "ERROR" not in ended.stderr
+    assert sorted(asked) == [("GET", "127.0.0.1", path) for path in ("/", "/one", "/two")]
+    found = [json.loads(line) for line in items.read_text().splitlines()]
+    assert sorted(item["title"] for item in found) == ["/", "/one"]
+
+
+def test_the_shell_works_in_the_project(served):
+    """Scrapy's shell, which has no spider when it starts, is not asked for one."""
+    ended = scrapy("shell", "-s", "ADDONS={}", "-c", "response.css('h1::text').get()", served.url)
+    assert ended.stdout == "Home\n", ended.stderr
+
+
+def test_a_start_that_is_no_url_is_refused():
+    """A wrong `-a start` is named, with what to give instead."""
+    ended = scrapy("crawl", "site", "-a", "start=example.com", "-s", "ADDONS={}")
+    assert "start='example.com' is not a URL: give it as http://host/path" in ended.stderr
+
+
+def test_account_counts_what_came_twice_and_what_never_came(tmp_path):
+    """Two spellings of one request are one page twice, and each unanswered page is missed."""
+    log = tmp_path / "site.jsonl"
+    lines = [[page.method, page.url, page.body] for page in pages(harness.SESSION)]
+    lines.remove(["GET", "/calendar/2024/02/29", ""])
+    lines.remove(["POST", "/search", "scope=all&topic=topic-05"])
+    lines.append(["GET", "/api?name=n04&module=m03", ""])
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = harness.account(harness.Site("http://127.0.0.1:1/", log))
+    assert found.fetched == len(lines)
+    assert [request.url for request in found.twice] == [
+        "http://127.0.0.1:1/api?name=n04&module=m03"
+    ]
+    assert {page.url for page in found.missed} == {"/calendar/2024/02/29", "/search"}
+
+
+def test_offered_leaves_out_retries():
+    """Offered are the dropped and the enqueued, but for retries, which pass the filter by."""
+    stats = {"dupefilter/filtered": 900, "scheduler/enqueued": 110, "retry/count": 10}
+    assert harness.Run(50, 0, stats).offered == 1_000
+    assert harness.Run().offered == 0
+
+
+def test_table_aligns_its_columns():
+    """Words stand to the left, numbers to the right and with commas."""
+    rows = [("fetched", 1234567, ""), ("missed of 5", "", 0)]
+    assert harness.table(("", "first", "both"), rows) == (
+        "                 first  both\nfetched      1,234,567\nmissed of 5                0"
+    )
+
+
+def test_measure_finds_what_the_set_takes(served):
+    """The measured bytes are those of a set of fingerprints, no matter what else is cached."""
+    requests = [served.request("GET", f"/{number}", "") for number in range(3_000)]
+    for request in requests:
+        harness.fingerprint(request)
+    taken = harness.measure(served.request("GET", f"/{number}", "") for number in range(3_000))
+    assert 50 * 3_000 < taken < 150 * 3_000
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGHUP])
+def test_the_demo_leaves_nothing_behind_when_it_is_interrupted(tmp_path, ending):
+    """Ctrl-C or a closed terminal ends the demo, its site and its crawl; its files are gone."""
+    environment = {
+        **os.environ,
+        "TMPDIR": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join([str(PROJECT.parent), os.environ.get("PYTHONPATH", "")]),
+    }
+    command = [sys.executable, str(PROJECT / "demo.py")]
+    demo = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        assert demo.stdout.readline().startswith("first run: ")
+        (note,) = tmp_path.glob("*/site.port")
+        port = int(note.read_text())
+        socket.create_connection(("127.0.0.1", port), timeout=10).close()
+        demo.send_signal(ending)
+        rest, _ = demo.communicate(timeout=30)
+    finally:
+        demo.kill()
+        demo.wait()
+        demo.stdout.close()
+    assert demo.returncode == 130
+    assert rest.endswith("interrupted\n")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=10)
