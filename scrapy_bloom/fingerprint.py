@@ -1,0 +1,224 @@
+"""Scrapy's default fingerprints, byte for byte, in a fraction of the time.
+
+Scrapy's is the SHA-1 of a JSON text that holds the method, the body and the canonical
+URL, and nearly all of its time goes into making the URL canonical. Most URLs of a real
+crawl are canonical already, and one regular expression can tell. It accepts only what
+every release of w3lib since 2.2 treats alike; whatever it does not accept is left to
+Scrapy's own function.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache, lru_cache
+from hashlib import sha1
+from typing import TYPE_CHECKING
+from urllib.parse import unquote_to_bytes
+
+from scrapy import Request
+from scrapy.utils.request import RequestFingerprinter
+from scrapy.utils.request import fingerprint as scrapy_fingerprint
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+    from typing_extensions import Self
+
+# No user, no upper case, no port that needs a look at its value. Default ports are
+# accepted: w3lib keeps them.
+_ORIGIN = r"https?://[a-z0-9_.-]+(?::[1-9][0-9]{0,3})?"
+
+# What w3lib neither escapes nor unescapes in a path. Left out are the semicolon (it
+# drops empty parameters) and, of the escapes, those of characters that it writes
+# plainly, and of the percent sign and the semicolon, where releases differ.
+_PATH = r"[A-Za-z0-9/_.~:@!$&'()*+,=-]*"
+_PATH_ESCAPE = r"%(?:[01][0-9A-F]|2[023F]|3[CEF]|5[CE]|60|7[BDF]|[89A-F][0-9A-F])"
+
+# The same for names and values in a query, where w3lib escapes more. `_RESERVED` is
+# what it escapes and links often do not.
+_RESERVED = "!$'()*,/:?@"
+_QUERY = rf"[A-Za-z0-9_.~+&={_RESERVED}-]*"
+_QUERY_ESCAPE = r"%(?:[01][0-9A-F]|2[0-9A-CF]|3[A-F]|40|5[B-E]|60|7[BCDF]|[89A-F][0-9A-F])"
+_ESCAPES = {character: f"%{ord(character):02X}" for character in _RESERVED}
+
+# Run, escape, run, escape: a repeated repetition would take exponential time to fail.
+_FRAGMENT = r"(?:#[!-~]*)?"
+_match = re.compile(
+    rf"({_ORIGIN}/{_PATH}(?:{_PATH_ESCAPE}{_PATH})*)"
+    rf"(?:\?({_QUERY}(?:{_QUERY_ESCAPE}{_QUERY})*))?{_FRAGMENT}"
+).fullmatch
+_match_origin = re.compile(rf"({_ORIGIN}){_FRAGMENT}").fullmatch
+_reserved = re.compile(f"[{_RESERVED}]")
+_regular = re.compile(r"[^=&]*=[^=&]*(?:&[^=&]*=[^=&]*)*").fullmatch
+_dot_segment = re.compile(r"/\.\.?(?:/|\Z)").search
+
+# json.dumps(…, sort_keys=True) puts the URL last, so the hash of all before it can be
+# kept. Nothing that the expressions accept needs escaping in JSON.
+_BEFORE_URL = '{{"body": "{body}", "headers": {{}}, "method": "{method}", "url": "'
+_GET = sha1(_BEFORE_URL.format(body="", method="GET").encode(), usedforsecurity=False)
+_is_method = re.compile(r"[A-Z]+").fullmatch
+
+
+def canonical_url(url: str) -> str | None:
+    """Return what `w3lib.url.canonicalize_url(url)` returns, or None if only w3lib can tell.
+
+    Cost: 0.4 µs for most URLs, 1 to 4 µs for one with several query parameters.
+    """
+    if match := _match(url):
+        return _canonical(match)
+    return match[1] + "/" if (match := _match_origin(url)) else None
+
+
+def _canonical(match: re.Match[str]) -> str | None:
+    page, query = match.groups()
+    if "/." in page and _dot_segment(page):
+        return None
+    if query:
+        query = _reserved.sub(_escape, query)
+        if "%20" in query:
+            query = query.replace("%20", "+")
+        if "&" in query or query.count("=") != 1:
+            query = _sorted(query)
+    return f"{page}?{query}" if query else page
+
+
+def _sorted(query: str) -> str:
+    """Return the parameters of `query` in order of their decoded names and values,
+    each with one equals sign, the empty ones left out."""
+    if "%" not in query and "+" not in query and _regular(query):
+        # a NUL sorts below all others, so that whole parameters sort as pairs do
+        return "&".join(sorted(query.replace("=", "\0").split("&"))).replace("\0", "=")
+    pairs = [field.partition("=")[::2] for field in query.split("&") if field]
+    if "%" in query or "+" in query:
+        names = [_decoded(name) if "%" in name or "+" in name else name for name, _ in pairs]
+        if len(set(names)) == len(names):
+            pairs = [pair for _, pair in sorted(zip(names, pairs, strict=True))]
+        else:
+            pairs.sort(key=lambda pair: (_decoded(pair[0]), _decoded(pair[1])))
+    else:
+        pairs.sort()
+    return "&".join([f"{name}={value.replace('=', '%3D')}" for name, value in pairs])
+
+
+@lru_cache(1024)  # names come again and again
+def _decoded(text: str) -> str:
+    """Return a string that sorts as the bytes that `text` stands for."""
+    return unquote_to_bytes(text.replace("+", " ")).decode("latin-1")
+
+
+def _escape(match: re.Match[str]) -> str:
+    return _ESCAPES[match[0]]
+
+
+def fingerprint_of_url(url: str) -> bytes | None:
+    """Return the fingerprint of a GET request for `url` without a body, or None if
+    only Scrapy can tell. Cost: 0.8 µs for most URLs."""
+    match = _match(url)
+    if match and match.lastindex == 1 and "/." not in url:
+        return hash_get(match[1])  # canonical_url in line for most URLs
+    canonical = _canonical(match) if match else canonical_url(url)
+    return None if canonical is None else hash_get(canonical)
+
+
+def hash_get(canonical: str) -> bytes:
+    """Return the fingerprint of a GET request whose canonical URL needs no escaping
+    in JSON, which is so for all that `canonical_url` returns, and for parts of them."""
+    digest = _GET.copy()
+    digest.update(f'{canonical}"}}'.encode())
+    return digest.digest()
+
+
+def fingerprint(request: Request) -> bytes:
+    """Return what `scrapy.utils.request.fingerprint(request)` returns.
+
+    Raises what that raises. Unlike it, keeps nothing in memory.
+    """
+    found = None
+    # what this key means depends on the release of Scrapy
+    if "verbatim_url" not in request.meta:
+        method, body = request.method, request.body
+        if method == "GET" and not body:
+            found = fingerprint_of_url(request.url)
+        elif type(method) is str and _is_method(method) and type(body) is bytes:
+            canonical = canonical_url(request.url)
+            if canonical is not None:
+                before = _BEFORE_URL.format(body=body.hex(), method=method)
+                text = f'{before}{canonical}"}}'
+                found = sha1(text.encode(), usedforsecurity=False).digest()
+    return scrapy_fingerprint(request) if found is None else found
+
+
+class FastRequestFingerprinter:
+    """Request fingerprinter for REQUEST_FINGERPRINTER_CLASS with the fingerprints of
+    Scrapy's default one, up to ten times faster.
+
+    `BloomDupeFilter` does the same by itself under Scrapy's default; this class is for
+    other components that ask for fingerprints, such as the HTTP cache.
+    """
+
+    identity = ""
+    """The one of Scrapy's default: a job can be resumed with either."""
+
+    def __init__(self, crawler: Crawler | None = None) -> None:
+        self._fingerprint = fingerprint if agrees_with_scrapy() else scrapy_fingerprint
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Return the fingerprinter of `crawler`."""
+        return cls(crawler)
+
+    def fingerprint(self, request: Request) -> bytes:
+        """Return what `scrapy.utils.request.fingerprint(request)` returns."""
+        return self._fingerprint(request)
+
+
+def is_default(fingerprinter: object) -> bool:
+    """Return True if `fingerprinter` surely answers what `fingerprint` does."""
+    functions: list[object]
+    if type(fingerprinter) is RequestFingerprinter:
+        untouched = RequestFingerprinter.fingerprint is _SCRAPYS_METHOD
+        functions = [scrapy_fingerprint]
+    else:
+        untouched = type(fingerprinter) is FastRequestFingerprinter
+        functions = [fingerprint]
+    return untouched and [*vars(fingerprinter).values()] == functions and agrees_with_scrapy()
+
+
+_SCRAPYS_METHOD = RequestFingerprinter.fingerprint
+
+
+@cache
+def agrees_with_scrapy() -> bool:
+    """Return True if the fingerprints above are those of the Scrapy and w3lib installed.
+
+    A later release may change either; then Scrapy's own function is used for all.
+    Cost: 1 ms, once.
+    """
+    try:
+        return all(
+            fingerprint(request) == scrapy_fingerprint(request)
+            for request in [
+                *(Request(url) for url in _PROBES),
+                Request(_PROBES[0], method="HEAD"),
+                Request(_PROBES[0], method="POST", body=b'{"q": "\xff"}'),
+            ]
+        )
+    except Exception:  # noqa: BLE001 - whatever may have changed
+        return False
+
+
+# One for each thing that the code above takes for granted.
+_PROBES = (
+    "http://example.com",
+    "https://www.example.com/#part",
+    "http://example.com:80/",
+    "https://127.0.0.1:8443/a//b/",
+    "http://a_b-c.example.com./~.well-known/..a/b../...",
+    "http://example.com/AZaz09_.~:@!$&'()*+,=-",
+    "http://example.com/%00%20%22%23%2F%3C%3E%3F%5C%5E%60%7B%7D%7F%80%FF",
+    "http://example.com/?",
+    "http://example.com/?a=1#part?b=2",
+    "http://example.com/?b=2&a=1&&a-b=3&c&=d&a=0&c=d=e",
+    "http://example.com/?b=%2F&b=0&a=+x&a=%20w&%40-=1",
+    "http://example.com/?q=%00%21%25%2B%3B%3D%40%5B%60%7B%7F%FF&q=AZaz09_.~-",
+    "http://example.com/?u=http://a@b/c,d?(e)*$!",
+)

@@ -1,0 +1,124 @@
+"""RedisBloomDupeFilter beside scrapy-redis's and scrapy-redis-bloomfilter's dupefilters.
+
+All three are given the same real streams, one after the other, on one server that this
+starts; round trips are the server's own count of what it has read. Run it with
+SCRAPY_BLOOM_DATA for more streams than the sample:
+
+    python tests/benchmarks/bench_redis.py [--most LINES]
+"""
+
+import argparse
+import contextlib
+import gzip
+import io
+import logging
+import os
+import sys
+import tempfile
+import time
+from itertools import islice
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(TESTS), str(TESTS.parent)]
+
+from redis_server import Cluster, Server, missing  # noqa: E402
+from scrapy import Request  # noqa: E402
+from scrapy.utils.misc import load_object  # noqa: E402
+from scrapy.utils.test import get_crawler  # noqa: E402
+
+OURS = "scrapy_bloom.RedisBloomDupeFilter"
+PEERS = {
+    "scrapy-redis": "scrapy_redis.dupefilter.RFPDupeFilter",
+    "scrapy-redis-bloomfilter": "scrapy_redis_bloomfilter.dupefilter.RFPDupeFilter",
+    "scrapy-bloom": OURS,
+}
+
+
+def streams(most):
+    """Yield the name of each stream and its URLs."""
+    folder = Path(os.environ.get("SCRAPY_BLOOM_DATA", TESTS / "data"))
+    for path in sorted(folder.glob("stream_*.txt.gz")):
+        with gzip.open(path, "rt", encoding="utf-8", newline="\n") as lines:
+            yield path.name.partition(".")[0], [line.rstrip("\n") for line in islice(lines, most)]
+
+
+def make(path, url):
+    """Return the dupefilter of that class as scrapy-redis's scheduler makes it."""
+    settings = {"REDIS_URL": url, "SCHEDULER_PERSIST": True, "BLOOM_REDIS_URL": url}
+    crawler = get_crawler(settings_dict=settings)
+    crawler.spider = crawler.spidercls.from_crawler(crawler, "spider")
+    crawler.spider.crawler = crawler
+    with contextlib.redirect_stdout(io.StringIO()):  # one of them prints
+        return load_object(path).from_spider(crawler.spider)
+
+
+def reads(servers):
+    total = 0
+    for server in servers:
+        with server.client() as client:
+            total += client.info("stats")["total_reads_processed"]
+    return total
+
+
+def measure(path, urls, servers, url):
+    """Return seconds, how many URLs were new, and round trips. Making the requests is not
+    counted."""
+    for server in servers:
+        server.command("FLUSHALL")
+    requests = [Request(line) for line in urls]
+    dupefilter = make(path, url)
+    dupefilter.request_seen(Request("http://warm.up/"))
+    before = reads(servers)
+    started = time.perf_counter()
+    seen = sum(map(dupefilter.request_seen, requests))
+    seconds = time.perf_counter() - started
+    return seconds, len(urls) - seen, reads(servers) - before - 3 * len(servers)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--most", type=int, default=60_000, help="lines of each stream")
+    options = parser.parse_args()
+    if reason := missing():
+        sys.exit(reason)
+    logging.disable()
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(Path(folder))
+        try:
+            for name, urls in streams(options.most):
+                print(f"\n{name}: {len(urls):,} requests")
+                rates = {}
+                for peer, path in PEERS.items():
+                    seconds, new, trips = measure(path, urls, [server], server.url)
+                    rates[peer] = len(urls) / seconds
+                    print(
+                        f"  {peer:<26} {1e6 * seconds / len(urls):8.1f} µs a request"
+                        f" {new:>8,} new {trips:>10,} round trips {rates[peer]:>10,.0f} a second"
+                    )
+                for peer in list(PEERS)[:2]:
+                    print(f"  {rates['scrapy-bloom'] / rates[peer]:6.1f} times {peer}")
+        finally:
+            server.stop()
+        new_requests(Path(folder))
+
+
+def new_requests(folder):
+    """Print what a request costs of which nobody has heard, on a server and a Cluster."""
+    print("\nnew requests only")
+    urls = [f"http://example.com/{number}" for number in range(10_000)]
+    for kind in (Server, Cluster):
+        server = kind(folder)
+        try:
+            nodes = getattr(server, "nodes", [server])
+            seconds, _, trips = measure(OURS, urls, nodes, server.url)
+            print(
+                f"  {kind.__name__:<8} {1e6 * seconds / len(urls):8.1f} µs a request, {trips:,}"
+                f" round trips for {len(urls):,}"
+            )
+        finally:
+            server.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""What durability costs: `python tests/benchmarks/bench_scheduler.py [--pairs 20]`.
+
+All ratios are of figures taken in turns in one run; the time of an fsync stands beside
+them, because Scrapy's SQLite queues take one for each push.
+"""
+
+import argparse
+import gc
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parent.parent
+PROJECT = TESTS.parent / "example_project"
+sys.path[:0] = [str(TESTS), str(TESTS.parent), str(PROJECT)]
+
+from durable.engine import STOCK, Job  # noqa: E402
+from scrapy import Request  # noqa: E402
+from scrapy.squeues import PickleLifoSQLiteQueue  # noqa: E402
+from scrapy.utils.misc import build_from_crawler  # noqa: E402
+
+BATCH = 2000
+
+
+def requests(spider, count, start=0):
+    """Return requests as a crawl has them after two middlewares."""
+    return [
+        Request(
+            f"https://example.com/docs/part-{n % 30:02}/chapter-{n}.html",
+            callback=spider.parse,
+            headers={"Referer": f"https://example.com/docs/part-{n % 30:02}/"},
+            meta={"depth": 3, "link_text": "Chapter", "download_timeout": 180.0},
+            dont_filter=True,
+        )
+        for n in range(start, start + count)
+    ]
+
+
+def fsync_time(folder):
+    """Return the median of 200 fsyncs of 4 KiB, in seconds."""
+    times = []
+    with (folder / "fsync").open("wb", buffering=0) as file:
+        for _ in range(200):
+            file.write(bytes(4096))
+            began = time.perf_counter()
+            os.fsync(file.fileno())
+            times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def timed(function, things):
+    """Return seconds a thing."""
+    began = time.perf_counter()
+    for thing in things:
+        function(thing)
+    return (time.perf_counter() - began) / len(things)
+
+
+def pushes(folder, rounds):
+    """Pushes of real requests: Scrapy's SQLite queue, the scheduler over Scrapy's disk
+    queues, and this one, commits included."""
+    durable = Job(folder / "durable").open()
+    stock = Job(folder / "stock", scheduler=STOCK).open()
+    sqlite = build_from_crawler(PickleLifoSQLiteQueue, durable.crawler, str(folder / "q" / "0"))
+    figures = {"sqlite": [], "stock": [], "durable": []}
+    for _ in range(rounds):
+        batch = requests(durable.spider, BATCH)
+        figures["sqlite"].append(timed(sqlite.push, batch[: BATCH // 5]))
+        figures["stock"].append(timed(stock.scheduler.enqueue_request, batch))
+
+        def push_all(_, batch=batch):
+            for request in batch:
+                durable.scheduler.enqueue_request(request)
+            durable.commit()
+
+        figures["durable"].append(timed(push_all, [None]) / BATCH)
+    ratios = [a / b for a, b in zip(figures["sqlite"], figures["durable"], strict=True)]
+    for name, label in (
+        ("sqlite", "Scrapy's SQLite queue, push alone"),
+        ("stock", "Scrapy's scheduler, disk queues  "),
+        ("durable", "DurableScheduler, with commits   "),
+    ):
+        median = statistics.median(figures[name])
+        print(f"  {label} {median * 1e6:8.1f} µs a push, {1 / median:9,.0f} a second")
+    print(
+        f"  DurableScheduler pushes {statistics.median(ratios):.1f} times as many as SQLite queues"
+    )
+    durable.drop()
+    stock.drop()
+    sqlite.close()
+
+
+def rounds_of_requests(folder, rounds):
+    """The scheduler's own time for a request that is pushed, popped and finished."""
+    jobs = {
+        "stock": Job(folder / "stock2", scheduler=STOCK).open(),
+        "durable": Job(folder / "durable2").open(),
+    }
+    figures = {name: [] for name in jobs}
+    for _ in range(rounds):
+        for name, job in jobs.items():
+            batch = requests(job.spider, BATCH)
+            began = time.perf_counter()
+            for start in range(0, BATCH, 10):
+                for request in batch[start : start + 10]:
+                    job.scheduler.enqueue_request(request)
+                for _ in range(10):
+                    job.done(job.pop())
+            if name == "durable":
+                job.commit()
+            figures[name].append((time.perf_counter() - began) / BATCH)
+    for name, times in figures.items():
+        print(f"  {name:8} {statistics.median(times) * 1e6:6.1f} µs a request")
+        jobs[name].drop()
+
+
+def million(folder, count):
+    """Open a job with so many pending requests."""
+    job = Job(folder / "million").open()
+    began = time.perf_counter()
+    for start in range(0, count, 10_000):
+        for request in requests(job.spider, 10_000, start):
+            job.scheduler.enqueue_request(request)
+    job.commit()
+    print(f"  pushed {count:,} in {time.perf_counter() - began:.1f} s", flush=True)
+    job.close()
+    size = (folder / "million" / "requests.sqlite").stat().st_size
+    script = f"""
+import resource, sys, time
+sys.path[:0] = {sys.path[:3]!r}
+from pathlib import Path
+from durable.engine import Job
+small = Job(Path({str(folder)!r}) / "small").open()
+small.push("a"); small.names(); small.close()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+job = Job(Path({str(folder)!r}) / "million")
+began = time.perf_counter()
+job.open()
+opened = time.perf_counter() - began
+began = time.perf_counter()
+for _ in range(10_000):
+    job.done(job.pop())
+popped = (time.perf_counter() - began) / 10_000
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(f"  opened {{len(job.scheduler) + 10_000:,}} in {{opened:.3f}} s, popped 10,000 at"
+      f" {{popped * 1e6:.0f}} µs; memory grew by {{(after - before) / 1024:.1f}} MiB,"
+      f" the file has {size / 1e6:,.0f} MB")
+job.drop()
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True)
+
+
+def crawls(folder, pairs):
+    """Whole crawls of the embedded site in turns, each with a job directory."""
+    import contextlib
+    import io
+
+    import harness
+
+    harness_settings = {"LOG_LEVEL": "WARNING"}
+    kinds = {"stock": {"ADDONS": "{}"}, "durable": {}}
+    times = {name: [] for name in kinds}
+    for number in range(pairs):
+        order = list(kinds) if number % 2 else list(kinds)[::-1]
+        for name in order:
+            place = folder / f"crawl{number}{name}"
+            place.mkdir()
+            with harness.serve(place) as site, contextlib.redirect_stdout(io.StringIO()):
+                run = harness.crawl(
+                    site, place / "job", name, settings={**harness_settings, **kinds[name]}
+                )
+            assert run.reason == "finished", run
+            times[name].append(run.stats["elapsed_time_seconds"])
+            shutil.rmtree(place)
+    ratios = sorted(d / s for d, s in zip(times["durable"], times["stock"], strict=True))
+    for name, seconds in times.items():
+        print(f"  {name:8} {statistics.median(seconds):6.2f} s (median of {pairs})")
+    print(
+        f"  durable takes {statistics.median(ratios):.3f} of stock's time (median of pairs;"
+        f" quartiles {ratios[len(ratios) // 4]:.3f} and {ratios[-1 - len(ratios) // 4]:.3f})"
+    )
+
+
+def main():
+    """Print all figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=0, help="of whole crawls")
+    parser.add_argument("--pending", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=9)
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="bench-"))
+    try:
+        gc.freeze()
+        print(f"An fsync takes {fsync_time(folder) * 1e3:.2f} ms; load {os.getloadavg()[0]:.1f}")
+        print("Pushes of real requests, median of rounds in turns:")
+        pushes(folder, options.rounds)
+        print("Push, pop and finish:")
+        rounds_of_requests(folder, options.rounds)
+        if options.pending:
+            print("A large job:")
+            million(folder, options.pending)
+        if options.pairs:
+            print("The embedded site, job directory on:")
+            crawls(folder, options.pairs)
+        print(f"Peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""The other Bloom filters, each in its obvious use, with `add` that answers whether the
+key was there, and `__contains__`. What is not installed is left out, with a line that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+def filters() -> dict[str, Callable[[int, float], object]]:
+    """Return makers of filters from a capacity and an error rate, by name."""
+    found = {}
+    for name, make in (
+        ("pybloom_live", pybloom_plain),
+        ("pybloom_live scalable", pybloom_scalable),
+        ("pybloomfiltermmap3", mmap3),
+        ("rbloom", rust_bloom),
+        ("fastbloom-rs", fastbloom),
+    ):
+        if is_there(make):
+            found[name] = make
+        else:
+            print(f"{name} is not installed, and left out")
+    return found
+
+
+def is_there(make: Callable[[int, float], object]) -> bool:
+    """Return whether what `make` needs is installed."""
+    try:
+        make(10, 0.1)
+    except ImportError:
+        return False
+    return True
+
+
+def pybloom_plain(capacity: int, error_rate: float) -> object:
+    """pybloom_live.BloomFilter: `add` answers."""
+    from pybloom_live import BloomFilter
+
+    return BloomFilter(capacity, error_rate)
+
+
+def pybloom_scalable(capacity: int, error_rate: float) -> object:
+    """pybloom_live.ScalableBloomFilter: `add` answers."""
+    from pybloom_live import ScalableBloomFilter
+
+    return ScalableBloomFilter(capacity, error_rate)
+
+
+def mmap3(capacity: int, error_rate: float) -> object:
+    """pybloomfiltermmap3 in memory: `add` answers."""
+    from pybloomfilter import BloomFilter
+
+    return BloomFilter(capacity, error_rate)
+
+
+def rust_bloom(capacity: int, error_rate: float) -> object:
+    """rbloom: `add` does not answer. Its own hash changes with the process: the first
+    16 bytes of a fingerprint, which is a hash already, are what is the least work."""
+    from rbloom import Bloom
+
+    made = Bloom(capacity, error_rate, stable_hash)
+    new = made.add
+
+    def add(key: bytes) -> bool:
+        if key in made:
+            return True
+        new(key)
+        return False
+
+    return Answering(add, made.__contains__)
+
+
+def stable_hash(key: bytes) -> int:
+    """A signed 128-bit number, as rbloom asks for."""
+    return int.from_bytes(key[:16], "little", signed=True)
+
+
+def fastbloom(capacity: int, error_rate: float) -> object:
+    """fastbloom-rs: `add_if_not_contains` answers."""
+    from fastbloom_rs import FilterBuilder
+
+    made = FilterBuilder(capacity, error_rate).build_bloom_filter()
+    return Answering(made.add_if_not_contains, made.contains_bytes)
+
+
+class Answering:
+    """Functions of a filter under the names that the others have."""
+
+    def __init__(self, add: Callable[[bytes], bool], contains: Callable[[bytes], bool]) -> None:
+        self.add = add
+        self.__contains__ = contains

@@ -1,0 +1,343 @@
+"""Recently seen URLs need no fingerprint, and the verdicts are those of RFPDupeFilter."""
+
+import gzip
+import os
+import random
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scrapy import FormRequest, Request
+from scrapy.dupefilters import RFPDupeFilter
+from scrapy.utils.request import RequestFingerprinter
+from scrapy.utils.request import fingerprint as scrapy_fingerprint
+
+from scrapy_bloom import BloomDupeFilter
+from scrapy_bloom.recent import LONGEST_URL, RecentUrls, is_clean
+
+DATA = os.environ.get("SCRAPY_BLOOM_DATA")
+
+
+def seen(dupefilter, requests):
+    """The verdicts on `requests`, which are built anew for each dupefilter."""
+    return [dupefilter.request_seen(request) for request in requests]
+
+
+def hits(urls, size):
+    """The share of `urls` found in a memory of that size."""
+    recent, found = RecentUrls(size), 0
+    for url in urls:
+        if url in recent.urls:
+            found += 1
+        else:
+            recent.add(url)
+    return found / len(urls)
+
+
+# the memory
+
+
+def test_memory_is_bounded():
+    """It never holds more than its size, and all of it until it is full."""
+    recent = RecentUrls(100)
+    for number in range(1_000):
+        recent.add(str(number))
+        assert len(recent) == min(number + 1, 100)
+    recent.clear()
+    assert len(recent) == 0
+
+
+def test_memory_of_size_zero_remembers_nothing():
+    """0 turns it off."""
+    recent = RecentUrls(0)
+    recent.add("http://a.example/")
+    assert len(recent) == 0
+
+
+def test_long_urls_are_not_remembered():
+    """A few huge URLs cannot fill the memory of the process."""
+    recent = RecentUrls(10)
+    recent.add("x" * LONGEST_URL)
+    recent.add("y" * (LONGEST_URL + 1))
+    assert recent.urls == {"x" * LONGEST_URL}
+
+
+@pytest.mark.parametrize(("surplus", "share"), [(1.0, 0.97), (1.05, 0.8), (1.5, 0.35), (2, 0.15)])
+def test_no_cliff_when_more_urls_go_round_than_fit(surplus, share):
+    """The share of hits falls smoothly with the number of URLs that are asked for in turn."""
+    size = 1_000
+    urls = [str(number) for number in range(int(size * surplus))]
+    assert hits(urls * 50, size) > share
+
+
+def test_recency_matters():
+    """URLs that come again and again are found amid many that come once."""
+    often = [f"often {number}" for number in range(100)]
+    urls = []
+    for round_ in range(200):
+        urls += often + [f"once {round_} {number}" for number in range(100)]
+    assert hits(urls, 1_000) > 0.5 * 0.85
+
+
+@pytest.mark.parametrize("url", ["", " ", "http://a.example ", "http://a\x00b", "é", "a\n", "\x7f"])
+def test_urls_that_are_not_clean(url):
+    """Spaces, control characters and what is not ASCII are kept out."""
+    assert not is_clean(url)
+
+
+# in the dupefilter
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 65_536])
+def test_equal_fragments_and_spellings(make_dupefilter, size):
+    """Fragments and the order of parameters make no difference, all else does."""
+    forms = ("{}", "{}#a", "{}?a=1&b=2", "{}?b=2&a=1", "{}?b=2&a=1#c", "{}?a=1", "{}/", "{}?#d")
+    urls = [
+        form.format(f"http://a.example/{n}") for _ in range(2) for n in range(3) for form in forms
+    ]
+    random.Random(4).shuffle(urls)
+    tested = make_dupefilter(BLOOM_RECENT_URLS=size)
+    assert seen(tested, map(Request, urls)) == seen(RFPDupeFilter(), map(Request, urls))
+
+
+def test_memory_answers(make_dupefilter, monkeypatch):
+    """A URL that was seen, with another fragment, is known without a look at the filter."""
+    tested = make_dupefilter()
+    assert not tested.request_seen(Request("http://a.example/#a"))
+    monkeypatch.setattr(tested, "_filter", None)
+    assert tested.request_seen(Request("http://a.example/#b"))
+
+
+def test_spaces_before_a_fragment(make_dupefilter):
+    """The cut URL of these two is the same, their fingerprints are not."""
+    one, other = Request("http://a.example\xa0"), Request("http://a.example #x")
+    one._url, other._url = "http://a.example ", "http://a.example #x"
+    assert scrapy_fingerprint(one) != scrapy_fingerprint(other)
+    for pair in ((one, other), (other, one)):
+        assert seen(make_dupefilter(), pair) == [False, False]
+
+
+@pytest.mark.parametrize(
+    "different",
+    [
+        {"method": "HEAD"},
+        {"method": "POST"},
+        {"body": b"q=1"},
+        {"method": "POST", "body": b"q=1"},
+    ],
+    ids=str,
+)
+def test_only_plain_requests_are_answered_from_memory(make_dupefilter, different):
+    """Another method or a body is another request, before and after the plain one."""
+    url = "http://a.example/"
+    for order in ([{}, different], [different, {}]):
+        requests = [Request(url, **fields) for fields in order * 2]
+        assert seen(make_dupefilter(), requests) == [False, False, True, True]
+
+
+def test_verbatim_url_is_scrapys_business(make_dupefilter):
+    """With that meta key the verdicts are those of the installed Scrapy."""
+    metas = [{}, {"verbatim_url": True}, {"verbatim_url": False}, {"verbatim_url": True}, {}]
+
+    def requests():
+        for url in ("http://a.example/?b=1&a=2", "http://a.example/?a=2&b=1#c"):
+            for meta in metas:
+                yield Request(url, meta=meta)
+
+    assert seen(make_dupefilter(), requests()) == seen(RFPDupeFilter(), requests())
+
+
+class HeaderFingerprinter:
+    """Takes requests with another header for others."""
+
+    def fingerprint(self, request):
+        return scrapy_fingerprint(request, include_headers=["X-Id"])
+
+
+class FragmentFingerprinter(RequestFingerprinter):
+    """A subclass of Scrapy's default one that tells fragments apart."""
+
+    def fingerprint(self, request):
+        return scrapy_fingerprint(request, keep_fragments=True)
+
+
+@pytest.mark.parametrize("fingerprinter", [HeaderFingerprinter, FragmentFingerprinter])
+def test_other_fingerprinters_decide_alone(make_dupefilter, fingerprinter):
+    """Nothing is answered from memory under a fingerprinter that is not known."""
+    tested = make_dupefilter(REQUEST_FINGERPRINTER_CLASS=fingerprinter)
+    requests = [Request(f"http://a.example/#{n}", headers={"X-Id": str(n)}) for n in range(3)] * 2
+    assert seen(tested, requests) == [False] * 3 + [True] * 3
+
+
+def test_patched_default_fingerprinter_decides_alone(make_dupefilter):
+    """Nor under Scrapy's default one after somebody has changed the object."""
+    tested = make_dupefilter(opened=False)
+    tested.crawler.request_fingerprinter._fingerprint = FragmentFingerprinter().fingerprint
+    tested.open()
+    assert (
+        seen(tested, [Request("http://a.example/#a"), Request("http://a.example/#b")])
+        == [False] * 2
+    )
+
+
+class FragmentDupeFilter(BloomDupeFilter):
+    """A subclass with fingerprints of its own, built on the inherited ones."""
+
+    def fingerprint(self, request):
+        return super().fingerprint(request) + request.url.partition("#")[2].encode()
+
+
+def test_overridden_fingerprint_decides_alone(make_dupefilter):
+    """Nor in a subclass that has its own fingerprints."""
+    tested = make_dupefilter(DUPEFILTER_CLASS=FragmentDupeFilter)
+    requests = [Request(f"http://a.example/#{n}") for n in range(3)]
+    assert seen(tested, requests * 2) == [False] * 3 + [True] * 3
+    assert tested.fingerprint(requests[2]) == scrapy_fingerprint(requests[2]) + b"2"
+
+
+class CountingFingerprinter:
+    """Counts how often it is asked."""
+
+    asked = 0
+
+    def fingerprint(self, request):
+        type(self).asked += 1
+        return scrapy_fingerprint(request)
+
+
+def test_fingerprint_after_request_seen_is_free(make_dupefilter):
+    """A scheduler that asks for the fingerprint of a new request makes nobody work it out."""
+    tested = make_dupefilter(REQUEST_FINGERPRINTER_CLASS=CountingFingerprinter)
+    request = Request("http://a.example/")
+    tested.request_seen(request)
+    asked = CountingFingerprinter.asked
+    assert tested.fingerprint(request) == scrapy_fingerprint(request)
+    assert CountingFingerprinter.asked == asked
+    other = Request("http://a.example/other")
+    assert tested.fingerprint(other) == scrapy_fingerprint(other)
+
+
+@pytest.mark.parametrize("again", ["http://a.example/?a=1&b=2", "http://a.example/?b=2&a=1#c"])
+def test_forgotten_request_is_new_however_it_is_written(make_dupefilter, again):
+    """Forgetting reaches the memory, under each URL that the request was offered with."""
+    tested = make_dupefilter()
+    tested.hold_back()
+    request = Request("http://a.example/?a=1&b=2")
+    assert seen(tested, [request, Request("http://a.example/?b=2&a=1")]) == [False, True]
+    tested.forget(request)
+    assert seen(tested, [Request(again), Request(again)]) == [False, True]
+
+
+def test_released_request_stays_seen(make_dupefilter):
+    """Forgetting what is in the filter already changes nothing."""
+    tested = make_dupefilter()
+    tested.hold_back()
+    request = Request("http://a.example/")
+    assert not tested.request_seen(request)
+    tested.release(list(tested.held))
+    tested.forget(request)
+    assert (
+        seen(tested, [Request("http://a.example/"), Request("http://a.example/#a")]) == [True] * 2
+    )
+
+
+def test_nothing_is_remembered_of_a_failure(make_dupefilter, monkeypatch):
+    """A request that the filter failed on is not among the recent ones."""
+    tested = make_dupefilter()
+    monkeypatch.setattr(tested, "_filter", None)
+    assert not tested.request_seen(Request("http://a.example/"))
+    assert not tested._recent.urls
+
+
+@pytest.mark.parametrize("attribute", ["method", "body", "meta", "url"])
+def test_strange_requests_do_not_raise(make_dupefilter, attribute):
+    """Whatever a subclass of Request answers, `request_seen` returns."""
+
+    class Strange(Request):
+        pass
+
+    strange = Strange("http://a.example/")
+    for value in (None, 1, b"http://a.example/", ["GET"], object()):
+        setattr(Strange, attribute, value)
+        assert make_dupefilter().request_seen(strange) in (True, False)
+
+
+def test_closed_dupefilter_keeps_nothing(make_dupefilter):
+    """Neither a request nor URLs live on."""
+    tested = make_dupefilter()
+    tested.request_seen(Request("http://a.example/"))
+    tested.close("finished")
+    assert tested._last_request is None
+    assert not tested._recent.urls
+
+
+@pytest.mark.parametrize("value", [-1, 2**24 + 1, 1.5, True, "many"])
+def test_bad_size_is_refused(make_dupefilter, value):
+    """The error names the setting, the value and the range."""
+    with pytest.raises(ValueError, match=r"BLOOM_RECENT_URLS is .*: it must be .* from 0 \(off\)"):
+        make_dupefilter(BLOOM_RECENT_URLS=value)
+
+
+kinds = st.sampled_from(
+    [
+        Request,
+        FormRequest,
+        lambda url: Request(url, method="POST"),
+        lambda url: Request(url, body=b"b"),
+    ]
+)
+few_urls = st.builds(
+    "http://a.example{}{}".format,
+    st.sampled_from(
+        ["", "/", "/b", "/b?d=1&c=2", "/b?c=2&d=1", "/b/../b", "/ ", "/é", "?e", "/%7e"]
+    ),
+    st.sampled_from(["", "#", "#f", "# g", "#é"]),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    offered=st.lists(st.tuples(kinds, few_urls), max_size=60), size=st.sampled_from([0, 1, 3, 9])
+)
+def test_any_sequence_has_the_verdicts_of_scrapy(offered, size, make_crawler):
+    """However requests follow one another, and whatever the memory drops."""
+    tested = make_crawler(size)
+    requests = [[kind(url) for kind, url in offered] for _ in range(2)]
+    assert seen(tested, requests[0]) == seen(RFPDupeFilter(), requests[1])
+    tested.close("finished")
+
+
+@pytest.fixture(scope="module")
+def make_crawler():
+    """Return a function that builds an open dupefilter with a memory of a given size."""
+    from scrapy.utils.test import get_crawler
+
+    def make(size):
+        crawler = get_crawler(settings_dict={"BLOOM_RECENT_URLS": size, "BLOOM_CAPACITY": 1_000})
+        crawler.spider = None
+        tested = BloomDupeFilter.from_crawler(crawler)
+        tested.open()
+        return tested
+
+    return make
+
+
+@pytest.mark.skipif(not DATA, reason="needs the full data in SCRAPY_BLOOM_DATA")
+@pytest.mark.parametrize("name", ["rustdoc163", "boost181", "postgresql15"])
+def test_memory_of_the_recent_urls(name):
+    """At its default size it takes 16 MB at most, strings included."""
+    from scrapy_bloom.settings import BloomSettings
+
+    text = gzip.decompress((Path(DATA) / f"stream_{name}.txt.gz").read_bytes()).decode()
+    urls = text.split("\n")
+    tracemalloc.start()
+    recent = RecentUrls(BloomSettings.recent_urls)
+    for url in urls:
+        cut = url.partition("#")[0]
+        if cut not in recent.urls:
+            recent.add("".join(list(cut)))  # a string of its own
+    taken = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert taken < 16e6
