@@ -1,0 +1,123 @@
+"""Schedulers built as Scrapy builds them, on an engine that only keeps its books."""
+
+from types import SimpleNamespace
+
+from scrapy import Request, Spider
+from scrapy.utils.misc import build_from_crawler, load_object
+from scrapy.utils.test import get_crawler
+
+DURABLE = "scrapy_bloom.DurableScheduler"
+STOCK = "scrapy.core.scheduler.Scheduler"
+
+
+class Downloader:
+    """Slots by host, or as the request says."""
+
+    def __init__(self):
+        self.active = set()
+        self.slots = {}
+
+    def get_slot_key(self, request):
+        return request.meta.get("download_slot", "example.com")
+
+
+class Engine:
+    """Knows what is in progress because tests tell it."""
+
+    def __init__(self):
+        self.downloader = Downloader()
+        self.scraper = SimpleNamespace(slot=SimpleNamespace(active=set()))
+        self._slot = SimpleNamespace(inprogress=set())
+        self.closed = []
+
+    async def close_spider_async(self, *, reason):
+        self.closed.append(reason)
+
+
+class TestSpider(Spider):
+    """Has a callback, to be found again by name."""
+
+    __test__ = False
+    name = "test"
+
+    def parse(self, response):
+        pass
+
+    def parse_other(self, response):
+        pass
+
+
+class Job:
+    """An opened scheduler and what goes with it."""
+
+    def __init__(self, folder, scheduler=DURABLE, spider=TestSpider, **settings):
+        settings = {
+            "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter",
+            "BLOOM_CAPACITY": 1000,
+            "JOBDIR": folder and str(folder),
+            **settings,
+        }
+        self.crawler = get_crawler(spider, settings_dict=settings)
+        self.crawler.engine = self.engine = Engine()
+        self.crawler.spider = self.spider = spider.from_crawler(self.crawler)
+        self.scheduler = build_from_crawler(load_object(scheduler), self.crawler)
+
+    def open(self):
+        """Open the scheduler; return self."""
+        self.scheduler.open(self.spider)
+        return self
+
+    def push(self, name, **options):
+        """Enqueue a request for a page of that name."""
+        return self.scheduler.enqueue_request(request(name, **options))
+
+    def pop(self):
+        """Return the next request, which is then in progress."""
+        popped = self.scheduler.next_request()
+        if popped is not None:
+            self.engine._slot.inprogress.add(popped)
+        return popped
+
+    def done(self, popped):
+        """The engine is done with a request."""
+        self.engine._slot.inprogress.discard(popped)
+
+    def names(self):
+        """Pop all there is, in its order, and be done with it."""
+        names = []
+        while (popped := self.pop()) is not None:
+            names.append(name_of(popped))
+            self.done(popped)
+        return names
+
+    def commit(self):
+        """Commit now."""
+        self.scheduler._commit()
+
+    def close(self, reason="finished"):
+        """Close the scheduler."""
+        self.scheduler.close(reason)
+
+    def drop(self):
+        """Let go of everything, as a process that is killed does."""
+        timer, file = (getattr(self.scheduler, name, None) for name in ("_timer", "_file"))
+        if timer is not None:
+            timer.cancel()
+        if file is not None:
+            file._connection.close()
+        if getattr(self.scheduler.df, "_filter", None) is not None:
+            self.scheduler.df._filter.close()
+
+    def stat(self, name):
+        """Return a stat."""
+        return self.crawler.stats.get_value(name)
+
+
+def request(name, **options):
+    """Return the request for a page of that name."""
+    return Request(f"http://example.com/{name}", **options)
+
+
+def name_of(popped):
+    """Return the name of the page that a request is for."""
+    return popped.url.rpartition("/")[2]

@@ -1,0 +1,337 @@
+"""Crawls that die in every way, are resumed, and must have lost nothing.
+
+`python -m durable.torture --kills 1000` prints a line of JSON; its exit status is 1 if
+a page was lost.
+"""
+
+import argparse
+import errno
+import json
+import os
+import random
+import shutil
+import sqlite3
+import sys
+import tempfile
+import time
+from collections import Counter
+from itertools import product
+
+from durable.harness import ASYNCIO, SELECT, Crawl, World, side_by_side
+from durable.mutants import MUTANTS
+from durable.points import OUTSIDE, Points
+from durable.powercut import Synced, cut_power
+from durable.site import KINDS
+from scrapy_bloom.scheduler import DurableScheduler
+
+WINDOW = DurableScheduler.commit_seconds + 0.3
+"""Seconds from an answer to the commit after it; a busy machine takes its time."""
+VARIANTS = list(product((ASYNCIO, SELECT), (False, True)))
+
+
+def whole(world, pages, kinds=tuple(KINDS)):
+    """Return what crawls of so many pages fetch when nobody stops them, by variant."""
+    expected = {}
+    for number, (reactor, slow) in enumerate(VARIANTS):
+        crawl = Crawl(f"whole{number}-{pages}", pages, reactor, slow, kinds)
+        run = world.start(crawl, job=False).wait()
+        assert run.reason == "finished", run.log
+        expected[reactor, slow] = world.pages(crawl)
+    return expected
+
+
+def report(world, crawl, run, expected, **more):
+    """Return what became of a crawl that is over."""
+    answers = world.answers(crawl)
+    found = Counter(page for _, page in answers)
+    return {
+        "crawl": crawl.name,
+        "reactor": crawl.reactor.rpartition(".")[2],
+        "slow": crawl.slow,
+        **more,
+        "status": run.status,
+        "reason": run.reason,
+        "lost": sorted(expected - set(found)),
+        "repeated": sum(count - 1 for count in found.values() if count > 1),
+    }
+
+
+def stale(answers, kills, window):
+    """Return how many answers were repeated after a kill although the first one came
+    more than `window` seconds before it, or with no kill in between."""
+    last, count = {}, 0
+    for at, page in answers:
+        if page in last:
+            between = [kill for kill in kills if last[page] < kill < at]
+            count += not between or between[0] - last[page] > window
+        last[page] = at
+    return count
+
+
+def odd(reports):
+    """Return those that have lost something or did not finish."""
+    return [r for r in reports if r["lost"] or r["reason"] != "finished" or r["status"]]
+
+
+def killed(world, crawl, chance, expected, kills, *, before=None, after_kill=None):
+    """Kill a crawl `kills` times at random moments: some while after it was started,
+    or after some answer; then let it end."""
+    dead = []
+    while True:
+        run = world.start(crawl, before)
+        kill_at = answers = float("inf")
+        if len(dead) < kills:
+            if chance.random() < 0.25:
+                kill_at = time.monotonic() + chance.uniform(0, 0.6)
+            else:
+                share = chance.uniform(1, 1.3 * len(expected) / kills)
+                answers = len(world.answers(crawl)) + share
+        while not run.ended and time.monotonic() < kill_at:
+            if len(world.answers(crawl)) > answers:
+                # some while later, so that it falls on either side of a commit
+                answers = float("inf")
+                kill_at = time.monotonic() + chance.uniform(0, 0.15)
+            yield
+        if run.status is not None:
+            old = stale(world.answers(crawl), dead, WINDOW)
+            yield report(world, crawl, run, expected, kills=len(dead), stale=old)
+        run.kill()
+        run.wait()
+        dead.append(time.monotonic())
+        if after_kill is not None:
+            after_kill()
+
+
+def random_kills(world, *, kills, seed, beside=3, pages=100, mutant=None, kinds=tuple(KINDS)):
+    """Kill crawls, one to eight times each, until `kills` is reached."""
+    chance = random.Random(seed)
+    expected = whole(world, pages, kinds)
+    plans = []
+    while sum(plans) < kills * 1.05:
+        plans.append(chance.randint(1, 8))
+    crawls = [
+        Crawl(f"killed{n}", pages, *VARIANTS[n % len(VARIANTS)], kinds) for n in range(len(plans))
+    ]
+    return side_by_side(
+        [
+            killed(
+                world,
+                crawl,
+                random.Random(f"{seed} {crawl.name}"),
+                expected[crawl.reactor, crawl.slow],
+                planned,
+                before=mutant and MUTANTS[mutant],
+            )
+            for crawl, planned in zip(crawls, plans, strict=True)
+        ],
+        beside,
+    )
+
+
+def power_cuts(world, *, cuts, seed, beside=3, pages=60, mutant=None):
+    """Cut the power of crawls at random moments, twice each: what was synced stays, of
+    the rest anything."""
+    expected = whole(world, pages)
+
+    def crawls():
+        for number in range((cuts + 1) // 2):
+            crawl = Crawl(f"cut{number}", pages, *VARIANTS[number % len(VARIANTS)])
+            crawl.settings["BLOOM_CAPACITY"] = 30
+            chance = random.Random(f"{seed} {number}")
+            folder = world.folder / crawl.name
+
+            def before(folder=folder):
+                if mutant:
+                    MUTANTS[mutant]()
+                Synced(folder).lay()
+
+            def after(folder=folder, chance=chance):
+                cut_power(folder, chance)
+
+            yield killed(
+                world,
+                crawl,
+                chance,
+                expected[crawl.reactor, crawl.slow],
+                2,
+                before=before,
+                after_kill=after,
+            )
+
+    return side_by_side(crawls(), beside)
+
+
+SMALL = {"BLOOM_CAPACITY": 10}
+"""Makes the filter of a small crawl grow."""
+
+
+def calls(world, pages, mutant=None):
+    """Return the names of the points of a small crawl, in the order of its calls."""
+    path = world.folder / "calls.json"
+
+    def before():
+        DurableScheduler.commit_operations = 5
+        if mutant:
+            MUTANTS[mutant]()
+        points = Points()
+        points.lay()
+        return lambda: points.save(path)
+
+    run = world.start(Crawl("calls", pages, settings=SMALL), before).wait()
+    assert run.reason == "finished", run.log
+    return json.loads(path.read_text())
+
+
+def disturbed(world, crawl, expected, points, mutant=None):
+    """Lay `points` over the first run of a crawl, and then resume it."""
+
+    def before():
+        if mutant:
+            MUTANTS[mutant]()
+        DurableScheduler.commit_operations = 5
+        points.lay()
+
+    first = world.start(crawl, before)
+    while not first.ended:
+        yield
+    ended = first.reason
+    second = world.start(crawl, mutant and MUTANTS[mutant])
+    while not second.ended:
+        yield
+    number = points.number
+    yield report(
+        world,
+        crawl,
+        second,
+        expected,
+        point=f"{points.action} {points.name} {number}",
+        first=(first.status, ended),
+        errors=sum("] ERROR" in line and "scrapy_bloom" in line for line in first.log.split("\n")),
+    )
+
+
+def kill_points(world, *, seed, beside=3, pages=20, mutant=None, numbers=1, names=None):
+    """Die before and after the first call of each kind, and `numbers` later ones; of
+    only these `names` if they are given."""
+    chance = random.Random(seed)
+    expected = whole(world, pages)
+    jobs = []
+    for name, count in sorted(Counter(calls(world, pages, mutant)).items()):
+        if names and name not in names:
+            continue
+        chosen = {1, *chance.sample(range(1, count + 1), min(numbers, count))}
+        for number, action in product(sorted(chosen), ("before", "after")):
+            variant = VARIANTS[len(jobs) % len(VARIANTS)]
+            crawl = Crawl(f"point{len(jobs)}", pages, *variant, settings=SMALL)
+            points = Points(name, number, action)
+            jobs.append(disturbed(world, crawl, expected[variant], points, mutant))
+    return side_by_side(jobs, beside)
+
+
+FAULTS = {
+    "sql": ("disk I/O error", "database or disk is full", "database is locked"),
+    "os": (errno.EIO, errno.ENOSPC, errno.EACCES),
+}
+
+
+def outside(name):
+    """Return whether a call goes to the database or to a file."""
+    return name.startswith(OUTSIDE)
+
+
+def failure(what):
+    """Return the exception that a call fails with."""
+    if isinstance(what, int):
+        return OSError(what, os.strerror(what))
+    return sqlite3.OperationalError(what)
+
+
+def faults(world, *, seed, beside=3, pages=12, sample=None):
+    """Let each call on the database and on files fail in turn, once and from then on;
+    with `sample`, so many of these."""
+    chance = random.Random(seed)
+    expected = whole(world, pages)
+    plans = [
+        (number, what, always)
+        for number, name in enumerate(filter(outside, calls(world, pages)), 1)
+        for what in FAULTS["sql" if name.startswith("sql") else "os"]
+        for always in (False, True)
+    ]
+    jobs = []
+    for number, what, always in chance.sample(plans, sample) if sample else plans:
+        variant = VARIANTS[len(jobs) % len(VARIANTS)]
+        crawl = Crawl(f"fault{len(jobs)}", pages, *variant, settings=SMALL)
+        points = Points(None, number, failure(what), always=always)
+        jobs.append(disturbed(world, crawl, expected[variant], points))
+    return side_by_side(jobs, beside)
+
+
+def main():
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(prog="python -m durable.torture")
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--cuts", type=int, default=0, help="of power")
+    parser.add_argument("--faults", type=int, default=0)
+    parser.add_argument("--points", type=int, default=-1, help="kill points beyond the first")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    parser.add_argument("--beside", type=int, default=3, help="crawls that run at once")
+    parser.add_argument("--pages", type=int, default=100)
+    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=tuple(KINDS))
+    parser.add_argument("--names", nargs="*", help="of kill points")
+    parser.add_argument("--mutant", choices=MUTANTS, help="break the scheduler on purpose")
+    options = parser.parse_args()
+    common = {"seed": options.seed, "beside": options.beside, "mutant": options.mutant}
+    folder = tempfile.mkdtemp(prefix="durable-")
+    print(f"seed {options.seed}, in {folder}", file=sys.stderr, flush=True)
+    strange = []
+    with World(folder) as world:
+        for what, wanted, run in (
+            (
+                "random kills",
+                options.kills,
+                lambda: random_kills(
+                    world,
+                    kills=options.kills,
+                    pages=options.pages,
+                    kinds=tuple(options.kinds),
+                    **common,
+                ),
+            ),
+            ("power cuts", options.cuts, lambda: power_cuts(world, cuts=options.cuts, **common)),
+            (
+                "kill points",
+                options.points + 1,
+                lambda: kill_points(world, numbers=options.points, names=options.names, **common),
+            ),
+            (
+                "faults",
+                options.faults,
+                lambda: faults(
+                    world, sample=options.faults, seed=options.seed, beside=options.beside
+                ),
+            ),
+        ):
+            if not wanted:
+                continue
+            began = time.monotonic()
+            reports = run()
+            line = {
+                "what": what,
+                "crawls": len(reports),
+                "kills": sum(r.get("kills", 1) for r in reports),
+                "lost": sum(len(r["lost"]) for r in reports),
+                "repeated": sum(r["repeated"] for r in reports),
+                "stale": sum(r.get("stale", 0) for r in reports),
+                "killed": sum(r.get("first", (0,))[0] == -9 for r in reports),
+                "odd": odd(reports),
+                "seconds": round(time.monotonic() - began, 1),
+            }
+            strange += line["odd"]
+            print(json.dumps(line), flush=True)
+    if not strange:
+        shutil.rmtree(folder)
+    sys.exit(bool(strange))
+
+
+if __name__ == "__main__":
+    main()
