@@ -1,4 +1,4 @@
-"""Stops a crawl half-way, resumes it, and counts what the site saw: nothing twice, none missed."""
+"""Stops a crawl with Ctrl-C and resumes it, kills others and resumes them; counts pages missed."""
 
 import argparse
 import shutil
@@ -13,6 +13,8 @@ from scrapy import Request
 
 # Room for twice what this site needs: the default is for a million requests.
 CAPACITY = 10_000
+# Killed when the site has given away this share of its pages.
+KILLS = (0.2, 0.45, 0.7)
 # So many of the pages that came twice, or never, are named.
 SHOWN = 20
 
@@ -45,6 +47,44 @@ def stop_and_resume(folder: Path) -> bool:
     return not (found.twice or found.missed)
 
 
+def kill_and_resume(folder: Path) -> bool:
+    """Kill a crawl several times, ours and stock Scrapy's; true if ours has missed no page."""
+    total, found, last = len(pages(SESSION)), {}, {}
+    kills = dict.fromkeys(("scrapy-bloom", "stock Scrapy"), 0)
+    for name, settings in (
+        ("scrapy-bloom", {"BLOOM_CAPACITY": CAPACITY}),
+        ("stock Scrapy", {"ADDONS": "{}"}),
+    ):
+        place = folder / name
+        place.mkdir()
+        with serve(place) as served:
+            for share in (*KILLS, None):
+                left = max(1, int(total * share) - served.fetched()) if share else None
+                label = f"{name}, to {share:.0%}" if share else f"{name}, to the end"
+                last[name] = crawl(
+                    served,
+                    place / "job",
+                    label,
+                    settings=settings,
+                    stop_after=left,
+                    stop_with=signal.SIGKILL,
+                )
+                if last[name].status == 0:
+                    break  # stock Scrapy may end before the next kill: it has nothing left
+                kills[name] += 1
+            found[name] = account(served)
+    rows = [
+        ("times killed", *kills.values()),
+        (f"pages missed of {total:,}", *(len(each.missed) for each in found.values())),
+        ("pages fetched again", *(len(each.twice) for each in found.values())),
+        ("last run ended as", *(str(run.reason) for run in last.values())),
+    ]
+    print("\n" + table(("SIGKILL", *found), rows))
+    for page in found["scrapy-bloom"].missed[:SHOWN]:
+        print(f"missed: {' '.join(page)}")
+    return not found["scrapy-bloom"].missed and last["scrapy-bloom"].reason == "finished"
+
+
 def memory(served: Site, run: Run) -> str:
     """Compare filter and set, after this crawl and when the filter is as full as it may get."""
     distinct = len(site(SESSION))
@@ -67,7 +107,9 @@ def main() -> int:
         signal.signal(ending, signal.default_int_handler)
     folder = Path(tempfile.mkdtemp(prefix="scrapy-bloom-demo-"))
     try:
-        return 0 if stop_and_resume(folder) else 1
+        stopped = stop_and_resume(folder)
+        print()
+        return 0 if kill_and_resume(folder) and stopped else 1
     except RuntimeError as error:
         print(f"\n{error}")
         return 1

@@ -12,27 +12,51 @@ from .errors import (
     FilterLockedError,
     IncompatibleFilterError,
     JobDirectoryError,
+    RequestFileError,
+    SharedFilterError,
 )
 from .filters import BloomFilter
 from .scalable import ScalableBloomFilter
 
 if TYPE_CHECKING:
     from .addon import Addon
+    from .canonical import CanonicalRequestFingerprinter
     from .dupefilter import BloomDupeFilter
+    from .fingerprint import FastRequestFingerprinter
+    from .redis import RedisBloomDupeFilter
+    from .scheduler import DurableScheduler
+    from .transfer import load_into_redis, save_from_redis
 
 __all__ = [
     "Addon",
     "BloomDupeFilter",
     "BloomError",
     "BloomFilter",
+    "CanonicalRequestFingerprinter",
+    "DurableScheduler",
+    "FastRequestFingerprinter",
     "FilterFileError",
     "FilterLockedError",
     "IncompatibleFilterError",
     "JobDirectoryError",
+    "RedisBloomDupeFilter",
+    "RequestFileError",
     "ScalableBloomFilter",
+    "SharedFilterError",
+    "load_into_redis",
+    "save_from_redis",
 ]
 
-_SCRAPY_PARTS = {"Addon": "addon", "BloomDupeFilter": "dupefilter"}
+_SCRAPY_PARTS = {
+    "Addon": "addon",
+    "BloomDupeFilter": "dupefilter",
+    "CanonicalRequestFingerprinter": "canonical",
+    "DurableScheduler": "scheduler",
+    "FastRequestFingerprinter": "fingerprint",
+    "RedisBloomDupeFilter": "redis",
+    "load_into_redis": "transfer",
+    "save_from_redis": "transfer",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -15,12 +15,19 @@ from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.request import fingerprint as scrapy_fingerprint
 from scrapy.utils.request import referer_str
 
+from .canonical import fast_ways
+from .cleanstop import keep_unclean
 from .errors import JobDirectoryError
 from .identity import FingerprinterIdentity
+from .importing import import_job
+from .recent import RecentUrls, is_clean
+from .reporting import closing_line
+from .requestfile import has_requests
 from .scalable import ScalableBloomFilter, stored_identity
-from .settings import BloomSettings
+from .settings import BloomSettings, job_directory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from scrapy import Request, Spider
@@ -47,13 +54,28 @@ class BloomDupeFilter(BaseDupeFilter):
     too early loses a page in a crash, a bit that is missing only repeats one.
     """
 
+    durable = False
+    """True for a scheduler that still has the requests of a job stopped uncleanly."""
+    can_hold_back = True
+    """Whether it goes with a scheduler that stores requests durably."""
+
+    _remedy_when_full = "Set a larger BLOOM_CAPACITY to resume the job"
+
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
         self._settings = BloomSettings()
         self._filter: ScalableBloomFilter | None = None
+        self._fast_fingerprint: Callable[[Request], bytes] | None = None
+        self._fingerprint_of_url: Callable[[str], bytes | None] | None = None
+        self._recent = RecentUrls(0)
+        self._recent_urls = self._recent.urls
+        self._last_request: Request | None = None
+        self._last_fingerprint = b""
         self._held: dict[bytes, None] = {}
         self._holding = False
+        self._unclean: str | None = "nobody looked before the scheduler opened it"
         self._closing = False
+        self._limited = False
         self._fingerprint_failed = False
         self._log_duplicates = True
         self._stats_due = 0.0
@@ -61,7 +83,12 @@ class BloomDupeFilter(BaseDupeFilter):
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Return the dupefilter of `crawler`; whatever can fail is left to `open`."""
-        return cls(crawler)
+        self = cls(crawler)
+        # when `open` is called, Scrapy's scheduler has changed the job already
+        job = job_directory(crawler.settings)
+        if job is not None and _has_only_seen(job):
+            self._unclean = keep_unclean(job)
+        return self
 
     def open(self) -> None:
         """Make or open the filter.
@@ -77,26 +104,66 @@ class BloomDupeFilter(BaseDupeFilter):
 
     def close(self, reason: str) -> None:
         """Write the last stats and close the filter. Does nothing if `open` failed."""
+        self._last_request = None
+        self._recent.clear()
         if self._filter is not None:
             self._update_stats()
             self._filter.close()
+            line = closing_line(
+                self._filter, self._settings.capacity, finished=reason == "finished"
+            )
+            logger.info("%s", line, extra={"spider": self._crawler.spider})
 
     def request_seen(self, request: Request) -> bool:
-        """Return True if `request` was seen before, else remember it. Never raises."""
-        fingerprint = self.fingerprint(request)
-        if fingerprint in self._held:
-            return True
+        """Return True if `request` was seen before, else remember it. Never raises.
+
+        Cost: 0.3 µs for a URL that is among the recent ones, whatever its fragment;
+        3 µs for a new one (7 µs if only w3lib can make it canonical).
+        """
+        url = fingerprint = None
         try:
-            if self._holding:
-                if fingerprint in self._filter:  # type: ignore[operator]
+            # all in line for the requests that crawls are made of, because calls would
+            # take as long as what they do; the others are left to `fingerprint`
+            if (
+                self._fingerprint_of_url is not None
+                and request.method == "GET"
+                and not request.body
+                and not (
+                    (meta := request.meta)
+                    and ("verbatim_url" in meta or "bloom_fingerprint" in meta)
+                )
+            ):
+                whole = url = request.url
+                if "#" in whole:
+                    url = whole[: whole.index("#")]
+                if url in self._recent_urls:
                     return True
-                self._held[fingerprint] = None
-            elif self._filter.add(fingerprint):  # type: ignore[union-attr]
-                return True
+                fingerprint = self._fingerprint_of_url(whole)
+        except Exception:  # noqa: BLE001 - a request like no other
+            url = fingerprint = None
+        if fingerprint is not None:
+            self._last_request = request
+            self._last_fingerprint = fingerprint
+        else:
+            fingerprint = self.fingerprint(request)
+            if url is not None and not is_clean(url):
+                url = None
+        try:
+            if fingerprint in self._held:
+                seen = True
+            elif not self._holding:
+                seen = self._filter.add(fingerprint)  # type: ignore[union-attr]
+            else:
+                seen = fingerprint in self._filter  # type: ignore[operator]
+                if not seen:
+                    self._held[fingerprint] = None
         except Exception as error:  # noqa: BLE001 - whatever fails below, the crawl goes on
             return self._add_after(error, fingerprint)
-        self._after_new()
-        return False
+        if url is not None:
+            self._recent.add(url)
+        if not seen and (self._limited or monotonic() >= self._stats_due):
+            self._after_new()
+        return seen
 
     def log(self, request: Request, spider: Spider) -> None:
         """Count a filtered request, and log it as Scrapy does: the first one, or all
@@ -120,13 +187,11 @@ class BloomDupeFilter(BaseDupeFilter):
     def fingerprint(self, request: Request) -> bytes:
         """Return the bytes that stand for `request`: the crawler's fingerprinter's,
         or, if that fails, Scrapy's default one's, or a hash of the raw URL."""
-        try:
-            fingerprint = self._crawler.request_fingerprinter.fingerprint(request)
-            if type(fingerprint) is bytes:
-                return fingerprint
-            raise TypeError(f"the fingerprint of {request} is {fingerprint!r}, not bytes")
-        except Exception as error:  # noqa: BLE001 - foreign code
-            return self._fingerprint_after(error, request)
+        # a scheduler asks again for what `request_seen` has just worked out
+        if request is not self._last_request:
+            self._last_fingerprint = self._fingerprint(request)
+            self._last_request = request
+        return self._last_fingerprint
 
     def hold_back(self) -> None:
         """From now on keep new fingerprints in memory until they are released.
@@ -150,29 +215,43 @@ class BloomDupeFilter(BaseDupeFilter):
 
     def forget(self, request: Request) -> None:
         """Drop the held fingerprint of `request`, which could not be stored, so that
-        the next request for it is taken as new."""
-        self._held.pop(self.fingerprint(request), None)
+        the next request for it is taken as new, however its URL is written."""
+        fingerprint = self.fingerprint(request)
+        if fingerprint in self._held:
+            del self._held[fingerprint]
+            self._recent.clear()
 
     def _open(self) -> None:
         self._settings = settings = BloomSettings.read(self._crawler.settings)
-        identity = FingerprinterIdentity.of(self._crawler.request_fingerprinter)
-        if settings.job_directory is None:
-            self._filter = ScalableBloomFilter(settings.capacity, settings.error_rate)
-        else:
-            self._filter = self._open_job(settings.job_directory, identity)
+        fingerprinter = self._crawler.request_fingerprinter
+        identity = FingerprinterIdentity.of(fingerprinter)
+        self._filter = self._open_filter(identity)
         if self._full:
             self._filter.growing = False
+        self._limited = settings.on_full == "close"
+        self._recent = RecentUrls(settings.recent_urls)
+        self._recent_urls = self._recent.urls
+        if _own_method(self, "fingerprint"):
+            self._fast_fingerprint, self._fingerprint_of_url = fast_ways(fingerprinter)
         self._update_stats()
 
+    def _open_filter(self, identity: FingerprinterIdentity) -> ScalableBloomFilter:
+        if self._settings.job_directory is None:
+            return ScalableBloomFilter(self._settings.capacity, self._settings.error_rate)
+        return self._open_job(self._settings.job_directory, identity)
+
     def _open_job(self, job: Path, identity: FingerprinterIdentity) -> ScalableBloomFilter:
+        if not self.durable and has_requests(job / "requests.sqlite"):
+            logger.warning(
+                "%(job)s holds requests of DurableScheduler, which another scheduler does not"
+                " fetch: set SCHEDULER to 'scrapy_bloom.DurableScheduler' to get them.",
+                {"job": job},
+                extra={"spider": self._crawler.spider},
+            )
         directory = job / "bloom"
         stored = stored_identity(directory)
-        if stored is None and (job / "requests.seen").exists():
-            raise JobDirectoryError(
-                f"{job} holds a requests.seen of Scrapy's RFPDupeFilter and no Bloom filter: what"
-                " that job has seen would be fetched again. Finish it with RFPDupeFilter, or use a"
-                " new JOBDIR"
-            )
+        if _has_only_seen(job):
+            self._import(job, identity)
         if stored:
             then = FingerprinterIdentity.from_text(stored)
             if warning := then.require_same(identity, str(directory)):
@@ -183,7 +262,7 @@ class BloomDupeFilter(BaseDupeFilter):
             directory,
             identity=identity.to_text(),
         )
-        if not bloom_filter.clean:
+        if not bloom_filter.clean and not self.durable:
             logger.warning(
                 "The job in %(job)s was not stopped cleanly. The filter still knows its"
                 " %(items)d requests, but Scrapy's scheduler has lost those that were pending,"
@@ -192,6 +271,31 @@ class BloomDupeFilter(BaseDupeFilter):
                 extra={"spider": self._crawler.spider},
             )
         return bloom_filter
+
+    def _fingerprint(self, request: Request) -> bytes:
+        try:
+            way = self._fast_fingerprint or self._crawler.request_fingerprinter.fingerprint
+            fingerprint = way(request)
+            if type(fingerprint) is bytes:
+                return fingerprint
+            raise TypeError(f"the fingerprint of {request} is {fingerprint!r}, not bytes")
+        except Exception as error:  # noqa: BLE001 - foreign code
+            return self._fingerprint_after(error, request)
+
+    def _import(self, job: Path, identity: FingerprinterIdentity) -> None:
+        """Make the filter of a job that has run with RFPDupeFilter so far."""
+        if self._unclean is not None:
+            seen = job / "requests.seen"
+            raise JobDirectoryError(
+                f"{job} holds a requests.seen of Scrapy's RFPDupeFilter and no Bloom filter, and"
+                f" the job was not stopped cleanly ({self._unclean}): requests.seen also holds"
+                " what was pending then, which Scrapy has lost and which would never be fetched."
+                f" Use a new JOBDIR, or import it all the same: scrapy bloom add {job} {seen}"
+            )
+        imported = import_job(
+            job, self._settings.capacity, self._settings.error_rate, identity.to_text()
+        )
+        logger.info("%s", imported, extra={"spider": self._crawler.spider})
 
     def _release(self, fingerprint: bytes) -> bool:
         """Return True if `fingerprint` is in the filter now."""
@@ -218,12 +322,12 @@ class BloomDupeFilter(BaseDupeFilter):
         if not self._closing and self._full:
             logger.error(
                 "The filter holds the %(capacity)d requests of BLOOM_CAPACITY: closing the spider"
-                " (BLOOM_ON_FULL is 'close'). Set a larger BLOOM_CAPACITY to resume the job.",
-                {"capacity": self._settings.capacity},
+                " (BLOOM_ON_FULL is 'close'). %(remedy)s.",
+                {"capacity": self._settings.capacity, "remedy": self._remedy_when_full},
                 extra={"spider": self._crawler.spider},
             )
             self._filter.growing = False  # type: ignore[union-attr]
-            self._close_spider("bloom_full")
+            self.close_spider("bloom_full")
 
     def _add_after(self, error: Exception, fingerprint: bytes) -> bool:
         """Answer for a fingerprint that the filter failed on, and close the spider."""
@@ -235,7 +339,7 @@ class BloomDupeFilter(BaseDupeFilter):
                 exc_info=error,
                 extra={"spider": self._crawler.spider},
             )
-            self._close_spider("bloom_error")
+            self.close_spider("bloom_error")
         with suppress(Exception):
             # a filter that could not grow still takes keys beyond its capacity
             self._filter.growing = False  # type: ignore[union-attr]
@@ -261,9 +365,10 @@ class BloomDupeFilter(BaseDupeFilter):
         try:
             return scrapy_fingerprint(request)
         except Exception:  # noqa: BLE001 - w3lib raises on some URLs
-            return sha1(request.url.encode(errors="surrogatepass"), usedforsecurity=False).digest()
+            url = str(request.url)
+            return sha1(url.encode(errors="surrogatepass"), usedforsecurity=False).digest()
 
-    def _close_spider(self, reason: str) -> None:
+    def close_spider(self, reason: str) -> None:
         """Close the spider on the next reactor turn: inside `request_seen` it could
         close the queue under the request that is being pushed."""
         if self._closing:
@@ -291,3 +396,15 @@ class BloomDupeFilter(BaseDupeFilter):
         stats.set_value("bloom/fill_ratio", bloom_filter.fill_ratio)
         stats.set_value("bloom/error_rate", bloom_filter.current_error_rate)
         stats.set_value("bloom/expected_false_positives", bloom_filter.expected_false_positives)
+
+
+def _own_method(dupefilter: BloomDupeFilter, name: str) -> bool:
+    """Return True if no subclass has overridden that method, nor the object itself."""
+    return name not in vars(dupefilter) and (
+        getattr(type(dupefilter), name) is getattr(BloomDupeFilter, name)
+    )
+
+
+def _has_only_seen(job: Path) -> bool:
+    """Return True for a job that has run with RFPDupeFilter so far."""
+    return (job / "requests.seen").exists() and not (job / "bloom" / "0.bloom").exists()

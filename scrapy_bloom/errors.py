@@ -24,3 +24,12 @@ class IncompatibleFilterError(BloomError, ValueError):
 
 class JobDirectoryError(BloomError):
     """A job directory in which a crawl would silently lose pages."""
+
+
+class RequestFileError(BloomError):
+    """A `requests.sqlite` that cannot be used, or a request in it; it was left as it
+    was."""
+
+
+class SharedFilterError(BloomError):
+    """A filter in Redis that cannot be reached, or is gone."""

@@ -27,10 +27,10 @@ BLOCK_SHIFT = 15  # a block has 2**15 bits
 FIRST_PROBES = 6
 NEXT_PROBES = 8
 
-_FIRST = Struct("<I6H")
-_NEXT = Struct("<8H")
-_FIRST_MASK = int.from_bytes(b"\xff\xff\xff\xff" + b"\xff\x7f" * FIRST_PROBES, "little")
-_NEXT_MASK = int.from_bytes(b"\xff\x7f" * NEXT_PROBES, "little")
+unpack_first = Struct("<I6H").unpack
+unpack_next = Struct("<8H").unpack
+FIRST_MASK = int.from_bytes(b"\xff\xff\xff\xff" + b"\xff\x7f" * FIRST_PROBES, "little")
+NEXT_MASK = int.from_bytes(b"\xff\x7f" * NEXT_PROBES, "little")
 
 Lanes = tuple[int, int, int, int, int, int, int]
 """A block selector (32 bits) and the first six probe positions (15 bits each)."""
@@ -55,18 +55,19 @@ def check_secret(secret: bytes) -> None:
 def first_lanes(salted: bytes) -> Lanes:
     """Return the block selector and first six probe positions of a key that has
     the secret before it."""
-    return _FIRST.unpack((hash128(salted, 0) & _FIRST_MASK).to_bytes(16, "little"))
+    return unpack_first((hash128(salted, 0) & FIRST_MASK).to_bytes(16, "little"))
 
 
 def next_lanes(salted: bytes, seed: int) -> NextLanes:
     """Return the eight probe positions in digest `seed` (from 1 on)."""
-    return _NEXT.unpack((hash128(salted, seed) & _NEXT_MASK).to_bytes(16, "little"))
+    return unpack_next((hash128(salted, seed) & NEXT_MASK).to_bytes(16, "little"))
 
 
 def positions(secret: bytes, key: bytes, blocks: int, probes: int) -> list[int]:
     """Return the bits that stand for `key` in a filter of that shape.
 
-    This is the definition; the filters do the same in fewer steps.
+    This is the definition; the filters do the same in fewer steps, with the code of
+    `first_lanes` and `next_lanes` in line.
     """
     salted = secret + key
     selector, *lanes = first_lanes(salted)

@@ -85,14 +85,17 @@ class FingerprinterIdentity:
         except (ValueError, TypeError) as error:
             raise ValueError(f"{text!r} does not describe a fingerprinter") from error
 
-    def require_same(self, now: FingerprinterIdentity, place: str) -> str | None:
-        """Raise IncompatibleFilterError if `now` would not know this one's requests.
+    def require_same(
+        self, now: FingerprinterIdentity, place: str, fresh: str = "a new JOBDIR"
+    ) -> str | None:
+        """Raise IncompatibleFilterError if `now` would not know this one's requests; it
+        advises to use something `fresh`.
 
         Return a warning if the two differ for unusual URLs only, else None.
         """
         remedy = (
-            f"set it back, or use a new JOBDIR (the one of {place} holds fingerprints that only the"
-            " old one can recognise)"
+            f"set it back, or use {fresh} ({place} holds fingerprints that only the old one can"
+            " recognise)"
         )
         if self.identity != now.identity:
             raise IncompatibleFilterError(

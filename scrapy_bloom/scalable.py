@@ -8,6 +8,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mmh3 import hash128
+
 from . import sizing
 from .errors import BloomError, FilterFileError
 from .filters import (
@@ -19,8 +21,17 @@ from .filters import (
     to_bytes,
     too_imprecise,
 )
-from .hashing import first_lanes
+from .hashing import (
+    BLOCK_SHIFT,
+    FIRST_MASK,
+    NEXT_MASK,
+    Lanes,
+    first_lanes,
+    unpack_first,
+    unpack_next,
+)
 from .header import Header
+from .sizing import BLOCK_BITS
 from .storage import BitStore, DirectoryLock, read_header
 
 if TYPE_CHECKING:
@@ -82,8 +93,11 @@ class ScalableBloomFilter:
             undo.pop_all()
 
     @classmethod
-    def open(cls, path: PathArgument) -> Self:
+    def open(cls, path: PathArgument, *, read_only: bool = False) -> Self:
         """Open the filter in the directory at `path`, with the parameters it has.
+
+        With `read_only`, look at it without locking or changing it, even while
+        another process adds to it; `add` raises TypeError then.
 
         Cost: reads two pages a layer. Raises FileNotFoundError, FilterFileError or
         FilterLockedError.
@@ -92,11 +106,12 @@ class ScalableBloomFilter:
         if not _layer_path(path, 0).exists():
             raise FileNotFoundError(f"{path} holds no filter: there is no 0.bloom in it")
         with ExitStack() as undo:
-            lock = undo.enter_context(DirectoryLock(path))
-            headers = _read_layers(path)
+            lock = None if read_only else undo.enter_context(DirectoryLock(path))
+            headers = _read_layers(path, read_only=read_only)
             self = cls.__new__(cls)
             self.capacity = headers[0].capacity
-            self._use(_bound(headers[0]), _open_layers(path, len(headers)), path, lock)
+            layers = _open_layers(path, len(headers), read_only=read_only)
+            self._use(_bound(headers[0]), layers, path, lock)
             undo.pop_all()
         return self
 
@@ -108,6 +123,7 @@ class ScalableBloomFilter:
         self._lock = lock
         self._layers = layers
         self._newest_first = layers[::-1]
+        self._few_probes = any(layer._few_probes for layer in layers)
         self._secret = layers[0].secret
 
     def add(self, key: Key) -> bool:
@@ -117,12 +133,41 @@ class ScalableBloomFilter:
         is not added then.
         """
         salted = self._secret + (key if type(key) is bytes else to_bytes(key))
-        lanes = first_lanes(salted)
+        lanes = unpack_first((hash128(salted, 0) & FIRST_MASK).to_bytes(16, "little"))
+        if self._few_probes:
+            return self._add(salted, lanes)
+        # BloomFilter._holds and _put in line, which saves a fifth of the time
+        selector, a, b, c, d, e, f = lanes
         for layer in self._newest_first:
-            if layer._holds(salted, lanes):
-                return True
+            bits = layer._bits
+            o = selector * layer._blocks >> 32 << BLOCK_SHIFT
+            if bits[o + a] and bits[o + b] and bits[o + c]:
+                rest = [d, e, f]
+                for seed in layer._seeds:
+                    rest += unpack_next((hash128(salted, seed) & NEXT_MASK).to_bytes(16, "little"))
+                if bits[o : o + BLOCK_BITS][rest].all():
+                    return True
         newest = self._newest_first[0]
-        if newest._count >= newest.capacity and self.growing:
+        if newest._count >= newest._capacity and self.growing:
+            self._grow()._put(salted, lanes)
+            return False
+        o = selector * newest._blocks >> 32 << BLOCK_SHIFT
+        probes = [o + a, o + b, o + c, o + d, o + e, o + f]
+        for seed in newest._seeds:
+            g, h, i, j, k, m, n, p = unpack_next(
+                (hash128(salted, seed) & NEXT_MASK).to_bytes(16, "little")
+            )
+            probes += o + g, o + h, o + i, o + j, o + k, o + m, o + n, o + p
+        newest._bits[probes] = 1
+        newest._count += 1
+        return False
+
+    def _add(self, salted: bytes, lanes: Lanes) -> bool:
+        """Add a key where layers have fewer probes than the first digest holds."""
+        if any(layer._holds(salted, lanes) for layer in self._newest_first):
+            return True
+        newest = self._newest_first[0]
+        if newest._count >= newest._capacity and self.growing:
             newest = self._grow()
         newest._put(salted, lanes)
         return False
@@ -130,7 +175,10 @@ class ScalableBloomFilter:
     def __contains__(self, key: Key) -> bool:
         salted = self._secret + (key if type(key) is bytes else to_bytes(key))
         lanes = first_lanes(salted)
-        return any(layer._holds(salted, lanes) for layer in self._newest_first)
+        for layer in self._newest_first:  # noqa: SIM110 - any() takes 0.4 µs longer
+            if layer._holds(salted, lanes):
+                return True
+        return False
 
     def update(self, keys: Iterable[Key]) -> None:
         """Add all `keys`."""
@@ -140,6 +188,21 @@ class ScalableBloomFilter:
     def __len__(self) -> int:
         """Number of keys added; an estimate after an unclean stop."""
         return sum(len(layer) for layer in self._layers)
+
+    def update_from(self, other: ScalableBloomFilter) -> None:
+        """Add all keys of `other`, a copy of this filter that has gone its own way:
+        its layers have the same shape, secret and identity.
+
+        The number of keys becomes an estimate. A layer may get more keys than its
+        capacity: see `current_error_rate`. Raises IncompatibleFilterError with what
+        differs, OSError or MemoryError if there is no room for more layers.
+        """
+        for ours, theirs in zip(self._layers, other._layers, strict=False):
+            ours.require_same_origin(theirs)
+        for theirs in other._layers[len(self._layers) :]:
+            self._add_layer(theirs._header)
+        for ours, theirs in zip(self._layers, other._layers, strict=False):
+            ours.update_from(theirs)
 
     @property
     def layers(self) -> tuple[BloomFilter, ...]:
@@ -230,21 +293,24 @@ class ScalableBloomFilter:
         )
 
     def _grow(self) -> BloomFilter:
-        number = len(self._layers)
         header = _layer_header(
-            number,
+            len(self._layers),
             sizing.layer_capacity(self._layers[-1].capacity, self.capacity, len(self)),
             self.error_rate,
             self._secret,
             self.identity,
         )
+        return self._add_layer(header)
+
+    def _add_layer(self, header: Header) -> BloomFilter:
         if self.path is None:
             store = BitStore.in_memory(header)
         else:
-            store = BitStore.create(header, _layer_path(self.path, number))
+            store = BitStore.create(header, _layer_path(self.path, len(self._layers)))
         layer = BloomFilter._of(store)
         self._layers.append(layer)
         self._newest_first.insert(0, layer)
+        self._few_probes |= layer._few_probes
         return layer
 
 
@@ -272,11 +338,12 @@ def _bound(first: Header) -> float:
     return first.error_rate / sizing.layer_error_rate(1.0, 0)
 
 
-def _read_layers(directory: Path) -> list[Header]:
+def _read_layers(directory: Path, *, read_only: bool = False) -> list[Header]:
     """Return the headers of all layers, checked one by one and as a series, after
     removing what a growth that was killed has left."""
-    for leftover in directory.glob("*.bloom.tmp"):
-        leftover.unlink()
+    if not read_only:
+        for leftover in directory.glob("*.bloom.tmp"):
+            leftover.unlink()
     numbers = sorted(
         int(match[1])
         for p in directory.iterdir()
@@ -309,11 +376,10 @@ def _check_layer(name: str, header: Header, number: int, first: Header) -> None:
             )
 
 
-def _open_layers(directory: Path, count: int) -> list[BloomFilter]:
+def _open_layers(directory: Path, count: int, *, read_only: bool = False) -> list[BloomFilter]:
+    paths = [_layer_path(directory, number) for number in range(count)]
     with ExitStack() as undo:
-        layers = [
-            undo.enter_context(BloomFilter.open(_layer_path(directory, n))) for n in range(count)
-        ]
+        layers = [undo.enter_context(BloomFilter.open(path, read_only=read_only)) for path in paths]
         undo.pop_all()
     return layers
 

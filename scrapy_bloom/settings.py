@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 ON_FULL = ("grow", "close")
+ON_ERROR = ("close", "local")
+MOST_RECENT_URLS = 2**24
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class BloomSettings:
     capacity: int = 1_000_000
     error_rate: float = 1e-6
     on_full: str = "grow"
+    recent_urls: int = 65_536
     job_directory: Path | None = None
     debug: bool = False
 
@@ -37,17 +40,121 @@ class BloomSettings:
         capacity = _number(int, settings.get("BLOOM_CAPACITY", cls.capacity))
         error_rate = _number(float, settings.get("BLOOM_ERROR_RATE", cls.error_rate))
         on_full = settings.get("BLOOM_ON_FULL", cls.on_full)
+        recent_urls = _number(int, settings.get("BLOOM_RECENT_URLS", cls.recent_urls))
         sizing.check_capacity(capacity, "BLOOM_CAPACITY")
         sizing.check_error_rate(error_rate, "BLOOM_ERROR_RATE")
         if on_full not in ON_FULL:
             raise ValueError(f"BLOOM_ON_FULL is {on_full!r}: it must be one of {ON_FULL}")
+        if type(recent_urls) is not int or not 0 <= recent_urls <= MOST_RECENT_URLS:
+            raise ValueError(
+                f"BLOOM_RECENT_URLS is {recent_urls!r}: it must be an integer from 0 (off) to"
+                f" {MOST_RECENT_URLS:,}, the URLs remembered"
+            )
         return cls(
             capacity=capacity,
             error_rate=error_rate,
             on_full=on_full,
+            recent_urls=recent_urls,
             job_directory=Path(job_directory) if job_directory else None,
             debug=settings.getbool("DUPEFILTER_DEBUG"),
         )
+
+
+@dataclass(frozen=True)
+class RedisSettings:
+    """Where a shared filter is, and what a worker does when it cannot be reached."""
+
+    url: str = "redis://localhost:6379/0"
+    key: str = "%(spider)s:bloom"
+    timeout: float = 5.0
+    on_error: str = "close"
+
+    @classmethod
+    def read(cls, settings: BaseSettings, spider: str) -> RedisSettings:
+        """Return the settings in `settings` for the spider of that name. Raises
+        ValueError as BloomSettings does."""
+        url = settings.get("BLOOM_REDIS_URL") or _scrapy_redis_url(settings) or cls.url
+        key = settings.get("BLOOM_REDIS_KEY") or cls.key
+        timeout = _number(float, settings.get("BLOOM_REDIS_TIMEOUT", cls.timeout))
+        on_error = settings.get("BLOOM_REDIS_ON_ERROR", cls.on_error)
+        if not isinstance(url, str):
+            raise ValueError("BLOOM_REDIS_URL must be text, such as 'redis://localhost:6379/0'")
+        if not isinstance(key, str) or "{" in key or "}" in key:
+            raise ValueError(
+                f"BLOOM_REDIS_KEY is {key!r}: it must be text without braces, which are for Redis"
+                " Cluster; %(spider)s stands for the spider's name"
+            )
+        if type(timeout) not in (int, float) or not 0 < timeout < 3600:
+            raise ValueError(
+                f"BLOOM_REDIS_TIMEOUT is {timeout!r}: it must be a number above 0 and below 3600,"
+                " the seconds that a request may wait for Redis"
+            )
+        if on_error not in ON_ERROR:
+            raise ValueError(f"BLOOM_REDIS_ON_ERROR is {on_error!r}: it must be one of {ON_ERROR}")
+        name = spider.replace("{", "(").replace("}", ")")
+        return cls(url, key.replace("%(spider)s", name), float(timeout), on_error)
+
+
+def scrapy_redis_clears(settings: BaseSettings) -> bool:
+    """Return True unless SCHEDULER_PERSIST is set: scrapy-redis's scheduler clears the
+    queue and the filter when a worker closes."""
+    return not settings.getbool("SCHEDULER_PERSIST")
+
+
+def job_directory(settings: BaseSettings) -> Path | None:
+    """Return JOBDIR, without making it."""
+    path = settings.get("JOBDIR")
+    return Path(path) if path else None
+
+
+@dataclass(frozen=True)
+class IdentitySettings:
+    """What CanonicalRequestFingerprinter leaves out of a URL."""
+
+    query_params: tuple[str, ...] = ()
+    path_params: tuple[str, ...] = ()
+    scheme: bool = False
+
+    @classmethod
+    def read(cls, settings: BaseSettings) -> IdentitySettings:
+        """Return the settings in `settings`. Raises ValueError as BloomSettings does."""
+        return cls(
+            query_params=_patterns(settings, "BLOOM_IGNORE_QUERY_PARAMS"),
+            path_params=_patterns(settings, "BLOOM_IGNORE_PATH_PARAMS"),
+            scheme=_truth(settings, "BLOOM_IGNORE_SCHEME", False),
+        )
+
+
+def wants_durable(settings: BaseSettings) -> bool:
+    """Return BLOOM_DURABLE: whether the add-on sets the durable scheduler."""
+    return _truth(settings, "BLOOM_DURABLE", True)
+
+
+def _truth(settings: BaseSettings, name: str, default: bool) -> bool:
+    try:
+        return settings.getbool(name, default)
+    except ValueError:
+        raise ValueError(f"{name} is {settings.get(name)!r}: it must be True or False") from None
+
+
+def _patterns(settings: BaseSettings, name: str) -> tuple[str, ...]:
+    """Return names and globs, sorted, from a list or from text with commas; True stands
+    for all, None and False for none."""
+    value = settings.get(name)
+    if value in (None, False, True, "True", "true", "False", "false", ""):
+        return ("*",) if value in (True, "True", "true") else ()
+    if isinstance(value, str):
+        value = value.split(",")
+    try:
+        patterns = {pattern.strip() for pattern in value}
+    except (AttributeError, TypeError):
+        patterns = {""}
+    if "" in patterns:
+        raise ValueError(
+            f"{name} is {settings.get(name)!r}: it must be a list of names and globs that are not"
+            " empty, such as ['gclid', 'utm_*']"
+        )
+    return tuple(sorted(patterns))
 
 
 def _number(kind: type, value: Any) -> Any:
@@ -58,3 +165,13 @@ def _number(kind: type, value: Any) -> Any:
         except ValueError:
             pass
     return value
+
+
+def _scrapy_redis_url(settings: BaseSettings) -> str | None:
+    """Return the server that scrapy-redis is set to use, if it is."""
+    if url := settings.get("REDIS_URL"):
+        return str(url)
+    host, port = settings.get("REDIS_HOST"), settings.get("REDIS_PORT")
+    if not host and not port:
+        return None
+    return f"redis://{host or 'localhost'}:{port or 6379}/{settings.get('REDIS_DB') or 0}"

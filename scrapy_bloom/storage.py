@@ -54,6 +54,7 @@ class BitStore:
         self.clean = True
         self._memory = memory
         self._file = file
+        self._read_only = False
         self._view = memoryview(memory)[offset:]
         self.bits = bitarray(buffer=self._view, endian="little")
 
@@ -111,27 +112,35 @@ class BitStore:
         return store
 
     @classmethod
-    def open(cls, path: Path) -> BitStore:
+    def open(cls, path: Path, *, read_only: bool = False) -> BitStore:
         """Map the file at `path`, lock it and mark it as not cleanly closed.
+
+        With `read_only`, neither lock nor change it: somebody else may have it open,
+        and the bits are then what he has set so far.
 
         Cost: reads two pages, syncs one. Raises FileNotFoundError,
         FilterLockedError if somebody has it open, FilterFileError if it is not a
         sound filter file; the file is left as it was.
         """
         _require_files(path)
-        file = _open_regular(path)
+        file = _open_regular(path, read_only=read_only)
         try:
-            _lock(file, path)
+            if not read_only:
+                _lock(file, path)
             header = _read_header(file, path)
             state = State.from_page(os.pread(file.fileno(), PAGE, PAGE))
-            store = cls(header, mmap.mmap(file.fileno(), header.file_bytes), 2 * PAGE, file, path)
+            access = mmap.ACCESS_READ if read_only else mmap.ACCESS_WRITE
+            memory = mmap.mmap(file.fileno(), header.file_bytes, access=access)
+            store = cls(header, memory, 2 * PAGE, file, path)
         except BaseException:
             file.close()
             raise
         store.count = state.count
         store.expected_false_positives = state.expected_false_positives
         store.clean = state.clean
-        store._write_state(clean=False)
+        store._read_only = read_only
+        if not read_only:
+            store._write_state(clean=False)
         return store
 
     def block_counts(self) -> Iterator[int]:
@@ -143,7 +152,7 @@ class BitStore:
     def flush(self) -> None:
         """Sync bits and state to the disk. Cost: 10 to 100 ms for 1,000 to 10,000
         pages changed since the last one."""
-        if self._file is not None:
+        if self._file is not None and not self._read_only:
             self._memory.flush()
             self._write_state(clean=False)
 
@@ -152,7 +161,7 @@ class BitStore:
         if self._memory.closed:
             return
         try:
-            if self._file is not None:
+            if self._file is not None and not self._read_only:
                 self._memory.flush()
                 self._write_state(clean=True)
         finally:
@@ -224,8 +233,30 @@ def read_header(path: Path) -> Header:
     Raises FileNotFoundError, or FilterFileError if it is not a sound filter file.
     """
     _require_files(path)
-    with _open_regular(path) as file:
+    with _open_regular(path, read_only=True) as file:
         return _read_header(file, path)
+
+
+def read_state(path: Path) -> State:
+    """Return the state in the file at `path`, as `read_header` does the header."""
+    with _open_regular(path, read_only=True) as file:
+        return State.from_page(os.pread(file.fileno(), PAGE, PAGE))
+
+
+def is_held(path: Path) -> bool:
+    """Return True if a process holds the lock of the file at `path`, a filter file or
+    the lock file of a directory. Asks by a shared lock that it drops at once, so a
+    process that starts in the same microsecond may be refused."""
+    try:
+        file = _open_regular(path, read_only=True)
+    except FileNotFoundError:
+        return False
+    with file:
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def _require_files(path: Path) -> None:
@@ -236,10 +267,11 @@ def _require_files(path: Path) -> None:
         )
 
 
-def _open_regular(path: Path) -> IO[bytes]:
-    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+def _open_regular(path: Path, *, read_only: bool = False) -> IO[bytes]:
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    flags |= os.O_RDONLY if read_only else os.O_RDWR
     try:
-        file = os.fdopen(os.open(path, flags), "r+b", buffering=0)
+        file = os.fdopen(os.open(path, flags), "rb" if read_only else "r+b", buffering=0)
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -248,7 +280,8 @@ def _open_regular(path: Path) -> IO[bytes]:
         elif error.errno == errno.EISDIR:
             what, remedy = "a directory", "give the path of a file in it"
         else:
-            what = f"not to be opened for reading and writing ({error.strerror})"
+            access = "reading" if read_only else "reading and writing"
+            what = f"not to be opened for {access} ({error.strerror})"
             remedy = "correct its permissions"
         raise FilterFileError(f"{path} is {what}; {remedy}, or choose another path") from error
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

@@ -1,0 +1,95 @@
+"""Whether a job of Scrapy's own scheduler and RFPDupeFilter was stopped cleanly.
+
+Nothing in such a job directory says so, and it matters: `requests.seen` also holds the
+requests that were pending, and after an unclean stop these are in no queue any more.
+
+What a clean stop does, in Scrapy 2.14 to 2.19 (`Scheduler.close`): it closes all
+queues, then writes `requests.queue/active.json`, which lists the priorities that have
+a queue, then closes `requests.seen`. A run that resumes the job leaves `active.json` as
+it is until its own clean stop, and whatever it pushes or uses up changes files or
+directories next to it. So after a clean stop, and only then, nothing in
+`requests.queue` is newer than `active.json`. Its directories are newer as soon as the
+scheduler has opened, so this has to be found out before; and a crawl that is refused
+closes the scheduler cleanly, so what was found out has to be kept.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from hashlib import md5
+from pathlib import Path
+
+SECONDS_TO_CLOSE = 1.0
+"""How long `requests.seen` may take to close after `active.json` was written."""
+
+
+MARK = "requests.seen.unclean"
+"""The file that keeps the reason."""
+
+
+def keep_unclean(job: Path) -> str | None:
+    """Return what `why_unclean` does, and keep it, since a crawl that is refused
+    makes the job look clean."""
+    reason = why_unclean(job)
+    if reason is not None:
+        # a disk that is full now refuses the crawl too
+        with suppress(OSError), (job / MARK).open("x", encoding="utf-8") as file:
+            file.write(f"{reason}\n")
+    return reason
+
+
+def why_unclean(job: Path) -> str | None:
+    """Return why the job does not count as stopped cleanly, or None if it does.
+
+    In doubt it is unclean: a copy of a job directory that did not keep the times, for
+    example. Changes nothing and never raises. Cost: a few files, unless the job had
+    pending requests of many priorities or slots.
+    """
+    queue = job / "requests.queue"
+    try:
+        if (job / MARK).exists():
+            return (job / MARK).read_text(encoding="utf-8").strip()
+        state_file = queue / "active.json"
+        state = json.loads(state_file.read_bytes())
+        written = state_file.stat().st_mtime_ns
+        for path in (queue, *queue.rglob("*")):
+            if path.stat().st_mtime_ns > written:
+                return f"{path} is newer than {state_file}, which a clean stop writes last"
+        for missing in (path for path in _queues(queue, state) if not _is_there(path)):
+            return f"{missing} is missing, which {state_file} lists"
+        late = (job / "requests.seen").stat().st_mtime_ns - written
+    except FileNotFoundError as error:
+        return f"there is no {error.filename}, which a clean stop writes"
+    except (OSError, ValueError, TypeError) as error:
+        return f"{queue} cannot be read ({error})"
+    if late > SECONDS_TO_CLOSE * 1e9:
+        return f"{job / 'requests.seen'} was written to after {queue / 'active.json'}"
+    return None
+
+
+def _queues(queue: Path, state: object) -> list[Path]:
+    """Return the queues that `state` lists: of each priority, or slot and priority."""
+    if isinstance(state, dict):
+        return [
+            queue / f"*-{_digest(slot)}" / str(int(priority))
+            for slot, priorities in state.items()
+            for priority in priorities
+        ]
+    if isinstance(state, list):
+        return [queue / str(int(priority)) for priority in state]
+    raise ValueError(f"active.json holds {state!r}")
+
+
+def _digest(slot: str) -> str:
+    """Return how the name of the directory of a slot ends (scrapy.pqueues)."""
+    return md5(slot.encode(), usedforsecurity=False).hexdigest()
+
+
+def _is_there(path: Path) -> bool:
+    """Return True if there is a queue, or one of start requests."""
+    return any(
+        candidate.name in (path.name, f"{path.name}s")
+        for folder in path.parent.parent.glob(path.parent.name)
+        for candidate in folder.iterdir()
+    )

@@ -1,0 +1,310 @@
+"""The arguments of all subcommands, and which function runs each."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from math import isfinite
+from typing import NoReturn
+
+from . import fail, figures, filters, urls
+
+AddOptions = Callable[[argparse.ArgumentParser], None]
+
+_PLACE = "a job directory (JOBDIR), the directory of a filter, or a filter file"
+_ANY_PLACE = f"{_PLACE}, or redis://HOST/DB with --key"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with status 2."""
+        self.exit(fail(self.prog, f"{message} (see {self.prog} --help)"))
+
+
+def add_subcommands(parser: argparse.ArgumentParser, program: str, add_options: AddOptions) -> None:
+    """Give `parser` the subcommands; `add_options` adds Scrapy's own options to each."""
+    parser.error = lambda message: parser.exit(  # type: ignore[method-assign]
+        fail(program, f"{message} (see {program} --help)")
+    )
+    subcommands = parser.add_subparsers(
+        title="subcommands",
+        dest="subcommand",
+        metavar="<subcommand>",
+        required=True,
+        prog=program,
+        parser_class=Parser,
+    )
+    for name, run, help_, description, add in (
+        ("info", filters.info, "what is in a filter", _INFO, _info),
+        ("size", figures.size, "what a crawl of N URLs needs", _SIZE, _size),
+        ("check", urls.check, "which URLs a filter has seen", _CHECK, _check),
+        ("add", urls.add, "add URLs, a requests.seen or a scrapy-redis set", _ADD, _add),
+        ("load", filters.load, "copy a job's filter into Redis", _LOAD, _load),
+        ("export", filters.export, "copy a filter in Redis into a job", _EXPORT, _export),
+        ("merge", filters.merge, "add filters of one origin to another", _MERGE, _merge),
+        ("clear", filters.clear, "forget everything: remove a filter", _CLEAR, _clear),
+        ("verify", filters.verify, "find out whether a filter can be trusted", _VERIFY, _verify),
+        ("compare", figures.compare, "ways to remember URLs, side by side", _COMPARE, _compare),
+        ("plot", figures.plot, "draw error rates and memory", _PLOT, _plot),
+    ):
+        subparser = subcommands.add_parser(name, help=help_, description=description)
+        subparser.set_defaults(run=run)
+        add(subparser)
+        add_options(subparser)
+
+
+_INFO = (
+    "Print what there is to know about a filter: items, capacity, layers, memory, error rate,"
+    " pages probably lost, fingerprinter, versions, whether it was closed cleanly, and which"
+    " process uses it. Changes nothing, and works while the job runs."
+)
+
+
+def _info(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("place", metavar="PLACE", help=_ANY_PLACE)
+    _key(parser)
+    _json(parser)
+
+
+_SIZE = (
+    "Print the memory that a filter for N URLs takes, set at once or grown from a smaller"
+    " capacity, beside that of Scrapy's RFPDupeFilter. Sizes are exact to the byte."
+)
+
+
+def _size(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--urls",
+        metavar="N",
+        type=number,
+        required=True,
+        help="requests expected, such as 5000000, 5M or 5e6",
+    )
+    parser.add_argument(
+        "--error-rate",
+        metavar="P",
+        type=float,
+        help="bound on the chance that a new request is taken for a seen one"
+        " (default: BLOOM_ERROR_RATE)",
+    )
+    parser.add_argument(
+        "--from",
+        dest="start",
+        metavar="N",
+        type=number,
+        help="the smaller capacity to grow from (default: BLOOM_CAPACITY)",
+    )
+    _json(parser)
+
+
+_CHECK = (
+    "Say for each URL whether the filter has seen it, through the job's own fingerprinter."
+    " The exit status is 1 if any is new. Changes nothing."
+)
+
+
+def _check(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("place", metavar="PLACE", help=_ANY_PLACE)
+    _key(parser)
+    parser.add_argument(
+        "urls", metavar="URL", nargs="+", help="a URL, or - for one a line on standard input"
+    )
+    parser.add_argument("--method", default="GET", help="of the requests (default: GET)")
+    parser.add_argument("--body", default="", help="of the requests, as UTF-8 (default: empty)")
+    _spider(parser)
+    _json(parser)
+
+
+_ADD = (
+    "Add URLs to a filter, one a line, as the GET requests they would be made into, or"
+    " fingerprints: a requests.seen of Scrapy in either format, which its content tells, or the"
+    " set of a scrapy-redis dupefilter. A PLACE that holds no filter gets one. What is known"
+    " already stays as it is, so an interrupted import can be run again."
+)
+
+
+def _add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("place", metavar="PLACE", help=_PLACE)
+    parser.add_argument(
+        "files",
+        metavar="FILE",
+        nargs="+",
+        help="a list of URLs (plain or gzip), a requests.seen, or redis://HOST/DB with --key",
+    )
+    parser.add_argument("--key", help="of the scrapy-redis set, such as myspider:dupefilter")
+    parser.add_argument(
+        "--capacity",
+        metavar="N",
+        type=number,
+        help="of a new filter (default: BLOOM_CAPACITY, or what is added if that is more)",
+    )
+    parser.add_argument(
+        "--error-rate", metavar="P", type=float, help="of a new filter (default: BLOOM_ERROR_RATE)"
+    )
+    _spider(parser)
+    _json(parser)
+
+
+_LOAD = (
+    "Copy the filter of a job into Redis, for crawls with RedisBloomDupeFilter and the same"
+    " BLOOM_CAPACITY and BLOOM_ERROR_RATE."
+)
+
+
+def _load(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("place", metavar="PLACE", help="a job directory")
+    parser.add_argument("url", metavar="URL", help="redis://HOST/DB")
+    _key(parser)
+    _json(parser)
+
+
+_EXPORT = "Copy a filter in Redis into a job directory that has none yet."
+
+
+def _export(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("url", metavar="URL", help="redis://HOST/DB")
+    parser.add_argument("place", metavar="PLACE", help="a job directory")
+    _key(parser)
+    _json(parser)
+
+
+_MERGE = (
+    "Add the keys of filters to another one. They must be of one origin: copies of one filter"
+    " that have gone separate ways (same secret, shape and fingerprinter)."
+)
+
+
+def _merge(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("place", metavar="DEST", help=f"{_PLACE}; it gets the keys")
+    parser.add_argument("sources", metavar="SRC", nargs="+", help=_PLACE)
+    parser.add_argument(
+        "--over-capacity",
+        action="store_true",
+        help="accept more keys than a layer was made for, and a higher error rate",
+    )
+    _json(parser)
+
+
+_CLEAR = (
+    "Remove a filter from the disk, sound or not, or from Redis. What else is in the job directory"
+    " stays."
+)
+
+
+def _clear(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("place", metavar="PLACE", help=_ANY_PLACE)
+    _key(parser)
+    parser.add_argument("--yes", action="store_true", help="needed: there is no way back")
+
+
+_VERIFY = (
+    "Read a whole filter, compare headers, sizes, checksums and counts with the bits, and say"
+    " whether it can be trusted (exit status 0) or not (2). Changes nothing."
+)
+
+
+def _verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("place", metavar="PLACE", help=_ANY_PLACE)
+    _key(parser)
+    _json(parser)
+
+
+_COMPARE = (
+    "Remember the URLs of a list in several ways, and print what each costs and how many new"
+    " URLs it takes for seen ones: a set of URLs, a set of fingerprints, a table of bits with one"
+    " hash, a small classic Bloom filter, eight multiplicative hash functions as copied from"
+    " crawler to crawler, and the filter of this package."
+)
+
+
+def _compare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", metavar="FILE", nargs="+", help="URLs, one a line, plain or gzip")
+    parser.add_argument(
+        "--slots", metavar="N", type=number, default=1_000_000, help="bits of the one-hash table"
+    )
+    parser.add_argument(
+        "--bits", metavar="N", type=number, default=480_833, help="bits of the classic filter"
+    )
+    parser.add_argument(
+        "--hashes", metavar="K", type=number, default=3, help="hashes of the classic filter"
+    )
+    parser.add_argument(
+        "--every", metavar="N", type=number, default=10_000, help="lines between two rows"
+    )
+    _json(parser)
+
+
+_PLOT = "Draw a chart into a PNG or SVG file, readable in black and white (needs matplotlib)."
+
+
+def _plot(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "chart",
+        metavar="CHART",
+        choices=("error-by-bits", "error-by-probes", "memory"),
+        help="error-by-bits, error-by-probes or memory",
+    )
+    parser.add_argument("file", metavar="FILE", help="the file to write, .png or .svg")
+    parser.add_argument(
+        "--probes",
+        metavar="K",
+        type=number,
+        nargs="+",
+        default=[1, 2, 3, 6, 10, 14, 22],
+        help="probes of the curves of error-by-bits",
+    )
+    parser.add_argument(
+        "--bits",
+        metavar="B",
+        type=float,
+        nargs="+",
+        default=[8, 12, 16, 24, 32],
+        help="bits an item of the curves of error-by-probes",
+    )
+    parser.add_argument(
+        "--error-rate",
+        metavar="P",
+        type=float,
+        nargs="+",
+        default=[1e-2, 1e-4, 1e-6, 1e-9],
+        help="error rates of the curves of memory",
+    )
+
+
+def number(text: str) -> int:
+    """Return a positive whole number written as 5000000, 5_000_000, 5e6, 5M or 0.5G."""
+    factors = {"k": 1_000, "m": 1_000_000, "g": 1_000_000_000, "b": 1_000_000_000}
+    factor = factors.get(text[-1:].lower(), 1)
+    try:
+        if factor == 1:
+            try:
+                value: float = int(text.replace(",", ""))
+            except ValueError:
+                value = float(text)
+        else:
+            value = float(text[:-1]) * factor
+    except ValueError:
+        value = -1
+    if not isfinite(value) or value < 1 or value != int(value):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a positive whole number, such as 5000000, 5M or 5e6"
+        )
+    return int(value)
+
+
+def _spider(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--spider",
+        metavar="NAME",
+        help="the project's spider whose own settings (custom_settings) apply",
+    )
+
+
+def _key(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--key", help="of the filter in Redis (default: BLOOM_REDIS_KEY)")
+
+
+def _json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")

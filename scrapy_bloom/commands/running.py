@@ -1,0 +1,141 @@
+"""How a subcommand is run: what it gets, and what becomes of its errors."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from scrapy import Spider
+from scrapy.crawler import Crawler
+from scrapy.settings import Settings
+from scrapy.spiderloader import get_spider_loader
+from scrapy.utils.misc import build_from_crawler, load_object
+from scrapy.utils.request import RequestFingerprinterProtocol
+
+from ..errors import BloomError
+from ..places import REDIS_SCHEMES
+from ..redis_inspection import RedisPlace
+from ..redisset import public_url
+from ..settings import BloomSettings
+from . import fail
+
+
+@dataclass
+class Session:
+    """What a subcommand needs beside its arguments."""
+
+    options: argparse.Namespace
+    settings: Settings
+
+    def crawler(self) -> Crawler:
+        """Return a crawler that does not crawl, with the settings of the project, its
+        add-ons and, if one is named, its spider. Raises BloomError."""
+        name = getattr(self.options, "spider", None)
+        try:
+            spider = get_spider_loader(self.settings).load(name) if name else Spider
+            crawler = Crawler(spider, self.settings)
+            crawler.addons.load_settings(crawler.settings)
+            crawler.stats = load_object(crawler.settings["STATS_CLASS"])(crawler)
+        except KeyError as error:
+            raise BloomError(
+                f"there is no spider {name!r} here: 'scrapy list' prints those of the project"
+            ) from error
+        except Exception as error:
+            raise BloomError(f"cannot use the project's settings: {error}") from error
+        return crawler
+
+    def fingerprinter(self, crawler: Crawler) -> RequestFingerprinterProtocol:
+        """Return the fingerprinter that requests of that crawler get."""
+        setting = crawler.settings["REQUEST_FINGERPRINTER_CLASS"]
+        try:
+            fingerprinter: RequestFingerprinterProtocol = build_from_crawler(
+                load_object(setting), crawler
+            )
+        except Exception as error:
+            raise BloomError(
+                f"REQUEST_FINGERPRINTER_CLASS is {setting!r}, which fails: {error}"
+            ) from error
+        return fingerprinter
+
+    def bloom_settings(self, crawler: Crawler | None = None) -> BloomSettings:
+        """Return the BLOOM_… settings; the job directory is left out."""
+        settings = (self.settings if crawler is None else crawler.settings).copy()
+        settings.set("JOBDIR", None, "cmdline")
+        return BloomSettings.read(settings)
+
+    def key(self, url: str) -> str:
+        """Return the key of the filter on the server at `url`: --key, or the setting."""
+        key: str | None = self.options.key or self.settings.get("BLOOM_REDIS_KEY")
+        if not url.startswith(REDIS_SCHEMES):
+            raise BloomError(f"{url} is no URL of Redis: it must begin with {REDIS_SCHEMES[0]}")
+        if not key:
+            raise BloomError("give the BLOOM_REDIS_KEY of the crawl with --key")
+        return key
+
+    def redis(self, url: str) -> AbstractContextManager[RedisPlace]:
+        """Return the shared filter at `url`, for the length of a context."""
+        return RedisPlace.open(url, self.key(url))
+
+    @property
+    def where(self) -> str:
+        """The shared filter in the arguments, without a password."""
+        return f"{public_url(self.options.url)} {self.key(self.options.url)}"
+
+    def print(self, figures: Any, lines: Iterable[str]) -> None:
+        """Print `figures` as JSON with --json, else `lines`."""
+        self.print_lines([json.dumps(figures, indent=2)] if self.options.json else lines)
+
+    def print_lines(self, lines: Iterable[str]) -> None:
+        """Print `lines`."""
+        for line in lines:
+            print(line)  # noqa: T201 - this is what a command is for
+
+
+def run(program: str, options: argparse.Namespace, unknown: list[str], settings: Settings) -> int:
+    """Run the subcommand in `options` and return its exit status: 0, 1 for a negative
+    answer, 2 for an error, of which one line is printed."""
+    program = f"{program} {options.subcommand}"
+    if unknown:
+        return fail(program, f"unrecognized: {' '.join(unknown)} (see {program} --help)")
+    try:
+        status: int = options.run(Session(options, settings))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # whoever read the output has had enough, such as head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 2
+    except KeyboardInterrupt:
+        return fail(program, "interrupted; run it again to finish")
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename else error
+        return fail(program, what)
+    except (BloomError, ValueError, MemoryError) as error:
+        return fail(program, error)
+    return status
+
+
+def aligned(rows: Iterable[tuple[str, str]]) -> list[str]:
+    """Return rows of a name and a value as lines."""
+    rows = list(rows)
+    width = max(len(name) for name, _ in rows)
+    return [f"{name:<{width}}  {value}" for name, value in rows]
+
+
+def table(rows: Iterable[Iterable[str]]) -> list[str]:
+    """Return rows of cells as lines: the first column to the left, the others to the
+    right."""
+    cells = [list(row) for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if number == 0 else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in cells
+    ]

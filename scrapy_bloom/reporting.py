@@ -1,0 +1,86 @@
+"""Figures as people read them, and what a crawl's filter has to say at its end."""
+
+from __future__ import annotations
+
+from math import ceil, floor, log10
+
+from . import sizing
+from .scalable import ScalableBloomFilter
+
+_WASTE_BYTES = 50_000_000
+"""Nobody is told to save less memory than this."""
+
+
+def in_bytes(number: float) -> str:
+    """Return a number of bytes with its unit: `4.0 MB`."""
+    units = ["B", "kB", "MB", "GB", "TB"]
+    while number >= 999.5 and len(units) > 1:
+        number /= 1000
+        del units[0]
+    return f"{number:.3g} {units[0]}"
+
+
+def in_percent(share: float) -> str:
+    """Return a share of 1 in percent, to three digits."""
+    return f"{100 * share:.3g} %"
+
+
+def pages(number: float) -> str:
+    """Return an expected number of pages: `about 12`, `about 0.003`, `none`."""
+    if number < 0.0005:
+        return "none"
+    return f"about {number:,.0f}" if number >= 10 else f"about {number:.1g}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `1 layer`, `2 layers`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def closing_line(bloom_filter: ScalableBloomFilter, capacity: int, *, finished: bool) -> str:
+    """Return what a person wants to know about the filter of a crawl at its end:
+    `capacity` is BLOOM_CAPACITY."""
+    items = len(bloom_filter)
+    layers = bloom_filter.layers
+    room = sum(layer.capacity for layer in layers)
+    line = (
+        f"The filter knows {counted(items, 'request')}, in {counted(len(layers), 'layer')} for"
+        f" {room:,}: {in_percent(bloom_filter.fill_ratio)} of its bits are set, a new request is"
+        f" taken for a seen one with a chance of {bloom_filter.current_error_rate:.2g} now (at"
+        f" most {bloom_filter.error_rate:g}), pages probably lost so far:"
+        f" {pages(bloom_filter.expected_false_positives)}; memory: {in_bytes(bloom_filter.nbytes)}."
+    )
+    better = better_capacity(bloom_filter, capacity, items, finished=finished)
+    if better is None:
+        return line
+    what = "has grown" if len(layers) > 1 else "is far too large"
+    return (
+        f"{line} It {what}: a crawl of this size takes"
+        f" {in_bytes(_bytes_at(better, bloom_filter.error_rate))} with BLOOM_CAPACITY = {better:_}."
+    )
+
+
+def better_capacity(
+    bloom_filter: ScalableBloomFilter, capacity: int, items: int, *, finished: bool
+) -> int | None:
+    """Return the BLOOM_CAPACITY that would have served better, or None.
+
+    A filter that has grown costs time on each new request; one that is far too large
+    only memory, and only a finished crawl shows that.
+    """
+    better = round_up(max(items, 1) * 1.1)
+    if len(bloom_filter.layers) > 1:
+        return better if better > capacity else None
+    wasted = bloom_filter.nbytes - _bytes_at(better, bloom_filter.error_rate)
+    return better if finished and items < capacity / 10 and wasted > _WASTE_BYTES else None
+
+
+def round_up(number: float) -> int:
+    """Return the next number with at most two digits that are not zero."""
+    step: int = 10 ** max(0, floor(log10(max(number, 1))) - 1)
+    return ceil(number / step) * step
+
+
+def _bytes_at(capacity: int, error_rate: float) -> int:
+    blocks, _ = sizing.shape(capacity, sizing.layer_error_rate(error_rate, 0))
+    return blocks * sizing.BLOCK_BITS // 8

@@ -1,0 +1,83 @@
+"""What several test modules share: dupefilters built by Scrapy, and crawls side by side."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+
+import pytest
+from scrapy.utils.misc import build_from_crawler, load_object
+from scrapy.utils.test import get_crawler
+from twisted.internet import reactor  # installs the platform's own one, which is not asyncio's
+
+
+class Engine:
+    """The part of Scrapy's engine that a dupefilter may call: it notes why it was closed."""
+
+    def __init__(self):
+        self.closed = []
+
+    async def close_spider_async(self, *, reason):
+        self.closed.append(reason)
+
+
+@pytest.fixture
+def make_dupefilter():
+    """Return a function that builds a dupefilter as Scrapy does, from settings."""
+    made = []
+
+    def make(opened=True, **settings):
+        settings = {"ADDONS": {"scrapy_bloom.Addon": 300}} | {
+            name: str(value) if name == "JOBDIR" else value for name, value in settings.items()
+        }
+        crawler = get_crawler(settings_dict=settings)
+        crawler.engine = Engine()
+        crawler.spider = crawler.spidercls.from_crawler(crawler, "spider")
+        dupefilter = build_from_crawler(load_object(crawler.settings["DUPEFILTER_CLASS"]), crawler)
+        dupefilter.crawler = crawler
+        made.append(dupefilter)
+        if opened:
+            dupefilter.open()
+        return dupefilter
+
+    yield make
+    reactor.iterate()  # nothing may be left for the next test
+    for dupefilter in made:
+        with suppress(Exception):  # some are made to fail
+            dupefilter.close("finished")
+
+
+@pytest.fixture
+def next_turn():
+    """Return a function that lets the reactor do what was scheduled for its next turn."""
+    return partial(reactor.iterate, 0)
+
+
+@pytest.fixture(scope="module")
+def _under_way(request, tmp_path_factory):
+    """The scenarios of a module's selected tests, started at once and run side by side.
+
+    None is left when the next module begins, whose tests may patch what scenarios use. The
+    workers of pytest-xdist, who share no scenarios, run each when its test is due.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        yield {}
+        return
+    tests = [item for item in request.session.items if item.path == request.path]
+    calls = [item.callspec.params for item in tests if hasattr(item, "callspec")]
+    with ThreadPoolExecutor(3) as pool:
+        yield {
+            call["outcome"]: pool.submit(call["outcome"], tmp_path_factory.mktemp("scenario"))
+            for call in calls
+            if "outcome" in call
+        }
+
+
+@pytest.fixture
+def outcome(request, _under_way, tmp_path):
+    """Return what the scenario of this test (a function of an empty folder) has returned.
+
+    Use it with `pytest.mark.parametrize("outcome", [scenario, …], indirect=True)`.
+    """
+    scenario = request.param
+    return _under_way[scenario].result() if scenario in _under_way else scenario(tmp_path)

@@ -1,0 +1,218 @@
+"""A small, link-dense site that notes what it answered, and crawls of it in subprocesses.
+
+Every page is a JSON list of links: method, URL, body. Links wear disguises (fragments,
+reordered arguments, escapes in either case); some lead over a redirect.
+"""
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from collections import Counter
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from socketserver import ThreadingTCPServer
+from threading import Event, Lock, Thread
+
+from scrapy import Request
+from scrapy.utils.request import fingerprint
+from w3lib.url import canonicalize_url
+
+import scrapy_bloom
+
+TESTS = Path(__file__).resolve().parent
+PACKAGE = Path(scrapy_bloom.__file__).resolve().parent.parent
+SETTINGS = {
+    "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter",
+    "LOG_LEVEL": "INFO",
+    "TELNETCONSOLE_ENABLED": 0,
+    "REMOTE_CONTROL_ENABLED": 0,  # it warns where asyncio is missing
+}
+
+PAGES = [
+    *(("GET", f"/page/{n}", "") for n in range(90)),
+    *(("GET", f"/search?page={n}&q=x", "") for n in range(20)),
+    *(("GET", f"/caf%C3%A9/{n}", "") for n in range(10)),
+    *(("POST", "/form", f"n={n}") for n in range(20)),
+    *((method, "/form", body) for method in ("GET", "POST", "PUT") for body in ("", "x=1")),
+    *((method, "/page/7", "") for method in ("POST", "DELETE")),
+]
+
+
+def _disguised(number, chance):
+    method, url, body = PAGES[number]
+    if method == "GET" and number % 9 == 5:
+        return method, f"/moved/{number}", body
+    if url.startswith("/search") and chance.random() < 0.5:
+        path, query = url.split("?")
+        url = path + "?" + "&".join(reversed(query.split("&")))
+    if chance.random() < 0.5:
+        url = url.replace("%C3%A9", "%c3%a9")
+    return method, url + chance.choice(["", "#a", "#b"]), body
+
+
+def _links(number):
+    chance = random.Random(number)
+    linked = [2 * number + 1, 2 * number + 2, *chance.choices(range(len(PAGES)), k=20)]
+    return [_disguised(n, chance) for n in linked if n < len(PAGES)]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1
+
+    def answer(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
+        if self.path.startswith("/moved/"):
+            target = PAGES[int(self.path.rpartition("/")[2])][1]
+            self.reply(302, b"", Location=self.server.url + target)
+            return
+        page = (self.command, canonicalize_url(self.path), body)
+        if page not in PAGES:
+            self.reply(404, b"")
+            return
+        self.server.admit(page)
+        self.reply(200, json.dumps(_links(PAGES.index(page))).encode())
+
+    do_GET = do_POST = do_PUT = do_DELETE = answer  # noqa: N815
+
+    def reply(self, status, text, **headers):
+        self.send_response(status)
+        for name, value in {"Content-Length": len(text), **headers}.items():
+            self.send_header(name, str(value))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_):
+        pass
+
+
+class SmallSite(ThreadingTCPServer):
+    """The site, on a free port of the loopback interface, in a thread."""
+
+    daemon_threads = True
+    request_queue_size = 50
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.answered = Counter()
+        self._lock = Lock()
+        self._limit = None
+        self._reached = Event()
+        self._released = Event()
+
+    def __enter__(self):
+        Thread(target=self.serve_forever, args=[0.02], daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.release()
+        self.shutdown()
+        self.server_close()
+
+    def hold_at(self, count):
+        """From `count` answers on, keep clients waiting until `release`."""
+        self._limit = count
+
+    def wait_held(self):
+        """Wait until a client is kept waiting."""
+        assert self._reached.wait(60)
+
+    def release(self):
+        """Answer those who wait, and all who come."""
+        self._limit = None
+        self._released.set()
+
+    def admit(self, page):
+        """Count the 200 answer to `page`, when it may be given."""
+        with self._lock:
+            held = self._limit is not None and self.answered.total() >= self._limit
+            if not held:
+                self.answered[page] += 1
+        if held:
+            self._reached.set()
+            self._released.wait(60)
+            with self._lock:
+                self.answered[page] += 1
+
+    def handle_error(self, *_):
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(*_)
+
+    @property
+    def missed(self):
+        """The pages that were never answered with 200."""
+        return [page for page in PAGES if not self.answered[page]]
+
+    @property
+    def twice(self):
+        """The pages that were answered with 200 more than once."""
+        return [page for page, count in self.answered.items() if count > 1]
+
+    def fingerprints(self):
+        """Scrapy's fingerprints of the pages answered so far."""
+        return [
+            fingerprint(Request(self.url + url, method=method, body=body))
+            for method, url, body in self.answered
+        ]
+
+
+class Scrapy:
+    """A Scrapy command in a process of its own, whose output is in `log` when it has ended.
+
+    A setting that is None is left to Scrapy.
+    """
+
+    def __init__(self, folder, *arguments, environment=(), **settings):
+        self._log = folder / f"log{len(list(folder.glob('log*')))}"
+        settings = {**SETTINGS, **settings}.items()
+        options = [f"--set={name}={value}" for name, value in settings if value is not None]
+        path = [str(PACKAGE), str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "scrapy", *map(str, arguments), *options],
+                cwd=folder,
+                env={**os.environ, **dict(environment), "PYTHONPATH": os.pathsep.join(path)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def end(self):
+        """Wait for the end and return self."""
+        try:
+            self.status = self.process.wait(60)
+        finally:
+            self.process.kill()
+            self.process.wait()
+        self.log = self._log.read_text()
+        return self
+
+    def stop(self, signal):
+        """Send `signal`."""
+        self.process.send_signal(signal)
+
+    def stat(self, name):
+        """Return a stat from the log as text, or None."""
+        match = re.search(rf"'{re.escape(name)}': '?([^,'}}]*)", self.log)
+        return match and match[1]
+
+    @property
+    def reason(self):
+        """Why the spider was closed."""
+        return self.stat("finish_reason")
+
+    def lines(self, level):
+        """The lines of the log with that level."""
+        return [line for line in self.log.splitlines() if f"] {level}: " in line]
+
+
+def crawl(site, folder, job=True, **options):
+    """Start a crawl of `site` with a job directory in `folder`."""
+    if job:
+        options["JOBDIR"] = folder / "job"
+    spider = TESTS / "small_spider.py"
+    return Scrapy(folder, "runspider", spider, "-a", f"first={site.url}/page/0", **options)

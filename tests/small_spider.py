@@ -1,0 +1,34 @@
+"""The spider that crawls the small site, run by `scrapy runspider`."""
+
+import os
+
+import scrapy
+from scrapy.utils.request import RequestFingerprinter
+
+if "FILE_SIZE_LIMIT" in os.environ:
+    import resource
+
+    limit = int(os.environ["FILE_SIZE_LIMIT"])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+
+class SmallSpider(scrapy.Spider):
+    """Follows every link."""
+
+    name = "small"
+
+    async def start(self):
+        yield scrapy.Request(self.first)
+
+    def parse(self, response):
+        for method, url, body in response.json():
+            yield response.follow(url, method=method, body=body)
+
+
+class PickyFingerprinter(RequestFingerprinter):
+    """Fails on some pages."""
+
+    def fingerprint(self, request):
+        if "/search" in request.url or request.method == "PUT":
+            raise LookupError(f"no idea of {request.url}")
+        return super().fingerprint(request)

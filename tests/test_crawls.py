@@ -1,0 +1,256 @@
+"""Real crawls of a small site, in processes of their own, stopped in every way and resumed."""
+
+import os
+import shutil
+from functools import partial
+from signal import SIGINT, SIGKILL, SIGTERM
+from types import SimpleNamespace
+
+import pytest
+from scrapy import version_info
+from small_site import PAGES, Scrapy, SmallSite, crawl
+
+from scrapy_bloom import ScalableBloomFilter
+
+ASYNCIO = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
+SELECT = "twisted.internet.selectreactor.SelectReactor"
+STOP_AT = 50
+# the add-on alone, with nobody having set a dupefilter
+ADDON = {"ADDONS": '{"scrapy_bloom.Addon": 300}', "DUPEFILTER_CLASS": None}
+# the exit statuses of a crawl that `open` refuses: older versions of Scrapy may call it a success
+REFUSED = {1} if version_info >= (2, 19) else {0, 1}
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+
+
+def scenarios(function, *each):
+    """Run `function` with each of the arguments, beside all other scenarios."""
+    cases = [partial(function, *arguments) for arguments in each] or [function]
+    names = [
+        [str(getattr(a, "name", a)).rpartition(".")[2] for a in arguments] for arguments in each
+    ]
+    ids = ["-".join(name) for name in names] or None
+    return pytest.mark.parametrize("outcome", cases, indirect=True, ids=ids)
+
+
+both_reactors = ((ASYNCIO,), (SELECT,))
+
+
+def uninterrupted(reactor, folder):
+    with SmallSite() as site:
+        run = crawl(site, folder, job=False, TWISTED_REACTOR=reactor, **ADDON)
+        return site, run.end()
+
+
+@scenarios(uninterrupted, *both_reactors)
+def test_uninterrupted_crawl_fetches_every_page_once(outcome):
+    """With the add-on every page, method and body is fetched, each once."""
+    site, run = outcome
+    assert (run.status, run.reason) == (0, "finished")
+    assert (site.missed, site.twice) == ([], [])
+    assert run.lines("ERROR") == run.lines("WARNING") == []
+    # what was never offered: the start page and redirects' targets are, too
+    redirects = int(run.stat("downloader/response_status_count/302"))
+    assert int(run.stat("bloom/items")) == len(PAGES) + redirects
+    assert int(run.stat("dupefilter/filtered")) > 10 * len(PAGES)
+    assert 0 < float(run.stat("bloom/fill_ratio")) < 0.01
+
+
+def stopped_and_resumed(signal, reactor, folder):
+    with SmallSite() as site:
+        site.hold_at(STOP_AT)
+        first = crawl(site, folder, TWISTED_REACTOR=reactor)
+        site.wait_held()
+        first.stop(signal)
+        site.release()
+        first.end()
+        between = site.answered.total()
+        return site, first, between, crawl(site, folder, TWISTED_REACTOR=reactor).end()
+
+
+@scenarios(
+    stopped_and_resumed,
+    (SIGINT, ASYNCIO),
+    (SIGINT, SELECT),
+    (SIGTERM, ASYNCIO),
+    (SIGTERM, SELECT),
+)
+def test_stopped_crawl_resumes_and_misses_nothing(outcome):
+    """Over a stop by signal and a resumption no page is missed and none fetched twice."""
+    site, first, between, second = outcome
+    assert (first.reason, second.reason) == ("shutdown", "finished")
+    assert first.status == second.status == 0
+    assert STOP_AT <= between < len(PAGES)
+    assert (site.missed, site.twice) == ([], [])
+    assert second.lines("ERROR") == second.lines("WARNING") == []
+
+
+def killed_and_resumed(folder):
+    with SmallSite() as site:
+        site.hold_at(STOP_AT)
+        first = crawl(site, folder)
+        site.wait_held()
+        first.stop(SIGKILL)
+        first.end()
+        known = site.fingerprints()
+        shutil.copytree(folder / "job" / "bloom", folder / "copy")
+        site.release()
+        second = crawl(site, folder).end()
+        third = crawl(site, folder).end()
+    with ScalableBloomFilter.open(folder / "copy") as copy:
+        forgotten = [fingerprint for fingerprint in known if fingerprint not in copy]
+        clean = copy.clean
+    return SimpleNamespace(**locals())
+
+
+@scenarios(killed_and_resumed)
+def test_killed_crawl_keeps_its_filter_and_says_what_was_lost(outcome):
+    """After SIGKILL the filter knows its keys, one line warns, and the job runs on, its
+    lock being no obstacle; the next run finds a job that was stopped cleanly."""
+    assert outcome.first.status == -SIGKILL
+    assert (outcome.folder / "job" / "bloom" / "lock").exists()
+    assert len(outcome.known) >= STOP_AT
+    assert (outcome.forgotten, outcome.clean) == ([], False)
+    assert (outcome.second.status, outcome.second.reason) == (0, "finished")
+    assert outcome.second.lines("ERROR") == []
+    (warning,) = outcome.second.lines("WARNING")
+    assert "not stopped cleanly" in warning
+    assert "pending" in warning
+    assert "new JOBDIR" in warning
+    assert int(outcome.second.stat("bloom/items")) >= STOP_AT
+    assert outcome.site.twice == []
+    assert (outcome.third.status, outcome.third.reason) == (0, "finished")
+    assert outcome.third.lines("WARNING") == []
+
+
+def second_process(folder):
+    with SmallSite() as site:
+        site.hold_at(STOP_AT)
+        first = crawl(site, folder)
+        site.wait_held()
+        second = crawl(site, folder).end()
+        answered = site.answered.total()
+        site.release()
+        first.end()
+    return SimpleNamespace(**locals())
+
+
+@scenarios(second_process)
+def test_second_process_on_the_same_job_is_refused(outcome):
+    """It ends with status 1 and one ERROR line that names the holder, which goes on."""
+    first, second = outcome.first, outcome.second
+    assert second.status in REFUSED
+    (error,) = [line for line in second.lines("ERROR") if "scrapy_bloom" in line]
+    assert f"in use by process {first.process.pid};" in error
+    assert str(outcome.folder / "job") in error
+    assert outcome.answered == STOP_AT
+    assert (first.status, first.reason) == (0, "finished")
+    assert (outcome.site.missed, outcome.site.twice) == ([], [])
+
+
+def foreign_job(folder):
+    (folder / "job").mkdir()
+    (folder / "job" / "requests.seen").write_bytes(b"\0\x14" + b"x" * 20)
+    with SmallSite() as site:
+        return folder, site, crawl(site, folder).end()
+
+
+@scenarios(foreign_job)
+def test_job_of_another_dupefilter_is_refused(outcome):
+    """A job directory with a requests.seen and no filter ends the crawl with status 1."""
+    folder, site, run = outcome
+    assert run.status in REFUSED
+    (error,) = [line for line in run.lines("ERROR") if "scrapy_bloom" in line]
+    assert "requests.seen" in error
+    assert site.answered.total() == 0
+    assert (folder / "job" / "requests.seen").read_bytes() == b"\0\x14" + b"x" * 20
+    assert not (folder / "job" / "bloom").exists()
+
+
+def full_and_resumed(reactor, capacity, folder):
+    settings = {"TWISTED_REACTOR": reactor, "BLOOM_ON_FULL": "close"}
+    with SmallSite() as site:
+        first = crawl(site, folder, BLOOM_CAPACITY=capacity, **settings).end()
+        between = site.answered.total()
+        second = crawl(site, folder, BLOOM_CAPACITY=500, **settings).end()
+        return site, capacity, first, between, second
+
+
+# with 1 nothing else is in progress while the request that fills the filter is pushed
+@scenarios(full_and_resumed, (ASYNCIO, 60), (SELECT, 60), (ASYNCIO, 1), (SELECT, 1))
+def test_full_filter_closes_the_spider_and_a_larger_one_resumes(outcome):
+    """BLOOM_ON_FULL = "close" ends the crawl cleanly; with more capacity it goes on where
+    it was."""
+    site, capacity, first, between, second = outcome
+    assert (first.status, first.reason) == (0, "bloom_full")
+    assert int(first.stat("bloom/items")) >= capacity
+    assert int(first.stat("bloom/layers")) == 1
+    assert between < len(PAGES)
+    (error,) = first.lines("ERROR")
+    assert "BLOOM_CAPACITY" in error
+    assert (second.status, second.reason) == (0, "finished")
+    assert int(second.stat("bloom/layers")) == 2
+    assert second.lines("ERROR") == second.lines("WARNING") == []
+    assert (site.missed, site.twice) == ([], [])
+
+
+def failed_and_resumed(reactor, folder):
+    with SmallSite() as site:
+        # a first layer that is full, so that the second run has to grow
+        start = {"TWISTED_REACTOR": reactor, "BLOOM_CAPACITY": 40, "BLOOM_ON_FULL": "close"}
+        crawl(site, folder, **start).end()
+        before = site.answered.total()
+        limit = {"FILE_SIZE_LIMIT": "1000000"}
+        failed = crawl(site, folder, environment=limit, TWISTED_REACTOR=reactor).end()
+        between = site.answered.total()
+        names = {path.name for path in (folder / "job" / "bloom").iterdir()}
+        resumed = crawl(site, folder, TWISTED_REACTOR=reactor).end()
+    return SimpleNamespace(**locals())
+
+
+@scenarios(failed_and_resumed, *both_reactors)
+def test_filter_that_cannot_grow_closes_the_spider_and_loses_nothing(outcome):
+    """A crawl whose filter finds no room ends with bloom_error and one ERROR line; with
+    room it goes on and misses nothing."""
+    failed, resumed = outcome.failed, outcome.resumed
+    assert (failed.status, failed.reason) == (0, "bloom_error")
+    assert outcome.before < outcome.between < len(PAGES)
+    (error,) = failed.lines("ERROR")
+    assert "1.bloom" in error
+    assert outcome.names == {"0.bloom", "lock"}
+    assert (resumed.status, resumed.reason) == (0, "finished")
+    assert resumed.lines("ERROR") == resumed.lines("WARNING") == []
+    assert (outcome.site.missed, outcome.site.twice) == ([], [])
+
+
+def shell(folder):
+    with SmallSite() as site:
+        fetch = f"fetch('{site.url}/page/3')"
+        code = f"[{fetch}, {fetch}, response.status]"
+        return site, Scrapy(folder, "shell", "-c", code, **ADDON).end()
+
+
+@scenarios(shell)
+def test_shell_fetches_the_same_url_twice(outcome):
+    """In the Scrapy shell the add-on leaves the shell's own dupefilter alone."""
+    site, run = outcome
+    assert (run.status, run.lines("ERROR")) == (0, [])
+    assert "[None, None, 200]" in run.log.splitlines()
+    assert site.answered == {("GET", "/page/3", ""): 2}
+
+
+def picky_fingerprinter(folder):
+    picky = "small_spider.PickyFingerprinter"
+    with SmallSite() as site:
+        return site, crawl(site, folder, REQUEST_FINGERPRINTER_CLASS=picky).end()
+
+
+@scenarios(picky_fingerprinter)
+def test_failing_fingerprinter_costs_no_page(outcome):
+    """A fingerprinter that raises for some pages is logged once, and all are fetched once."""
+    site, run = outcome
+    assert (run.status, run.reason) == (0, "finished")
+    assert (site.missed, site.twice) == ([], [])
+    (error,) = run.lines("ERROR")
+    assert "no idea of" in error
+    assert int(run.stat("bloom/fingerprint_errors")) > 20

@@ -1,0 +1,66 @@
+"""Real streams of requests, replayed: Scrapy's verdict on every line."""
+
+import gzip
+import os
+import random
+from pathlib import Path
+
+import pytest
+from scrapy import Request
+
+OWN = Path(__file__).resolve().parent / "data"
+ALL = Path(os.environ.get("SCRAPY_BLOOM_DATA", OWN))
+STREAMS = sorted(ALL.glob("stream_*.txt.gz"))
+
+
+@pytest.fixture(scope="module", params=STREAMS, ids=lambda path: path.name.partition(".")[0])
+def stream(request):
+    """The URLs of a stream, and for each whether Scrapy's dupefilter had seen it."""
+    urls = gzip.decompress(request.param.read_bytes()).decode().split("\n")
+    verdicts = request.param.with_name(request.param.name.replace(".txt.", ".verdict."))
+    seen = [verdict == ord("1") for verdict in gzip.decompress(verdicts.read_bytes())]
+    assert urls.pop() == ""
+    assert len(urls) == len(seen)
+    return urls, seen
+
+
+def disagreements(dupefilter, urls, seen):
+    """The lines on which `dupefilter` does not give Scrapy's verdict."""
+    return [
+        (url, verdict)
+        for url, verdict in zip(urls, seen, strict=True)
+        if dupefilter.request_seen(Request(url)) != verdict
+    ]
+
+
+def test_there_are_streams():
+    """The folder holds a stream at least, or the tests below would test nothing."""
+    assert STREAMS
+
+
+@pytest.mark.parametrize("job", [False, True], ids=["memory", "job"])
+def test_stream_gets_scrapys_verdicts(make_dupefilter, tmp_path, stream, job):
+    """With default settings each line gets the verdict that Scrapy's dupefilter gave."""
+    urls, seen = stream
+    tested = make_dupefilter(JOBDIR=tmp_path if job else "")
+    assert disagreements(tested, urls, seen) == []
+    tested.close("finished")
+    assert tested.crawler.stats.get_value("bloom/items") == seen.count(False)
+    assert tested.crawler.stats.get_value("bloom/expected_false_positives") < 0.1
+
+
+@pytest.mark.parametrize("settings", [{}, {"BLOOM_CAPACITY": 100}], ids=["default", "growing"])
+def test_stream_gets_scrapys_verdicts_over_stops(make_dupefilter, tmp_path, stream, settings):
+    """Stopped and resumed at any lines, from one stop right after another to none for long,
+    the job gives the same verdicts, with a filter that grows as well."""
+    urls, seen = stream
+    seed = random.randrange(10**9)
+    print("seed", seed)
+    chance = random.Random(seed)
+    stops = sorted({0, 1, *(chance.randrange(len(urls)) for _ in range(20)), len(urls)})
+    for start, stop in zip([0, *stops], stops, strict=False):
+        tested = make_dupefilter(JOBDIR=tmp_path, **settings)
+        assert disagreements(tested, urls[start:stop], seen[start:stop]) == []
+        tested.close("shutdown")
+    tested = make_dupefilter(JOBDIR=tmp_path, **settings)
+    assert all(tested.request_seen(Request(url)) for url in chance.sample(urls, 1_000))
