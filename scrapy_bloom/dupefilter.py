@@ -17,9 +17,9 @@ from scrapy.utils.request import referer_str
 
 from .canonical import fast_ways
 from .cleanstop import keep_unclean
-from .errors import JobDirectoryError
+from .errors import describe
 from .identity import FingerprinterIdentity
-from .importing import import_job
+from .importing import has_only_seen, import_job
 from .recent import RecentUrls, is_clean
 from .reporting import closing_line
 from .requestfile import has_requests
@@ -86,7 +86,7 @@ class BloomDupeFilter(BaseDupeFilter):
         self = cls(crawler)
         # when `open` is called, Scrapy's scheduler has changed the job already
         job = job_directory(crawler.settings)
-        if job is not None and _has_only_seen(job):
+        if job is not None and has_only_seen(job):
             self._unclean = keep_unclean(job)
         return self
 
@@ -99,7 +99,10 @@ class BloomDupeFilter(BaseDupeFilter):
         try:
             self._open()
         except Exception as error:
-            logger.error("%s", error, extra={"spider": self._crawler.spider})
+            if self._filter is not None:
+                self._filter.close()
+                self._filter = None
+            logger.error("%s", describe(error), extra={"spider": self._crawler.spider})
             raise
 
     def close(self, reason: str) -> None:
@@ -107,8 +110,10 @@ class BloomDupeFilter(BaseDupeFilter):
         self._last_request = None
         self._recent.clear()
         if self._filter is not None:
-            self._update_stats()
-            self._filter.close()
+            try:
+                self._update_stats()
+            finally:
+                self._filter.close()
             line = closing_line(
                 self._filter, self._settings.capacity, finished=reason == "finished"
             )
@@ -250,8 +255,15 @@ class BloomDupeFilter(BaseDupeFilter):
             )
         directory = job / "bloom"
         stored = stored_identity(directory)
-        if _has_only_seen(job):
-            self._import(job, identity)
+        if has_only_seen(job):
+            imported = import_job(
+                job,
+                self._unclean,
+                self._settings.capacity,
+                self._settings.error_rate,
+                identity.to_text(),
+            )
+            logger.info("%s", imported, extra={"spider": self._crawler.spider})
         if stored:
             then = FingerprinterIdentity.from_text(stored)
             if warning := then.require_same(identity, str(directory)):
@@ -281,21 +293,6 @@ class BloomDupeFilter(BaseDupeFilter):
             raise TypeError(f"the fingerprint of {request} is {fingerprint!r}, not bytes")
         except Exception as error:  # noqa: BLE001 - foreign code
             return self._fingerprint_after(error, request)
-
-    def _import(self, job: Path, identity: FingerprinterIdentity) -> None:
-        """Make the filter of a job that has run with RFPDupeFilter so far."""
-        if self._unclean is not None:
-            seen = job / "requests.seen"
-            raise JobDirectoryError(
-                f"{job} holds a requests.seen of Scrapy's RFPDupeFilter and no Bloom filter, and"
-                f" the job was not stopped cleanly ({self._unclean}): requests.seen also holds"
-                " what was pending then, which Scrapy has lost and which would never be fetched."
-                f" Use a new JOBDIR, or import it all the same: scrapy bloom add {job} {seen}"
-            )
-        imported = import_job(
-            job, self._settings.capacity, self._settings.error_rate, identity.to_text()
-        )
-        logger.info("%s", imported, extra={"spider": self._crawler.spider})
 
     def _release(self, fingerprint: bytes) -> bool:
         """Return True if `fingerprint` is in the filter now."""
@@ -335,16 +332,19 @@ class BloomDupeFilter(BaseDupeFilter):
             logger.error(
                 "The filter failed: %(error)s. Closing the spider; until then new requests are"
                 " remembered as well as can be. Free some space or memory, then resume the job.",
-                {"error": error},
+                {"error": describe(error)},
                 exc_info=error,
                 extra={"spider": self._crawler.spider},
             )
             self.close_spider("bloom_error")
         with suppress(Exception):
+            if fingerprint in self._filter:  # type: ignore[operator]
+                return True
             # a filter that could not grow still takes keys beyond its capacity
             self._filter.growing = False  # type: ignore[union-attr]
             if not self._holding:
-                return self._filter.add(fingerprint)  # type: ignore[union-attr]
+                self._filter.add(fingerprint)  # type: ignore[union-attr]
+                return False
         self._held[fingerprint] = None
         return False
 
@@ -358,7 +358,7 @@ class BloomDupeFilter(BaseDupeFilter):
                 "The fingerprinter failed on %(request)s: %(error)s. Scrapy's default fingerprint"
                 " is used for such requests; no more of them will be shown (see the stat"
                 " bloom/fingerprint_errors).",
-                {"request": request, "error": error},
+                {"request": request, "error": describe(error)},
                 exc_info=error,
                 extra={"spider": self._crawler.spider},
             )
@@ -403,8 +403,3 @@ def _own_method(dupefilter: BloomDupeFilter, name: str) -> bool:
     return name not in vars(dupefilter) and (
         getattr(type(dupefilter), name) is getattr(BloomDupeFilter, name)
     )
-
-
-def _has_only_seen(job: Path) -> bool:
-    """Return True for a job that has run with RFPDupeFilter so far."""
-    return (job / "requests.seen").exists() and not (job / "bloom" / "0.bloom").exists()

@@ -6,6 +6,11 @@ Every message names the thing, the value and the remedy.
 from __future__ import annotations
 
 
+def describe(error: Exception) -> str:
+    """Return the message of `error`, or its name if it has none."""
+    return str(error) or repr(error)
+
+
 class BloomError(Exception):
     """Base of the errors below."""
 

@@ -45,7 +45,9 @@ _EDGE = (
     ("GET", "HTTP://EXAMPLE.com:80?&&a=&b", b""),
 )
 
+# bytes, so that all of it fits into the page of a filter file
 _LONGEST_IDENTITY = 1_000
+_LONGEST_NAME = 300
 
 
 @dataclass(frozen=True)
@@ -64,11 +66,9 @@ class FingerprinterIdentity:
         identity = getattr(fingerprinter, "identity", "")
         if not isinstance(identity, str):
             identity = repr(identity)
-        if len(identity) > _LONGEST_IDENTITY:
-            identity = "SHA-256 " + sha256(identity.encode()).hexdigest()
         return cls(
-            name=global_object_name(type(fingerprinter)),
-            identity=identity,
+            name=_shortened(global_object_name(type(fingerprinter)), _LONGEST_NAME),
+            identity=_shortened(identity, _LONGEST_IDENTITY),
             plain=[_answer(fingerprinter, *request) for request in _PLAIN],
             edge=[_answer(fingerprinter, *request) for request in _EDGE],
         )
@@ -115,6 +115,14 @@ class FingerprinterIdentity:
                 " w3lib or Scrapy: pages with such URLs may be fetched once more."
             )
         return None
+
+
+def _shortened(text: str, longest: int) -> str:
+    """Return `text`, or a hash of it if it takes more than `longest` bytes in a file,
+    where it is a JSON text in a JSON text."""
+    if len(json.dumps(json.dumps(text))) <= longest:
+        return text
+    return "SHA-256 " + sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def _answer(fingerprinter: RequestFingerprinterProtocol, method: str, url: str, body: bytes) -> str:

@@ -170,7 +170,7 @@ class BitStore:
             self._view.release()
             self._memory.close()
             if self._file is not None:
-                self._file.close()
+                _unlock(self._file)
 
     def check(self) -> None:
         """Raise FilterFileError unless the file still is what the header says."""
@@ -215,7 +215,7 @@ class DirectoryLock:
 
     def __exit__(self, *_: object) -> None:
         # the file stays: removing it would race with the next holder
-        self._file.close()
+        _unlock(self._file)
 
 
 def sync_directory(directory: Path) -> None:
@@ -303,6 +303,13 @@ def _read_header(file: IO[bytes], path: Path) -> Header:
 
 def _flock(file: IO[bytes]) -> None:
     fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _unlock(file: IO[bytes]) -> None:
+    """Unlock and close. Closing alone is not enough: a process that was forked in the
+    meantime has the same open file."""
+    fcntl.flock(file.fileno(), fcntl.LOCK_UN)
+    file.close()
 
 
 def _lock(file: IO[bytes], path: Path) -> None:

@@ -162,7 +162,6 @@ kind(100, 1e-6, sys.argv[2]).close()
 """
 
 
-@pytest.mark.xfail(strict=True, reason="close() closes the lock file, and does not unlock it")
 @pytest.mark.parametrize("kind", ["BloomFilter", "ScalableBloomFilter"])
 def test_close_unlocks_while_a_forked_process_lives(tmp_path, kind):
     """A process that was forked while the filter was open does not keep it locked."""
