@@ -2,10 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test bench torture lint clean
+.PHONY: demo demo-redis test bench torture lint clean
 
 demo: .venv/.demo
 	$(BIN)/python example_project/demo.py
+
+demo-redis: .venv/.test
+	$(BIN)/python example_project/demo_redis.py
 
 test: .venv/.test
 	$(BIN)/python -m pytest -n 2 --dist worksteal
@@ -27,6 +30,12 @@ clean:
 .venv/.demo: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+.venv/.bench: .venv/.test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[bench]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check pybloomfiltermmap3 \
+		|| echo "without pybloomfiltermmap3, which needs a compiler"
 	touch $@
 
 .venv/.%: pyproject.toml

@@ -6,9 +6,14 @@ from contextlib import suppress
 from functools import partial
 
 import pytest
+from hypothesis import settings
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.test import get_crawler
 from twisted.internet import reactor  # installs the platform's own one, which is not asyncio's
+
+# a busy machine is no failure, and a failure must be repeatable from its output
+settings.register_profile("unhurried", deadline=None, print_blob=True)
+settings.load_profile("unhurried")
 
 
 class Engine:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import sys
 import tempfile
 import tracemalloc
 from collections.abc import Callable
@@ -108,6 +109,7 @@ def main() -> None:
         known = sum(verdicts["ours"]) / len(verdicts["ours"])
         ratio = {kind: each["RFPDupeFilter"] / each[kind] for kind in kinds}
         ours.append(ratio["ours"])
+        print(f"{name}: {ratio['ours']:.1f}", file=sys.stderr, flush=True)
         ratios.append([name, *(f"{ratio[kind]:.2f}" for kind in kinds)])
         shares = [f"{known:.1%}", f"{hits:.1%}", f"{taken / 1e6:.1f} MB", differ]
         times.append([name, *(f"{each[kind]:.2f}" for kind in kinds), *shares])
