@@ -97,7 +97,11 @@ class RequestFile:
             except BaseException:
                 file._connection.close()
                 raise
-        except (sqlite3.Error, OSError, TypeError, ValueError) as error:
+        except (OSError, sqlite3.OperationalError) as error:
+            raise RequestFileError(
+                f"{path} cannot be opened: {error}; remove the cause, then start again"
+            ) from error
+        except (sqlite3.Error, TypeError, ValueError) as error:
             raise _refused(path, error) from error
         return file
 

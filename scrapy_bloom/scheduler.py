@@ -82,6 +82,8 @@ class DurableScheduler(Scheduler):
                 self._file.close(clean=not self._failed)
             except Exception as error:  # noqa: BLE001 - the dupefilter must be closed too
                 self._fail(error)
+            # who crawls now, in a handler of spider_closed, comes too late
+            self._failed = True
         return self.df.close(reason)
 
     def enqueue_request(self, request: Request) -> bool:

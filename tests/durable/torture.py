@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import random
+import resource
 import shutil
 import sqlite3
 import sys
@@ -24,8 +25,6 @@ from durable.powercut import Synced, cut_power
 from durable.site import KINDS
 from scrapy_bloom.scheduler import DurableScheduler
 
-WINDOW = DurableScheduler.commit_seconds + 0.3
-"""Seconds from an answer to the commit after it; a busy machine takes its time."""
 VARIANTS = list(product((ASYNCIO, SELECT), (False, True)))
 
 
@@ -56,16 +55,34 @@ def report(world, crawl, run, expected, **more):
     }
 
 
-def stale(answers, kills, window):
+def stale(answers, kills, commits):
     """Return how many answers were repeated after a kill although the first one came
-    more than `window` seconds before it, or with no kill in between."""
+    before the last commit before it, or with no kill in between."""
     last, count = {}, 0
     for at, page in answers:
         if page in last:
-            between = [kill for kill in kills if last[page] < kill < at]
-            count += not between or between[0] - last[page] > window
+            kill = next((kill for kill in kills if last[page] < kill < at), None)
+            count += kill is None or any(last[page] < commit < kill for commit in commits)
         last[page] = at
     return count
+
+
+def note_commits(path, mutant=None):
+    """Return what makes a process note in `path` when it has committed."""
+
+    def before():
+        if mutant:
+            MUTANTS[mutant]()
+        commit = DurableScheduler._commit
+
+        def commit_and_note(self):
+            commit(self)
+            with path.open("a") as file:
+                file.write(f"{time.monotonic()}\n")
+
+        DurableScheduler._commit = commit_and_note
+
+    return before
 
 
 def odd(reports):
@@ -93,7 +110,9 @@ def killed(world, crawl, chance, expected, kills, *, before=None, after_kill=Non
                 kill_at = time.monotonic() + chance.uniform(0, 0.15)
             yield
         if run.status is not None:
-            old = stale(world.answers(crawl), dead, WINDOW)
+            noted = world.folder / f"{crawl.name}.commits"
+            commits = [float(line) for line in noted.read_text().split()] if noted.exists() else []
+            old = stale(world.answers(crawl), dead, commits)
             yield report(world, crawl, run, expected, kills=len(dead), stale=old)
         run.kill()
         run.wait()
@@ -120,7 +139,7 @@ def random_kills(world, *, kills, seed, beside=3, pages=100, mutant=None, kinds=
                 random.Random(f"{seed} {crawl.name}"),
                 expected[crawl.reactor, crawl.slow],
                 planned,
-                before=mutant and MUTANTS[mutant],
+                before=note_commits(world.folder / f"{crawl.name}.commits", mutant),
             )
             for crawl, planned in zip(crawls, plans, strict=True)
         ],
@@ -182,14 +201,14 @@ def calls(world, pages, mutant=None):
     return json.loads(path.read_text())
 
 
-def disturbed(world, crawl, expected, points, mutant=None):
-    """Lay `points` over the first run of a crawl, and then resume it."""
+def disturbed(world, crawl, expected, disturb, point, mutant=None):
+    """Call `disturb` in the process of a crawl's first run, and then resume it."""
 
     def before():
         if mutant:
             MUTANTS[mutant]()
         DurableScheduler.commit_operations = 5
-        points.lay()
+        disturb()
 
     first = world.start(crawl, before)
     while not first.ended:
@@ -198,16 +217,7 @@ def disturbed(world, crawl, expected, points, mutant=None):
     second = world.start(crawl, mutant and MUTANTS[mutant])
     while not second.ended:
         yield
-    number = points.number
-    yield report(
-        world,
-        crawl,
-        second,
-        expected,
-        point=f"{points.action} {points.name} {number}",
-        first=(first.status, ended),
-        errors=sum("] ERROR" in line and "scrapy_bloom" in line for line in first.log.split("\n")),
-    )
+    yield report(world, crawl, second, expected, point=point, first=(first.status, ended))
 
 
 def kill_points(world, *, seed, beside=3, pages=20, mutant=None, numbers=1, names=None):
@@ -223,8 +233,9 @@ def kill_points(world, *, seed, beside=3, pages=20, mutant=None, numbers=1, name
         for number, action in product(sorted(chosen), ("before", "after")):
             variant = VARIANTS[len(jobs) % len(VARIANTS)]
             crawl = Crawl(f"point{len(jobs)}", pages, *variant, settings=SMALL)
-            points = Points(name, number, action)
-            jobs.append(disturbed(world, crawl, expected[variant], points, mutant))
+            lay = Points(name, number, action).lay
+            point = f"{action} {name} {number}"
+            jobs.append(disturbed(world, crawl, expected[variant], lay, point, mutant))
     return side_by_side(jobs, beside)
 
 
@@ -261,8 +272,27 @@ def faults(world, *, seed, beside=3, pages=12, sample=None):
     for number, what, always in chance.sample(plans, sample) if sample else plans:
         variant = VARIANTS[len(jobs) % len(VARIANTS)]
         crawl = Crawl(f"fault{len(jobs)}", pages, *variant, settings=SMALL)
-        points = Points(None, number, failure(what), always=always)
-        jobs.append(disturbed(world, crawl, expected[variant], points))
+        lay = Points(None, number, failure(what), always=always).lay
+        point = f"{what!r} at call {number}{' and all later ones' * always}"
+        jobs.append(disturbed(world, crawl, expected[variant], lay, point))
+    return side_by_side(jobs, beside)
+
+
+def short_disks(world, *, seed, beside=3, pages=100, count=6):
+    """Let no file of a crawl's first run, but for those that are larger before it,
+    become larger than a random size: EFBIG, or SQLite's own errors."""
+    chance = random.Random(seed)
+    expected = whole(world, pages)
+    jobs = []
+    for number in range(count):
+        variant = VARIANTS[number % len(VARIANTS)]
+        crawl = Crawl(f"short{number}", pages, *variant, settings={"BLOOM_CAPACITY": 1000})
+        size = chance.randrange(10_000, 400_000)
+
+        def limit(size=size):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+        jobs.append(disturbed(world, crawl, expected[variant], limit, f"{size} bytes"))
     return side_by_side(jobs, beside)
 
 
@@ -272,6 +302,7 @@ def main():
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--cuts", type=int, default=0, help="of power")
     parser.add_argument("--faults", type=int, default=0)
+    parser.add_argument("--short", type=int, default=0, help="disks")
     parser.add_argument("--points", type=int, default=-1, help="kill points beyond the first")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     parser.add_argument("--beside", type=int, default=3, help="crawls that run at once")
@@ -302,6 +333,13 @@ def main():
                 "kill points",
                 options.points + 1,
                 lambda: kill_points(world, numbers=options.points, names=options.names, **common),
+            ),
+            (
+                "short disks",
+                options.short,
+                lambda: short_disks(
+                    world, count=options.short, seed=options.seed, beside=options.beside
+                ),
             ),
             (
                 "faults",
