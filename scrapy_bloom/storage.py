@@ -308,8 +308,9 @@ def _flock(file: IO[bytes]) -> None:
 def _unlock(file: IO[bytes]) -> None:
     """Unlock and close. Closing alone is not enough: a process that was forked in the
     meantime has the same open file."""
-    fcntl.flock(file.fileno(), fcntl.LOCK_UN)
-    file.close()
+    if not file.closed:
+        fcntl.flock(file.fileno(), fcntl.LOCK_UN)
+        file.close()
 
 
 def _lock(file: IO[bytes], path: Path) -> None:
