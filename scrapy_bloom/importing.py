@@ -118,13 +118,29 @@ def import_into(
     return imported
 
 
-def import_job(job: Path, capacity: int, error_rate: float, identity: str) -> str:
+def has_only_seen(job: Path) -> bool:
+    """Return True for a job that has run with RFPDupeFilter so far."""
+    return (job / "requests.seen").exists() and not (job / "bloom" / "0.bloom").exists()
+
+
+def import_job(
+    job: Path, unclean: str | None, capacity: int, error_rate: float, identity: str
+) -> str:
     """Make the filter of `job`, which has none, from its `requests.seen`, all of it or
     nothing; return a line about it. `capacity` is raised to what is imported.
 
-    Raises what making a filter raises, FilterLockedError if another process is at it.
+    Raises JobDirectoryError if `unclean` says why the job was not stopped cleanly,
+    FilterLockedError if another process is at it, what making a filter raises.
     """
-    seen = SeenFile(job / "requests.seen")
+    path = job / "requests.seen"
+    if unclean is not None:
+        raise JobDirectoryError(
+            f"{job} holds a requests.seen of Scrapy's RFPDupeFilter and no Bloom filter, and the"
+            f" job was not stopped cleanly ({unclean}): requests.seen also holds what was pending"
+            " then, which Scrapy has lost and which would never be fetched. Use a new JOBDIR, or"
+            f" import it all the same: scrapy bloom add {job} {path}"
+        )
+    seen = SeenFile(path)
     unfinished = job / "bloom.importing"
     for leftover in (unfinished, job / "bloom"):
         if leftover.is_dir():

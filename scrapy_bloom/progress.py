@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from importlib import import_module
-from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from typing_extensions import Self
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
 
 
 class Progress:

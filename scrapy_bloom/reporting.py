@@ -25,6 +25,11 @@ def in_percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
+def in_short(rate: float) -> str:
+    """Return an error rate to two digits, as far as anybody cares."""
+    return f"{rate:.2g}" if rate >= 1e-15 or not rate else "under 1e-15"
+
+
 def pages(number: float) -> str:
     """Return an expected number of pages: `about 12`, `about 0.003`, `none`."""
     if number < 0.0005:
@@ -43,10 +48,11 @@ def closing_line(bloom_filter: ScalableBloomFilter, capacity: int, *, finished: 
     items = len(bloom_filter)
     layers = bloom_filter.layers
     room = sum(layer.capacity for layer in layers)
+    rate = in_short(bloom_filter.current_error_rate)
     line = (
         f"The filter knows {counted(items, 'request')}, in {counted(len(layers), 'layer')} for"
         f" {room:,}: {in_percent(bloom_filter.fill_ratio)} of its bits are set, a new request is"
-        f" taken for a seen one with a chance of {bloom_filter.current_error_rate:.2g} now (at"
+        f" taken for a seen one with a chance of {rate} now (at"
         f" most {bloom_filter.error_rate:g}), pages probably lost so far:"
         f" {pages(bloom_filter.expected_false_positives)}; memory: {in_bytes(bloom_filter.nbytes)}."
     )

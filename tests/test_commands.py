@@ -20,7 +20,7 @@ from scrapy.utils.request import fingerprint
 
 from scrapy_bloom import BloomFilter, ScalableBloomFilter
 from scrapy_bloom.commands import BloomCommand, main
-from scrapy_bloom.commands.arguments import number
+from scrapy_bloom.commands.numbers import number
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from command_line import URLS
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from mmh3 import hash64
 
@@ -43,6 +43,8 @@ def original(url, seed):
 
 
 @given(st.text(max_size=100))
+@example("a" * 31)
+@example("http://example.com/a/page/of/some/length?q=1")
 def test_multiplicative_hash_depends_on_the_end_only(url):
     """Its value, from the last 31 characters, is what the original gives for all."""
     assert multiplicative_positions(url) == [original(url, seed) for seed in SEEDS]
@@ -108,6 +110,7 @@ def real_lists():
 def test_real_lists_agree_with_an_independent_count(path):
     """Duplicates included, for each method, to the last one."""
     urls = [line for line in gzip.decompress(path.read_bytes()).decode().split("\n") if line]
+    urls += urls[::3]
     methods, rows = run(urls)
     one, classic, eight, ours = (method.name for method in methods[2:])
     last = rows[-1]

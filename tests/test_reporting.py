@@ -47,7 +47,7 @@ def test_closing_line_says_how_it_went():
     assert "% of its bits are set" in line
     assert "(at most 1e-06)" in line
     assert "probably lost so far: none" in line
-    assert line.endswith("memory: 8.19 kB.")
+    assert line.endswith("memory: 4.1 kB.")
 
 
 def test_closing_line_names_a_better_capacity():

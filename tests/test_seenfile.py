@@ -95,11 +95,12 @@ def test_torn_tail_costs_its_own_record_only(tmp_path, written):
 
 @pytest.mark.parametrize("written", FORMATS)
 @pytest.mark.parametrize("torn", range(1, 22))
-def test_records_behind_a_torn_one_are_found(tmp_path, monkeypatch, written, torn):
+@pytest.mark.parametrize("whole", [400, 500], ids=["end of batch", "in batch"])
+def test_records_behind_a_torn_one_are_found(tmp_path, monkeypatch, written, torn, whole):
     """An unclean stop tears a record and the next run writes behind it: all others
     are read, where Scrapy misreads the rest of the file."""
     monkeypatch.setattr("scrapy_bloom.seenfile._BATCH", 200)
-    before, after = digests(500), digests(500, 1)
+    before, after = digests(whole), digests(500, 1)
     data = written(before)[:-torn] + written(after)
     found, skipped = read(tmp_path / "seen", data)
     assert skipped == 1
@@ -108,11 +109,12 @@ def test_records_behind_a_torn_one_are_found(tmp_path, monkeypatch, written, tor
     assert set(found) <= set(before + after)
 
 
-@settings(deadline=None, max_examples=100)
-@given(st.lists(st.tuples(st.integers(2, 60), st.integers(0, 21)), min_size=1), st.randoms())
-def test_several_torn_records_are_passed(tmp_path_factory, runs, chance):
+# not at random: one torn record in 65,536 is taken for a whole one
+@settings(deadline=None, max_examples=100, derandomize=True)
+@given(st.lists(st.tuples(st.integers(2, 60), st.integers(0, 21)), min_size=1))
+def test_several_torn_records_are_passed(tmp_path_factory, runs):
     """Whatever was torn how often, the whole records are found, and no others."""
-    data, kept = b"", []
+    data, kept, chance = b"", [], random.Random(1)
     for count, torn in runs:
         part = [chance.randbytes(20) for _ in range(count)]
         data += binary(part)[: 22 * count - torn]

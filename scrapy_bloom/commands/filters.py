@@ -12,7 +12,7 @@ from ..inspection import Description, describe, unfinished_requests
 from ..inspection import verify as findings_of
 from ..merging import merge as merge_places
 from ..places import REDIS_SCHEMES, Place
-from ..reporting import counted, in_bytes, in_percent, pages
+from ..reporting import counted, in_bytes, in_percent, in_short, pages
 from ..transfer import load_into_redis, save_from_redis
 from .running import aligned, table
 
@@ -139,7 +139,7 @@ def _info_lines(filter_: Description, unfinished: int | None) -> list[str]:
         ("memory", f"{in_bytes(filter_.bytes)} ({filter_.bits:,} bits, {_per_item(filter_)})"),
         ("file size", f"{filter_.file_bytes:,} bytes"),
         ("fill", f"{in_percent(filter_.fill_ratio)} of the bits are set"),
-        ("error rate", f"{filter_.error_rate:.2g} now, at most {filter_.error_rate_bound:g}"),
+        ("error rate", f"{in_short(filter_.error_rate)} now, at most {filter_.error_rate_bound:g}"),
         ("pages lost", f"{pages(filter_.expected_pages_lost)} so far, probably"),
         ("secret", "present" if filter_.has_secret else "MISSING"),
         ("fingerprinter", _fingerprinter(filter_)),
@@ -165,7 +165,7 @@ def _layer_rows(filter_: Description) -> Iterator[list[str]]:
             in_bytes(layer.bits // 8),
             str(layer.probes),
             in_percent(layer.fill_ratio),
-            f"{layer.error_rate:.2g}",
+            in_short(layer.error_rate),
             f"{layer.error_rate_bound:.2g}",
         ]
 

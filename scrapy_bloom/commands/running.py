@@ -136,6 +136,6 @@ def table(rows: Iterable[Iterable[str]]) -> list[str]:
         "  ".join(
             cell.ljust(width) if number == 0 else cell.rjust(width)
             for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
+        ).rstrip()
         for row in cells
     ]
