@@ -67,7 +67,11 @@ class RedisClient:
         kind = redis.RedisCluster if self._clustered else redis.Redis
         try:
             self._redis: Any = kind.from_url(plain_url, **options)
-            self._redis.ping()
+            try:
+                self._redis.ping()
+            except BaseException:
+                self._redis.close()
+                raise
         except self._errors as error:
             raise self._failed(error) from error
         except (ValueError, TypeError):  # an option; its text may quote a secret
@@ -101,6 +105,9 @@ class RedisClient:
                 answer = self._run(script, keys, arguments)
             except self._errors as error:
                 doubtful = doubtful or not isinstance(error, self._answers)
+                if "READONLY" in str(error) and not self._clustered:
+                    # after a failover the name may lead to another server than these do
+                    self._redis.connection_pool.disconnect()
                 now = time.monotonic()
                 if now + pause > deadline:
                     self._not_before = now + max(_LONGEST_PAUSE, (now - asked) / _SHARE_OF_TIME)

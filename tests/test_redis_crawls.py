@@ -6,9 +6,12 @@ from signal import SIGINT
 
 import pytest
 from redis_server import wait_until
+from scrapy import version_info
 from small_site import PAGES, SmallSite
 from small_site import crawl as start_crawl
 
+# the exit statuses of a crawl that `open` refuses: older versions of Scrapy may call it a success
+REFUSED = {1} if version_info >= (2, 19) else {0, 1}
 HELD_AT = 40
 PASSWORD = "s3cret"
 
@@ -137,7 +140,7 @@ def test_scrapy_redis_refuses_what_is_wrong_at_start(server, site, crawl):
     before = site.answered.total()
     run = crawl(**{**settings, "BLOOM_CAPACITY": 5}).end()
     assert "BLOOM_CAPACITY = 10000, and this worker has 5" in lines(run, "ERROR")[0]
-    assert run.status == 1
+    assert run.status in REFUSED
     assert site.answered.total() == before
 
 
@@ -198,7 +201,7 @@ def test_redis_gone_for_a_while_under_a_crawl(server, site, crawl):
 def test_redis_down_at_start(site, crawl):
     """One ERROR line without the password, exit status 1, and nothing is fetched."""
     run = crawl(**SCRAPYS, BLOOM_REDIS_URL=f"redis://:{PASSWORD}@127.0.0.1:1/0").end()
-    assert run.status == 1
+    assert run.status in REFUSED
     assert "Redis at redis://127.0.0.1:1/0 cannot be used" in lines(run, "ERROR")[0]
     assert PASSWORD not in run.log
     assert site.answered.total() == 0

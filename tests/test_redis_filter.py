@@ -329,6 +329,32 @@ def test_deleting_removes_every_key(redis_server, join, key):
     client.close()
 
 
+# how Redis is reached
+
+
+def test_a_unix_socket_and_an_acl_user(tmp_path, join, own_server):
+    """A socket's path and a user with a password are taken from the URL as redis-py reads
+    it, and the user needs no more than the filter's commands on the filter's keys."""
+    path = tmp_path / "socket"
+    own_server.stop()
+    own_server.options |= {"unixsocket": path}
+    own_server.start()
+    commands = [
+        *("+ping", "+eval", "+evalsha", "+type", "+exists", "+del", "+unlink", "+get"),
+        *("+getbit", "+setbit", "+hset", "+hget", "+hmget", "+hincrby"),
+    ]
+    own_server.command("ACL", "SETUSER", "bot", "on", ">p@ss", "resetkeys", "~*key*", *commands)
+    own_server.url = f"unix://bot:p%40ss@{path}?db=0"
+    shared = join(own_server)
+    assert not any(map(shared.add, keys(0, 1_000)))
+    assert "p@ss" not in shared.name
+    assert "p%40ss" not in shared.name
+    own_server.url = f"redis://bot:p%40ss@127.0.0.1:{own_server.port}"
+    other = join(own_server)
+    assert all(map(other.add, keys(0, 1_000)))
+    other.check()
+
+
 # many processes
 
 

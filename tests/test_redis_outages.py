@@ -5,12 +5,16 @@ raise, and what was offered once is seen the second time.
 """
 
 import logging
+import select
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 
 import pytest
+from redis_server import Server, wait_until
 from scrapy import Request
 
 from scrapy_bloom import SharedFilterError, redis
@@ -259,6 +263,73 @@ def test_a_promoted_replica_goes_on(worker, own_server, tmp_path):
     own_server.command("REPLICAOF", "127.0.0.1", "1")
     threading.Timer(0.3, own_server.command, ["REPLICAOF", "NO", "ONE"]).start()
     assert offer(tested, 0, 20) == [True] * 10 + [False] * 10
+
+
+class Name(ThreadingTCPServer):
+    """A port that leads to a server, and later to another one, as a name in DNS does."""
+
+    daemon_threads = True
+    target = None
+
+    def __enter__(self):
+        threading.Thread(target=self.serve_forever, args=[0.02], daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.shutdown()
+        self.server_close()
+
+
+class _Forward(BaseRequestHandler):
+    def handle(self):
+        with socket.create_connection(("127.0.0.1", self.server.target)) as there:
+            ends = {self.request: there, there: self.request}
+            while True:
+                for end in select.select(list(ends), [], [])[0]:
+                    data = end.recv(1 << 16)
+                    if not data:
+                        return
+                    ends[end].sendall(data)
+
+
+def test_a_failover_to_a_replica_is_followed(worker, own_server, tmp_path):
+    """When the old primary refuses as READONLY and the name leads to the promoted replica,
+    the connection is made anew, and the crawl goes on with exact answers."""
+    replica = Server(tmp_path)
+    try:
+        with Name(("127.0.0.1", 0), _Forward) as name:
+            name.target = own_server.port
+            url = f"redis://127.0.0.1:{name.server_address[1]}/0"
+            tested = worker(BLOOM_REDIS_URL=url, BLOOM_REDIS_TIMEOUT=10)
+            assert offer(tested, 0, 100) == [False] * 100
+            replica.command("REPLICAOF", "127.0.0.1", own_server.port)
+            wait_until(
+                lambda: replica.command("ROLE")[3] == b"connected" and replica.names(),
+                "the replica to follow",
+            )
+            replica.command("REPLICAOF", "NO", "ONE")
+            own_server.command("REPLICAOF", "127.0.0.1", replica.port)
+            name.target = replica.port
+            assert offer(tested, 50, 200) == [True] * 50 + [False] * 100
+            assert tested.crawler.engine.closed == []
+            other = worker(BLOOM_REDIS_URL=replica.url)
+            assert offer(other, 0, 201) == [True] * 200 + [False]
+    finally:
+        replica.stop()
+
+
+def test_a_cluster_node_that_hangs_blocks_for_a_bounded_time(worker, own_cluster):
+    """A node that is stopped with SIGSTOP costs a few times the time that is set, since the
+    client asks for the nodes anew, and a fraction of it afterwards."""
+    tested = worker(own_cluster, BLOOM_REDIS_ON_ERROR="local")
+    with paused(own_cluster.nodes[1]):
+        started = time.monotonic()
+        assert offer(tested, 0, 20) == [False] * 20
+        assert len(tested.held) > 0
+        assert time.monotonic() - started < 6 * TIMEOUT
+        started = time.monotonic()
+        assert offer(tested, 0, 120) == [True] * 20 + [False] * 100
+        assert time.monotonic() - started < 6 * TIMEOUT
 
 
 @pytest.mark.parametrize("on_error", ["close", "local"])
