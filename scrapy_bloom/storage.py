@@ -165,10 +165,12 @@ class BitStore:
                 self._memory.flush()
                 self._write_state(clean=True)
         finally:
-            # bitarray, view, map: mmap refuses to close under either of the others
+            # bitarray, view, map: mmap refuses to close under either of the others. After
+            # Ctrl-C a traceback may have the bits; the map then goes when that goes.
             del self.bits
-            self._view.release()
-            self._memory.close()
+            with contextlib.suppress(BufferError):
+                self._view.release()
+                self._memory.close()
             if self._file is not None:
                 _unlock(self._file)
 

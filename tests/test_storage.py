@@ -151,6 +151,17 @@ def test_file_in_use_is_refused_with_its_holder(path):
     BloomFilter.open(path).close()
 
 
+def test_close_while_a_traceback_holds_the_bits(path):
+    """Ctrl-C in the middle of `add` leaves the frame with the bits alive while the
+    context ends: the file is closed cleanly and unlocked all the same."""
+    with BloomFilter.open(path) as bloom_filter:
+        held = bloom_filter._store.bits
+    assert held.any()
+    with BloomFilter.open(path) as bloom_filter:
+        assert bloom_filter.clean
+        assert len(bloom_filter) == len(KEYS)
+
+
 def test_directory_in_use_is_refused_with_its_holder(tmp_path):
     """The lock of a growing filter names the process that has it."""
     code = (
