@@ -1,14 +1,11 @@
 """Stops a crawl with Ctrl-C and resumes it, kills others and resumes them; counts pages missed."""
 
-import argparse
-import shutil
 import signal
 import sys
-import tempfile
 from pathlib import Path
 
 from example.model import pages, site
-from harness import SESSION, Run, Site, account, crawl, measure, serve, table, tail
+from harness import SESSION, Run, Site, account, crawl, measure, serve, show, table, tail
 from scrapy import Request
 
 # Room for twice what this site needs: the default is for a million requests.
@@ -98,30 +95,12 @@ def memory(served: Site, run: Run) -> str:
     return table(("memory in bytes", "filter", "each", "RFPDupeFilter", "each"), rows)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--keep", action="store_true", help="keep the job directory and the logs")
-    options = parser.parse_args()
-    # Ended by `kill` or with its terminal, the demo tidies up as it does after Ctrl-C.
-    for ending in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ending, signal.default_int_handler)
-    folder = Path(tempfile.mkdtemp(prefix="scrapy-bloom-demo-"))
-    try:
-        stopped = stop_and_resume(folder)
-        print()
-        return 0 if kill_and_resume(folder) and stopped else 1
-    except RuntimeError as error:
-        print(f"\n{error}")
-        return 1
-    except KeyboardInterrupt:
-        print("\ninterrupted")
-        return 130
-    finally:
-        if options.keep:
-            print(f"kept {folder}")
-        else:
-            shutil.rmtree(folder)
+def acts(folder: Path) -> bool:
+    """Run both acts; true if neither has missed a page."""
+    stopped = stop_and_resume(folder)
+    print()
+    return kill_and_resume(folder) and stopped
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(show(__doc__, acts))

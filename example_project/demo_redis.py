@@ -4,7 +4,6 @@ One of them is stopped with Ctrl-C on the way and started again. Counts what the
 nothing twice, none missed.
 """
 
-import argparse
 import contextlib
 import importlib.util
 import shutil
@@ -12,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ from pathlib import Path
 
 import redis
 from example.model import pages
-from harness import PATIENCE, SESSION, Run, Site, account, read, serve, started, table, tail
+from harness import PATIENCE, SESSION, Run, Site, account, read, serve, show, started, table, tail
 
 # What README.md tells to put into settings.py; the demo gives it on the command line.
 SETTINGS = {
@@ -186,31 +184,13 @@ def serve_redis(folder: Path) -> Iterator[str]:
         process.wait()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--keep", action="store_true", help="keep the logs")
-    options = parser.parse_args()
-    # Ended by `kill` or with its terminal, the demo tidies up as it does after Ctrl-C.
-    for ending in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ending, signal.default_int_handler)
-    folder = Path(tempfile.mkdtemp(prefix="scrapy-bloom-demo-"))
-    try:
-        with contextlib.ExitStack() as ends:
-            site = ends.enter_context(serve(folder))
-            url = ends.enter_context(serve_redis(folder))
-            return 0 if crawl_together(Demo(folder, site, url, ends)) else 1
-    except RuntimeError as error:
-        print(f"\n{error}")
-        return 1
-    except KeyboardInterrupt:
-        print("\ninterrupted")
-        return 130
-    finally:
-        if options.keep:
-            print(f"kept {folder}")
-        else:
-            shutil.rmtree(folder)
+def together(folder: Path) -> bool:
+    """Start the site and Redis, and crawl."""
+    with contextlib.ExitStack() as ends:
+        site = ends.enter_context(serve(folder))
+        url = ends.enter_context(serve_redis(folder))
+        return crawl_together(Demo(folder, site, url, ends))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(show(__doc__, together))

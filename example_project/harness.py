@@ -1,15 +1,18 @@
 """Serves the site, crawls it in processes of their own, and holds the result against its list."""
 
+import argparse
 import contextlib
 import gc
 import json
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -219,3 +222,28 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
         "  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]).rstrip()
         for first, *rest in lines
     )
+
+
+def show(description: str | None, act: Callable[[Path], bool]) -> int:
+    """Run a demo from the command line, in a folder of its own that is removed again, and
+    return its exit status: 0 if `act` is content."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--keep", action="store_true", help="keep the job directory and the logs")
+    options = parser.parse_args()
+    # Ended by `kill` or with its terminal, the demo tidies up as it does after Ctrl-C.
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, signal.default_int_handler)
+    folder = Path(tempfile.mkdtemp(prefix="scrapy-bloom-demo-"))
+    try:
+        return 0 if act(folder) else 1
+    except RuntimeError as error:
+        print(f"\n{error}")
+        return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted")
+        return 130
+    finally:
+        if options.keep:
+            print(f"kept {folder}")
+        else:
+            shutil.rmtree(folder)
