@@ -6,6 +6,8 @@ The filters need no Scrapy: what does is imported on first use.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from .bloom.fixed import BloomFilter
+from .bloom.growing import ScalableBloomFilter
 from .errors import (
     BloomError,
     FilterFileError,
@@ -15,17 +17,18 @@ from .errors import (
     RequestFileError,
     SharedFilterError,
 )
-from .filters import BloomFilter
-from .scalable import ScalableBloomFilter
 
 if TYPE_CHECKING:
     from .addon import Addon
-    from .canonical import CanonicalRequestFingerprinter
     from .dupefilter import BloomDupeFilter
-    from .fingerprint import FastRequestFingerprinter
-    from .redis import RedisBloomDupeFilter
-    from .scheduler import DurableScheduler
-    from .transfer import load_into_redis, save_from_redis
+    from .durable.scheduler import DurableScheduler
+    from .fingerprints.canonical import CanonicalRequestFingerprinter
+    from .fingerprints.fast import FastRequestFingerprinter
+    from .fingerprints.scrapy_redis import ScrapyRedisFingerprinter
+    from .shared.copying import load_into_redis, save_from_redis
+    from .shared.dupefilter import RedisBloomDupeFilter
+
+__version__ = "0.1.0"
 
 __all__ = [
     "Addon",
@@ -42,6 +45,7 @@ __all__ = [
     "RedisBloomDupeFilter",
     "RequestFileError",
     "ScalableBloomFilter",
+    "ScrapyRedisFingerprinter",
     "SharedFilterError",
     "load_into_redis",
     "save_from_redis",
@@ -50,13 +54,18 @@ __all__ = [
 _SCRAPY_PARTS = {
     "Addon": "addon",
     "BloomDupeFilter": "dupefilter",
-    "CanonicalRequestFingerprinter": "canonical",
-    "DurableScheduler": "scheduler",
-    "FastRequestFingerprinter": "fingerprint",
-    "RedisBloomDupeFilter": "redis",
-    "load_into_redis": "transfer",
-    "save_from_redis": "transfer",
+    "CanonicalRequestFingerprinter": "fingerprints.canonical",
+    "DurableScheduler": "durable.scheduler",
+    "FastRequestFingerprinter": "fingerprints.fast",
+    "RedisBloomDupeFilter": "shared.dupefilter",
+    "ScrapyRedisFingerprinter": "fingerprints.scrapy_redis",
+    "load_into_redis": "shared.copying",
+    "save_from_redis": "shared.copying",
 }
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
 
 
 def __getattr__(name: str) -> object:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy.utils.misc import load_object
 
 from .dupefilter import BloomDupeFilter
-from .scheduler import DurableScheduler
+from .durable.scheduler import DurableScheduler
 from .settings import wants_durable
 
 if TYPE_CHECKING:

@@ -15,15 +15,15 @@ from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.request import fingerprint as scrapy_fingerprint
 from scrapy.utils.request import referer_str
 
-from .canonical import fast_ways
-from .cleanstop import keep_unclean
+from .bloom.growing import ScalableBloomFilter, stored_identity
+from .durable.request_file import has_requests
 from .errors import describe
-from .identity import FingerprinterIdentity
-from .importing import has_only_seen, import_job
+from .fingerprints.canonical import fast_ways
+from .fingerprints.identity import FingerprinterIdentity
+from .migration.clean_stop import keep_unclean
+from .migration.sources import has_only_seen, import_job
 from .recent import RecentUrls, is_clean
 from .reporting import closing_line
-from .requestfile import has_requests
-from .scalable import ScalableBloomFilter, stored_identity
 from .settings import BloomSettings, job_directory
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import ceil, floor, log10
 
-from . import sizing
-from .scalable import ScalableBloomFilter
+from .bloom import sizing
+from .bloom.growing import ScalableBloomFilter
 
 _WASTE_BYTES = 50_000_000
 """Nobody is told to save less memory than this."""

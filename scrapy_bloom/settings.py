@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.utils.job import job_dir
 
-from . import sizing
+from .bloom import sizing
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 from scrapy import version_info
-from small_site import PAGES, Scrapy, SmallSite, crawl
 
 from scrapy_bloom import ScalableBloomFilter
+from tests.small_site import PAGES, Scrapy, SmallSite, crawl
 
 ASYNCIO = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
 SELECT = "twisted.internet.selectreactor.SelectReactor"

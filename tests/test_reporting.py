@@ -8,9 +8,9 @@ import pytest
 from scrapy import Request
 
 from scrapy_bloom import BloomFilter, ScalableBloomFilter
-from scrapy_bloom.planning import _table_bytes, plan, set_bytes
-from scrapy_bloom.plots import draw, error_rate
 from scrapy_bloom.reporting import closing_line, in_bytes, pages, round_up
+from scrapy_bloom.study.planning import _table_bytes, plan, set_bytes
+from scrapy_bloom.study.plots import draw, error_rate
 
 
 @pytest.mark.parametrize(

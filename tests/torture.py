@@ -3,7 +3,7 @@
 What it prints last are the totals; the last result stands in the README.
 """
 
-from test_scheduler_kills import torture
+from tests.durable.test_kills import torture
 
 
 def test_a_thousand_random_kills():

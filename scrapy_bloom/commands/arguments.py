@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from . import fail, figures, filters, urls
-from .numbers import number
+from .quantities import number
 
 AddOptions = Callable[[argparse.ArgumentParser], None]
 

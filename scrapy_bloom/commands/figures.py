@@ -8,7 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from ..comparison import (
+from ..bloom.sizing import check_error_rate
+from ..migration.sources import open_lines
+from ..reporting import in_bytes, in_percent, pages
+from ..study.comparison import (
     Comparison,
     FingerprintSet,
     PageLocal,
@@ -19,11 +22,8 @@ from ..comparison import (
     multiplicative,
     single_hash,
 )
-from ..importing import open_lines
-from ..planning import Plan, plan, set_bytes
-from ..plots import draw
-from ..reporting import in_bytes, in_percent, pages
-from ..sizing import check_error_rate
+from ..study.planning import Plan, plan, set_bytes
+from ..study.plots import draw
 from .running import table
 
 if TYPE_CHECKING:

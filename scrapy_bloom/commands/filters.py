@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from ..clearing import remove
+from ..bloom.inspection import Description, describe, unfinished_requests
+from ..bloom.inspection import verify as findings_of
+from ..bloom.merging import merge as merge_places
+from ..bloom.place import REDIS_SCHEMES, Place
+from ..bloom.removal import remove
 from ..errors import BloomError
-from ..inspection import Description, describe, unfinished_requests
-from ..inspection import verify as findings_of
-from ..merging import merge as merge_places
-from ..places import REDIS_SCHEMES, Place
 from ..reporting import counted, in_bytes, in_percent, in_short, pages
-from ..transfer import load_into_redis, save_from_redis
+from ..shared.copying import load_into_redis, save_from_redis
 from .running import aligned, table
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ from scrapy.spiderloader import get_spider_loader
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.request import RequestFingerprinterProtocol
 
+from ..bloom.place import REDIS_SCHEMES
 from ..errors import BloomError
-from ..places import REDIS_SCHEMES
-from ..redis_inspection import RedisPlace
-from ..redisset import public_url
+from ..migration.scrapy_redis_set import public_url
 from ..settings import BloomSettings
+from ..shared.inspection import RedisPlace
 from . import fail
 
 

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 
 from scrapy import Request
 
-from ..cleanstop import why_unclean
+from ..bloom.growing import ScalableBloomFilter
+from ..bloom.place import REDIS_SCHEMES, AnyFilter, Place
 from ..errors import BloomError, IncompatibleFilterError
-from ..identity import FingerprinterIdentity
-from ..importing import Imported, Source, import_into, source
-from ..places import REDIS_SCHEMES, AnyFilter, Place
-from ..progress import Progress
-from ..redisset import RedisSet
+from ..fingerprints.identity import FingerprinterIdentity
+from ..migration.clean_stop import why_unclean
+from ..migration.scrapy_redis_set import RedisSet
+from ..migration.sources import Imported, Source, import_into, source
 from ..reporting import counted
-from ..scalable import ScalableBloomFilter
+from .progress import Progress
 
 if TYPE_CHECKING:
     from scrapy.utils.request import RequestFingerprinterProtocol
 
-    from ..redis_inspection import RedisPlace
+    from ..shared.inspection import RedisPlace
     from .running import Session
 
 

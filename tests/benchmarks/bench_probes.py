@@ -15,7 +15,7 @@ from mmh3 import hash128
 from sidebyside import Clock, table
 
 from scrapy_bloom import BloomFilter
-from scrapy_bloom.hashing import NEXT_MASK, first_lanes, next_lanes, unpack_next
+from scrapy_bloom.bloom.hashing import NEXT_MASK, first_lanes, next_lanes, unpack_next
 
 FILTER = BloomFilter(1_000_000, 1e-6)
 SECRET, BITS, BLOCKS = FILTER.secret, FILTER._bits, FILTER._blocks

@@ -22,10 +22,11 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(TESTS), str(TESTS.parent)]
 
-from redis_server import Cluster, Server, missing  # noqa: E402
 from scrapy import Request  # noqa: E402
 from scrapy.utils.misc import load_object  # noqa: E402
 from scrapy.utils.test import get_crawler  # noqa: E402
+
+from tests.shared.server import Cluster, Server, missing  # noqa: E402
 
 OURS = "scrapy_bloom.RedisBloomDupeFilter"
 PEERS = {

@@ -21,10 +21,11 @@ TESTS = Path(__file__).resolve().parent.parent
 PROJECT = TESTS.parent / "example_project"
 sys.path[:0] = [str(TESTS), str(TESTS.parent), str(PROJECT)]
 
-from durable.engine import STOCK, Job  # noqa: E402
 from scrapy import Request  # noqa: E402
 from scrapy.squeues import PickleLifoSQLiteQueue  # noqa: E402
 from scrapy.utils.misc import build_from_crawler  # noqa: E402
+
+from tests.durable.engine import STOCK, Job  # noqa: E402
 
 BATCH = 2000
 
@@ -141,7 +142,7 @@ def million(folder, count):
 import resource, sys, time
 sys.path[:0] = {sys.path[:3]!r}
 from pathlib import Path
-from durable.engine import Job
+from tests.durable.engine import Job
 small = Job(Path({str(folder)!r}) / "small").open()
 small.push("a"); small.names(); small.close()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

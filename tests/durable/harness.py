@@ -23,8 +23,8 @@ from scrapy.settings import default_settings
 from scrapy.utils.misc import load_object
 
 import scrapy_bloom.addon  # noqa: F401 - before the forks, not in each
-from durable.site import KINDS, Site, read_log
-from durable.spider import TreeSpider
+from tests.durable.site import KINDS, Site, read_log
+from tests.durable.spider import TreeSpider
 
 ASYNCIO = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
 SELECT = "twisted.internet.selectreactor.SelectReactor"

@@ -4,8 +4,10 @@ import os
 
 from scrapy.core import scraper
 
-from durable.points import Proxy
-from scrapy_bloom import dupefilter, scheduler, storage
+from scrapy_bloom import dupefilter
+from scrapy_bloom.bloom import file as storage
+from scrapy_bloom.durable import scheduler
+from tests.durable.points import Proxy
 
 MUTANTS = {}
 

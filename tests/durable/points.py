@@ -12,7 +12,11 @@ import sqlite3
 from collections import Counter
 from pathlib import Path
 
-from scrapy_bloom import dupefilter, filters, requestfile, scheduler, storage
+from scrapy_bloom import dupefilter, files
+from scrapy_bloom.bloom import file as storage
+from scrapy_bloom.bloom import fixed as filters
+from scrapy_bloom.durable import request_file as requestfile
+from scrapy_bloom.durable import scheduler
 
 OUTSIDE = ("sql", "os.", "mmap", "msync", "mkstemp", "Path.")
 """How calls on the database and on files are named; the others cannot fail."""
@@ -114,7 +118,7 @@ class Points:
         calls = {n: self.wrap(f"os.{n}", getattr(os, n)) for n in FILE_CALLS if hasattr(os, n)}
         memory = self.wrap("mmap", Memory)
         requestfile.sqlite3 = Proxy(sqlite3, connect=self.wrap("sql connect", connect))
-        requestfile.os = storage.os = Proxy(os, **calls)
+        requestfile.os = storage.os = files.os = Proxy(os, **calls)
         storage.mmap = Proxy(storage.mmap, mmap=memory)
         storage.tempfile = Proxy(
             storage.tempfile, mkstemp=self.wrap("mkstemp", storage.tempfile.mkstemp)

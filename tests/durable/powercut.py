@@ -10,8 +10,10 @@ import os
 import shutil
 from pathlib import Path
 
-from durable.points import Proxy
-from scrapy_bloom import requestfile, scheduler, storage
+from scrapy_bloom.bloom import file as storage
+from scrapy_bloom.durable import request_file as requestfile
+from scrapy_bloom.durable import scheduler
+from tests.durable.points import Proxy
 
 PAGE = 4096
 

@@ -9,7 +9,7 @@ from scrapy.utils.asyncio import is_asyncio_available
 from scrapy.utils.defer import maybe_deferred_to_future
 from twisted.internet.task import deferLater
 
-from durable.site import kind_of
+from tests.durable.site import kind_of
 
 
 async def pause(seconds):
@@ -27,9 +27,9 @@ class TreeSpider(scrapy.Spider):
 
     name = "tree"
     custom_settings = {  # noqa: RUF012
-        "ITEM_PIPELINES": {"durable.spider.Pipeline": 1},
-        "SPIDER_MIDDLEWARES": {"durable.spider.SpiderMiddleware": 1},
-        "DOWNLOADER_MIDDLEWARES": {"durable.spider.DownloaderMiddleware": 1},
+        "ITEM_PIPELINES": {"tests.durable.spider.Pipeline": 1},
+        "SPIDER_MIDDLEWARES": {"tests.durable.spider.SpiderMiddleware": 1},
+        "DOWNLOADER_MIDDLEWARES": {"tests.durable.spider.DownloaderMiddleware": 1},
         "RETRY_TIMES": 3,
         "LOG_LEVEL": "INFO",
     }

@@ -1,6 +1,6 @@
 """Crawls that die in every way, are resumed, and must have lost nothing.
 
-`python -m durable.torture --kills 1000` prints a line of JSON; its exit status is 1 if
+`python -m tests.durable.torture --kills 1000` prints a line of JSON; its exit status is 1 if
 a page was lost.
 """
 
@@ -18,12 +18,12 @@ import time
 from collections import Counter
 from itertools import product
 
-from durable.harness import ASYNCIO, SELECT, Crawl, World, side_by_side
-from durable.mutants import MUTANTS
-from durable.points import OUTSIDE, Points
-from durable.powercut import Synced, cut_power
-from durable.site import KINDS
-from scrapy_bloom.scheduler import DurableScheduler
+from scrapy_bloom.durable.scheduler import DurableScheduler
+from tests.durable.harness import ASYNCIO, SELECT, Crawl, World, side_by_side
+from tests.durable.mutants import MUTANTS
+from tests.durable.points import OUTSIDE, Points
+from tests.durable.powercut import Synced, cut_power
+from tests.durable.site import KINDS
 
 VARIANTS = list(product((ASYNCIO, SELECT), (False, True)))
 
@@ -298,7 +298,7 @@ def short_disks(world, *, seed, beside=3, pages=100, count=6):
 
 def main():
     """Run from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m durable.torture")
+    parser = argparse.ArgumentParser(prog="python -m tests.durable.torture")
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--cuts", type=int, default=0, help="of power")
     parser.add_argument("--faults", type=int, default=0)

@@ -1,0 +1,111 @@
+"""The two pages that describe a filter file: pure bytes, no files.
+
+Page 0, never written again: 8 bytes of magic, a JSON object padded with zero bytes,
+and the SHA-256 of all that in the last 32 bytes. Page 1, rewritten at each flush:
+count, expected false positives, clean mark and the writer's process id, with a
+SHA-256. A crash may tear page 1; then the file counts as not closed cleanly.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from struct import Struct
+
+from ..errors import FilterFileError
+from .hashing import SCHEME
+from .sizing import BLOCK_BITS
+
+PAGE = 4096
+MAGIC = b"\x89BLOOM\r\n"
+FORMAT = 1
+REMEDY = "restore it from a backup, or move it away to start an empty filter"
+
+_CHECKSUM_BYTES = 32
+_HEADER_ROOM = PAGE - len(MAGIC) - _CHECKSUM_BYTES
+_STATE = Struct("<QdQQ")
+
+
+@dataclass(frozen=True)
+class Header:
+    """What never changes in a filter: its shape, its hash and whose keys it holds."""
+
+    capacity: int
+    error_rate: float
+    blocks: int
+    probes: int
+    secret: bytes
+    identity: str = ""
+    created: str = ""
+    software: str = ""
+
+    @property
+    def bits(self) -> int:
+        """Size of the bit array."""
+        return self.blocks * BLOCK_BITS
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of the file."""
+        return PAGE * (2 + self.blocks)
+
+    def to_page(self) -> bytes:
+        """Return page 0. Raises ValueError if `identity` does not fit into it."""
+        fields = {"format": FORMAT, "scheme": SCHEME, **asdict(self), "secret": self.secret.hex()}
+        text = json.dumps(fields).encode()
+        if len(text) > _HEADER_ROOM:
+            raise ValueError(
+                f"identity has {len(self.identity)} characters: with the rest of the header it"
+                f" must fit into {_HEADER_ROOM} bytes"
+            )
+        page = MAGIC + text.ljust(_HEADER_ROOM, b"\0")
+        return page + sha256(page).digest()
+
+    @classmethod
+    def from_page(cls, page: bytes, path: Path) -> Header:
+        """Return the header in page 0 of the file at `path`, which the errors name."""
+        if not page.startswith(MAGIC):
+            raise FilterFileError(
+                f"{path} is not a filter file of scrapy-bloom: it starts with"
+                f" {page[: len(MAGIC)]!r}, not {MAGIC!r}; move it away, or choose another path"
+            )
+        if len(page) < PAGE:
+            raise FilterFileError(f"{path} is truncated to {len(page)} bytes; {REMEDY}")
+        if sha256(page[:-_CHECKSUM_BYTES]).digest() != page[-_CHECKSUM_BYTES:]:
+            raise FilterFileError(
+                f"{path} has a damaged header: the checksum of page 0 is wrong; {REMEDY}"
+            )
+        fields = json.loads(page[len(MAGIC) : -_CHECKSUM_BYTES].rstrip(b"\0"))
+        for name, known in (("format", FORMAT), ("scheme", SCHEME)):
+            if (found := fields.pop(name, None)) != known:
+                raise FilterFileError(
+                    f"{path} has {name} {found!r}, this version of scrapy-bloom reads {known!r};"
+                    f" open it with the version that made it ({fields.get('software')!r})"
+                )
+        return cls(**{**fields, "secret": bytes.fromhex(fields["secret"])})
+
+
+@dataclass(frozen=True)
+class State:
+    """What changes in a filter file, as of the last flush."""
+
+    count: int = 0
+    expected_false_positives: float = 0.0
+    clean: bool = False
+    pid: int = 0
+
+    def to_page(self) -> bytes:
+        """Return page 1."""
+        state = _STATE.pack(self.count, self.expected_false_positives, self.clean, self.pid)
+        return (state + sha256(state).digest()).ljust(PAGE, b"\0")
+
+    @classmethod
+    def from_page(cls, page: bytes) -> State:
+        """Return the state in page 1; an empty, unclean one if its checksum is wrong."""
+        state = page[: _STATE.size]
+        if page[_STATE.size : _STATE.size + _CHECKSUM_BYTES] != sha256(state).digest():
+            return cls()
+        count, expected_false_positives, clean, pid = _STATE.unpack(state)
+        return cls(count, expected_false_positives, bool(clean), pid)

@@ -1,0 +1,225 @@
+"""What a filter on disk is and whether it can be trusted, without locking or changing it.
+
+A running job can be looked at: its bits are read as they are, and its keys counted by
+them, since the count in the file is that of the last flush.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from statistics import median
+from urllib.parse import quote
+
+from ..durable.request_file import check_header
+from ..errors import BloomError, RequestFileError
+from ..files import is_held
+from ..fingerprints.identity import FingerprinterIdentity
+from . import sizing
+from .file import BitStore, read_header, read_state
+from .fixed import BloomFilter
+from .growing import ScalableBloomFilter
+from .place import AnyFilter, Place
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One filter file."""
+
+    capacity: int
+    items: int
+    error_rate_bound: float
+    error_rate: float
+    bits: int
+    probes: int
+    fill_ratio: float
+
+
+@dataclass(frozen=True)
+class Description:
+    """A filter: `items` are exact if it was closed cleanly, else estimated from the
+    bits; `held_by` is the process that uses it now; `bytes` are those of the bits,
+    in memory as in the file."""
+
+    place: str
+    items: int
+    items_exact: bool
+    capacity: int
+    layers: list[Layer]
+    bits: int
+    bytes: int
+    file_bytes: int
+    fill_ratio: float
+    error_rate: float
+    error_rate_bound: float
+    expected_pages_lost: float
+    has_secret: bool
+    fingerprinter: str | None
+    fingerprinter_identity: str | None
+    created: str
+    software: str
+    clean: bool
+    held_by: int | None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found out about a file, or (`path` empty) about the whole."""
+
+    path: str
+    sound: bool
+    text: str
+
+
+def describe(place: Place) -> Description:
+    """Return what there is to know about the filter at `place`.
+
+    Cost: reads headers only, or all bits of a filter that is not closed. Raises
+    JobDirectoryError if there is none, FilterFileError if it is not sound.
+    """
+    with place.open(read_only=True) as bloom_filter:
+        layers = layers_of(bloom_filter)
+        header = read_header(place.files[0])
+        name, identity = fingerprinter_in(bloom_filter.identity)
+        return Description(
+            place=place.name,
+            items=len(bloom_filter),
+            items_exact=bloom_filter.clean,
+            capacity=sum(layer.capacity for layer in layers),
+            layers=[
+                Layer(
+                    capacity=layer.capacity,
+                    items=len(layer),
+                    error_rate_bound=layer.error_rate,
+                    error_rate=layer.current_error_rate,
+                    bits=layer.nbytes * 8,
+                    probes=read_header(path).probes,
+                    fill_ratio=layer.fill_ratio,
+                )
+                for layer, path in zip(layers, place.files, strict=False)
+            ],
+            bits=bloom_filter.nbytes * 8,
+            bytes=bloom_filter.nbytes,
+            file_bytes=sum(read_header(path).file_bytes for path in place.files),
+            fill_ratio=bloom_filter.fill_ratio,
+            error_rate=bloom_filter.current_error_rate,
+            error_rate_bound=bloom_filter.error_rate,
+            expected_pages_lost=bloom_filter.expected_false_positives,
+            has_secret=any(header.secret),
+            fingerprinter=name,
+            fingerprinter_identity=identity,
+            created=header.created,
+            software=header.software,
+            clean=bloom_filter.clean,
+            held_by=None if bloom_filter.clean else holder(place),
+        )
+
+
+def holder(place: Place) -> int | None:
+    """Return the process that has the filter open, 0 if only somebody has, or None."""
+    if not is_held(place.lock):
+        return None
+    if place.is_file:
+        return read_state(place.path).pid
+    text = place.lock.read_text(errors="replace").strip()
+    return int(text) if text.isdecimal() else 0
+
+
+def unfinished_requests(job: Path) -> int | None:
+    """Return the number of requests in the durable queue of `job`, pending or in
+    flight, or None if it has none. Raises RequestFileError if it is damaged."""
+    path = job / "requests.sqlite"
+    if not check_header(path):
+        return None
+    # without a log nobody has it open, and not even the log's index need be made
+    mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
+    try:
+        uri = f"file:{quote(str(path.absolute()))}?{mode}"
+        with closing(sqlite3.connect(uri, uri=True)) as connection:
+            return int(connection.execute("SELECT COUNT(*) FROM requests").fetchone()[0])
+    except sqlite3.Error as error:
+        raise RequestFileError(f"{path} cannot be read: {error}") from error
+
+
+def verify(place: Place) -> Iterator[Finding]:
+    """Yield a finding for each file of the filter at `place`, and one for the whole.
+
+    Reads everything, changes nothing. The filter can be trusted if all are sound.
+    """
+    place.require()
+    sound = True
+    for path in place.files:
+        finding = _check_layer(path)
+        sound = sound and finding.sound
+        yield finding
+    if sound and not place.is_file:
+        try:
+            with closing(ScalableBloomFilter.open(place.path, read_only=True)) as bloom_filter:
+                bloom_filter.check()
+        except (BloomError, OSError) as error:
+            yield Finding("", sound=False, text=str(error))
+        else:
+            layers = len(bloom_filter.layers)
+            yield Finding("", sound=True, text=f"the series of layers is complete ({layers})")
+
+
+def layers_of(bloom_filter: AnyFilter) -> tuple[BloomFilter, ...]:
+    """Return the layers of a filter; one of fixed size is its own only one."""
+    return (bloom_filter,) if isinstance(bloom_filter, BloomFilter) else bloom_filter.layers
+
+
+def fingerprinter_in(identity: str) -> tuple[str | None, str | None]:
+    """Return the name of the fingerprinter that a filter's identity tells of, and that
+    one's own identity."""
+    if not identity:
+        return None, None
+    try:
+        known = FingerprinterIdentity.from_text(identity)
+    except ValueError:
+        return None, identity
+    return known.name, known.identity
+
+
+def _check_layer(path: Path) -> Finding:
+    try:
+        return Finding(str(path), sound=True, text=_state_of(path))
+    except (BloomError, OSError) as error:
+        return Finding(str(path), sound=False, text=str(error))
+
+
+def _state_of(path: Path) -> str:
+    """Return what the checks of a sound layer have shown; raise BloomError otherwise."""
+    with closing(BitStore.open(path, read_only=True)) as store:
+        counts = list(store.block_counts())
+        low, high = _likely_bits(counts, store.header.probes)
+    odd = [number for number, count in enumerate(counts) if not low <= count <= high]
+    if odd:
+        raise BloomError(
+            f"{path} has {len(odd):,} blocks that chance does not explain, the first is block"
+            f" {odd[0]:,} with {counts[odd[0]]:,} bits set ({low:,} to {high:,} are likely): it was"
+            " damaged or polluted; restore it from a backup, or start a new filter"
+        )
+    with BloomFilter.open(path, read_only=True) as layer:
+        layer.check()
+        items, clean = len(layer), layer.clean
+    if clean:
+        return f"header, size, state and bits agree on {items:,} items"
+    if read_state(path).pid == 0:
+        return f"the state page is damaged; by its bits it holds about {items:,} items"
+    return f"not closed cleanly (or in use); by its bits it holds about {items:,} items"
+
+
+def _likely_bits(counts: list[int], probes: int) -> tuple[int, int]:
+    """Return how few and how many bits a block has that got a random share of the
+    keys: ten standard deviations off, which is never seen."""
+    keys = sizing.estimate_keys(probes, [round(median(counts))])
+    reach = 10 * sqrt(keys) + 20
+    low, high = (
+        round(sizing.fill_ratio(1, probes, max(0.0, bound)) * sizing.BLOCK_BITS)
+        for bound in (keys - reach, keys + reach)
+    )
+    return low, high

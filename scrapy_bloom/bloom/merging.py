@@ -1,0 +1,99 @@
+"""Filters of one origin joined on the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from itertools import zip_longest
+
+from ..errors import IncompatibleFilterError
+from . import sizing
+from .file import read_header
+from .fixed import BloomFilter
+from .inspection import layers_of
+from .place import AnyFilter, Place
+
+_TOLERANCE = 1.02  # numbers of keys are estimates
+
+
+def merge(
+    destination: Place, sources: Sequence[Place], *, over_capacity: bool = False
+) -> tuple[int, int]:
+    """Add the keys of `sources` to `destination`; return how many keys that holds
+    before and after, the latter by its bits.
+
+    The sources are only read. Refused with IncompatibleFilterError, and nothing
+    changed, unless all have one origin and, without `over_capacity`, each layer has
+    room for all, so that the error rate stays under its bound. An interrupted merge
+    has added a part, and can be run again.
+    """
+    destination.require()
+    with ExitStack() as stack:
+        others: list[AnyFilter] = []
+        for place in sources:
+            place.require()
+            _require_other(place, destination)
+            others.append(place.open(read_only=True))
+            stack.callback(others[-1].close)
+        looked_at = destination.open(read_only=True)
+        stack.callback(looked_at.close)
+        together = zip_longest(*[layers_of(each) for each in (looked_at, *others)])
+        for number, layers in enumerate(together):
+            names = [destination.name, *(place.name for place in sources)]
+            there = [pair for pair in zip(names, layers, strict=True) if pair[1] is not None]
+            _require_fit(number, there, over_capacity=over_capacity)
+        bloom_filter = destination.open()
+        stack.callback(bloom_filter.close)
+        before = len(bloom_filter)
+        for other in others:
+            bloom_filter.update_from(other)  # type: ignore[arg-type]
+        return before, len(bloom_filter)
+
+
+def _require_other(place: Place, destination: Place) -> None:
+    if place.path.samefile(destination.path):
+        raise IncompatibleFilterError(f"{place.name} is the destination itself")
+    if place.is_file != destination.is_file:
+        raise IncompatibleFilterError(
+            f"{place.name} and {destination.name} cannot be joined: one is a filter of fixed size"
+            " in a file, the other one that grows in a directory"
+        )
+
+
+def _require_fit(
+    number: int, layers: Sequence[tuple[str, BloomFilter]], *, over_capacity: bool
+) -> None:
+    """Raise IncompatibleFilterError unless these layers, the same one of each filter,
+    can become one."""
+    first_name, first = layers[0]
+    for name, layer in layers[1:]:
+        _require_same_origin(first_name, first, name, layer)
+    if over_capacity or first.path is None:
+        return
+    header = read_header(first.path)
+    keys = sizing.estimate_keys(header.probes, _joined_counts([layer for _, layer in layers]))
+    if keys > _TOLERANCE * first.capacity + 100:
+        rate = sizing.error_rate_at(header.blocks, header.probes, keys)
+        raise IncompatibleFilterError(
+            f"layer {number} would hold about {keys:,} keys, and was made for {first.capacity:,}:"
+            f" its error rate would be {rate:.2g}, above its bound {first.error_rate:g}; accept"
+            " that with --over-capacity"
+        )
+
+
+def _require_same_origin(
+    first_name: str, first: BloomFilter, name: str, layer: BloomFilter
+) -> None:
+    try:
+        first.require_same_origin(layer)
+    except IncompatibleFilterError as error:
+        raise IncompatibleFilterError(f"{name} does not fit {first_name}: {error}") from None
+
+
+def _joined_counts(layers: Sequence[BloomFilter]) -> Iterator[int]:
+    """Yield how many bits would be set in each block."""
+    for blocks in zip(*(layer.blocks() for layer in layers), strict=True):
+        joined = blocks[0]
+        for block in blocks[1:]:
+            joined |= block
+        yield joined.count()

@@ -1,0 +1,89 @@
+"""Where a filter is: what an operator names, and how it is opened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import JobDirectoryError
+from .fixed import BloomFilter
+from .growing import ScalableBloomFilter
+
+AnyFilter = BloomFilter | ScalableBloomFilter
+
+# as redis-py reads them
+REDIS_SCHEMES = ("redis://", "rediss://", "redis+cluster://", "rediss+cluster://", "unix://")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A filter on disk: `path` is one file, or the directory of a growing filter.
+
+    `job` is the job directory that it belongs to, if there is one. Nothing need be
+    there yet.
+    """
+
+    name: str
+    path: Path
+    job: Path | None = None
+
+    @classmethod
+    def find(cls, name: str) -> Place:
+        """Return the place that `name` means: a job directory, the directory of a
+        filter, or a file (that exists or ends in `.bloom`)."""
+        path = Path(name)
+        if path.is_dir():
+            if (path / "0.bloom").exists():
+                return cls(name, path, path.parent if path.name == "bloom" else None)
+        elif path.exists() or path.suffix == ".bloom":
+            return cls(name, path)
+        return cls(name, path / "bloom", path)
+
+    @property
+    def is_file(self) -> bool:
+        """True for a filter of fixed size in one file."""
+        return self.path.suffix == ".bloom" or self.path.is_file()
+
+    @property
+    def exists(self) -> bool:
+        """True if a filter is there."""
+        return (self.path if self.is_file else self.path / "0.bloom").exists()
+
+    @property
+    def files(self) -> list[Path]:
+        """The files of the filter, one a layer, oldest first."""
+        if self.is_file:
+            return [self.path]
+        numbered = [path for path in self.path.glob("*.bloom") if path.stem.isdecimal()]
+        return sorted(numbered, key=lambda path: int(path.stem))
+
+    @property
+    def lock(self) -> Path:
+        """The file that whoever uses the filter has locked."""
+        return self.path if self.is_file else self.path / "lock"
+
+    def require(self) -> None:
+        """Raise JobDirectoryError unless a filter is there."""
+        if self.exists:
+            return
+        if self.is_file:
+            raise JobDirectoryError(f"{self.name} is not there: give the path of a filter file")
+        job = self.job or self.path
+        if (job / "requests.seen").exists():
+            raise JobDirectoryError(
+                f"{self.name} holds no Bloom filter, only a requests.seen of Scrapy's"
+                f" RFPDupeFilter: import it with 'scrapy bloom add {self.name}"
+                f" {job / 'requests.seen'}'"
+            )
+        raise JobDirectoryError(
+            f"{self.name} holds no Bloom filter (there is no {self.path / '0.bloom'}): give the"
+            " JOBDIR of a crawl with BloomDupeFilter, the directory of a filter, or a filter file"
+        )
+
+    def open(self, *, read_only: bool = False) -> AnyFilter:
+        """Open the filter, for adding to it or just to look. Raises as
+        `BloomFilter.open` does, JobDirectoryError if there is none."""
+        self.require()
+        if self.is_file:
+            return BloomFilter.open(self.path, read_only=read_only)
+        return ScalableBloomFilter.open(self.path, read_only=read_only)

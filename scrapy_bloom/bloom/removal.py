@@ -1,0 +1,59 @@
+"""Forgetting: a filter is removed from the disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..errors import FilterFileError, FilterLockedError
+from ..files import DirectoryLock, is_held, sync_directory
+from .file import read_state
+from .header import MAGIC
+from .place import Place
+
+
+def remove(place: Place) -> list[Path]:
+    """Remove the filter at `place`, sound or not; return the files that were removed.
+
+    Raises FilterLockedError if a process has it open, FilterFileError if a file is
+    no filter file: nothing is removed then.
+    """
+    place.require()
+    if place.is_file:
+        _require_ours(place.path)
+        if is_held(place.path):
+            raise FilterLockedError(
+                f"{place.path} is in use by process {read_state(place.path).pid}; wait until it"
+                " has closed it"
+            )
+        place.path.unlink()
+        sync_directory(place.path.parent)
+        return [place.path]
+    return remove_filter(place.path)
+
+
+def remove_filter(directory: Path) -> list[Path]:
+    """Remove the filter in `directory`, and the directory if nothing else is in it.
+
+    The newest layer goes first, so what an interruption leaves is a filter.
+    """
+    with DirectoryLock(directory):
+        files = Place("", directory).files[::-1]
+        for path in files:
+            _require_ours(path)
+        for path in files + list(directory.glob("*.bloom.tmp")):
+            path.unlink()
+        (directory / "lock").unlink()
+        if not any(directory.iterdir()):
+            directory.rmdir()
+    sync_directory(directory.parent)
+    return files
+
+
+def _require_ours(path: Path) -> None:
+    with path.open("rb") as file:
+        start = file.read(len(MAGIC))
+    if start != MAGIC:
+        raise FilterFileError(
+            f"{path} is not a filter file of scrapy-bloom: it starts with {start!r}; remove it"
+            " yourself if you do not need it"
+        )

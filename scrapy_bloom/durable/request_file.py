@@ -1,0 +1,303 @@
+"""The requests of a job in one SQLite file.
+
+What is pushed and deleted is written in groups: `commit` makes it durable, all of it
+or none. A popped request keeps its row until it is deleted, so a crash brings it back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import stat
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import quote
+
+from ..errors import RequestFileError
+from ..files import sync_directory
+
+APPLICATION_ID = 0x53426C6D
+VERSION = 1
+SCHEMA = (
+    "CREATE TABLE requests (id INTEGER PRIMARY KEY, slot TEXT NOT NULL,"
+    " priority INTEGER NOT NULL, start INTEGER NOT NULL, popped INTEGER NOT NULL,"
+    " format TEXT NOT NULL, request BLOB NOT NULL)",
+    "CREATE INDEX pending ON requests (slot, priority, start) WHERE popped = 0",
+    "CREATE INDEX popped ON requests (popped) WHERE popped = 1",
+    "CREATE TABLE job (clean INTEGER NOT NULL, unreleased TEXT NOT NULL, taken_over TEXT NOT NULL)",
+)
+BUSY_SECONDS = 5.0
+"""How long a write waits for another program that has locked the file."""
+TAKEN_IN_MEMORY = 100
+"""So many popped rows a pop skips; when there are more, they are marked in the file."""
+PRIORITIES = range(-(2**63), 2**63)
+MAX_BYTES = 500_000_000
+"""Of one request; SQLite itself takes twice as many."""
+MAGIC = b"SQLite format 3\0"
+
+OLDEST = (
+    "SELECT id FROM requests WHERE slot = ? AND priority = ? AND start = ? AND popped = 0"
+    " ORDER BY id"
+)
+NEWEST = f"{OLDEST} DESC"
+GROUP = ("slot", "priority", "start")
+Group = tuple[str, int, int]
+"""Slot, priority (as Scrapy's queues count it: lower first), 1 for start requests."""
+
+
+class RequestFile:
+    """`requests.sqlite` in a job directory: one row for each request that is pending
+    or in flight.
+
+    `clean` tells whether the file had been closed when it was opened, `unreleased`
+    which fingerprints of stored requests the filter may not have got then, and
+    `counts` how many requests there were in each group. `operations` counts the rows
+    pushed and deleted since the last commit. `taken_over` is the stamp of the last
+    queues of Scrapy that were taken over.
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._pushed: list[tuple[int, str, int, int, str, bytes]] = []
+        self._deleted: list[int] = []
+        self._taken: set[int] = set()
+        self.operations = 0
+        self.pushing_back = False
+        self.clean, unreleased, self.taken_over = connection.execute("SELECT * FROM job").fetchone()
+        self.unreleased = [bytes.fromhex(text) for text in json.loads(unreleased)]
+        self.counts = self._count()
+        first, last = connection.execute("SELECT MIN(id), MAX(id) FROM requests").fetchone()
+        self._first: int = first or 0
+        self._last: int = last or 0
+
+    @classmethod
+    def open(cls, path: Path) -> RequestFile:
+        """Open the file at `path`, or make it.
+
+        Cost: reads the index. Raises RequestFileError if it is not a sound file of
+        ours, or locked; it is left as it was.
+        """
+        try:
+            if not check_header(path):
+                _create(path)
+            # whatever is wrong is found before anything is written
+            with closing(_connect(path, "ro")) as connection:
+                _check_schema(connection)
+                popped = connection.execute("SELECT id FROM requests WHERE popped = 1").fetchall()
+                file = cls(connection)
+            file._connection = _connect(path, "rw")
+            try:
+                _set_up(file._connection)
+                file._connection.execute("UPDATE job SET clean = 0")
+                if popped:
+                    file._connection.execute("UPDATE requests SET popped = 0 WHERE popped = 1")
+                    file.counts = file._count()
+            except BaseException:
+                file._connection.close()
+                raise
+        except (OSError, sqlite3.OperationalError) as error:
+            raise RequestFileError(
+                f"{path} cannot be opened: {error}; remove the cause, then start again"
+            ) from error
+        except (sqlite3.Error, TypeError, ValueError) as error:
+            raise _refused(path, error) from error
+        return file
+
+    @property
+    def changed(self) -> bool:
+        """True if there is anything to commit."""
+        return self.operations > 0 or self._connection.in_transaction
+
+    def push(
+        self, group: Group, format_: str, request: bytes, *, newest_first: bool = False
+    ) -> None:
+        """Add a row, with the next commit: the newest; in a queue that has the newest
+        first, the oldest while `pushing_back`."""
+        if self.pushing_back and newest_first:
+            self._first -= 1
+            row = self._first
+        else:
+            self._last += 1
+            row = self._last
+        self.operations += 1
+        self._pushed.append((row, *group, format_, request))
+
+    def pop(self, group: Group, *, newest: bool, keep: bool = False) -> tuple[int, str, bytes]:
+        """Return row number, format and request of the newest or the oldest in
+        `group` that was not popped yet; its row stays. Cost: 10 to 60 µs. Raises
+        sqlite3.Error."""
+        self.write()
+        ids = self._connection.execute(NEWEST if newest else OLDEST, group)
+        row = next((row for (row,) in ids if row not in self._taken), None)
+        ids.close()
+        if row is None:
+            raise sqlite3.DatabaseError(f"a request of {group} is missing")
+        found = self._connection.execute(
+            "SELECT format, request FROM requests WHERE id = ?", (row,)
+        ).fetchone()
+        if not keep:
+            self._taken.add(row)
+            if len(self._taken) > TAKEN_IN_MEMORY:
+                self._mark_taken()
+        return (row, *found)
+
+    def delete(self, row: int) -> None:
+        """Delete a popped row, with the next commit."""
+        self._deleted.append(row)
+        self.operations += 1
+
+    def write(self) -> None:
+        """Hand over to SQLite what was pushed; no commit. Raises sqlite3.Error."""
+        if self._pushed:
+            self._begin()
+            self._connection.executemany(
+                "INSERT INTO requests VALUES (?, ?, ?, ?, 0, ?, ?)", self._pushed
+            )
+            self._pushed.clear()
+
+    def commit(self, unreleased: Iterable[bytes] = (), taken_over: str | None = None) -> None:
+        """Make everything since the last commit durable, with the fingerprints that
+        the filter gets next, and the stamp of the queues that were taken over. Cost:
+        an fsync. Raises sqlite3.Error."""
+        self.taken_over = self.taken_over if taken_over is None else taken_over
+        self.write()
+        self._begin()
+        self._connection.executemany(
+            "DELETE FROM requests WHERE id = ?", [(row,) for row in self._deleted]
+        )
+        self._connection.execute(
+            "UPDATE job SET unreleased = ?, taken_over = ?",
+            (json.dumps([f.hex() for f in unreleased]), self.taken_over),
+        )
+        self._connection.execute("COMMIT")
+        self._taken.difference_update(self._deleted)
+        self._deleted.clear()
+        self.operations = 0
+
+    def rollback(self) -> None:
+        """Drop everything since the last commit. Raises sqlite3.Error."""
+        self._pushed.clear()
+        self._deleted.clear()
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    def merge(self, column: str, value: object) -> None:
+        """Give all rows this `value` of a column of the group, so that one queue
+        serves them. Rewrites all others, at 200,000 a second or so."""
+        if all(group[GROUP.index(column)] == value for group in self.counts):
+            return
+        self._connection.execute(
+            f"UPDATE requests SET {column} = ? WHERE {column} != ?",  # noqa: S608 - no input
+            (value, value),
+        )
+        self.counts = self._count()
+
+    def close(self, *, clean: bool) -> None:
+        """Close the file, marked as `clean` or not. Raises sqlite3.Error."""
+        try:
+            if clean:
+                self._connection.execute("UPDATE job SET clean = 1")
+        finally:
+            self._connection.close()
+
+    def _mark_taken(self) -> None:
+        self._begin()
+        self._connection.executemany(
+            "UPDATE requests SET popped = 1 WHERE id = ?", [(row,) for row in self._taken]
+        )
+        self._taken.clear()
+
+    def _count(self) -> dict[Group, int]:
+        rows = self._connection.execute(
+            "SELECT slot, priority, start, COUNT(*) FROM requests WHERE popped = 0"
+            " GROUP BY slot, priority, start"
+        )
+        return {(slot, priority, start): count for slot, priority, start, count in rows}
+
+    def _begin(self) -> None:
+        if not self._connection.in_transaction:
+            self._connection.execute("BEGIN IMMEDIATE")
+
+
+def check_header(path: Path) -> bool:
+    """Return False if there is no file at `path`; raise RequestFileError if there is
+    something that is no file of ours. Reads 100 bytes, changes nothing."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise _refused(path, error.strerror) from error
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise _refused(path, "it is not a regular file")
+        header = os.pread(descriptor, 100, 0)
+    finally:
+        os.close(descriptor)
+    if header[:16] != MAGIC or len(header) < 100:
+        raise _refused(path, f"it begins with {header[:16]!r}, not with {MAGIC!r}")
+    application = int.from_bytes(header[68:72], "big")
+    version = int.from_bytes(header[60:64], "big")
+    if application != APPLICATION_ID:
+        raise _refused(path, f"it is another program's (its id is {application:#x})")
+    if version != VERSION:
+        raise _refused(path, f"it has version {version}, and this scrapy-bloom reads {VERSION}")
+    return True
+
+
+def has_requests(path: Path) -> bool:
+    """Return True if the file at `path` is one of ours and has any request in it.
+    Changes nothing; never raises."""
+    try:
+        if not check_header(path):
+            return False
+        with closing(_connect(path, "ro")) as connection:
+            return connection.execute("SELECT 1 FROM requests LIMIT 1").fetchone() is not None
+    except (RequestFileError, sqlite3.Error):
+        return False
+
+
+def _create(path: Path) -> None:
+    """Make an empty file under a temporary name, sync it, and give it its own."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    for leftover in path.parent.glob(f"{temporary.name}*"):
+        leftover.unlink()
+    os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    with closing(_connect(temporary, "rw")) as connection:
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+        for statement in SCHEMA:
+            connection.execute(statement)
+        connection.execute("INSERT INTO job VALUES (1, '[]', '')")
+        _set_up(connection)
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())
+    temporary.rename(path)
+    sync_directory(path.parent)
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    uri = f"file:{quote(str(path.absolute()))}?mode={mode}"
+    return sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+
+
+def _set_up(connection: sqlite3.Connection) -> None:
+    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise sqlite3.OperationalError(f"its file system allows no WAL (only {mode!r})")
+    connection.execute("PRAGMA synchronous = FULL")
+
+
+def _check_schema(connection: sqlite3.Connection) -> None:
+    found = {text for (text,) in connection.execute("SELECT sql FROM sqlite_master")}
+    if found != set(SCHEMA):
+        raise sqlite3.DatabaseError("its tables are others than they should be")
+
+
+def _refused(path: Path, reason: object) -> RequestFileError:
+    return RequestFileError(
+        f"{path} cannot be used: {reason}; it was left as it is. Restore it from a backup,"
+        " or use a new JOBDIR"
+    )

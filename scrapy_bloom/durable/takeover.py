@@ -1,0 +1,101 @@
+"""Moves the pending requests of Scrapy's own queues into a RequestFile."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import JobDirectoryError
+from ..files import sync_directory
+
+if TYPE_CHECKING:
+    from scrapy.pqueues import ScrapyPriorityQueue
+
+    from .request_file import RequestFile
+
+AT_ONCE = 1000
+"""Requests in memory at a time."""
+
+
+class ScrapyJob:
+    """What Scrapy's scheduler has left in a job directory when it was stopped cleanly.
+
+    `state` is what its priority queue starts with, empty if nothing is pending.
+    """
+
+    def __init__(self, job: Path) -> None:
+        self._folder = job / "requests.queue"
+        self._copy = job / "requests.queue.copy"
+        state_file = self._folder / "active.json"
+        self.state: Any = ()
+        self._stamp = ""
+        try:
+            self.state = json.loads(state_file.read_text(encoding="utf-8"))
+            self._stamp = str(state_file.stat().st_mtime_ns)
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            raise self._refused(error) from error
+
+    def move(
+        self,
+        file: RequestFile,
+        open_queue: Callable[[str, Any], ScrapyPriorityQueue],
+        queue: ScrapyPriorityQueue,
+    ) -> int:
+        """Move what is pending into `queue`, over `file`, in Scrapy's order; return how
+        much that was.
+
+        Popping destroys Scrapy's files, so it is done on a copy; the files are put
+        aside when all is committed. Whenever the process dies, either they are whole or
+        it is. Raises JobDirectoryError if they cannot be read, OSError, sqlite3.Error.
+        """
+        count = 0
+        if self._stamp != file.taken_over:
+            shutil.rmtree(self._copy, ignore_errors=True)
+            shutil.copytree(self._folder, self._copy)
+            try:
+                stored = open_queue(str(self._copy), self.state)
+                try:
+                    count = self._push_all(stored, queue, file)
+                finally:
+                    stored.close()
+            except Exception as error:
+                raise self._refused(error) from error
+            file.commit(taken_over=self._stamp)
+        self._put_aside()
+        return count
+
+    def _push_all(
+        self, stored: ScrapyPriorityQueue, queue: ScrapyPriorityQueue, file: RequestFile
+    ) -> int:
+        wanted = len(stored)
+        for count in range(1, wanted + 1):
+            request = stored.pop()
+            if request is None:
+                raise ValueError(f"only {count - 1} of {wanted} requests can be read")
+            file.pushing_back = True
+            queue.push(request)
+            if count % AT_ONCE == 0:
+                file.write()
+        file.pushing_back = False
+        return wanted
+
+    def _put_aside(self) -> None:
+        aside = self._folder.with_name("requests.queue.moved")
+        shutil.rmtree(aside, ignore_errors=True)
+        self._folder.rename(aside)
+        sync_directory(self._folder.parent)
+        with suppress(OSError):
+            shutil.rmtree(self._copy)
+
+    def _refused(self, error: Exception) -> JobDirectoryError:
+        return JobDirectoryError(
+            f"{self._folder} holds pending requests of Scrapy's own queues, which cannot be taken"
+            f" over ({error}): finish that job with SCHEDULER set to"
+            " 'scrapy.core.scheduler.Scheduler', or use a new JOBDIR"
+        )

@@ -1,0 +1,155 @@
+"""Files that are whole or not there, opened as what they are, and locked by one process.
+
+A lock of flock is freed by the kernel when its holder dies, however it dies; lockf's
+would go when any descriptor of the file is closed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import IO
+
+from .errors import FilterFileError, FilterLockedError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+
+class DirectoryLock:
+    """The lock file of a directory of filters, held until the context ends.
+
+    The kernel frees it when the process dies, however it dies; the process id in
+    it serves the error message only.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        path = directory / "lock"
+        require_file_locks(path)
+        self._file = os.fdopen(
+            os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "r+b", 0
+        )
+        try:
+            lock(self._file)
+        except BlockingIOError:
+            pid = self._file.read(20).decode("ascii", "replace").strip()
+            self._file.close()
+            raise FilterLockedError(
+                f"{directory} is in use by process {pid or '(unknown)'}; wait until it has"
+                " finished, or give this one another job directory"
+            ) from None
+        self._file.truncate(0)
+        self._file.write(f"{os.getpid()}\n".encode())
+
+    def __enter__(self) -> DirectoryLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # the file stays: removing it would race with the next holder
+        unlock(self._file)
+
+
+def is_held(path: Path) -> bool:
+    """Return True if a process holds the lock of the file at `path`, a filter file or
+    the lock file of a directory. Asks by a shared lock that it drops at once, so a
+    process that starts in the same microsecond may be refused."""
+    try:
+        file = open_regular(path, read_only=True)
+    except FileNotFoundError:
+        return False
+    with file:
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def open_regular(path: Path, *, read_only: bool = False) -> IO[bytes]:
+    """Open what must be a regular file. Raises FileNotFoundError, or FilterFileError
+    with what is there instead."""
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    flags |= os.O_RDONLY if read_only else os.O_RDWR
+    try:
+        file = os.fdopen(os.open(path, flags), "rb" if read_only else "r+b", buffering=0)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK):
+            what, remedy = "a symbolic link", "give the path of the file itself"
+        elif error.errno == errno.EISDIR:
+            what, remedy = "a directory", "give the path of a file in it"
+        else:
+            access = "reading" if read_only else "reading and writing"
+            what = f"not to be opened for {access} ({error.strerror})"
+            remedy = "correct its permissions"
+        raise FilterFileError(f"{path} is {what}; {remedy}, or choose another path") from error
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise FilterFileError(f"{path} is not a regular file; choose another path")
+    return file
+
+
+def allocate(file: IO[bytes], size: int) -> None:
+    """Give the file all its blocks now: a store into a sparse map on a full disk
+    would end the process with SIGBUS."""
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+    zeros = bytes(min(size, 1 << 20))
+    while (done := file.tell()) < size:
+        file.write(zeros[: size - done])
+
+
+def publish(temporary: str, path: Path) -> None:
+    """Give a finished file its name, never replacing what has that name."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+        os.rename(temporary, path)
+    else:
+        os.unlink(temporary)
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in `directory` durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def require_file_locks(path: Path) -> None:
+    """Raise FilterFileError where the system has no flock."""
+    if fcntl is None:
+        raise FilterFileError(
+            f"{path}: filter files need Linux or macOS; without a path (for Scrapy: without"
+            " JOBDIR) the filter works in memory"
+        )
+
+
+def lock(file: IO[bytes]) -> None:
+    """Lock a file. Raises BlockingIOError if somebody else has."""
+    fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def unlock(file: IO[bytes]) -> None:
+    """Unlock and close. Closing alone is not enough: a process that was forked in the
+    meantime has the same open file."""
+    if not file.closed:
+        fcntl.flock(file.fileno(), fcntl.LOCK_UN)
+        file.close()

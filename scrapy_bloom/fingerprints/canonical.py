@@ -1,0 +1,156 @@
+"""Fingerprints for users who want more URLs to be the same page.
+
+All of it is off by default, since too wide an identity loses pages.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from fnmatch import translate
+from hashlib import sha1
+from typing import TYPE_CHECKING
+from urllib.parse import unquote_plus
+
+from scrapy.utils.python import to_unicode
+from w3lib.url import canonicalize_url, url_query_cleaner
+
+from ..settings import IdentitySettings
+from .fast import (
+    FastRequestFingerprinter,
+    agrees_with_scrapy,
+    canonical_url,
+    fingerprint,
+    fingerprint_of_url,
+    hash_get,
+    is_default,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from scrapy.settings import BaseSettings
+    from typing_extensions import Self
+
+META_KEY = "bloom_fingerprint"
+"""The meta key whose value stands for a request instead of its method, URL and body."""
+
+_path_param = re.compile(r";([^/;=]*)[^/;]*")
+
+
+class CanonicalRequestFingerprinter:
+    """Request fingerprinter for REQUEST_FINGERPRINTER_CLASS that can leave parts of
+    the URL out.
+
+    BLOOM_IGNORE_QUERY_PARAMS and BLOOM_IGNORE_PATH_PARAMS (`;jsessionid=…`) name
+    parameters, decoded, with globs such as `utm_*`, in upper and lower case as in the
+    URL; True stands for all. BLOOM_IGNORE_SCHEME takes https for http. Apart from that
+    the fingerprints are Scrapy's, those of requests with `verbatim_url` included.
+
+    `request.meta["bloom_fingerprint"]` (bytes or str) stands for a request instead of
+    its method, URL and body.
+    """
+
+    identity: str
+    """The settings; empty for none, which is Scrapy's default."""
+
+    def __init__(self, settings: BaseSettings) -> None:
+        ignored = IdentitySettings.read(settings)
+        self._ignores_query_param = _matcher(ignored.query_params)
+        self._ignores_path_param = _matcher(ignored.path_params)
+        self._ignores_scheme = ignored.scheme
+        self._default = FastRequestFingerprinter()
+        self.identity = "" if ignored == IdentitySettings() else json.dumps(vars(ignored))
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Return the fingerprinter of `crawler`. Raises ValueError for a bad setting."""
+        return cls(crawler.settings)
+
+    def fingerprint(self, request: Request) -> bytes:
+        """Return 20 bytes that stand for `request`.
+
+        Raises TypeError for a meta key that is neither bytes nor str, ValueError for a
+        URL that w3lib cannot read.
+        """
+        meta = request.meta
+        if META_KEY in meta:
+            return _fingerprint_of_key(meta[META_KEY])
+        if not self.identity or "verbatim_url" in meta:
+            return self._default.fingerprint(request)
+        parts = {
+            "body": (request.body or b"").hex(),
+            "headers": {},
+            "method": to_unicode(request.method),
+            # not made canonical again after the cut, which could change it once more
+            "url": self._cut(canonicalize_url(request.url)),
+        }
+        text = json.dumps(parts, sort_keys=True)
+        return sha1(text.encode(), usedforsecurity=False).digest()
+
+    def fingerprint_of_url(self, url: str) -> bytes | None:
+        """Return the fingerprint of a GET request for `url` without a body and meta
+        keys that matter, or None if it takes w3lib to tell."""
+        canonical = canonical_url(url)
+        return None if canonical is None else hash_get(self._cut(canonical))
+
+    def _cut(self, canonical: str) -> str:
+        """Return a canonical URL without what is to be ignored."""
+        if "://" not in canonical:
+            return canonical
+        if self._ignores_scheme and canonical.startswith("https:"):
+            canonical = "http:" + canonical.removeprefix("https:")
+        if self._ignores_path_param is not None and ";" in canonical:
+            path, mark, query = canonical.partition("?")
+            start = path.find("/", path.index("://") + 3)
+            if start != -1:
+                path = path[:start] + _path_param.sub(self._path_param, path[start:])
+            canonical = path + mark + query
+        if self._ignores_query_param is not None and "?" in canonical:
+            names = {field.partition("=")[0] for field in canonical.partition("?")[2].split("&")}
+            ignored = [name for name in names if self._ignores_query_param(unquote_plus(name))]
+            if ignored:
+                canonical = url_query_cleaner(canonical, ignored, remove=True, unique=False)
+        return canonical
+
+    def _path_param(self, match: re.Match[str]) -> str:
+        assert self._ignores_path_param is not None
+        return "" if self._ignores_path_param(unquote_plus(match[1])) else match[0]
+
+
+def fast_ways(
+    fingerprinter: object,
+) -> tuple[Callable[[Request], bytes] | None, Callable[[str], bytes | None] | None]:
+    """Return faster ways to the fingerprints of `fingerprinter`, or None twice: from a
+    request, and from the URL of a GET request without a body and without meta keys
+    that matter.
+
+    They exist for Scrapy's default fingerprinter and those of this package, unless
+    anything about them was changed, in a subclass for instance.
+    """
+    if is_default(fingerprinter):
+        return fingerprint, fingerprint_of_url
+    if (
+        type(fingerprinter) is CanonicalRequestFingerprinter
+        and "fingerprint" not in vars(fingerprinter)
+        and agrees_with_scrapy()
+    ):
+        return fingerprinter.fingerprint, fingerprinter.fingerprint_of_url
+    return None, None
+
+
+def _matcher(patterns: tuple[str, ...]) -> Callable[[str], object] | None:
+    if not patterns:
+        return None
+    return re.compile("|".join(translate(pattern) for pattern in patterns)).match
+
+
+def _fingerprint_of_key(key: object) -> bytes:
+    if isinstance(key, str):
+        key = key.encode(errors="surrogatepass")
+    if not isinstance(key, bytes):
+        raise TypeError(f"request.meta[{META_KEY!r}] is {key!r}: it must be bytes or str")
+    # hashed, because what stands behind the filter's secret must not be chosen freely
+    return sha1(b"bloom_fingerprint " + key, usedforsecurity=False).digest()

@@ -1,0 +1,133 @@
+"""Whose fingerprints a filter holds: a fingerprinter is known by what it answers.
+
+A filter filled with the fingerprints of one fingerprinter knows nothing under
+another: a resumed crawl would fetch everything again, or, worse, take new pages for
+old. So the filter records the fingerprints of a few fixed requests and a job is only
+resumed where they are the same.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from scrapy import Request
+from scrapy.utils.python import global_object_name
+
+from ..errors import IncompatibleFilterError
+
+if TYPE_CHECKING:
+    from scrapy.utils.request import RequestFingerprinterProtocol
+
+# What every fingerprinter can tell apart or unite, and a crawl is made of.
+_PLAIN = (
+    ("GET", "http://example.com/", b""),
+    ("GET", "https://www.example.com/a/page.html#part", b""),
+    ("GET", "https://www.example.com/search?q=1&page=2", b""),
+    ("GET", "https://www.example.com/search?page=2&q=1", b""),
+    ("GET", "https://www.example.com/caf%c3%a9", b""),
+    ("HEAD", "http://example.com/", b""),
+    ("POST", "http://example.com/", b""),
+    ("POST", "http://example.com/", b"q=1"),
+)
+
+# What releases of w3lib have disagreed about.
+_EDGE = (
+    ("GET", "http://example.com/?a=1;b=2", b""),
+    ("GET", "http://example.com/%25%3B;x=1", b""),
+    ("GET", "http://example.com/a/../b/./c", b""),
+    ("GET", "http://example.com/a\\b", b""),
+    ("GET", "http://example.com/a b?c d=e+f%20g", b""),
+    ("GET", "http://example.com/caf\u00e9?na\u00efve=\u00fc", b""),
+    ("GET", "http://b\u00fccher.example/", b""),
+    ("GET", "HTTP://EXAMPLE.com:80?&&a=&b", b""),
+)
+
+# bytes, so that all of it fits into the page of a filter file
+_LONGEST_IDENTITY = 1_000
+_LONGEST_NAME = 300
+
+
+@dataclass(frozen=True)
+class FingerprinterIdentity:
+    """What tells one fingerprinter from another: `plain` and `edge` are its answers
+    to the fixed requests, `identity` is its own word, if it has one."""
+
+    name: str
+    identity: str
+    plain: list[str]
+    edge: list[str]
+
+    @classmethod
+    def of(cls, fingerprinter: RequestFingerprinterProtocol) -> FingerprinterIdentity:
+        """Ask `fingerprinter` for the fingerprints of the fixed requests."""
+        identity = getattr(fingerprinter, "identity", "")
+        if not isinstance(identity, str):
+            identity = repr(identity)
+        return cls(
+            name=_shortened(global_object_name(type(fingerprinter)), _LONGEST_NAME),
+            identity=_shortened(identity, _LONGEST_IDENTITY),
+            plain=[_answer(fingerprinter, *request) for request in _PLAIN],
+            edge=[_answer(fingerprinter, *request) for request in _EDGE],
+        )
+
+    def to_text(self) -> str:
+        """Return the form that the filter file keeps."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> FingerprinterIdentity:
+        """Return what `to_text` made. Raises ValueError for any other text."""
+        try:
+            return cls(**json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{text!r} does not describe a fingerprinter") from error
+
+    def require_same(
+        self, now: FingerprinterIdentity, place: str, fresh: str = "a new JOBDIR"
+    ) -> str | None:
+        """Raise IncompatibleFilterError if `now` would not know this one's requests; it
+        advises to use something `fresh`.
+
+        Return a warning if the two differ for unusual URLs only, else None.
+        """
+        remedy = (
+            f"set it back, or use {fresh} ({place} holds fingerprints that only the old one can"
+            " recognise)"
+        )
+        if self.identity != now.identity:
+            raise IncompatibleFilterError(
+                f"the fingerprinter of this job was {self.name} with identity {self.identity!r},"
+                f" now it is {now.name} with identity {now.identity!r}: {remedy}"
+            )
+        if self.plain != now.plain:
+            raise IncompatibleFilterError(
+                f"the fingerprinter of this job was {self.name}, now it is {now.name}, and they"
+                " give the same request different fingerprints (REQUEST_FINGERPRINTER_CLASS):"
+                f" {remedy}"
+            )
+        if self.edge != now.edge:
+            return (
+                "The fingerprints of unusual URLs (semicolons, %25, dot segments, backslashes,"
+                " spaces) have changed since this job was started, probably with an upgrade of"
+                " w3lib or Scrapy: pages with such URLs may be fetched once more."
+            )
+        return None
+
+
+def _shortened(text: str, longest: int) -> str:
+    """Return `text`, or a hash of it if it takes more than `longest` bytes in a file,
+    where it is a JSON text in a JSON text."""
+    if len(json.dumps(json.dumps(text))) <= longest:
+        return text
+    return "SHA-256 " + sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def _answer(fingerprinter: RequestFingerprinterProtocol, method: str, url: str, body: bytes) -> str:
+    try:
+        fingerprint = fingerprinter.fingerprint(Request(url, method=method, body=body))
+        return sha256(fingerprint).hexdigest()[:16]
+    except Exception as error:  # noqa: BLE001 - any fingerprinter, any error
+        return f"raises {type(error).__name__}"

@@ -1,0 +1,1 @@
+"""What others have remembered of a crawl, brought into a filter."""

@@ -1,0 +1,172 @@
+"""Filters moved between a job directory and Redis. Bits stay where they are: a layer
+has the same blocks here and there, cut into shards or not."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, suppress
+from datetime import datetime, timezone
+from pathlib import Path
+
+from bitarray import bitarray
+
+from ..bloom import sizing
+from ..bloom.file import BitStore
+from ..bloom.fixed import BloomFilter, PathArgument
+from ..bloom.growing import ScalableBloomFilter
+from ..bloom.header import PAGE, Header
+from ..bloom.removal import remove_filter
+from ..bloom.sizing import BLOCK_BITS
+from ..errors import IncompatibleFilterError, SharedFilterError
+from ..files import sync_directory
+from .client import RedisClient
+from .filter import RedisBloomFilter
+from .layout import SHARDS, Layer, RedisHeader, Shard
+from .scripts import LOADING, MAKE_HEADER, MARK_READY, PUT_STATE
+
+_CHUNK_BLOCKS = 256  # 1 MiB
+_REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
+
+
+def load_into_redis(path: PathArgument, url: str, key: str) -> int:
+    """Copy the filter in the directory `path` (of a job: `JOBDIR/bloom`) to `key` in
+    Redis, and return the number of its keys.
+
+    Workers that go on with it need the BLOOM_CAPACITY and BLOOM_ERROR_RATE that it was
+    made with. Cost: 10 ms a MB. Raises what opening either raises, and
+    IncompatibleFilterError if there is something at `key`; then Redis is left as it was.
+    """
+    with ScalableBloomFilter.open(path) as local, RedisClient(url) as client:
+        header = _redis_header(local)
+        for shape in header.layers:
+            shape.require_fit()
+        name = f"the key {key!r} in Redis at {client.name}"
+        text = header.to_text()
+        if not client.run(MAKE_HEADER, [key], text, LOADING)[0]:
+            raise IncompatibleFilterError(
+                f"{name} is there already; delete it, or choose another one"
+            )
+        with ExitStack() as undo:
+            undo.callback(_remove, client, key, header, len(local.layers))
+            counts = [-(-len(layer) // SHARDS) for layer in local.layers]
+            for number in range(SHARDS):
+                shard = Shard(key, number, header)
+                shard.learn(counts)
+                for string, layer in enumerate(local.layers):
+                    first = header.layers[string].first_block(number)
+                    _put(client, shard.keys[1 + string], layer, first, shard.sizes[string])
+                client.run(PUT_STATE, shard.keys[:1], header.generation, *counts)
+            if not client.run(MARK_READY, [key], text):
+                raise SharedFilterError(f"{name} was deleted while it was loaded; load it again")
+            undo.pop_all()
+        return len(local)
+
+
+def save_from_redis(url: str, key: str, path: PathArgument) -> int:
+    """Copy the filter at `key` in Redis to the new directory `path`, for a job
+    `JOBDIR/bloom`, and return the number of its keys.
+
+    What workers add meanwhile may be missing in the copy. Cost: 10 ms a MB. Raises
+    KeyError if there is no filter, FileExistsError if there is something at `path`,
+    and what opening either raises; then nothing is left behind.
+    """
+    path = Path(path)
+    if path.exists():
+        raise FileExistsError(f"{path} is there already; move it away, or choose another path")
+    with RedisClient(url) as client:
+        shared = RedisBloomFilter.open(client, key)
+        unfinished = path.with_name(path.name + ".loading")
+        if unfinished.exists():
+            remove_filter(unfinished)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.mkdir(mode=0o700)
+        with ExitStack() as undo:
+            undo.callback(remove_filter, unfinished)
+            for number, layer in enumerate(shared.layers):
+                _save_layer(client, shared, number, layer, unfinished / f"{number}.bloom")
+            unfinished.rename(path)
+            undo.pop_all()
+        sync_directory(path.parent)
+        return len(shared)
+
+
+def _redis_header(local: ScalableBloomFilter) -> RedisHeader:
+    first = local.layers[0]._header
+    return RedisHeader(
+        capacity=first.capacity,
+        error_rate=local.error_rate,
+        secret=first.secret,
+        layers=tuple(
+            Layer.of_local(layer.capacity, layer._header.blocks, layer._header.probes)
+            for layer in local.layers
+        ),
+        identity=first.identity,
+        created=datetime.now(timezone.utc).isoformat(timespec="microseconds"),
+        software=first.software,
+    )
+
+
+# The functions below take no bitarray: the traceback of an error would keep it, and with
+# it the map of a file that is to be closed.
+
+
+def _put(client: RedisClient, name: str, layer: BloomFilter, first: int, blocks: int) -> None:
+    """Make the string `name` of some blocks of `layer`, piece by piece."""
+    client.call("delete", name)
+    client.call("setbit", name, blocks * BLOCK_BITS - 1, 0)
+    for done in range(0, blocks, _CHUNK_BLOCKS):
+        start = (first + done) * BLOCK_BITS
+        stop = (first + min(done + _CHUNK_BLOCKS, blocks)) * BLOCK_BITS
+        # a byte of Redis begins with its highest bit, one of ours with its lowest
+        piece = layer._bits[start:stop].tobytes().translate(_REVERSED)
+        client.call("setrange", name, done * PAGE, piece)
+
+
+def _save_layer(
+    client: RedisClient, shared: RedisBloomFilter, number: int, layer: Layer, path: Path
+) -> None:
+    header = shared.header
+    keys = sum(shard.counts[number] for shard in shared.shards if len(shard.counts) > number)
+    local = Header(
+        capacity=layer.capacity,
+        error_rate=sizing.layer_error_rate(header.error_rate, number),
+        blocks=layer.blocks,
+        probes=layer.probes,
+        secret=header.secret,
+        identity=header.identity,
+        created=header.created,
+        software=header.software,
+    )
+    store = BitStore.create(local, path)
+    try:
+        for index, shard in enumerate(shared.shards):
+            if len(shard.counts) > number:
+                first = layer.first_block(index)
+                _get(client, shard.keys[1 + number], store, first, shard.sizes[number])
+        store.count = keys
+        store.expected_false_positives = sizing.expected_false_positives(
+            layer.blocks, layer.probes, 0, keys
+        )
+    finally:
+        store.close()
+
+
+def _get(client: RedisClient, name: str, store: BitStore, first: int, blocks: int) -> None:
+    """Add the blocks in the string `name` to `store`."""
+    for done in range(0, blocks, _CHUNK_BLOCKS):
+        stop = min(done + _CHUNK_BLOCKS, blocks)
+        piece = client.call("getrange", name, done * PAGE, stop * PAGE - 1)
+        block = (first + done) * BLOCK_BITS
+        added = bitarray(endian="little")
+        added.frombytes(piece.translate(_REVERSED))
+        if len(added) != (stop - done) * BLOCK_BITS:
+            raise SharedFilterError(f"{name} in Redis at {client.name} is gone, or a part of it")
+        store.bits[block : block + len(added)] |= added
+
+
+def _remove(client: RedisClient, key: str, header: RedisHeader, layers: int) -> None:
+    with suppress(SharedFilterError):
+        for number in range(SHARDS):
+            shard = Shard(key, number, header)
+            shard.learn([0] * layers)
+            client.call("delete", *shard.keys)
+        client.call("delete", key)

@@ -1,0 +1,311 @@
+"""A growing Bloom filter in Redis that many processes share.
+
+It hashes, sizes and grows as ScalableBloomFilter does, each of its 64 shards by itself.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from ..bloom import sizing
+from ..bloom.fixed import Key, new_header, to_bytes
+from ..bloom.hashing import first_lanes
+from ..bloom.header import PAGE
+from ..errors import IncompatibleFilterError, SharedFilterError
+from ..recent import RecentUrls
+from .client import RedisClient
+from .layout import SHARDS, Layer, RedisHeader, Shard, first_layer, shard_of
+from .scripts import (
+    DELETE_HEADER,
+    DELETE_SHARD,
+    GONE,
+    GROWN,
+    LOADING,
+    MAKE_HEADER,
+    MAKE_SHARD,
+    MARK_READY,
+    READ_SHARD,
+    SEEN,
+    TEST_AND_SET,
+)
+
+KNOWN_KEYS = 100_000
+"""Keys that a process remembers as seen; fingerprints take about 13 MB."""
+
+
+class RedisBloomFilter:
+    """The filter at `key`, made if there is none: for `capacity` keys at `error_rate`,
+    growing beyond, in 64 shards.
+
+    Exactly one of several processes that `add` a new key at the same moment is told
+    that it is new. Where Redis did not answer at once, and a key's fate is uncertain,
+    it counts as new. Raises ValueError for bad arguments, IncompatibleFilterError for
+    a filter with other parameters, SharedFilterError for one that cannot be reached or
+    is gone.
+    """
+
+    growing = True
+    """While False, the newest layer takes more keys than its capacity."""
+    deleted = False
+    """True after `delete`, until a key is added."""
+
+    def __init__(
+        self,
+        client: RedisClient,
+        key: str,
+        capacity: int,
+        error_rate: float,
+        *,
+        identity: str = "",
+    ) -> None:
+        self._client = client
+        self._key = key
+        self.name = f"the filter {key!r} in Redis at {client.name}"
+        self.capacity = capacity
+        self.error_rate = error_rate
+        self._identity = identity
+        self._known: Any = RecentUrls(KNOWN_KEYS)
+        self._join(self._new_header())
+
+    @classmethod
+    def open(cls, client: RedisClient, key: str) -> RedisBloomFilter:
+        """Open the filter at `key` with the parameters it has. Raises KeyError if there
+        is none."""
+        header = stored_header(client, key)
+        if header is None:
+            raise KeyError(f"there is no filter {key!r} in Redis at {client.name}")
+        return cls(client, key, header.capacity, header.error_rate, identity=header.identity)
+
+    def add(self, key: Key) -> bool:
+        """Add `key`; return True if it was already present (or is taken for it).
+
+        Cost: one round trip; none for the keys this process has seen lately. Raises
+        SharedFilterError after the client's patience; the key may be added then.
+        """
+        if type(key) is not bytes:
+            key = to_bytes(key)
+        if key in self._known.urls:
+            return True
+        if self.deleted:
+            self._join(self._new_header())
+        salted = self._header.secret + key
+        selector = first_lanes(salted)[0]
+        shard = self._shards[shard_of(selector)]
+        doubtful = False
+        while True:
+            (answer, layers, count), repeated = self._client.insist(
+                TEST_AND_SET,
+                shard.keys,
+                self._generation,
+                int(self.growing),
+                *shard.pack(salted, selector),
+                shard.shape,
+            )
+            doubtful = doubtful or repeated
+            if answer == GONE:
+                raise self._gone()
+            self._count -= sum(shard.counts)
+            shard.learn_newest(layers, count)
+            self._count += sum(shard.counts)
+            if answer != GROWN:
+                break
+        self._known.add(key)
+        return bool(answer == SEEN and not doubtful)
+
+    def __len__(self) -> int:
+        """Number of keys added by all, as far as this process has heard."""
+        return self._count
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers that any shard has, oldest first."""
+        longest = max(len(shard.counts) for shard in self._shards)
+        return tuple(self._header.layer(number) for number in range(longest))
+
+    @property
+    def header(self) -> RedisHeader:
+        """What never changes in the filter."""
+        return self._header
+
+    @property
+    def shards(self) -> tuple[Shard, ...]:
+        """What this process knows of the shards."""
+        return tuple(self._shards)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the strings."""
+        return PAGE * sum(sum(shard.sizes[: len(shard.counts)]) for shard in self._shards)
+
+    @property
+    def fill_ratio(self) -> float:
+        """Expected share of bits set, 0 to 1, over all layers."""
+        loads = self._loads()
+        filled = sum(
+            blocks * sizing.fill_ratio(blocks, layer.probes, keys) for layer, blocks, keys in loads
+        )
+        return filled / sum(blocks for _, blocks, _ in loads)
+
+    @property
+    def current_error_rate(self) -> float:
+        """Estimated chance, at the present fill, that a new key is taken for a known
+        one. Cost: about 0.1 ms a layer."""
+        rates = (
+            blocks / layer.blocks * sizing.error_rate_at(blocks, layer.probes, keys)
+            for layer, blocks, keys in self._loads()
+        )
+        return min(1.0, sum(rates))
+
+    @property
+    def expected_false_positives(self) -> float:
+        """How many new keys of all processes were probably taken for known ones so far.
+        Cost: a few ms a layer."""
+        total = older = 0.0
+        for layer, blocks, keys in self._loads():
+            met = sizing.expected_false_positives(blocks, layer.probes, 0, keys)
+            total += met + older * keys
+            older += sizing.error_rate_at(blocks, layer.probes, keys)
+        return total
+
+    def refresh(self) -> None:
+        """Ask all shards for their counts: 64 round trips. Raises SharedFilterError."""
+        for shard in self._shards:
+            named = 0
+            while named < len(shard.counts):  # until all strings were looked for
+                named = len(shard.counts)
+                counts = self._client.run(READ_SHARD, shard.keys[: 1 + named], self._generation)
+                if counts is None:
+                    raise self._gone()
+                shard.learn(counts)
+        self._count = sum(sum(shard.counts) for shard in self._shards)
+
+    def delete(self) -> None:
+        """Delete the filter for everybody; `add` makes a new one. 65 round trips."""
+        for shard in self._shards:
+            self._client.run(DELETE_SHARD, shard.keys, self._generation)
+        self._client.run(DELETE_HEADER, [self._key], self._header.to_text())
+        self._known.clear()
+        self.deleted = True
+
+    def close(self) -> None:
+        """Close the connection; the filter stays in Redis."""
+        self._client.close()
+
+    def check(self) -> None:
+        """Raise SharedFilterError unless everything that can be checked holds: the
+        strings' sizes, and the bits in them against the counts. Reads everything."""
+        self.refresh()
+        for shard in self._shards:
+            for number, count in enumerate(shard.counts):
+                name = shard.keys[1 + number]
+                bits = self._client.call("get", name)
+                if len(bits) != PAGE * shard.sizes[number]:
+                    raise SharedFilterError(f"{name} has {len(bits):,} bytes")
+                set_bits = [
+                    int.from_bytes(bits[start : start + PAGE], "big").bit_count()
+                    for start in range(0, len(bits), PAGE)
+                ]
+                layer = self._header.layer(number)
+                estimate = sizing.estimate_keys(layer.probes, set_bits)
+                # a block that is in two shards tells of the keys of both
+                if (
+                    layer.blocks % SHARDS == 0
+                    and abs(estimate - count) > 0.02 * count + 10 * count**0.5
+                ):
+                    raise SharedFilterError(
+                        f"{name} counts {count:,} keys, its bits tell of {estimate:,}"
+                    )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {len(self):,} keys, {self.name}>"
+
+    def _new_header(self) -> RedisHeader:
+        local = new_header(self.capacity, self.error_rate, None, self._identity)
+        return RedisHeader(
+            capacity=self.capacity,
+            error_rate=self.error_rate,
+            secret=local.secret,
+            layers=(first_layer(self.capacity, self.error_rate),),
+            identity=self._identity,
+            created=local.created,
+            software=local.software,
+        )
+
+    def _join(self, header: RedisHeader) -> None:
+        """Use the filter that is there, or else make one with `header`."""
+        made, text, ready = self._client.run(MAKE_HEADER, [self._key], header.to_text(), "")
+        self._use(_read_header(text, self.name))
+        self._require_parameters()
+        if ready == LOADING.encode():
+            raise SharedFilterError(
+                f"{self.name} is being loaded; wait for the end, or, if the loading was killed,"
+                f" delete the key {self._key!r} and load it again"
+            )
+        if not ready:
+            try:
+                self._make_shards()
+            except SharedFilterError:
+                if made:
+                    with suppress(SharedFilterError):
+                        self.delete()
+                raise
+        self.refresh()
+
+    def _use(self, header: RedisHeader) -> None:
+        self._header = header
+        self._generation = header.generation
+        self._shards = [Shard(self._key, number, header) for number in range(SHARDS)]
+        self.deleted = False
+        self._count = 0
+
+    def _make_shards(self) -> None:
+        """Make the shards that nobody has made yet; several may do so at once."""
+        for shard in self._shards:
+            self._client.run(MAKE_SHARD, shard.keys[:2], self._generation, shard.sizes[0])
+        if not self._client.run(MARK_READY, [self._key], self._header.to_text()):
+            raise self._gone()
+
+    def _require_parameters(self) -> None:
+        for setting, stored, asked in (
+            ("BLOOM_CAPACITY", self._header.capacity, self.capacity),
+            ("BLOOM_ERROR_RATE", self._header.error_rate, self.error_rate),
+        ):
+            if stored != asked:
+                raise IncompatibleFilterError(
+                    f"{self.name} was made with {setting} = {stored!r}, and this worker has"
+                    f" {asked!r}: all workers need the same; set it to {stored!r}, or use another"
+                    " BLOOM_REDIS_KEY"
+                )
+
+    def _loads(self) -> list[tuple[Layer, int, int]]:
+        """Return for each layer its shape, the blocks that there are, as not all shards
+        need have it, and the keys in them."""
+        loads = []
+        for number, layer in enumerate(self.layers):
+            keys = [shard.counts[number] for shard in self._shards if len(shard.counts) > number]
+            blocks = max(1, layer.blocks * len(keys) // SHARDS)
+            loads.append((layer, blocks, sum(keys)))
+        return loads
+
+    def _gone(self) -> SharedFilterError:
+        return SharedFilterError(
+            f"{self.name} is gone, or a part of it: somebody has deleted it, flushed or restarted"
+            " Redis without persistence, or let it evict keys (maxmemory-policy); to start with an"
+            f" empty one, delete the key {self._key!r} or use another BLOOM_REDIS_KEY"
+        )
+
+
+def stored_header(client: RedisClient, key: str) -> RedisHeader | None:
+    """Return the header of the filter at `key`, None if there is nothing. Raises
+    IncompatibleFilterError for something else, SharedFilterError."""
+    _, text, _ = client.run(MAKE_HEADER, [key], "", "")
+    if not text and not client.call("exists", key):
+        return None
+    return _read_header(text, f"the key {key!r} in Redis at {client.name}")
+
+
+def _read_header(text: bytes, name: str) -> RedisHeader:
+    if not text:
+        raise IncompatibleFilterError(f"{name} is no filter; use another BLOOM_REDIS_KEY")
+    return RedisHeader.from_text(text, name)

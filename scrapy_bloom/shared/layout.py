@@ -1,0 +1,214 @@
+"""How a filter lies in Redis: its shards, layers and keys. No Redis here.
+
+A filter is cut into 64 shards by the highest bits of a key's block selector, so each
+shard holds a run of consecutive blocks of every layer, and what belongs to one key of
+the user lies in one shard, whatever the layers. The keys of a shard share a hash tag:
+one script can test and set in all layers, and a Cluster spreads the shards over its
+nodes. Each shard grows by itself, when its share of the newest layer is full.
+
+    KEY              hash: `header` (JSON), `ready`
+    {KEY:17}         hash: state of shard 17
+    {KEY:17}:0       string: bits of shard 17 in layer 0, in Redis's order of bits
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from hashlib import sha256
+from math import ceil, sqrt
+from struct import Struct
+
+from ..bloom import sizing
+from ..bloom.hashing import SCHEME, digests, first_lanes, next_lanes
+from ..errors import IncompatibleFilterError
+
+SHARD_BITS = 6
+SHARDS = 1 << SHARD_BITS
+FORMAT = 1
+
+_SELECTOR_BITS = 32
+_LARGEST_STRING_BLOCKS = 1 << 16  # 2**31 bits, half of what a string of Redis holds
+_THREE = Struct("<3I")
+_SLACK = 5.0  # standard deviations: shards get unequal numbers of keys
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The shape of one layer over all shards. It is made for `capacity` keys and takes
+    `share` keys in each shard, where its error rate is kept."""
+
+    capacity: int
+    share: int
+    blocks: int
+    probes: int
+
+    @classmethod
+    def sized(cls, capacity: int, error_rate: float) -> Layer:
+        """Return the layer for `capacity` keys, who fall on the shards by chance: each
+        has room for five standard deviations more than the mean, which is 4 % for a
+        million keys and 0.4 % for a hundred million."""
+        mean = capacity / SHARDS
+        share = ceil(mean + _SLACK * sqrt(mean))
+        blocks, probes = sizing.shape(SHARDS * share, error_rate)
+        return cls(capacity, share, SHARDS * -(-blocks // SHARDS), probes)
+
+    @classmethod
+    def of_local(cls, capacity: int, blocks: int, probes: int) -> Layer:
+        """Return the shape of a layer that was made without shards."""
+        return cls(capacity, max(1, capacity // SHARDS), blocks, probes)
+
+    def first_block(self, shard: int) -> int:
+        """Number of the first block in `shard`."""
+        return shard * self.blocks >> SHARD_BITS
+
+    def shard_blocks(self, shard: int) -> int:
+        """Number of blocks in `shard`. Where they cannot be divided evenly, the block
+        that two shards meet in is in both, each with its own keys' bits."""
+        end = -(-((shard + 1) * self.blocks) >> SHARD_BITS)
+        return end - self.first_block(shard)
+
+    @property
+    def fits(self) -> bool:
+        """True if no string is longer than 256 MiB."""
+        return self.blocks <= SHARDS * _LARGEST_STRING_BLOCKS
+
+    def require_fit(self) -> None:
+        """Raise ValueError if the strings would be too long for Redis."""
+        if not self.fits:
+            raise ValueError(
+                f"BLOOM_CAPACITY is {self.capacity!r}: that takes {SHARDS} strings of"
+                f" {self.blocks // SHARDS * sizing.BLOCK_BITS // 8:,} bytes, and 268,435,456 is the"
+                " limit; set a smaller one, the filter grows"
+            )
+
+
+@dataclass(frozen=True)
+class RedisHeader:
+    """What never changes in a filter. `layers` are those that it was made with; the
+    others follow from them."""
+
+    capacity: int
+    error_rate: float
+    secret: bytes
+    layers: tuple[Layer, ...]
+    identity: str = ""
+    created: str = ""
+    software: str = ""
+
+    def layer(self, number: int) -> Layer:
+        """Return the shape of layer `number`, made or not: twice the last one's
+        capacity as long as the strings allow it, and the error rate of its turn."""
+        if number < len(self.layers):
+            return self.layers[number]
+        return _next_layer(self, number)
+
+    def to_text(self) -> str:
+        """Return the form that Redis keeps."""
+        fields = {"format": FORMAT, "scheme": SCHEME, "shards": SHARDS, **asdict(self)}
+        return json.dumps({**fields, "secret": self.secret.hex()})
+
+    @classmethod
+    def from_text(cls, text: bytes, place: str) -> RedisHeader:
+        """Return the header in `text`, found at `place`, which the errors name."""
+        try:
+            fields = json.loads(text)
+            found = [fields.pop(name) for name in ("format", "scheme", "shards")]
+            layers = tuple(Layer(**layer) for layer in fields.pop("layers"))
+            secret = bytes.fromhex(fields.pop("secret"))
+            header = cls(layers=layers, secret=secret, **fields)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise IncompatibleFilterError(
+                f"{place} is no filter of this version of scrapy-bloom ({error!r} in its header);"
+                " use another BLOOM_REDIS_KEY"
+            ) from None
+        for name, value, known in zip(
+            ("format", "scheme", "shards"), found, (FORMAT, SCHEME, SHARDS), strict=True
+        ):
+            if value != known:
+                raise IncompatibleFilterError(
+                    f"{place} has {name} {value!r}, this version of scrapy-bloom reads {known!r};"
+                    f" use the version that made it ({header.software!r}), or another"
+                    " BLOOM_REDIS_KEY"
+                )
+        return header
+
+    @property
+    def generation(self) -> str:
+        """Text that tells this filter from any other that may stand at its key."""
+        return sha256(self.to_text().encode()).hexdigest()[:16]
+
+
+@lru_cache(maxsize=1_000)
+def _next_layer(header: RedisHeader, number: int) -> Layer:
+    capacity = sizing.layer_capacity(header.layer(number - 1).capacity, 0, 0)
+    error_rate = sizing.layer_error_rate(header.error_rate, number)
+    while not (layer := Layer.sized(capacity, error_rate)).fits:
+        capacity //= 2
+    return layer
+
+
+def first_layer(capacity: int, error_rate: float) -> Layer:
+    """Return layer 0 of a new filter. Raises ValueError if it does not fit."""
+    layer = Layer.sized(capacity, sizing.layer_error_rate(error_rate, 0))
+    layer.require_fit()
+    return layer
+
+
+def shard_of(selector: int) -> int:
+    """Return the shard of the keys with that block selector."""
+    return selector >> (_SELECTOR_BITS - SHARD_BITS)
+
+
+class Shard:
+    """What a process knows of one shard, and how it names it to the scripts.
+
+    `counts` are the keys in its layers, oldest first. `keys` are its state and the
+    strings of these layers and of the next, `sizes` their blocks, `shape` what
+    TEST_AND_SET wants to know of them.
+    """
+
+    def __init__(self, key: str, number: int, header: RedisHeader) -> None:
+        self._key = key
+        self._number = number
+        self._header = header
+        self.counts: list[int] = []
+        self.learn([0])
+
+    def learn(self, counts: list[int]) -> None:
+        """Take `counts` as the keys in its layers."""
+        layers = len(counts) + 1
+        if len(counts) != len(self.counts):
+            shapes = [self._header.layer(number) for number in range(layers)]
+            tag = f"{{{self._key}:{self._number}}}"
+            self.keys = [tag, *(f"{tag}:{number}" for number in range(layers))]
+            self.sizes = [shape.shard_blocks(self._number) for shape in shapes]
+            self.shape = b"".join(
+                _THREE.pack(shape.probes, shape.share, size)
+                for shape, size in zip(shapes, self.sizes, strict=True)
+            )
+            self._blocks = [(shape.blocks, shape.first_block(self._number)) for shape in shapes]
+            self._probes = max(shape.probes for shape in shapes)
+            self._seeds = range(1, digests(self._probes))
+            self._lanes = Struct(f"<{self._probes}H")
+            self._origins = Struct(f"<{layers}I")
+        self.counts = counts
+
+    def learn_newest(self, layers: int, count: int) -> None:
+        """Take `count` as the keys in the newest of `layers` layers; those that others
+        have added before it are full."""
+        if layers == len(self.counts):
+            self.counts[-1] = count
+        else:
+            known = self.counts[: min(len(self.counts), layers) - 1]
+            full = [self._header.layer(n).share for n in range(len(known), layers - 1)]
+            self.learn([*known, *full, count])
+
+    def pack(self, salted: bytes, selector: int) -> tuple[bytes, bytes]:
+        """Return the probes of a key, and its blocks, as TEST_AND_SET wants them."""
+        lanes: tuple[int, ...] = first_lanes(salted)[1:]
+        for seed in self._seeds:
+            lanes += next_lanes(salted, seed)
+        blocks = [(selector * blocks >> 32) - first for blocks, first in self._blocks]
+        return self._lanes.pack(*lanes[: self._probes]), self._origins.pack(*blocks)

@@ -1,0 +1,1 @@
+"""Ways to remember URLs, planned, compared and drawn."""

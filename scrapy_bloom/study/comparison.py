@@ -1,0 +1,222 @@
+"""Ways to remember the URLs of a crawl, side by side, as in the literature on crawlers.
+
+Each method gets the same URLs in the same order and says for each whether it has seen
+it. The set of URLs is exact; a new URL that another method takes for a seen one is a
+false positive.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from hashlib import sha1
+from itertools import islice
+from math import exp
+from operator import mul
+from time import perf_counter
+
+from bitarray import bitarray
+from mmh3 import hash64
+
+from ..bloom.fixed import BloomFilter
+
+SEEDS = (5, 7, 11, 13, 19, 31, 37, 61)
+MULTIPLICATIVE_BITS = 1 << 31
+
+_MASK = MULTIPLICATIVE_BITS - 1
+_TAIL = 31
+# h * (1 + seed) + ord(c), where 1 + seed is even: the factor of a character that 31
+# others follow is a multiple of 2**31, so it is forgotten
+_FACTORS = [[pow(1 + seed, n, MULTIPLICATIVE_BITS) for n in range(_TAIL)] for seed in SEEDS]
+
+
+class UrlSet:
+    """A set of URLs."""
+
+    name = "set of URLs"
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+
+    def add(self, url: str) -> bool:
+        """Return True if `url` was seen before, else remember it."""
+        if url in self._seen:
+            return True
+        self._seen.add(url)
+        return False
+
+    @property
+    def nbytes(self) -> int:
+        """Memory in bytes, with what the set refers to."""
+        return sys.getsizeof(self._seen) + sum(map(sys.getsizeof, self._seen))
+
+
+class FingerprintSet:
+    """A set of SHA-1 digests, as Scrapy's dupefilter keeps them (here of the URL as it is)."""
+
+    name = "set of fingerprints"
+
+    def __init__(self) -> None:
+        self._seen: set[bytes] = set()
+
+    def add(self, url: str) -> bool:
+        """Return True if `url` was seen before, else remember it."""
+        fingerprint = sha1(url.encode(), usedforsecurity=False).digest()
+        if fingerprint in self._seen:
+            return True
+        self._seen.add(fingerprint)
+        return False
+
+    @property
+    def nbytes(self) -> int:
+        """Memory in bytes, with what the set refers to."""
+        return sys.getsizeof(self._seen) + sum(map(sys.getsizeof, self._seen))
+
+
+class BitTable:
+    """A table of `bits`, in which a URL sets one bit for each of its positions."""
+
+    def __init__(self, name: str, bits: int, positions: Callable[[str], list[int]]) -> None:
+        self.name = name
+        self._table = bitarray(bits)
+        self._table.setall(False)
+        self._positions = positions
+
+    def add(self, url: str) -> bool:
+        """Return True if `url` was seen before (or is taken for it), else remember it."""
+        table = self._table
+        positions = self._positions(url)
+        for position in positions:
+            if not table[position]:
+                break
+        else:
+            return True
+        for position in positions:
+            table[position] = 1
+        return False
+
+    @property
+    def nbytes(self) -> int:
+        """Memory in bytes."""
+        return len(self._table) // 8
+
+
+class PageLocal:
+    """The filter of this package."""
+
+    name = "scrapy-bloom"
+
+    def __init__(self, capacity: int, error_rate: float) -> None:
+        self._filter = BloomFilter(capacity, error_rate)
+        self.add = self._filter.add
+
+    @property
+    def nbytes(self) -> int:
+        """Memory in bytes."""
+        return self._filter.nbytes
+
+
+def single_hash(slots: int) -> BitTable:
+    """Return a table of bits with one hash function."""
+    return BitTable("one hash", slots, lambda url: [hash64(url, signed=False)[0] % slots])
+
+
+def classic_bloom(bits: int, hashes: int) -> BitTable:
+    """Return the Bloom filter of textbooks, with hash functions f1 + i·f2 (Kirsch and
+    Mitzenmacher 2006)."""
+    numbers = range(hashes)
+
+    def positions(url: str) -> list[int]:
+        first, second = hash64(url, signed=False)
+        return [(first + i * second) % bits for i in numbers]
+
+    return BitTable("classic Bloom", bits, positions)
+
+
+def multiplicative() -> BitTable:
+    """Return the filter that has been copied from crawler to crawler: 2^31 bits, eight
+    functions h = h + seed·h + ord(c). Takes 256 MiB once all pages were touched."""
+    return BitTable("eight multiplicative", MULTIPLICATIVE_BITS, multiplicative_positions)
+
+
+def multiplicative_positions(url: str) -> list[int]:
+    """Return the values of the eight functions, from the last 31 characters, on which
+    alone they depend."""
+    codes = list(map(ord, reversed(url[-_TAIL:])))
+    return [sum(map(mul, codes, factors)) & _MASK for factors in _FACTORS]
+
+
+def expected_false_positives(bits: int, hashes: int, urls: int) -> float:
+    """Return how many of `urls` new ones are taken for seen ones on the way: the sum of
+    (1 - e^(-kn/m))^k, as an integral by the midpoint rule."""
+    steps = 2_000
+    width = urls / steps
+    return width * sum(
+        (1 - exp(-hashes * (step + 0.5) * width / bits)) ** hashes for step in range(steps)
+    )
+
+
+Method = UrlSet | FingerprintSet | BitTable | PageLocal
+
+
+@dataclass
+class Row:
+    """How matters stand after `lines`: for each method the seconds so far and the false
+    positives among `urls`, the distinct URLs."""
+
+    lines: int
+    urls: int
+    seconds: dict[str, float]
+    false_positives: dict[str, int]
+
+    def share(self, name: str) -> float:
+        """False positives of a method as a share of the distinct URLs, 0 to 1."""
+        return self.false_positives[name] / max(self.urls, 1)
+
+
+@dataclass
+class Comparison:
+    """A run of all `methods` over a list; the first one is exact."""
+
+    methods: list[Method]
+    lines: int = 0
+    urls: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    false_positives: dict[str, int] = field(default_factory=dict)
+
+    def run(self, urls: Iterable[str], every: int) -> Iterator[Row]:
+        """Yield a row after each `every` URLs, and one at the end. The methods take
+        turns, so that each is timed alone."""
+        urls = iter(urls)
+        while batch := list(islice(urls, every)):
+            exact = self._add(self.methods[0], batch)
+            self.lines += len(batch)
+            self.urls += exact.count(0)
+            for method in self.methods[1:]:
+                answers = self._add(method, batch)
+                wrong = sum(map(int.__gt__, answers, exact))
+                self.false_positives[method.name] += wrong
+            yield self._row()
+        if not self.lines:
+            yield self._row()
+
+    def __post_init__(self) -> None:
+        for method in self.methods:
+            self.seconds[method.name] = 0.0
+            self.false_positives[method.name] = 0
+
+    def _add(self, method: Method, batch: list[str]) -> array[int]:
+        start = perf_counter()
+        answers = array("b", map(method.add, batch))
+        self.seconds[method.name] += perf_counter() - start
+        return answers
+
+    def _row(self) -> Row:
+        return Row(
+            lines=self.lines,
+            urls=self.urls,
+            seconds=dict(self.seconds),
+            false_positives=dict(self.false_positives),
+        )

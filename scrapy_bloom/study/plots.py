@@ -1,0 +1,131 @@
+"""Charts of what a Bloom filter costs, readable in black and white (needs matplotlib)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+from ..bloom import sizing
+from ..errors import BloomError
+from .planning import plan, set_bytes
+
+Axes = Any
+"""Of matplotlib, which need not be installed."""
+
+_STYLES = ("-", "--", "-.", ":", (0, (1, 1, 4, 1)), (0, (8, 2)), (0, (3, 3, 1, 3, 1, 3)))
+_MARKERS = "os^Dvx*"
+_KEYS_PER_BLOCK_AT_LEAST = 200  # a filter of any size: whole blocks do not matter
+_LOWEST = 1e-12
+
+
+def draw(
+    chart: str,
+    path: Path,
+    *,
+    probes: Sequence[int],
+    bits: Sequence[float],
+    error_rates: Sequence[float],
+) -> None:
+    """Write a chart to `path`, whose suffix says the format: `error-by-bits` with a curve
+    for each of `probes`, `error-by-probes` for each of `bits` an item, `memory` for each
+    of `error_rates`.
+
+    Raises BloomError without matplotlib, ValueError for another format.
+    """
+    if path.suffix not in (".png", ".svg"):
+        raise ValueError(f"{str(path)!r} must end in .png or .svg")
+    try:
+        figures = import_module("matplotlib.figure")
+    except ImportError:
+        raise BloomError("matplotlib is missing: pip install 'scrapy-bloom[plot]'") from None
+    figure = figures.Figure(figsize=(8, 5.5), dpi=130, layout="constrained")
+    axes = figure.add_subplot()
+    if chart == "error-by-bits":
+        _error_by_bits(axes, probes)
+    elif chart == "error-by-probes":
+        _error_by_probes(axes, bits)
+    else:
+        _memory(axes, error_rates)
+    axes.grid(visible=True, which="major", color="0.85", linewidth=0.6)
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def _error_by_bits(axes: Axes, probes: Sequence[int]) -> None:
+    for count, style, marker in zip(probes, cycle(_STYLES), cycle(_MARKERS), strict=False):
+        curve = [(n / 2, error_rate(n / 2, count)) for n in range(4, 81)]
+        _curve(axes, curve, f"k = {count}", style, marker)
+    axes.set_title("Error rate of a full filter by its size, for k probes")
+    axes.set_xlabel("bits per item")
+    _error_axis(axes)
+
+
+def _error_by_probes(axes: Axes, bits: Sequence[float]) -> None:
+    for each, style, marker in zip(bits, cycle(_STYLES), cycle(_MARKERS), strict=False):
+        curve = [(float(k), error_rate(each, k)) for k in range(1, 31)]
+        _curve(axes, curve, f"{each:g} bits per item", style, marker)
+        best = min(curve, key=lambda point: point[1])
+        axes.plot(*best, marker="o", markersize=11, fillstyle="none", color="black")
+    axes.set_title("Error rate of a full filter by its probes (circle: the best k)")
+    axes.set_xlabel("probes k")
+    _error_axis(axes)
+
+
+def _memory(axes: Axes, error_rates: Sequence[float]) -> None:
+    urls = [10 ** (n / 4) for n in range(16, 37)]  # 1e4 to 1e9
+    sets = [(n, float(set_bytes(round(n)))) for n in urls]
+    _curve(axes, sets, "RFPDupeFilter", "-", "", width=2.6)
+    for rate, style, marker in zip(error_rates, cycle(_STYLES), cycle(_MARKERS), strict=False):
+        curve = [(n, float(plan(round(n), rate).bytes)) for n in urls]
+        _curve(axes, curve, f"Bloom filter, p = {rate:g}", style, marker)
+    axes.set_title("Memory by the number of URLs, BLOOM_CAPACITY set to it")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("URLs (log scale)")
+    axes.set_ylabel("memory in bytes (log scale)")
+    ticks = [(10**n, f"{10 ** (n % 3)} {unit}") for n, unit in _units()]
+    axes.set_yticks([size for size, _ in ticks], [label for _, label in ticks])
+    axes.legend()
+
+
+def _units() -> list[tuple[int, str]]:
+    return [(n, ("B", "kB", "MB", "GB", "TB")[n // 3]) for n in range(4, 12)]
+
+
+def error_rate(bits_per_item: float, probes: int) -> float:
+    """Return the error rate of a large filter with so many bits an item."""
+    keys = _KEYS_PER_BLOCK_AT_LEAST * sizing.BLOCK_BITS
+    blocks = round(keys * bits_per_item / sizing.BLOCK_BITS)
+    return sizing.error_rate_at(blocks, probes, keys)
+
+
+def _curve(
+    axes: Axes,
+    points: Sequence[tuple[float, float]],
+    label: str,
+    style: object,
+    marker: str,
+    *,
+    width: float = 1.3,
+) -> None:
+    shown = [(x, y) for x, y in points if y > 0]
+    axes.plot(
+        [x for x, _ in shown],
+        [y for _, y in shown],
+        label=label,
+        linestyle=style,
+        linewidth=width,
+        color="black",
+        marker=marker,
+        markersize=4,
+        markevery=max(1, len(shown) // 9),
+    )
+
+
+def _error_axis(axes: Axes) -> None:
+    axes.set_yscale("log")
+    axes.set_ylim(max(axes.get_ylim()[0], _LOWEST), 1)
+    axes.set_ylabel("error rate: share of new URLs taken for seen ones (log scale)")
+    axes.legend(fontsize="small")

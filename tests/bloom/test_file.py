@@ -1,0 +1,290 @@
+"""Files that are damaged, foreign or in use: refused by name, and left as they were."""
+
+import errno
+import os
+import resource
+import stat
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from scrapy_bloom import BloomFilter, FilterFileError, FilterLockedError, ScalableBloomFilter, files
+from scrapy_bloom.bloom import file as storage_module
+from scrapy_bloom.bloom.header import MAGIC, PAGE, Header
+
+KEYS = [b"key %d" % i for i in range(500)]
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A filter file with 500 keys, closed."""
+    path = tmp_path / "a.bloom"
+    with BloomFilter(1_000, 1e-6, path) as bloom_filter:
+        bloom_filter.update(KEYS)
+    return path
+
+
+def refused(path: Path, match: str | None = None) -> None:
+    """Assert that the file is refused by name and not changed by that."""
+    before = path.read_bytes()
+    for opening in (BloomFilter.open, lambda path: BloomFilter(1_000, 1e-6, path)):
+        with pytest.raises(FilterFileError, match=match) as caught:
+            opening(path)
+        assert str(path) in str(caught.value)
+        assert ";" in str(caught.value), "the message names a remedy"
+    assert path.read_bytes() == before
+
+
+def test_every_damaged_byte_of_page_0_is_refused(path):
+    """Page 0 is checksummed over all its bytes, whichever bit of it flips."""
+    sound = path.read_bytes()
+    for position in range(PAGE):
+        damaged = bytearray(sound)
+        damaged[position] ^= 1 << position % 8
+        path.write_bytes(damaged)
+        with pytest.raises(FilterFileError):
+            BloomFilter.open(path)
+        assert path.read_bytes() == damaged
+    path.write_bytes(sound)
+    with BloomFilter.open(path) as bloom_filter:
+        assert all(key in bloom_filter for key in KEYS)
+
+
+@pytest.mark.parametrize(
+    "size", [0, 1, 7, 8, 100, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE, 3 * PAGE - 1]
+)
+def test_truncated_file_is_refused(path, size):
+    """A file cut anywhere is recognised."""
+    path.write_bytes(path.read_bytes()[:size])
+    refused(path)
+
+
+@pytest.mark.parametrize("extra", [1, PAGE, 10 * PAGE + 3])
+def test_extended_file_is_refused(path, extra):
+    """A file with something behind its end is recognised."""
+    with path.open("ab") as file:
+        file.write(bytes(extra))
+    refused(path, "longer than it was made")
+
+
+@pytest.mark.parametrize("content", [b"", b"text\n", b"\x80\x04\x95" * 9_000, bytes(3 * PAGE)])
+def test_foreign_file_is_refused(path, content):
+    """A file of some other program is not touched."""
+    path.write_bytes(content)
+    refused(path, "not a filter file of scrapy-bloom")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [('"format": 1', '"format": 2'), ("lanes-16/1", "lanes-16/2")]
+)
+def test_other_version_is_refused(path, field, value):
+    """A sound file of another format or hash scheme is refused with both named."""
+    content = bytearray(path.read_bytes())
+    page = content[: PAGE - 32].replace(field.encode(), value.encode())
+    content[:PAGE] = page + sha256(page).digest()
+    path.write_bytes(content)
+    refused(path, "this version of scrapy-bloom reads")
+
+
+def test_symbolic_link_is_refused(path):
+    """A link might lead out of the job directory."""
+    link = path.with_name("link.bloom")
+    link.symlink_to(path)
+    refused(link, "symbolic link")
+    assert link.is_symlink()
+
+
+def test_directory_is_refused(tmp_path):
+    """A directory in the place of a file is named as such."""
+    with pytest.raises(FilterFileError, match="is a directory"):
+        BloomFilter(1_000, 1e-6, tmp_path)
+
+
+def test_fifo_is_refused_without_waiting(tmp_path):
+    """A named pipe neither blocks the start nor passes for a file."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FilterFileError, match="not a regular file"):
+        BloomFilter.open(tmp_path / "pipe")
+
+
+def test_unreadable_file_is_refused(path, monkeypatch):
+    """Without permission the message says so (simulated: root may read anything)."""
+
+    def denied(*args, **kwargs):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(storage_module.os, "open", denied)
+    with pytest.raises(FilterFileError, match=r"Permission denied.*permissions"):
+        BloomFilter.open(path)
+
+
+def test_missing_file_stays_missing(tmp_path):
+    """Opening what is not there creates nothing."""
+    for kind in (BloomFilter, ScalableBloomFilter):
+        with pytest.raises(FileNotFoundError, match="nowhere"):
+            kind.open(tmp_path / "nowhere")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("position", [PAGE, PAGE + 8, PAGE + 20, PAGE + 40])
+def test_damaged_state_page_is_recounted(path, position):
+    """A torn page 1 means an unclean stop: the keys are counted again, and kept."""
+    content = bytearray(path.read_bytes())
+    content[position] ^= 0x10
+    path.write_bytes(content)
+    with BloomFilter.open(path) as bloom_filter:
+        assert not bloom_filter.clean
+        assert len(bloom_filter) == pytest.approx(len(KEYS), rel=0.02)
+        assert all(key in bloom_filter for key in KEYS)
+        bloom_filter.check()
+    with BloomFilter.open(path) as bloom_filter:
+        assert bloom_filter.clean
+
+
+def test_file_in_use_is_refused_with_its_holder(path):
+    """Two writers would not see each other's keys."""
+    with BloomFilter.open(path), pytest.raises(FilterLockedError, match=f"process {os.getpid()}"):
+        BloomFilter.open(path)
+    BloomFilter.open(path).close()
+
+
+def test_close_while_a_traceback_holds_the_bits(path):
+    """Ctrl-C in the middle of `add` leaves the frame with the bits alive while the
+    context ends: the file is closed cleanly and unlocked all the same."""
+    with BloomFilter.open(path) as bloom_filter:
+        held = bloom_filter._store.bits
+    assert held.any()
+    with BloomFilter.open(path) as bloom_filter:
+        assert bloom_filter.clean
+        assert len(bloom_filter) == len(KEYS)
+
+
+def test_directory_in_use_is_refused_with_its_holder(tmp_path):
+    """The lock of a growing filter names the process that has it."""
+    code = (
+        "import sys; from scrapy_bloom import ScalableBloomFilter\n"
+        f"f = ScalableBloomFilter(1000, 1e-6, {str(tmp_path / 'bloom')!r})\n"
+        "print('ready', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout.readline() == "ready\n"
+        before = (tmp_path / "bloom" / "0.bloom").read_bytes()
+        with pytest.raises(FilterLockedError, match=f"in use by process {holder.pid};"):
+            ScalableBloomFilter(1_000, 1e-6, tmp_path / "bloom")
+        assert (tmp_path / "bloom" / "0.bloom").read_bytes() == before
+        holder.kill()
+    with ScalableBloomFilter.open(tmp_path / "bloom") as bloom_filter:
+        assert not bloom_filter.clean
+
+
+def test_files_are_private(tmp_path):
+    """The secret in the header is for the owner's eyes only."""
+    with ScalableBloomFilter(1_000, 1e-6, tmp_path / "bloom"):
+        pass
+    for path in (tmp_path / "bloom").iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "bloom").stat().st_mode) == 0o700
+
+
+def test_too_large_for_any_disk(tmp_path):
+    """A capacity beyond all disks fails at once and leaves nothing behind."""
+    for kind in (BloomFilter, ScalableBloomFilter):
+        with pytest.raises(OSError, match=r"cannot allocate .* smaller capacity"):
+            kind(10**16, 1e-6, tmp_path / "huge")
+    with pytest.raises(MemoryError, match="smaller capacity"):
+        BloomFilter(10**16, 1e-6)
+    assert not list(tmp_path.iterdir())
+
+
+def test_file_size_limit_is_a_clean_error(tmp_path):
+    """Where the system allows no file of that size the error is an OSError, never a
+    signal, and an existing filter goes on."""
+    bloom_filter = ScalableBloomFilter(1_000, 1e-6, tmp_path / "bloom")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8 * PAGE, hard))
+    try:
+        with pytest.raises(OSError, match="cannot allocate"):
+            bloom_filter.update(b"%d" % i for i in range(100_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    known = len(bloom_filter)
+    assert known >= 1_000
+    assert all(b"%d" % i in bloom_filter for i in range(known))
+    names = {path.name for path in (tmp_path / "bloom").iterdir()}
+    assert names == {"lock", *(f"{i}.bloom" for i in range(len(bloom_filter.layers)))}
+    bloom_filter.update(b"%d" % i for i in range(100_000))
+    bloom_filter.check()
+    bloom_filter.close()
+
+
+@pytest.mark.parametrize("refusal", [errno.EOPNOTSUPP, errno.EINVAL])
+def test_file_system_without_allocation(tmp_path, monkeypatch, refusal):
+    """Where blocks cannot be reserved they are written, so that the map never hits
+    a hole on a full disk."""
+
+    def unsupported(*args):
+        raise OSError(refusal, os.strerror(refusal))
+
+    monkeypatch.setattr(storage_module.os, "posix_fallocate", unsupported)
+    with BloomFilter(100_000, 1e-6, tmp_path / "a.bloom") as bloom_filter:
+        bloom_filter.update(KEYS)
+    status = (tmp_path / "a.bloom").stat()
+    assert status.st_size == status.st_blocks * 512
+
+
+def test_file_system_without_hard_links(tmp_path, monkeypatch):
+    """Without hard links the file is renamed into place, still never over another."""
+
+    def unsupported(*args):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(storage_module.os, "link", unsupported)
+    with BloomFilter(1_000, 1e-6, tmp_path / "a.bloom"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["a.bloom"]
+
+
+def test_creation_never_replaces_a_file(tmp_path):
+    """A file that appears while ours is being made is kept, and ours given up."""
+    path = tmp_path / "a.bloom"
+    header = BloomFilter(1_000, 1e-6)._header
+    path.write_bytes(b"theirs")
+    with pytest.raises(FileExistsError):
+        storage_module.BitStore.create(header, path)
+    assert [p.name for p in tmp_path.iterdir()] == ["a.bloom"]
+    assert path.read_bytes() == b"theirs"
+
+
+def test_header_round_trip_and_room():
+    """What goes into page 0 comes out, up to what a page holds."""
+    header = Header(1_000, 0.1, 1, 3, bytes(16), "é" * 500, "now", "this")
+    page = header.to_page()
+    assert len(page) == PAGE
+    assert page.startswith(MAGIC)
+    assert Header.from_page(page, Path("x")) == header
+    with pytest.raises(ValueError, match="identity has 4000 characters"):
+        Header(1_000, 0.1, 1, 3, bytes(16), "x" * 4_000).to_page()
+
+
+def test_opening_and_closing_reads_no_bits(tmp_path, monkeypatch):
+    """A clean filter is opened and closed without looking at its bits."""
+    with ScalableBloomFilter(200_000, 1e-6, tmp_path / "bloom") as bloom_filter:
+        bloom_filter.update(b"%d" % i for i in range(1_000))
+    monkeypatch.setattr(storage_module.BitStore, "block_counts", None)
+    with ScalableBloomFilter.open(tmp_path / "bloom") as bloom_filter:
+        assert len(bloom_filter) == 1_000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="simulates another system on Linux")
+def test_system_without_file_locks(tmp_path, monkeypatch):
+    """Where fcntl is missing the filter works in memory and refuses a path."""
+    monkeypatch.setattr(files, "fcntl", None)
+    BloomFilter(1_000, 1e-6).add(b"key")
+    with pytest.raises(FilterFileError, match="Linux or macOS"):
+        ScalableBloomFilter(1_000, 1e-6, tmp_path / "bloom")
+    assert not list(tmp_path.iterdir())

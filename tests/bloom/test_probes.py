@@ -1,0 +1,66 @@
+"""The fast ways to test and set bits do exactly what `hashing.positions` says."""
+
+import os
+
+import pytest
+
+from scrapy_bloom import BloomFilter, ScalableBloomFilter
+from scrapy_bloom.bloom.hashing import positions
+
+KINDS = [BloomFilter, ScalableBloomFilter]
+ERROR_RATES = [0.7, 0.3, 0.05, 0.01, 1e-3, 1e-6, 1e-9, 1e-12]
+
+
+def only_layer(tested):
+    """The filter that has the bits."""
+    return tested.layers[0] if isinstance(tested, ScalableBloomFilter) else tested
+
+
+def bits_of(tested, key):
+    """The bits that stand for `key`, by definition."""
+    layer = only_layer(tested)
+    return positions(tested.secret, key, layer._blocks, layer._probes)
+
+
+@pytest.mark.parametrize("error_rate", ERROR_RATES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_add_sets_the_defined_bits(kind, error_rate):
+    """All of them and no other, whatever the number of probes."""
+    tested, expected = kind(10_000, error_rate), set()
+    for _ in range(20):
+        key = os.urandom(20)
+        expected |= set(bits_of(tested, key))
+        tested.add(key)
+        assert set(only_layer(tested)._bits.search(1)) == expected
+
+
+@pytest.mark.parametrize("error_rate", ERROR_RATES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_bit_is_asked_and_no_other(kind, error_rate):
+    """A key is there if its bits are set and nothing else is, and is not if just one of them
+    is clear and everything else is set."""
+    tested = kind(10_000, error_rate)
+    bits = only_layer(tested)._bits
+    for _ in range(5):
+        key = os.urandom(20)
+        own = bits_of(tested, key)
+        bits.setall(0)
+        for position in own:
+            bits[position] = 1
+        assert key in tested
+        assert tested.add(key)
+        bits.setall(1)
+        for position in own:
+            bits[position] = 0
+            assert key not in tested
+            assert not tested.add(key)
+            assert all(bits[position] for position in own)
+
+
+def test_growth_may_reach_a_layer_with_few_probes():
+    """The layer after one of 14 probes may have 5: no key is lost on the way."""
+    tested = ScalableBloomFilter(2_000, 0.0029)
+    keys = [os.urandom(20) for _ in range(20_000)]
+    tested.update(keys)
+    assert len({layer._few_probes for layer in tested.layers}) == 2
+    assert all(key in tested and tested.add(key) for key in keys)

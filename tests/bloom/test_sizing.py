@@ -1,0 +1,103 @@
+"""The formulas against independent arithmetic and against the promises of the README."""
+
+import math
+
+import pytest
+
+from scrapy_bloom.bloom import sizing
+
+ERROR_RATES = [0.1, 1e-2, 1e-3, 1e-4, 1e-5, 5e-7, 1e-6, 1e-8, 1e-9, 1e-12, 1e-15]
+
+
+@pytest.mark.parametrize("capacity", [100_000, 1_000_000, 123_456_789])
+@pytest.mark.parametrize("error_rate", ERROR_RATES)
+def test_shape_keeps_the_error_rate_within_12_percent_of_the_optimum(capacity, error_rate):
+    """A filter at capacity has at most the error rate asked for, at a bounded price."""
+    blocks, probes = sizing.shape(capacity, error_rate)
+    assert sizing.error_rate_at(blocks, probes, capacity) <= error_rate
+    optimum = capacity * -math.log(error_rate) / math.log(2) ** 2
+    assert blocks * sizing.BLOCK_BITS <= 1.12 * optimum
+
+
+@pytest.mark.parametrize("error_rate", [0.999, 0.6, 0.3, 1e-3, 1e-20, 1e-30, 1e-100])
+@pytest.mark.parametrize("capacity", [1, 2, 999, 10_000])
+def test_small_filters_take_at_least_a_page_and_a_probe(capacity, error_rate):
+    """No capacity and no error rate rounds down to nothing."""
+    blocks, probes = sizing.shape(capacity, error_rate)
+    assert blocks >= 1
+    assert probes >= 1
+    assert sizing.error_rate_at(blocks, probes, capacity) <= error_rate
+
+
+@pytest.mark.parametrize(
+    ("blocks", "probes", "keys"), [(3, 5, 900), (30, 14, 34_000), (7, 1, 90_000)]
+)
+def test_error_rate_is_the_poisson_mixture(blocks, probes, keys):
+    """The sum over the reach of the distribution equals the one over all of it."""
+    load = keys / blocks
+    total = 0.0
+    for j in range(int(load * 4) + 200):
+        log_weight = j * math.log(load) - load - math.lgamma(j + 1)
+        fill = 1 - (1 - 1 / sizing.BLOCK_BITS) ** (probes * j)
+        total += math.exp(log_weight) * fill**probes
+    assert sizing.error_rate_at(blocks, probes, keys) == pytest.approx(total, rel=1e-9)
+
+
+def test_error_rate_grows_with_the_keys():
+    """From an empty filter, which has none, to a full one, which errs always."""
+    rates = [sizing.error_rate_at(10, 14, keys) for keys in (0, 1, 1_000, 10_000, 100_000, 10**7)]
+    assert rates[0] == 0
+    assert rates == sorted(rates)
+    assert rates[-1] == pytest.approx(1)
+
+
+def test_expected_false_positives_is_the_integral():
+    """Simpson's rule agrees with a sum over every key, and parts add up."""
+    blocks, probes = sizing.shape(5_000, 1e-3)
+    by_key = sum(sizing.error_rate_at(blocks, probes, n) for n in range(5_000))
+    whole = sizing.expected_false_positives(blocks, probes, 0, 5_000)
+    parts = sum(
+        sizing.expected_false_positives(blocks, probes, n, n + 500) for n in range(0, 5_000, 500)
+    )
+    assert whole == pytest.approx(by_key, rel=0.01)
+    assert parts == pytest.approx(by_key, rel=0.01)
+
+
+def test_layer_error_rates_stay_under_the_bound():
+    """However many layers there are, their error rates add up to at most the bound."""
+    for bound in (0.6, 1e-2, 1e-6):
+        assert sum(sizing.layer_error_rate(bound, layer) for layer in range(200)) <= bound
+
+
+@pytest.mark.parametrize(
+    ("last", "wanted", "held", "capacity"),
+    [(100, 100, 100, 200), (100, 1_000, 100, 900), (400, 1_000, 700, 800), (100, 50, 100, 200)],
+)
+def test_layer_capacity(last, wanted, held, capacity):
+    """A new layer doubles the last one, or is as large as what is missing."""
+    assert sizing.layer_capacity(last, wanted, held) == capacity
+
+
+def test_estimate_keys_is_exact_where_the_bits_are():
+    """The estimate inverts the expected number of set bits."""
+    blocks, probes, keys = 20, 14, 20_000
+    set_bits = sizing.BLOCK_BITS * sizing.fill_ratio(blocks, probes, keys)
+    assert sizing.estimate_keys(probes, [round(set_bits)] * blocks) == pytest.approx(keys, rel=1e-3)
+    assert sizing.estimate_keys(probes, [0] * blocks) == 0
+    assert sizing.estimate_keys(probes, [sizing.BLOCK_BITS] * blocks) > 0
+
+
+@pytest.mark.parametrize("capacity", [0, -1, 1.5, 1e6, "10", None, True])
+def test_bad_capacity_is_named(capacity):
+    """The error names the value and what it must be."""
+    with pytest.raises(ValueError, match=r"capacity is .* it must be a positive integer"):
+        sizing.shape(capacity, 1e-6)
+
+
+@pytest.mark.parametrize(
+    "error_rate", [0, 1, -1e-6, 1.5, float("nan"), float("inf"), "1e-6", None, True]
+)
+def test_bad_error_rate_is_named(error_rate):
+    """The error names the value and the allowed range."""
+    with pytest.raises(ValueError, match=r"error_rate is .* above 0 .* below 1"):
+        sizing.shape(1_000, error_rate)

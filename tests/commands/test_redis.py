@@ -1,0 +1,92 @@
+"""`scrapy bloom` and filters in Redis, on a real server."""
+
+import os
+from hashlib import sha1
+
+import pytest
+from scrapy import Request
+from scrapy.utils.request import fingerprint
+
+from scrapy_bloom import ScalableBloomFilter
+from scrapy_bloom.shared.client import RedisClient
+from scrapy_bloom.shared.filter import RedisBloomFilter
+from scrapy_bloom.shared.inspection import RedisPlace
+from tests.commands.command_line import bloom
+from tests.shared.server import missing
+
+pytest_plugins = ["tests.shared.fixtures"]
+pytestmark = [
+    pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS"),
+    pytest.mark.skipif(missing() is not None, reason=str(missing())),
+]
+
+URL = "http://example.com/page?x=1"
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A job of two layers that knows URL."""
+    (tmp_path / "job").mkdir()
+    with ScalableBloomFilter(2000, 1e-4, tmp_path / "job" / "bloom") as bloom_filter:
+        bloom_filter.add(fingerprint(Request(URL)))
+        bloom_filter.update(str(n) for n in range(3000))
+        assert len(bloom_filter.layers) == 2
+    return tmp_path / "job"
+
+
+def test_filter_moves_there_and_back(job, redis_server, key):
+    """Loaded, looked at, asked, verified, exported and cleared: the keys stay what they are."""
+    folder, url = job.parent, redis_server.url
+    result = bloom(folder, "load", "job", url, "--key", key)
+    assert result.status == 0, result.error
+    assert f"to {url} {key}" in result.out
+    assert "is there already" in bloom(folder, "load", "job", url, "--key", key).refusal
+    info = bloom(folder, "info", url, "--key", key, "--json").json
+    local = bloom(folder, "info", "job", "--json").json
+    assert (info["capacity"], info["error_rate_bound"]) == (6000, 1e-4)
+    assert info["items"] == pytest.approx(local["items"], abs=200)
+    assert info["error_rate"] == pytest.approx(local["error_rate"], rel=0.5)
+    assert len(info["layers"]) == 2
+    assert bloom(folder, "check", url, URL, "--key", key).status == 0
+    assert bloom(folder, "check", url, URL + "0", "--key", key).status == 1
+    assert bloom(folder, "verify", url, "--key", key).status == 0
+    assert bloom(folder, "export", url, "new", "--key", key).status == 0
+    assert bloom(folder, "check", "new", URL).status == 0
+    assert bloom(folder, "verify", "new").status == 0
+    assert "is there already" in bloom(folder, "export", url, "new", "--key", key).refusal
+    assert "--yes" in bloom(folder, "clear", url, "--key", key).refusal
+    assert bloom(folder, "clear", url, "--key", key, "--yes").status == 0
+    assert "no filter" in bloom(folder, "info", url, "--key", key).refusal
+
+
+def test_places_in_redis_are_asked_right(redis_server, key):
+    """Every key is found and others are not, in a filter that has grown, and looking adds
+    nothing."""
+    with RedisClient(redis_server.url) as client:
+        shared = RedisBloomFilter(client, key, 500, 1e-3)
+        for n in range(3000):
+            shared.add(sha1(str(n).encode()).digest())
+        place = RedisPlace(client, key)
+        assert all(sha1(str(n).encode()).digest() in place for n in range(0, 3000, 7))
+        found = sum(sha1(b"x%d" % n).digest() in place for n in range(500))
+        assert found <= 5
+        description = place.describe()
+        assert description.items == len(shared) == sum(each.items for each in description.layers)
+        assert description.bytes * 8 == description.bits == sum(e.bits for e in description.layers)
+        assert description.error_rate == pytest.approx(
+            sum(layer.error_rate for layer in description.layers), rel=0.1
+        )
+        assert place.verify().sound
+        place.filter.delete()
+
+
+def test_servers_that_do_not_answer_are_named(job):
+    """Without the password, in one line."""
+    url = "redis://:hush@127.0.0.1:1/0"
+    for arguments in (["info", url], ["load", "job", url], ["export", url, "new"]):
+        result = bloom(job.parent, *arguments, "--key", "x")
+        assert "127.0.0.1:1" in result.refusal
+        assert "hush" not in result.error
+    assert "--key" in bloom(job.parent, "info", url).refusal
+    assert "is no URL of Redis" in bloom(job.parent, "load", "job", "x", "--key", "x").refusal
+    assert "scrapy bloom load" in bloom(job.parent, "add", url, "urls.txt").refusal

@@ -1,0 +1,118 @@
+"""Crawls that die in every way are resumed, and have lost no page.
+
+Each test runs `tests.durable.torture` in a process of its own, which forks the crawls. Set
+DURABLE_SEED to repeat a run.
+
+The last tests break the scheduler on purpose. What each mutant does, and which test
+notices it (run by hand with `python -m tests.durable.torture --mutant …`):
+
+- `mark_before_commit`: random kills, and a kill before any commit. The filter knows
+  requests whose rows were never written.
+- `delete_on_pop`: random kills, and a kill after any commit. What was in flight is gone.
+- `acknowledge_at_the_end_of_the_callback`: a kill right after a commit. Random kills
+  seldom notice: the requests that the callback yielded are enqueued some milliseconds
+  after its generator ended, and mostly share its commit.
+- `header_not_synced`: power cuts. A filter without a header is refused, and the job lost.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent.parent
+SEED = int(os.environ.get("DURABLE_SEED", random.randrange(1 << 32)))
+CONCURRENCY = 8
+
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="forks, and reads /proc"
+)
+
+
+def torture(*arguments):
+    """Return what a run prints."""
+    path = [str(TESTS), str(TESTS.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    arguments = [*map(str, arguments), "--seed", str(SEED)]
+    print("python -m tests.durable.torture", *arguments)
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.durable.torture", "--kills", "0", *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+        capture_output=True,
+        text=True,
+        timeout=7200,
+        check=False,
+    )
+    print(run.stdout, run.stderr)
+    (line,) = run.stdout.splitlines()
+    return json.loads(line)
+
+
+def test_no_page_is_lost_by_random_kills():
+    """A hundred SIGKILLs, one to eight a crawl, on both reactors, sync and async callbacks,
+    with every kind of page and request: each crawl fetches what an undisturbed one does."""
+    result = torture("--kills", 100)
+    assert result["kills"] >= 100
+    assert result["odd"] == []
+
+
+def test_only_what_was_in_flight_or_uncommitted_is_repeated():
+    """What was answered before the last commit is fetched again only if it was still in
+    progress then, downloaded or in its callback, or is a start request."""
+    result = torture("--kills", 12, "--kinds", "moved", "gone", "raising", "swapped")
+    assert result["odd"] == []
+    assert result["stale"] <= result["kills"] * (2 * CONCURRENCY + 2)
+
+
+def test_no_page_is_lost_wherever_the_process_dies():
+    """Before and after each kind of call on the database, on files and on bits."""
+    result = torture("--points", 0)
+    assert result["crawls"] >= 50
+    assert result["odd"] == []
+
+
+def test_no_page_is_lost_around_any_commit():
+    """Before and after each commit of a small crawl."""
+    result = torture("--points", 100, "--names", "sql COMMIT")
+    assert result["crawls"] >= 10
+    assert result["odd"] == []
+
+
+def test_no_page_is_lost_by_a_power_cut():
+    """Whatever the disk has of what was not synced, the job is resumed in full."""
+    result = torture("--cuts", 16)
+    assert result["kills"] >= 8
+    assert result["odd"] == []
+
+
+def test_no_page_is_lost_by_failing_calls():
+    """Where a call on the database or a file fails, once or for good, the run ends by
+    itself, and the next one fetches the rest."""
+    result = torture("--faults", 40)
+    assert result["crawls"] == 40
+    assert result["odd"] == []
+    assert result["killed"] == 0
+
+
+def test_no_page_is_lost_on_a_disk_that_is_too_small():
+    """Where files cannot grow any more, the same holds."""
+    result = torture("--short", 6)
+    assert result["odd"] == []
+    assert result["killed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("mutant", "arguments"),
+    [
+        ("mark_before_commit", ("--kills", 10)),
+        ("delete_on_pop", ("--kills", 10)),
+        ("acknowledge_at_the_end_of_the_callback", ("--points", 12, "--names", "sql COMMIT")),
+        ("header_not_synced", ("--cuts", 8)),
+    ],
+)
+def test_a_broken_scheduler_is_noticed(mutant, arguments):
+    """With the mutant pages are lost, so the tests above test something."""
+    assert torture(*arguments, "--mutant", mutant)["lost"] > 0

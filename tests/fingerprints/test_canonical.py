@@ -1,0 +1,245 @@
+"""CanonicalRequestFingerprinter leaves out what it was told to, and nothing else."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scrapy import Request
+from scrapy.dupefilters import RFPDupeFilter
+from scrapy.settings import Settings
+from scrapy.utils.request import RequestFingerprinter
+from scrapy.utils.request import fingerprint as scrapy_fingerprint
+
+from scrapy_bloom import CanonicalRequestFingerprinter, IncompatibleFilterError
+from scrapy_bloom.fingerprints.canonical import fast_ways
+from scrapy_bloom.fingerprints.identity import FingerprinterIdentity
+
+LIST = Path(__file__).resolve().parent.parent / "data" / "urls_twir_odd.txt.gz"
+URLS = gzip.decompress(LIST.read_bytes()).decode().split("\n")[:-1]
+TRACKING = ["utm_*", "gclid", "PHPSESSID"]
+
+
+def make(**settings):
+    """A fingerprinter with those BLOOM_IGNORE_ settings."""
+    names = {f"BLOOM_IGNORE_{name.upper()}": value for name, value in settings.items()}
+    return CanonicalRequestFingerprinter(Settings(names))
+
+
+def same(fingerprinter, *urls):
+    """Whether all those URLs have one fingerprint."""
+    return len({fingerprinter.fingerprint(Request(url)) for url in urls}) == 1
+
+
+def test_all_off_is_scrapys_default():
+    """Without settings the fingerprints and the identity are those of Scrapy's default."""
+    default, tested = RequestFingerprinter(), make()
+    for url in URLS:
+        request = Request(url)
+        assert tested.fingerprint(request) == default.fingerprint(request)
+    then, now = FingerprinterIdentity.of(default), FingerprinterIdentity.of(tested)
+    assert (then.identity, then.plain, then.edge) == (now.identity, now.plain, now.edge)
+
+
+def test_urls_without_ignored_parts_keep_their_fingerprint():
+    """Settings change the fingerprints of those URLs only that have something to ignore."""
+    tested = make(query_params=["no_such_*"], path_params=["no_such"])
+    for url in URLS:
+        request = Request(url)
+        assert tested.fingerprint(request) == scrapy_fingerprint(request)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://a.example/p?utm_source=x&id=1",
+        "http://a.example/p?id=1&utm_medium=y&utm_source=x#part",
+        "http://a.example/p?gclid=1&id=1&gclid=2&PHPSESSID",
+        "http://a.example/p?utm%5Fsource=x&id=1",
+        "http://a.example/p?utm_=&&id=1",
+    ],
+)
+def test_query_parameters_are_ignored(url):
+    """By name and by glob, wherever they stand, escaped, empty or repeated."""
+    assert same(make(query_params=TRACKING), url, "http://a.example/p?id=1")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://a.example/p?id=2&utm_source=x",
+        "http://a.example/p?id=1&id=1",
+        "http://a.example/p?id=1&phpsessid=2",
+        "http://a.example/p?id=1&xutm_source=2",
+        "http://a.example/p?id=1&gclid2=2",
+        "http://a.example/p?id=gclid",
+        "http://a.example/utm_source/p?id=1",
+        "http://a.example/p;gclid=1?id=1",
+    ],
+)
+def test_other_parameters_count(url):
+    """Names are matched whole, in upper and lower case, and only in the query."""
+    assert not same(make(query_params=TRACKING), url, "http://a.example/p?id=1")
+
+
+def test_the_rest_of_the_query_is_kept_as_it_was():
+    """Repeated and empty parameters that are not ignored still count."""
+    tested = make(query_params=TRACKING)
+    assert same(tested, "http://a.example/?b=&a=1&a=2&gclid=3", "http://a.example/?a=2&a=1&b")
+    assert not same(tested, "http://a.example/?a=1&a=2&gclid=3", "http://a.example/?a=1")
+
+
+def test_path_parameters_are_ignored():
+    """Session numbers in the path, in any part of it."""
+    tested = make(path_params=["jsessionid", "s*"])
+    page = "http://a.example/p/q"
+    for url in ("/p/q;jsessionid=1A", "/p;jsessionid=1/q;sid=2", "/p/q;sid", "/p/q;jsessionid=1?"):
+        assert same(tested, page, "http://a.example" + url)
+    for url in ("/p/q;v=1", "/p/q;Jsessionid=1", "/p/q;jsessionid=1/r", "/p/q?x=;jsessionid=1"):
+        assert not same(tested, page, "http://a.example" + url)
+    assert same(tested, "http://a.example/p;v=1;sid=2;w=3", "http://a.example/p;v=1;w=3")
+
+
+def test_scheme_is_ignored():
+    """http and https are the same, other schemes are not."""
+    tested = make(scheme=True)
+    assert same(tested, "http://a.example/p?b=1&a=2", "https://a.example/p?a=2&b=1")
+    assert not same(tested, "http://a.example/", "ftp://a.example/")
+    assert not same(make(), "http://a.example/", "https://a.example/")
+
+
+def test_method_and_body_count():
+    """Only URLs are treated otherwise than by Scrapy."""
+    tested = make(query_params=TRACKING)
+    url = "http://a.example/?gclid=1"
+    requests = [Request(url), Request(url, method="POST"), Request(url, method="POST", body="x")]
+    requests += [
+        Request("http://a.example/?gclid=2", method=r.method, body=r.body) for r in requests
+    ]
+    found = [tested.fingerprint(request) for request in requests]
+    assert found[:3] == found[3:]
+    assert len(set(found)) == 3
+
+
+def test_meta_key_stands_for_the_request():
+    """bytes and str, and nothing else of the request counts."""
+    tested = make()
+    found = {
+        tested.fingerprint(Request(url, method=method, meta={"bloom_fingerprint": key}))
+        for url in ("http://a.example/", "http://b.example/")
+        for method in ("GET", "POST")
+        for key in ("page 1", b"page 1")
+    }
+    assert len(found) == 1
+    assert len(next(iter(found))) == 20
+    other = Request("http://a.example/", meta={"bloom_fingerprint": "page 2"})
+    assert tested.fingerprint(other) not in found
+
+
+@pytest.mark.parametrize("key", [None, 1, ["page"]])
+def test_bad_meta_key_is_refused(key):
+    """The error names the key and the value."""
+    with pytest.raises(TypeError, match=r"request.meta\['bloom_fingerprint'\] is .*: it must be"):
+        make().fingerprint(Request("http://a.example/", meta={"bloom_fingerprint": key}))
+
+
+def test_verbatim_url_is_left_alone():
+    """What was asked to stay as it is has Scrapy's fingerprint."""
+    request = Request("https://a.example/?gclid=1", meta={"verbatim_url": True})
+    assert make(query_params=TRACKING).fingerprint(request) == scrapy_fingerprint(request)
+
+
+@pytest.mark.parametrize("url", ["data:text/html,?gclid=1;sid", "about:blank", "http://a.example"])
+def test_unusual_urls(url):
+    """URLs without a path or without a host are not touched."""
+    tested = make(query_params=True, path_params=True)
+    assert tested.fingerprint(Request(url)) == scrapy_fingerprint(Request(url))
+
+
+@given(st.sampled_from(URLS), st.sampled_from(["", "#x"]))
+def test_both_ways_agree(url, fragment):
+    """What answers for most URLs, given only the URL, answers the same as the whole."""
+    tested = make(query_params=["q", "utm_*"], path_params=True, scheme=True)
+    request = Request(url + fragment)
+    assert tested.fingerprint_of_url(request.url) in (None, tested.fingerprint(request))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({}, {"scheme": True}),
+        ({"query_params": ["a"]}, {"query_params": ["b"]}),
+        ({"query_params": ["a"]}, {"path_params": ["a"]}),
+        ({"query_params": ["a"]}, {"query_params": True}),
+    ],
+    ids=str,
+)
+def test_identity_holds_the_settings(one, other, make_dupefilter, tmp_path):
+    """A job is not resumed with other settings."""
+    assert make(**one).identity != make(**other).identity
+    jobs = [
+        {f"BLOOM_IGNORE_{name.upper()}": value for name, value in ignored.items()}
+        | {"REQUEST_FINGERPRINTER_CLASS": CanonicalRequestFingerprinter, "JOBDIR": tmp_path}
+        for ignored in (one, other)
+    ]
+    make_dupefilter(**jobs[0]).close("finished")
+    with pytest.raises(IncompatibleFilterError):
+        make_dupefilter(**jobs[1])
+
+
+def test_identity_knows_no_order():
+    """The same names in another order, or as text, are the same settings."""
+    assert make(query_params=["b", "a"]).identity == make(query_params="a, b").identity
+    assert make(query_params="True").identity == make(query_params=["*"]).identity
+
+
+@pytest.mark.parametrize("value", [[""], "a,,b", 3, [1], ["a", None]])
+@pytest.mark.parametrize("name", ["BLOOM_IGNORE_QUERY_PARAMS", "BLOOM_IGNORE_PATH_PARAMS"])
+def test_bad_names_are_refused(name, value):
+    """The error names the setting, the value and what it must be."""
+    with pytest.raises(ValueError, match=f"{name} is .*: it must be a list of names and globs"):
+        CanonicalRequestFingerprinter(Settings({name: value}))
+
+
+def test_bad_scheme_setting_is_refused():
+    """It is True or False."""
+    with pytest.raises(ValueError, match="BLOOM_IGNORE_SCHEME is 'perhaps': it must be True or"):
+        make(scheme="perhaps")
+
+
+@pytest.mark.parametrize("size", [0, 65_536])
+def test_dupefilter_uses_it(make_dupefilter, size):
+    """Verdicts are those of RFPDupeFilter with the same fingerprinter."""
+    settings = {"BLOOM_IGNORE_QUERY_PARAMS": TRACKING, "BLOOM_RECENT_URLS": size}
+    tested = make_dupefilter(REQUEST_FINGERPRINTER_CLASS=CanonicalRequestFingerprinter, **settings)
+    expected = RFPDupeFilter(fingerprinter=make(query_params=TRACKING))
+    keys = (None, None, None, {"bloom_fingerprint": "x"})
+    offered = [
+        (f"http://a.example/{n % 7}?gclid={n}&{'b=1;' * (n % 2)}#{n}", keys[n % 4])
+        for n in range(99)
+    ]
+    verdicts = [
+        [dupefilter.request_seen(Request(url, meta=meta)) for url, meta in offered]
+        for dupefilter in (tested, expected)
+    ]
+    assert verdicts[0] == verdicts[1]
+    assert fast_ways(tested.crawler.request_fingerprinter)[1]
+
+
+def test_meta_key_counts_for_a_url_that_was_seen(make_dupefilter):
+    """The memory of recent URLs does not answer for a request with a key of its own."""
+    tested = make_dupefilter(REQUEST_FINGERPRINTER_CLASS=CanonicalRequestFingerprinter)
+    url = "http://a.example/"
+    metas = ({}, {"bloom_fingerprint": "x"}, {"bloom_fingerprint": "y"}, {"bloom_fingerprint": "x"})
+    found = [tested.request_seen(Request(url, meta=meta)) for meta in metas]
+    assert found == [False, False, False, True]
+
+
+def test_subclass_decides_alone():
+    """Nothing is taken for granted about a subclass."""
+
+    class Subclass(CanonicalRequestFingerprinter):
+        pass
+
+    assert fast_ways(Subclass(Settings())) == (None, None)

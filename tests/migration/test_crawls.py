@@ -1,0 +1,139 @@
+"""Real crawls that begin under Scrapy's RFPDupeFilter and go on under BloomDupeFilter."""
+
+import os
+from functools import partial
+from signal import SIGINT, SIGKILL
+from types import SimpleNamespace
+
+import pytest
+from scrapy import version_info
+
+from scrapy_bloom.migration.seen_file import SeenFile
+from tests.commands.command_line import bloom
+from tests.small_site import PAGES, SmallSite, crawl
+
+STOP_AT = 50
+STOCK = {"ADDONS": "{}", "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
+OURS = {"ADDONS": "{}", "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}
+DURABLE = {**OURS, "SCHEDULER": "scrapy_bloom.DurableScheduler"}
+# older versions of Scrapy may call it a success
+REFUSED = {1} if version_info >= (2, 19) else {0, 1}
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+
+
+def scenarios(function, *each):
+    """Run `function` with each of the arguments, beside all other scenarios."""
+    cases = [partial(function, *arguments) for arguments in each] or [function]
+    ids = ["-".join(arguments) for arguments in each] or None
+    return pytest.mark.parametrize("outcome", cases, indirect=True, ids=ids)
+
+
+def interrupted(site, folder, signal):
+    """Crawl with Scrapy's own dupefilter up to the middle."""
+    site.hold_at(STOP_AT)
+    run = crawl(site, folder, **STOCK)
+    site.wait_held()
+    run.stop(signal)
+    if signal != SIGKILL:
+        site.release()
+    run.end()
+    site.release()
+
+
+def rewrite(path, format_):
+    """Give a requests.seen the format of Scrapy up to 2.18, or from 2.19 on, as if that had
+    written it."""
+    times = path.stat()
+    fingerprints = [each for batch, _ in SeenFile(path).batches() for each in batch]
+    if format_ == "text":
+        path.write_text("".join(f"{each.hex()}\n" for each in fingerprints))
+    else:
+        path.write_bytes(b"".join(len(each).to_bytes(2, "big") + each for each in fingerprints))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    return len(fingerprints)
+
+
+def stopped_cleanly(format_, scheduler, folder):
+    settings = OURS if scheduler == "Scrapy's" else DURABLE
+    with SmallSite() as site:
+        interrupted(site, folder, SIGINT)
+        between = site.answered.total()
+        seen = rewrite(folder / "job" / "requests.seen", format_)
+        second = crawl(site, folder, **settings).end()
+        third = crawl(site, folder, **settings).end()
+    return SimpleNamespace(**locals())
+
+
+@scenarios(
+    stopped_cleanly,
+    ("text", "Scrapy's"),
+    ("binary", "Scrapy's"),
+    ("binary", "durable"),
+)
+def test_job_stopped_cleanly_goes_on(outcome):
+    """No page is missed and none fetched twice; the import is done and told once."""
+    assert STOP_AT <= outcome.between < len(PAGES)
+    second, third = outcome.second, outcome.third
+    assert (second.status, second.reason) == (0, "finished")
+    assert (outcome.site.missed, outcome.site.twice) == ([], [])
+    assert second.lines("ERROR") == second.lines("WARNING") == []
+    (line,) = [line for line in second.lines("INFO") if "Imported" in line]
+    assert f"Imported {outcome.seen:,} requests" in line
+    assert "Imported" not in third.log
+    (line,) = [line for line in second.lines("INFO") if "The filter knows" in line]
+    assert f"knows {int(second.stat('bloom/items'))} requests, in 1 layer for 1,000,000" in line
+    assert "pages probably lost so far: none" in line
+
+
+def killed(folder):
+    with SmallSite() as site:
+        interrupted(site, folder, SIGKILL)
+        known = site.fingerprints()
+        refused = crawl(site, folder, **OURS).end()
+        again = crawl(site, folder, **OURS).end()
+        (command,) = [
+            line.partition("same: ")[2].split()
+            for line in refused.log.splitlines()
+            if "import it all the same: scrapy bloom" in line and "ERROR" in line
+        ][:1]
+        imported = bloom(folder, *command[2:])
+        second = crawl(site, folder, **OURS).end()
+    return SimpleNamespace(**locals())
+
+
+@scenarios(killed)
+def test_job_that_was_killed_is_refused_and_the_command_works(outcome):
+    """requests.seen then also holds what was pending: the crawl says so and ends, and the
+    command that it names imports it all the same."""
+    for refused in (outcome.refused, outcome.again):
+        assert refused.status in REFUSED
+        assert refused.reason is None
+        (error,) = [line for line in refused.lines("ERROR") if "scrapy_bloom" in line]
+        assert "was not stopped cleanly" in error
+        assert "active.json" in error
+    assert outcome.command[:3] == ["scrapy", "bloom", "add"]
+    assert outcome.imported.status == 0
+    assert "was pending then" in outcome.imported.error
+    assert (outcome.second.status, outcome.second.reason) == (0, "finished")
+    # SpiderState complains of what it has written in the refused run itself
+    assert [line for line in outcome.second.lines("ERROR") if "spiderstate" not in line] == []
+
+
+def finished(folder):
+    with SmallSite() as site:
+        crawl(site, folder, **STOCK).end()
+        between = site.answered.total()
+        # with the add-on's durable scheduler too: there is nothing pending
+        second = crawl(site, folder, **DURABLE).end()
+    return SimpleNamespace(**locals())
+
+
+@scenarios(finished)
+def test_finished_job_is_taken_over(outcome):
+    """A job with nothing pending is imported, and only its start page is fetched again."""
+    assert outcome.between == len(PAGES)
+    assert (outcome.second.status, outcome.second.reason) == (0, "finished")
+    assert outcome.second.lines("ERROR") == []
+    assert outcome.site.answered.total() <= len(PAGES) + 1
+    assert "Imported" in outcome.second.log

@@ -1,0 +1,160 @@
+"""Filters moved between files and Redis, on a real server and a real Cluster."""
+
+import pytest
+from scrapy import Request
+
+from scrapy_bloom import (
+    FilterLockedError,
+    IncompatibleFilterError,
+    ScalableBloomFilter,
+    SharedFilterError,
+    load_into_redis,
+    save_from_redis,
+)
+from scrapy_bloom.shared import copying
+from scrapy_bloom.shared.client import RedisClient
+from scrapy_bloom.shared.filter import RedisBloomFilter
+from tests.shared.server import wait_until
+
+pytest_plugins = ["tests.shared.fixtures"]
+
+
+def keys(start, stop):
+    return [b"%d" % number for number in range(start, stop)]
+
+
+@pytest.fixture
+def shared():
+    """Return a function that opens the filter at a key as it is."""
+    clients = []
+
+    def shared(redis, key):
+        clients.append(RedisClient(redis.url, 2))
+        return RedisBloomFilter.open(clients[-1], key)
+
+    yield shared
+    for client in clients:
+        client.close()
+
+
+@pytest.mark.parametrize(
+    ("capacity", "error_rate", "count"),
+    [(1_000, 1e-6, 500), (3_000, 1e-2, 20_000), (70_000, 1e-4, 70_000), (100, 0.6, 300)],
+)
+def test_there_and_back(redis, key, tmp_path, shared, capacity, error_rate, count):
+    """A filter of any shape, grown or not, knows its keys in Redis, goes on there, and
+    knows all of them in files again, with the same bits, secret, shape and count."""
+    with ScalableBloomFilter(capacity, error_rate, tmp_path / "local", identity="x") as local:
+        local.update(keys(0, count))
+        known = [key for key in keys(0, 2 * count) if key in local]
+        before = [layer._bits.copy() for layer in local.layers]
+        secret, items, layers = local.secret, len(local), len(local.layers)
+    assert load_into_redis(tmp_path / "local", redis.url, key) == items
+    moved = shared(redis, key)
+    moved.check()
+    assert items <= len(moved) <= items + 64 * layers
+    assert (moved.header.secret, moved.header.identity) == (secret, "x")
+    assert (moved.capacity, moved.error_rate) == (capacity, error_rate)
+    save_from_redis(redis.url, key, tmp_path / "copy")
+    with ScalableBloomFilter.open(tmp_path / "copy") as copy:
+        assert [layer._bits for layer in copy.layers] == before
+        assert [key for key in keys(0, 2 * count) if key in copy] == known
+    fresh = [key for key in keys(count, count + 500) if not moved.add(key)]
+    assert len(fresh) >= 500 * (1 - error_rate) - 80
+    assert all(map(moved.add, known[:1_000]))
+    save_from_redis(redis.url, key, tmp_path / "back")
+    with ScalableBloomFilter.open(tmp_path / "back") as back:
+        assert all(key in back for key in known + fresh)
+        assert (back.secret, back.identity, back.clean) == (secret, "x", True)
+        assert back.error_rate == pytest.approx(error_rate)
+        if error_rate < 0.1:
+            assert all(not layer.check() for layer in back.layers)
+        back.update(keys(count, count + 2_000))
+    assert load_into_redis(tmp_path / "back", redis.url, key + "again") == pytest.approx(
+        len(back), rel=0.5
+    )
+
+
+def test_a_job_goes_on_in_redis_and_returns(make_dupefilter, redis_server, key, tmp_path):
+    """A job of BloomDupeFilter is continued by RedisBloomDupeFilter with the same settings,
+    and by BloomDupeFilter again: what any has seen stays seen."""
+    shared = {
+        "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
+        "BLOOM_REDIS_URL": redis_server.url,
+        "BLOOM_REDIS_KEY": key,
+    }
+    offered = [Request(f"http://example.com/{number}") for number in range(300)]
+    first = make_dupefilter(JOBDIR=tmp_path / "one", BLOOM_CAPACITY=5_000)
+    assert not any(map(first.request_seen, offered[:100]))
+    first.close("shutdown")
+    load_into_redis(tmp_path / "one" / "bloom", redis_server.url, key)
+    second = make_dupefilter(JOBDIR=tmp_path / "one", BLOOM_CAPACITY=5_000, **shared)
+    assert [second.request_seen(request) for request in offered[:200]] == (
+        [True] * 100 + [False] * 100
+    )
+    second.close("shutdown")
+    save_from_redis(redis_server.url, key, tmp_path / "two" / "bloom")
+    third = make_dupefilter(JOBDIR=tmp_path / "two", BLOOM_CAPACITY=5_000)
+    assert [third.request_seen(request) for request in offered] == [True] * 200 + [False] * 100
+
+
+def test_nothing_is_written_over(redis_server, key, tmp_path):
+    """A key or a directory that is there is refused and left alone."""
+    with ScalableBloomFilter(1_000, 1e-3, tmp_path / "local") as local:
+        local.update(keys(0, 10))
+    redis_server.command("SET", key, "1")
+    with pytest.raises(IncompatibleFilterError, match=f"{key}.* is there already"):
+        load_into_redis(tmp_path / "local", redis_server.url, key)
+    assert redis_server.names(key) == [key]
+    load_into_redis(tmp_path / "local", redis_server.url, key + "free")
+    with pytest.raises(FileExistsError, match="local is there already"):
+        save_from_redis(redis_server.url, key + "free", tmp_path / "local")
+    with pytest.raises(KeyError, match="no filter 'nobody'"):
+        save_from_redis(redis_server.url, "nobody", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_job_that_runs_is_not_loaded(redis_server, key, tmp_path):
+    """A filter that another process has open is refused."""
+    with (
+        ScalableBloomFilter(1_000, 1e-3, tmp_path / "local"),
+        pytest.raises(FilterLockedError),
+    ):
+        load_into_redis(tmp_path / "local", redis_server.url, key)
+    assert redis_server.names(key) == []
+
+
+def test_what_fails_on_the_way_leaves_nothing(own_server, key, tmp_path, monkeypatch):
+    """Redis without memory gets no part of a filter; a filter of which Redis has lost a
+    part makes no directory."""
+    with ScalableBloomFilter(1_000_000, 1e-3, tmp_path / "local") as local:
+        local.update(keys(0, 10))
+    own_server.command("CONFIG", "SET", "maxmemory", "2mb")
+    with pytest.raises(SharedFilterError, match="maxmemory"):
+        load_into_redis(tmp_path / "local", own_server.url, key)
+    own_server.command("CONFIG", "SET", "maxmemory", "0")
+    assert own_server.names() == []
+    load_into_redis(tmp_path / "local", own_server.url, key)
+    get = copying._get
+
+    def losing(client, name, *arguments):
+        own_server.command("DEL", name)
+        get(client, name, *arguments)
+
+    monkeypatch.setattr(copying, "_get", losing)
+    with pytest.raises(SharedFilterError, match="gone, or a part of it"):
+        save_from_redis(own_server.url, key, tmp_path / "new")
+    assert sorted(path.name for path in tmp_path.iterdir() if "redis" not in path.name) == ["local"]
+
+
+def test_a_filter_that_is_being_loaded_is_refused(redis_server, key, tmp_path, shared):
+    """A worker does not start on half a filter, nor on one whose loading was killed."""
+    with ScalableBloomFilter(1_000, 1e-3, tmp_path / "local") as local:
+        local.update(keys(0, 10))
+    load_into_redis(tmp_path / "local", redis_server.url, key)
+    redis_server.command("HSET", key, "ready", "loading")
+    with pytest.raises(SharedFilterError, match=f"being loaded.*delete the key '{key}'"):
+        shared(redis_server, key)
+    redis_server.command("DEL", key)
+    load_into_redis(tmp_path / "local", redis_server.url, key)
+    wait_until(lambda: len(shared(redis_server, key)) == 64, "its keys")

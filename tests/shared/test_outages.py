@@ -1,0 +1,405 @@
+"""What a crawl does when Redis fails, each failure done to a real server.
+
+Whatever happens, a new request is never taken for a seen one, `request_seen` does not
+raise, and what was offered once is seen the second time.
+"""
+
+import logging
+import select
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from socketserver import BaseRequestHandler, ThreadingTCPServer
+
+import pytest
+from scrapy import Request
+
+from scrapy_bloom import SharedFilterError
+from scrapy_bloom.shared import dupefilter as redis
+from tests.shared.server import Server, wait_until
+
+pytest_plugins = ["tests.shared.fixtures"]
+
+TIMEOUT = 0.6
+
+
+@pytest.fixture
+def worker(make_dupefilter, own_server):
+    """Return a function that makes the dupefilter of a worker at `own_server`."""
+
+    def make(server=own_server, **settings):
+        return make_dupefilter(
+            **{
+                "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
+                "BLOOM_REDIS_URL": server.url,
+                "BLOOM_REDIS_TIMEOUT": TIMEOUT,
+                "BLOOM_CAPACITY": 10_000,
+                **settings,
+            }
+        )
+
+    return make
+
+
+@pytest.fixture
+def errors(caplog):
+    """Return a function that lists the ERROR messages so far."""
+    caplog.set_level(logging.INFO)
+    return lambda: [
+        record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR
+    ]
+
+
+def requests(start, stop):
+    return [Request(f"http://example.com/{number}") for number in range(start, stop)]
+
+
+def offer(tested, start, stop):
+    """Return whether each request was seen."""
+    return [tested.request_seen(request) for request in requests(start, stop)]
+
+
+@contextmanager
+def stopped(server):
+    server.stop()
+    yield
+    server.start()
+
+
+@contextmanager
+def paused(server):
+    server.pause()
+    yield
+    server.resume()
+
+
+@contextmanager
+def out_of_memory(server):
+    server.command("CONFIG", "SET", "maxmemory", "1mb")
+    yield
+    server.command("CONFIG", "SET", "maxmemory", "0")
+
+
+@contextmanager
+def read_only(server):
+    server.command("REPLICAOF", "127.0.0.1", "1")
+    server.command("CONFIG", "SET", "replica-read-only", "yes")
+    yield
+    server.command("REPLICAOF", "NO", "ONE")
+
+
+@contextmanager
+def locked_out(server):
+    """The password is changed, and all connections are closed."""
+    server.command("CONFIG", "SET", "requirepass", "changed")
+    server.options["requirepass"] = "changed"
+    server.command("CLIENT", "KILL", "TYPE", "normal")
+    yield
+    server.command("CONFIG", "SET", "requirepass", "")
+    server.options.pop("requirepass")
+
+
+OUTAGES = [stopped, paused, out_of_memory, read_only, locked_out]
+persistent = {"appendonly": "yes", "appendfsync": "always"}
+
+
+@pytest.fixture
+def durable_server(own_server):
+    """`own_server`, which keeps what it has over a restart."""
+    own_server.stop()
+    own_server.options |= persistent
+    own_server.start()
+    return own_server
+
+
+@pytest.mark.parametrize("outage", OUTAGES)
+def test_an_outage_closes_the_spider(worker, durable_server, next_turn, errors, outage):
+    """By default the spider is closed with reason bloom_error, on the next reactor turn,
+    after one ERROR line. What is offered while it closes is new, then seen; at close all
+    of it is in the filter, if Redis answers again."""
+    tested = worker()
+    assert offer(tested, 0, 100) == [False] * 100
+    with outage(durable_server):
+        assert offer(tested, 0, 200) == [True] * 100 + [False] * 100
+        assert offer(tested, 100, 200) == [True] * 100
+        assert tested.crawler.engine.closed == []
+        next_turn()
+        assert tested.crawler.engine.closed == ["bloom_error"]
+        (message,) = errors()
+        assert f"Redis at {durable_server.url}" in message
+        assert "Closing the spider" in message
+    wait_for_an_attempt(tested)
+    tested.close("bloom_error")
+    assert tested.crawler.stats.get_value("bloom/items") == 200
+    assert offer(worker(), 0, 201) == [True] * 200 + [False]
+
+
+@pytest.mark.parametrize("outage", OUTAGES)
+def test_an_outage_is_sat_out_if_asked(worker, durable_server, next_turn, errors, caplog, outage):
+    """With BLOOM_REDIS_ON_ERROR "local" the crawl goes on, and what it has seen meanwhile
+    is replayed, a part with each new request, when Redis answers again."""
+    tested = worker(BLOOM_REDIS_ON_ERROR="local")
+    assert offer(tested, 0, 100) == [False] * 100
+    with outage(durable_server):
+        assert offer(tested, 50, 350) == [True] * 50 + [False] * 250
+        assert offer(tested, 50, 350) == [True] * 300
+    wait_for_an_attempt(tested)
+    assert len(tested.held) == 250
+    assert offer(tested, 350, 353) == [False] * 3
+    assert len(tested.held) == 0
+    next_turn()
+    assert tested.crawler.engine.closed == []
+    assert len(errors()) == 1
+    assert "Redis answers again" in caplog.text
+    assert tested.crawler.stats.get_value("bloom/outages") == 1
+    assert offer(worker(), 0, 354) == [True] * 353 + [False]
+
+
+def wait_for_an_attempt(tested):
+    """Wait until the worker may ask Redis again."""
+    time.sleep(max(0, tested._shared._client._not_before - time.monotonic()))
+
+
+def test_the_memory_of_an_outage_is_bounded(worker, own_server, next_turn, monkeypatch, errors):
+    """When it is full the spider is closed after all; nothing is forgotten until then."""
+    monkeypatch.setattr(redis, "MOST_HELD", 50)
+    tested = worker(BLOOM_REDIS_ON_ERROR="local")
+    own_server.stop()
+    assert offer(tested, 0, 49) == [False] * 49
+    next_turn()
+    assert tested.crawler.engine.closed == []
+    assert offer(tested, 0, 60) == [True] * 49 + [False] * 11
+    next_turn()
+    assert tested.crawler.engine.closed == ["bloom_error"]
+    tested.close("bloom_error")
+    assert "60 requests of the outage are not in the filter" in errors()[-1]
+
+
+def test_an_outage_blocks_the_crawl_for_a_bounded_time(worker, own_server):
+    """A server that hangs costs the time that is set, once, and a tenth of it afterwards."""
+    tested = worker(BLOOM_REDIS_ON_ERROR="local")
+    with paused(own_server):
+        started = time.monotonic()
+        offer(tested, 0, 1)
+        assert TIMEOUT <= time.monotonic() - started < 2 * TIMEOUT
+        started = time.monotonic()
+        offer(tested, 1, 30)
+        assert time.monotonic() - started < TIMEOUT
+
+
+def test_a_hiccup_is_not_noticed(worker, own_server, next_turn, errors):
+    """A pause that is shorter than the time set delays the crawl, and that is all."""
+    tested = worker(BLOOM_REDIS_TIMEOUT=20)
+    own_server.pause()
+    threading.Timer(0.3, own_server.resume).start()
+    assert offer(tested, 0, 100) == [False] * 100
+    next_turn()
+    assert errors() == tested.crawler.engine.closed == []
+
+
+def test_a_quick_restart_is_not_noticed(worker, durable_server, next_turn, errors):
+    """A server that comes back, with its data, within the time set is asked until it
+    answers; the scripts are loaded again."""
+    tested = worker(BLOOM_REDIS_TIMEOUT=20)
+    assert offer(tested, 0, 100) == [False] * 100
+    durable_server.stop()
+    with ThreadPoolExecutor(1) as pool:
+        answers = pool.submit(offer, tested, 0, 200)
+        time.sleep(0.3)
+        durable_server.start()
+        assert answers.result() == [True] * 100 + [False] * 100
+    next_turn()
+    assert errors() == tested.crawler.engine.closed == []
+    assert offer(worker(), 0, 201) == [True] * 200 + [False]
+
+
+def test_an_answer_that_was_lost_is_no_wrong_answer(worker, own_server):
+    """A server that hangs while it has our question adds the key when it goes on, after
+    we have asked again: the key counts as new all the same, every time."""
+    tested = worker(BLOOM_REDIS_TIMEOUT=1.5)
+    for number in range(5):
+        own_server.pause()
+        timer = threading.Timer(0.75, own_server.resume)  # between the first and the third try
+        timer.start()
+        before = len(tested._shared)
+        assert offer(tested, number, number + 1) == [False]
+        timer.join()
+        tested._shared.refresh()
+        assert len(tested._shared) == before + 1
+    assert offer(worker(), 0, 6) == [True] * 5 + [False]
+
+
+@pytest.mark.parametrize("lost", ["flushed", "restarted", "evicted"])
+@pytest.mark.parametrize("on_error", ["close", "local"])
+def test_a_filter_that_vanishes_is_an_outage(worker, own_server, next_turn, errors, lost, on_error):
+    """Flushed, restarted without persistence or evicted, the filter answers nothing: new
+    requests are new, seen ones seen, and the message says what has happened."""
+    tested = worker(BLOOM_REDIS_ON_ERROR=on_error)
+    assert offer(tested, 0, 100) == [False] * 100
+    if lost == "flushed":
+        own_server.command("FLUSHALL")
+    elif lost == "restarted":
+        own_server.stop()
+        own_server.start()
+    else:
+        own_server.command("CONFIG", "SET", "maxmemory-policy", "allkeys-random")
+        own_server.command("CONFIG", "SET", "maxmemory", "1")
+        while own_server.names():
+            time.sleep(0.05)
+        own_server.command("CONFIG", "SET", "maxmemory", "0")
+    assert offer(tested, 0, 200) == [True] * 100 + [False] * 100
+    assert offer(tested, 0, 200) == [True] * 200
+    next_turn()
+    assert tested.crawler.engine.closed == (["bloom_error"] if on_error == "close" else [])
+    assert "gone" in errors()[0]
+
+
+def test_a_promoted_replica_goes_on(worker, own_server, tmp_path):
+    """When the primary turns into a replica and back, as in a failover, requests that it
+    refused as READONLY are asked again within the time set, with exact answers."""
+    tested, other = worker(BLOOM_REDIS_TIMEOUT=20), worker()
+    assert offer(other, 0, 10) == [False] * 10
+    own_server.command("REPLICAOF", "127.0.0.1", "1")
+    threading.Timer(0.3, own_server.command, ["REPLICAOF", "NO", "ONE"]).start()
+    assert offer(tested, 0, 20) == [True] * 10 + [False] * 10
+
+
+class Name(ThreadingTCPServer):
+    """A port that leads to a server, and later to another one, as a name in DNS does."""
+
+    daemon_threads = True
+    target = None
+
+    def __enter__(self):
+        threading.Thread(target=self.serve_forever, args=[0.02], daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.shutdown()
+        self.server_close()
+
+
+class _Forward(BaseRequestHandler):
+    def handle(self):
+        with socket.create_connection(("127.0.0.1", self.server.target)) as there:
+            ends = {self.request: there, there: self.request}
+            while True:
+                for end in select.select(list(ends), [], [])[0]:
+                    data = end.recv(1 << 16)
+                    if not data:
+                        return
+                    ends[end].sendall(data)
+
+
+def test_a_failover_to_a_replica_is_followed(worker, own_server, tmp_path):
+    """When the old primary refuses as READONLY and the name leads to the promoted replica,
+    the connection is made anew, and the crawl goes on with exact answers."""
+    replica = Server(tmp_path)
+    try:
+        with Name(("127.0.0.1", 0), _Forward) as name:
+            name.target = own_server.port
+            url = f"redis://127.0.0.1:{name.server_address[1]}/0"
+            tested = worker(BLOOM_REDIS_URL=url, BLOOM_REDIS_TIMEOUT=10)
+            assert offer(tested, 0, 100) == [False] * 100
+            replica.command("REPLICAOF", "127.0.0.1", own_server.port)
+            wait_until(
+                lambda: replica.command("ROLE")[3] == b"connected" and replica.names(),
+                "the replica to follow",
+            )
+            replica.command("REPLICAOF", "NO", "ONE")
+            own_server.command("REPLICAOF", "127.0.0.1", replica.port)
+            name.target = replica.port
+            assert offer(tested, 50, 200) == [True] * 50 + [False] * 100
+            assert tested.crawler.engine.closed == []
+            other = worker(BLOOM_REDIS_URL=replica.url)
+            assert offer(other, 0, 201) == [True] * 200 + [False]
+    finally:
+        replica.stop()
+
+
+def test_a_cluster_node_that_hangs_blocks_for_a_bounded_time(worker, own_cluster):
+    """A node that is stopped with SIGSTOP costs a few times the time that is set, since the
+    client asks for the nodes anew, and a fraction of it afterwards."""
+    tested = worker(own_cluster, BLOOM_REDIS_ON_ERROR="local")
+    with paused(own_cluster.nodes[1]):
+        started = time.monotonic()
+        assert offer(tested, 0, 20) == [False] * 20
+        assert len(tested.held) > 0
+        assert time.monotonic() - started < 6 * TIMEOUT
+        started = time.monotonic()
+        assert offer(tested, 0, 120) == [True] * 20 + [False] * 100
+        assert time.monotonic() - started < 6 * TIMEOUT
+
+
+@pytest.mark.parametrize("on_error", ["close", "local"])
+def test_a_cluster_that_loses_a_node(
+    make_dupefilter, worker, own_cluster, next_turn, errors, on_error
+):
+    """With one node of three killed, the requests of its shards are an outage as any
+    other: new is new, seen is seen, nothing is raised."""
+    tested = worker(own_cluster, BLOOM_REDIS_ON_ERROR=on_error)
+    assert offer(tested, 0, 100) == [False] * 100
+    own_cluster.nodes[1].stop()
+    assert offer(tested, 0, 200) == [True] * 100 + [False] * 100
+    assert offer(tested, 0, 200) == [True] * 200
+    next_turn()
+    assert tested.crawler.engine.closed == (["bloom_error"] if on_error == "close" else [])
+    assert len(errors()) == 1
+
+
+def test_redis_down_at_start_is_refused_without_the_password(worker, errors, caplog):
+    """Nobody there, a wrong password, and URLs that cannot be read: one ERROR line with
+    the place, an exception, and no trace of the password."""
+    for url, message in (
+        ("redis://:s3cret@127.0.0.1:1/0", r"redis://127.0.0.1:1/0 .*BLOOM_REDIS_URL"),
+        ("redis+cluster://u:s3cret@127.0.0.1:1", r"redis\+cluster://127.0.0.1:1 "),
+        ("unix:///no/such?password=s3cret", "unix:///no/such "),
+        ("redis://:s3cret#1@127.0.0.1:1/0", "BLOOM_REDIS_URL cannot be read"),
+        ("redis://:s3cret/1@127.0.0.1:1/0", "BLOOM_REDIS_URL cannot be read"),
+        ("redis://u:1#s3cret@127.0.0.1", "BLOOM_REDIS_URL cannot be read"),
+        ("redis://:s3cret@127.0.0.1:1/0?nonsense=1", "BLOOM_REDIS_URL cannot be read"),
+        ("http://:s3cret@127.0.0.1:1/0", "BLOOM_REDIS_URL cannot be read: http://"),
+        ("s3cret", "BLOOM_REDIS_URL cannot be read"),
+    ):
+        caplog.clear()
+        tested = worker(BLOOM_REDIS_URL=url, opened=False)
+        with pytest.raises(SharedFilterError, match=message) as caught:
+            tested.open()
+        assert len(errors()) == 1
+        error = caught.value
+        while error is not None:
+            assert "s3cret" not in str(error)
+            error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        assert "s3cret" not in caplog.text
+        tested.close("finished")
+
+
+def test_a_wrong_password_is_refused_without_it(worker, own_server):
+    """A server that wants another password is named, the password is not."""
+    own_server.command("CONFIG", "SET", "requirepass", "right")
+    own_server.options["requirepass"] = "right"
+    url = own_server.url.replace("redis://", "redis://:{}@")
+    with pytest.raises(SharedFilterError, match=own_server.url) as caught:
+        worker(BLOOM_REDIS_URL=url.format("wr0ng"))
+    assert "wr0ng" not in str(caught.value)
+    assert offer(worker(BLOOM_REDIS_URL=url.format("right")), 0, 1) == [False]
+
+
+@pytest.mark.parametrize(
+    ("policy", "maxmemory", "warned"),
+    [
+        ("allkeys-lru", "100mb", True),
+        ("allkeys-lru", "0", False),
+        ("volatile-lru", "100mb", False),
+        ("noeviction", "100mb", False),
+    ],
+)
+def test_an_eviction_policy_gets_a_warning(worker, own_server, caplog, policy, maxmemory, warned):
+    """At start, a policy that could drop the filter's keys is named with the remedy."""
+    own_server.command("CONFIG", "SET", "maxmemory-policy", policy)
+    own_server.command("CONFIG", "SET", "maxmemory", maxmemory)
+    worker()
+    lines = [line for line in caplog.messages if policy in line and "noeviction" in line]
+    assert bool(lines) == warned
