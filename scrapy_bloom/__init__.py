@@ -20,11 +20,11 @@ from .errors import (
 
 if TYPE_CHECKING:
     from .addon import Addon
-    from .dupefilter import BloomDupeFilter
     from .durable.scheduler import DurableScheduler
     from .fingerprints.canonical import CanonicalRequestFingerprinter
     from .fingerprints.fast import FastRequestFingerprinter
     from .fingerprints.scrapy_redis import ScrapyRedisFingerprinter
+    from .job_dupefilter import BloomDupeFilter
     from .shared.copying import load_into_redis, save_from_redis
     from .shared.dupefilter import RedisBloomDupeFilter
 
@@ -53,7 +53,7 @@ __all__ = [
 
 _SCRAPY_PARTS = {
     "Addon": "addon",
-    "BloomDupeFilter": "dupefilter",
+    "BloomDupeFilter": "job_dupefilter",
     "CanonicalRequestFingerprinter": "fingerprints.canonical",
     "DurableScheduler": "durable.scheduler",
     "FastRequestFingerprinter": "fingerprints.fast",

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from scrapy import signals
 from scrapy.utils.misc import load_object
+from scrapy.utils.python import global_object_name
 
-from .dupefilter import BloomDupeFilter
+from .dupefilter import FilterDupeFilter
 from .durable.scheduler import DurableScheduler
+from .job_dupefilter import BloomDupeFilter
+from .jobdir import JobDirectory
 from .settings import wants_durable
+from .startup import announce
 
 if TYPE_CHECKING:
+    from scrapy import Spider
+    from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
+    from typing_extensions import Self
 
 
 class Addon:
@@ -19,6 +27,14 @@ class Addon:
 
     A setting that anybody has set, the Scrapy shell included, stays as it is.
     """
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Return the add-on of `crawler`, which says when the spider opens what it has
+        left off."""
+        self = cls()
+        crawler.signals.connect(self._spider_opened, signals.spider_opened)
+        return self
 
     def update_settings(self, settings: BaseSettings) -> None:
         """Set DUPEFILTER_CLASS and SCHEDULER, unless they have been set; the latter
@@ -28,14 +44,34 @@ class Addon:
         if (
             settings.getpriority("SCHEDULER") == 0
             and wants_durable(settings)
-            and _is_ours(settings["DUPEFILTER_CLASS"])
+            and _is_a(settings["DUPEFILTER_CLASS"], BloomDupeFilter)
         ):
             settings.set("SCHEDULER", DurableScheduler, "addon")
 
+    def _spider_opened(self, spider: Spider) -> None:
+        crawler = spider.crawler
+        settings = crawler.settings
+        dupefilter, scheduler = settings["DUPEFILTER_CLASS"], settings["SCHEDULER"]
+        job = JobDirectory.of(settings.get("JOBDIR"))
+        if not _is_a(dupefilter, FilterDupeFilter):
+            announce(crawler, "filter", f"off, DUPEFILTER_CLASS is {_name(dupefilter)}")
+        if _is_a(scheduler, DurableScheduler):
+            if job is None:
+                announce(crawler, "requests", "in memory (there is no JOBDIR)")
+            return
+        reason = f"SCHEDULER is {_name(scheduler)}"
+        if not wants_durable(settings):
+            reason = "BLOOM_DURABLE is False"
+        announce(crawler, "requests", f"not durable, {reason}")
 
-def _is_ours(dupefilter: Any) -> bool:
+
+def _is_a(setting: Any, base: type) -> bool:
     try:
-        found = load_object(dupefilter)
+        found = load_object(setting)
     except Exception:  # noqa: BLE001 - Scrapy says what is wrong with it
         return False
-    return isinstance(found, type) and issubclass(found, BloomDupeFilter) and found.can_hold_back
+    return isinstance(found, type) and issubclass(found, base)
+
+
+def _name(setting: Any) -> str:
+    return setting if isinstance(setting, str) else global_object_name(setting)

@@ -21,18 +21,22 @@ except ImportError:  # Windows
 
 
 class DirectoryLock:
-    """The lock file of a directory of filters, held until the context ends.
+    """The lock file `name` of a directory, held until it is released.
 
     The kernel frees it when the process dies, however it dies; the process id in
-    it serves the error message only.
+    it serves the error message only. Raises FilterLockedError if somebody has it.
     """
 
-    def __init__(self, directory: Path) -> None:
-        path = directory / "lock"
-        require_file_locks(path)
-        self._file = os.fdopen(
-            os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "r+b", 0
-        )
+    def __init__(self, directory: Path, name: str = "lock") -> None:
+        self._path = directory / name
+        require_file_locks(self._path)
+        while not self._take(directory):
+            pass
+
+    def _take(self, directory: Path) -> bool:
+        """Return False if the file was removed while this process locked it."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._file = os.fdopen(os.open(self._path, flags, 0o600), "r+b", 0)
         try:
             lock(self._file)
         except BlockingIOError:
@@ -42,15 +46,35 @@ class DirectoryLock:
                 f"{directory} is in use by process {pid or '(unknown)'}; wait until it has"
                 " finished, or give this one another job directory"
             ) from None
+        if not self._is_there():
+            self._file.close()
+            return False
         self._file.truncate(0)
         self._file.write(f"{os.getpid()}\n".encode())
+        return True
+
+    def _is_there(self) -> bool:
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self._file.fileno()))
+        except FileNotFoundError:
+            return False
+
+    def release(self, *, remove: bool = False) -> None:
+        """Let others lock the directory, and with `remove` take the file away. Releasing
+        twice is fine."""
+        if self._file.closed:
+            return
+        if remove:
+            self._path.unlink(missing_ok=True)
+        else:
+            self._file.truncate(0)
+        unlock(self._file)
 
     def __enter__(self) -> DirectoryLock:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # the file stays: removing it would race with the next holder
-        unlock(self._file)
+        self.release()
 
 
 def is_held(path: Path) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil, floor, log10
 
 from .bloom import sizing
-from .bloom.growing import ScalableBloomFilter
+from .seen import FingerprintFilter
 
 _WASTE_BYTES = 50_000_000
 """Nobody is told to save less memory than this."""
@@ -42,7 +42,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def closing_line(bloom_filter: ScalableBloomFilter, capacity: int, *, finished: bool) -> str:
+def closing_line(bloom_filter: FingerprintFilter, capacity: int, *, finished: bool) -> str:
     """Return what a person wants to know about the filter of a crawl at its end:
     `capacity` is BLOOM_CAPACITY."""
     items = len(bloom_filter)
@@ -67,7 +67,7 @@ def closing_line(bloom_filter: ScalableBloomFilter, capacity: int, *, finished: 
 
 
 def better_capacity(
-    bloom_filter: ScalableBloomFilter, capacity: int, items: int, *, finished: bool
+    bloom_filter: FingerprintFilter, capacity: int, items: int, *, finished: bool
 ) -> int | None:
     """Return the BLOOM_CAPACITY that would have served better, or None.
 

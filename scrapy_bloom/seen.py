@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -110,12 +110,11 @@ class Seen:
         """Return True if `fingerprint` was seen. Raises as the filter does."""
         return fingerprint in self._held or fingerprint in self.filter
 
-    def release(self, fingerprints: Iterable[bytes]) -> None:
-        """Move `fingerprints`, held or not, into the filter. Raises as the filter does;
-        what it has not taken then stays held."""
-        for fingerprint in list(fingerprints):
-            self.filter.add(fingerprint)
-            self._held.pop(fingerprint, None)
+    def release(self, fingerprint: bytes) -> None:
+        """Move `fingerprint`, held or not, into the filter. Raises as the filter does;
+        it stays held then."""
+        self.filter.add(fingerprint)
+        self._held.pop(fingerprint, None)
 
     def forget(self, fingerprint: bytes) -> bool:
         """Return True if `fingerprint` was held; it is not any more."""

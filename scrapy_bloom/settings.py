@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scrapy.utils.job import job_dir
-
 from .bloom import sizing
+from .jobdir import JobDirectory
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
@@ -20,23 +18,22 @@ MOST_RECENT_URLS = 2**24
 
 @dataclass(frozen=True)
 class BloomSettings:
-    """What the user asked for. README.md says what each setting means."""
+    """The settings of a dupefilter. README.md says what each means."""
 
     capacity: int = 1_000_000
     error_rate: float = 1e-6
     on_full: str = "grow"
     recent_urls: int = 65_536
-    job_directory: Path | None = None
+    job: JobDirectory | None = None
     debug: bool = False
 
     @classmethod
     def read(cls, settings: BaseSettings) -> BloomSettings:
         """Return the settings in `settings`, where numbers may be text (`-s`).
 
-        Makes JOBDIR, as Scrapy does. Raises ValueError with the name, the value and
-        the allowed range of the first bad one.
+        Raises ValueError with the name, the value and the allowed range of the first
+        bad one.
         """
-        job_directory = job_dir(settings)
         capacity = _number(int, settings.get("BLOOM_CAPACITY", cls.capacity))
         error_rate = _number(float, settings.get("BLOOM_ERROR_RATE", cls.error_rate))
         on_full = settings.get("BLOOM_ON_FULL", cls.on_full)
@@ -55,7 +52,7 @@ class BloomSettings:
             error_rate=error_rate,
             on_full=on_full,
             recent_urls=recent_urls,
-            job_directory=Path(job_directory) if job_directory else None,
+            job=JobDirectory.of(settings.get("JOBDIR")),
             debug=settings.getbool("DUPEFILTER_DEBUG"),
         )
 
@@ -99,12 +96,6 @@ def scrapy_redis_clears(settings: BaseSettings) -> bool:
     """Return True unless SCHEDULER_PERSIST is set: scrapy-redis's scheduler clears the
     queue and the filter when a worker closes."""
     return not settings.getbool("SCHEDULER_PERSIST")
-
-
-def job_directory(settings: BaseSettings) -> Path | None:
-    """Return JOBDIR, without making it."""
-    path = settings.get("JOBDIR")
-    return Path(path) if path else None
 
 
 @dataclass(frozen=True)

@@ -11,19 +11,11 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.test import get_crawler
 from twisted.internet import reactor  # installs the platform's own one, which is not asyncio's
 
+from tests.fakes import Engine
+
 # a busy machine is no failure, and a failure must be repeatable from its output
 settings.register_profile("unhurried", deadline=None, print_blob=True)
 settings.load_profile("unhurried")
-
-
-class Engine:
-    """The part of Scrapy's engine that a dupefilter may call: it notes why it was closed."""
-
-    def __init__(self):
-        self.closed = []
-
-    async def close_spider_async(self, *, reason):
-        self.closed.append(reason)
 
 
 @pytest.fixture
@@ -31,18 +23,18 @@ def make_dupefilter():
     """Return a function that builds a dupefilter as Scrapy does, from settings."""
     made = []
 
-    def make(opened=True, **settings):
+    def make(prepare=lambda crawler: None, **settings):
         settings = {"ADDONS": {"scrapy_bloom.Addon": 300}} | {
             name: str(value) if name == "JOBDIR" else value for name, value in settings.items()
         }
         crawler = get_crawler(settings_dict=settings)
         crawler.engine = Engine()
         crawler.spider = crawler.spidercls.from_crawler(crawler, "spider")
+        prepare(crawler)
         dupefilter = build_from_crawler(load_object(crawler.settings["DUPEFILTER_CLASS"]), crawler)
         dupefilter.crawler = crawler
         made.append(dupefilter)
-        if opened:
-            dupefilter.open()
+        dupefilter.open()
         return dupefilter
 
     yield make

@@ -97,23 +97,20 @@ def test_a_job_is_resumed(make_dupefilter, tmp_path):
 # refusals
 
 
-def refused(tested, errors, kind):
-    """Return the message of the exception with which `open` refuses, after its one ERROR line."""
+def refused(make_dupefilter, errors, kind, **settings):
+    """Return the message with which a start is refused, after its one ERROR line."""
     with pytest.raises(kind) as raised:
-        tested.open()
+        make_dupefilter(**settings)
     (record,) = errors()
     assert record.getMessage() == str(raised.value)
     assert "\n" not in record.getMessage()
-    tested.close("finished")
-    assert len(errors()) == 1
     return str(raised.value)
 
 
 @pytest.mark.parametrize("value", [0, -5, "many", "1e6", "", 1.5, 1e6, True, [], float("nan")])
 def test_bad_capacity_is_refused(make_dupefilter, errors, tmp_path, value):
     """BLOOM_CAPACITY must be a positive integer; the refusal leaves no filter behind."""
-    tested = make_dupefilter(opened=False, BLOOM_CAPACITY=value, JOBDIR=tmp_path)
-    message = refused(tested, errors, ValueError)
+    message = refused(make_dupefilter, errors, ValueError, BLOOM_CAPACITY=value, JOBDIR=tmp_path)
     assert f"BLOOM_CAPACITY is {value!r}" in message
     assert "positive integer" in message
     assert list(tmp_path.iterdir()) == []
@@ -124,8 +121,7 @@ def test_bad_capacity_is_refused(make_dupefilter, errors, tmp_path, value):
 )
 def test_bad_error_rate_is_refused(make_dupefilter, errors, tmp_path, value):
     """BLOOM_ERROR_RATE must lie between 0 and 1."""
-    tested = make_dupefilter(opened=False, BLOOM_ERROR_RATE=value, JOBDIR=tmp_path)
-    message = refused(tested, errors, ValueError)
+    message = refused(make_dupefilter, errors, ValueError, BLOOM_ERROR_RATE=value, JOBDIR=tmp_path)
     # a number that was read from text is named as the number
     assert f"BLOOM_ERROR_RATE is {0.0 if value == '1e-999' else value!r}" in message
     assert "above 0" in message
@@ -136,8 +132,7 @@ def test_bad_error_rate_is_refused(make_dupefilter, errors, tmp_path, value):
 @pytest.mark.parametrize("value", ["stop", "", "GROW", ["grow"], 1])
 def test_bad_on_full_is_refused(make_dupefilter, errors, tmp_path, value):
     """BLOOM_ON_FULL must be one of two words."""
-    tested = make_dupefilter(opened=False, BLOOM_ON_FULL=value, JOBDIR=tmp_path)
-    message = refused(tested, errors, ValueError)
+    message = refused(make_dupefilter, errors, ValueError, BLOOM_ON_FULL=value, JOBDIR=tmp_path)
     assert f"BLOOM_ON_FULL is {value!r}" in message
     assert "'grow'" in message
     assert "'close'" in message
@@ -162,7 +157,7 @@ def test_job_in_use_is_refused(make_dupefilter, errors, tmp_path):
     the holder goes on."""
     holder = make_dupefilter(JOBDIR=tmp_path)
     verdicts(holder, requests(0, 5))
-    message = refused(make_dupefilter(opened=False, JOBDIR=tmp_path), errors, FilterLockedError)
+    message = refused(make_dupefilter, errors, FilterLockedError, JOBDIR=tmp_path)
     assert f"process {os.getpid()};" in message
     assert str(tmp_path) in message
     assert verdicts(holder, requests(0, 6)) == [True] * 5 + [False]
@@ -180,7 +175,7 @@ def test_stale_lock_is_no_obstacle(make_dupefilter, tmp_path):
 def test_requests_seen_without_a_filter_is_refused(make_dupefilter, errors, tmp_path):
     """A job of RFPDupeFilter's is refused and stays as it was."""
     (tmp_path / "requests.seen").write_bytes(b"\0\x01x")
-    message = refused(make_dupefilter(opened=False, JOBDIR=tmp_path), errors, JobDirectoryError)
+    message = refused(make_dupefilter, errors, JobDirectoryError, JOBDIR=tmp_path)
     assert str(tmp_path) in message
     assert "requests.seen" in message
     assert not (tmp_path / "bloom").exists()
@@ -198,8 +193,9 @@ def test_lower_error_rate_is_refused_on_resuming(make_dupefilter, errors, tmp_pa
     """A filter cannot become more precise; a higher error rate or another capacity is fine."""
     make_dupefilter(JOBDIR=tmp_path, BLOOM_ERROR_RATE=1e-3).close("finished")
     make_dupefilter(JOBDIR=tmp_path, BLOOM_ERROR_RATE=1e-2, BLOOM_CAPACITY=5).close("finished")
-    tested = make_dupefilter(opened=False, JOBDIR=tmp_path, BLOOM_ERROR_RATE=1e-4)
-    message = refused(tested, errors, IncompatibleFilterError)
+    message = refused(
+        make_dupefilter, errors, IncompatibleFilterError, JOBDIR=tmp_path, BLOOM_ERROR_RATE=1e-4
+    )
     assert "0.001" in message
     assert "0.0001" in message
 
@@ -210,7 +206,7 @@ def test_damaged_file_is_refused_and_kept(make_dupefilter, errors, tmp_path, dam
     make_dupefilter(JOBDIR=tmp_path).close("finished")
     path = tmp_path / "bloom" / "0.bloom"
     path.write_bytes(damage)
-    message = refused(make_dupefilter(opened=False, JOBDIR=tmp_path), errors, FilterFileError)
+    message = refused(make_dupefilter, errors, FilterFileError, JOBDIR=tmp_path)
     assert str(path) in message
     assert path.read_bytes() == damage
 
@@ -218,8 +214,7 @@ def test_damaged_file_is_refused_and_kept(make_dupefilter, errors, tmp_path, dam
 def test_bad_job_directory_is_refused(make_dupefilter, errors, tmp_path):
     """A JOBDIR that is a file is refused by name."""
     (tmp_path / "job").touch()
-    tested = make_dupefilter(opened=False, JOBDIR=tmp_path / "job")
-    message = refused(tested, errors, (OSError, FilterFileError))
+    message = refused(make_dupefilter, errors, (OSError, FilterFileError), JOBDIR=tmp_path / "job")
     assert str(tmp_path / "job") in message
 
 
@@ -228,8 +223,9 @@ def test_capacity_that_finds_no_room_is_refused(make_dupefilter, errors, tmp_pat
     """Too large a capacity for the memory or the disk is an error that names it, and leaves
     nothing behind."""
     jobs = tmp_path if job else ""
-    tested = make_dupefilter(opened=False, BLOOM_CAPACITY=10**15, JOBDIR=jobs)
-    message = refused(tested, errors, OSError if job else MemoryError)
+    message = refused(
+        make_dupefilter, errors, OSError if job else MemoryError, BLOOM_CAPACITY=10**15, JOBDIR=jobs
+    )
     assert "1,000,000,000,000,000" in message
     assert "smaller capacity" in message
     assert list(tmp_path.iterdir()) == []
@@ -246,14 +242,14 @@ class FailingStats(MemoryStatsCollector):
         super().set_value(key, value)
 
 
-def test_stats_collector_that_fails_at_open_leaves_no_open_filter(make_dupefilter, tmp_path):
-    """Whatever makes `open` fail, the job is left neither locked nor unclean."""
-    tested = make_dupefilter(opened=False, JOBDIR=tmp_path, STATS_CLASS=FailingStats)
-    with contextlib.suppress(LookupError):
-        tested.open()
+def test_stats_collector_that_fails_at_open_is_no_obstacle(make_dupefilter, tmp_path):
+    """A crawl begins and ends cleanly without the stats of the filter."""
+    tested = make_dupefilter(JOBDIR=tmp_path, STATS_CLASS=FailingStats)
+    verdicts(tested, requests(0, 3))
     tested.close("finished")
     with ScalableBloomFilter.open(tmp_path / "bloom") as stored:
         assert stored.clean
+        assert len(stored) == 3
 
 
 # unclean stops
@@ -549,7 +545,7 @@ def test_held_requests_are_seen_and_not_written(make_dupefilter, tmp_path, store
     tested = make_dupefilter(JOBDIR=tmp_path)
     verdicts(tested, requests(0, 10))
     assert list(tested.held) == []
-    tested.hold_back()
+    tested.hold_back(requests_kept=False)
     assert verdicts(tested, requests(0, 20)) == [True] * 10 + [False] * 10
     assert verdicts(tested, requests(0, 20)) == [True] * 20
     assert list(tested.held) == [fingerprint(request) for request in requests(10, 20)]
@@ -561,7 +557,7 @@ def test_held_requests_are_seen_and_not_written(make_dupefilter, tmp_path, store
 def test_released_requests_are_written(make_dupefilter, tmp_path, stored):
     """What is released is seen, no longer held, and found when the job is resumed."""
     tested = make_dupefilter(JOBDIR=tmp_path)
-    tested.hold_back()
+    tested.hold_back(requests_kept=False)
     verdicts(tested, requests(0, 10))
     held = list(tested.held)
     tested.release(iter(held[:6]))
@@ -575,7 +571,7 @@ def test_released_requests_are_written(make_dupefilter, tmp_path, stored):
 def test_all_that_is_held_can_be_released_at_once(make_dupefilter, tmp_path, stored):
     """`held` itself may be handed to `release`."""
     tested = make_dupefilter(JOBDIR=tmp_path)
-    tested.hold_back()
+    tested.hold_back(requests_kept=False)
     verdicts(tested, requests(0, 10))
     tested.release(tested.held)
     assert len(tested.held) == 0
@@ -588,7 +584,7 @@ def test_forgotten_request_is_new_again(make_dupefilter, tmp_path, job):
     """A request that could not be stored is forgotten, in whatever form it is named, and
     offered again it is new, once."""
     tested = make_dupefilter(JOBDIR=tmp_path if job else "")
-    tested.hold_back()
+    tested.hold_back(requests_kept=False)
     offered = requests(0, 3)
     assert verdicts(tested, offered + offered) == [False] * 3 + [True] * 3
     tested.forget(offered[0])
@@ -603,7 +599,7 @@ def test_forgotten_request_is_new_again(make_dupefilter, tmp_path, job):
 def test_released_request_is_not_forgotten(make_dupefilter):
     """What is in the filter stays: a Bloom filter cannot forget."""
     tested = make_dupefilter()
-    tested.hold_back()
+    tested.hold_back(requests_kept=False)
     verdicts(tested, requests(0, 1))
     tested.release(tested.held)
     tested.forget(requests(0, 1)[0])
@@ -617,7 +613,7 @@ def test_random_holding_is_what_a_set_would_do(make_dupefilter, tmp_path, stored
     print("seed", seed)
     chance = random.Random(seed)
     tested = make_dupefilter(JOBDIR=tmp_path, BLOOM_CAPACITY=10)
-    tested.hold_back()
+    tested.hold_back(requests_kept=False)
     pool = requests(0, 100)
     number = {fingerprint(request): n for n, request in enumerate(pool)}
     held, released = set(), set()
@@ -643,7 +639,7 @@ def test_random_holding_is_what_a_set_would_do(make_dupefilter, tmp_path, stored
 def test_filter_full_by_release_closes_the_spider(make_dupefilter, next_turn):
     """BLOOM_ON_FULL = "close" counts what is released, too."""
     tested = make_dupefilter(BLOOM_CAPACITY=10, BLOOM_ON_FULL="close")
-    tested.hold_back()
+    tested.hold_back(requests_kept=False)
     verdicts(tested, requests(0, 12))
     tested.release(list(tested.held)[:9])
     next_turn()
@@ -662,7 +658,7 @@ def test_release_that_fails_keeps_all_held(
     """A filter that fails while requests are released is logged once and closes the spider;
     the requests stay held, and seen."""
     tested = make_dupefilter()
-    tested.hold_back()
+    tested.hold_back(requests_kept=False)
     verdicts(tested, requests(0, 5))
     monkeypatch.setattr(ScalableBloomFilter, "add", raising(failure))
     tested.release(tested.held)

@@ -106,7 +106,7 @@ def test_memory_answers(make_dupefilter, monkeypatch):
     """A URL that was seen, with another fragment, is known without a look at the filter."""
     tested = make_dupefilter()
     assert not tested.request_seen(Request("http://a.example/#a"))
-    monkeypatch.setattr(tested, "_filter", None)
+    monkeypatch.setattr(tested, "_see", None)
     assert tested.request_seen(Request("http://a.example/#b"))
 
 
@@ -173,9 +173,11 @@ def test_other_fingerprinters_decide_alone(make_dupefilter, fingerprinter):
 
 def test_patched_default_fingerprinter_decides_alone(make_dupefilter):
     """Nor under Scrapy's default one after somebody has changed the object."""
-    tested = make_dupefilter(opened=False)
-    tested.crawler.request_fingerprinter._fingerprint = FragmentFingerprinter().fingerprint
-    tested.open()
+
+    def patch(crawler):
+        crawler.request_fingerprinter._fingerprint = FragmentFingerprinter().fingerprint
+
+    tested = make_dupefilter(patch)
     assert (
         seen(tested, [Request("http://a.example/#a"), Request("http://a.example/#b")])
         == [False] * 2
@@ -223,7 +225,7 @@ def test_fingerprint_after_request_seen_is_free(make_dupefilter):
 def test_forgotten_request_is_new_however_it_is_written(make_dupefilter, again):
     """Forgetting reaches the memory, under each URL that the request was offered with."""
     tested = make_dupefilter()
-    tested.hold_back()
+    tested.hold_back(requests_kept=False)
     request = Request("http://a.example/?a=1&b=2")
     assert seen(tested, [request, Request("http://a.example/?b=2&a=1")]) == [False, True]
     tested.forget(request)
@@ -233,7 +235,7 @@ def test_forgotten_request_is_new_however_it_is_written(make_dupefilter, again):
 def test_released_request_stays_seen(make_dupefilter):
     """Forgetting what is in the filter already changes nothing."""
     tested = make_dupefilter()
-    tested.hold_back()
+    tested.hold_back(requests_kept=False)
     request = Request("http://a.example/")
     assert not tested.request_seen(request)
     tested.release(list(tested.held))
@@ -246,7 +248,7 @@ def test_released_request_stays_seen(make_dupefilter):
 def test_nothing_is_remembered_of_a_failure(make_dupefilter, monkeypatch):
     """A request that the filter failed on is not among the recent ones."""
     tested = make_dupefilter()
-    monkeypatch.setattr(tested, "_filter", None)
+    monkeypatch.setattr(tested, "_see", None)
     assert not tested.request_seen(Request("http://a.example/"))
     assert not tested._recent.urls
 

@@ -177,7 +177,8 @@ class BitStore:
             raise FilterFileError(f"{self.path} has another header than when it was opened")
 
     def _write_state(self, *, clean: bool) -> None:
-        state = State(self.count, self.expected_false_positives, clean, os.getpid())
+        pid = 0 if clean else os.getpid()
+        state = State(self.count, self.expected_false_positives, clean, pid)
         self._memory[PAGE : 2 * PAGE] = state.to_page()
         self._memory.flush(PAGE, PAGE)
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import marshal
 import pickle
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from scrapy import squeues
+from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
+from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 from scrapy.utils.request import request_from_dict
 
-from ..errors import RequestFileError
 from .request_file import MAX_BYTES, PRIORITIES, Group, RequestFile
 
 if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
+    from scrapy.settings import BaseSettings
     from typing_extensions import Self
 
 FORMATS: dict[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
@@ -25,37 +28,111 @@ FORMATS: dict[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
 }
 
 
-def queue_kind(queue_class: type, setting: str) -> tuple[bool, str]:
-    """Return for one of Scrapy's disk queues whether the newest comes first, and the
-    format of its requests. Raises ValueError for another one."""
-    known = {
-        f"{format_.capitalize()}{order}{medium}Queue": (order == "Lifo", format_)
-        for format_ in FORMATS
-        for order in ("Fifo", "Lifo")
-        for medium in ("Disk", "SQLite")
-    }
-    for name, kind in known.items():
-        if getattr(squeues, name, None) is queue_class:
-            return kind
-    raise ValueError(
-        f"{setting} is {global_object_name(queue_class)}: DurableScheduler knows the order and"
-        f" the format of Scrapy's own only (scrapy.squeues: {', '.join(known)})"
+@dataclass(frozen=True)
+class QueueKind:
+    """What the class of a disk queue of Scrapy's says: the order within a priority and
+    the format of the requests."""
+
+    newest_first: bool
+    format: str
+
+    @classmethod
+    def read(cls, settings: BaseSettings, name: str) -> Self:
+        """Return the kind of the queue class in the setting `name`. Raises ValueError
+        for one that is not Scrapy's own."""
+        queue_class = load_object(settings[name])
+        known = {
+            f"{format_.capitalize()}{order}{medium}Queue": cls(order == "Lifo", format_)
+            for format_ in FORMATS
+            for order in ("Fifo", "Lifo")
+            for medium in ("Disk", "SQLite")
+        }
+        for class_name, kind in known.items():
+            if getattr(squeues, class_name, None) is queue_class:
+                return kind
+        raise ValueError(
+            f"{name} is {global_object_name(queue_class)}: DurableScheduler knows the order and"
+            f" the format of Scrapy's own only (scrapy.squeues: {', '.join(known)})"
+        )
+
+
+@dataclass(frozen=True)
+class QueueSettings:
+    """The order in which Scrapy's settings want requests: the class of the priority
+    queue, and the kinds of the queues in it. `start` is None where start requests wait
+    among the others."""
+
+    priority_queue: type
+    kind: QueueKind
+    start: QueueKind | None
+
+    @classmethod
+    def read(cls, settings: BaseSettings) -> Self:
+        """Return what the settings say. Raises ValueError for classes that are not
+        Scrapy's own."""
+        priority_queue = load_object(settings["SCHEDULER_PRIORITY_QUEUE"])
+        if not issubclass(priority_queue, (DownloaderAwarePriorityQueue, ScrapyPriorityQueue)):
+            raise ValueError(
+                f"SCHEDULER_PRIORITY_QUEUE is {global_object_name(priority_queue)}:"
+                " DurableScheduler knows Scrapy's own and their subclasses only"
+            )
+        kind = QueueKind.read(settings, "SCHEDULER_DISK_QUEUE")
+        start = None
+        if settings["SCHEDULER_START_DISK_QUEUE"]:
+            start = QueueKind.read(settings, "SCHEDULER_START_DISK_QUEUE")
+        return cls(priority_queue, kind, start)
+
+    @property
+    def by_slot(self) -> bool:
+        """True if each download slot has queues of its own."""
+        return issubclass(self.priority_queue, DownloaderAwarePriorityQueue)
+
+
+def memory_queue(crawler: Crawler) -> ScrapyPriorityQueue:
+    """Return the priority queue in memory that Scrapy's scheduler has."""
+    return _build(crawler, "", "MEMORY")
+
+
+def scrapy_disk_queue(crawler: Crawler, folder: str, state: Any) -> ScrapyPriorityQueue:
+    """Return the priority queue on the disk that Scrapy's scheduler has left in `folder`
+    with `state`."""
+    return _build(crawler, folder, "DISK", startprios=state)
+
+
+def _build(crawler: Crawler, key: str, medium: str, **options: Any) -> ScrapyPriorityQueue:
+    settings = crawler.settings
+    start = settings[f"SCHEDULER_START_{medium}_QUEUE"]
+    queue: ScrapyPriorityQueue = build_from_crawler(
+        load_object(settings["SCHEDULER_PRIORITY_QUEUE"]),
+        crawler,
+        downstream_queue_cls=load_object(settings[f"SCHEDULER_{medium}_QUEUE"]),
+        key=key,
+        start_queue_cls=load_object(start) if start else None,
+        **options,
     )
+    return queue
 
 
-class RequestQueue:
+class UnreadableRequestError(Exception):
+    """Row `row` cannot be made a request again."""
+
+    def __init__(self, row: int, error: Exception) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
+        self.row = row
+
+
+class RowQueue:
     """One queue of Scrapy's priority queues: the rows of one group. `bound` makes
     the class for a file."""
 
     file: ClassVar[RequestFile]
-    newest_first: ClassVar[bool]
-    format: ClassVar[str]
+    kind: ClassVar[QueueKind]
     root: ClassVar[str]
     """What the keys of all queues begin with."""
     slots: ClassVar[dict[str, str]]
     """The slots of the stored requests, by what the keys have for them."""
-    popped: ClassVar[Callable[[Request, int], None]]
-    """Called with each popped request and its row."""
+    handed_out: ClassVar[dict[Request, int]]
+    """The row of each request that was popped."""
 
     @classmethod
     def bound(cls, **attributes: Any) -> type[Self]:
@@ -83,28 +160,34 @@ class RequestQueue:
             self._slot = self._crawler.engine.downloader.get_slot_key(request)
         if self._priority not in PRIORITIES:
             raise ValueError(f"the priority {-self._priority} does not fit into 64 bits")
-        serialize, _ = FORMATS[self.format]
+        serialize, _ = FORMATS[self.kind.format]
         try:
             stored = serialize(request.to_dict(spider=self._crawler.spider))
         except Exception as error:
             raise ValueError(str(error)) from error
         if len(stored) > MAX_BYTES:
             raise ValueError(f"{len(stored):,} bytes are more than {MAX_BYTES:,}")
-        self.file.push(self._group, self.format, stored, newest_first=self.newest_first)
+        newest_first = self.kind.newest_first
+        self.file.push(self._group, self.kind.format, stored, newest_first=newest_first)
         self._length += 1
 
     def pop(self) -> Request | None:
-        """Return the next request, or None. Raises what reading it back raises."""
+        """Return the next request, which keeps its row, or None. Raises
+        UnreadableRequestError; that row is not handed out again."""
         if not self._length:
             return None
-        row, request = self._next()
+        row, format_, stored = self.file.pop(self._group, newest=self.kind.newest_first)
         self._length -= 1
-        type(self).popped(request, row)
+        request = self._read(row, format_, stored)
+        self.handed_out[request] = row
         return request
 
     def peek(self) -> Request | None:
         """Return what `pop` would return."""
-        return self._next(keep=True)[1] if self._length else None
+        if not self._length:
+            return None
+        newest = self.kind.newest_first
+        return self._read(*self.file.pop(self._group, newest=newest, keep=True))
 
     def close(self) -> None:
         """Do nothing: the file is closed as a whole."""
@@ -116,13 +199,11 @@ class RequestQueue:
     def _group(self) -> Group:
         return self._slot or "", self._priority, self._start
 
-    def _next(self, *, keep: bool = False) -> tuple[int, Request]:
-        row, format_, stored = self.file.pop(self._group, newest=self.newest_first, keep=keep)
+    def _read(self, row: int, format_: str, stored: bytes) -> Request:
         try:
             _, deserialize = FORMATS[format_]
-            return row, request_from_dict(deserialize(stored), spider=self._crawler.spider)
+            return request_from_dict(deserialize(stored), spider=self._crawler.spider)
+        except MemoryError:
+            raise
         except Exception as error:
-            raise RequestFileError(
-                f"row {row} of requests.sqlite cannot be made a request again: {error};"
-                " restore what is missing in the spider or its project, then resume the job"
-            ) from error
+            raise UnreadableRequestError(row, error) from error

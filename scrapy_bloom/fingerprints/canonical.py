@@ -120,11 +120,11 @@ class CanonicalRequestFingerprinter:
         return "" if self._ignores_path_param(unquote_plus(match[1])) else match[0]
 
 
-def fast_ways(
+def fast_functions(
     fingerprinter: object,
 ) -> tuple[Callable[[Request], bytes] | None, Callable[[str], bytes | None] | None]:
-    """Return faster ways to the fingerprints of `fingerprinter`, or None twice: from a
-    request, and from the URL of a GET request without a body and without meta keys
+    """Return faster functions for the fingerprints of `fingerprinter`, or None twice: of a
+    request, and of the URL of a GET request without a body and without meta keys
     that matter.
 
     They exist for Scrapy's default fingerprinter and those of this package, unless

@@ -5,24 +5,25 @@ from __future__ import annotations
 
 import logging
 from itertools import islice
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
 
-from ..dupefilter import BloomDupeFilter
+from ..dupefilter import FilterDupeFilter
 from ..errors import BloomError, JobDirectoryError
 from ..fingerprints.identity import FingerprinterIdentity
+from ..reporting import counted
 from ..settings import RedisSettings, scrapy_redis_clears
+from ..startup import announce
 from .client import RedisClient
 from .filter import RedisBloomFilter, stored_header
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from scrapy import Spider
     from typing_extensions import Self
 
-    from ..bloom.growing import ScalableBloomFilter
+    from ..jobdir import JobDirectory
+    from ..settings import BloomSettings
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ MOST_HELD = 100_000
 _REPLAYED_AT_ONCE = 100
 
 
-class RedisBloomDupeFilter(BloomDupeFilter):
+class RedisBloomDupeFilter(FilterDupeFilter):
     """Duplicate filter for DUPEFILTER_CLASS that shares one growing Bloom filter with
     other processes, in Redis at BLOOM_REDIS_URL under BLOOM_REDIS_KEY.
 
@@ -45,15 +46,16 @@ class RedisBloomDupeFilter(BloomDupeFilter):
     of an outage.
     """
 
-    can_hold_back = False
     _remedy_when_full = "Set BLOOM_ON_FULL to 'grow' to go on"
+    _shared: RedisBloomFilter | None = None
+    _redis = RedisSettings()
     _outage = False
-    _replay_at_close = True
+    _replays_at_close = True
 
     @classmethod
     def from_spider(cls, spider: Spider) -> Self:
         """Return the open dupefilter of `spider`, for scrapy-redis's scheduler, which
-        never calls `open` and `close`. Raises as `open` does."""
+        never calls `open` and `close`. Refuses the start as `from_crawler` does."""
         crawler = spider.crawler
         self = cls.from_crawler(crawler)
         self.open()
@@ -66,31 +68,33 @@ class RedisBloomDupeFilter(BloomDupeFilter):
                 extra={"spider": spider},
             )
         # scrapy-redis could not queue the requests of an outage: let others find them
-        self._replay_at_close = self._redis.on_error == "local"
+        self._replays_at_close = self._redis.on_error == "local"
         return self
 
     def close(self, reason: str) -> None:
         """Write the last stats and close the connection. The filter stays in Redis."""
-        if self._filter is not None:
-            if self._held and self._replay_at_close:
-                self._replay(len(self._held))
-            if self._held:
+        if self._seen is not None and self._shared is not None:
+            if self._seen.held and self._replays_at_close:
+                self._replay(len(self._seen.held))
+            if self._seen.held:
                 logger.error(
                     "%(held)d requests of the outage are not in %(filter)s: they may be fetched"
                     " again.",
-                    {"held": len(self._held), "filter": self._shared.name},
+                    {"held": len(self._seen.held), "filter": self._shared.name},
                     extra={"spider": self._crawler.spider},
                 )
             elif not self._shared.deleted:
-                self._refresh()
+                self._refresh(self._shared)
         super().close(reason)
 
     def clear(self) -> None:
         """Delete the shared filter, for all workers; the next request makes a new one.
         Called by scrapy-redis's scheduler."""
+        if self._seen is None or self._shared is None:
+            return
         self._recent.clear()
-        self._held.clear()
-        self._refresh()
+        self._seen.forget_held()
+        self._refresh(self._shared)
         try:
             self._shared.delete()
         except BloomError as error:
@@ -98,35 +102,26 @@ class RedisBloomDupeFilter(BloomDupeFilter):
                 "Cannot clear the filter: %s", error, extra={"spider": self._crawler.spider}
             )
 
-    def hold_back(self) -> None:
-        """Raise BloomError: other workers must learn of a request at once."""
-        raise BloomError(
-            f"{type(self).__name__} does not go with DurableScheduler: a fingerprint that is held"
-            " back is unknown to the other workers. Set SCHEDULER to"
-            " 'scrapy.core.scheduler.Scheduler' or 'scrapy_redis.scheduler.Scheduler', or"
-            " DUPEFILTER_CLASS to 'scrapy_bloom.BloomDupeFilter'"
-        )
-
-    @property
-    def _shared(self) -> RedisBloomFilter:
-        return cast("RedisBloomFilter", self._filter)
-
-    def _open_filter(self, identity: FingerprinterIdentity) -> ScalableBloomFilter:
-        spider = cast("Spider", self._crawler.spider)
+    def _open_filter(
+        self, settings: BloomSettings, identity: FingerprinterIdentity
+    ) -> RedisBloomFilter:
+        spider = self._crawler.spider
+        assert spider is not None
         self._redis = redis = RedisSettings.read(self._crawler.settings, spider.name)
         client = RedisClient(redis.url, redis.timeout)
         try:
-            return cast("ScalableBloomFilter", self._open_shared(client, identity))
+            self._shared = self._open_shared(client, settings, identity)
         except BaseException:
             client.close()
             raise
+        return self._shared
 
     def _open_shared(
-        self, client: RedisClient, identity: FingerprinterIdentity
+        self, client: RedisClient, settings: BloomSettings, identity: FingerprinterIdentity
     ) -> RedisBloomFilter:
-        settings, key, extra = self._settings, self._redis.key, {"spider": self._crawler.spider}
-        if settings.job_directory and stored_header(client, key) is None:
-            _refuse_local_job(settings.job_directory, key)
+        key, extra = self._redis.key, {"spider": self._crawler.spider}
+        if settings.job is not None and stored_header(client, key) is None:
+            _refuse_local_job(settings.job, key)
         shared = RedisBloomFilter(
             client, key, settings.capacity, settings.error_rate, identity=identity.to_text()
         )
@@ -143,20 +138,19 @@ class RedisBloomDupeFilter(BloomDupeFilter):
                 {"name": client.name, "policy": policy},
                 extra=extra,
             )
-        logger.info(
-            "Sharing %(filter)s, which knows %(items)d requests.",
-            {"filter": shared.name, "items": len(shared)},
-            extra=extra,
-        )
+        known = counted(len(shared), "request")
+        announce(self._crawler, "filter", f"{shared.name}, which knows {known}")
         return shared
 
-    def _add_after(self, error: Exception, fingerprint: bytes) -> bool:
+    def _see_despite(self, error: Exception, fingerprint: bytes) -> bool:
         """Remember in memory a fingerprint that Redis did not take."""
-        self._held[fingerprint] = None
+        if self._seen is None:
+            return False
+        self._seen.hold_unasked(fingerprint)
         extra: dict[str, Any] = {"spider": self._crawler.spider}
-        closing = self._redis.on_error == "close" or len(self._held) >= MOST_HELD
+        closing = self._redis.on_error == "close" or len(self._seen.held) >= MOST_HELD
         if not self._outage:
-            self._outage = self._limited = True
+            self._outage = self._watches_each_new = True
             self._crawler.stats.inc_value("bloom/outages")
             then = "Closing the spider" if closing else f"Closing the spider at {MOST_HELD:,}"
             logger.error(
@@ -169,31 +163,33 @@ class RedisBloomDupeFilter(BloomDupeFilter):
             self.close_spider("bloom_error")
         return False
 
-    def _after_new(self) -> None:
+    def _look_after_new(self) -> None:
         if self._outage:
             self._replay(_REPLAYED_AT_ONCE)
-        super()._after_new()
+        super()._look_after_new()
 
     def _replay(self, count: int) -> None:
         """Move `count` fingerprints from memory into the filter, as far as it can be."""
-        for fingerprint in list(islice(self._held, count)):
-            try:
-                self._shared.add(fingerprint)
-            except Exception:  # noqa: BLE001 - the outage goes on
-                return
-            del self._held[fingerprint]
-        if not self._held:
+        seen, shared = self._seen, self._shared
+        if seen is None or shared is None:
+            return
+        try:
+            for fingerprint in list(islice(seen.held, count)):
+                seen.release(fingerprint)
+        except Exception:  # noqa: BLE001 - the outage goes on
+            return
+        if not seen.held:
             self._outage = False
-            self._limited = self._settings.on_full == "close"
+            self._watches_each_new = self._settings.on_full == "close"
             logger.warning(
                 "Redis answers again: %(filter)s has what was remembered in memory.",
-                {"filter": self._shared.name},
+                {"filter": shared.name},
                 extra={"spider": self._crawler.spider},
             )
 
-    def _refresh(self) -> None:
+    def _refresh(self, shared: RedisBloomFilter) -> None:
         try:
-            self._shared.refresh()
+            shared.refresh()
         except BloomError as error:
             logger.warning(
                 "The last stats are not up to date: %s",
@@ -205,11 +201,11 @@ class RedisBloomDupeFilter(BloomDupeFilter):
         self.close(reason)
 
 
-def _refuse_local_job(job: Path, key: str) -> None:
-    for name in ("bloom", "requests.seen"):
-        if (job / name).exists():
+def _refuse_local_job(job: JobDirectory, key: str) -> None:
+    for path in (job.filter, job.seen_file):
+        if path.exists():
             raise JobDirectoryError(
-                f"{job} holds {name}, which the new filter {key!r} in Redis would know nothing of:"
-                " what that job has seen would be fetched again. Load it with"
+                f"{job.path} holds {path.name}, which the new filter {key!r} in Redis would know"
+                " nothing of: what that job has seen would be fetched again. Load it with"
                 " scrapy_bloom.load_into_redis, or use a new JOBDIR"
             )

@@ -1,37 +1,13 @@
 """Schedulers built as Scrapy builds them, on an engine that only keeps its books."""
 
-from types import SimpleNamespace
-
 from scrapy import Request, Spider
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.test import get_crawler
 
+from tests.fakes import Engine
+
 DURABLE = "scrapy_bloom.DurableScheduler"
 STOCK = "scrapy.core.scheduler.Scheduler"
-
-
-class Downloader:
-    """Slots by host, or as the request says."""
-
-    def __init__(self):
-        self.active = set()
-        self.slots = {}
-
-    def get_slot_key(self, request):
-        return request.meta.get("download_slot", "example.com")
-
-
-class Engine:
-    """Knows what is in progress because tests tell it."""
-
-    def __init__(self):
-        self.downloader = Downloader()
-        self.scraper = SimpleNamespace(slot=SimpleNamespace(active=set()))
-        self._slot = SimpleNamespace(inprogress=set())
-        self.closed = []
-
-    async def close_spider_async(self, *, reason):
-        self.closed.append(reason)
 
 
 class TestSpider(Spider):

@@ -13,7 +13,7 @@ from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.request import fingerprint as scrapy_fingerprint
 
 from scrapy_bloom import CanonicalRequestFingerprinter, IncompatibleFilterError
-from scrapy_bloom.fingerprints.canonical import fast_ways
+from scrapy_bloom.fingerprints.canonical import fast_functions
 from scrapy_bloom.fingerprints.identity import FingerprinterIdentity
 
 LIST = Path(__file__).resolve().parent.parent / "data" / "urls_twir_odd.txt.gz"
@@ -224,7 +224,7 @@ def test_dupefilter_uses_it(make_dupefilter, size):
         for dupefilter in (tested, expected)
     ]
     assert verdicts[0] == verdicts[1]
-    assert fast_ways(tested.crawler.request_fingerprinter)[1]
+    assert fast_functions(tested.crawler.request_fingerprinter)[1]
 
 
 def test_meta_key_counts_for_a_url_that_was_seen(make_dupefilter):
@@ -242,4 +242,4 @@ def test_subclass_decides_alone():
     class Subclass(CanonicalRequestFingerprinter):
         pass
 
-    assert fast_ways(Subclass(Settings())) == (None, None)
+    assert fast_functions(Subclass(Settings())) == (None, None)

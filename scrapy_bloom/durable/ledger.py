@@ -1,0 +1,182 @@
+"""Which stored requests are done, and when what is new becomes durable."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from scrapy.utils.asyncio import call_later
+
+from .in_flight import InFlight
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from scrapy.utils.asyncio import CallLaterResult
+
+    from ..job_dupefilter import BloomDupeFilter
+    from ..scrapy_internals import EngineView
+    from .store import RequestStore
+
+logger = logging.getLogger(__name__)
+
+
+class Ledger:
+    """Keeps the books of a job: a request in `store` is acknowledged when the engine is
+    done with it and with all that came of it in memory only, and its fingerprint enters
+    the filter when it is safe.
+
+    Commits come in groups, of `operations` requests pushed or handed out or `seconds`
+    after the first of them. If the store fails, nothing is acknowledged any more, and
+    the spider is closed with reason `bloom_error`.
+    """
+
+    def __init__(
+        self,
+        crawler: Crawler,
+        store: RequestStore,
+        dupefilter: BloomDupeFilter,
+        engine: EngineView,
+        *,
+        operations: int,
+        seconds: float,
+    ) -> None:
+        self.store = store
+        self.stopped = False
+        self._crawler = crawler
+        self._dupefilter = dupefilter
+        self._engine = engine
+        self._operations = operations
+        self._seconds = seconds
+        self._in_flight = InFlight()
+        self._unreleased: list[bytes] = []
+        self._handed_out = 0
+        self._timer: CallLaterResult | None = None
+
+    def push(self, request: Request) -> None:
+        """Store `request`. Raises ValueError if it cannot be serialized."""
+        self.store.push(request)
+        self._unreleased += self._fingerprints(request)
+
+    def keep(self, request: Request) -> None:
+        """Note that `request` waits in memory only."""
+        self._in_flight.keep(request, self._fingerprints(request))
+
+    def pushed(self) -> None:
+        """Commit if it is time, after a request was pushed or kept."""
+        if self.store.uncommitted >= self._operations:
+            self.commit()
+        else:
+            self._commit_later()
+
+    def next(self) -> Request | None:
+        """Return the next stored request, or None."""
+        try:
+            return self.store.next()
+        except Exception as error:  # noqa: BLE001 - a damaged file may raise anything
+            self.stop(error)
+            return None
+
+    def before_next(self) -> None:
+        """Commit if many were handed out."""
+        if self._handed_out >= self._operations:
+            self.commit()
+
+    def hand_out(self, request: Request) -> None:
+        """Note that the engine gets `request`."""
+        self._handed_out += 1
+        self._in_flight.start(request)
+        self._commit_later()
+
+    def finish(self, request: Request) -> None:
+        """Acknowledge `request`, with the next commit: it is not fetched again. Does
+        nothing while the engine still works on it, or if it is none of ours."""
+        if not self.stopped:
+            self._acknowledge(request)
+            self._commit_later()
+
+    def skip(self, request: Request, error: Exception) -> None:
+        """Go on without `request`, which cannot be scheduled; what it may have come from
+        stays in the job."""
+        logger.error(
+            "Cannot schedule %(request)s: %(error)s. The requests in progress stay in the job, and"
+            " are repeated when it is resumed.",
+            {"request": request, "error": error},
+            exc_info=error,
+            extra={"spider": self._crawler.spider},
+        )
+        self._in_flight.keep(request, [])
+        if not request.dont_filter:
+            self._dupefilter.forget(request)
+
+    def commit(self) -> None:
+        """Acknowledge what is finished and make everything durable. Never raises."""
+        if self.stopped:
+            return
+        self._handed_out = 0
+        try:
+            for request in self._in_flight:
+                self._acknowledge(request)
+            released = self._unreleased
+            self.store.commit(released)
+        except Exception as error:  # noqa: BLE001 - whatever fails below, the crawl goes on
+            self.stop(error)
+            return
+        self._unreleased = []
+        self._dupefilter.release(released)
+
+    def close(self) -> None:
+        """Commit for the last time and close the store. Never raises."""
+        self.commit()
+        if self._timer is not None:
+            self._timer.cancel()
+        try:
+            self.store.close(clean=not self.stopped)
+        except Exception as error:  # noqa: BLE001 - the dupefilter must be closed too
+            self.stop(error)
+        # who crawls now, in a handler of spider_closed, comes too late
+        self.stopped = True
+
+    def stop(self, error: Exception) -> None:
+        """Acknowledge nothing any more, and close the spider. Never raises."""
+        if self.stopped:
+            return
+        self.stopped = True
+        logger.error(
+            "The stored requests failed: %(error)s. Closing the spider; the job stays as it was at"
+            " the last commit. Remove the cause, then resume it.",
+            {"error": error},
+            exc_info=error,
+            extra={"spider": self._crawler.spider},
+        )
+        self._dupefilter.close_spider("bloom_error")
+        with suppress(Exception):
+            self.store.rollback()
+
+    def _acknowledge(self, request: Request) -> None:
+        if self._engine.is_in_progress(request):
+            return
+        for finished in self._in_flight.finish(request):
+            self._unreleased += finished.fingerprints
+            self.store.done(finished.request)
+
+    def _fingerprints(self, request: Request) -> list[bytes]:
+        """Return what the filter may hold of `request` when it is safe."""
+        if request.dont_filter:
+            return []
+        fingerprint = self._dupefilter.fingerprint(request)
+        return [fingerprint] if fingerprint in self._dupefilter.held else []
+
+    def _commit_later(self) -> None:
+        if self._timer is None and not self.stopped:
+            # the idle spider commits too, so a timer, not the next request; there is
+            # none without a reactor, as in a script
+            with suppress(RuntimeError):
+                self._timer = call_later(self._seconds, self._commit_now)
+
+    def _commit_now(self) -> None:
+        self._timer = None
+        self.commit()
+        if len(self._in_flight):
+            self._commit_later()

@@ -1,0 +1,143 @@
+"""The requests of a job, in one SQLite file and in the order of Scrapy's priority queues."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Collection, Sized
+from typing import TYPE_CHECKING, Any
+
+from scrapy.utils.misc import build_from_crawler
+from scrapy.utils.python import global_object_name
+
+from ..errors import JobDirectoryError
+from ..scrapy_internals import path_safe
+from .queues import QueueKind, QueueSettings, RowQueue, UnreadableRequestError, scrapy_disk_queue
+from .request_file import RequestFile
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from scrapy.pqueues import ScrapyPriorityQueue
+
+    from .takeover import ScrapyJob
+
+logger = logging.getLogger(__name__)
+
+
+class SqliteStore:
+    """The rows of `file` as a RequestStore: one of Scrapy's priority queues over them,
+    of the class and the kinds that the settings name."""
+
+    failures: tuple[type[Exception], ...] = (sqlite3.Error, OSError)
+
+    def __init__(self, crawler: Crawler, file: RequestFile, settings: QueueSettings) -> None:
+        self._crawler = crawler
+        self._file = file
+        self._settings = settings
+        self._handed_out: dict[Request, int] = {}
+        self.pending: ScrapyPriorityQueue = self._open_queue()
+
+    @property
+    def uncommitted(self) -> int:
+        """How many rows were pushed or deleted since the last commit."""
+        return self._file.operations
+
+    def push(self, request: Request) -> None:
+        """Add a row for `request`. Raises ValueError if it cannot be serialized."""
+        self.pending.push(request)
+
+    def next(self) -> Request | None:
+        """Return the next request, whose row stays, or None; rows that cannot be read
+        back are set aside on the way."""
+        while len(self.pending):
+            if (request := self._pop()) is not None:
+                return request
+        return None
+
+    def done(self, request: Request) -> None:
+        """Delete the row of a request that was handed out."""
+        row = self._handed_out.pop(request, None)
+        if row is not None:
+            self._file.delete(row)
+
+    def commit(self, fingerprints: Collection[bytes]) -> None:
+        """Make everything durable. Cost: an fsync."""
+        if self._file.changed:
+            self._file.commit(fingerprints)
+
+    def rollback(self) -> None:
+        """Drop everything since the last commit."""
+        self._file.rollback()
+
+    def close(self, *, clean: bool) -> None:
+        """Close the file, marked as `clean` or not."""
+        self._file.close(clean=clean)
+
+    def take_over(self, left: ScrapyJob) -> int:
+        """Move the pending requests of Scrapy's own scheduler here; return how many."""
+
+        def open_queue(folder: str, state: Any) -> ScrapyPriorityQueue:
+            return scrapy_disk_queue(self._crawler, folder, state)
+
+        return left.move(self._file, open_queue, self.pending)
+
+    def _pop(self) -> Request | None:
+        try:
+            return self.pending.pop()
+        except UnreadableRequestError as error:
+            self._set_aside(error)
+            return None
+
+    def _set_aside(self, error: UnreadableRequestError) -> None:
+        self._file.set_aside(error.row, str(error))
+        self._crawler.stats.inc_value("scheduler/set_aside")
+        logger.error(
+            "Row %(row)d of requests.sqlite cannot be made a request again (%(error)s): it is set"
+            " aside, and tried again at the next start. Restore what is missing in the spider or"
+            " its project; 'scrapy bloom info' lists such rows.",
+            {"row": error.row, "error": error},
+            extra={"spider": self._crawler.spider},
+        )
+
+    def _open_queue(self) -> ScrapyPriorityQueue:
+        file, settings = self._file, self._settings
+        if not settings.by_slot:
+            file.merge("slot", "")
+        if settings.start is None:
+            file.merge("start", 0)
+        slots: dict[str, str] = {}
+        if settings.by_slot:
+            folder_of = path_safe()
+            slots.update((folder_of(slot), slot) for slot, _, _ in file.counts)
+        root = "requests"
+
+        def queue_class(kind: QueueKind) -> type[RowQueue]:
+            return RowQueue.bound(
+                file=file, kind=kind, root=root, slots=slots, handed_out=self._handed_out
+            )
+
+        queue: ScrapyPriorityQueue = build_from_crawler(
+            settings.priority_queue,
+            self._crawler,
+            downstream_queue_cls=queue_class(settings.kind),
+            key=root,
+            startprios=self._priorities(),
+            start_queue_cls=settings.start and queue_class(settings.start),
+        )
+        slots.clear()
+        if file.counts:
+            raise JobDirectoryError(
+                f"requests.sqlite holds requests that {global_object_name(settings.priority_queue)}"
+                " would not serve; set SCHEDULER_PRIORITY_QUEUE to one of Scrapy's own"
+            )
+        return queue
+
+    def _priorities(self) -> Sized:
+        """Return the stored priorities in the form the priority queue starts with."""
+        if not self._settings.by_slot:
+            return sorted({priority for _, priority, _ in self._file.counts})
+        by_slot: dict[str, set[int]] = {}
+        for slot, priority, _ in self._file.counts:
+            by_slot.setdefault(slot, set()).add(priority)
+        return {slot: sorted(priorities) for slot, priorities in by_slot.items()}

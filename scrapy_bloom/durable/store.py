@@ -1,0 +1,48 @@
+"""What the durable scheduler asks of whatever stores its requests."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sized
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from scrapy import Request
+
+
+class RequestStore(Protocol):
+    """The requests of a crawl that are not done: pending, or handed out.
+
+    A request that was handed out stays stored until it is `done`, so a crash brings it
+    back. What is pushed and done is durable with the next `commit`, in that order: a
+    crash leaves a request or what came of it, or both.
+    """
+
+    failures: tuple[type[Exception], ...]
+    """What any method raises if the store itself fails. Anything else that `push`
+    raises is about its request."""
+
+    @property
+    def pending(self) -> Sized:
+        """The requests that were not handed out."""
+
+    @property
+    def uncommitted(self) -> int:
+        """How many requests were pushed or done since the last commit."""
+
+    def push(self, request: Request) -> None:
+        """Store `request`. Raises ValueError if it cannot be serialized."""
+
+    def next(self) -> Request | None:
+        """Return the next request in Scrapy's order, or None."""
+
+    def done(self, request: Request) -> None:
+        """Forget a request that was handed out. Does nothing for any other."""
+
+    def commit(self, fingerprints: Collection[bytes]) -> None:
+        """Make everything durable, with the `fingerprints` that the filter gets next."""
+
+    def rollback(self) -> None:
+        """Drop everything since the last commit."""
+
+    def close(self, *, clean: bool) -> None:
+        """Close the store, marked as `clean` or not."""

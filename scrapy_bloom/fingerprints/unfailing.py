@@ -1,0 +1,82 @@
+"""The fingerprints of a crawl's requests, whatever its fingerprinter does."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from hashlib import sha1
+from typing import TYPE_CHECKING
+
+from scrapy.utils.request import fingerprint as scrapy_fingerprint
+
+from ..errors import describe
+from .canonical import META_KEY, CanonicalRequestFingerprinter, fast_functions
+from .fast import is_default
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+
+logger = logging.getLogger(__name__)
+
+
+class UnfailingFingerprinter:
+    """The fingerprinter of `crawler`, in a fraction of the time where that is known to
+    be sound, and with a substitute for the requests that it fails on.
+
+    `of_url` answers for the URL of a GET request without a body and without meta keys
+    that matter, or with None where it takes the request to tell; it is None where
+    nothing is known about the fingerprinter. `is_scrapys` tells whether the fingerprints
+    are those of Scrapy's default one, `reads_key` whether META_KEY counts.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        fingerprinter = crawler.request_fingerprinter
+        fast, self.of_url = fast_functions(fingerprinter)
+        self._of_request: Callable[[Request], bytes] = fast or fingerprinter.fingerprint
+        self.is_scrapys = is_default(fingerprinter)
+        if isinstance(fingerprinter, CanonicalRequestFingerprinter):
+            self.reads_key = True
+            self._merges_urls = fingerprinter.identity != ""
+        else:
+            self.reads_key = False
+            self._merges_urls = not self.is_scrapys
+        self._has_failed = False
+
+    def fingerprint(self, request: Request) -> bytes:
+        """Return the bytes that stand for `request`: the crawler's fingerprinter's, or,
+        if that fails, Scrapy's default one's, or a hash of the raw URL. Never raises."""
+        try:
+            fingerprint = self._of_request(request)
+            if type(fingerprint) is bytes:
+                return fingerprint
+            raise TypeError(f"the fingerprint of {request} is {fingerprint!r}, not bytes")
+        except Exception as error:  # noqa: BLE001 - foreign code
+            return self._substitute(request, error)
+
+    def may_merge(self, request: Request) -> bool:
+        """Return True if `request` may share its fingerprint with requests that Scrapy's
+        default fingerprinter tells apart from it."""
+        return self._merges_urls or (self.reads_key and META_KEY in request.meta)
+
+    def _substitute(self, request: Request, error: Exception) -> bytes:
+        with suppress(Exception):
+            self._crawler.stats.inc_value("bloom/fingerprint_errors")
+        if not self._has_failed:
+            self._has_failed = True
+            logger.error(
+                "The fingerprinter failed on %(request)s: %(error)s. Scrapy's default fingerprint"
+                " is used for such requests; no more of them will be shown (see the stat"
+                " bloom/fingerprint_errors).",
+                {"request": request, "error": describe(error)},
+                exc_info=error,
+                extra={"spider": self._crawler.spider},
+            )
+        try:
+            return scrapy_fingerprint(request)
+        except Exception:  # noqa: BLE001 - w3lib raises on some URLs
+            url = str(request.url)
+            return sha1(url.encode(errors="surrogatepass"), usedforsecurity=False).digest()

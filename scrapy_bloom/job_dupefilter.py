@@ -1,0 +1,165 @@
+"""The Scrapy component for one process: which requests a job has seen, in its directory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from .bloom.growing import ScalableBloomFilter, stored_identity
+from .dupefilter import FilterDupeFilter
+from .errors import describe
+from .fingerprints.identity import FingerprinterIdentity
+from .migration.clean_stop import why_unclean
+from .migration.sources import import_job
+from .reporting import counted
+from .startup import announce
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from scrapy import Request
+
+    from .files import DirectoryLock
+    from .jobdir import JobDirectory
+    from .seen import FingerprintFilter, Seen
+    from .settings import BloomSettings
+
+logger = logging.getLogger(__name__)
+
+
+class BloomDupeFilter(FilterDupeFilter):
+    """Duplicate filter for DUPEFILTER_CLASS that keeps the fingerprints of requests
+    in a growing Bloom filter, in memory or, with JOBDIR, in `JOBDIR/bloom`.
+
+    A request that was seen is always recognised; a new one is taken for a seen one
+    with a chance of at most BLOOM_ERROR_RATE, however many there are. `request_seen`
+    never raises: if the filter fails it goes on in memory and closes the spider with
+    reason `bloom_error`.
+
+    A scheduler that stores requests durably can `hold_back` new fingerprints, and
+    `release` them into the filter when their requests are safe: a bit that is set
+    too early loses a page in a crash, a bit that is missing only repeats one.
+    """
+
+    _remedy_when_full = "Set a larger BLOOM_CAPACITY to resume the job"
+
+    _lock: DirectoryLock | None = None
+    _job_path: Path | None = None
+    _was_killed = False
+    _requests_kept = False
+
+    def open(self) -> None:
+        """Begin: from now on requests are asked for."""
+        if self._was_killed and not self._requests_kept:
+            logger.warning(
+                "The job in %(job)s was not stopped cleanly. The filter still knows its"
+                " %(items)d requests, but Scrapy's scheduler has lost those that were pending,"
+                " and they will not be fetched: to get them too, crawl again with a new JOBDIR.",
+                {"job": self._job_path, "items": len(self._open_seen)},
+                extra={"spider": self._crawler.spider},
+            )
+        super().open()
+
+    def hold_back(self, *, requests_kept: bool) -> None:
+        """From now on keep new fingerprints in memory until they are released.
+
+        Held ones count as seen. What is never released is never written, at close
+        either. `requests_kept` says that a job that was killed still has its requests.
+        """
+        self._requests_kept = requests_kept
+        self._see = self._open_seen.hold
+
+    @property
+    def held(self) -> Collection[bytes]:
+        """The fingerprints held back, oldest first."""
+        return self._open_seen.held
+
+    def release(self, fingerprints: Iterable[bytes]) -> None:
+        """Move `fingerprints` from memory into the filter. Never raises."""
+        for fingerprint in list(fingerprints):
+            self._release(fingerprint)
+        self._close_if_full()
+
+    def forget(self, request: Request) -> None:
+        """Drop the held fingerprint of `request`, which could not be stored, so that
+        the next request for it is taken as new, however its URL is written."""
+        if self._open_seen.forget(self.fingerprint(request)):
+            self._recent.clear()
+
+    def _release(self, fingerprint: bytes) -> None:
+        try:
+            self._open_seen.release(fingerprint)
+        except Exception as error:  # noqa: BLE001 - see request_seen
+            self._see_despite(error, fingerprint)
+
+    @property
+    def _open_seen(self) -> Seen:
+        if self._seen is None:
+            raise ValueError("the dupefilter is not open")
+        return self._seen
+
+    def _open_filter(
+        self, settings: BloomSettings, identity: FingerprinterIdentity
+    ) -> FingerprintFilter:
+        job = settings.job
+        if job is None:
+            announce(self._crawler, "filter", "in memory (there is no JOBDIR)")
+            return ScalableBloomFilter(settings.capacity, settings.error_rate)
+        warning = self._require_same_identity(job, identity)
+        unclean = why_unclean(job.path) if job.has_only_seen_file else None
+        job.make()
+        self._lock = job.lock()
+        if job.has_only_seen_file:
+            imported = import_job(
+                job.path, unclean, settings.capacity, settings.error_rate, identity.to_text()
+            )
+            logger.info("%s", imported, extra={"spider": self._crawler.spider})
+        opened = ScalableBloomFilter(
+            settings.capacity, settings.error_rate, job.filter, identity=identity.to_text()
+        )
+        if warning:
+            logger.warning("%s", warning, extra={"spider": self._crawler.spider})
+        self._job_path = job.path
+        self._was_killed = not opened.clean
+        known = counted(len(opened), "request")
+        announce(self._crawler, "filter", f"{job.filter}, which knows {known}")
+        return opened
+
+    def _require_same_identity(
+        self, job: JobDirectory, identity: FingerprinterIdentity
+    ) -> str | None:
+        stored = stored_identity(job.filter)
+        if not stored:
+            return None
+        return FingerprinterIdentity.from_text(stored).require_same(identity, str(job.filter))
+
+    def _see_despite(self, error: Exception, fingerprint: bytes) -> bool:
+        """Answer for a fingerprint that the filter failed on, and close the spider."""
+        if not self._closing:
+            logger.error(
+                "The filter failed: %(error)s. Closing the spider; until then new requests are"
+                " remembered as well as can be. Free some space or memory, then resume the job.",
+                {"error": describe(error)},
+                exc_info=error,
+                extra={"spider": self._crawler.spider},
+            )
+            self.close_spider("bloom_error")
+        seen = self._seen
+        if seen is None:
+            return False
+        with suppress(Exception):
+            # a filter that could not grow still takes keys beyond its capacity
+            seen.filter.growing = False
+            return self._see(fingerprint)
+        seen.hold_unasked(fingerprint)
+        return False
+
+    def _let_go(self) -> None:
+        try:
+            super()._let_go()
+        finally:
+            lock, self._lock = self._lock, None
+            if lock is not None:
+                lock.release(remove=True)

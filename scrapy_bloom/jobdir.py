@@ -1,0 +1,104 @@
+"""A job directory (JOBDIR): what lies in it, under which names, and who has it.
+
+What the files hold is known to the modules that read them. Where they are, and what
+their being there says about the job, is decided here.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from .files import DirectoryLock
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_FIRST_LAYER = "0.bloom"
+
+
+@dataclass(frozen=True)
+class JobDirectory:
+    """The job directory at `path`; nothing need be there yet."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, setting: str | None) -> Self | None:
+        """Return the directory that JOBDIR names, or None; it is not made."""
+        return cls(Path(setting)) if setting else None
+
+    def make(self) -> None:
+        """Make the directory, as Scrapy does, if it is not there."""
+        self.path.mkdir(parents=True, exist_ok=True)
+
+    def lock(self) -> DirectoryLock:
+        """Lock the job for this process, until the lock is released or the process
+        ends. Raises FilterLockedError if another one has it."""
+        return DirectoryLock(self.path, "bloom.lock")
+
+    @property
+    def filter(self) -> Path:
+        """The directory of the filter, a file for each of its layers."""
+        return self.path / "bloom"
+
+    @property
+    def unfinished_import(self) -> Path:
+        """The filter while it is made from what another dupefilter has left."""
+        return self.path / "bloom.importing"
+
+    @property
+    def requests(self) -> Path:
+        """The requests of DurableScheduler that are not done, an SQLite database."""
+        return self.path / "requests.sqlite"
+
+    @property
+    def seen_file(self) -> Path:
+        """What Scrapy's RFPDupeFilter has seen."""
+        return self.path / "requests.seen"
+
+    @property
+    def unclean_mark(self) -> Path:
+        """Why a job of Scrapy's own scheduler did not count as stopped cleanly."""
+        return self.path / "requests.seen.unclean"
+
+    @property
+    def scrapy_queue(self) -> Path:
+        """The pending requests of Scrapy's own scheduler, a directory."""
+        return self.path / "requests.queue"
+
+    @property
+    def scrapy_queue_copy(self) -> Path:
+        """A copy of them, which is used up while they are moved."""
+        return self.path / "requests.queue.copy"
+
+    @property
+    def scrapy_queue_moved(self) -> Path:
+        """What they are called when they have been moved."""
+        return self.path / "requests.queue.moved"
+
+    @property
+    def has_filter(self) -> bool:
+        """True if the job has run with BloomDupeFilter."""
+        return (self.filter / _FIRST_LAYER).exists()
+
+    @property
+    def has_only_seen_file(self) -> bool:
+        """True for a job that has run with Scrapy's RFPDupeFilter so far."""
+        return self.seen_file.exists() and not self.has_filter
+
+    def has_stored_requests(self) -> bool:
+        """Return True if DurableScheduler has left requests that are not done. Changes
+        nothing and never raises."""
+        if not self.requests.is_file():
+            return False
+        try:
+            uri = f"file:{quote(str(self.requests.absolute()))}?mode=ro"
+            with closing(sqlite3.connect(uri, uri=True)) as connection:
+                return connection.execute("SELECT 1 FROM requests LIMIT 1").fetchone() is not None
+        except sqlite3.Error:
+            return False

@@ -1,0 +1,82 @@
+"""Requests that come of one another: redirects, and children with a copied meta."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from .fingerprints.canonical import META_KEY
+from .scrapy_internals import EngineView
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+
+    from .fingerprints.unfailing import UnfailingFingerprinter
+
+logger = logging.getLogger(__name__)
+
+
+class RequestChains:
+    """Tells which requests of `crawler` are redirects to what is the same page by an
+    identity wider than Scrapy's.
+
+    The meta of a request alone does not tell, which children may have copied from their
+    response. A redirect is scheduled while its source is in the engine and in no
+    callback. Raises JobDirectoryError where Scrapy does not say what the engine does.
+    """
+
+    def __init__(self, crawler: Crawler, fingerprinter: UnfailingFingerprinter) -> None:
+        self._crawler = crawler
+        self._engine = EngineView(crawler)
+        self._fingerprinter = fingerprinter
+        self._has_told = False
+
+    def is_redirect(self, request: Request) -> bool:
+        """Return True for a redirect whose source may have its fingerprint: that is no
+        reason to drop it, and REDIRECT_MAX_TIMES ends loops. Never raises."""
+        with suppress(Exception):  # a request like no other
+            urls = request.meta.get("redirect_urls")
+            if urls and self._fingerprinter.may_merge(request):
+                times = request.meta.get("redirect_times", 0) - 1
+                return any(
+                    source.url == urls[-1] and source.meta.get("redirect_times", 0) == times
+                    for source in self._engine.just_downloaded()
+                )
+        return False
+
+    def drop_copied_key(self, request: Request) -> None:
+        """Take META_KEY out of a request that has it from the meta of a response: it
+        stands for that page, not for this one. Never raises.
+
+        Only a request that was downloaded has a `download_latency`.
+        """
+        with suppress(Exception):  # a request like no other
+            meta = request.meta
+            if (
+                META_KEY in meta
+                and "download_latency" in meta
+                and self._fingerprinter.reads_key
+                and not self._is_sent_again(request)
+            ):
+                del meta[META_KEY]
+                self._tell(request)
+
+    def _is_sent_again(self, request: Request) -> bool:
+        """Return True for a redirect, or whatever else a downloader middleware has made
+        of a request with the same key."""
+        key = request.meta[META_KEY]
+        return any(source.meta.get(META_KEY) == key for source in self._engine.just_downloaded())
+
+    def _tell(self, request: Request) -> None:
+        if self._has_told:
+            return
+        self._has_told = True
+        logger.warning(
+            "%(request)s has the meta key %(key)s of the response that its meta was copied from;"
+            " it does not count there, nor in other such requests. Copy the keys that you need"
+            " only.",
+            {"request": request, "key": META_KEY},
+            extra={"spider": self._crawler.spider},
+        )

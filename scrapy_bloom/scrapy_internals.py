@@ -1,0 +1,101 @@
+"""Every private name of Scrapy that this package reads, and the check that it is there.
+
+No public signal or attribute says when the engine is done with a request: a request is
+in progress until its callback's output is scheduled and through the pipelines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import scrapy
+from scrapy import pqueues
+from scrapy.core import engine, scraper
+from scrapy.utils.reactor import CallLaterOnce
+
+from .errors import JobDirectoryError
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+
+
+class EngineView:
+    """What the engine of `crawler` works on at the moment.
+
+    Raises JobDirectoryError, with the name that is missing, where this release of
+    Scrapy does not tell.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._engine: Any = crawler.engine
+        # before the spider is open there are no slots yet
+        engine_slot = _get(self._engine, "_slot") or _new_engine_slot()
+        scraper_slot = _get(self._engine, "scraper", "slot") or _new_scraper_slot()
+        for name, found in (
+            ("engine._slot.inprogress", _get(engine_slot, "inprogress")),
+            ("engine.scraper.slot.active", _get(scraper_slot, "active")),
+            ("engine.downloader.active", _get(self._engine, "downloader", "active")),
+        ):
+            _require(name, hasattr(found, "__contains__") and hasattr(found, "__iter__"))
+
+    def is_in_progress(self, request: Request) -> bool:
+        """Return True while the engine downloads `request`, or its callback or errback
+        runs, or what these have yielded is not all enqueued or through the pipelines."""
+        working = self._engine
+        return (
+            request in working._slot.inprogress
+            # a callback that downloads its own request takes it out of the first
+            or request in working.scraper.slot.active
+            or request in working.downloader.active
+        )
+
+    def just_downloaded(self) -> Iterator[Request]:
+        """Yield the requests whose download has ended and whose result is in no
+        callback: those that a downloader middleware has answered with another request,
+        a redirect for instance, while that is scheduled."""
+        working = self._engine
+        for request in working._slot.inprogress:
+            if (
+                request not in working.downloader.active
+                and request not in working.scraper.slot.active
+            ):
+                yield request
+
+
+def path_safe() -> Callable[[str], str]:
+    """Return the function that gives Scrapy's priority queues the name of the folder of
+    a slot. Raises JobDirectoryError where this release of Scrapy has none."""
+    function = getattr(pqueues, "_path_safe", None)
+    _require("scrapy.pqueues._path_safe", callable(function))
+    assert function is not None
+    return function  # type: ignore[no-any-return]
+
+
+def _require(name: str, is_there: bool) -> None:
+    if not is_there:
+        raise JobDirectoryError(
+            f"Scrapy {scrapy.__version__} has no {name}, from which DurableScheduler learns"
+            " that a request is done: use another version of Scrapy or of scrapy-bloom, or"
+            " set SCHEDULER to 'scrapy.core.scheduler.Scheduler'"
+        )
+
+
+def _get(thing: Any, *names: str) -> Any:
+    for name in names:
+        thing = getattr(thing, name, None)
+    return thing
+
+
+def _new_engine_slot() -> object:
+    slot_class = getattr(engine, "_Slot", None)
+    with suppress(TypeError):
+        return slot_class and slot_class(True, CallLaterOnce(lambda: None), None)
+    return None
+
+
+def _new_scraper_slot() -> object:
+    slot_class = getattr(scraper, "Slot", None)
+    return slot_class() if slot_class else None

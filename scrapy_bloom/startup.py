@@ -1,0 +1,78 @@
+"""How a crawl starts: with one line about what is on, or with one line why it cannot."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import WeakKeyDictionary
+
+from scrapy import signals
+
+from .errors import describe
+
+if TYPE_CHECKING:
+    from scrapy import Spider
+    from scrapy.crawler import Crawler
+
+logger = logging.getLogger(__name__)
+
+_reports: WeakKeyDictionary[Crawler, _StartLine] = WeakKeyDictionary()
+
+
+class _StartLine:
+    """What the components of a crawler have to say, in one line when the spider opens."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self.parts: dict[str, str] = {}
+        crawler.signals.connect(self._spider_opened, signals.spider_opened)
+
+    def _spider_opened(self, spider: Spider) -> None:
+        parts = (f"{what}: {how}" for what, how in self.parts.items())
+        logger.info("%s", "; ".join(parts), extra={"spider": spider})
+
+
+def announce(crawler: Crawler, what: str, how: str) -> None:
+    """Say in the line at the start of `crawler` how `what` works; the last word on each
+    thing stands."""
+    if crawler not in _reports:
+        _reports[crawler] = _StartLine(crawler)
+    _reports[crawler].parts[what] = how
+
+
+def refuse(crawler: Crawler, error: Exception) -> NoReturn:
+    """Log `error` in one line and raise it, so that the crawl ends before it has begun:
+    the command with status 1, other crawls of the process not at all.
+
+    To be called while the spider opens. Scrapy then sends no `spider_closed` (after
+    which its SpiderState would empty `spider.state`), closes no scheduler, and shows no
+    traceback. Files and locks are the caller's to close.
+    """
+    logger.error("%s", describe(error), extra={"spider": crawler.spider})
+    for name in _LOGGERS_OF_UNHANDLED_ERRORS:
+        logging.getLogger(name).addFilter(_AllBut(error))
+    with suppress(RuntimeError, AttributeError):  # there is no engine in a test or script
+        crawler.engine.spider = None
+    crawler.spider = None
+    raise error
+
+
+_LOGGERS_OF_UNHANDLED_ERRORS = ("asyncio", "twisted")
+
+
+class _AllBut(logging.Filter):
+    """Lets pass what is not about one exception object."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self._error = error
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not _is_about(record, self._error)
+
+
+def _is_about(record: logging.LogRecord, error: Exception) -> bool:
+    if record.exc_info and record.exc_info[1] is error:
+        return True
+    failure: Any = getattr(record, "log_failure", None) or getattr(record, "failure", None)
+    return failure is not None and getattr(failure, "value", None) is error

@@ -1,0 +1,27 @@
+"""An engine that only keeps its books."""
+
+from types import SimpleNamespace
+
+
+class Downloader:
+    """Slots by host, or as the request says."""
+
+    def __init__(self):
+        self.active = set()
+        self.slots = {}
+
+    def get_slot_key(self, request):
+        return request.meta.get("download_slot", "example.com")
+
+
+class Engine:
+    """Knows what is in progress because tests tell it."""
+
+    def __init__(self):
+        self.downloader = Downloader()
+        self.scraper = SimpleNamespace(slot=SimpleNamespace(active=set()))
+        self._slot = SimpleNamespace(inprogress=set())
+        self.closed = []
+
+    async def close_spider_async(self, *, reason):
+        self.closed.append(reason)
