@@ -17,8 +17,6 @@ from .reporting import counted
 from .startup import announce
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from scrapy import Request
 
     from .files import DirectoryLock
@@ -46,18 +44,26 @@ class BloomDupeFilter(FilterDupeFilter):
     _remedy_when_full = "Set a larger BLOOM_CAPACITY to resume the job"
 
     _lock: DirectoryLock | None = None
-    _job_path: Path | None = None
     _was_killed = False
+    _holds_back = False
     _requests_kept = False
 
     def open(self) -> None:
         """Begin: from now on requests are asked for."""
-        if self._was_killed and not self._requests_kept:
+        job = self._settings.job
+        if job is not None and not self._holds_back and job.has_stored_requests():
+            logger.warning(
+                "%(job)s holds requests of DurableScheduler, which another scheduler does not"
+                " fetch: set SCHEDULER to 'scrapy_bloom.DurableScheduler' to get them.",
+                {"job": job.path},
+                extra={"spider": self._crawler.spider},
+            )
+        if job is not None and self._was_killed and not self._requests_kept:
             logger.warning(
                 "The job in %(job)s was not stopped cleanly. The filter still knows its"
                 " %(items)d requests, but Scrapy's scheduler has lost those that were pending,"
                 " and they will not be fetched: to get them too, crawl again with a new JOBDIR.",
-                {"job": self._job_path, "items": len(self._open_seen)},
+                {"job": job.path, "items": len(self._open_seen)},
                 extra={"spider": self._crawler.spider},
             )
         super().open()
@@ -68,6 +74,7 @@ class BloomDupeFilter(FilterDupeFilter):
         Held ones count as seen. What is never released is never written, at close
         either. `requests_kept` says that a job that was killed still has its requests.
         """
+        self._holds_back = True
         self._requests_kept = requests_kept
         self._see = self._open_seen.hold
 
@@ -121,7 +128,6 @@ class BloomDupeFilter(FilterDupeFilter):
         )
         if warning:
             logger.warning("%s", warning, extra={"spider": self._crawler.spider})
-        self._job_path = job.path
         self._was_killed = not opened.clean
         known = counted(len(opened), "request")
         announce(self._crawler, "filter", f"{job.filter}, which knows {known}")

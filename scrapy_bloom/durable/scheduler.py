@@ -219,7 +219,7 @@ class DurableScheduler(BaseScheduler):
             dupefilter.hold_back(requests_kept=job.was_durable)
             if not file.clean:
                 self._recover(file, dupefilter)
-            store = SqliteStore(self.crawler, file, job.queues)
+            store = SqliteStore(self.crawler, file, job.directory.requests, job.queues)
             if len(store.pending):
                 logger.info(
                     "Resuming crawl (%(count)d requests scheduled)",

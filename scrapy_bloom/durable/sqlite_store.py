@@ -16,6 +16,8 @@ from .queues import QueueKind, QueueSettings, RowQueue, UnreadableRequestError, 
 from .request_file import RequestFile
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.pqueues import ScrapyPriorityQueue
@@ -31,9 +33,12 @@ class SqliteStore:
 
     failures: tuple[type[Exception], ...] = (sqlite3.Error, OSError)
 
-    def __init__(self, crawler: Crawler, file: RequestFile, settings: QueueSettings) -> None:
+    def __init__(
+        self, crawler: Crawler, file: RequestFile, path: Path, settings: QueueSettings
+    ) -> None:
         self._crawler = crawler
         self._file = file
+        self._path = path
         self._settings = settings
         self._handed_out: dict[Request, int] = {}
         self.pending: ScrapyPriorityQueue = self._open_queue()
@@ -110,7 +115,8 @@ class SqliteStore:
         if settings.by_slot:
             folder_of = path_safe()
             slots.update((folder_of(slot), slot) for slot, _, _ in file.counts)
-        root = "requests"
+        # never a folder: Scrapy's queues remove those of slots that are empty
+        root = str(self._path)
 
         def queue_class(kind: QueueKind) -> type[RowQueue]:
             return RowQueue.bound(
@@ -128,7 +134,7 @@ class SqliteStore:
         slots.clear()
         if file.counts:
             raise JobDirectoryError(
-                f"requests.sqlite holds requests that {global_object_name(settings.priority_queue)}"
+                f"{self._path} holds requests that {global_object_name(settings.priority_queue)}"
                 " would not serve; set SCHEDULER_PRIORITY_QUEUE to one of Scrapy's own"
             )
         return queue

@@ -36,10 +36,12 @@ class Job:
         self.crawler = get_crawler(spider, settings_dict=settings)
         self.crawler.engine = self.engine = Engine()
         self.crawler.spider = self.spider = spider.from_crawler(self.crawler)
-        self.scheduler = build_from_crawler(load_object(scheduler), self.crawler)
+        self.scheduler = None
+        self._scheduler_class = load_object(scheduler)
 
     def open(self):
-        """Open the scheduler; return self."""
+        """Build and open the scheduler; return self."""
+        self.scheduler = build_from_crawler(self._scheduler_class, self.crawler)
         self.scheduler.open(self.spider)
         return self
 
@@ -61,14 +63,16 @@ class Job:
     def names(self):
         """Pop all there is, in its order, and be done with it."""
         names = []
-        while (popped := self.pop()) is not None:
-            names.append(name_of(popped))
-            self.done(popped)
+        # Scrapy's answers None once for a slot that got nothing but what it cannot store
+        for popped in (self.pop() for _ in range(2 * len(self.scheduler))):
+            if popped is not None:
+                names.append(name_of(popped))
+                self.done(popped)
         return names
 
     def commit(self):
         """Commit now."""
-        self.scheduler._commit()
+        self.scheduler._ledger.commit()
 
     def close(self, reason="finished"):
         """Close the scheduler."""
@@ -76,13 +80,15 @@ class Job:
 
     def drop(self):
         """Let go of everything, as a process that is killed does."""
-        timer, file = (getattr(self.scheduler, name, None) for name in ("_timer", "_file"))
-        if timer is not None:
-            timer.cancel()
-        if file is not None:
-            file._connection.close()
-        if getattr(self.scheduler.df, "_filter", None) is not None:
-            self.scheduler.df._filter.close()
+        if self.scheduler is None:
+            return
+        ledger = getattr(self.scheduler, "_ledger", None)
+        if ledger is not None:
+            if ledger._timer is not None:
+                ledger._timer.cancel()
+            ledger.store._file._connection.close()
+        if hasattr(self.scheduler.df, "abandon"):
+            self.scheduler.df.abandon()
 
     def stat(self, name):
         """Return a stat."""

@@ -4,9 +4,9 @@ import os
 
 from scrapy.core import scraper
 
-from scrapy_bloom import dupefilter
+from scrapy_bloom import job_dupefilter
 from scrapy_bloom.bloom import file as storage
-from scrapy_bloom.durable import scheduler
+from scrapy_bloom.durable import sqlite_store
 from tests.durable.points import Proxy
 
 MUTANTS = {}
@@ -21,27 +21,21 @@ def mutant(function):
 @mutant
 def mark_before_commit():
     """The filter learns of a request as soon as it is seen."""
-    dupefilter.BloomDupeFilter.hold_back = lambda self: None
+    job_dupefilter.BloomDupeFilter.hold_back = lambda self, *, requests_kept: None
 
 
 @mutant
 def delete_on_pop():
     """A row goes when its request is handed out."""
-    start = scheduler.InFlight.start
+    next_request = sqlite_store.SqliteStore.next
 
-    def start_and_delete(self, request, row=None):
-        start(self, request, None)
-        if row is not None:
-            self.file.delete(row)
+    def next_and_delete(self):
+        request = next_request(self)
+        if request is not None:
+            self.done(request)
+        return request
 
-    opened = scheduler.DurableScheduler._recover
-
-    def recover(self, file):
-        self._in_flight.file = file
-        opened(self, file)
-
-    scheduler.InFlight.start = start_and_delete
-    scheduler.DurableScheduler._recover = recover
+    sqlite_store.SqliteStore.next = next_and_delete
 
 
 @mutant
@@ -51,11 +45,10 @@ def acknowledge_at_the_end_of_the_callback():
     call_spider = scraper.Scraper.call_spider_async
 
     def end(self, request):
-        durable = self.crawler.engine._slot.scheduler
-        for job in durable._in_flight.finish(request):
-            if job.row is not None:
-                durable._file.delete(job.row)
-        durable._commit()
+        books = self.crawler.engine._slot.scheduler._ledger
+        for finished in books._in_flight.finish(request):
+            books.store.done(finished.request)
+        books.commit()
 
     def watch(self, output, request):
         yield from output

@@ -12,7 +12,7 @@ import sqlite3
 from collections import Counter
 from pathlib import Path
 
-from scrapy_bloom import dupefilter, files
+from scrapy_bloom import files, job_dupefilter
 from scrapy_bloom.bloom import file as storage
 from scrapy_bloom.bloom import fixed as filters
 from scrapy_bloom.durable import request_file as requestfile
@@ -126,10 +126,10 @@ class Points:
         Path.rename = self.wrap("Path.rename", Path.rename)
         filters.BloomFilter._put = self.wrap("bit", filters.BloomFilter._put)
         for owner, name in (
-            (dupefilter.BloomDupeFilter, "release"),
-            (scheduler.RequestFile, "commit"),
-            (scheduler.RequestFile, "push"),
-            (scheduler.RequestFile, "delete"),
+            (job_dupefilter.BloomDupeFilter, "release"),
+            (requestfile.RequestFile, "commit"),
+            (requestfile.RequestFile, "push"),
+            (requestfile.RequestFile, "delete"),
             (scheduler.DurableScheduler, "open"),
             (scheduler.DurableScheduler, "close"),
         ):

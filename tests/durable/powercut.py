@@ -12,7 +12,6 @@ from pathlib import Path
 
 from scrapy_bloom.bloom import file as storage
 from scrapy_bloom.durable import request_file as requestfile
-from scrapy_bloom.durable import scheduler
 from tests.durable.points import Proxy
 
 PAGE = 4096
@@ -57,7 +56,9 @@ class Synced:
         requestfile.os = Proxy(os, fsync=fsync)
         storage.os = Proxy(os, fsync=filters_fsync)
         for name in ("commit", "close"):
-            setattr(scheduler.RequestFile, name, self.after(getattr(scheduler.RequestFile, name)))
+            setattr(
+                requestfile.RequestFile, name, self.after(getattr(requestfile.RequestFile, name))
+            )
 
     def after(self, function):
         """Return a method of RequestFile that notes what SQLite has synced."""

@@ -18,6 +18,7 @@ from scrapy.core import scraper
 from scrapy.settings import Settings
 
 from scrapy_bloom import Addon, FilterLockedError, JobDirectoryError, RequestFileError
+from scrapy_bloom.durable.request_file import set_aside_requests
 from scrapy_bloom.durable.scheduler import DurableScheduler
 from tests.durable.engine import STOCK, Job, TestSpider, name_of, request
 
@@ -454,7 +455,6 @@ def refused(folder, **options):
     job = Job(folder, **options)
     with pytest.raises((JobDirectoryError, RequestFileError, ValueError)) as caught:
         job.open()
-    job.scheduler.close("shutdown")
     return caught.value
 
 
@@ -479,7 +479,6 @@ def test_a_scrapy_without_the_private_parts_is_refused(tmp_path, missing):
     delattr(owner, last)
     with pytest.raises(JobDirectoryError) as caught:
         job.open()
-    job.drop()
     assert f"Scrapy {scrapy.__version__} has no engine.{missing}" in str(caught.value)
     assert list((tmp_path / "job").iterdir()) == []
 
@@ -629,7 +628,7 @@ def make_stock(folder, options):
 @pytest.mark.parametrize("point", ["copytree", "commit", "_put_aside"])
 def test_a_crash_while_taking_over_loses_and_doubles_nothing(make, tmp_path, monkeypatch, point):
     """Scrapy's files stay whole until all they hold is committed."""
-    from scrapy_bloom import takeover
+    from scrapy_bloom.durable import takeover
 
     job = make_stock(tmp_path / "job", {})
     for name in "abc":
@@ -649,7 +648,6 @@ def test_a_crash_while_taking_over_loses_and_doubles_nothing(make, tmp_path, mon
         job = Job(tmp_path / "job")
         with pytest.raises(OSError, match="dies here"):
             job.open()
-        job.drop()
     assert make().names() == ["c", "b", "a"]
 
 
@@ -681,7 +679,7 @@ def test_a_failing_database_closes_the_spider_and_keeps_the_job(make, crash, nex
         job.push(name)
     job.commit()
     popped = job.pop()
-    job.scheduler._file._connection.execute("PRAGMA query_only = 1")
+    job.scheduler._ledger.store._file._connection.execute("PRAGMA query_only = 1")
     job.push("child")
     job.done(popped)
     job.commit()
@@ -699,7 +697,7 @@ def test_a_full_disk_closes_the_spider_and_keeps_the_job(make, crash, next_turn)
     job = make()
     job.push("a")
     job.commit()
-    job.scheduler._file._connection.execute("PRAGMA max_page_count = 8")
+    job.scheduler._ledger.store._file._connection.execute("PRAGMA max_page_count = 8")
     for number in range(300):
         job.push(str(number), body="x" * 1000)
     next_turn()
@@ -709,8 +707,35 @@ def test_a_full_disk_closes_the_spider_and_keeps_the_job(make, crash, next_turn)
     assert resumed.push("5", body="x" * 1000)
 
 
-def test_a_request_that_cannot_be_read_back_closes_the_spider(make, next_turn, tmp_path, caplog):
-    """Its row stays, for a spider that has the callback again."""
+class UnpicklesNotError(Exception):
+    """Pickles, and does not unpickle: a request with one is stored and cannot be read back."""
+
+    def __init__(self, one, other):
+        super().__init__(one)
+
+
+def test_a_request_that_cannot_be_read_back_is_set_aside(make, next_turn, tmp_path, caplog):
+    """One ERROR line and a stat; the others are fetched, and what is in progress is done."""
+    job = make()
+    job.push("before")
+    job.push("bad", cb_kwargs={"error": UnpicklesNotError(1, 2)})
+    job.push("after")
+    job.close()
+    job = make()
+    assert len(job.scheduler) == 3
+    assert sorted(job.names()) == ["after", "before"]
+    next_turn()
+    assert job.engine.closed == []
+    assert job.stat("scheduler/set_aside") == 1
+    (record,) = [r for r in caplog.records if r.levelname == "ERROR"]
+    assert "\n" not in record.getMessage()
+    assert "set aside" in record.getMessage()
+    job.close()
+    assert [aside.row for aside in set_aside_requests(tmp_path / "job" / "requests.sqlite")] == [2]
+
+
+def test_what_was_set_aside_is_tried_again_at_the_next_start(make, crash):
+    """A callback that is there again gets its request, after a stop and after a kill."""
 
     class Changed(TestSpider):
         parse_other = None
@@ -725,10 +750,8 @@ def test_a_request_that_cannot_be_read_back_closes_the_spider(make, next_turn, t
     job.close()
     changed = make(spider=Changed)
     assert changed.pop() is None
-    next_turn()
-    assert changed.engine.closed == ["bloom_error"]
-    assert "'parse_other' not found" in caplog.text
-    changed.close()
+    changed.commit()
+    crash(spider=Changed).close()
     assert make().names() == ["a"]
 
 
@@ -784,7 +807,7 @@ def test_many_popped_requests_cost_later_pops_nothing(make, crash):
     for popped in list(job.engine._slot.inprogress):
         job.done(popped)
     job.commit()
-    file = job.scheduler._file
+    file = job.scheduler._ledger.store._file
     assert len(file._taken) <= 100
     resumed = crash()
     assert resumed.stat("scheduler/recovered") == 500
