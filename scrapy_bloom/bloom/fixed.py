@@ -236,6 +236,11 @@ class BloomFilter:
         return self._header.error_rate
 
     @property
+    def load(self) -> sizing.LayerLoad:
+        """Its shape and its keys, for the sums over the layers of a growing filter."""
+        return sizing.LayerLoad(self._blocks, self._probes, self._count)
+
+    @property
     def current_error_rate(self) -> float:
         """Estimated chance, at the present fill, that a new key is taken for a
         known one. Cost: about 0.1 ms."""

@@ -213,23 +213,20 @@ class ScalableBloomFilter:
     @property
     def current_error_rate(self) -> float:
         """Estimated chance, at the present fill, that a new key is taken for a
-        known one: the sum over the layers."""
-        return min(1.0, sum(layer.current_error_rate for layer in self._layers))
+        known one. Cost: about 0.1 ms a layer."""
+        return sizing.total_error_rate(layer.load for layer in self._layers)
 
     @property
     def expected_false_positives(self) -> float:
-        """How many new keys were probably taken for known ones so far. Each key met
-        the layer it went into, half empty, and all older ones, full."""
-        total = older = 0.0
-        for layer in self._layers:
-            total += layer.expected_false_positives + older * len(layer)
-            older += layer.current_error_rate
-        return total
+        """How many new keys were probably taken for known ones so far: in the layer
+        they went into, and in the older ones. Cost: a few ms a layer."""
+        own = sum(layer.expected_false_positives for layer in self._layers)
+        return own + sizing.false_positives_in_older(layer.load for layer in self._layers)
 
     @property
     def fill_ratio(self) -> float:
         """Expected share of bits set, 0 to 1, over all layers."""
-        return sum(layer.fill_ratio * layer.nbytes for layer in self._layers) / self.nbytes
+        return sizing.total_fill_ratio([layer.load for layer in self._layers])
 
     @property
     def nbytes(self) -> int:
