@@ -201,7 +201,7 @@ class ScalableBloomFilter:
         for ours, theirs in zip(self._layers, other._layers, strict=False):
             ours.require_same_origin(theirs)
         for theirs in other._layers[len(self._layers) :]:
-            self._add_layer(theirs._header)
+            self._add_layer(theirs.header)
         for ours, theirs in zip(self._layers, other._layers, strict=False):
             ours.update_from(theirs)
 
@@ -266,7 +266,7 @@ class ScalableBloomFilter:
         by itself, their order, secrets and error rates. Reads everything."""
         for number, layer in enumerate(self._layers):
             layer.check()
-            _check_layer(str(layer.path or number), layer._header, number, self._layers[0]._header)
+            _check_layer(str(layer.path or number), layer.header, number, self._layers[0].header)
         for layer in self._layers[:-1]:
             # recounted layers are known to a few percent only
             if len(layer) < 0.9 * layer.capacity:
