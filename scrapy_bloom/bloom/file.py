@@ -138,6 +138,17 @@ class BitStore:
             store._write_state(clean=False)
         return store
 
+    def read_blocks(self, first: int, count: int) -> bytes:
+        """Return `count` blocks, from block `first` on, as they stand in the file."""
+        return bytes(self._view[first * PAGE : (first + count) * PAGE])
+
+    def join_blocks(self, first: int, blocks: bytes) -> None:
+        """Set the bits that are set in `blocks`, from block `first` on."""
+        start = first * BLOCK_BITS
+        added = bitarray(endian="little")
+        added.frombytes(blocks)
+        self.bits[start : start + len(added)] |= added
+
     def block_counts(self) -> Iterator[int]:
         """Yield the number of set bits in each block. Reads everything."""
         bits = self.bits

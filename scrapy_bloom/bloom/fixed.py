@@ -9,7 +9,7 @@ for use from several threads at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
@@ -39,7 +39,6 @@ from .sizing import BLOCK_BITS
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from bitarray import bitarray
     from typing_extensions import Self
 
 Key = bytes | str
@@ -214,16 +213,20 @@ class BloomFilter:
                     " same capacity, error rate, secret and identity"
                 )
 
-    def blocks(self) -> Iterator[bitarray]:
-        """Yield a copy of each block of bits, a page."""
-        for start in range(0, self._header.bits, BLOCK_BITS):
-            yield self._bits[start : start + BLOCK_BITS]
+    def read_blocks(self, first: int, count: int) -> bytes:
+        """Return `count` blocks of bits, pages, from block `first` on."""
+        return self._store.read_blocks(first, count)
 
     def __or__(self, other: BloomFilter) -> BloomFilter:
         """Return a new filter in memory that holds the keys of both."""
         joined = self.copy()
         joined.update_from(other)
         return joined
+
+    @property
+    def header(self) -> Header:
+        """What never changes in it."""
+        return self._header
 
     @property
     def capacity(self) -> int:
@@ -234,6 +237,11 @@ class BloomFilter:
     def error_rate(self) -> float:
         """The bound on the error rate at capacity."""
         return self._header.error_rate
+
+    @property
+    def load(self) -> sizing.LayerLoad:
+        """Its shape and its keys, for the sums over the layers of a growing filter."""
+        return sizing.LayerLoad(self._blocks, self._probes, self._count)
 
     @property
     def current_error_rate(self) -> float:

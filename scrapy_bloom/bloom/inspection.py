@@ -6,21 +6,17 @@ them, since the count in the file is that of the last flush.
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
 from statistics import median
-from urllib.parse import quote
 
-from ..durable.request_file import check_header
-from ..errors import BloomError, RequestFileError
+from ..errors import BloomError
 from ..files import is_held
-from ..fingerprints.identity import FingerprinterIdentity
 from . import sizing
-from .file import BitStore, read_header, read_state
+from .file import BitStore, read_state
 from .fixed import BloomFilter
 from .growing import ScalableBloomFilter
 from .place import AnyFilter, Place
@@ -75,15 +71,18 @@ class Finding:
     text: str
 
 
-def describe(place: Place) -> Description:
-    """Return what there is to know about the filter at `place`.
+def describe(
+    place: Place, fingerprinter_in: Callable[[str], tuple[str | None, str | None]]
+) -> Description:
+    """Return what there is to know about the filter at `place`. What its identity tells
+    of a fingerprinter, the name and that one's own identity, `fingerprinter_in` reads.
 
     Cost: reads headers only, or all bits of a filter that is not closed. Raises
     JobDirectoryError if there is none, FilterFileError if it is not sound.
     """
     with place.open(read_only=True) as bloom_filter:
         layers = layers_of(bloom_filter)
-        header = read_header(place.files[0])
+        header = layers[0].header
         name, identity = fingerprinter_in(bloom_filter.identity)
         return Description(
             place=place.name,
@@ -97,14 +96,14 @@ def describe(place: Place) -> Description:
                     error_rate_bound=layer.error_rate,
                     error_rate=layer.current_error_rate,
                     bits=layer.nbytes * 8,
-                    probes=read_header(path).probes,
+                    probes=layer.header.probes,
                     fill_ratio=layer.fill_ratio,
                 )
-                for layer, path in zip(layers, place.files, strict=False)
+                for layer in layers
             ],
             bits=bloom_filter.nbytes * 8,
             bytes=bloom_filter.nbytes,
-            file_bytes=sum(read_header(path).file_bytes for path in place.files),
+            file_bytes=sum(layer.header.file_bytes for layer in layers),
             fill_ratio=bloom_filter.fill_ratio,
             error_rate=bloom_filter.current_error_rate,
             error_rate_bound=bloom_filter.error_rate,
@@ -127,22 +126,6 @@ def holder(place: Place) -> int | None:
         return read_state(place.path).pid
     text = place.lock.read_text(errors="replace").strip()
     return int(text) if text.isdecimal() else 0
-
-
-def unfinished_requests(job: Path) -> int | None:
-    """Return the number of requests in the durable queue of `job`, pending or in
-    flight, or None if it has none. Raises RequestFileError if it is damaged."""
-    path = job / "requests.sqlite"
-    if not check_header(path):
-        return None
-    # without a log nobody has it open, and not even the log's index need be made
-    mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
-    try:
-        uri = f"file:{quote(str(path.absolute()))}?{mode}"
-        with closing(sqlite3.connect(uri, uri=True)) as connection:
-            return int(connection.execute("SELECT COUNT(*) FROM requests").fetchone()[0])
-    except sqlite3.Error as error:
-        raise RequestFileError(f"{path} cannot be read: {error}") from error
 
 
 def verify(place: Place) -> Iterator[Finding]:
@@ -170,18 +153,6 @@ def verify(place: Place) -> Iterator[Finding]:
 def layers_of(bloom_filter: AnyFilter) -> tuple[BloomFilter, ...]:
     """Return the layers of a filter; one of fixed size is its own only one."""
     return (bloom_filter,) if isinstance(bloom_filter, BloomFilter) else bloom_filter.layers
-
-
-def fingerprinter_in(identity: str) -> tuple[str | None, str | None]:
-    """Return the name of the fingerprinter that a filter's identity tells of, and that
-    one's own identity."""
-    if not identity:
-        return None, None
-    try:
-        known = FingerprinterIdentity.from_text(identity)
-    except ValueError:
-        return None, identity
-    return known.name, known.identity
 
 
 def _check_layer(path: Path) -> Finding:

@@ -8,7 +8,6 @@ from itertools import zip_longest
 
 from ..errors import IncompatibleFilterError
 from . import sizing
-from .file import read_header
 from .fixed import BloomFilter
 from .inspection import layers_of
 from .place import AnyFilter, Place
@@ -68,9 +67,9 @@ def _require_fit(
     first_name, first = layers[0]
     for name, layer in layers[1:]:
         _require_same_origin(first_name, first, name, layer)
-    if over_capacity or first.path is None:
+    if over_capacity:
         return
-    header = read_header(first.path)
+    header = first.header
     keys = sizing.estimate_keys(header.probes, _joined_counts([layer for _, layer in layers]))
     if keys > _TOLERANCE * first.capacity + 100:
         rate = sizing.error_rate_at(header.blocks, header.probes, keys)
@@ -92,8 +91,8 @@ def _require_same_origin(
 
 def _joined_counts(layers: Sequence[BloomFilter]) -> Iterator[int]:
     """Yield how many bits would be set in each block."""
-    for blocks in zip(*(layer.blocks() for layer in layers), strict=True):
-        joined = blocks[0]
-        for block in blocks[1:]:
-            joined |= block
-        yield joined.count()
+    for number in range(layers[0].header.blocks):
+        joined = 0
+        for layer in layers:
+            joined |= int.from_bytes(layer.read_blocks(number, 1), "little")
+        yield joined.bit_count()

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from ..bloom.inspection import Description, describe, unfinished_requests
+from ..bloom.inspection import Description, describe
 from ..bloom.inspection import verify as findings_of
 from ..bloom.merging import merge as merge_places
 from ..bloom.place import REDIS_SCHEMES, Place
 from ..bloom.removal import remove
+from ..durable.request_file import unfinished_requests
 from ..errors import BloomError
+from ..fingerprints.identity import fingerprinter_in
 from ..reporting import counted, in_bytes, in_percent, in_short, pages
 from ..shared.copying import load_into_redis, save_from_redis
 from .running import aligned, table
@@ -29,7 +31,7 @@ def info(session: Session) -> int:
         session.print(asdict(description), _info_lines(description, None))
         return 0
     place = Place.find(name)
-    description = describe(place)
+    description = describe(place, fingerprinter_in)
     unfinished = None if place.job is None else unfinished_requests(place.job)
     session.print(
         asdict(description) | {"unfinished_requests": unfinished},

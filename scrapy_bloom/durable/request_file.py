@@ -301,3 +301,19 @@ def _refused(path: Path, reason: object) -> RequestFileError:
         f"{path} cannot be used: {reason}; it was left as it is. Restore it from a backup,"
         " or use a new JOBDIR"
     )
+
+
+def unfinished_requests(job: Path) -> int | None:
+    """Return the number of requests in the durable queue of `job`, pending or in
+    flight, or None if it has none. Raises RequestFileError if it is damaged."""
+    path = job / "requests.sqlite"
+    if not check_header(path):
+        return None
+    # without a log nobody has it open, and not even the log's index need be made
+    mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
+    try:
+        uri = f"file:{quote(str(path.absolute()))}?{mode}"
+        with closing(sqlite3.connect(uri, uri=True)) as connection:
+            return int(connection.execute("SELECT COUNT(*) FROM requests").fetchone()[0])
+    except sqlite3.Error as error:
+        raise RequestFileError(f"{path} cannot be read: {error}") from error

@@ -117,6 +117,18 @@ class FingerprinterIdentity:
         return None
 
 
+def fingerprinter_in(identity: str) -> tuple[str | None, str | None]:
+    """Return the name of the fingerprinter that a filter's identity tells of, and that
+    one's own identity."""
+    if not identity:
+        return None, None
+    try:
+        known = FingerprinterIdentity.from_text(identity)
+    except ValueError:
+        return None, identity
+    return known.name, known.identity
+
+
 def _shortened(text: str, longest: int) -> str:
     """Return `text`, or a hash of it if it takes more than `longest` bytes in a file,
     where it is a JSON text in a JSON text."""

@@ -7,8 +7,6 @@ from contextlib import ExitStack, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
-from bitarray import bitarray
-
 from ..bloom import sizing
 from ..bloom.file import BitStore
 from ..bloom.fixed import BloomFilter, PathArgument
@@ -90,13 +88,13 @@ def save_from_redis(url: str, key: str, path: PathArgument) -> int:
 
 
 def _redis_header(local: ScalableBloomFilter) -> RedisHeader:
-    first = local.layers[0]._header
+    first = local.layers[0].header
     return RedisHeader(
         capacity=first.capacity,
         error_rate=local.error_rate,
         secret=first.secret,
         layers=tuple(
-            Layer.of_local(layer.capacity, layer._header.blocks, layer._header.probes)
+            Layer.of_local(layer.capacity, layer.header.blocks, layer.header.probes)
             for layer in local.layers
         ),
         identity=first.identity,
@@ -105,20 +103,14 @@ def _redis_header(local: ScalableBloomFilter) -> RedisHeader:
     )
 
 
-# The functions below take no bitarray: the traceback of an error would keep it, and with
-# it the map of a file that is to be closed.
-
-
 def _put(client: RedisClient, name: str, layer: BloomFilter, first: int, blocks: int) -> None:
     """Make the string `name` of some blocks of `layer`, piece by piece."""
     client.call("delete", name)
     client.call("setbit", name, blocks * BLOCK_BITS - 1, 0)
     for done in range(0, blocks, _CHUNK_BLOCKS):
-        start = (first + done) * BLOCK_BITS
-        stop = (first + min(done + _CHUNK_BLOCKS, blocks)) * BLOCK_BITS
+        piece = layer.read_blocks(first + done, min(_CHUNK_BLOCKS, blocks - done))
         # a byte of Redis begins with its highest bit, one of ours with its lowest
-        piece = layer._bits[start:stop].tobytes().translate(_REVERSED)
-        client.call("setrange", name, done * PAGE, piece)
+        client.call("setrange", name, done * PAGE, piece.translate(_REVERSED))
 
 
 def _save_layer(
@@ -155,12 +147,9 @@ def _get(client: RedisClient, name: str, store: BitStore, first: int, blocks: in
     for done in range(0, blocks, _CHUNK_BLOCKS):
         stop = min(done + _CHUNK_BLOCKS, blocks)
         piece = client.call("getrange", name, done * PAGE, stop * PAGE - 1)
-        block = (first + done) * BLOCK_BITS
-        added = bitarray(endian="little")
-        added.frombytes(piece.translate(_REVERSED))
-        if len(added) != (stop - done) * BLOCK_BITS:
+        if len(piece) != (stop - done) * PAGE:
             raise SharedFilterError(f"{name} in Redis at {client.name} is gone, or a part of it")
-        store.bits[block : block + len(added)] |= added
+        store.join_blocks(first + done, piece.translate(_REVERSED))
 
 
 def _remove(client: RedisClient, key: str, header: RedisHeader, layers: int) -> None:

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 
 from ..bloom import sizing
 from ..bloom.hashing import first_lanes, positions
-from ..bloom.inspection import Description, Finding, Layer, fingerprinter_in
+from ..bloom.inspection import Description, Finding, Layer
 from ..errors import BloomError, SharedFilterError
+from ..fingerprints.identity import fingerprinter_in
 from .client import RedisClient
 from .filter import RedisBloomFilter, stored_header
 from .layout import SHARDS, shard_of

@@ -41,29 +41,25 @@ def plan(urls: int, error_rate: float, capacity: int | None = None) -> Plan:
     capacity = urls if capacity is None else capacity
     sizing.check_capacity(urls, "urls")
     sizing.check_error_rate(error_rate)
-    shapes: list[tuple[int, int]] = []
-    held = 0
-    lost = older = 0.0
-    room = capacity
+    layers: list[sizing.LayerLoad] = []
+    held, room = 0, capacity
     while held < urls:
-        if shapes:
+        if layers:
             room = sizing.layer_capacity(room, capacity, held)
-        blocks, probes = sizing.shape(room, sizing.layer_error_rate(error_rate, len(shapes)))
-        shapes.append((blocks, probes))
+        shape = sizing.shape(room, sizing.layer_error_rate(error_rate, len(layers)))
         keys = min(room, urls - held)
-        lost += sizing.expected_false_positives(blocks, probes, 0, keys) + older * keys
-        older += sizing.error_rate_at(blocks, probes, keys)
+        layers.append(sizing.LayerLoad(*shape, keys))
         held += keys
-    blocks = sum(blocks for blocks, _ in shapes)
+    blocks = sum(layer.blocks for layer in layers)
     return Plan(
         capacity=capacity,
-        layers=len(shapes),
+        layers=len(layers),
         bits=blocks * sizing.BLOCK_BITS,
         bytes=blocks * PAGE,
-        file_bytes=(blocks + 2 * len(shapes)) * PAGE,
-        first_probes=shapes[0][1],
-        last_probes=shapes[-1][1],
-        pages_lost=lost,
+        file_bytes=(blocks + 2 * len(layers)) * PAGE,
+        first_probes=layers[0].probes,
+        last_probes=layers[-1].probes,
+        pages_lost=sizing.total_false_positives(layers),
     )
 
 

@@ -89,7 +89,7 @@ def test_crafted_urls_need_the_secret():
     cannot: the same attack with a wrong secret has no effect."""
     capacity, error_rate, trials = 28_000, 1e-2, 60_000  # fills its pages well
     secret, wrong = bytes(range(16)), bytes(16)
-    header = BloomFilter(capacity, error_rate, secret=secret)._header
+    header = BloomFilter(capacity, error_rate, secret=secret).header
     measured = {}
     for used in (secret, wrong):
         bloom_filter = BloomFilter(capacity, error_rate, secret=secret)

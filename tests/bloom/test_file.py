@@ -252,7 +252,7 @@ def test_file_system_without_hard_links(tmp_path, monkeypatch):
 def test_creation_never_replaces_a_file(tmp_path):
     """A file that appears while ours is being made is kept, and ours given up."""
     path = tmp_path / "a.bloom"
-    header = BloomFilter(1_000, 1e-6)._header
+    header = BloomFilter(1_000, 1e-6).header
     path.write_bytes(b"theirs")
     with pytest.raises(FileExistsError):
         storage_module.BitStore.create(header, path)

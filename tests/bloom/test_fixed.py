@@ -396,11 +396,17 @@ def test_random_operations_against_a_set(tmp_path):
     bloom_filter.close()
 
 
-def test_filters_need_no_scrapy(tmp_path):
-    """Importing the filters does not import Scrapy."""
+def test_filters_need_no_scrapy():
+    """Neither the public filters nor anything in their room imports Scrapy."""
     code = (
         "import sys; sys.modules['scrapy'] = None\n"
-        "from scrapy_bloom import BloomFilter, ScalableBloomFilter\n"
-        "ScalableBloomFilter(10, 1e-6).add(b'key')"
+        "from importlib import import_module; from pkgutil import iter_modules\n"
+        "from scrapy_bloom import BloomFilter, ScalableBloomFilter, bloom\n"
+        "ScalableBloomFilter(10, 1e-6).add(b'key')\n"
+        "for module in iter_modules(bloom.__path__):\n"
+        "    import_module(f'scrapy_bloom.bloom.{module.name}')\n"
+        "allowed = {'bloom', 'errors', 'files', 'jobdir'}\n"
+        "rooms = {name.split('.')[1] for name in sys.modules if name.startswith('scrapy_bloom.')}\n"
+        "assert rooms <= allowed, rooms"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

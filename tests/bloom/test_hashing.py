@@ -81,7 +81,7 @@ def test_golden_vectors():
 def test_filter_sets_exactly_the_defined_bits(error_rate):
     """The filter's fast code sets the bits that the definition names, no others."""
     bloom_filter = BloomFilter(50_000, error_rate, secret=SECRET)
-    shape = bloom_filter._header.blocks, bloom_filter._header.probes
+    shape = bloom_filter.header.blocks, bloom_filter.header.probes
     expected = set()
     for key in (b"", b"scrapy", bytes(20)):
         bloom_filter.add(key)

@@ -2,14 +2,13 @@
 
 import os
 import shutil
-import sqlite3
 
 import pytest
 
-from scrapy_bloom import BloomFilter, FilterFileError, RequestFileError, ScalableBloomFilter
-from scrapy_bloom.bloom.inspection import describe, unfinished_requests, verify
+from scrapy_bloom import BloomFilter, FilterFileError, ScalableBloomFilter
+from scrapy_bloom.bloom.inspection import describe as describe_with
+from scrapy_bloom.bloom.inspection import verify
 from scrapy_bloom.bloom.place import Place
-from scrapy_bloom.durable.request_file import RequestFile
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
 
@@ -26,6 +25,11 @@ def place(tmp_path):
 def contents(folder):
     """Everything in a folder, byte for byte."""
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def describe(place):
+    """The description of a filter whose identity nobody can read."""
+    return describe_with(place, lambda identity: (None, identity))
 
 
 def unsound(place):
@@ -140,28 +144,3 @@ def test_files_that_may_only_be_read_are_read(place):
         path.chmod(0o400)
     assert describe(place).items > 80_000
     assert not (place.path / "lock").exists()
-
-
-def test_unfinished_requests_are_counted(tmp_path):
-    """In a durable queue at rest, in use, and after a kill; nothing is changed."""
-    assert unfinished_requests(tmp_path) is None
-    path = tmp_path / "requests.sqlite"
-    file = RequestFile.open(path)
-    for n in range(7):
-        file.push(("", 0, 0), "pickle", b"request %d" % n)
-    file.commit()
-    assert unfinished_requests(tmp_path) == 7
-    killed = tmp_path / "killed"
-    killed.mkdir()
-    for each in tmp_path.glob("requests.sqlite*"):
-        shutil.copy(each, killed)
-    file.close(clean=True)
-    before = contents(tmp_path)
-    assert unfinished_requests(tmp_path) == 7
-    assert contents(tmp_path) == before
-    data = (killed / "requests.sqlite").read_bytes()
-    assert unfinished_requests(killed) == 7
-    assert (killed / "requests.sqlite").read_bytes() == data
-    path.write_bytes(b"SQLite format 3\0" + bytes(200))
-    with pytest.raises((RequestFileError, sqlite3.Error)):
-        unfinished_requests(tmp_path)

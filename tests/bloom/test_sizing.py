@@ -69,6 +69,34 @@ def test_layer_error_rates_stay_under_the_bound():
         assert sum(sizing.layer_error_rate(bound, layer) for layer in range(200)) <= bound
 
 
+def test_sums_over_layers_are_what_a_crawl_meets():
+    """Key by key: each meets all layers there are, the newest as full as it is by then."""
+    shapes = [sizing.shape(2_000 * 2**n, 1e-2 / 2**n) for n in range(3)]
+    keys = [2_000, 4_000, 5_000]
+    layers = [sizing.LayerLoad(*shape, n) for shape, n in zip(shapes, keys, strict=True)]
+    met = sum(
+        sum(sizing.error_rate_at(*layer[:3]) for layer in layers[:number])
+        + sizing.error_rate_at(layer.blocks, layer.probes, held)
+        for number, layer in enumerate(layers)
+        for held in range(0, layer.keys, 10)
+    )
+    assert sizing.total_false_positives(layers) == pytest.approx(10 * met, rel=0.01)
+    rates = [sizing.error_rate_at(*layer[:3]) for layer in layers]
+    assert sizing.total_error_rate(layers) == pytest.approx(sum(rates))
+    bits = sum(layer.blocks * sizing.fill_ratio(*layer[:3]) for layer in layers)
+    blocks = sum(layer.blocks for layer in layers)
+    assert sizing.total_fill_ratio(layers) == pytest.approx(bits / blocks)
+
+
+def test_layer_that_few_keys_meet_errs_for_few():
+    """A layer that a quarter of the shards have is a quarter of an error; and a chance is
+    never above 1."""
+    load = sizing.LayerLoad(10, 14, 9_000)
+    whole = sizing.total_error_rate([load])
+    assert sizing.total_error_rate([load._replace(share=0.25)]) == pytest.approx(whole / 4)
+    assert sizing.total_error_rate([load._replace(keys=10**7)] * 2) == 1
+
+
 @pytest.mark.parametrize(
     ("last", "wanted", "held", "capacity"),
     [(100, 100, 100, 200), (100, 1_000, 100, 900), (400, 1_000, 700, 800), (100, 50, 100, 200)],
