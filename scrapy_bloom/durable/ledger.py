@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from scrapy.utils.asyncio import call_later
 
 from .in_flight import InFlight
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.utils.asyncio import CallLaterResult
@@ -22,6 +24,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+class Participant(Protocol):
+    """Has something of its own to write in the commit that acknowledges requests."""
+
+    def before_commit(self, acknowledged: Sequence[Request]) -> None:
+        """Write what goes with the requests that this commit acknowledges, in its
+        transaction. Whatever it raises stops the ledger."""
+
+    def after_commit(self) -> None:
+        """Go on from what is durable now. Whatever it raises stops the ledger."""
+
+
 class Ledger:
     """Keeps the books of a job: a request in `store` is acknowledged when the engine is
     done with it and with all that came of it in memory only, and its fingerprint enters
@@ -29,7 +42,7 @@ class Ledger:
 
     Commits come in groups, of `operations` requests pushed or handed out or `seconds`
     after the first of them. If the store fails, nothing is acknowledged any more, and
-    the spider is closed with reason `bloom_error`.
+    the spider is closed with reason `bloom_error`. `participants` write in its commits.
     """
 
     def __init__(
@@ -44,6 +57,8 @@ class Ledger:
     ) -> None:
         self.store = store
         self.stopped = False
+        self.participants: list[Participant] = []
+        self._acknowledged: list[Request] = []
         self._crawler = crawler
         self._dupefilter = dupefilter
         self._engine = engine
@@ -118,8 +133,13 @@ class Ledger:
         try:
             for request in self._in_flight:
                 self._acknowledge(request)
+            acknowledged, self._acknowledged = self._acknowledged, []
+            for participant in self.participants:
+                participant.before_commit(acknowledged)
             released = self._unreleased
             self.store.commit(released)
+            for participant in self.participants:
+                participant.after_commit()
         except Exception as error:  # noqa: BLE001 - whatever fails below, the crawl goes on
             self.stop(error)
             return
@@ -159,6 +179,7 @@ class Ledger:
             return
         for finished in self._in_flight.finish(request):
             self._unreleased += finished.fingerprints
+            self._acknowledged.append(finished.request)
             self.store.done(finished.request)
 
     def _fingerprints(self, request: Request) -> list[bytes]:

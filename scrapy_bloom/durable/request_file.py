@@ -10,7 +10,7 @@ import json
 import os
 import sqlite3
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
@@ -109,6 +109,12 @@ class RequestFile:
     def changed(self) -> bool:
         """True if there is anything to commit."""
         return self.operations > 0 or self._connection.in_transaction
+
+    def execute(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+        """Run a statement on a table of somebody else's, which becomes durable with the
+        next commit. Raises sqlite3.Error."""
+        self._begin()
+        return self._connection.execute(statement, values)
 
     def push(
         self, group: Group, format_: str, request: bytes, *, newest_first: bool = False
