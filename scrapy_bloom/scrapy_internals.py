@@ -34,6 +34,7 @@ class EngineView:
         # before the spider is open there are no slots yet
         engine_slot = _get(self._engine, "_slot") or _new_engine_slot()
         scraper_slot = _get(self._engine, "scraper", "slot") or _new_scraper_slot()
+        _require("engine._slot", hasattr(self._engine, "_slot"))
         for name, found in (
             ("engine._slot.inprogress", _get(engine_slot, "inprogress")),
             ("engine.scraper.slot.active", _get(scraper_slot, "active")),

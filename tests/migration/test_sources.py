@@ -155,7 +155,7 @@ def test_set_of_scrapy_redis_is_read(server):
     assert found.keys == 25_001
     assert {each for batch, _ in found.batches() for each in batch} == set(members)
     assert (found.skipped, found.first_skipped) == (1, "b'nonsense': not hexadecimal")
-    with pytest.raises(IncompatibleFilterError, match=r"redisset\.ScrapyRedisFingerprinter"):
+    with pytest.raises(IncompatibleFilterError, match=r"scrapy_bloom\.ScrapyRedisFingerprinter"):
         RedisSet(url, "spider:dupefilter", DEFAULT)
     for key, what in (("none", "not there"), ("text", "a string")):
         with pytest.raises(Exception, match=f"{key} is {what}"):

@@ -1,0 +1,275 @@
+"""A start that is refused: one line, exit status 1, and not a byte of the job has changed."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from hashlib import sha256
+from pathlib import Path
+from signal import SIGINT
+
+import pytest
+
+from tests.small_site import PACKAGE
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+
+SPIDER = '''
+import time
+
+import scrapy
+
+
+class Answer:
+    """Answers without a network."""
+
+    def process_request(self, request, spider=None):
+        return scrapy.http.HtmlResponse(request.url, body=b"<p>page</p>", request=request)
+
+
+class StatefulSpider(scrapy.Spider):
+    """Keeps a count in its state, and stops in the middle when told."""
+
+    name = "stateful"
+    custom_settings = {"DOWNLOADER_MIDDLEWARES": {Answer: 1}, "CONCURRENT_REQUESTS": 1}
+    last = 30
+    stop_at = 0
+    seconds = 0
+
+    async def start(self):
+        yield scrapy.Request("http://site.example/0")
+
+    def parse(self, response):
+        time.sleep(float(self.seconds))
+        number = int(response.url.rpartition("/")[2])
+        self.state["pages"] = self.state.get("pages", 0) + 1
+        if number == 0:
+            for child in range(1, int(self.last)):
+                yield response.follow(f"/{child}")
+        if self.state["pages"] == int(self.stop_at):
+            raise scrapy.exceptions.CloseSpider("enough")
+
+
+class OtherSpider(StatefulSpider):
+    """Another crawl of the same process."""
+
+    name = "other"
+    state = {}  # without JOBDIR Scrapy gives it none
+    custom_settings = {**StatefulSpider.custom_settings, "JOBDIR": None, "BLOOM_CAPACITY": 1000}
+
+
+if __name__ == "__main__":
+    from scrapy.crawler import AsyncCrawlerProcess
+    import sys
+
+    process = AsyncCrawlerProcess(
+        {"ADDONS": {"scrapy_bloom.Addon": 300}, "JOBDIR": sys.argv[1], "BLOOM_CAPACITY": "none"}
+    )
+    process.crawl(StatefulSpider)
+    process.crawl(OtherSpider)
+    process.start()
+    print("bootstrap failed:", process.bootstrap_failed)
+'''
+ASYNCIO = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
+SELECT = "twisted.internet.selectreactor.SelectReactor"
+STOCK = "scrapy.core.scheduler.Scheduler"
+
+
+def start(folder, *arguments, reactor=ASYNCIO, **settings):
+    """Begin a crawl in `folder`, with the job directory `job` and the add-on."""
+    (folder / "spider.py").write_text(SPIDER)
+    settings = {
+        "ADDONS": '{"scrapy_bloom.Addon": 300}',
+        "JOBDIR": "job",
+        "TWISTED_REACTOR": reactor,
+        "TELNETCONSOLE_ENABLED": 0,
+        **settings,
+    }
+    options = [f"--set={name}={value}" for name, value in settings.items()]
+    return subprocess.Popen(
+        [sys.executable, "-m", "scrapy", "runspider", "spider.py", *options, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(PACKAGE)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def run(folder, *arguments, **settings):
+    """Run a crawl to its end; return its exit status and its log."""
+    process = start(folder, *arguments, **settings)
+    log, _ = process.communicate(timeout=60)
+    return process.returncode, log
+
+
+def contents(folder):
+    """Return what every file of a folder holds."""
+    return {
+        str(path.relative_to(folder)): sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def lines(log, level):
+    return [line for line in log.splitlines() if f"] {level}: " in line]
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    """Return a function that makes a job that was stopped cleanly, with pages to fetch."""
+
+    def stopped(**settings):
+        status, log = run(tmp_path, "-a", "stop_at=10", **settings)
+        assert status == 0, log
+        assert (tmp_path / "job" / "spider.state").stat().st_size > 10
+        return tmp_path
+
+    return stopped
+
+
+@pytest.mark.parametrize("scheduler", [None, STOCK], ids=["durable", "stock"])
+@pytest.mark.parametrize("reactor", [ASYNCIO, SELECT], ids=["asyncio", "select"])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"BLOOM_CAPACITY": "none"},
+        {"BLOOM_ERROR_RATE": "1e-9"},
+        {"REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.ScrapyRedisFingerprinter"},
+    ],
+    ids=lambda bad: next(iter(bad)),
+)
+def test_a_refused_start_changes_no_file(stopped, scheduler, reactor, bad):
+    """One ERROR line, no traceback, status 1; the next, correct start goes on with the
+    spider's state and every page."""
+    if scheduler and reactor == SELECT:
+        pytest.skip("the same as with asyncio")
+    own = {"SCHEDULER": scheduler} if scheduler else {}
+    folder = stopped(**own)
+    before = contents(folder / "job")
+    status, log = run(folder, reactor=reactor, **own, **bad)
+    assert status == 1
+    assert len(lines(log, "ERROR")) == 1, log
+    assert lines(log, "CRITICAL") == []
+    assert "Traceback" not in log
+    assert contents(folder / "job") == before
+    status, log = run(folder, **own)
+    assert (status, lines(log, "ERROR")) == (0, []), log
+    assert "'finish_reason': 'finished'" in log
+    state = (folder / "job" / "spider.state").read_bytes()
+    assert b"pages" in state
+    assert bytes([30]) in state or bytes([31]) in state  # the start page is sent again
+
+
+def test_a_second_start_of_a_running_job_changes_no_file(stopped):
+    """Refused with the process that has it; the one that runs goes on."""
+    folder = stopped()
+    held = start(folder, "-a", "last=3", "-a", "seconds=2")
+    try:
+        deadline = time.monotonic() + 30
+        while not (folder / "job" / "bloom.lock").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(1)
+        before = contents(folder / "job")
+        status, log = run(folder)
+        assert status == 1
+        (error,) = lines(log, "ERROR")
+        assert f"process {held.pid}" in error
+        assert "Traceback" not in log
+        assert contents(folder / "job") == before
+    finally:
+        held.send_signal(SIGINT)
+        held.communicate(timeout=60)
+    assert (folder / "job" / "spider.state").stat().st_size > 10
+
+
+@pytest.mark.parametrize("scheduler", [None, STOCK], ids=["durable", "stock"])
+def test_a_damaged_filter_is_refused_before_scrapys_queues_are_opened(stopped, scheduler):
+    """Whatever lies in JOBDIR is left as it is, Scrapy's own files included."""
+    own = {"SCHEDULER": scheduler} if scheduler else {}
+    folder = stopped(**own)
+    path = folder / "job" / "bloom" / "0.bloom"
+    path.write_bytes(path.read_bytes()[:-4096])
+    before = contents(folder / "job")
+    status, log = run(folder, **own)
+    assert status == 1
+    (error,) = lines(log, "ERROR")
+    assert "0.bloom is truncated" in error
+    assert contents(folder / "job") == before
+
+
+def test_other_crawls_of_the_process_go_on(tmp_path):
+    """A refused one among several ends alone."""
+    (tmp_path / "spider.py").write_text(SPIDER)
+    done = subprocess.run(
+        [sys.executable, "spider.py", "job"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(PACKAGE)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "bootstrap failed: True" in done.stdout
+    assert len(lines(done.stderr, "ERROR")) == 1, done.stderr
+    assert "BLOOM_CAPACITY is 'none'" in lines(done.stderr, "ERROR")[0]
+    assert "'response_received_count': 30" in done.stderr
+
+
+RENAMED = {
+    "inprogress": ("core/engine.py", "self.inprogress", "self.in_progress"),
+    "_slot": ("core/engine.py", "self._slot", "self._the_slot"),
+    "active (scraper)": ("core/scraper.py", "self.active", "self.working"),
+    "active (downloader)": ("core/downloader/__init__.py", "self.active", "self.working"),
+    "_path_safe": ("pqueues.py", "_path_safe", "_path_made_safe"),
+}
+
+
+@pytest.mark.parametrize("name", RENAMED)
+def test_a_scrapy_without_a_private_name_is_refused(tmp_path, name):
+    """With any name renamed that is read and not public, a crawl does not begin: it
+    never runs and loses pages or fills the memory."""
+    file, old, new = RENAMED[name]
+    plugin = textwrap.dedent(f"""
+        import importlib.machinery, sys
+
+        class Renamed(importlib.machinery.SourceFileLoader):
+            def get_data(self, path):
+                data = super().get_data(path)
+                if path.endswith(".py"):
+                    data = data.replace({old.encode()!r}, {new.encode()!r})
+                return data
+            def path_stats(self, path):
+                raise OSError  # no cached byte code
+
+        class Finder:
+            @staticmethod
+            def find_spec(name, path=None, target=None):
+                spec = importlib.machinery.PathFinder.find_spec(name, path)
+                if spec and spec.origin and spec.origin.endswith({"scrapy/" + file!r}):
+                    spec.loader = Renamed(spec.loader.name, spec.loader.path)
+                    return spec
+
+        sys.meta_path.insert(0, Finder)
+    """)
+    (tmp_path / "sitecustomize.py").write_text(plugin)
+    (tmp_path / "spider.py").write_text(SPIDER)
+    options = ["--set=JOBDIR=job", '--set=ADDONS={"scrapy_bloom.Addon": 300}']
+    done = subprocess.run(
+        [sys.executable, "-m", "scrapy", "runspider", "spider.py", *options],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(PACKAGE)])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "response_received_count" not in done.stderr
+    (error,) = [line for line in lines(done.stderr, "ERROR") if "scrapy_bloom" in line]
+    assert name.partition(" ")[0].lstrip("_") in error
+    assert "Scrapy " in error
+    assert not Path(tmp_path / "job" / "requests.sqlite").exists()
