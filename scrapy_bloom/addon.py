@@ -53,15 +53,16 @@ class Addon:
         settings = crawler.settings
         dupefilter, scheduler = settings["DUPEFILTER_CLASS"], settings["SCHEDULER"]
         job = JobDirectory.of(settings.get("JOBDIR"))
+        reason = f"SCHEDULER is {_name(scheduler)}"
+        if not wants_durable(settings):
+            reason = "BLOOM_DURABLE is False"
         if not _is_a(dupefilter, FilterDupeFilter):
             announce(crawler, "filter", f"off, DUPEFILTER_CLASS is {_name(dupefilter)}")
+            reason = "without scrapy-bloom's filter"
         if _is_a(scheduler, DurableScheduler):
             if job is None:
                 announce(crawler, "requests", "in memory (there is no JOBDIR)")
             return
-        reason = f"SCHEDULER is {_name(scheduler)}"
-        if not wants_durable(settings):
-            reason = "BLOOM_DURABLE is False"
         announce(crawler, "requests", f"not durable, {reason}")
 
 
@@ -70,7 +71,8 @@ def _is_a(setting: Any, base: type) -> bool:
         found = load_object(setting)
     except Exception:  # noqa: BLE001 - Scrapy says what is wrong with it
         return False
-    return isinstance(found, type) and issubclass(found, base)
+    # not issubclass: for Scrapy's schedulers whatever has three methods is a subclass
+    return isinstance(found, type) and base in found.__mro__
 
 
 def _name(setting: Any) -> str:

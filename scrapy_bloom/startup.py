@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from scrapy import signals
 
 from .errors import describe
 
 if TYPE_CHECKING:
-    from scrapy import Spider
     from scrapy.crawler import Crawler
 
 logger = logging.getLogger(__name__)
@@ -21,15 +20,17 @@ _reports: WeakKeyDictionary[Crawler, _StartLine] = WeakKeyDictionary()
 
 
 class _StartLine:
-    """What the components of a crawler have to say, in one line when the spider opens."""
+    """What the components of a crawler have to say, in one line when all have opened."""
 
     def __init__(self, crawler: Crawler) -> None:
         self.parts: dict[str, str] = {}
-        crawler.signals.connect(self._spider_opened, signals.spider_opened)
+        self._crawler = ref(crawler)
+        crawler.signals.connect(self._engine_started, signals.engine_started)
 
-    def _spider_opened(self, spider: Spider) -> None:
+    def _engine_started(self) -> None:
+        crawler = self._crawler()
         parts = (f"{what}: {how}" for what, how in self.parts.items())
-        logger.info("%s", "; ".join(parts), extra={"spider": spider})
+        logger.info("%s", "; ".join(parts), extra={"spider": crawler and crawler.spider})
 
 
 def announce(crawler: Crawler, what: str, how: str) -> None:

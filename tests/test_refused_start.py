@@ -51,17 +51,16 @@ class StatefulSpider(scrapy.Spider):
             raise scrapy.exceptions.CloseSpider("enough")
 
 
-class OtherSpider(StatefulSpider):
-    """Another crawl of the same process."""
-
-    name = "other"
-    state = {}  # without JOBDIR Scrapy gives it none
-    custom_settings = {**StatefulSpider.custom_settings, "JOBDIR": None, "BLOOM_CAPACITY": 1000}
-
-
 if __name__ == "__main__":
     from scrapy.crawler import AsyncCrawlerProcess
     import sys
+
+    class OtherSpider(StatefulSpider):
+        """Another crawl of the same process."""
+
+        name = "other"
+        state = {}  # without JOBDIR Scrapy gives it none
+        custom_settings = {**StatefulSpider.custom_settings, "JOBDIR": None, "BLOOM_CAPACITY": 9}
 
     process = AsyncCrawlerProcess(
         {"ADDONS": {"scrapy_bloom.Addon": 300}, "JOBDIR": sys.argv[1], "BLOOM_CAPACITY": "none"}
