@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -52,7 +52,7 @@ class FilterDupeFilter(BaseDupeFilter):
         self._see: Callable[[bytes], bool] = _not_open
         self._fingerprint_of_url: Callable[[str], bytes | None] | None = None
         self._recent = RecentUrls(0)
-        self._recent_urls = self._recent.urls
+        self._surely_seen: Set[str] = self._recent.urls
         self._last_request: Request | None = None
         self._last_fingerprint = b""
         self._chains: RequestChains | None = None
@@ -119,8 +119,10 @@ class FilterDupeFilter(BaseDupeFilter):
                 whole = url = request.url
                 if "#" in whole:
                     url = whole[: whole.index("#")]
-                if url in self._recent_urls:
-                    return self._chains is None or not self._chains.is_redirect(request)
+                if url in self._surely_seen:
+                    return True
+                if self._chains is not None and url in self._recent.urls:
+                    return not self._chains.is_redirect(request)
                 fingerprint = self._fingerprint_of_url(whole)
         except Exception:  # noqa: BLE001 - a request like no other
             url = fingerprint = None
@@ -194,16 +196,17 @@ class FilterDupeFilter(BaseDupeFilter):
 
     def _use(self, opened: FingerprintFilter) -> None:
         self._seen = Seen(opened)
-        self._see = self._seen.add
+        self._see = opened.add
         if self._is_full:
             opened.growing = False
         self._watches_each_new = self._settings.on_full == "close"
         self._recent = RecentUrls(self._settings.recent_urls)
-        self._recent_urls = self._recent.urls
+        self._surely_seen = self._recent.urls
         if _is_own_method(self, "fingerprint"):
             self._fingerprint_of_url = self._fingerprinter.of_url
         if not self._fingerprinter.is_scrapys:
             self._chains = RequestChains(self._crawler, self._fingerprinter)
+            self._surely_seen = frozenset()  # a redirect may still be new
 
     def _let_go(self) -> None:
         """Close what is open, and keep nothing of the crawl."""
@@ -212,6 +215,12 @@ class FilterDupeFilter(BaseDupeFilter):
         seen, self._seen, self._see = self._seen, None, _not_open
         if seen is not None:
             seen.close()
+
+    def _hold_unasked(self, seen: Seen, fingerprint: bytes) -> None:
+        """Remember in memory what the filter did not take."""
+        seen.hold_unasked(fingerprint)
+        if self._see == seen.filter.add:
+            self._see = seen.add
 
     def _fingerprint_of_any(self, request: Request) -> bytes:
         """Return the fingerprint of a request that the short way does not serve."""

@@ -159,7 +159,7 @@ class BloomDupeFilter(FilterDupeFilter):
             # a filter that could not grow still takes keys beyond its capacity
             seen.filter.growing = False
             return self._see(fingerprint)
-        seen.hold_unasked(fingerprint)
+        self._hold_unasked(seen, fingerprint)
         return False
 
     def _let_go(self) -> None:

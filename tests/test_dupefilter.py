@@ -407,9 +407,16 @@ def test_failing_filter_is_replaced_by_memory(
     """A filter that fails is logged once; memory answers for it, and the spider is closed
     once, on the next turn of the reactor."""
 
+    broken = []
+    add = ScalableBloomFilter.add
+
+    def breakable(self, key):
+        return raising(failure)() if broken else add(self, key)
+
+    monkeypatch.setattr(ScalableBloomFilter, "add", breakable)
     tested = make_dupefilter()
     verdicts(tested, requests(0, 5))
-    monkeypatch.setattr(ScalableBloomFilter, "add", raising(failure))
+    broken.append(True)
     assert verdicts(tested, requests(5, 10) + requests(5, 10)) == [False] * 5 + [True] * 5
     assert tested.crawler.engine.closed == []
     next_turn()

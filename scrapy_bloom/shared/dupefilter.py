@@ -146,7 +146,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         """Remember in memory a fingerprint that Redis did not take."""
         if self._seen is None:
             return False
-        self._seen.hold_unasked(fingerprint)
+        self._hold_unasked(self._seen, fingerprint)
         extra: dict[str, Any] = {"spider": self._crawler.spider}
         closing = self._redis.on_error == "close" or len(self._seen.held) >= MOST_HELD
         if not self._outage:
