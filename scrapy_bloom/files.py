@@ -1,7 +1,9 @@
 """Files that are whole or not there, opened as what they are, and locked by one process.
 
 A lock of flock is freed by the kernel when its holder dies, however it dies; lockf's
-would go when any descriptor of the file is closed.
+would go when any descriptor of the file is closed. It belongs to all who have the same
+open file, so a process that is forked closes its copy at once: it neither frees the lock
+nor keeps it.
 """
 
 from __future__ import annotations
@@ -9,15 +11,28 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
+from weakref import WeakSet
 
 from .errors import FilterFileError, FilterLockedError
 
-try:
+HAS_LOCKS = find_spec("fcntl") is not None  # Windows has none
+if HAS_LOCKS:
     import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+
+_locked: WeakSet[IO[bytes]] = WeakSet()
+
+
+def _leave_locks_to_parent() -> None:
+    for file in list(_locked):
+        file.close()
+    _locked.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_locks_to_parent)
 
 
 class DirectoryLock:
@@ -27,7 +42,7 @@ class DirectoryLock:
     it serves the error message only. Raises FilterLockedError if somebody has it.
     """
 
-    def __init__(self, directory: Path, name: str = "lock") -> None:
+    def __init__(self, directory: Path, name: str) -> None:
         self._path = directory / name
         require_file_locks(self._path)
         while not self._take(directory):
@@ -159,7 +174,7 @@ def sync_directory(directory: Path) -> None:
 
 def require_file_locks(path: Path) -> None:
     """Raise FilterFileError where the system has no flock."""
-    if fcntl is None:
+    if not HAS_LOCKS:
         raise FilterFileError(
             f"{path}: filter files need Linux or macOS; without a path (for Scrapy: without"
             " JOBDIR) the filter works in memory"
@@ -169,11 +184,12 @@ def require_file_locks(path: Path) -> None:
 def lock(file: IO[bytes]) -> None:
     """Lock a file. Raises BlockingIOError if somebody else has."""
     fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    _locked.add(file)
 
 
 def unlock(file: IO[bytes]) -> None:
-    """Unlock and close. Closing alone is not enough: a process that was forked in the
-    meantime has the same open file."""
+    """Unlock and close. Closing alone is not enough: a process that is being started may
+    have the same open file."""
     if not file.closed:
         fcntl.flock(file.fileno(), fcntl.LOCK_UN)
         file.close()

@@ -16,12 +16,14 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
+from weakref import WeakSet
 
 from bitarray import bitarray
 
 from ..errors import FilterFileError, FilterLockedError
 from ..files import allocate, lock, open_regular, publish, require_file_locks, unlock
+from .hashing import digests
 from .header import PAGE, REMEDY, Header, State
 from .sizing import BLOCK_BITS
 
@@ -31,27 +33,40 @@ class BitStore:
 
     `bits` is a little-endian bitarray over the memory or the mapped file. `count`
     and `expected_false_positives` reach the file with `flush` and `close`. `clean`
-    tells whether an opened file had been closed; a new one is clean.
+    tells whether an opened file had been closed; a new one is clean. `older` is the
+    layer before this one in a filter that grows.
+
+    A file belongs to the process that opened it. One that is forked from it may read
+    on, and sees what is added; it neither changes the file nor keeps it locked.
     """
 
     def __init__(
         self,
         header: Header,
         memory: mmap.mmap,
-        offset: int,
-        file: IO[bytes] | None,
-        path: Path | None,
+        offset: int = 0,
+        path: Path | None = None,
+        lock: IO[bytes] | None = None,
     ) -> None:
         self.header = header
+        self.blocks = header.blocks
+        self.probes = header.probes
+        self.capacity = header.capacity
+        self.seeds = tuple(range(1, digests(header.probes)))
         self.path = path
+        self.older: BitStore | None = None
         self.count = 0
         self.expected_false_positives = 0.0
         self.clean = True
         self._memory = memory
-        self._file = file
-        self._read_only = False
+        self._lock = lock
+        self._closed = False
         self._view = memoryview(memory)[offset:]
         self.bits = bitarray(buffer=self._view, endian="little")
+        if lock is not None:
+            _owned.add(self)
+        elif path is not None:
+            self._forbid_writing()
 
     @classmethod
     def in_memory(cls, header: Header) -> BitStore:
@@ -68,7 +83,7 @@ class BitStore:
                 f"capacity {header.capacity:,} at error rate {header.error_rate:g} needs {size:,}"
                 f" bytes of memory, which cannot be had ({error}); set a smaller capacity"
             ) from error
-        return cls(header, memory, 0, None, None)
+        return cls(header, memory)
 
     @classmethod
     def create(cls, header: Header, path: Path) -> BitStore:
@@ -97,7 +112,9 @@ class BitStore:
             os.pwrite(descriptor, page, 0)
             os.pwrite(descriptor, State(pid=os.getpid()).to_page(), PAGE)
             os.fsync(descriptor)
-            store = cls(header, mmap.mmap(descriptor, header.file_bytes), 2 * PAGE, file, path)
+            with open_regular(Path(temporary)) as mapped:
+                memory = mmap.mmap(mapped.fileno(), header.file_bytes)
+            store = cls(header, memory, 2 * PAGE, path, file)
             publish(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -118,25 +135,45 @@ class BitStore:
         sound filter file; the file is left as it was.
         """
         require_file_locks(path)
-        file = open_regular(path, read_only=read_only)
+        locked = None if read_only else open_regular(path)
         try:
+            if locked is not None:
+                _lock(locked, path)
+            # The map keeps this descriptor open, in forked processes too. The lock goes
+            # with the other one, which they close.
+            with open_regular(path, read_only=read_only) as file:
+                if locked is not None and not os.path.sameopenfile(locked.fileno(), file.fileno()):
+                    raise FilterLockedError(
+                        f"{path} was replaced while it was opened: another process uses it; wait"
+                        " until that has finished"
+                    )
+                header = _read_header(file, path)
+                state = State.from_page(os.pread(file.fileno(), PAGE, PAGE))
+                access = mmap.ACCESS_READ if read_only else mmap.ACCESS_WRITE
+                memory = mmap.mmap(file.fileno(), header.file_bytes, access=access)
+            store = cls(header, memory, 2 * PAGE, path, locked)
+            store.count = state.count
+            store.expected_false_positives = state.expected_false_positives
+            store.clean = state.clean
             if not read_only:
-                _lock(file, path)
-            header = _read_header(file, path)
-            state = State.from_page(os.pread(file.fileno(), PAGE, PAGE))
-            access = mmap.ACCESS_READ if read_only else mmap.ACCESS_WRITE
-            memory = mmap.mmap(file.fileno(), header.file_bytes, access=access)
-            store = cls(header, memory, 2 * PAGE, file, path)
+                store._write_state(clean=False)
         except BaseException:
-            file.close()
+            if locked is not None:
+                locked.close()
             raise
-        store.count = state.count
-        store.expected_false_positives = state.expected_false_positives
-        store.clean = state.clean
-        store._read_only = read_only
-        if not read_only:
-            store._write_state(clean=False)
         return store
+
+    @property
+    def writable(self) -> bool:
+        """False if it was opened with `read_only`, or by another process."""
+        return self.path is None or (self._lock is not None and not self._lock.closed)
+
+    def layers(self) -> Iterator[BitStore]:
+        """Yield this store and the older ones, newest first."""
+        layer: BitStore | None = self
+        while layer is not None:
+            yield layer
+            layer = layer.older
 
     def read_blocks(self, first: int, count: int) -> bytes:
         """Return `count` blocks, from block `first` on, as they stand in the file."""
@@ -158,40 +195,84 @@ class BitStore:
     def flush(self) -> None:
         """Sync bits and state to the disk. Cost: 10 to 100 ms for 1,000 to 10,000
         pages changed since the last one."""
-        if self._file is not None and not self._read_only:
+        if self.path is not None and self.writable:
             self._memory.flush()
             self._write_state(clean=False)
 
     def close(self) -> None:
-        """Sync, mark as cleanly closed and unlock. `bits` is gone afterwards."""
-        if self._memory.closed:
+        """Sync, mark as cleanly closed and unlock. `bits` is gone afterwards, also if
+        the disk fails; the file then counts as not closed. Closing twice is fine."""
+        if self._closed:
             return
+        self._closed = True
         try:
-            if self._file is not None and not self._read_only:
+            if self.path is not None and self.writable:
                 self._memory.flush()
                 self._write_state(clean=True)
         finally:
             # bitarray, view, map: mmap refuses to close under either of the others. After
             # Ctrl-C a traceback may have the bits; the map then goes when that goes.
-            del self.bits
+            self.bits = _ClosedBits()
             with contextlib.suppress(BufferError):
                 self._view.release()
                 self._memory.close()
-            if self._file is not None:
-                unlock(self._file)
+            if self._lock is not None:
+                unlock(self._lock)
 
     def check(self) -> None:
         """Raise FilterFileError unless the file still is what the header says."""
-        if self._file is None or self.path is None:
-            return
-        if _read_header(self._file, self.path) != self.header:
+        if self.path is not None and read_header(self.path) != self.header:
             raise FilterFileError(f"{self.path} has another header than when it was opened")
+
+    def _forbid_writing(self) -> None:
+        if not self._closed:
+            self.bits = _ReadOnlyBits(buffer=self._view.toreadonly(), endian="little")
 
     def _write_state(self, *, clean: bool) -> None:
         pid = 0 if clean else os.getpid()
         state = State(self.count, self.expected_false_positives, clean, pid)
         self._memory[PAGE : 2 * PAGE] = state.to_page()
         self._memory.flush(PAGE, PAGE)
+
+
+class _ClosedBits(bitarray):
+    """What a closed filter has in place of its bits."""
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise ValueError("this filter is closed; open it again to use it")
+
+    __getitem__ = __setitem__ = __ior__ = _refuse
+
+
+class _ReadOnlyBits(bitarray):
+    """The bits of a filter that may not be changed here."""
+
+    def _refuse(self, *_: object) -> NoReturn:
+        refuse_writing()
+
+    __setitem__ = __ior__ = _refuse
+
+
+def refuse_writing() -> NoReturn:
+    """Raise what whoever adds to a filter that is not `writable` gets."""
+    raise TypeError(
+        "this filter may only be read: it was opened with read_only, or before this process was"
+        " forked; open it for writing where keys are added"
+    )
+
+
+_owned: WeakSet[BitStore] = WeakSet()
+"""Those whose files this process may change."""
+
+
+def _leave_to_parent() -> None:
+    for store in list(_owned):
+        store._forbid_writing()
+    _owned.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def read_header(path: Path) -> Header:

@@ -9,43 +9,28 @@ for use from several threads at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
-
-from mmh3 import hash128
+from typing import TYPE_CHECKING
 
 from ..errors import BloomError, IncompatibleFilterError
 from . import sizing
 from .file import BitStore, read_header
-from .hashing import (
-    BLOCK_SHIFT,
-    FIRST_MASK,
-    FIRST_PROBES,
-    NEXT_MASK,
-    Lanes,
-    check_secret,
-    digests,
-    new_secret,
-    unpack_first,
-    unpack_next,
-)
+from .hashing import check_secret, new_secret
 from .header import PAGE, Header
-from .sizing import BLOCK_BITS
+from .probing import Probing
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from typing_extensions import Self
 
-Key = bytes | str
 PathArgument = str | PathLike[str]
 
 
-class BloomFilter:
+class BloomFilter(Probing):
     """A page-local Bloom filter for `capacity` keys at `error_rate`, in memory or,
     with `path`, in a mapped file that is made or opened.
 
@@ -108,104 +93,44 @@ class BloomFilter:
         return self
 
     def _use(self, store: BitStore) -> None:
-        header = store.header
-        self._closed = False
+        self._use_layers(store)
         self._store = store
-        self._header = header
-        self._bits = store.bits
-        self._blocks = header.blocks
-        self._capacity = header.capacity
-        self._probes = header.probes
-        self._few_probes = header.probes < FIRST_PROBES
-        self._seeds = range(1, digests(header.probes))
-        self._secret = header.secret
-        self._count = self._accounted = store.count
-        self._expected_false_positives = store.expected_false_positives
+        self._accounted = store.count
         if not store.clean:
             self._recount()
-            self._expected_false_positives = 0.0
+            store.expected_false_positives = 0.0
             self._accounted = 0
-
-    # `_holds` and `_put` in line, in both: half of the time would go into calls
-
-    def add(self, key: Key) -> bool:
-        """Add `key`; return True if it was already present (or is taken for it)."""
-        salted = self._secret + (key if type(key) is bytes else to_bytes(key))
-        lanes = unpack_first((hash128(salted, 0) & FIRST_MASK).to_bytes(16, "little"))
-        if self._few_probes:
-            if self._holds(salted, lanes):
-                return True
-            self._put(salted, lanes)
-            return False
-        selector, a, b, c, d, e, f = lanes
-        bits = self._bits
-        o = selector * self._blocks >> 32 << BLOCK_SHIFT
-        if bits[o + a] and bits[o + b] and bits[o + c]:
-            rest = [d, e, f]
-            for seed in self._seeds:
-                rest += unpack_next((hash128(salted, seed) & NEXT_MASK).to_bytes(16, "little"))
-            if bits[o : o + BLOCK_BITS][rest].all():
-                return True
-        probes = [o + a, o + b, o + c, o + d, o + e, o + f]
-        for seed in self._seeds:
-            a, b, c, d, e, f, g, h = unpack_next(
-                (hash128(salted, seed) & NEXT_MASK).to_bytes(16, "little")
-            )
-            probes += o + a, o + b, o + c, o + d, o + e, o + f, o + g, o + h
-        bits[probes] = 1
-        self._count += 1
-        return False
-
-    def __contains__(self, key: Key) -> bool:
-        salted = self._secret + (key if type(key) is bytes else to_bytes(key))
-        lanes = unpack_first((hash128(salted, 0) & FIRST_MASK).to_bytes(16, "little"))
-        if self._few_probes:
-            return self._holds(salted, lanes)
-        selector, a, b, c, d, e, f = lanes
-        bits = self._bits
-        o = selector * self._blocks >> 32 << BLOCK_SHIFT
-        if not (bits[o + a] and bits[o + b] and bits[o + c]):
-            return False
-        rest = [d, e, f]
-        for seed in self._seeds:
-            rest += unpack_next((hash128(salted, seed) & NEXT_MASK).to_bytes(16, "little"))
-        return bits[o : o + BLOCK_BITS][rest].all()
-
-    def update(self, keys: Iterable[Key]) -> None:
-        """Add all `keys`."""
-        for key in keys:
-            self.add(key)
 
     def __len__(self) -> int:
         """Number of keys added; an estimate after an unclean stop or a join."""
-        return self._count
+        return self._store.count
 
     def copy(self) -> BloomFilter:
         """Return an independent copy in memory."""
-        copy = BloomFilter._of(BitStore.in_memory(self._header))
+        copy = BloomFilter._of(BitStore.in_memory(self.header))
         copy.update_from(self)
-        copy._count = copy._accounted = self._count
         return copy
 
     def update_from(self, other: BloomFilter) -> None:
         """Add all keys of `other`, which must be of the same origin: equal shape,
         hash, secret and identity.
 
-        The number of keys becomes an estimate. Raises IncompatibleFilterError with
-        what differs.
+        The number of keys becomes an estimate, between that of the larger filter and
+        the sum. Raises IncompatibleFilterError with what differs.
         """
         self.require_same_origin(other)
         expected = self.expected_false_positives + other.expected_false_positives
-        self._bits |= other._bits
+        fewest, most = max(len(self), len(other)), len(self) + len(other)
+        self._store.bits |= other._store.bits
         self._recount()
-        self._accounted = self._count
-        self._expected_false_positives = expected
+        self._store.count = self._accounted = min(max(fewest, len(self)), most)
+        self._store.expected_false_positives = expected
 
     def require_same_origin(self, other: BloomFilter) -> None:
         """Raise IncompatibleFilterError, with what differs, unless `other` can be joined
         with this filter."""
         for name in ("blocks", "probes", "secret", "identity"):
-            ours, theirs = getattr(self._header, name), getattr(other._header, name)
+            ours, theirs = getattr(self.header, name), getattr(other.header, name)
             if ours != theirs:
                 shown = "" if name == "secret" else f" ({ours!r} and {theirs!r})"
                 raise IncompatibleFilterError(
@@ -226,48 +151,45 @@ class BloomFilter:
     @property
     def header(self) -> Header:
         """What never changes in it."""
-        return self._header
+        return self._store.header
 
     @property
     def capacity(self) -> int:
         """Number of keys up to which the error rate stays under `error_rate`."""
-        return self._header.capacity
+        return self.header.capacity
 
     @property
     def error_rate(self) -> float:
         """The bound on the error rate at capacity."""
-        return self._header.error_rate
+        return self.header.error_rate
 
     @property
     def load(self) -> sizing.LayerLoad:
         """Its shape and its keys, for the sums over the layers of a growing filter."""
-        return sizing.LayerLoad(self._blocks, self._probes, self._count)
+        return sizing.LayerLoad(self.header.blocks, self.header.probes, len(self))
 
     @property
     def current_error_rate(self) -> float:
         """Estimated chance, at the present fill, that a new key is taken for a
         known one. Cost: about 0.1 ms."""
-        return sizing.error_rate_at(self._blocks, self._probes, self._count)
+        return sizing.total_error_rate([self.load])
 
     @property
     def expected_false_positives(self) -> float:
         """How many new keys were probably taken for known ones so far: the sum of
         the error rate over the keys added. Cost: a few ms."""
-        self._expected_false_positives += sizing.expected_false_positives(
-            self._blocks, self._probes, self._accounted, self._count
-        )
-        self._accounted = self._count
-        return self._expected_false_positives
+        self._account()
+        return self._store.expected_false_positives
 
     @property
     def fill_ratio(self) -> float:
         """Expected share of bits set, 0 to 1."""
-        return sizing.fill_ratio(self._blocks, self._probes, self._count)
+        return sizing.total_fill_ratio([self.load])
 
     @property
     def nbytes(self) -> int:
         """Bytes of the bit array."""
-        return self._blocks * PAGE
+        return self.header.blocks * PAGE
 
     @property
     def secret(self) -> bytes:
@@ -277,7 +199,7 @@ class BloomFilter:
     @property
     def identity(self) -> str:
         """The text given when the filter was made."""
-        return self._header.identity
+        return self.header.identity
 
     @property
     def path(self) -> Path | None:
@@ -292,30 +214,28 @@ class BloomFilter:
 
     def flush(self) -> None:
         """Sync to the disk. Cost: 10 to 100 ms for 1,000 to 10,000 new keys."""
-        self._save_state()
+        self._account()
         self._store.flush()
 
     def close(self) -> None:
         """Sync, mark as cleanly closed, unlock. Closing twice is fine."""
-        if not self._closed:
-            self._closed = True
-            self._save_state()
-            self._bits = _ClosedBits()  # type: ignore[assignment]
-            self._store.close()
+        self._account()
+        self._store.close()
 
     def check(self) -> None:
         """Raise BloomError unless everything that can be checked holds: the file
         and its header, the count against the bits. Reads everything."""
         self._store.check()
+        count = len(self)
         set_bits = list(self._store.block_counts())
-        if (sum(set_bits) == 0) != (self._count == 0):
-            raise BloomError(f"{self!r} has {sum(set_bits):,} bits set for {self._count:,} keys")
-        estimate = sizing.estimate_keys(self._probes, set_bits)
+        if (sum(set_bits) == 0) != (count == 0):
+            raise BloomError(f"{self!r} has {sum(set_bits):,} bits set for {count:,} keys")
+        estimate = sizing.estimate_keys(self.header.probes, set_bits)
         error_rate = self.current_error_rate
         # keys taken for known ones are not counted, yet the bits tell of them too
-        tolerance = (0.02 + error_rate) * self._count + 10 * self._count**0.5
-        if error_rate < 0.1 and abs(estimate - self._count) > tolerance:
-            raise BloomError(f"{self!r} counts {self._count:,} keys, its bits tell of {estimate:,}")
+        tolerance = (0.02 + error_rate) * count + 10 * count**0.5
+        if error_rate < 0.1 and abs(estimate - count) > tolerance:
+            raise BloomError(f"{self!r} counts {count:,} keys, its bits tell of {estimate:,}")
 
     def __enter__(self) -> Self:
         return self
@@ -331,65 +251,21 @@ class BloomFilter:
     def __repr__(self) -> str:
         place = f", path={str(self.path)!r}" if self.path else ""
         return (
-            f"<{type(self).__name__} {self._count:,} of {self.capacity:,} keys,"
+            f"<{type(self).__name__} {len(self):,} of {self.capacity:,} keys,"
             f" error rate {self.error_rate:g}{place}>"
         )
 
-    # Most of the time goes into waiting for cache lines. Half of the keys that are not
-    # there are turned away by the first probe, so the first three are tried one by one;
-    # for the rest the block is copied, which reads it in one go. Bits are set in one
-    # call, which waits for all of their lines at once. See bench_probes.py.
-    # `add`, `__contains__` and ScalableBloomFilter.add have these methods in line.
-
-    def _holds(self, salted: bytes, lanes: Lanes) -> bool:
-        selector, a, b, c, d, e, f = lanes
-        bits = self._bits
-        o = selector * self._blocks >> 32 << BLOCK_SHIFT
-        if self._few_probes:
-            return bits[[o + lane for lane in lanes[1 : 1 + self._probes]]].all()
-        if not (bits[o + a] and bits[o + b] and bits[o + c]):
-            return False
-        rest = [d, e, f]
-        for seed in self._seeds:
-            rest += unpack_next((hash128(salted, seed) & NEXT_MASK).to_bytes(16, "little"))
-        return bits[o : o + BLOCK_BITS][rest].all()
-
-    def _put(self, salted: bytes, lanes: Lanes) -> None:
-        bits = self._bits
-        o = lanes[0] * self._blocks >> 32 << BLOCK_SHIFT
-        probes = [o + lane for lane in lanes[1 : 1 + self._probes]]
-        for seed in self._seeds:
-            a, b, c, d, e, f, g, h = unpack_next(
-                (hash128(salted, seed) & NEXT_MASK).to_bytes(16, "little")
-            )
-            probes += o + a, o + b, o + c, o + d, o + e, o + f, o + g, o + h
-        bits[probes] = 1
-        self._count += 1
-
     def _recount(self) -> None:
-        self._count = sizing.estimate_keys(self._probes, self._store.block_counts())
+        counts = self._store.block_counts()
+        self._store.count = sizing.estimate_keys(self.header.probes, counts)
 
-    def _save_state(self) -> None:
-        self._store.count = self._count
-        self._store.expected_false_positives = self.expected_false_positives
-
-
-class _ClosedBits:
-    """What a closed filter has in place of its bits."""
-
-    def _refuse(self, *_: object) -> NoReturn:
-        raise ValueError("this filter is closed; open it again to use it")
-
-    __getitem__ = __setitem__ = __ior__ = _refuse
-
-
-def to_bytes(key: Key) -> bytes:
-    """Return `key` as the filters hash it. Raises TypeError if it is no key."""
-    if isinstance(key, str):
-        return key.encode()
-    if isinstance(key, (bytes, bytearray, memoryview)):
-        return bytes(key)
-    raise TypeError(f"key is {key!r}, a {type(key).__name__}: keys are bytes or str")
+    def _account(self) -> None:
+        """Bring the expected false positives up to the keys added since."""
+        added = self._accounted, len(self)
+        self._store.expected_false_positives += sizing.expected_false_positives(
+            self.header.blocks, self.header.probes, *added
+        )
+        self._accounted = len(self)
 
 
 def new_header(capacity: int, error_rate: float, secret: bytes | None, identity: str) -> Header:

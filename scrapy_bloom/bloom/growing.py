@@ -2,46 +2,36 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mmh3 import hash128
-
-from ..errors import BloomError, FilterFileError
-from ..files import DirectoryLock
+from ..errors import BloomError
 from . import sizing
-from .file import BitStore, read_header
-from .fixed import (
-    BloomFilter,
-    Key,
-    PathArgument,
-    new_header,
-    require_secret,
-    to_bytes,
-    too_imprecise,
+from .directory import (
+    bound_of,
+    layer_path,
+    leftovers,
+    lock_directory,
+    make_directory,
+    read_layers,
+    remove_directory,
+    require_series,
 )
-from .hashing import (
-    BLOCK_SHIFT,
-    FIRST_MASK,
-    NEXT_MASK,
-    Lanes,
-    first_lanes,
-    unpack_first,
-    unpack_next,
-)
+from .file import BitStore, read_header, refuse_writing
+from .fixed import BloomFilter, PathArgument, new_header, require_secret, too_imprecise
 from .header import Header
-from .sizing import BLOCK_BITS
+from .probing import Probing
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from typing_extensions import Self
 
+    from ..files import DirectoryLock
 
-class ScalableBloomFilter:
+
+class ScalableBloomFilter(Probing):
     """A Bloom filter that grows by layers and keeps its error rate under
     `error_rate` however many keys it gets.
 
@@ -77,19 +67,22 @@ class ScalableBloomFilter:
             return
         path = Path(path)
         with ExitStack() as undo:
-            if _make_directory(path):
-                undo.callback(_remove_directory, path)
-            lock = undo.enter_context(DirectoryLock(path))
-            headers = _read_layers(path)
+            is_new = make_directory(path)
+            lock = undo.enter_context(lock_directory(path))
+            if is_new:
+                undo.callback(remove_directory, path, lock)
+            for leftover in leftovers(path):
+                leftover.unlink()
+            headers = read_layers(path)
             if headers:
-                bound = _bound(headers[0])
+                bound = bound_of(headers[0])
                 if bound > error_rate:
                     raise too_imprecise(path, bound, error_rate)
                 require_secret(path, headers[0], secret)
                 layers = _open_layers(path, len(headers))
             else:
                 bound = error_rate
-                layers = [BloomFilter._of(BitStore.create(header, _layer_path(path, 0)))]
+                layers = [BloomFilter._of(BitStore.create(header, layer_path(path, 0)))]
             self._use(bound, layers, path, lock)
             undo.pop_all()
 
@@ -104,15 +97,17 @@ class ScalableBloomFilter:
         FilterLockedError.
         """
         path = Path(path)
-        if not _layer_path(path, 0).exists():
+        if not layer_path(path, 0).exists():
             raise FileNotFoundError(f"{path} holds no filter: there is no 0.bloom in it")
         with ExitStack() as undo:
-            lock = None if read_only else undo.enter_context(DirectoryLock(path))
-            headers = _read_layers(path, read_only=read_only)
+            lock = None if read_only else undo.enter_context(lock_directory(path))
+            for leftover in [] if read_only else leftovers(path):
+                leftover.unlink()
+            headers = read_layers(path)
             self = cls.__new__(cls)
             self.capacity = headers[0].capacity
             layers = _open_layers(path, len(headers), read_only=read_only)
-            self._use(_bound(headers[0]), layers, path, lock)
+            self._use(bound_of(headers[0]), layers, path, lock)
             undo.pop_all()
         return self
 
@@ -123,68 +118,7 @@ class ScalableBloomFilter:
         self.path = path
         self._lock = lock
         self._layers = layers
-        self._newest_first = layers[::-1]
-        self._few_probes = any(layer._few_probes for layer in layers)
-        self._secret = layers[0].secret
-
-    def add(self, key: Key) -> bool:
-        """Add `key`; return True if it was already present (or is taken for it).
-
-        Raises OSError or MemoryError if the filter must grow and cannot; the key
-        is not added then.
-        """
-        salted = self._secret + (key if type(key) is bytes else to_bytes(key))
-        lanes = unpack_first((hash128(salted, 0) & FIRST_MASK).to_bytes(16, "little"))
-        if self._few_probes:
-            return self._add(salted, lanes)
-        # BloomFilter._holds and _put in line, which saves a fifth of the time
-        selector, a, b, c, d, e, f = lanes
-        for layer in self._newest_first:
-            bits = layer._bits
-            o = selector * layer._blocks >> 32 << BLOCK_SHIFT
-            if bits[o + a] and bits[o + b] and bits[o + c]:
-                rest = [d, e, f]
-                for seed in layer._seeds:
-                    rest += unpack_next((hash128(salted, seed) & NEXT_MASK).to_bytes(16, "little"))
-                if bits[o : o + BLOCK_BITS][rest].all():
-                    return True
-        newest = self._newest_first[0]
-        if newest._count >= newest._capacity and self.growing:
-            self._grow()._put(salted, lanes)
-            return False
-        o = selector * newest._blocks >> 32 << BLOCK_SHIFT
-        probes = [o + a, o + b, o + c, o + d, o + e, o + f]
-        for seed in newest._seeds:
-            g, h, i, j, k, m, n, p = unpack_next(
-                (hash128(salted, seed) & NEXT_MASK).to_bytes(16, "little")
-            )
-            probes += o + g, o + h, o + i, o + j, o + k, o + m, o + n, o + p
-        newest._bits[probes] = 1
-        newest._count += 1
-        return False
-
-    def _add(self, salted: bytes, lanes: Lanes) -> bool:
-        """Add a key where layers have fewer probes than the first digest holds."""
-        if any(layer._holds(salted, lanes) for layer in self._newest_first):
-            return True
-        newest = self._newest_first[0]
-        if newest._count >= newest._capacity and self.growing:
-            newest = self._grow()
-        newest._put(salted, lanes)
-        return False
-
-    def __contains__(self, key: Key) -> bool:
-        salted = self._secret + (key if type(key) is bytes else to_bytes(key))
-        lanes = first_lanes(salted)
-        for layer in self._newest_first:  # noqa: SIM110 - any() takes 0.4 µs longer
-            if layer._holds(salted, lanes):
-                return True
-        return False
-
-    def update(self, keys: Iterable[Key]) -> None:
-        """Add all `keys`."""
-        for key in keys:
-            self.add(key)
+        self._link_layers()
 
     def __len__(self) -> int:
         """Number of keys added; an estimate after an unclean stop."""
@@ -266,7 +200,7 @@ class ScalableBloomFilter:
         by itself, their order, secrets and error rates. Reads everything."""
         for number, layer in enumerate(self._layers):
             layer.check()
-            _check_layer(str(layer.path or number), layer.header, number, self._layers[0].header)
+            require_series(str(layer.path or number), layer.header, number, self._layers[0].header)
         for layer in self._layers[:-1]:
             # recounted layers are known to a few percent only
             if len(layer) < 0.9 * layer.capacity:
@@ -290,7 +224,7 @@ class ScalableBloomFilter:
             f" error rate {self.error_rate:g}{place}>"
         )
 
-    def _grow(self) -> BloomFilter:
+    def _grow(self) -> None:
         header = _layer_header(
             len(self._layers),
             sizing.layer_capacity(self._layers[-1].capacity, self.capacity, len(self)),
@@ -298,25 +232,31 @@ class ScalableBloomFilter:
             self._secret,
             self.identity,
         )
-        return self._add_layer(header)
+        self._add_layer(header)
 
-    def _add_layer(self, header: Header) -> BloomFilter:
+    def _add_layer(self, header: Header) -> None:
+        if not self._newest.writable:
+            refuse_writing()
         if self.path is None:
             store = BitStore.in_memory(header)
         else:
-            store = BitStore.create(header, _layer_path(self.path, len(self._layers)))
+            store = BitStore.create(header, layer_path(self.path, len(self._layers)))
         layer = BloomFilter._of(store)
         self._layers.append(layer)
-        self._newest_first.insert(0, layer)
-        self._few_probes |= layer._few_probes
-        return layer
+        self._link_layers()
+
+    def _link_layers(self) -> None:
+        stores = [layer._store for layer in self._layers]
+        for store, older in zip(stores[1:], stores, strict=False):
+            store.older = older
+        self._use_layers(stores[-1])
 
 
 def stored_identity(path: PathArgument) -> str | None:
     """Return the identity of the filter in the directory at `path`, or None if there
     is none, without opening it. Raises FilterFileError."""
     try:
-        return read_header(_layer_path(Path(path), 0)).identity
+        return read_header(layer_path(Path(path), 0)).identity
     except FileNotFoundError:
         return None
 
@@ -327,75 +267,9 @@ def _layer_header(
     return new_header(capacity, sizing.layer_error_rate(bound, number), secret, identity)
 
 
-def _layer_path(directory: Path, number: int) -> Path:
-    return directory / f"{number}.bloom"
-
-
-def _bound(first: Header) -> float:
-    """The bound that layer 0 was made for."""
-    return first.error_rate / sizing.layer_error_rate(1.0, 0)
-
-
-def _read_layers(directory: Path, *, read_only: bool = False) -> list[Header]:
-    """Return the headers of all layers, checked one by one and as a series, after
-    removing what a growth that was killed has left."""
-    if not read_only:
-        for leftover in directory.glob("*.bloom.tmp"):
-            leftover.unlink()
-    numbers = sorted(
-        int(match[1])
-        for p in directory.iterdir()
-        if (match := re.fullmatch(r"(\d+)\.bloom", p.name))
-    )
-    for expected, number in enumerate(numbers):
-        if expected != number:
-            raise FilterFileError(
-                f"{_layer_path(directory, expected)} is missing, and there is a"
-                f" {number}.bloom; restore it from a backup, or start a new filter"
-            )
-    headers = [read_header(_layer_path(directory, number)) for number in numbers]
-    for number, header in enumerate(headers):
-        _check_layer(str(_layer_path(directory, number)), header, number, headers[0])
-    return headers
-
-
-def _check_layer(name: str, header: Header, number: int, first: Header) -> None:
-    expected = sizing.layer_error_rate(_bound(first), number)
-    for what, found, wanted in (
-        ("secret", header.secret.hex(), first.secret.hex()),
-        ("identity", header.identity, first.identity),
-        ("error rate", header.error_rate, expected),
-    ):
-        if found != wanted:
-            shown = "" if what == "secret" else f" ({found!r}, not {wanted!r})"
-            raise FilterFileError(
-                f"{name} is a layer of another filter: its {what} differs{shown}; restore the"
-                " right file from a backup, or start a new filter"
-            )
-
-
 def _open_layers(directory: Path, count: int, *, read_only: bool = False) -> list[BloomFilter]:
-    paths = [_layer_path(directory, number) for number in range(count)]
+    paths = [layer_path(directory, number) for number in range(count)]
     with ExitStack() as undo:
         layers = [undo.enter_context(BloomFilter.open(path, read_only=read_only)) for path in paths]
         undo.pop_all()
     return layers
-
-
-def _make_directory(path: Path) -> bool:
-    """Return True if the directory is new."""
-    try:
-        path.mkdir(mode=0o700)
-    except FileExistsError:
-        if not path.is_dir():
-            raise FilterFileError(
-                f"{path} is not a directory; a growing filter needs one, choose another path"
-            ) from None
-        return False
-    return True
-
-
-def _remove_directory(path: Path) -> None:
-    with suppress(OSError):
-        (path / "lock").unlink(missing_ok=True)
-        path.rmdir()

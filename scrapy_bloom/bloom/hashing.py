@@ -29,14 +29,27 @@ NEXT_PROBES = 8
 
 unpack_first = Struct("<I6H").unpack
 unpack_next = Struct("<8H").unpack
+LANE_MASK = 0x7FFF
 FIRST_MASK = int.from_bytes(b"\xff\xff\xff\xff" + b"\xff\x7f" * FIRST_PROBES, "little")
 NEXT_MASK = int.from_bytes(b"\xff\x7f" * NEXT_PROBES, "little")
+
+Key = bytes | str
+"""Text stands for its UTF-8."""
 
 Lanes = tuple[int, int, int, int, int, int, int]
 """A block selector (32 bits) and the first six probe positions (15 bits each)."""
 
 NextLanes = tuple[int, int, int, int, int, int, int, int]
 """Eight further probe positions."""
+
+
+def to_bytes(key: Key) -> bytes:
+    """Return `key` as the filters hash it. Raises TypeError if it is no key."""
+    if isinstance(key, str):
+        return key.encode()
+    if isinstance(key, (bytes, bytearray, memoryview)):
+        return bytes(key)
+    raise TypeError(f"key is {key!r}, a {type(key).__name__}: keys are bytes or str")
 
 
 def new_secret() -> bytes:
@@ -66,7 +79,7 @@ def next_lanes(salted: bytes, seed: int) -> NextLanes:
 def positions(secret: bytes, key: bytes, blocks: int, probes: int) -> list[int]:
     """Return the bits that stand for `key` in a filter of that shape.
 
-    This is the definition; the filters do the same in fewer steps, with the code of
+    This is the definition; `Probing` does the same in fewer steps, with the code of
     `first_lanes` and `next_lanes` in line.
     """
     salted = secret + key

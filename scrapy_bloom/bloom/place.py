@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import JobDirectoryError
+from .directory import layer_path, layer_paths, lock_path
 from .fixed import BloomFilter
 from .growing import ScalableBloomFilter
 
@@ -33,7 +34,7 @@ class Place:
         filter, or a file (that exists or ends in `.bloom`)."""
         path = Path(name)
         if path.is_dir():
-            if (path / "0.bloom").exists():
+            if layer_path(path, 0).exists():
                 return cls(name, path, path.parent if path.name == "bloom" else None)
         elif path.exists() or path.suffix == ".bloom":
             return cls(name, path)
@@ -47,20 +48,17 @@ class Place:
     @property
     def exists(self) -> bool:
         """True if a filter is there."""
-        return (self.path if self.is_file else self.path / "0.bloom").exists()
+        return (self.path if self.is_file else layer_path(self.path, 0)).exists()
 
     @property
     def files(self) -> list[Path]:
         """The files of the filter, one a layer, oldest first."""
-        if self.is_file:
-            return [self.path]
-        numbered = [path for path in self.path.glob("*.bloom") if path.stem.isdecimal()]
-        return sorted(numbered, key=lambda path: int(path.stem))
+        return [self.path] if self.is_file else layer_paths(self.path)
 
     @property
     def lock(self) -> Path:
         """The file that whoever uses the filter has locked."""
-        return self.path if self.is_file else self.path / "lock"
+        return self.path if self.is_file else lock_path(self.path)
 
     def require(self) -> None:
         """Raise JobDirectoryError unless a filter is there."""
@@ -76,7 +74,7 @@ class Place:
                 f" {job / 'requests.seen'}'"
             )
         raise JobDirectoryError(
-            f"{self.name} holds no Bloom filter (there is no {self.path / '0.bloom'}): give the"
+            f"{self.name} holds no Bloom filter (there is no {layer_path(self.path, 0)}): give the"
             " JOBDIR of a crawl with BloomDupeFilter, the directory of a filter, or a filter file"
         )
 

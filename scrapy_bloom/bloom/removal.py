@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import FilterFileError, FilterLockedError
-from ..files import DirectoryLock, is_held, sync_directory
+from ..files import is_held, sync_directory
+from .directory import layer_paths, leftovers, lock_directory, remove_directory
 from .file import read_state
 from .header import MAGIC
 from .place import Place
@@ -36,15 +37,13 @@ def remove_filter(directory: Path) -> list[Path]:
 
     The newest layer goes first, so what an interruption leaves is a filter.
     """
-    with DirectoryLock(directory):
-        files = Place("", directory).files[::-1]
+    with lock_directory(directory) as lock:
+        files = layer_paths(directory)[::-1]
         for path in files:
             _require_ours(path)
-        for path in files + list(directory.glob("*.bloom.tmp")):
+        for path in files + leftovers(directory):
             path.unlink()
-        (directory / "lock").unlink()
-        if not any(directory.iterdir()):
-            directory.rmdir()
+        remove_directory(directory, lock)
     sync_directory(directory.parent)
     return files
 

@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import Any
 
 from ..bloom import sizing
-from ..bloom.fixed import Key, new_header, to_bytes
-from ..bloom.hashing import first_lanes
+from ..bloom.fixed import new_header
+from ..bloom.hashing import Key, first_lanes, to_bytes
 from ..bloom.header import PAGE
 from ..errors import IncompatibleFilterError, SharedFilterError
 from ..recent import RecentUrls

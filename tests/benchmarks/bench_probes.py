@@ -18,7 +18,7 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.bloom.hashing import NEXT_MASK, first_lanes, next_lanes, unpack_next
 
 FILTER = BloomFilter(1_000_000, 1e-6)
-SECRET, BITS, BLOCKS = FILTER.secret, FILTER._bits, FILTER._blocks
+SECRET, BITS, BLOCKS = FILTER.secret, FILTER._store.bits, FILTER.header.blocks
 
 
 def positions(key: bytes) -> list[int]:

@@ -283,7 +283,7 @@ def test_opening_and_closing_reads_no_bits(tmp_path, monkeypatch):
 @pytest.mark.skipif(sys.platform != "linux", reason="simulates another system on Linux")
 def test_system_without_file_locks(tmp_path, monkeypatch):
     """Where fcntl is missing the filter works in memory and refuses a path."""
-    monkeypatch.setattr(files, "fcntl", None)
+    monkeypatch.setattr(files, "HAS_LOCKS", False)
     BloomFilter(1_000, 1e-6).add(b"key")
     with pytest.raises(FilterFileError, match="Linux or macOS"):
         ScalableBloomFilter(1_000, 1e-6, tmp_path / "bloom")

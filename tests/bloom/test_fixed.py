@@ -366,10 +366,10 @@ def test_check_finds_a_wrong_count():
     """`check` compares the count with the bits."""
     bloom_filter = BloomFilter(10_000, 1e-6)
     bloom_filter.update(b"%d" % i for i in range(1_000))
-    bloom_filter._count = 2_000
+    bloom_filter._store.count = 2_000
     with pytest.raises(BloomError, match="counts 2,000 keys, its bits tell of "):
         bloom_filter.check()
-    bloom_filter._count = 0
+    bloom_filter._store.count = 0
     with pytest.raises(BloomError, match="bits set for 0 keys"):
         bloom_filter.check()
 

@@ -86,7 +86,7 @@ def test_filter_sets_exactly_the_defined_bits(error_rate):
     for key in (b"", b"scrapy", bytes(20)):
         bloom_filter.add(key)
         expected.update(positions(SECRET, key, *shape))
-    assert set(bloom_filter._bits.search(1)) == expected
+    assert set(bloom_filter._store.bits.search(1)) == expected
 
 
 @pytest.mark.parametrize("secret", [b"", b"short", bytes(17), "0123456789abcdef", 16])

@@ -93,7 +93,7 @@ def test_damage_is_found(place, damage, message):
 def test_wrong_count_is_found(place):
     """A state page that is sound by itself and does not fit the bits."""
     with ScalableBloomFilter.open(place.path) as bloom_filter:
-        bloom_filter.layers[1]._count //= 2
+        bloom_filter.layers[1]._store.count //= 2
     (text,) = unsound(place)
     assert "its bits tell of" in text
 

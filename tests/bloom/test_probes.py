@@ -19,7 +19,7 @@ def only_layer(tested):
 def bits_of(tested, key):
     """The bits that stand for `key`, by definition."""
     layer = only_layer(tested)
-    return positions(tested.secret, key, layer._blocks, layer._probes)
+    return positions(tested.secret, key, layer.header.blocks, layer.header.probes)
 
 
 @pytest.mark.parametrize("error_rate", ERROR_RATES)
@@ -31,7 +31,7 @@ def test_add_sets_the_defined_bits(kind, error_rate):
         key = os.urandom(20)
         expected |= set(bits_of(tested, key))
         tested.add(key)
-        assert set(only_layer(tested)._bits.search(1)) == expected
+        assert set(only_layer(tested)._store.bits.search(1)) == expected
 
 
 @pytest.mark.parametrize("error_rate", ERROR_RATES)
@@ -40,7 +40,7 @@ def test_every_bit_is_asked_and_no_other(kind, error_rate):
     """A key is there if its bits are set and nothing else is, and is not if just one of them
     is clear and everything else is set."""
     tested = kind(10_000, error_rate)
-    bits = only_layer(tested)._bits
+    bits = only_layer(tested)._store.bits
     for _ in range(5):
         key = os.urandom(20)
         own = bits_of(tested, key)
@@ -62,5 +62,5 @@ def test_growth_may_reach_a_layer_with_few_probes():
     tested = ScalableBloomFilter(2_000, 0.0029)
     keys = [os.urandom(20) for _ in range(20_000)]
     tested.update(keys)
-    assert len({layer._few_probes for layer in tested.layers}) == 2
+    assert len({layer.header.probes < 6 for layer in tested.layers}) == 2
     assert all(key in tested and tested.add(key) for key in keys)

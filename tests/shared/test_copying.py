@@ -47,7 +47,7 @@ def test_there_and_back(redis, key, tmp_path, shared, capacity, error_rate, coun
     with ScalableBloomFilter(capacity, error_rate, tmp_path / "local", identity="x") as local:
         local.update(keys(0, count))
         known = [key for key in keys(0, 2 * count) if key in local]
-        before = [layer._bits.copy() for layer in local.layers]
+        before = [layer._store.bits.copy() for layer in local.layers]
         secret, items, layers = local.secret, len(local), len(local.layers)
     assert load_into_redis(tmp_path / "local", redis.url, key) == items
     moved = shared(redis, key)
@@ -57,7 +57,7 @@ def test_there_and_back(redis, key, tmp_path, shared, capacity, error_rate, coun
     assert (moved.capacity, moved.error_rate) == (capacity, error_rate)
     save_from_redis(redis.url, key, tmp_path / "copy")
     with ScalableBloomFilter.open(tmp_path / "copy") as copy:
-        assert [layer._bits for layer in copy.layers] == before
+        assert [layer._store.bits for layer in copy.layers] == before
         assert [key for key in keys(0, 2 * count) if key in copy] == known
     fresh = [key for key in keys(count, count + 500) if not moved.add(key)]
     assert len(fresh) >= 500 * (1 - error_rate) - 80

@@ -109,9 +109,9 @@ def test_bits_are_those_of_a_local_filter(redis_server, join, key, tmp_path, err
         assert saved.secret == shared.header.secret
         first = saved.layers[0].copy()
         assert first.nbytes == shared.header.layers[0].blocks * 4096
-        before = first._bits.count()
+        before = first._store.bits.count()
         first.update(number for number in keys(0, 400) if number in saved.layers[0])
-        assert first._bits.count() == before
+        assert first._store.bits.count() == before
 
 
 @pytest.mark.parametrize("error_rate", [1e-2, 1e-3])

@@ -1,0 +1,150 @@
+"""The loops over layers and probes, which decide how fast a filter is.
+
+Most of the time goes into waiting for cache lines. Half of the keys that are not there
+are turned away by the first probe, so the first three are tried one by one; for the
+rest the block is copied, which reads it in one go. Bits are set in one call, which waits
+for all of their lines at once (tests/benchmarks/bench_probes.py). The code of
+hashing.py stands in line: half of the time would go into calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mmh3 import hash128, hash_bytes
+
+from .file import BitStore
+from .hashing import (
+    BLOCK_SHIFT,
+    FIRST_MASK,
+    FIRST_PROBES,
+    LANE_MASK,
+    NEXT_MASK,
+    Key,
+    Lanes,
+    first_lanes,
+    next_lanes,
+    to_bytes,
+    unpack_first,
+    unpack_next,
+)
+from .sizing import BLOCK_BITS
+
+
+class Probing:
+    """`add`, `in` and `update` of a filter: a key is there if all its bits are set in
+    any layer, from the newest on, and a new one goes into the newest."""
+
+    growing = False
+    """While False, the newest layer takes more keys than its capacity."""
+
+    _secret: bytes
+    _newest: BitStore
+    _few_probes: bool
+
+    def _use_layers(self, newest: BitStore) -> None:
+        """Take `newest`, which knows the older ones, as the layer for new keys."""
+        self._newest = newest
+        self._secret = newest.header.secret
+        self._few_probes = any(layer.header.probes < FIRST_PROBES for layer in newest.layers())
+
+    def add(self, key: Key) -> bool:
+        """Add `key`; return True if it was already present (or is taken for it).
+
+        Raises TypeError if the filter may only be read, OSError or MemoryError if it
+        must grow and cannot; the key is not added then.
+        """
+        salted = self._secret + (key if type(key) is bytes else to_bytes(key))
+        if self._few_probes:
+            return self._add_few(salted)
+        selector, a, b, c, d, e, f = unpack_first(
+            (hash128(salted, 0) & FIRST_MASK).to_bytes(16, "little")
+        )
+        layer: BitStore | None
+        layer = oldest = newest = self._newest
+        while layer is not None:
+            bits = layer.bits
+            o = selector * layer.blocks >> 32 << BLOCK_SHIFT
+            if bits[o + a] and bits[o + b] and bits[o + c]:
+                rest = [d, e, f]
+                for seed in layer.seeds:
+                    rest += unpack_next((hash128(salted, seed) & NEXT_MASK).to_bytes(16, "little"))
+                if bits[o : o + BLOCK_BITS][rest].all():
+                    return True
+            oldest, layer = layer, layer.older
+        if newest.count >= newest.capacity and self.growing:
+            self._grow()
+            return Probing.add(self, key)
+        if newest is not oldest:
+            bits = newest.bits
+            o = selector * newest.blocks >> 32 << BLOCK_SHIFT
+        probes = [o + a, o + b, o + c, o + d, o + e, o + f]
+        for seed in newest.seeds:
+            a, b, c, d, e, f, g, h = unpack_next(
+                (hash128(salted, seed) & NEXT_MASK).to_bytes(16, "little")
+            )
+            probes += o + a, o + b, o + c, o + d, o + e, o + f, o + g, o + h
+        bits[probes] = 1
+        newest.count += 1
+        return False
+
+    def __contains__(self, key: Key) -> bool:
+        salted = self._secret + (key if type(key) is bytes else to_bytes(key))
+        if self._few_probes:
+            return self._holds_few(salted, first_lanes(salted))
+        # most keys that are not there need one or two of the lanes: mask only those
+        selector, a, b, c, d, e, f = unpack_first(hash_bytes(salted, 0))
+        mask = LANE_MASK
+        layer: BitStore | None = self._newest
+        while layer is not None:
+            bits = layer.bits
+            o = selector * layer.blocks >> 32 << BLOCK_SHIFT
+            if bits[o + (a & mask)] and bits[o + (b & mask)] and bits[o + (c & mask)]:
+                rest = [d & mask, e & mask, f & mask]
+                for seed in layer.seeds:
+                    rest += unpack_next((hash128(salted, seed) & NEXT_MASK).to_bytes(16, "little"))
+                if bits[o : o + BLOCK_BITS][rest].all():
+                    return True
+            layer = layer.older
+        return False
+
+    def update(self, keys: Iterable[Key]) -> None:
+        """Add all `keys`."""
+        for key in keys:
+            self.add(key)
+
+    # where a layer has fewer probes than the first digest holds
+
+    def _add_few(self, salted: bytes) -> bool:
+        lanes = first_lanes(salted)
+        if self._holds_few(salted, lanes):
+            return True
+        if self._newest.count >= self._newest.capacity and self.growing:
+            self._grow()
+        newest = self._newest
+        newest.bits[_positions(newest, salted, lanes)] = 1
+        newest.count += 1
+        return False
+
+    def _holds_few(self, salted: bytes, lanes: Lanes) -> bool:
+        layer: BitStore | None = self._newest
+        while layer is not None:
+            bits = layer.bits
+            o = lanes[0] * layer.blocks >> 32 << BLOCK_SHIFT
+            if bits[o + lanes[1]] and bits[_positions(layer, salted, lanes)].all():
+                return True
+            layer = layer.older
+        return False
+
+    def _grow(self) -> None:
+        """Put an empty layer before the newest."""
+        raise NotImplementedError
+
+
+def _positions(layer: BitStore, salted: bytes, lanes: Lanes) -> list[int]:
+    """Return the bits that stand for a key in `layer`, as hashing.positions does."""
+    o = lanes[0] * layer.blocks >> 32 << BLOCK_SHIFT
+    found = [o + lane for lane in lanes[1 : 1 + layer.probes]]
+    for seed in layer.seeds:
+        found += [o + lane for lane in next_lanes(salted, seed)]
+    return found
