@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Acknowledgement:
-    """What is due when a request need not be repeated any more: its row goes (None for
-    one that lives in memory only), and the filter may hold its fingerprints."""
+class Finished:
+    """A request that need not be repeated any more, whatever happens: the filter may
+    hold its fingerprints."""
 
-    row: int | None = None
+    request: Request
     fingerprints: tuple[bytes, ...] = ()
 
 
@@ -45,16 +45,16 @@ class InFlight:
 
     def __iter__(self) -> Iterator[Request]:
         """The requests that the engine has got and that were not finished yet."""
-        return iter([known.request for known in self._running.values()])
+        return iter([known.finished.request for known in self._running.values()])
 
     def __len__(self) -> int:
         return len(self._running)
 
     def keep(self, request: Request, fingerprints: Iterable[bytes]) -> None:
         """Note that `request` waits in the memory queue."""
-        known = self._known.setdefault(id(request), _Known(request))
+        known = self._know(request)
         known.queued += 1
-        known.due.fingerprints += tuple(fingerprints)
+        known.finished.fingerprints += tuple(fingerprints)
         arrival = _Arrival(self._arrived, self._last)
         if self._last is not None:
             self._last.next = arrival
@@ -62,37 +62,40 @@ class InFlight:
         self._arrived += 1
         known.arrivals.append(arrival)
 
-    def start(self, request: Request, row: int | None = None) -> None:
-        """Note that the engine gets `request`, from its row or from the memory queue."""
-        known = self._known.setdefault(id(request), _Known(request, Acknowledgement(row)))
+    def start(self, request: Request) -> None:
+        """Note that the engine gets `request`, stored or from the memory queue."""
+        known = self._know(request)
         known.queued = max(known.queued - 1, 0)
-        if known.since is None:
+        if id(request) not in self._running:
             known.since = self._arrived
-        self._running[id(request)] = known
+            self._running[id(request)] = known
 
-    def finish(self, request: Request) -> list[Acknowledgement]:
-        """Note that the engine is done with `request`; return what is due now, for
-        itself and for others that waited for it.
+    def finish(self, request: Request) -> list[Finished]:
+        """Note that the engine is done with `request`; return what may be acknowledged
+        now, itself and others that waited for it.
 
-        Amortized cost: O(log² n) where n acknowledgements wait, O(1) where none does.
+        Amortized cost: O(log² n) where n requests wait, O(1) where none does.
         """
         known = self._running.get(id(request))
-        if known is None or known.since is None or known.queued:
+        if known is None or known.queued:
             return []
         del self._running[id(request)], self._known[id(request)]
         over: list[_Waiting] = []
         # a request that came again while it was in progress must not wait for itself
-        self._wait(known.since, known.due, over)
+        self._wait(known.since, known.finished, over)
         for arrival in known.arrivals:
             self._wait(max(known.since, arrival.number + 1), arrival, over)
-        due = []
+        finished = []
         while over:
             waiting = over.pop()
-            if isinstance(waiting, Acknowledgement):
-                due.append(waiting)
+            if isinstance(waiting, Finished):
+                finished.append(waiting)
             else:
                 over += self._remove(waiting)
-        return due
+        return finished
+
+    def _know(self, request: Request) -> _Known:
+        return self._known.setdefault(id(request), _Known(Finished(request)))
 
     def _wait(self, since: int, waiting: _Waiting, over: list[_Waiting]) -> None:
         """Let something wait for all open arrivals from number `since` on; without any
@@ -126,10 +129,10 @@ class InFlight:
 class _Known:
     """A request that is in progress or in the memory queue, or both."""
 
-    request: Request
-    due: Acknowledgement = field(default_factory=Acknowledgement)
-    since: int | None = None
-    """How many had arrived when the engine first got it."""
+    finished: Finished
+    """What it will be."""
+    since: int = 0
+    """How many had arrived when the engine got it, for the first time."""
     queued: int = 0
     """How often it waits in the memory queue, where it is no copy."""
     arrivals: list[_Arrival] = field(default_factory=list)
@@ -149,4 +152,4 @@ class _Arrival:
     it waits for, a serial number that decides between equals, and what waits."""
 
 
-_Waiting: TypeAlias = "Acknowledgement | _Arrival"
+_Waiting: TypeAlias = "Finished | _Arrival"

@@ -18,7 +18,6 @@ class Node:
     """A request, and what it waits for."""
 
     request: object
-    row: int | None = None
     fingerprints: tuple = ()
     queued: int = 0
     waits_for: set = field(default_factory=set)
@@ -40,8 +39,8 @@ class NaiveInFlight:
             if parent is not node:
                 wait(parent, node)
 
-    def start(self, request, row=None):
-        node = self.nodes.setdefault(id(request), Node(request, row))
+    def start(self, request):
+        node = self.nodes.setdefault(id(request), Node(request))
         node.queued = max(node.queued - 1, 0)
         self.running[id(request)] = node
 
@@ -73,14 +72,10 @@ def wait(parent, child):
 class Page:
     """A request of a crawl, with what nobody but the test knows."""
 
-    number: int
-    row: int | None = None
+    stored: bool = False
+    """It has a row."""
     origin: object = None
     """The page whose callback yielded it."""
-
-    @property
-    def fingerprint(self):
-        return b"%d" % self.number
 
 
 class Crawl:
@@ -95,16 +90,16 @@ class Crawl:
 
     def start_stored(self):
         """The engine gets a request that has a row."""
-        page = self.new(row=len(self.pages))
+        page = self.new(stored=True)
         self.running.append(page)
         for book in self.books:
-            book.start(page, page.row)
+            book.start(page)
 
     def keep(self, number):
         """A callback yields a request that cannot be stored, or nobody knows who does."""
         self.queue.append(self.new(origin=self.one_of([None, *self.running], number)))
         for book in self.books:
-            book.keep(self.queue[-1], [self.queue[-1].fingerprint])
+            book.keep(self.queue[-1], [b"child"])
 
     def keep_again(self, number):
         """A callback yields its own request once more, now unserializable."""
@@ -131,14 +126,10 @@ class Crawl:
         if page not in self.queue:
             self.running.remove(page)
         for book, acknowledged in zip(self.books, self.acknowledged, strict=True):
-            for due in book.finish(page):
-                (found,) = (
-                    p
-                    for p in self.pages
-                    if (p.row is not None and p.row == due.row) or p.fingerprint in due.fingerprints
-                )
-                assert found not in acknowledged
-                acknowledged.append(found)
+            for finished in book.finish(page):
+                assert finished.request not in acknowledged
+                assert finished.fingerprints == (() if finished.request.stored else (b"child",))
+                acknowledged.append(finished.request)
 
     def end(self):
         """Everything in memory and in progress comes to its end."""
@@ -147,7 +138,7 @@ class Crawl:
             self.start_kept(0)
 
     def new(self, **options):
-        self.pages.append(Page(len(self.pages), **options))
+        self.pages.append(Page(**options))
         return self.pages[-1]
 
     def lost(self):
@@ -160,7 +151,7 @@ class Crawl:
 
     def repeated(self, page, acknowledged):
         while page not in acknowledged:
-            if page.row is not None or page.origin is None:
+            if page.stored or page.origin is None:
                 return True
             page = page.origin
         return False
@@ -219,70 +210,62 @@ def books():
 
 
 def finished(books, *requests):
-    """Return the rows (or fingerprints) that are due when the engine is done with these."""
-    return [
-        due.row if due.row is not None else due.fingerprints
-        for request in requests
-        for due in books.finish(request)
-    ]
+    """Return the requests that may be acknowledged when the engine is done with these."""
+    return [each.request for request in requests for each in books.finish(request)]
 
 
 def test_a_request_by_itself_is_acknowledged_at_once(books):
     """And only once, and only if it was started."""
     parent = request("parent")
     assert books.finish(parent) == []
-    books.start(parent, 7)
+    books.start(parent)
     assert (len(books), list(books)) == (1, [parent])
-    assert finished(books, parent) == [7]
+    assert finished(books, parent) == [parent]
     assert (len(books), books.finish(parent)) == (0, [])
 
 
 def test_grandchildren_are_awaited(books):
-    """The parent is finished before the grandchild comes: only the child's memory of it
-    holds the row."""
+    """Also by a parent that was finished before they came."""
     parent, child, grandchild = map(request, ("parent", "child", "grandchild"))
-    books.start(parent, 1)
-    books.keep(child, [b"child"])
+    books.start(parent)
+    books.keep(child, [])
     assert finished(books, parent) == []
     books.start(child)
-    books.keep(grandchild, [b"grandchild"])
+    books.keep(grandchild, [])
     assert finished(books, child) == []
     books.start(grandchild)
-    found = finished(books, grandchild)
-    assert len(found) == 3
-    assert {*found} == {1, (b"child",), (b"grandchild",)}
+    assert {*finished(books, grandchild)} == {parent, child, grandchild}
 
 
 def test_what_came_before_or_after_is_not_awaited(books):
     """A request waits for what arrived while it was in progress, and for no more."""
-    before, parent, after = map(request, ("before", "parent", "after"))
+    before, parent, child, later = map(request, ("before", "parent", "child", "later"))
     books.keep(before, [])
-    books.start(parent, 1)
-    books.keep(after, [])
+    books.start(parent)
+    books.keep(child, [])
     assert finished(books, parent) == []
-    books.start(after)
-    later = request("later")
-    books.start(later, 2)
-    assert finished(books, later) == [2]
-    books.keep(request("never started"), [])
-    assert finished(books, after) == []
+    books.start(later)
+    assert finished(books, later) == [later]
+    books.start(child)
+    assert {*finished(books, child)} == {child, parent}
 
 
 def test_some_request_in_memory_at_any_time_holds_nothing_for_ever(books):
-    """Where each arrives before the last one is finished, but none yields another, rows
-    go as the requests go that they wait for."""
-    acknowledged = []
+    """Where each arrives before the last one is finished, but none yields another, what
+    they came from is acknowledged when they are finished."""
+    parents, acknowledged = [], []
     previous = request("0")
     books.keep(previous, [])
     for number in range(1, 200):
-        parent, kept = request(f"parent {number}"), request(str(number))
-        books.start(parent, number)
-        books.keep(kept, [])
-        acknowledged += finished(books, parent)
+        parents.append(request(f"parent {number}"))
+        child = request(str(number))
+        books.start(parents[-1])
+        books.keep(child, [])
+        acknowledged += finished(books, parents[-1])
         books.start(previous)
         acknowledged += finished(books, previous)
-        previous = kept
-    assert {number for number in acknowledged if number != ()} == {*range(1, 199)}
+        previous = child
+    assert [page for page in acknowledged if page in parents] == parents[:-1]
 
 
 def references(thing):
@@ -305,22 +288,18 @@ def test_memory_grows_with_the_requests_and_not_with_their_pairs(newest_first):
     def grown(pending):
         books, running, queue, parts = InFlight(), [], [], []
 
-        def start(page, row=None):
-            books.start(page, row)
+        def start(page):
+            books.start(page)
             running.append(page)
             if len(running) > 16:
                 books.finish(running.pop(0))
 
-        for number in range(pending):
-            start(Page(number), number)
-            queue.append(Page(-number))
-            books.keep(queue[-1], [])
-        parts.append(references(books))
-        for number in range(pending):
-            start(queue.pop(-1 if newest_first else 0))
-            queue.append(Page(-number))
-            books.keep(queue[-1], [])
-        parts.append(references(books))
+        for from_memory in (False, True):
+            for _ in range(pending):
+                start(queue.pop(-1 if newest_first else 0) if from_memory else Page())
+                queue.append(Page())
+                books.keep(queue[-1], [])
+            parts.append(references(books))
         while queue:
             start(queue.pop(-1 if newest_first else 0))
         while running:
