@@ -13,7 +13,7 @@ _WASTE_BYTES = 50_000_000
 
 def in_bytes(number: float) -> str:
     """Return a number of bytes with its unit: `4.0 MB`."""
-    units = ["B", "kB", "MB", "GB", "TB"]
+    units = ["B", "kB", "MB", "GB", "TB", "PB", "EB"]
     while number >= 999.5 and len(units) > 1:
         number /= 1000
         del units[0]
@@ -27,14 +27,14 @@ def in_percent(share: float) -> str:
 
 def in_short(rate: float) -> str:
     """Return an error rate to two digits, as far as anybody cares."""
-    return f"{rate:.2g}" if rate >= 1e-15 or not rate else "under 1e-15"
+    return f"{rate:.2g}" if rate >= 1e-15 or not rate else "< 1e-15"
 
 
 def pages(number: float) -> str:
     """Return an expected number of pages: `about 12`, `about 0.003`, `none`."""
     if number < 0.0005:
         return "none"
-    return f"about {number:,.0f}" if number >= 10 else f"about {number:.1g}"
+    return f"about {number:,.0f}" if 10 <= number < 1e6 else f"about {number:.1g}"
 
 
 def counted(number: int, noun: str) -> str:
@@ -43,26 +43,21 @@ def counted(number: int, noun: str) -> str:
 
 
 def closing_line(bloom_filter: FingerprintFilter, capacity: int, *, finished: bool) -> str:
-    """Return what a person wants to know about the filter of a crawl at its end:
-    `capacity` is BLOOM_CAPACITY."""
+    """Return what a person wants to know about the filter of a crawl at its end, and no
+    more, since the stats have the rest. `capacity` is BLOOM_CAPACITY."""
     items = len(bloom_filter)
-    layers = bloom_filter.layers
-    room = sum(layer.capacity for layer in layers)
-    rate = in_short(bloom_filter.current_error_rate)
     line = (
-        f"The filter knows {counted(items, 'request')}, in {counted(len(layers), 'layer')} for"
-        f" {room:,}: {in_percent(bloom_filter.fill_ratio)} of its bits are set, a new request is"
-        f" taken for a seen one with a chance of {rate} now (at"
-        f" most {bloom_filter.error_rate:g}), pages probably lost so far:"
+        f"The filter knows {counted(items, 'request')}; pages probably lost:"
         f" {pages(bloom_filter.expected_false_positives)}; memory: {in_bytes(bloom_filter.nbytes)}."
     )
     better = better_capacity(bloom_filter, capacity, items, finished=finished)
     if better is None:
         return line
-    what = "has grown" if len(layers) > 1 else "is far too large"
+    layers = len(bloom_filter.layers)
+    what = f"has grown to {layers} layers" if layers > 1 else "is far too large"
     return (
-        f"{line} It {what}: a crawl of this size takes"
-        f" {in_bytes(_bytes_at(better, bloom_filter.error_rate))} with BLOOM_CAPACITY = {better:_}."
+        f"{line} It {what}: with BLOOM_CAPACITY = {better:_} a crawl of this size takes"
+        f" {in_bytes(_bytes_at(better, bloom_filter.error_rate))}."
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .bloom import sizing
 from .jobdir import JobDirectory
+from .quantities import MOST, whole_number
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
@@ -34,19 +35,25 @@ class BloomSettings:
         Raises ValueError with the name, the value and the allowed range of the first
         bad one.
         """
-        capacity = _number(int, settings.get("BLOOM_CAPACITY", cls.capacity))
+        capacity = _quantity(
+            settings,
+            "BLOOM_CAPACITY",
+            cls.capacity,
+            range(1, MOST + 1),
+            f"from 1 to {MOST:,}, the requests expected, such as 10000000, '10M' or 1e7",
+        )
         error_rate = _number(float, settings.get("BLOOM_ERROR_RATE", cls.error_rate))
         on_full = settings.get("BLOOM_ON_FULL", cls.on_full)
-        recent_urls = _number(int, settings.get("BLOOM_RECENT_URLS", cls.recent_urls))
-        sizing.check_capacity(capacity, "BLOOM_CAPACITY")
+        recent_urls = _quantity(
+            settings,
+            "BLOOM_RECENT_URLS",
+            cls.recent_urls,
+            range(MOST_RECENT_URLS + 1),
+            f"from 0 (off) to {MOST_RECENT_URLS:,}, the URLs remembered",
+        )
         sizing.check_error_rate(error_rate, "BLOOM_ERROR_RATE")
         if on_full not in ON_FULL:
             raise ValueError(f"BLOOM_ON_FULL is {on_full!r}: it must be one of {ON_FULL}")
-        if type(recent_urls) is not int or not 0 <= recent_urls <= MOST_RECENT_URLS:
-            raise ValueError(
-                f"BLOOM_RECENT_URLS is {recent_urls!r}: it must be an integer from 0 (off) to"
-                f" {MOST_RECENT_URLS:,}, the URLs remembered"
-            )
         return cls(
             capacity=capacity,
             error_rate=error_rate,
@@ -146,6 +153,14 @@ def _patterns(settings: BaseSettings, name: str) -> tuple[str, ...]:
             " empty, such as ['gclid', 'utm_*']"
         )
     return tuple(sorted(patterns))
+
+
+def _quantity(settings: BaseSettings, name: str, default: int, allowed: range, meaning: str) -> int:
+    value = settings.get(name, default)
+    number = whole_number(value)
+    if number is None or number not in allowed:
+        raise ValueError(f"{name} is {value!r}: it must be a whole number {meaning}")
+    return number
 
 
 def _number(kind: type, value: Any) -> Any:

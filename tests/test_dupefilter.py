@@ -107,12 +107,13 @@ def refused(make_dupefilter, errors, kind, **settings):
     return str(raised.value)
 
 
-@pytest.mark.parametrize("value", [0, -5, "many", "1e6", "", 1.5, 1e6, True, [], float("nan")])
+@pytest.mark.parametrize("value", [0, -5, "many", "10X", "", 1.5, "1e16", True, [], float("nan")])
 def test_bad_capacity_is_refused(make_dupefilter, errors, tmp_path, value):
-    """BLOOM_CAPACITY must be a positive integer; the refusal leaves no filter behind."""
+    """BLOOM_CAPACITY must be a positive whole number; the refusal leaves no filter behind."""
     message = refused(make_dupefilter, errors, ValueError, BLOOM_CAPACITY=value, JOBDIR=tmp_path)
     assert f"BLOOM_CAPACITY is {value!r}" in message
-    assert "positive integer" in message
+    assert "it must be a whole number from 1" in message
+    assert "such as 10000000, '10M' or 1e7" in message
     assert list(tmp_path.iterdir()) == []
 
 

@@ -7,10 +7,12 @@ imported when it is asked for.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import TYPE_CHECKING
 
 from scrapy.commands import ScrapyCommand
+from scrapy.exceptions import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +49,13 @@ class BloomCommand(ScrapyCommand):
 
         add_subcommands(parser, self.program, super().add_options)
 
+    def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Take Scrapy's global options. Raises UsageError for what cannot be taken."""
+        try:
+            super().process_options(args, opts)
+        except OSError as error:
+            raise UsageError(str(error), print_help=False) from error
+
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
         """Run the subcommand; its exit status is `exitcode`."""
         from .running import run
@@ -66,13 +75,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=command.program, description=DESCRIPTION)
     command.add_options(parser)
     options, rest = parser.parse_known_args(arguments)
-    command.process_options(rest, options)
+    try:
+        command.process_options(rest, options)
+    except UsageError as error:
+        parser.error(str(error))
     command.run(rest, options)
     return command.exitcode
 
 
 def fail(program: str, message: object) -> int:
     """Print one line of an error and return the exit status of errors."""
-    sys.stdout.flush()
-    sys.stderr.write(f"{program}: error: {' '.join(str(message).split())}\n")
+    try:
+        flush()
+    except OSError:
+        drop_output()
+    if sys.stderr is not None:
+        sys.stderr.write(f"{program}: error: {' '.join(str(message).split())}\n")
     return 2
+
+
+def flush() -> None:
+    """Let out what was printed, if there is a standard output."""
+    print(end="", flush=True)  # noqa: T201
+
+
+def drop_output() -> None:
+    """Forget what is still to be printed, since it cannot be."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from typing import NoReturn
 
-from . import fail, figures, filters, urls
-from .quantities import number
+from ..quantities import MOST, whole_number
+from . import changes, fail, figures, inspection
 
 AddOptions = Callable[[argparse.ArgumentParser], None]
 
@@ -20,14 +21,27 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2."""
-        self.exit(fail(self.prog, f"{message} (see {self.prog} --help)"))
+        _exit(self, self.prog, message)
+
+
+def _exit(parser: argparse.ArgumentParser, program: str, message: str) -> NoReturn:
+    parser.exit(fail(program, f"{message} (see {program} --help)"))
+
+
+def number(text: str, most: int = MOST) -> int:
+    """Return `text` as a whole number from 1 to `most`."""
+    value = whole_number(text)
+    if value is None or not 1 <= value <= most:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a whole number from 1 to {most:,}, such as 5000000, 5M or 5e6"
+        )
+    return value
 
 
 def add_subcommands(parser: argparse.ArgumentParser, program: str, add_options: AddOptions) -> None:
     """Give `parser` the subcommands; `add_options` adds Scrapy's own options to each."""
-    parser.error = lambda message: parser.exit(  # type: ignore[method-assign]
-        fail(program, f"{message} (see {program} --help)")
-    )
+    # it is Scrapy's own; Parser is for what is made here
+    vars(parser)["error"] = partial(_exit, parser, program)
     subcommands = parser.add_subparsers(
         title="subcommands",
         dest="subcommand",
@@ -37,15 +51,15 @@ def add_subcommands(parser: argparse.ArgumentParser, program: str, add_options: 
         parser_class=Parser,
     )
     for name, run, help_, description, add in (
-        ("info", filters.info, "what is in a filter", _INFO, _info),
+        ("info", inspection.info, "what is in a filter", _INFO, _info),
         ("size", figures.size, "what a crawl of N URLs needs", _SIZE, _size),
-        ("check", urls.check, "which URLs a filter has seen", _CHECK, _check),
-        ("add", urls.add, "add URLs, a requests.seen or a scrapy-redis set", _ADD, _add),
-        ("load", filters.load, "copy a job's filter into Redis", _LOAD, _load),
-        ("export", filters.export, "copy a filter in Redis into a job", _EXPORT, _export),
-        ("merge", filters.merge, "add filters of one origin to another", _MERGE, _merge),
-        ("clear", filters.clear, "forget everything: remove a filter", _CLEAR, _clear),
-        ("verify", filters.verify, "find out whether a filter can be trusted", _VERIFY, _verify),
+        ("check", inspection.check, "which URLs a filter has seen", _CHECK, _check),
+        ("add", changes.add, "import URLs, a requests.seen or a scrapy-redis set", _ADD, _add),
+        ("load", changes.load, "copy a job's filter into Redis", _LOAD, _load),
+        ("export", changes.export, "copy a filter in Redis into a job", _EXPORT, _export),
+        ("merge", changes.merge, "join filters of one origin into one of them", _MERGE, _merge),
+        ("clear", changes.clear, "forget everything: remove a filter", _CLEAR, _clear),
+        ("verify", inspection.verify, "find out whether a filter can be trusted", _VERIFY, _verify),
         ("compare", figures.compare, "ways to remember URLs, side by side", _COMPARE, _compare),
         ("plot", figures.plot, "draw error rates and memory", _PLOT, _plot),
     ):
@@ -70,7 +84,7 @@ def _info(parser: argparse.ArgumentParser) -> None:
 
 _SIZE = (
     "Print the memory that a filter for N URLs takes, set at once or grown from a smaller"
-    " capacity, beside that of Scrapy's RFPDupeFilter. Sizes are exact to the byte."
+    " capacity, beside that of Scrapy's RFPDupeFilter; with --json exact to the byte."
 )
 
 
@@ -118,7 +132,7 @@ def _check(parser: argparse.ArgumentParser) -> None:
 
 
 _ADD = (
-    "Add URLs to a filter, one a line, as the GET requests they would be made into, or"
+    "Import URLs into a filter, one a line, as the GET requests they would be made into, or"
     " fingerprints: a requests.seen of Scrapy in either format, which its content tells, or the"
     " set of a scrapy-redis dupefilter. A PLACE that holds no filter gets one. What is known"
     " already stays as it is, so an interrupted import can be run again."
@@ -138,7 +152,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
         "--capacity",
         metavar="N",
         type=number,
-        help="of a new filter (default: BLOOM_CAPACITY, or what is added if that is more)",
+        help="of a new filter (default: BLOOM_CAPACITY, or what is imported if that is more)",
     )
     parser.add_argument(
         "--error-rate", metavar="P", type=float, help="of a new filter (default: BLOOM_ERROR_RATE)"
@@ -171,18 +185,18 @@ def _export(parser: argparse.ArgumentParser) -> None:
 
 
 _MERGE = (
-    "Add the keys of filters to another one. They must be of one origin: copies of one filter"
-    " that have gone separate ways (same secret, shape and fingerprinter)."
+    "Join filters into one of them, DEST. They must be of one origin: copies of one filter that"
+    " have gone separate ways (same secret, shape and fingerprinter)."
 )
 
 
 def _merge(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("place", metavar="DEST", help=f"{_PLACE}; it gets the keys")
+    parser.add_argument("place", metavar="DEST", help=f"{_PLACE}; it gets what the others know")
     parser.add_argument("sources", metavar="SRC", nargs="+", help=_PLACE)
     parser.add_argument(
         "--over-capacity",
         action="store_true",
-        help="accept more keys than a layer was made for, and a higher error rate",
+        help="accept more items than a layer was made for, and a higher error rate",
     )
     _json(parser)
 
@@ -220,15 +234,20 @@ _COMPARE = (
 
 
 def _compare(parser: argparse.ArgumentParser) -> None:
+    bits = partial(number, most=10**11)  # 12.5 GB
     parser.add_argument("files", metavar="FILE", nargs="+", help="URLs, one a line, plain or gzip")
     parser.add_argument(
-        "--slots", metavar="N", type=number, default=1_000_000, help="bits of the one-hash table"
+        "--slots", metavar="N", type=bits, default=1_000_000, help="bits of the one-hash table"
     )
     parser.add_argument(
-        "--bits", metavar="N", type=number, default=480_833, help="bits of the classic filter"
+        "--bits", metavar="N", type=bits, default=480_833, help="bits of the classic filter"
     )
     parser.add_argument(
-        "--hashes", metavar="K", type=number, default=3, help="hashes of the classic filter"
+        "--hashes",
+        metavar="K",
+        type=partial(number, most=100),
+        default=3,
+        help="hashes of the classic filter",
     )
     parser.add_argument(
         "--every", metavar="N", type=number, default=10_000, help="lines between two rows"

@@ -1,16 +1,16 @@
-"""The subcommands about numbers: size, compare, plot."""
+"""The subcommands about figures: size, compare, plot."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from ..bloom.sizing import check_error_rate
-from ..migration.sources import open_lines
-from ..reporting import in_bytes, in_percent, pages
+from ..errors import BloomError
+from ..migration.url_list import open_list, url_in
+from ..reporting import counted, in_bytes, pages
 from ..study.comparison import (
     Comparison,
     FingerprintSet,
@@ -24,6 +24,7 @@ from ..study.comparison import (
 )
 from ..study.planning import Plan, plan, set_bytes
 from ..study.plots import draw
+from . import flush
 from .running import table
 
 if TYPE_CHECKING:
@@ -47,21 +48,23 @@ def size(session: Session) -> int:
         "filters": [asdict(each) for each in plans],
         "rfpdupefilter_bytes": memory,
     }
-    rows = [["", "memory", "bits", "bits/URL", "layers", "probes", "pages lost"]]
+    rows = [["BLOOM_CAPACITY", "memory", "bits/URL", "layers", "probes", "pages lost"]]
     rows += [_size_row(each, options.urls) for each in plans]
-    rows.append(["Scrapy's RFPDupeFilter", in_bytes(memory), "", "", "", "", "none"])
-    lines = [f"{options.urls:,} URLs at an error rate of at most {rate:g}", "", *table(rows)]
+    rows.append(["Scrapy's RFPDupeFilter", in_bytes(memory), "", "", "", "none"])
+    lines = [
+        f"{counted(options.urls, 'URL')} at an error rate of at most {rate:g}",
+        "",
+        *table(rows),
+    ]
     session.print(figures, lines)
     return 0
 
 
 def _size_row(each: Plan, urls: int) -> list[str]:
-    grown = each.capacity < urls
     probes = {each.first_probes, each.last_probes}
     return [
-        f"{'grown from' if grown else 'BLOOM_CAPACITY ='} {each.capacity:_}",
+        f"{each.capacity:_}{' (grows)' if each.capacity < urls else ''}",
         in_bytes(each.bytes),
-        f"{each.bits:,}",
         f"{each.bits / urls:.1f}",
         str(each.layers),
         " to ".join(str(count) for count in sorted(probes)),
@@ -72,24 +75,25 @@ def _size_row(each: Plan, urls: int) -> list[str]:
 def compare(session: Session) -> int:
     """Print how the methods do on the user's list."""
     options = session.options
-    urls = [url for name in options.files for url in _lines(name)]
+    urls = [url for name in options.files for url in _urls(name)]
     rate = session.bloom_settings(session.crawler()).error_rate
     one, classic, eight = (
         single_hash(options.slots),
         classic_bloom(options.bits, options.hashes),
         multiplicative(),
     )
-    ours = PageLocal(max(len(urls), 1), rate)
+    ours = PageLocal(len(urls), rate)
     comparison = Comparison([UrlSet(), FingerprintSet(), one, classic, eight, ours])
     theory = {one.name: (options.slots, 1), classic.name: (options.bits, options.hashes)}
+    names = [one.name, classic.name, eight.name, ours.name]
     rows = []
     if not options.json:
-        session.print_lines(_heading([one.name, classic.name, eight.name, ours.name]))
+        session.print_lines(_heading(names))
     for row in comparison.run(urls, options.every):
         rows.append(row)
         if not options.json:
-            session.print_lines([_running(row, [one.name, classic.name, eight.name, ours.name])])
-            sys.stdout.flush()
+            session.print_lines([_running(row, names)])
+            flush()
     last = rows[-1]
     expected = {
         name: expected_false_positives(bits, hashes, last.urls)
@@ -111,43 +115,52 @@ def compare(session: Session) -> int:
     return 0
 
 
-def _lines(name: str) -> Iterator[str]:
-    """Yield the lines of a file that are not empty; `-` is standard input."""
-    file: IO[bytes] = sys.stdin.buffer if name == "-" else open_lines(Path(name))
-    with file:
-        for line in file:
-            if url := line.decode(errors="replace").strip():
-                yield url
+def _urls(name: str) -> list[str]:
+    """Return the lines of a list that are not empty; `-` is standard input. Raises
+    BloomError if none looks like a URL."""
+    path = None if name == "-" else Path(name)
+    with open_list(path) as file:
+        urls = [url for line in file if (url := url_in(line, "replace"))]
+    if not any("://" in url for url in urls):
+        what = path or "standard input"
+        raise BloomError(f"{what} holds no URL: give a list of URLs, one a line")
+    return urls
 
 
-_WIDTH = 21
+def _heading(names: Sequence[str]) -> list[str]:
+    """Return the heads of the columns, in two lines."""
+    above = ["", "", *(name.rpartition(" ")[0] for name in names)]
+    below = ["lines", "distinct", *(name.rpartition(" ")[2] for name in names)]
+    return [_columns(above, names), _columns(below, names)]
 
 
-def _heading(names: list[str]) -> list[str]:
-    columns = "".join(f"{name:>{_WIDTH}}" for name in names)
-    return [f"{'lines':>10}  {'distinct':>10}{columns}"]
+def _running(row: Row, names: Sequence[str]) -> str:
+    shares = [_in_percent(row.share(name)) for name in names]
+    return _columns([f"{row.lines:,}", f"{row.urls:,}", *shares], names)
 
 
-def _running(row: Row, names: list[str]) -> str:
-    columns = "".join(
-        f"{f'{row.false_positives[name]:,}  {100 * row.share(name):6.3f} %':>{_WIDTH}}"
-        for name in names
-    )
-    return f"{row.lines:>10,}  {row.urls:>10,}{columns}"
+def _columns(cells: Sequence[str], names: Sequence[str]) -> str:
+    """Return cells in columns whose widths do not wait for the last row."""
+    widths = [11, 12, *(2 + max(len("100.000 %"), *map(len, name.split())) for name in names)]
+    line = "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+    return line.rstrip()
+
+
+def _in_percent(share: float) -> str:
+    return f"{100 * share:.3f} %"
 
 
 def _summary(comparison: Comparison, last: Row, expected: dict[str, float]) -> Iterator[list[str]]:
-    yield ["", "memory", "µs a URL", "false positives", "of the distinct", "in theory"]
+    yield ["", "memory", "µs/URL", "false positives", "share", "in theory"]
     for method in comparison.methods:
         name = method.name
-        in_theory = in_percent(expected[name] / max(last.urls, 1)) if name in expected else ""
         yield [
             name,
             in_bytes(method.nbytes),
-            f"{1e6 * last.seconds[name] / max(last.lines, 1):.2f}",
+            f"{1e6 * last.seconds[name] / last.lines:.2f}",
             f"{last.false_positives[name]:,}",
-            in_percent(last.share(name)),
-            in_theory,
+            _in_percent(last.share(name)),
+            _in_percent(expected[name] / last.urls) if name in expected else "",
         ]
 
 

@@ -1,15 +1,15 @@
-"""How a subcommand is run: what it gets, and what becomes of its errors."""
+"""How a subcommand is run: what it gets, how it prints, and what becomes of its errors."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
+import re
 import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from io import TextIOWrapper
 
 from scrapy import Spider
 from scrapy.crawler import Crawler
@@ -18,12 +18,12 @@ from scrapy.spiderloader import get_spider_loader
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.request import RequestFingerprinterProtocol
 
-from ..bloom.place import REDIS_SCHEMES
-from ..errors import BloomError
-from ..migration.scrapy_redis_set import public_url
+from ..bloom.place import REDIS_SCHEMES, Place
+from ..errors import BloomError, IncompatibleFilterError
+from ..fingerprints.identity import FingerprinterIdentity
 from ..settings import BloomSettings
 from ..shared.inspection import RedisPlace
-from . import fail
+from . import drop_output, fail, flush
 
 
 @dataclass
@@ -63,17 +63,32 @@ class Session:
             ) from error
         return fingerprinter
 
-    def bloom_settings(self, crawler: Crawler | None = None) -> BloomSettings:
-        """Return the BLOOM_… settings; the job directory is left out."""
-        settings = (self.settings if crawler is None else crawler.settings).copy()
+    def bloom_settings(self, crawler: Crawler) -> BloomSettings:
+        """Return the BLOOM_… settings of that crawler, without its job directory."""
+        settings = crawler.settings.copy()
         settings.set("JOBDIR", None, "cmdline")
         return BloomSettings.read(settings)
+
+    def place(self, name: str) -> Place:
+        """Return the place on the disk that is called `name`. Raises BloomError."""
+        if name.startswith(REDIS_SCHEMES):
+            raise BloomError(
+                f"{self.options.subcommand} takes a job directory here, and no URL of Redis:"
+                " 'scrapy bloom export' copies a filter out of Redis, 'scrapy bloom load' into it"
+            )
+        if not name:
+            raise BloomError("a PLACE is empty: give a job directory (. is this one)")
+        return Place.find(name)
 
     def key(self, url: str) -> str:
         """Return the key of the filter on the server at `url`: --key, or the setting."""
         key: str | None = self.options.key or self.settings.get("BLOOM_REDIS_KEY")
         if not url.startswith(REDIS_SCHEMES):
-            raise BloomError(f"{url} is no URL of Redis: it must begin with {REDIS_SCHEMES[0]}")
+            # what stands behind its first word may be a password
+            (start,) = re.findall(r"^[\w+.-]*", url)
+            raise BloomError(
+                f"'{start}…' is no URL of Redis: it must begin with {REDIS_SCHEMES[0]}"
+            )
         if not key:
             raise BloomError("give the BLOOM_REDIS_KEY of the crawl with --key")
         return key
@@ -82,12 +97,7 @@ class Session:
         """Return the shared filter at `url`, for the length of a context."""
         return RedisPlace.open(url, self.key(url))
 
-    @property
-    def where(self) -> str:
-        """The shared filter in the arguments, without a password."""
-        return f"{public_url(self.options.url)} {self.key(self.options.url)}"
-
-    def print(self, figures: Any, lines: Iterable[str]) -> None:
+    def print(self, figures: object, lines: Iterable[str]) -> None:
         """Print `figures` as JSON with --json, else `lines`."""
         self.print_lines([json.dumps(figures, indent=2)] if self.options.json else lines)
 
@@ -97,25 +107,53 @@ class Session:
             print(line)  # noqa: T201 - this is what a command is for
 
 
+def require_fingerprinter(
+    identity: str, fingerprinter: RequestFingerprinterProtocol, place: str
+) -> None:
+    """Raise IncompatibleFilterError if the filter at `place`, of that identity, knows
+    other fingerprints; write a warning if they differ for unusual URLs only."""
+    if not identity:
+        return
+    try:
+        then = FingerprinterIdentity.from_text(identity)
+    except ValueError:
+        return  # made by hand, with some identity of its own
+    try:
+        warning = then.require_same(FingerprinterIdentity.of(fingerprinter), place)
+    except IncompatibleFilterError as error:
+        raise IncompatibleFilterError(
+            f"{error}; for this command: run it in the job's project, with --spider if its spider"
+            " has settings of its own, or with -s REQUEST_FINGERPRINTER_CLASS=..."
+        ) from None
+    if warning:
+        sys.stderr.write(f"{warning}\n")
+
+
 def run(program: str, options: argparse.Namespace, unknown: list[str], settings: Settings) -> int:
     """Run the subcommand in `options` and return its exit status: 0, 1 for a negative
     answer, 2 for an error, of which one line is printed."""
     program = f"{program} {options.subcommand}"
     if unknown:
-        return fail(program, f"unrecognized: {' '.join(unknown)} (see {program} --help)")
+        words = " ".join(re.sub("://.*", "://…", word) for word in unknown)  # no password
+        return fail(program, f"unrecognized: {words} (see {program} --help)")
+    if isinstance(sys.stdout, TextIOWrapper):
+        # a name or URL that the terminal's encoding does not have is no reason to stop
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status: int = options.run(Session(options, settings))
-        sys.stdout.flush()
+        flush()
     except BrokenPipeError:
         # whoever read the output has had enough, such as head
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         return 2
     except KeyboardInterrupt:
         return fail(program, "interrupted; run it again to finish")
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename else error
         return fail(program, what)
-    except (BloomError, ValueError, MemoryError) as error:
+    except MemoryError as error:
+        return fail(program, str(error) or "there is not enough memory")
+    except (BloomError, ValueError) as error:
         return fail(program, error)
     return status
 

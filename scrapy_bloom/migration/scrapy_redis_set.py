@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import BloomError, IncompatibleFilterError
 from ..fingerprints.identity import FingerprinterIdentity
@@ -13,66 +14,78 @@ if TYPE_CHECKING:
     from scrapy.utils.request import RequestFingerprinterProtocol
 
 _BATCH = 10_000
+_is_hexadecimal = re.compile(rb"(?:[0-9a-fA-F]{2})+").fullmatch
+
+
+class Connection(Protocol):
+    """A connection to Redis: `name` is its URL without secrets."""
+
+    name: str
+
+    def call(self, command: str, *arguments: str | bytes | int) -> Any:
+        """Return what the method `command` of redis-py's client does. Raises BloomError."""
 
 
 class RedisSet:
-    """The fingerprints in the set `key` of the server at `url`, in hexadecimal digits.
+    """The fingerprints in the set `key`, in hexadecimal digits.
 
-    Refused with IncompatibleFilterError unless `fingerprinter` makes scrapy-redis's
-    fingerprints: a filter full of others would know nothing.
+    A source of fingerprints (see `sources.Source`). Raises IncompatibleFilterError unless
+    `fingerprinter` makes scrapy-redis's fingerprints: a filter full of others would know
+    nothing. Raises BloomError if there is no fingerprint in the set.
     """
 
     unit = "fingerprint"
     noun = "member"
 
     def __init__(
-        self, url: str, key: str | None, fingerprinter: RequestFingerprinterProtocol
+        self, connection: Connection, key: str, fingerprinter: RequestFingerprinterProtocol
     ) -> None:
-        if not key:
-            raise BloomError(
-                f"{public_url(url)} needs --key, the name of the set (in scrapy-redis the spider's"
-                " name and ':dupefilter')"
-            )
         _require_scrapy_redis(fingerprinter)
-        try:
-            import redis
-        except ImportError:
-            raise BloomError("redis-py is missing: pip install redis") from None
-        self.name = f"{public_url(url)} {key}"
+        self.name = f"{connection.name} {key}"
         self.skipped = 0
         self.first_skipped = ""
+        self._connection = connection
         self._key = key
-        self._errors = redis.RedisError
-        try:
-            self._client = client = cast("Any", redis.Redis.from_url(url, socket_timeout=30))
-            found = client.type(key).decode()
-            if found != "set":
-                raise BloomError(
-                    f"{self.name} is {'not there' if found == 'none' else f'a {found}'}: --key must"
-                    " name the set of a scrapy-redis dupefilter"
-                )
-            self.size = self.keys = int(client.scard(key))
-        except (redis.RedisError, ValueError) as error:
-            raise BloomError(f"{public_url(url)} does not answer: {error}") from None
+        found = connection.call("type", key).decode()
+        if found != "set":
+            raise BloomError(
+                f"{self.name} is {'not there' if found == 'none' else f'a {found}'}: --key must"
+                " name the set of a scrapy-redis dupefilter"
+            )
+        self.size = self.keys = int(connection.call("scard", key))
+        if not any(fingerprints for fingerprints, _ in self.batches()):
+            raise BloomError(
+                f"{self.name} holds no fingerprint ({self.first_skipped}): --key must name the set"
+                " of a scrapy-redis dupefilter"
+            )
 
     def batches(self) -> Iterator[tuple[list[bytes], int]]:
-        """Yield the members; one may come twice (SSCAN)."""
-        batch: list[bytes] = []
-        done = 0
-        try:
-            for member in self._client.sscan_iter(self._key, count=_BATCH):
-                done += 1
-                try:
-                    batch.append(bytes.fromhex(member.decode()))
-                except ValueError:
-                    self.skipped += 1
-                    self.first_skipped = self.first_skipped or f"{member!r}: not hexadecimal"
-                if len(batch) >= _BATCH:
-                    yield batch, done
-                    batch = []
-        except self._errors as error:
-            raise BloomError(f"{self.name}: {error}; run it again to finish") from None
-        yield batch, done
+        """Yield the fingerprints, and how many members are done; one may come twice (SSCAN)."""
+        self.skipped, self.first_skipped = 0, ""
+        done = cursor = 0
+        while True:
+            try:
+                cursor, members = self._connection.call(
+                    "execute_command", "SSCAN", self._key, cursor, "COUNT", _BATCH
+                )
+            except BloomError as error:
+                raise BloomError(f"{error}; run it again to finish") from None
+            done += len(members)
+            yield list(self._fingerprints(members)), done
+            if not cursor:
+                break
+        if done < self.size:
+            raise BloomError(
+                f"{self.name} has lost members meanwhile: {done:,} of {self.size:,} were read"
+            )
+
+    def _fingerprints(self, members: list[bytes]) -> Iterator[bytes]:
+        for member in members:
+            if _is_hexadecimal(member):
+                yield bytes.fromhex(member.decode())
+            else:
+                self.skipped += 1
+                self.first_skipped = self.first_skipped or f"{member!r}: not hexadecimal"
 
 
 def _require_scrapy_redis(fingerprinter: RequestFingerprinterProtocol) -> None:
@@ -83,9 +96,3 @@ def _require_scrapy_redis(fingerprinter: RequestFingerprinterProtocol) -> None:
             " set REQUEST_FINGERPRINTER_CLASS to 'scrapy_bloom.ScrapyRedisFingerprinter'"
             " for this command and the crawl"
         )
-
-
-def public_url(url: str) -> str:
-    """Return `url` without a password."""
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"

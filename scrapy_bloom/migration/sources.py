@@ -1,50 +1,44 @@
-"""What others have remembered of a crawl, brought into a filter.
+"""What others have remembered of a crawl, imported into a filter.
 
-A source yields fingerprints in batches, with how far it has got. Adding is idempotent:
+A source yields fingerprints in batches, with how far it has got. Importing is idempotent:
 an import that was interrupted is run again.
 """
 
 from __future__ import annotations
 
-import gzip
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
-from scrapy import Request
 from scrapy.utils.request import RequestFingerprinterProtocol
 
 from ..bloom.growing import ScalableBloomFilter
-from ..bloom.place import AnyFilter
+from ..bloom.place import AnyFilter, Place
 from ..bloom.removal import remove_filter
 from ..errors import JobDirectoryError
 from ..files import sync_directory
-from ..fingerprints.fast import fingerprint_of_url, is_default
+from ..reporting import counted
 from .seen_file import SeenFile, is_seen_file
-
-Batch = tuple[list[bytes], int]
-"""Fingerprints, and how much of the source's `size` is done with them."""
-
-_BATCH_BYTES = 1 << 20
-_GZIP = b"\x1f\x8b"
+from .url_list import UrlList
 
 
 class Source(Protocol):
-    """Where fingerprints come from. `size` is its size in `unit`, `keys` at least
-    the number of fingerprints, 0 if unknown; `skipped` counts what was none, and
-    `first_skipped` says what and why."""
+    """Where fingerprints come from. `size` is how many `unit`s it has, and `keys` is at
+    least the number of fingerprints; `skipped` counts each `noun` that was none, and
+    `first_skipped` says what the first was and why."""
 
     name: str
-    size: int
     unit: str
     noun: str
+    size: int
     keys: int
     skipped: int
     first_skipped: str
 
-    def batches(self) -> Iterator[Batch]:
-        """Yield all fingerprints, once."""
+    def batches(self) -> Iterator[tuple[list[bytes], int]]:
+        """Yield all fingerprints, and how many units are done; counts `skipped` afresh.
+        Raises OSError or BloomError."""
 
 
 @dataclass
@@ -55,60 +49,47 @@ class Imported:
     known: int = 0
 
 
-class UrlFile:
-    """URLs, one a line, plain or gzip, as the GET requests they would be made into."""
-
-    unit = "B"
-    noun = "line"
-
-    def __init__(self, path: Path, fingerprinter: RequestFingerprinterProtocol) -> None:
-        self.name = str(path)
-        self.path = path
-        self.size = path.stat().st_size
-        self.skipped = 0
-        self.first_skipped = ""
-        self._fingerprinter = fingerprinter
-        self.keys = _count_lines(path)
-
-    def batches(self) -> Iterator[Batch]:
-        """Yield the fingerprints of the lines that are URLs; empty ones are left out."""
-        number = 0
-        with open_lines(self.path) as file:
-            on_disk = getattr(file, "fileobj", file)
-            while lines := file.readlines(_BATCH_BYTES):
-                yield list(self._fingerprints(lines, number)), on_disk.tell()
-                number += len(lines)
-
-    def _fingerprints(self, lines: list[bytes], number: int) -> Iterator[bytes]:
-        # a URL that needs no encoding is what Request makes of it
-        quick = fingerprint_of_url if is_default(self._fingerprinter) else lambda _: None
-        for line in lines:
-            number += 1
-            try:
-                url = line.decode().strip()
-                if url:
-                    yield quick(url) or self._fingerprinter.fingerprint(Request(url))
-            except Exception as error:  # noqa: BLE001 - foreign fingerprinters, w3lib
-                self.skipped += 1
-                self.first_skipped = self.first_skipped or (
-                    f"line {number:,}, {line[:100].rstrip()!r}: {error}"
-                )
-
-
-def source(path: Path, fingerprinter: RequestFingerprinterProtocol) -> Source:
-    """Return the source in the file at `path`: fingerprints or URLs, by its content."""
+def source_in(path: Path, fingerprinter: RequestFingerprinterProtocol) -> Source:
+    """Return the source in the file at `path`: fingerprints or URLs, by its content; of an
+    empty one its name must say that it is a requests.seen. Raises OSError or BloomError."""
     if not path.is_file():
         raise JobDirectoryError(
             f"{path} is not a file: give a list of URLs, a requests.seen, or a Redis URL"
         )
-    return SeenFile(path) if is_seen_file(path) else UrlFile(path, fingerprinter)
+    if is_seen_file(path) if path.stat().st_size else path.name == "requests.seen":
+        return SeenFile(path)
+    return UrlList(path, fingerprinter)
+
+
+def make_filter(
+    place: Place, sources: Sequence[Source], capacity: int, error_rate: float, identity: str
+) -> ScalableBloomFilter:
+    """Make the filter at `place`, which has none, for `capacity` or for all of `sources` if
+    that is more. Raises JobDirectoryError where no crawl would use it, or where it would
+    keep the job's own requests.seen from being imported; what making a filter raises."""
+    if place.is_file:
+        raise JobDirectoryError(
+            f"{place.name} is not there, and what a crawl uses is a directory: give a job"
+            " directory, which gets a filter"
+        )
+    if place.job is not None and has_only_seen(place.job):
+        seen = place.job / "requests.seen"
+        named = any(isinstance(each, SeenFile) and each.path.samefile(seen) for each in sources)
+        if seen.stat().st_size and not named:
+            raise JobDirectoryError(
+                f"{place.name} holds a requests.seen, which a crawl imports only while there is no"
+                f" filter: import it as well, with 'scrapy bloom add {place.name} {seen} …'"
+            )
+    place.path.parent.mkdir(parents=True, exist_ok=True)
+    room = max(capacity, sum(each.keys for each in sources))
+    return ScalableBloomFilter(room, error_rate, place.path, identity=identity)
 
 
 def import_into(
     bloom_filter: AnyFilter, source: Source, show: Callable[[int], None] = lambda _: None
 ) -> Imported:
-    """Add what `source` has; call `show` with what is done of its size. Cost: 3 µs a
-    fingerprint, and 1 to 30 µs a URL."""
+    """Import all that `source` has; call `show` with how many of its units are done. Cost:
+    3 µs a fingerprint, and 1 to 30 µs a URL."""
     imported = Imported()
     for fingerprints, done in source.batches():
         known = sum(map(bloom_filter.add, fingerprints))
@@ -151,24 +132,8 @@ def import_job(
         imported = import_into(bloom_filter, seen)
     unfinished.rename(job / "bloom")
     sync_directory(job)
-    torn = f" ({seen.skipped:,} torn records were left out)" if seen.skipped else ""
+    torn = f" ({counted(seen.skipped, 'torn record')} left out)" if seen.skipped else ""
     return (
         f"Imported {imported.added:,} requests from {seen.name}{torn}: the job goes on with the"
         f" filter in {job / 'bloom'}"
     )
-
-
-def _count_lines(path: Path) -> int:
-    count, last = 0, b"\n"
-    with open_lines(path) as file:
-        while chunk := file.read(_BATCH_BYTES):
-            count += chunk.count(b"\n")
-            last = chunk[-1:]
-    return count + (last != b"\n")
-
-
-def open_lines(path: Path) -> IO[bytes]:
-    """Open a file that may be compressed (gzip)."""
-    with path.open("rb") as file:
-        compressed = file.read(2) == _GZIP
-    return gzip.open(path) if compressed else path.open("rb")  # type: ignore[return-value]

@@ -168,6 +168,11 @@ class RedisClient:
             yield self._redis.info("memory")
 
 
+def public_url(url: str) -> str:
+    """Return `url` without secrets. Raises SharedFilterError if it cannot be read."""
+    return _parts(url)[0]
+
+
 def _parts(url: str) -> tuple[str, bool, str]:
     """Return the URL without secrets, whether it names a Cluster, and the URL as
     redis-py reads it."""

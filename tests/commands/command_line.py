@@ -13,6 +13,10 @@ import scrapy_bloom
 PACKAGE = Path(scrapy_bloom.__file__).resolve().parent.parent
 URLS = PACKAGE / "tests" / "data" / "urls_kasztp_20000.txt.gz"
 
+SUBCOMMANDS = ["info", "size", "check", "add", "merge", "clear", "verify", "compare", "plot"]
+SUBCOMMANDS_OF_REDIS = ["load", "export"]
+SEEN = ["http://example.com/", "http://example.com/a?x=1&y=2", "http://example.com/b"]
+
 SETTINGS = """
 BOT_NAME = "shop"
 SPIDER_MODULES = ["shop.spiders"]
@@ -77,6 +81,11 @@ class Result:
         return self.out.splitlines()
 
     @property
+    def width(self):
+        """Columns that a terminal needs."""
+        return max(map(len, self.lines))
+
+    @property
     def fields(self):
         """The rows of a name and a value."""
         return dict(re.split(r"\s{2,}", line, maxsplit=1) for line in self.lines if "  " in line)
@@ -97,7 +106,7 @@ def environment():
     installed = any(entry.name == "bloom" for entry in entry_points(group="scrapy.commands"))
     if not installed:
         path.append(_metadata())
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "COLUMNS": "100"}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "COLUMNS": "80"}
 
 
 def _metadata():
@@ -124,15 +133,14 @@ def scrapy_executable():
 def bloom(folder, *arguments, stdin="", module=False):
     """Run `scrapy bloom` (or `python -m scrapy_bloom`) in `folder`, to its end."""
     command = [sys.executable, "-m", "scrapy_bloom"] if module else [*scrapy_executable(), "bloom"]
-    return Result(
-        subprocess.run(
-            [*command, *map(str, arguments)],
-            cwd=folder,
-            env=environment(),
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+    process = subprocess.run(
+        [*command, *map(str, arguments)],
+        cwd=folder,
+        env=environment(),
+        input=stdin.encode() if isinstance(stdin, str) else stdin,
+        capture_output=True,
+        timeout=60,
+        check=False,
     )
+    process.stdout, process.stderr = process.stdout.decode(), process.stderr.decode()
+    return Result(process)

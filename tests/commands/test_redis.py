@@ -7,12 +7,12 @@ import pytest
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 
-from scrapy_bloom import ScalableBloomFilter
+from scrapy_bloom import ScalableBloomFilter, ScrapyRedisFingerprinter
 from scrapy_bloom.shared.client import RedisClient
 from scrapy_bloom.shared.filter import RedisBloomFilter
 from scrapy_bloom.shared.inspection import RedisPlace
 from tests.commands.command_line import bloom
-from tests.shared.server import missing
+from tests.shared.server import Server, missing
 
 pytest_plugins = ["tests.shared.fixtures"]
 pytestmark = [
@@ -21,6 +21,7 @@ pytestmark = [
 ]
 
 URL = "http://example.com/page?x=1"
+OTHER_FINGERPRINTER = "REQUEST_FINGERPRINTER_CLASS=scrapy_bloom.ScrapyRedisFingerprinter"
 
 
 @pytest.fixture
@@ -78,6 +79,71 @@ def test_places_in_redis_are_asked_right(redis_server, key):
         )
         assert place.verify().sound
         place.filter.delete()
+
+
+@pytest.mark.parametrize("how", ["redis://:hush@{}/0", "redis://{}/0?password=hush"])
+def test_no_password_is_printed(run, tmp_path, how):
+    """Whatever a command has to say of a server, its error included, the password is not in
+    it, wherever in the URL it stands."""
+    (tmp_path / "urls.txt").write_text(f"{URL}\n")
+    assert run(tmp_path, "add", "job", "urls.txt").status == 0
+    server = Server(tmp_path, requirepass="hush")
+    url, wrong = how.format(f"127.0.0.1:{server.port}"), how.format("127.0.0.1:1")
+    arguments = [
+        (["load", "job", url], 0),
+        (["load", "job", url], 2),
+        (["export", url, "new"], 0),
+        (["export", url, "new"], 2),
+        (["info", url], 0),
+        (["verify", url], 0),
+        (["check", url, URL], 0),
+        (["check", url, URL, "-s", OTHER_FINGERPRINTER], 2),
+        (["clear", url], 2),
+        (["clear", url, "--yes"], 0),
+        (["info", url], 2),
+        (["add", "job", url], 2),
+        (["add", "job", url, "-s", OTHER_FINGERPRINTER], 2),
+        (["add", "new3", url, "-s", OTHER_FINGERPRINTER], 2),
+        *(([*words, wrong], 2) for words in (["load", "job"], ["add", "job"], ["info"])),
+        (["export", wrong, "new2"], 2),
+        (["load", "job", url.replace("//", "/")], 2),
+        (["info", "job", url], 2),
+    ]
+    try:
+        for words, status in arguments:
+            result = run(tmp_path, *words, "--key", "k")
+            assert result.status == status, (words, result.out, result.error)
+            assert status == 0 or result.refusal
+            assert "hush" not in result.out + result.error
+    finally:
+        server.stop()
+
+
+def test_set_of_scrapy_redis_is_imported(redis_server, key, tmp_path):
+    """Its fingerprints come into a filter that the project's fingerprinter knows."""
+    with RedisClient(redis_server.url) as client:
+        client.call("sadd", key, ScrapyRedisFingerprinter().fingerprint(Request(URL)).hex())
+    ours = ["-s", OTHER_FINGERPRINTER]
+    assert "needs --key" in bloom(tmp_path, "add", "job", redis_server.url, *ours).refusal
+    arguments = ["add", "job", redis_server.url, "--key", key]
+    assert "has fingerprints of its own" in bloom(tmp_path, *arguments).refusal
+    assert not (tmp_path / "job").exists()
+    result = bloom(tmp_path, *arguments, *ours)
+    assert f"{redis_server.url} {key}: 1 added, 0 were known" in result.out
+    assert bloom(tmp_path, "check", "job", URL, *ours).status == 0
+
+
+def test_filter_of_a_server_has_no_file(job, redis_server, key):
+    """`info` says of it what there is to say, and a file is not made where one stands."""
+    folder, url = job.parent, redis_server.url
+    assert bloom(folder, "load", "job", url, "--key", key).status == 0
+    info = bloom(folder, "info", url, "--key", key)
+    assert info.lines[0] == f"{url} {key}"
+    assert {"items", "memory", "made"} <= info.fields.keys()
+    assert not {"file size", "closed"} & info.fields.keys()
+    assert info.width <= 80
+    assert "is one file" in bloom(folder, "export", url, "x.bloom", "--key", key).refusal
+    assert "is one file" in bloom(folder, "load", "job/bloom/0.bloom", url, "--key", "x").refusal
 
 
 def test_servers_that_do_not_answer_are_named(job):

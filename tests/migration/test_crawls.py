@@ -82,8 +82,7 @@ def test_job_stopped_cleanly_goes_on(outcome):
     assert f"Imported {outcome.seen:,} requests" in line
     assert "Imported" not in third.log
     (line,) = [line for line in second.lines("INFO") if "The filter knows" in line]
-    assert f"knows {int(second.stat('bloom/items'))} requests, in 1 layer for 1,000,000" in line
-    assert "pages probably lost so far: none" in line
+    assert f"knows {int(second.stat('bloom/items'))} requests; pages probably lost: none;" in line
 
 
 def killed(folder):

@@ -1,0 +1,28 @@
+"""Quantities as people write them, in settings and on the command line."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+MOST = 10**15
+"""No quantity is larger: so many requests would need four petabytes."""
+
+_SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
+_spelled = re.compile(
+    r"(\d{1,3}(?:,\d{3})+|\d[\d_]*(?:\.\d+)?(?:e\+?\d{1,3})?)([kmgb]?)", re.ASCII
+).fullmatch
+
+
+def whole_number(value: object) -> int | None:
+    """Return the whole number, 0 to MOST, that `value` is or spells, or None if it is
+    none: 5000000, 5e6, "5_000_000", "5,000,000", "5e6", "5M" and "0.005G" are the same."""
+    number = Decimal("NaN")
+    if isinstance(value, str):
+        if match := _spelled(value.strip().lower()):
+            number = Decimal(match[1].replace(",", "")) * _SUFFIXES[match[2]]
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        number = Decimal(value)
+    if number.is_finite() and 0 <= number <= MOST and number == int(number):
+        return int(number)
+    return None

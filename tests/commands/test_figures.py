@@ -1,0 +1,116 @@
+"""Figures: size, compare, plot."""
+
+import gzip
+import os
+
+import pytest
+
+from scrapy_bloom import ScalableBloomFilter
+from tests.commands.command_line import URLS, bloom
+
+
+def test_size_agrees_with_a_real_filter(run, tmp_path):
+    """Memory, files and expected losses are those of filters of that shape, to the byte."""
+    arguments = ["size", "--urls", "20k", "--from", "1000", "--error-rate", "1e-4"]
+    at_once, grown = run(tmp_path, *arguments, "--json").json["filters"]
+    for figures, capacity in ((at_once, 20_000), (grown, 1000)):
+        place = tmp_path / str(capacity)
+        with ScalableBloomFilter(capacity, 1e-4, place) as bloom_filter:
+            n = 0
+            while len(bloom_filter) < 20_000:
+                bloom_filter.add(str(n))
+                n += 1
+            assert figures["bytes"] == bloom_filter.nbytes
+            assert figures["bits"] == 8 * bloom_filter.nbytes
+            assert figures["layers"] == len(bloom_filter.layers)
+            lost = bloom_filter.expected_false_positives
+            assert figures["pages_lost"] == pytest.approx(lost, rel=1e-9)
+        files = sum(path.stat().st_size for path in place.glob("*.bloom"))
+        assert figures["file_bytes"] == files
+    text = run(tmp_path, *arguments)
+    assert "RFPDupeFilter" in text.out
+    assert text.lines[3].split()[0] == "20_000"
+    assert text.lines[4].split()[:2] == ["1_000", "(grows)"]
+    assert (
+        "--error-rate is 2.0" in run(tmp_path, "size", "--urls", "5", "--error-rate", "2").refusal
+    )
+
+
+def test_compare_prints_the_running_share(run, tmp_path):
+    """A row for each so many lines, then what each method has cost, in text and JSON."""
+    text = run(tmp_path, "compare", URLS)
+    assert text.status == 0
+    assert [line.split()[0] for line in text.lines[1:4]] == ["lines", "10,000", "20,000"]
+    arguments = ["compare", URLS, "--every", "5k", "--slots", "50k", "--bits", "100k"]
+    figures = run(tmp_path, *arguments, "--hashes", "4", "--json").json
+    assert [row["lines"] for row in figures["rows"]] == [5000, 10_000, 15_000, 20_000]
+    exact, digests, one, classic, eight, ours = figures["methods"]
+    assert exact["false_positives"] == digests["false_positives"] == ours["false_positives"] == 0
+    assert one["share"] == pytest.approx(one["expected"] / 20_000, rel=0.05)
+    assert classic["share"] == pytest.approx(classic["expected"] / 20_000, rel=0.1)
+    assert eight["false_positives"] > 0
+    assert eight["bytes"] == 2**28
+    assert "none.txt: No such file" in run(tmp_path, "compare", "none.txt").refusal
+
+
+def test_plot_writes_pictures(run, tmp_path):
+    """PNG and SVG; another suffix is refused."""
+    pytest.importorskip("matplotlib")
+    assert run(tmp_path, "plot", "memory", "memory.svg").status == 0
+    assert "<svg" in (tmp_path / "memory.svg").read_text()
+    assert ".png or .svg" in run(tmp_path, "plot", "memory", "memory.pdf").refusal
+    assert "no/x.png: No such file" in run(tmp_path, "plot", "memory", "no/x.png").refusal
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["size", "--urls", "1"],
+        ["size", "--urls", "100M"],
+        ["size", "--urls", "1e15"],
+        ["size", "--urls", "1e15", "--from", "9e14"],
+        ["size", "--urls", "1e15", "--error-rate", "1e-250"],
+        ["compare", URLS],
+        ["compare", URLS, "--slots", "1", "--bits", "9"],
+    ],
+    ids=lambda arguments: " ".join(map(str, arguments[1:])),
+)
+def test_tables_fit_a_terminal(run, tmp_path, arguments):
+    """Eighty columns are enough, whatever the figures."""
+    assert run(tmp_path, *arguments).width <= 80
+
+
+@pytest.mark.parametrize("data", [b"", b"\n \n", b"nonsense\n", bytes(range(256))])
+def test_compare_refuses_a_list_without_a_url(run, tmp_path, data):
+    """There is nothing to compare, so there is no table."""
+    (tmp_path / "list").write_bytes(data)
+    result = run(tmp_path, "compare", URLS, "list")
+    assert "list holds no URL" in result.refusal
+    assert not result.out
+    assert "standard input holds no URL" in bloom(tmp_path, "compare", "-", stdin=data).refusal
+
+
+def test_compare_takes_a_byte_order_mark_for_none(run, tmp_path):
+    """A URL behind one is the same URL."""
+    (tmp_path / "list").write_bytes(b"\xef\xbb\xbfhttp://a.example/\nhttp://a.example/\n")
+    (row,) = run(tmp_path, "compare", "list", "--json").json["rows"]
+    assert (row["lines"], row["urls"]) == (2, 1)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/stdin"), reason="pipes have names on Unix only")
+@pytest.mark.parametrize("packed", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_compare_loses_nothing_of_a_pipe(tmp_path, packed):
+    """`scrapy bloom compare <(zcat list.gz)` reads all of it, from the first byte on."""
+    lines = packed(b"http://a.example/1\nhttp://a.example/2\n")
+    for name in ("-", "/dev/stdin"):
+        (row,) = bloom(tmp_path, "compare", name, "--json", stdin=lines).json["rows"]
+        assert row["lines"] == 2
+
+
+@pytest.mark.parametrize(
+    ("option", "most"), [("--slots", 10**11), ("--bits", 10**11), ("--hashes", 100)]
+)
+def test_compare_refuses_what_would_take_for_ever(run, tmp_path, option, most):
+    """Tables that no memory holds, and more hashes than anybody waits for."""
+    refusal = run(tmp_path, "compare", URLS, option, most + 1).refusal
+    assert f"from 1 to {most:,}" in refusal

@@ -1,0 +1,26 @@
+"""Charts, and the values that they show."""
+
+import pytest
+
+from scrapy_bloom import BloomFilter
+from scrapy_bloom.study.plots import draw, error_rate
+
+
+@pytest.mark.parametrize("chart", ["error-by-bits", "error-by-probes", "memory"])
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_charts_are_drawn(tmp_path, chart, suffix):
+    """Every chart in both formats, with units on its axes and a title."""
+    pytest.importorskip("matplotlib")
+    path = tmp_path / f"chart{suffix}"
+    draw(chart, path, probes=[1, 6, 14], bits=[8, 16], error_rates=[1e-2, 1e-6])
+    data = path.read_bytes()
+    assert data.startswith(b"\x89PNG" if suffix == ".png" else b"<?xml")
+    assert len(data) > 10_000
+
+
+def test_curves_have_the_values_of_the_filter():
+    """A curve shows what `sizing` sizes with."""
+    bloom_filter = BloomFilter(1_000_000, 1e-6)
+    bits = bloom_filter.nbytes * 8 / 1_000_000
+    assert error_rate(bits, 14) == pytest.approx(1e-6, rel=0.05)
+    assert error_rate(9.6, 7) == pytest.approx(0.00988, rel=0.02)

@@ -1,0 +1,33 @@
+"""Quantities as people write them."""
+
+import pytest
+
+from scrapy_bloom.quantities import MOST, whole_number
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        (7, 7), (0, 0), (1e7, 10**7), ("7", 7), ("0", 0), (" 7 ", 7), ("5_000", 5000),
+        ("1,000,000", 10**6), ("1e8", 10**8), ("1E+8", 10**8), ("1.5e3", 1500), ("10M", 10**7),
+        ("2.3m", 2_300_000), ("2.5k", 2500), ("1G", 10**9), ("0.5b", 500_000_000), ("1e3k", 10**6),
+        ("123456789012345", 123456789012345), (MOST, MOST),
+    ],
+)  # fmt: skip
+def test_quantities_may_be_written_as_people_do(value, number):
+    """Underscores, commas, exponents and suffixes, exactly."""
+    read = whole_number(value)
+    assert (read, type(read)) == (number, int)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "", "-5", "1.5", "x", "M", "1e", "nan", "snan", "inf", "1e999", "1e9999999999", "1,5",
+        "1,5M", "1,00", "_1", "5 M", "5MM", "0x10", "²", "1.0005k", MOST + 1, "1e16", -1, 1.5,
+        float("nan"), float("inf"), 1e300, True, False, None, [], b"5",
+    ],
+)  # fmt: skip
+def test_other_things_are_no_quantities(value):
+    """What is not a whole number from 0 on, too large, or no number at all."""
+    assert whole_number(value) is None

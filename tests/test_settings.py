@@ -1,0 +1,20 @@
+"""The settings, as they are read from Scrapy's."""
+
+import pytest
+from scrapy.settings import Settings
+
+from scrapy_bloom.settings import BloomSettings
+
+
+@pytest.mark.parametrize(
+    "value", [10_000_000, 1e7, "10000000", "10_000_000", "10,000,000", "1e7", "10M", "10m", "0.01G"]
+)
+def test_capacity_is_taken_as_people_write_it(value):
+    """Whatever way of writing ten million `scrapy bloom size --urls` takes, the setting does."""
+    assert BloomSettings.read(Settings({"BLOOM_CAPACITY": value})).capacity == 10_000_000
+
+
+@pytest.mark.parametrize(("value", "number"), [("0", 0), (0, 0), (1e3, 1000), ("64k", 64_000)])
+def test_number_of_recent_urls_is_taken_as_people_write_it(value, number):
+    """So does BLOOM_RECENT_URLS, which may be 0."""
+    assert BloomSettings.read(Settings({"BLOOM_RECENT_URLS": value})).recent_urls == number
