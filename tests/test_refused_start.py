@@ -16,6 +16,7 @@ from tests.small_site import PACKAGE
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 SPIDER = '''
+import os
 import time
 
 import scrapy
@@ -35,13 +36,14 @@ class StatefulSpider(scrapy.Spider):
     custom_settings = {"DOWNLOADER_MIDDLEWARES": {Answer: 1}, "CONCURRENT_REQUESTS": 1}
     last = 30
     stop_at = 0
-    seconds = 0
+    wait_for = None
 
     async def start(self):
         yield scrapy.Request("http://site.example/0")
 
     def parse(self, response):
-        time.sleep(float(self.seconds))
+        while self.wait_for and not os.path.exists(self.wait_for):
+            time.sleep(0.02)
         number = int(response.url.rpartition("/")[2])
         self.state["pages"] = self.state.get("pages", 0) + 1
         if number == 0:
@@ -166,12 +168,14 @@ def test_a_refused_start_changes_no_file(stopped, scheduler, reactor, bad):
 def test_a_second_start_of_a_running_job_changes_no_file(stopped):
     """Refused with the process that has it; the one that runs goes on."""
     folder = stopped()
-    held = start(folder, "-a", "last=3", "-a", "seconds=2")
+    held = start(folder, "-a", "last=3", "-a", "wait_for=go")
     try:
         deadline = time.monotonic() + 30
         while not (folder / "job" / "bloom.lock").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
-        time.sleep(1)
+        while not (folder / "job" / "bloom.lock").stat().st_size:
+            time.sleep(0.05)
+        time.sleep(1)  # its filter and its requests are open then
         before = contents(folder / "job")
         status, log = run(folder)
         assert status == 1
@@ -181,6 +185,7 @@ def test_a_second_start_of_a_running_job_changes_no_file(stopped):
         assert contents(folder / "job") == before
     finally:
         held.send_signal(SIGINT)
+        (folder / "go").touch()
         held.communicate(timeout=60)
     assert (folder / "job" / "spider.state").stat().st_size > 10
 
