@@ -1,9 +1,15 @@
 """Redirects to what is the same page by an identity wider than Scrapy's."""
 
+import json
 import logging
+import os
+import subprocess
+import sys
 
 import pytest
 from scrapy import Request
+
+from tests.small_site import PACKAGE
 
 CANONICAL = "scrapy_bloom.CanonicalRequestFingerprinter"
 
@@ -128,3 +134,64 @@ def test_a_key_of_its_own_counts(crawl):
     first = Request("http://a.example/1", meta={"bloom_fingerprint": "x", "depth": 3})
     second = Request("http://a.example/2", meta={"bloom_fingerprint": "x", "depth": 3})
     assert [tested.request_seen(each) for each in (first, second)] == [False, True]
+
+
+SPIDER = '''
+import scrapy
+
+MOVED = {"/a": "/a?sid=1", "/b": "/b?sid=2", "/b?sid=2": "/b"}
+
+
+class Answer:
+    """Answers without a network; /b goes back and forth once."""
+
+    seen = set()
+
+    def process_request(self, request, spider=None):
+        path = request.url.partition("site.example")[2]
+        if path in MOVED and path not in self.seen:
+            self.seen.add(path)
+            return scrapy.http.Response(request.url, 302, {"Location": MOVED[path]})
+        return scrapy.http.HtmlResponse(request.url, body=b"<p>page</p>", request=request)
+
+
+class RedirectSpider(scrapy.Spider):
+    """Links to pages that redirect to themselves with a session in the URL."""
+
+    name = "redirect"
+    custom_settings = {
+        "ADDONS": {"scrapy_bloom.Addon": 300},
+        "DOWNLOADER_MIDDLEWARES": {Answer: 1000},
+        "REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.CanonicalRequestFingerprinter",
+        "BLOOM_IGNORE_QUERY_PARAMS": ["sid"],
+    }
+
+    async def start(self):
+        yield scrapy.Request("http://site.example/")
+
+    def parse(self, response):
+        yield {"url": response.url}
+        for path in ("/a", "/b", "/a?sid=1", "/b?sid=9"):
+            yield response.follow(path, meta=response.meta)
+'''
+
+
+@pytest.mark.parametrize("job", [False, True], ids=["memory", "job"])
+@pytest.mark.parametrize("reactor", ["asyncioreactor.AsyncioSelector", "selectreactor.Select"])
+def test_a_crawl_fetches_what_redirects_to_the_same_page(tmp_path, job, reactor):
+    """Each page gives its item once, though its callbacks copy their meta."""
+    (tmp_path / "spider.py").write_text(SPIDER)
+    options = [f"--set=TWISTED_REACTOR=twisted.internet.{reactor}Reactor", "-O", "items.jsonl"]
+    if job:
+        options.append("--set=JOBDIR=job")
+    subprocess.run(
+        [sys.executable, "-m", "scrapy", "runspider", "spider.py", *options],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(PACKAGE)},
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    items = (tmp_path / "items.jsonl").read_text().splitlines()
+    urls = sorted(json.loads(item)["url"].partition("example")[2] for item in items)
+    assert urls == ["/", "/a?sid=1", "/b"]
