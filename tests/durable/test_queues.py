@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from scrapy_bloom.durable.request_file import TAKEN_IN_MEMORY, RequestFile, check_header
+from scrapy_bloom.durable.request_file import POPPED_IN_MEMORY, RequestFile, check_header
 from scrapy_bloom.errors import RequestFileError
 
 GROUP = ("slot", 0, 0)
@@ -74,7 +74,7 @@ def test_nothing_is_stored_before_the_commit_and_all_after(open_file):
 def test_popped_rows_come_back_until_they_are_deleted(open_file):
     """Also those that were too many to be kept in mind."""
     file = open_file()
-    count = TAKEN_IN_MEMORY * 2
+    count = POPPED_IN_MEMORY * 2
     pushed(file, *(b"%d" % n for n in range(count)))
     file.commit()
     row, *_ = file.pop(GROUP, newest=True)

@@ -808,7 +808,7 @@ def test_many_popped_requests_cost_later_pops_nothing(make, crash):
         job.done(popped)
     job.commit()
     file = job.scheduler._ledger.store._file
-    assert len(file._taken) <= 100
+    assert len(file._popped) <= 100
     resumed = crash()
     assert resumed.stat("scheduler/recovered") == 500
     assert resumed.names() == [str(number) for number in reversed(range(500))]
