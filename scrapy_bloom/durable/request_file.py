@@ -10,15 +10,13 @@ import json
 import os
 import sqlite3
 import stat
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import quote
 
 from ..errors import RequestFileError
 from ..files import sync_directory
-from ..jobdir import JobDirectory
 from . import schema
 
 BUSY_SECONDS = 5.0
@@ -78,11 +76,11 @@ class RequestFile:
             if not check_header(path):
                 _create(path)
             # whatever is wrong is found before anything is written
-            with closing(_connect(path, "ro")) as connection:
+            with closing(connect(path, "ro")) as connection:
                 version = _check_version(path, schema.version(connection))
                 schema.check(connection, version)
                 file = cls(connection)
-            file._connection = _connect(path, "rw")
+            file._connection = connect(path, "rw")
             try:
                 file._prepare(version)
             except BaseException:
@@ -258,51 +256,6 @@ class RequestFile:
             self._connection.execute("BEGIN IMMEDIATE")
 
 
-def unfinished_requests(job: Path) -> int | None:
-    """Return the number of requests in the durable queue of `job`, pending or in
-    flight, or None if it has none. Raises RequestFileError if it is damaged."""
-    path = JobDirectory(job).requests
-    if not check_header(path):
-        return None
-    with _reading(path) as connection:
-        return int(connection.execute("SELECT COUNT(*) FROM requests").fetchone()[0])
-
-
-class SetAside(NamedTuple):
-    """A row that could not be made a request when it was due."""
-
-    row: int
-    slot: str
-    priority: int
-    start: int
-    format: str
-    request: bytes
-    reason: str
-
-
-def set_aside_requests(path: Path) -> list[SetAside]:
-    """Return what is set aside in the file at `path`, if there is one. Raises
-    RequestFileError if it is damaged."""
-    if not check_header(path):
-        return []
-    with _reading(path) as connection:
-        if schema.version(connection) < schema.WITH_SET_ASIDE:
-            return []
-        return [SetAside(*row) for row in connection.execute("SELECT * FROM set_aside ORDER BY id")]
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a file for reading only, which may be in use; it is not changed."""
-    # without a log nobody has it open, and not even the log's index need be made
-    log = path.with_name(f"{path.name}-wal")
-    try:
-        with closing(_connect(path, "ro" if log.exists() else "ro&immutable=1")) as connection:
-            yield connection
-    except sqlite3.Error as error:
-        raise RequestFileError(f"{path} cannot be read: {error}") from error
-
-
 def check_header(path: Path) -> bool:
     """Return False if there is no file at `path`; raise RequestFileError if there is
     something that is no file of ours. Reads 100 bytes, changes nothing."""
@@ -334,7 +287,7 @@ def _create(path: Path) -> None:
     for leftover in path.parent.glob(f"{temporary.name}*"):
         leftover.unlink()
     os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    with closing(_connect(temporary, "rw")) as connection:
+    with closing(connect(temporary, "rw")) as connection:
         schema.create(connection)
         _set_up(connection)
     with temporary.open("rb") as file:
@@ -343,7 +296,9 @@ def _create(path: Path) -> None:
     sync_directory(path.parent)
 
 
-def _connect(path: Path, mode: str) -> sqlite3.Connection:
+def connect(path: Path, mode: str) -> sqlite3.Connection:
+    """Return a connection in one of SQLite's modes that commits each statement by itself,
+    unless a transaction was begun."""
     uri = f"file:{quote(str(path.absolute()))}?mode={mode}"
     return sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
 
