@@ -248,7 +248,10 @@ class RequestFile:
         return {(slot, priority, start): count for slot, priority, start, count in rows}
 
     def _ends(self) -> tuple[int, int]:
-        first, last = self._connection.execute("SELECT MIN(id), MAX(id) FROM requests").fetchone()
+        # each by itself is found without reading the rows between
+        first, last = self._connection.execute(
+            "SELECT (SELECT MIN(id) FROM requests), (SELECT MAX(id) FROM requests)"
+        ).fetchone()
         return first or 0, last or 0
 
     def _begin(self) -> None:
