@@ -11,7 +11,7 @@ from scrapy import Request
 from ..bloom.inspection import Description, describe
 from ..bloom.inspection import verify as findings_in
 from ..bloom.place import REDIS_SCHEMES, AnyFilter
-from ..durable.request_file import unfinished_requests
+from ..durable.inspection import unfinished_requests
 from ..errors import BloomError
 from ..fingerprints.identity import fingerprinter_in
 from ..migration.url_list import open_list, url_in

@@ -17,20 +17,11 @@ from urllib.parse import quote
 
 from ..errors import RequestFileError
 from ..files import sync_directory
+from . import schema
 
-APPLICATION_ID = 0x53426C6D
-VERSION = 1
-SCHEMA = (
-    "CREATE TABLE requests (id INTEGER PRIMARY KEY, slot TEXT NOT NULL,"
-    " priority INTEGER NOT NULL, start INTEGER NOT NULL, popped INTEGER NOT NULL,"
-    " format TEXT NOT NULL, request BLOB NOT NULL)",
-    "CREATE INDEX pending ON requests (slot, priority, start) WHERE popped = 0",
-    "CREATE INDEX popped ON requests (popped) WHERE popped = 1",
-    "CREATE TABLE job (clean INTEGER NOT NULL, unreleased TEXT NOT NULL, taken_over TEXT NOT NULL)",
-)
 BUSY_SECONDS = 5.0
 """How long a write waits for another program that has locked the file."""
-TAKEN_IN_MEMORY = 100
+POPPED_IN_MEMORY = 100
 """So many popped rows a pop skips; when there are more, they are marked in the file."""
 PRIORITIES = range(-(2**63), 2**63)
 MAX_BYTES = 500_000_000
@@ -54,27 +45,29 @@ class RequestFile:
     `clean` tells whether the file had been closed when it was opened, `unreleased`
     which fingerprints of stored requests the filter may not have got then, and
     `counts` how many requests there were in each group. `operations` counts the rows
-    pushed and deleted since the last commit. `taken_over` is the stamp of the last
-    queues of Scrapy that were taken over.
+    pushed and deleted since the last commit, `set_aside_count` those set aside since
+    the file was opened. `taken_over` is the stamp of the last queues of Scrapy that
+    were taken over.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._pushed: list[tuple[int, str, int, int, str, bytes]] = []
         self._deleted: list[int] = []
-        self._taken: set[int] = set()
+        self._set_aside: list[tuple[str, int]] = []
+        self._popped: set[int] = set()
         self.operations = 0
+        self.set_aside_count = 0
         self.pushing_back = False
         self.clean, unreleased, self.taken_over = connection.execute("SELECT * FROM job").fetchone()
         self.unreleased = [bytes.fromhex(text) for text in json.loads(unreleased)]
         self.counts = self._count()
-        first, last = connection.execute("SELECT MIN(id), MAX(id) FROM requests").fetchone()
-        self._first: int = first or 0
-        self._last: int = last or 0
+        self._first, self._last = self._ends()
 
     @classmethod
     def open(cls, path: Path) -> RequestFile:
-        """Open the file at `path`, or make it.
+        """Open the file at `path`, or make it; rows that were popped or set aside are
+        pending again. A file of an earlier version becomes one of the current.
 
         Cost: reads the index. Raises RequestFileError if it is not a sound file of
         ours, or locked; it is left as it was.
@@ -83,17 +76,13 @@ class RequestFile:
             if not check_header(path):
                 _create(path)
             # whatever is wrong is found before anything is written
-            with closing(_connect(path, "ro")) as connection:
-                _check_schema(connection)
-                popped = connection.execute("SELECT id FROM requests WHERE popped = 1").fetchall()
+            with closing(connect(path, "ro")) as connection:
+                version = _check_version(path, schema.version(connection))
+                schema.check(connection, version)
                 file = cls(connection)
-            file._connection = _connect(path, "rw")
+            file._connection = connect(path, "rw")
             try:
-                _set_up(file._connection)
-                file._connection.execute("UPDATE job SET clean = 0")
-                if popped:
-                    file._connection.execute("UPDATE requests SET popped = 0 WHERE popped = 1")
-                    file.counts = file._count()
+                file._prepare(version)
             except BaseException:
                 file._connection.close()
                 raise
@@ -132,11 +121,10 @@ class RequestFile:
 
     def pop(self, group: Group, *, newest: bool, keep: bool = False) -> tuple[int, str, bytes]:
         """Return row number, format and request of the newest or the oldest in
-        `group` that was not popped yet; its row stays. Cost: 10 to 60 µs. Raises
-        sqlite3.Error."""
+        `group` that was not popped yet; its row stays. Raises sqlite3.Error."""
         self.write()
         ids = self._connection.execute(NEWEST if newest else OLDEST, group)
-        row = next((row for (row,) in ids if row not in self._taken), None)
+        row = next((row for (row,) in ids if row not in self._popped), None)
         ids.close()
         if row is None:
             raise sqlite3.DatabaseError(f"a request of {group} is missing")
@@ -144,15 +132,22 @@ class RequestFile:
             "SELECT format, request FROM requests WHERE id = ?", (row,)
         ).fetchone()
         if not keep:
-            self._taken.add(row)
-            if len(self._taken) > TAKEN_IN_MEMORY:
-                self._mark_taken()
+            self._popped.add(row)
+            if len(self._popped) > POPPED_IN_MEMORY:
+                self._mark_popped()
         return (row, *found)
 
     def delete(self, row: int) -> None:
         """Delete a popped row, with the next commit."""
         self._deleted.append(row)
         self.operations += 1
+
+    def set_aside(self, row: int, reason: str) -> None:
+        """Keep a popped row that cannot be made a request, until the file is opened
+        again; with the next commit."""
+        self._set_aside.append((reason, row))
+        self.set_aside_count += 1
+        self.delete(row)
 
     def write(self) -> None:
         """Hand over to SQLite what was pushed; no commit. Raises sqlite3.Error."""
@@ -171,6 +166,11 @@ class RequestFile:
         self.write()
         self._begin()
         self._connection.executemany(
+            "INSERT INTO set_aside SELECT id, slot, priority, start, format, request, ?"
+            " FROM requests WHERE id = ?",
+            self._set_aside,
+        )
+        self._connection.executemany(
             "DELETE FROM requests WHERE id = ?", [(row,) for row in self._deleted]
         )
         self._connection.execute(
@@ -178,20 +178,23 @@ class RequestFile:
             (json.dumps([f.hex() for f in unreleased]), self.taken_over),
         )
         self._connection.execute("COMMIT")
-        self._taken.difference_update(self._deleted)
+        self._popped.difference_update(self._deleted)
         self._deleted.clear()
+        self._set_aside.clear()
         self.operations = 0
 
     def rollback(self) -> None:
-        """Drop everything since the last commit. Raises sqlite3.Error."""
+        """Drop everything since the last commit; what is left to do is to close the
+        file. Raises sqlite3.Error."""
         self._pushed.clear()
         self._deleted.clear()
+        self._set_aside.clear()
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
     def merge(self, column: str, value: object) -> None:
         """Give all rows this `value` of a column of the group, so that one queue
-        serves them. Rewrites all others, at 200,000 a second or so."""
+        serves them. Cost: rewrites all others."""
         if all(group[GROUP.index(column)] == value for group in self.counts):
             return
         self._connection.execute(
@@ -201,19 +204,41 @@ class RequestFile:
         self.counts = self._count()
 
     def close(self, *, clean: bool) -> None:
-        """Close the file, marked as `clean` or not. Raises sqlite3.Error."""
+        """Close the file, marked as `clean` or not; never as clean when something was
+        not committed. Raises sqlite3.Error."""
         try:
-            if clean:
+            if clean and not self.changed:
                 self._connection.execute("UPDATE job SET clean = 1")
         finally:
             self._connection.close()
 
-    def _mark_taken(self) -> None:
+    def _prepare(self, version: int) -> None:
+        """Write all that the opening of a file of `version` changes, or nothing."""
+        _set_up(self._connection)
+        self._begin()
+        try:
+            schema.upgrade(self._connection, version)
+            self._connection.execute("UPDATE job SET clean = 0")
+            popped = self._connection.execute("UPDATE requests SET popped = 0 WHERE popped = 1")
+            restored = self._connection.execute(
+                "INSERT INTO requests SELECT id, slot, priority, start, 0, format, request"
+                " FROM set_aside"
+            )
+            self._connection.execute("DELETE FROM set_aside")
+            if popped.rowcount or restored.rowcount:
+                self.counts = self._count()
+                self._first, self._last = self._ends()
+            self._connection.execute("COMMIT")
+        except BaseException:
+            self.rollback()
+            raise
+
+    def _mark_popped(self) -> None:
         self._begin()
         self._connection.executemany(
-            "UPDATE requests SET popped = 1 WHERE id = ?", [(row,) for row in self._taken]
+            "UPDATE requests SET popped = 1 WHERE id = ?", [(row,) for row in self._popped]
         )
-        self._taken.clear()
+        self._popped.clear()
 
     def _count(self) -> dict[Group, int]:
         rows = self._connection.execute(
@@ -221,6 +246,13 @@ class RequestFile:
             " GROUP BY slot, priority, start"
         )
         return {(slot, priority, start): count for slot, priority, start, count in rows}
+
+    def _ends(self) -> tuple[int, int]:
+        # each by itself is found without reading the rows between
+        first, last = self._connection.execute(
+            "SELECT (SELECT MIN(id) FROM requests), (SELECT MAX(id) FROM requests)"
+        ).fetchone()
+        return first or 0, last or 0
 
     def _begin(self) -> None:
         if not self._connection.in_transaction:
@@ -246,23 +278,10 @@ def check_header(path: Path) -> bool:
         raise _refused(path, f"it begins with {header[:16]!r}, not with {MAGIC!r}")
     application = int.from_bytes(header[68:72], "big")
     version = int.from_bytes(header[60:64], "big")
-    if application != APPLICATION_ID:
+    if application != schema.APPLICATION_ID:
         raise _refused(path, f"it is another program's (its id is {application:#x})")
-    if version != VERSION:
-        raise _refused(path, f"it has version {version}, and this scrapy-bloom reads {VERSION}")
+    _check_version(path, version)
     return True
-
-
-def has_requests(path: Path) -> bool:
-    """Return True if the file at `path` is one of ours and has any request in it.
-    Changes nothing; never raises."""
-    try:
-        if not check_header(path):
-            return False
-        with closing(_connect(path, "ro")) as connection:
-            return connection.execute("SELECT 1 FROM requests LIMIT 1").fetchone() is not None
-    except (RequestFileError, sqlite3.Error):
-        return False
 
 
 def _create(path: Path) -> None:
@@ -271,12 +290,8 @@ def _create(path: Path) -> None:
     for leftover in path.parent.glob(f"{temporary.name}*"):
         leftover.unlink()
     os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    with closing(_connect(temporary, "rw")) as connection:
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {VERSION}")
-        for statement in SCHEMA:
-            connection.execute(statement)
-        connection.execute("INSERT INTO job VALUES (1, '[]', '')")
+    with closing(connect(temporary, "rw")) as connection:
+        schema.create(connection)
         _set_up(connection)
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
@@ -284,7 +299,9 @@ def _create(path: Path) -> None:
     sync_directory(path.parent)
 
 
-def _connect(path: Path, mode: str) -> sqlite3.Connection:
+def connect(path: Path, mode: str) -> sqlite3.Connection:
+    """Return a connection in one of SQLite's modes that commits each statement by itself,
+    unless a transaction was begun."""
     uri = f"file:{quote(str(path.absolute()))}?mode={mode}"
     return sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
 
@@ -296,10 +313,17 @@ def _set_up(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA synchronous = FULL")
 
 
-def _check_schema(connection: sqlite3.Connection) -> None:
-    found = {text for (text,) in connection.execute("SELECT sql FROM sqlite_master")}
-    if found != set(SCHEMA):
-        raise sqlite3.DatabaseError("its tables are others than they should be")
+def _check_version(path: Path, version: int) -> int:
+    """Return `version`, if files of that version can be read."""
+    if version > schema.VERSION:
+        raise RequestFileError(
+            f"{path} cannot be used: it has version {version}, of a later scrapy-bloom, and this"
+            f" one reads up to version {schema.VERSION}; it was left as it is. Use that"
+            " scrapy-bloom, or a new JOBDIR"
+        )
+    if version not in schema.STEPS:
+        raise _refused(path, f"it has version {version}, which no scrapy-bloom has written")
+    return version
 
 
 def _refused(path: Path, reason: object) -> RequestFileError:
@@ -307,19 +331,3 @@ def _refused(path: Path, reason: object) -> RequestFileError:
         f"{path} cannot be used: {reason}; it was left as it is. Restore it from a backup,"
         " or use a new JOBDIR"
     )
-
-
-def unfinished_requests(job: Path) -> int | None:
-    """Return the number of requests in the durable queue of `job`, pending or in
-    flight, or None if it has none. Raises RequestFileError if it is damaged."""
-    path = job / "requests.sqlite"
-    if not check_header(path):
-        return None
-    # without a log nobody has it open, and not even the log's index need be made
-    mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
-    try:
-        uri = f"file:{quote(str(path.absolute()))}?{mode}"
-        with closing(sqlite3.connect(uri, uri=True)) as connection:
-            return int(connection.execute("SELECT COUNT(*) FROM requests").fetchone()[0])
-    except sqlite3.Error as error:
-        raise RequestFileError(f"{path} cannot be read: {error}") from error

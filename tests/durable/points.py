@@ -14,7 +14,7 @@ from pathlib import Path
 
 from scrapy_bloom import files, job_dupefilter
 from scrapy_bloom.bloom import file as storage
-from scrapy_bloom.bloom import fixed as filters
+from scrapy_bloom.bloom import probing
 from scrapy_bloom.durable import request_file as requestfile
 from scrapy_bloom.durable import scheduler
 
@@ -124,7 +124,7 @@ class Points:
             storage.tempfile, mkstemp=self.wrap("mkstemp", storage.tempfile.mkstemp)
         )
         Path.rename = self.wrap("Path.rename", Path.rename)
-        filters.BloomFilter._put = self.wrap("bit", filters.BloomFilter._put)
+        probing.Probing.add = self.wrap("bit", probing.Probing.add)
         for owner, name in (
             (job_dupefilter.BloomDupeFilter, "release"),
             (requestfile.RequestFile, "commit"),

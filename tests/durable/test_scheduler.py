@@ -18,7 +18,7 @@ from scrapy.core import scraper
 from scrapy.settings import Settings
 
 from scrapy_bloom import Addon, FilterLockedError, JobDirectoryError, RequestFileError
-from scrapy_bloom.durable.request_file import set_aside_requests
+from scrapy_bloom.durable.inspection import set_aside_requests
 from scrapy_bloom.durable.scheduler import DurableScheduler
 from tests.durable.engine import STOCK, Job, TestSpider, name_of, request
 
@@ -526,7 +526,7 @@ def damaged_files(folder):
         "header only": sound[:100],
         "another program's": other.read_bytes(),
         "other tables": changed.read_bytes(),
-        "a later version": sound[:60] + (2).to_bytes(4, "big") + sound[64:],
+        "a later version": sound[:60] + (99).to_bytes(4, "big") + sound[64:],
         "overwritten": sound[:4096] + b"\xff" * (len(sound) - 4096),
     }
 
@@ -752,6 +752,7 @@ def test_what_was_set_aside_is_tried_again_at_the_next_start(make, crash):
     assert changed.pop() is None
     changed.commit()
     crash(spider=Changed).close()
+    changed.close()
     assert make().names() == ["a"]
 
 
@@ -808,7 +809,7 @@ def test_many_popped_requests_cost_later_pops_nothing(make, crash):
         job.done(popped)
     job.commit()
     file = job.scheduler._ledger.store._file
-    assert len(file._taken) <= 100
+    assert len(file._popped) <= 100
     resumed = crash()
     assert resumed.stat("scheduler/recovered") == 500
     assert resumed.names() == [str(number) for number in reversed(range(500))]

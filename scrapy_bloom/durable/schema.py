@@ -1,0 +1,69 @@
+"""The tables of `requests.sqlite`, by the version of the file, and the way up from each."""
+
+from __future__ import annotations
+
+import sqlite3
+
+APPLICATION_ID = 0x53426C6D
+
+STEPS: dict[int, tuple[str, ...]] = {
+    1: (
+        "CREATE TABLE requests (id INTEGER PRIMARY KEY, slot TEXT NOT NULL,"
+        " priority INTEGER NOT NULL, start INTEGER NOT NULL, popped INTEGER NOT NULL,"
+        " format TEXT NOT NULL, request BLOB NOT NULL)",
+        "CREATE INDEX pending ON requests (slot, priority, start) WHERE popped = 0",
+        "CREATE INDEX popped ON requests (popped) WHERE popped = 1",
+        "CREATE TABLE job (clean INTEGER NOT NULL, unreleased TEXT NOT NULL,"
+        " taken_over TEXT NOT NULL)",
+        "INSERT INTO job VALUES (1, '[]', '')",
+    ),
+    2: (
+        # `id` is the one that the row had in `requests`
+        "CREATE TABLE set_aside (id INTEGER PRIMARY KEY, slot TEXT NOT NULL,"
+        " priority INTEGER NOT NULL, start INTEGER NOT NULL, format TEXT NOT NULL,"
+        " request BLOB NOT NULL, reason TEXT NOT NULL)",
+    ),
+}
+"""What makes a file of each version out of one of the version before. Steps make tables
+and rows; those of a version that was released are never changed."""
+
+VERSION = max(STEPS)
+WITH_SET_ASIDE = 2
+"""The first version that has the table `set_aside`."""
+
+
+def version(connection: sqlite3.Connection) -> int:
+    """Return the version that a file says it has."""
+    (found,) = connection.execute("PRAGMA user_version").fetchone()
+    return int(found)
+
+
+def check(connection: sqlite3.Connection, version: int) -> None:
+    """Raise sqlite3.DatabaseError unless the tables are those of `version`."""
+    found = connection.execute("SELECT sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'")
+    if {text for (text,) in found} != _tables(version):
+        raise sqlite3.DatabaseError(f"its tables are not those of version {version}")
+
+
+def create(connection: sqlite3.Connection) -> None:
+    """Make an empty file of an empty database."""
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    upgrade(connection, 0)
+
+
+def upgrade(connection: sqlite3.Connection, version: int) -> None:
+    """Make a file of the current version out of one of `version`, in the transaction
+    that the caller has begun."""
+    for step in range(version + 1, VERSION + 1):
+        for statement in STEPS[step]:
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {step}")
+
+
+def _tables(version: int) -> set[str]:
+    return {
+        statement
+        for step in range(1, version + 1)
+        for statement in STEPS[step]
+        if statement.startswith("CREATE ")
+    }

@@ -1,0 +1,396 @@
+"""The file of requests by itself: groups of rows, commits, and what a crash leaves."""
+
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from scrapy_bloom.durable import schema
+from scrapy_bloom.durable.inspection import SetAside, set_aside_requests
+from scrapy_bloom.durable.request_file import POPPED_IN_MEMORY, RequestFile, check_header
+from scrapy_bloom.errors import RequestFileError
+
+GROUP = ("slot", 0, 0)
+OTHER = ("slot", 0, 1)
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "requests.sqlite"
+
+
+@pytest.fixture
+def open_file(path):
+    """Return a function that opens the file, after letting go of the last one."""
+    opened = []
+
+    def open_file():
+        for file in opened:
+            file._connection.close()
+        opened.append(RequestFile.open(path))
+        return opened[-1]
+
+    yield open_file
+    for file in opened:
+        file._connection.close()
+
+
+def pushed(file, *contents, group=GROUP):
+    for content in contents:
+        file.push(group, "pickle", content)
+
+
+def popped(file, group=GROUP, newest=True, count=1):
+    return [file.pop(group, newest=newest)[2] for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("newest", "expected"), [(True, [b"c", b"b", b"a"]), (False, [b"a", b"b", b"c"])]
+)
+def test_both_orders(open_file, newest, expected):
+    """A group is served from its newest or its oldest row, whatever was committed."""
+    file = open_file()
+    pushed(file, b"a", b"b")
+    file.commit()
+    pushed(file, b"c")
+    pushed(file, b"x", group=OTHER)
+    assert popped(file, newest=newest, count=3) == expected
+
+
+def test_nothing_is_stored_before_the_commit_and_all_after(open_file):
+    """A group of operations is there as a whole, or not at all."""
+    file = open_file()
+    pushed(file, b"a")
+    file.commit()
+    pushed(file, b"b")
+    file.delete(file.pop(GROUP, newest=False)[0])
+    file.write()
+    file = open_file()
+    assert file.counts == {GROUP: 1}
+    assert popped(file) == [b"a"]
+
+
+def test_popped_rows_come_back_until_they_are_deleted(open_file):
+    """Also those that were too many to be kept in mind."""
+    file = open_file()
+    count = POPPED_IN_MEMORY * 2
+    pushed(file, *(b"%d" % n for n in range(count)))
+    file.commit()
+    row, *_ = file.pop(GROUP, newest=True)
+    popped(file, count=count - 1)
+    file.delete(row)
+    file.commit()
+    file = open_file()
+    assert file.counts == {GROUP: count - 1}
+    assert popped(file, count=count - 1) == [b"%d" % n for n in reversed(range(count - 1))]
+
+
+def test_a_missing_row_is_an_error(open_file):
+    """A queue that has more requests than its group has rows does not go on."""
+    file = open_file()
+    with pytest.raises(sqlite3.DatabaseError, match="missing"):
+        file.pop(GROUP, newest=True)
+
+
+def test_the_clean_mark(open_file):
+    """It is set by a clean close alone."""
+    file = open_file()
+    assert file.clean
+    file = open_file()
+    assert not file.clean
+    file.close(clean=False)
+    file = open_file()
+    assert not file.clean
+    file.close(clean=True)
+    assert open_file().clean
+
+
+def test_a_close_that_leaves_something_out_is_not_clean(open_file):
+    """Rows that were pushed, popped or deleted and not committed are no clean stop, whatever
+    the caller believes."""
+    file = open_file()
+    pushed(file, b"a")
+    file.close(clean=True)
+    file = open_file()
+    assert (file.clean, file.counts) == (0, {})
+    pushed(file, b"a")
+    file.commit()
+    file.delete(file.pop(GROUP, newest=True)[0])
+    file.rollback()
+    file.close(clean=True)
+    file = open_file()
+    assert (file.clean, file.counts) == (0, {GROUP: 1})
+
+
+def test_a_close_that_fails_is_not_clean(open_file):
+    """The file is let go of all the same."""
+    file = open_file()
+    file._connection.execute("PRAGMA query_only = 1")
+    with pytest.raises(sqlite3.OperationalError):
+        file.close(clean=True)
+    with pytest.raises(sqlite3.ProgrammingError):
+        file._connection.execute("SELECT 1")
+    assert not open_file().clean
+
+
+def test_fingerprints_of_the_last_commit_are_kept(open_file):
+    """The filter may not have got them when the process died."""
+    file = open_file()
+    pushed(file, b"a")
+    file.commit([b"\0\1", b"\xff"])
+    assert open_file().unreleased == [b"\0\1", b"\xff"]
+
+
+def test_rolling_back(open_file):
+    """What was not committed is gone, also what SQLite had already."""
+    file = open_file()
+    pushed(file, b"a")
+    file.commit()
+    pushed(file, b"b")
+    file.write()
+    pushed(file, b"c")
+    file.rollback()
+    assert open_file().counts == {GROUP: 1}
+
+
+def test_other_programs_can_read_while_the_job_runs(open_file, path):
+    """They see what is committed, and hold nobody up."""
+    file = open_file()
+    pushed(file, b"a")
+    file.commit()
+    with closing(sqlite3.connect(path)) as reader:
+        reader.execute("BEGIN")
+        assert reader.execute("SELECT slot, request FROM requests").fetchall() == [("slot", b"a")]
+        pushed(file, b"b")
+        file.commit()
+        assert len(reader.execute("SELECT * FROM requests").fetchall()) == 1
+        reader.execute("COMMIT")
+        assert len(reader.execute("SELECT * FROM requests").fetchall()) == 2
+
+
+def test_statements_of_others_share_the_commit(open_file):
+    """They are durable with the rows that were pushed beside them, or dropped with them."""
+    file = open_file()
+    file.execute("CREATE TABLE others (number INTEGER)")
+    file.commit()
+    file.execute("INSERT INTO others VALUES (?)", (1,))
+    assert file.changed
+    pushed(file, b"a")
+    file.rollback()
+    count = file._connection.execute("SELECT COUNT(*) FROM others")
+    assert count.fetchone() == (0,)
+
+
+def test_rows_keep_their_order_over_stops(open_file):
+    """Whatever was deleted in between, what is pushed later is newer than all that is
+    stored, and what is pushed back is older."""
+    file = open_file()
+
+    def push_back(content):
+        file.pushing_back = True
+        file.push(GROUP, "pickle", content, newest_first=True)
+        file.pushing_back = False
+
+    pushed(file, b"a", b"b", b"deleted")
+    push_back(b"old")
+    file.delete(file.pop(GROUP, newest=True)[0])
+    file.commit()
+    file = open_file()
+    pushed(file, b"c")
+    push_back(b"older")
+    assert popped(file, count=5) == [b"c", b"b", b"a", b"old", b"older"]
+
+
+@pytest.mark.parametrize("newest", [True, False])
+def test_a_pop_costs_the_same_however_much_is_pending(open_file, newest):
+    """SQLite takes no more steps for it, in the same queue or in another."""
+    file = open_file()
+
+    def steps():
+        count = 0
+
+        def step():
+            nonlocal count
+            count += 1
+
+        file._connection.set_progress_handler(step, 1)
+        file.pop(GROUP, newest=newest, keep=True)
+        file._connection.set_progress_handler(None, 1)
+        return count
+
+    parts = []
+    for _ in range(2):
+        for _ in range(1000):
+            pushed(file, b"a")
+            pushed(file, b"b", group=OTHER)
+        file.commit()
+        parts.append(steps())
+    assert parts[0] == parts[1] < 200
+
+
+def test_an_opening_reads_no_requests(open_file, path):
+    """Only the index and the ends of the table: a page of others that is damaged is not
+    noticed."""
+    file = open_file()
+    pushed(file, *(b"request %d" % n * 10 for n in range(1000)))
+    file.commit()
+    file.close(clean=True)
+    contents = bytearray(path.read_bytes())
+    page = contents.index(b"request 555") // 4096
+    contents[page * 4096 : (page + 1) * 4096] = b"\xff" * 4096
+    path.write_bytes(contents)
+    file = open_file()
+    assert file.counts == {GROUP: 1000}
+    with pytest.raises(sqlite3.DatabaseError):
+        file._connection.execute("SELECT request FROM requests").fetchall()
+
+
+def test_merged_groups_are_one(open_file):
+    """Their rows keep their order, and the other columns."""
+    file = open_file()
+    pushed(file, b"a", group=("x", 1, 0))
+    pushed(file, b"b", group=("y", 1, 0))
+    pushed(file, b"c", group=("y", 2, 0))
+    file.commit()
+    file = open_file()
+    file.merge("slot", "")
+    assert file.counts == {("", 1, 0): 2, ("", 2, 0): 1}
+    assert popped(file, ("", 1, 0), count=2) == [b"b", b"a"]
+
+
+# What is set aside
+
+
+def test_a_row_that_is_set_aside_is_kept_with_its_reason(open_file, path):
+    """From the next commit on it is neither pending nor in flight, and other programs can
+    read it, while the job runs and later."""
+    file = open_file()
+    pushed(file, b"a", b"b", b"c")
+    file.commit()
+    row, *_ = file.pop(GROUP, newest=True)
+    file.set_aside(row, "no callback")
+    assert (file.set_aside_count, file.operations) == (1, 1)
+    assert set_aside_requests(path) == []
+    file.commit()
+    expected = [SetAside(row, *GROUP, "pickle", b"c", "no callback")]
+    assert set_aside_requests(path) == expected
+    with closing(sqlite3.connect(path)) as reader:
+        assert reader.execute("SELECT request FROM requests").fetchall() == [(b"a",), (b"b",)]
+    assert popped(file, count=2) == [b"b", b"a"]
+    file.close(clean=True)
+    assert set_aside_requests(path) == expected
+
+
+def test_what_is_set_aside_is_pending_again_when_the_file_is_opened(open_file, path):
+    """At its place among the others; rows that are pushed then are newer."""
+    file = open_file()
+    pushed(file, b"a", b"b")
+    file.commit()
+    file.set_aside(file.pop(GROUP, newest=True)[0], "no callback")
+    file.commit()
+    file = open_file()
+    assert (file.counts, file.set_aside_count) == ({GROUP: 2}, 0)
+    assert set_aside_requests(path) == []
+    pushed(file, b"c")
+    assert popped(file, count=3) == [b"c", b"b", b"a"]
+
+
+def test_a_crash_or_a_rollback_sets_nothing_aside(open_file, path):
+    """The row is where it was before the commit that did not come."""
+    file = open_file()
+    pushed(file, b"a")
+    file.commit()
+    file.set_aside(file.pop(GROUP, newest=True)[0], "no callback")
+    file = open_file()
+    assert file.counts == {GROUP: 1}
+    file.set_aside(file.pop(GROUP, newest=True)[0], "no callback")
+    file.rollback()
+    file.close(clean=False)
+    assert set_aside_requests(path) == []
+    assert open_file().counts == {GROUP: 1}
+
+
+# The file
+
+
+def test_a_locked_file_is_refused(open_file, path, monkeypatch):
+    """After a while, with the reason."""
+    monkeypatch.setattr("scrapy_bloom.durable.request_file.BUSY_SECONDS", 0.05)
+    open_file().close(clean=True)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(RequestFileError, match="locked"):
+            open_file()
+        other.execute("ROLLBACK")
+    assert open_file().counts == {}
+
+
+def test_leftovers_of_a_killed_start_are_removed(open_file, path):
+    """A new file gets its name when it is whole; what is older than that goes."""
+    path.with_name("requests.sqlite.tmp").write_bytes(b"half")
+    path.with_name("requests.sqlite.tmp-journal").write_bytes(b"half")
+    assert not check_header(path)
+    open_file()
+    assert check_header(path)
+    assert list(path.parent.glob("*.tmp*")) == []
+
+
+def test_it_is_durable_by_its_settings(open_file):
+    """Write-ahead log, and an fsync at each commit."""
+    connection = open_file()._connection
+    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+
+
+def test_a_new_file_is_on_the_disk_before_it_has_its_name(open_file, path, monkeypatch):
+    """And its name is on the disk before anything is written into it: a power cut leaves
+    a whole file or none."""
+    synced = []
+    fsync, rename = os.fsync, Path.rename
+
+    def note(descriptor):
+        fsync(descriptor)
+        found = os.fstat(descriptor)
+        synced.append((found.st_ino, found.st_size))
+
+    def check_and_rename(temporary, target):
+        found = temporary.stat()
+        assert synced == [(found.st_ino, found.st_size)]
+        assert not temporary.with_name(f"{temporary.name}-wal").exists()
+        synced.clear()
+        return rename(temporary, target)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(Path, "rename", check_and_rename)
+    open_file()
+    assert [number for number, _ in synced] == [path.parent.stat().st_ino]
+
+
+@pytest.mark.parametrize("only_in_log", [False, True])
+def test_a_later_version_is_refused_by_name(open_file, path, only_in_log, tmp_path):
+    """The error says which version it is and what can be done; nothing is changed, also
+    where only the log of a process that was killed tells."""
+    open_file().close(clean=True)
+    later = schema.VERSION + 1
+    copy = tmp_path / "copy" / path.name
+    copy.parent.mkdir()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version = {later}")
+        if only_in_log:
+            for each in path.parent.glob("requests.sqlite*"):
+                shutil.copy(each, copy.parent)
+    if not only_in_log:
+        shutil.copy(path, copy)
+    before = {each: each.read_bytes() for each in copy.parent.iterdir()}
+    with pytest.raises(
+        RequestFileError, match=f"has version {later}.*later scrapy-bloom"
+    ) as caught:
+        RequestFile.open(copy)
+    assert f"reads up to version {schema.VERSION}" in str(caught.value)
+    for each, contents in before.items():
+        assert each.name.endswith("-shm") or each.read_bytes() == contents
