@@ -115,12 +115,12 @@ class BloomDupeFilter(FilterDupeFilter):
             announce(self._crawler, "filter", "in memory (there is no JOBDIR)")
             return ScalableBloomFilter(settings.capacity, settings.error_rate)
         warning = self._require_same_identity(job, identity)
-        unclean = why_unclean(job.path) if job.has_only_seen_file else None
+        unclean = why_unclean(job) if job.has_only_seen_file else None
         job.make()
         self._lock = job.lock()
         if job.has_only_seen_file:
             imported = import_job(
-                job.path, unclean, settings.capacity, settings.error_rate, identity.to_text()
+                job, unclean, settings.capacity, settings.error_rate, identity.to_text()
             )
             logger.info("%s", imported, extra={"spider": self._crawler.spider})
         opened = ScalableBloomFilter(

@@ -13,6 +13,7 @@ from ..bloom.place import REDIS_SCHEMES
 from ..bloom.removal import remove
 from ..errors import BloomError
 from ..fingerprints.identity import FingerprinterIdentity
+from ..jobdir import JobDirectory
 from ..migration.clean_stop import why_unclean
 from ..migration.scrapy_redis_set import RedisSet
 from ..migration.sources import Imported, Source, import_into, make_filter, source_in
@@ -74,9 +75,10 @@ def _source(
 def _warn_of_pending(names: list[str]) -> None:
     """Say it if a requests.seen holds requests that were lost while they were pending."""
     for path in map(Path, names):
-        if path.name == "requests.seen" and (reason := why_unclean(path.parent)):
+        job = JobDirectory(path.parent)
+        if path == job.seen_file and (reason := why_unclean(job)):
             sys.stderr.write(
-                f"{path.parent} was not stopped cleanly ({reason}): {path} also holds what was"
+                f"{job.path} was not stopped cleanly ({reason}): {path} also holds what was"
                 " pending then, and that will not be fetched\n"
             )
 
@@ -188,12 +190,9 @@ def clear(session: Session) -> int:
     _require_yes(session, place.name)
     session.print_lines([f"removed {path}" for path in remove(place)])
     if place.job is not None:
-        left = [
-            name
-            for name in ("requests.seen", "requests.queue", "requests.sqlite")
-            if (place.job / name).exists()
-        ]
-        if left:
+        job = JobDirectory(place.job)
+        others = (job.seen_file, job.scrapy_queue, job.requests)
+        if left := [path.name for path in others if path.exists()]:
             session.print_lines([f"{place.job} still holds {', '.join(left)}"])
     return 0
 

@@ -64,10 +64,8 @@ class Session:
         return fingerprinter
 
     def bloom_settings(self, crawler: Crawler) -> BloomSettings:
-        """Return the BLOOM_… settings of that crawler, without its job directory."""
-        settings = crawler.settings.copy()
-        settings.set("JOBDIR", None, "cmdline")
-        return BloomSettings.read(settings)
+        """Return the BLOOM_… settings of that crawler."""
+        return BloomSettings.read(crawler.settings)
 
     def place(self, name: str) -> Place:
         """Return the place on the disk that is called `name`. Raises BloomError."""

@@ -9,47 +9,33 @@ a queue, then closes `requests.seen`. A run that resumes the job leaves `active.
 it is until its own clean stop, and whatever it pushes or uses up changes files or
 directories next to it. So after a clean stop, and only then, nothing in
 `requests.queue` is newer than `active.json`. Its directories are newer as soon as the
-scheduler has opened, so this has to be found out before; and a crawl that is refused
-closes the scheduler cleanly, so what was found out has to be kept.
+scheduler has opened, so this has to be found out before. Version 0.1.0 kept what it had
+found out in a file, since a crawl that it refused closed the scheduler cleanly.
 """
 
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from hashlib import md5
 from pathlib import Path
+
+from ..jobdir import JobDirectory
 
 SECONDS_TO_CLOSE = 1.0
 """How long `requests.seen` may take to close after `active.json` was written."""
 
 
-MARK = "requests.seen.unclean"
-"""The file that keeps the reason."""
-
-
-def keep_unclean(job: Path) -> str | None:
-    """Return what `why_unclean` does, and keep it, since a crawl that is refused
-    makes the job look clean."""
-    reason = why_unclean(job)
-    if reason is not None:
-        # a disk that is full now refuses the crawl too
-        with suppress(OSError), (job / MARK).open("x", encoding="utf-8") as file:
-            file.write(f"{reason}\n")
-    return reason
-
-
-def why_unclean(job: Path) -> str | None:
+def why_unclean(job: JobDirectory) -> str | None:
     """Return why the job does not count as stopped cleanly, or None if it does.
 
     In doubt it is unclean: a copy of a job directory that did not keep the times, for
     example. Changes nothing and never raises. Cost: a few files, unless the job had
     pending requests of many priorities or slots.
     """
-    queue = job / "requests.queue"
+    queue = job.scrapy_queue
     try:
-        if (job / MARK).exists():
-            return (job / MARK).read_text(encoding="utf-8").strip()
+        if job.unclean_mark.exists():
+            return job.unclean_mark.read_text(encoding="utf-8").strip()
         state_file = queue / "active.json"
         state = json.loads(state_file.read_bytes())
         written = state_file.stat().st_mtime_ns
@@ -58,13 +44,13 @@ def why_unclean(job: Path) -> str | None:
                 return f"{path} is newer than {state_file}, which a clean stop writes last"
         for missing in (path for path in _queues(queue, state) if not _is_there(path)):
             return f"{missing} is missing, which {state_file} lists"
-        late = (job / "requests.seen").stat().st_mtime_ns - written
+        late = job.seen_file.stat().st_mtime_ns - written
     except FileNotFoundError as error:
         return f"there is no {error.filename}, which a clean stop writes"
     except (OSError, ValueError, TypeError) as error:
         return f"{queue} cannot be read ({error})"
     if late > SECONDS_TO_CLOSE * 1e9:
-        return f"{job / 'requests.seen'} was written to after {queue / 'active.json'}"
+        return f"{job.seen_file} was written to after {state_file}"
     return None
 
 

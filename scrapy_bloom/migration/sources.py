@@ -18,6 +18,7 @@ from ..bloom.place import AnyFilter, Place
 from ..bloom.removal import remove_filter
 from ..errors import JobDirectoryError
 from ..files import sync_directory
+from ..jobdir import JobDirectory
 from ..reporting import counted
 from .seen_file import SeenFile, is_seen_file
 from .url_list import UrlList
@@ -56,9 +57,11 @@ def source_in(path: Path, fingerprinter: RequestFingerprinterProtocol) -> Source
         raise JobDirectoryError(
             f"{path} is not a file: give a list of URLs, a requests.seen, or a Redis URL"
         )
-    if is_seen_file(path) if path.stat().st_size else path.name == "requests.seen":
-        return SeenFile(path)
-    return UrlList(path, fingerprinter)
+    if path.stat().st_size:
+        fingerprints = is_seen_file(path)
+    else:
+        fingerprints = path == JobDirectory(path.parent).seen_file
+    return SeenFile(path) if fingerprints else UrlList(path, fingerprinter)
 
 
 def make_filter(
@@ -72,17 +75,27 @@ def make_filter(
             f"{place.name} is not there, and what a crawl uses is a directory: give a job"
             " directory, which gets a filter"
         )
-    if place.job is not None and has_only_seen(place.job):
-        seen = place.job / "requests.seen"
-        named = any(isinstance(each, SeenFile) and each.path.samefile(seen) for each in sources)
-        if seen.stat().st_size and not named:
-            raise JobDirectoryError(
-                f"{place.name} holds a requests.seen, which a crawl imports only while there is no"
-                f" filter: import it as well, with 'scrapy bloom add {place.name} {seen} …'"
-            )
-    place.path.parent.mkdir(parents=True, exist_ok=True)
+    job = JobDirectory(place.path.parent)
+    if not _includes_seen_file(sources, job):
+        raise JobDirectoryError(
+            f"{place.name} holds a requests.seen, which a crawl imports only while there is no"
+            f" filter: import it as well (scrapy bloom add {place.name} {job.seen_file} …)"
+        )
     room = max(capacity, sum(each.keys for each in sources))
-    return ScalableBloomFilter(room, error_rate, place.path, identity=identity)
+    job.make()
+    lock = job.lock()
+    try:
+        return ScalableBloomFilter(room, error_rate, job.filter, identity=identity)
+    finally:
+        lock.release(remove=True)
+
+
+def _includes_seen_file(sources: Sequence[Source], job: JobDirectory) -> bool:
+    """Return True if what `job` has seen under RFPDupeFilter, if anything, is in `sources`."""
+    if not job.has_only_seen_file or not job.seen_file.stat().st_size:
+        return True
+    files = [source.path for source in sources if isinstance(source, SeenFile)]
+    return any(path.samefile(job.seen_file) for path in files)
 
 
 def import_into(
@@ -99,13 +112,8 @@ def import_into(
     return imported
 
 
-def has_only_seen(job: Path) -> bool:
-    """Return True for a job that has run with RFPDupeFilter so far."""
-    return (job / "requests.seen").exists() and not (job / "bloom" / "0.bloom").exists()
-
-
 def import_job(
-    job: Path, unclean: str | None, capacity: int, error_rate: float, identity: str
+    job: JobDirectory, unclean: str | None, capacity: int, error_rate: float, identity: str
 ) -> str:
     """Make the filter of `job`, which has none, from its `requests.seen`, all of it or
     nothing; return a line about it. `capacity` is raised to what is imported.
@@ -113,27 +121,25 @@ def import_job(
     Raises JobDirectoryError if `unclean` says why the job was not stopped cleanly,
     FilterLockedError if another process is at it, what making a filter raises.
     """
-    path = job / "requests.seen"
     if unclean is not None:
         raise JobDirectoryError(
-            f"{job} holds a requests.seen of Scrapy's RFPDupeFilter and no Bloom filter, and the"
-            f" job was not stopped cleanly ({unclean}): requests.seen also holds what was pending"
-            " then, which Scrapy has lost and which would never be fetched. Use a new JOBDIR, or"
-            f" import it all the same: scrapy bloom add {job} {path}"
+            f"{job.path} holds a requests.seen of Scrapy's RFPDupeFilter and no Bloom filter, and"
+            f" the job was not stopped cleanly ({unclean}): requests.seen also holds what was"
+            " pending then, which Scrapy has lost and which would never be fetched. Use a new"
+            f" JOBDIR, or import it all the same: scrapy bloom add {job.path} {job.seen_file}"
         )
-    seen = SeenFile(path)
-    unfinished = job / "bloom.importing"
-    for leftover in (unfinished, job / "bloom"):
+    seen = SeenFile(job.seen_file)
+    for leftover in (job.unfinished_import, job.filter):
         if leftover.is_dir():
             remove_filter(leftover)
     with ScalableBloomFilter(
-        max(capacity, seen.keys), error_rate, unfinished, identity=identity
+        max(capacity, seen.keys), error_rate, job.unfinished_import, identity=identity
     ) as bloom_filter:
         imported = import_into(bloom_filter, seen)
-    unfinished.rename(job / "bloom")
-    sync_directory(job)
+    job.unfinished_import.rename(job.filter)
+    sync_directory(job.path)
     torn = f" ({counted(seen.skipped, 'torn record')} left out)" if seen.skipped else ""
     return (
-        f"Imported {imported.added:,} requests from {seen.name}{torn}: the job goes on with the"
-        f" filter in {job / 'bloom'}"
+        f"Imported {counted(imported.added, 'request')} from {seen.name}{torn}: the job goes on"
+        f" with the filter in {job.filter}"
     )

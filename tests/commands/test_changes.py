@@ -14,6 +14,7 @@ import time
 import pytest
 
 from scrapy_bloom import BloomFilter, ScalableBloomFilter
+from scrapy_bloom.jobdir import JobDirectory
 from tests.commands.command_line import SEEN, URLS, environment, scrapy_executable
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
@@ -25,6 +26,19 @@ def test_held_filter_is_not_changed(run, job):
         for arguments in (["add", job, job.parent / "urls.txt"], ["clear", job, "--yes"]):
             assert f"in use by process {os.getpid()}" in run(job, *arguments).refusal
     assert (job / "bloom" / "0.bloom").exists()
+
+
+def test_job_in_use_gets_no_filter(run, tmp_path):
+    """A crawl that is about to make its filter, or to import one, is not forestalled."""
+    (tmp_path / "urls.txt").write_text("\n".join(SEEN))
+    job = JobDirectory(tmp_path / "job")
+    job.make()
+    with job.lock():
+        refusal = run(tmp_path, "add", "job", "urls.txt").refusal
+        assert f"job is in use by process {os.getpid()}" in refusal
+        assert not job.filter.exists()
+    assert run(tmp_path, "add", "job", "urls.txt").status == 0
+    assert [path.name for path in job.path.iterdir() if path.name != "bloom.lock"] == ["bloom"]
 
 
 def test_add_reads_lists_and_reports_what_it_skips(run, job):

@@ -11,7 +11,8 @@ from scrapy.core.scheduler import Scheduler
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.test import get_crawler
 
-from scrapy_bloom.migration.clean_stop import keep_unclean, why_unclean
+from scrapy_bloom.jobdir import JobDirectory
+from scrapy_bloom.migration.clean_stop import why_unclean
 
 QUEUES = ["PickleFifoDiskQueue", "PickleLifoDiskQueue", "PickleLifoSQLiteQueue"]
 QUEUES = [name for name in QUEUES if hasattr(__import__("scrapy.squeues").squeues, name)]
@@ -44,7 +45,7 @@ class Job:
     def start(self):
         """Start a run; what BloomDupeFilter would have found is noted just before."""
         self.tick()
-        self.verdicts.append(why_unclean(self.folder))
+        self.verdicts.append(why_unclean(JobDirectory(self.folder)))
         crawler = get_crawler(Spider, self.settings)
         crawler.engine = type("Engine", (), {"downloader": Downloader()})()
         crawler.spider = crawler._create_spider("spider")
@@ -87,7 +88,7 @@ class Job:
 
     @property
     def why(self):
-        return why_unclean(self.folder)
+        return why_unclean(JobDirectory(self.folder))
 
 
 @pytest.fixture(params=[(q, p) for q in QUEUES for p in PRIORITY_QUEUES], ids="-".join)
@@ -170,16 +171,14 @@ def test_start_requests_hide_nothing(job):
     assert job.why
 
 
-def test_refused_crawl_makes_no_job_clean(job):
-    """What was found out once stays true when the scheduler was closed cleanly since."""
+def test_verdict_that_was_kept_stays(job):
+    """A job that version 0.1.0 has found unclean looks clean since, and is not."""
     job.start()
     job.push(3)
-    job.kill()
-    reason = job.why
-    assert keep_unclean(job.folder) == reason
-    job.start()
     job.stop()
-    assert job.why == reason == keep_unclean(job.folder)
+    assert job.why is None
+    (job.folder / "requests.seen.unclean").write_text("a reason\n")
+    assert job.why == "a reason"
 
 
 def test_looking_too_late_errs_on_the_safe_side(job):
@@ -198,20 +197,20 @@ def test_damaged_state_counts_as_unclean(tmp_path, content):
     (tmp_path / "requests.seen").touch()
     (tmp_path / "requests.queue").mkdir()
     (tmp_path / "requests.queue" / "active.json").write_text(content)
-    assert why_unclean(tmp_path)
+    assert why_unclean(JobDirectory(tmp_path))
 
 
 def test_reasons_name_the_file(tmp_path):
     """The user can look for himself."""
-    assert str(tmp_path / "requests.queue" / "active.json") in why_unclean(tmp_path)
+    assert str(tmp_path / "requests.queue" / "active.json") in why_unclean(JobDirectory(tmp_path))
     queue = tmp_path / "requests.queue"
     queue.mkdir()
     (queue / "active.json").write_text(json.dumps([0]))
-    assert str(queue / "0") in why_unclean(tmp_path)
+    assert str(queue / "0") in why_unclean(JobDirectory(tmp_path))
     (queue / "active.json").write_text("[]")
-    assert "requests.seen" in why_unclean(tmp_path)
+    assert "requests.seen" in why_unclean(JobDirectory(tmp_path))
     (tmp_path / "requests.seen").touch()
-    assert why_unclean(tmp_path) is None
+    assert why_unclean(JobDirectory(tmp_path)) is None
     later = (queue / "active.json").stat().st_mtime + 1.5
     os.utime(tmp_path / "requests.seen", (later, later))
-    assert "was written to after" in why_unclean(tmp_path)
+    assert "was written to after" in why_unclean(JobDirectory(tmp_path))

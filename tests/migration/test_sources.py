@@ -9,6 +9,7 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import BloomFilter, JobDirectoryError
 from scrapy_bloom.bloom.growing import ScalableBloomFilter
+from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.migration.seen_file import SeenFile
 from scrapy_bloom.migration.sources import import_into, import_job, source_in
 from scrapy_bloom.migration.url_list import UrlList
@@ -55,10 +56,10 @@ def test_job_gets_its_filter_whole_or_not_at_all(tmp_path, monkeypatch):
 
     monkeypatch.setattr(SeenFile, "batches", dying)
     with pytest.raises(KeyboardInterrupt):
-        import_job(tmp_path, None, 100, 1e-4, "me")
+        import_job(JobDirectory(tmp_path), None, 100, 1e-4, "me")
     assert not (tmp_path / "bloom").exists()
     monkeypatch.setattr(SeenFile, "batches", batches)
-    line = import_job(tmp_path, None, 100, 1e-4, "me")
+    line = import_job(JobDirectory(tmp_path), None, 100, 1e-4, "me")
     assert "Imported 3,000 requests" in line
     assert "1 torn record" in line
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bloom", "requests.seen"]
