@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -11,9 +11,10 @@ from scrapy import Request
 from ..bloom.inspection import Description, describe
 from ..bloom.inspection import verify as findings_in
 from ..bloom.place import REDIS_SCHEMES, AnyFilter
-from ..durable.inspection import unfinished_requests
+from ..durable.inspection import SetAside, set_aside_requests, unfinished_requests
 from ..errors import BloomError
 from ..fingerprints.identity import fingerprinter_in
+from ..jobdir import JobDirectory
 from ..migration.url_list import open_list, url_in
 from ..reporting import counted, in_bytes, in_percent, in_short, pages
 from .running import aligned, require_fingerprinter, table
@@ -33,10 +34,17 @@ def info(session: Session) -> int:
         return 0
     place = session.place(name)
     description = describe(place, fingerprinter_in)
-    unfinished = None if place.job is None else unfinished_requests(place.job)
+    unfinished, set_aside = None, []
+    if place.job is not None:
+        unfinished = unfinished_requests(place.job)
+        set_aside = set_aside_requests(JobDirectory(place.job).requests)
     session.print(
-        asdict(description) | {"unfinished_requests": unfinished},
-        _info_lines(description, unfinished, on_disk=True),
+        {
+            **asdict(description),
+            "unfinished_requests": unfinished,
+            "set_aside": [{"row": each.row, "reason": each.reason} for each in set_aside],
+        },
+        [*_info_lines(description, unfinished, on_disk=True), *_set_aside_lines(set_aside)],
     )
     return 0
 
@@ -153,6 +161,14 @@ def _requests(filter_: Description, unfinished: int | None) -> str:
         return ""
     which = "pending" if filter_.held_by is None else "pending or in flight"
     return f"{unfinished:,} {which} in requests.sqlite"
+
+
+def _set_aside_lines(set_aside: Sequence[SetAside]) -> Iterator[str]:
+    if set_aside:
+        yield ""
+        yield f"{counted(len(set_aside), 'request')} set aside, to be tried at the next start:"
+    for each in set_aside:
+        yield f"  row {each.row}: {each.reason}"
 
 
 def _layer_rows(filter_: Description) -> Iterator[list[str]]:

@@ -11,6 +11,7 @@ from scrapy.utils.request import fingerprint
 
 from scrapy_bloom import ScalableBloomFilter
 from tests.commands.command_line import SEEN, Result, bloom, environment, scrapy_executable
+from tests.durable.engine import Job
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
 
@@ -170,3 +171,27 @@ def test_verify_finds_damage_and_changes_nothing(run, job):
     assert "damaged header" in result.out
     assert "cannot be trusted" in result.error
     assert path.read_bytes() == damaged
+
+
+class UnpicklesNotError(Exception):
+    """Pickles, and does not unpickle."""
+
+    def __init__(self, one, other):
+        super().__init__(one)
+
+
+def test_info_lists_what_is_set_aside(run, tmp_path):
+    """Each request that could not be read back stands there with its reason."""
+    crawl = Job(tmp_path / "job").open()
+    crawl.push("good")
+    crawl.push("bad", cb_kwargs={"error": UnpicklesNotError(1, 2)})
+    crawl.close()
+    crawl = Job(tmp_path / "job").open()
+    assert crawl.names() == ["good"]
+    crawl.close()
+    result = run(tmp_path, "info", "job")
+    assert result.fields["requests"] == "0 pending in requests.sqlite"
+    assert result.lines[-2] == "1 request set aside, to be tried at the next start:"
+    assert result.lines[-1].startswith("  row 2: TypeError")
+    (aside,) = run(tmp_path, "info", "job", "--json").json["set_aside"]
+    assert (aside["row"], aside["reason"][:9]) == (2, "TypeError")
