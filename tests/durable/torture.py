@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from itertools import product
 
+from scrapy_bloom.durable.ledger import Ledger
 from scrapy_bloom.durable.scheduler import DurableScheduler
 from tests.durable.harness import ASYNCIO, SELECT, Crawl, World, side_by_side
 from tests.durable.mutants import MUTANTS
@@ -73,14 +74,14 @@ def note_commits(path, mutant=None):
     def before():
         if mutant:
             MUTANTS[mutant]()
-        commit = DurableScheduler._commit
+        commit = Ledger.commit
 
         def commit_and_note(self):
             commit(self)
             with path.open("a") as file:
                 file.write(f"{time.monotonic()}\n")
 
-        DurableScheduler._commit = commit_and_note
+        Ledger.commit = commit_and_note
 
     return before
 
