@@ -1,10 +1,15 @@
 """How a filter grows, and which directories of layers it takes for its own."""
 
+import errno
+import os
 import random
+from functools import partial
+from itertools import count
 
 import pytest
 
-from scrapy_bloom import BloomFilter, FilterFileError, ScalableBloomFilter
+from scrapy_bloom import BloomFilter, FilterFileError, FilterLockedError, ScalableBloomFilter
+from scrapy_bloom.files import DirectoryLock
 
 SECRET = bytes(range(16))
 
@@ -34,6 +39,26 @@ def test_growth_follows_the_plan(tmp_path):
     for n in range(5):
         with BloomFilter.open(tmp_path / "bloom" / f"{n}.bloom") as layer:
             layer.check()
+
+
+@pytest.mark.parametrize("error_rate", [0.3, 1e-6])
+@pytest.mark.parametrize("name", [None, "bloom"])
+def test_growth_comes_with_the_first_key_too_many(tmp_path, name, error_rate):
+    """A layer takes exactly its capacity; the key that does not fit makes the next one,
+    and is the first in it. Known keys make none."""
+    path = name and tmp_path / name
+    with ScalableBloomFilter(50, error_rate, path) as bloom_filter:
+        new = (key for key in map(str, range(10_000)) if key not in bloom_filter)
+        for layers, capacity in enumerate((50, 100, 200), 1):
+            for count in range(capacity):
+                key = next(new)
+                assert not bloom_filter.add(key)
+                assert key in bloom_filter
+                assert bloom_filter.add(key)
+                assert [len(layer) for layer in bloom_filter.layers] == [
+                    *(50 * 2**full for full in range(layers - 1)),
+                    count + 1,
+                ]
 
 
 def test_next_layer_follows_the_capacity_asked_for(tmp_path):
@@ -68,6 +93,65 @@ def test_expected_false_positives_counts_all_layers():
         if not bloom_filter.add(b"%d" % i):
             by_hand += rate
     assert bloom_filter.expected_false_positives == pytest.approx(by_hand, rel=0.05)
+
+
+def test_lock_of_the_directory_is_what_keeps_others_out(tmp_path):
+    """Where it is taken, nobody opens the filter or makes one, though no layer is in use;
+    nor does anybody touch the layer that somebody is just making."""
+    directory = tmp_path / "bloom"
+    directory.mkdir()
+    making = directory / "x.0.bloom.tmp"
+    making.write_bytes(b"half a layer")
+    with DirectoryLock(directory, "lock"):
+        with pytest.raises(FilterLockedError, match=f"bloom is in use by process {os.getpid()}"):
+            ScalableBloomFilter(1_000, 1e-3, directory)
+        assert {path.name for path in directory.iterdir()} == {"lock", making.name}
+    ScalableBloomFilter(1_000, 1e-3, directory).close()
+    making.write_bytes(b"half a layer")
+    with DirectoryLock(directory, "lock"):
+        for opening in (ScalableBloomFilter.open, partial(ScalableBloomFilter, 1_000, 1e-3)):
+            with pytest.raises(
+                FilterLockedError, match=f"bloom is in use by process {os.getpid()}"
+            ):
+                opening(path=directory)
+        ScalableBloomFilter.open(directory, read_only=True).close()
+        assert making.exists()
+    with ScalableBloomFilter.open(directory):
+        assert {path.name for path in directory.iterdir()} == {"lock", "0.bloom"}
+        with pytest.raises(FilterLockedError):
+            DirectoryLock(directory, "lock")
+    DirectoryLock(directory, "lock").release()
+
+
+def test_failed_making_leaves_nothing(tmp_path, monkeypatch):
+    """Neither a directory, nor its lock, nor a lock that is held, if it was new; an old one
+    stays as it was."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "notes.txt").touch()
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    for name in ("new", "old"):
+        with pytest.raises(OSError, match="cannot allocate"):
+            ScalableBloomFilter(1_000, 1e-3, tmp_path / name)
+    monkeypatch.undo()
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+    ScalableBloomFilter(1_000, 1e-3, tmp_path / "old").close()
+
+
+def test_full_filter_that_may_only_be_read_does_not_grow(tmp_path):
+    """A look at a filter makes no file in its directory, whatever is tried."""
+    with ScalableBloomFilter(100, 1e-3, tmp_path / "bloom") as bloom_filter:
+        for number in count():
+            if len(bloom_filter) == 100:
+                break
+            bloom_filter.add(str(number))
+    read_only = ScalableBloomFilter.open(tmp_path / "bloom", read_only=True)
+    with read_only, pytest.raises(TypeError, match="may only be read"):
+        read_only.update(f"new {number}" for number in range(3))
+    assert {path.name for path in (tmp_path / "bloom").iterdir()} == {"lock", "0.bloom"}
 
 
 def layered(tmp_path, name="bloom", **arguments):
