@@ -25,9 +25,10 @@ def layer_paths(directory: Path) -> list[Path]:
     return sorted(numbered, key=lambda path: int(path.stem))
 
 
-def leftovers(directory: Path) -> list[Path]:
-    """Return what is left of layers whose making was killed."""
-    return list(directory.glob("*.bloom.tmp"))
+def remove_leftovers(directory: Path) -> None:
+    """Remove what is left of layers whose making was killed."""
+    for path in directory.glob("*.bloom.tmp"):
+        path.unlink()
 
 
 def lock_path(directory: Path) -> Path:

@@ -11,11 +11,11 @@ from . import sizing
 from .directory import (
     bound_of,
     layer_path,
-    leftovers,
     lock_directory,
     make_directory,
     read_layers,
     remove_directory,
+    remove_leftovers,
     require_series,
 )
 from .file import BitStore, read_header, refuse_writing
@@ -71,8 +71,7 @@ class ScalableBloomFilter(Probing):
             lock = undo.enter_context(lock_directory(path))
             if is_new:
                 undo.callback(remove_directory, path, lock)
-            for leftover in leftovers(path):
-                leftover.unlink()
+            remove_leftovers(path)
             headers = read_layers(path)
             if headers:
                 bound = bound_of(headers[0])
@@ -100,9 +99,10 @@ class ScalableBloomFilter(Probing):
         if not layer_path(path, 0).exists():
             raise FileNotFoundError(f"{path} holds no filter: there is no 0.bloom in it")
         with ExitStack() as undo:
-            lock = None if read_only else undo.enter_context(lock_directory(path))
-            for leftover in [] if read_only else leftovers(path):
-                leftover.unlink()
+            lock = None
+            if not read_only:
+                lock = undo.enter_context(lock_directory(path))
+                remove_leftovers(path)
             headers = read_layers(path)
             self = cls.__new__(cls)
             self.capacity = headers[0].capacity

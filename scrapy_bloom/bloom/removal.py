@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..errors import FilterFileError, FilterLockedError
 from ..files import is_held, sync_directory
-from .directory import layer_paths, leftovers, lock_directory, remove_directory
+from .directory import layer_paths, lock_directory, remove_directory, remove_leftovers
 from .file import read_state
 from .header import MAGIC
 from .place import Place
@@ -41,8 +41,9 @@ def remove_filter(directory: Path) -> list[Path]:
         files = layer_paths(directory)[::-1]
         for path in files:
             _require_ours(path)
-        for path in files + leftovers(directory):
+        for path in files:
             path.unlink()
+        remove_leftovers(directory)
         remove_directory(directory, lock)
     sync_directory(directory.parent)
     return files

@@ -1,6 +1,7 @@
 """Files that are damaged, foreign or in use: refused by name, and left as they were."""
 
 import errno
+import mmap
 import os
 import resource
 import stat
@@ -13,7 +14,7 @@ import pytest
 
 from scrapy_bloom import BloomFilter, FilterFileError, FilterLockedError, ScalableBloomFilter, files
 from scrapy_bloom.bloom import file as storage_module
-from scrapy_bloom.bloom.header import MAGIC, PAGE, Header
+from scrapy_bloom.bloom.header import MAGIC, PAGE, Header, State
 
 KEYS = [b"key %d" % i for i in range(500)]
 
@@ -151,6 +152,26 @@ def test_file_in_use_is_refused_with_its_holder(path):
     BloomFilter.open(path).close()
 
 
+def test_file_that_is_replaced_while_it_is_opened_is_refused(path, monkeypatch):
+    """What was locked is what is used: another file may be another process's by now."""
+    other = path.with_name("other.bloom")
+    with BloomFilter(1_000, 1e-6, other):
+        pass
+    theirs = other.read_bytes()
+    lock = storage_module.lock
+
+    def lock_too_late(file):
+        lock(file)
+        if other.exists():
+            other.replace(path)
+
+    monkeypatch.setattr(storage_module, "lock", lock_too_late)
+    with pytest.raises(FilterLockedError, match="was replaced while it was opened"):
+        BloomFilter.open(path)
+    assert path.read_bytes() == theirs
+    BloomFilter.open(path).close()
+
+
 def test_close_while_a_traceback_holds_the_bits(path):
     """Ctrl-C in the middle of `add` leaves the frame with the bits alive while the
     context ends: the file is closed cleanly and unlocked all the same."""
@@ -160,6 +181,59 @@ def test_close_while_a_traceback_holds_the_bits(path):
     with BloomFilter.open(path) as bloom_filter:
         assert bloom_filter.clean
         assert len(bloom_filter) == len(KEYS)
+
+
+@pytest.mark.parametrize("kind", [BloomFilter, ScalableBloomFilter])
+def test_bits_reach_the_disk_before_what_is_said_about_them(tmp_path, monkeypatch, kind):
+    """`flush` and `close` sync all bits, then the state page: a power cut between them leaves
+    a file whose keys are counted again."""
+    synced = []
+
+    class Noting(mmap.mmap):
+        def flush(self, *where):
+            synced.append((where, State.from_page(self[PAGE : 2 * PAGE])))
+            super().flush(*where)
+
+    monkeypatch.setattr(storage_module.mmap, "mmap", Noting)
+    bloom_filter = kind(1_000, 1e-6, tmp_path / "filter")
+    bloom_filter.update(KEYS)
+    for end, held in ((bloom_filter.flush, 0), (bloom_filter.close, len(KEYS))):
+        synced.clear()
+        end()
+        (where, before), (page, state) = synced
+        assert (where, page) == ((), (PAGE, PAGE))
+        assert (before.count, before.clean) == (held, False)
+        assert (state.count, state.clean) == (len(KEYS), end == bloom_filter.close)
+
+
+@pytest.mark.parametrize("kind", [BloomFilter, ScalableBloomFilter])
+def test_failed_close_is_not_clean(tmp_path, monkeypatch, kind):
+    """If the disk fails while the bits are synced, the error is told, the filter is unlocked
+    and closed all the same, and counts as not closed: its keys are counted again."""
+
+    class Failing(mmap.mmap):
+        def flush(self, *where):
+            if failing:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            super().flush(*where)
+
+    path, failing = tmp_path / "filter", False
+    kind(1_000, 1e-6, path).close()
+    monkeypatch.setattr(storage_module.mmap, "mmap", Failing)
+    bloom_filter = kind.open(path)
+    bloom_filter.update(KEYS)
+    failing = True
+    for attempt in (bloom_filter.flush, bloom_filter.close):
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            attempt()
+    bloom_filter.close()
+    with pytest.raises(ValueError, match="closed"):
+        bloom_filter.add(b"new")
+    monkeypatch.undo()
+    with kind.open(path) as found:
+        assert not found.clean
+        assert len(found) == pytest.approx(len(KEYS), rel=0.02)
+        assert all(key in found for key in KEYS)
 
 
 def test_directory_in_use_is_refused_with_its_holder(tmp_path):

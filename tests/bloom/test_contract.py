@@ -1,0 +1,171 @@
+"""One contract for the fixed and the growing filter, in memory and in files."""
+
+import subprocess
+import sys
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrapy_bloom import BloomFilter, IncompatibleFilterError, ScalableBloomFilter
+
+SECRET = bytes(range(16))
+
+
+@pytest.fixture(params=["fixed", "fixed file", "growing", "growing file"])
+def make(request, tmp_path):
+    """A maker of filters of one kind; those with a file have always the same one."""
+    kind = BloomFilter if "fixed" in request.param else ScalableBloomFilter
+    path = tmp_path / "bloom" if "file" in request.param else None
+    opened = []
+
+    def make(capacity=1_000, error_rate=1e-6, **arguments):
+        opened.append(kind(capacity, error_rate, path, **arguments))
+        return opened[-1]
+
+    make.kind, make.path = kind, path
+    yield make
+    for bloom_filter in opened:
+        bloom_filter.close()
+
+
+def test_add_tells_whether_the_key_was_there(make):
+    """False for a new key, True for a known one: as in pybloom, not as in Redis."""
+    bloom_filter = make()
+    assert bloom_filter.add(b"key") is False
+    assert bloom_filter.add(b"key") is True
+    assert bloom_filter.add(b"other") is False
+    assert b"key" in bloom_filter
+    assert b"third" not in bloom_filter
+    assert len(bloom_filter) == 2
+
+
+def test_text_is_its_utf8(make):
+    """A str and its UTF-8 bytes are the same key."""
+    bloom_filter = make()
+    bloom_filter.add("käse")
+    assert "käse".encode() in bloom_filter
+    assert bloom_filter.add(bytearray("käse".encode())) is True
+    for key in (1, None, ("a",)):
+        with pytest.raises(TypeError, match="keys are bytes or str"):
+            bloom_filter.add(key)
+        with pytest.raises(TypeError, match="keys are bytes or str"):
+            key in bloom_filter  # noqa: B015
+
+
+@given(keys=st.lists(st.binary(max_size=40) | st.text(max_size=20), max_size=60))
+def test_added_keys_are_always_found(keys):
+    """No false negative, whatever the keys; without false positives `add` is exact."""
+    for bloom_filter in (BloomFilter(1_000, 1e-15), ScalableBloomFilter(10, 1e-12)):
+        seen = set()
+        for key in keys:
+            encoded = key.encode() if isinstance(key, str) else key
+            assert bloom_filter.add(key) is (encoded in seen)
+            seen.add(encoded)
+        assert all(key in bloom_filter for key in keys)
+        assert len(bloom_filter) == len(seen)
+        bloom_filter.check()
+
+
+def test_update_adds_all(make):
+    """`update` takes any iterable."""
+    bloom_filter = make()
+    bloom_filter.update(str(i) for i in range(300))
+    assert len(bloom_filter) == 300
+    assert all(str(i) in bloom_filter for i in range(300))
+    bloom_filter.check()
+
+
+def test_estimates_rise_with_the_keys(make):
+    """Error rate, fill and expected false positives start at nothing and grow."""
+    bloom_filter = make(20_000, 1e-3)
+    shown = []
+    for _ in range(4):
+        shown.append(
+            (
+                bloom_filter.current_error_rate,
+                bloom_filter.fill_ratio,
+                bloom_filter.expected_false_positives,
+            )
+        )
+        bloom_filter.update(b"%d" % i for i in range(len(bloom_filter), len(bloom_filter) + 5_000))
+    assert shown[0] == (0, 0, 0)
+    assert all(
+        a < b for before, after in pairwise(shown) for a, b in zip(before, after, strict=True)
+    )
+    assert 0 < bloom_filter.current_error_rate <= 1e-3
+
+
+def test_closed_filter_says_so(make):
+    """After `close` a use is an error that names the remedy; closing twice is fine."""
+    with make() as bloom_filter:
+        bloom_filter.add(b"key")
+    bloom_filter.close()
+    with pytest.raises(ValueError, match="closed; open it again"):
+        bloom_filter.add(b"key")
+    with pytest.raises(ValueError, match="closed; open it again"):
+        b"key" in bloom_filter  # noqa: B015
+    assert len(bloom_filter) == 1
+    assert bloom_filter.clean
+    assert bloom_filter.expected_false_positives > 0
+
+
+def test_reopened_filter_is_the_same(make):
+    """Keys, count, secret, identity and estimates survive a close and an open."""
+    if make.path is None:
+        pytest.skip("in memory")
+    bloom_filter = make(error_rate=1e-3, identity="whose")
+    bloom_filter.update(b"%d" % i for i in range(3_000))
+    bloom_filter.flush()
+    names = ["secret", "identity", "error_rate", "capacity", "nbytes", "fill_ratio"]
+    names += ["current_error_rate", "expected_false_positives", "clean"]
+    before = [getattr(bloom_filter, name) for name in names], len(bloom_filter)
+    bloom_filter.close()
+    with make.kind.open(make.path) as bloom_filter:
+        assert ([getattr(bloom_filter, name) for name in names], len(bloom_filter)) == before
+        assert all(b"%d" % i in bloom_filter for i in range(3_000))
+        bloom_filter.check()
+
+
+def test_reopening_with_other_parameters(make):
+    """A higher error rate keeps the stored one; a lower one or another secret is
+    refused with the reason, and the file stays as it is."""
+    if make.path is None:
+        pytest.skip("in memory")
+    make(1_000, 1e-4, secret=SECRET).close()
+    bloom_filter = make(1_000, 1e-2)
+    assert bloom_filter.error_rate == pytest.approx(1e-4)
+    bloom_filter.close()
+    file = make.path if make.path.is_file() else make.path / "0.bloom"
+    before = file.read_bytes()
+    with pytest.raises(IncompatibleFilterError, match=r"made for error rate 0.0001 .* lower 1e-05"):
+        make(1_000, 1e-5)
+    with pytest.raises(IncompatibleFilterError, match="another secret"):
+        make(1_000, 1e-4, secret=bytes(16))
+    assert file.read_bytes() == before
+    make(1_000, 1e-4, secret=SECRET).close()
+
+
+def test_secrets_make_filters_differ(make):
+    """Random by default, so nobody can work out which keys collide; fixed if given."""
+    if make.path is not None:
+        pytest.skip("needs several filters")
+    assert make().secret != make().secret
+    assert make(secret=SECRET).secret == SECRET
+
+
+def test_filters_need_no_scrapy():
+    """Neither the public filters nor anything in their room imports Scrapy."""
+    code = (
+        "import sys; sys.modules['scrapy'] = None\n"
+        "from importlib import import_module; from pkgutil import iter_modules\n"
+        "from scrapy_bloom import BloomFilter, ScalableBloomFilter, bloom\n"
+        "ScalableBloomFilter(10, 1e-6).add(b'key')\n"
+        "for module in iter_modules(bloom.__path__):\n"
+        "    import_module(f'scrapy_bloom.bloom.{module.name}')\n"
+        "allowed = {'bloom', 'errors', 'files', 'jobdir'}\n"
+        "rooms = {name.split('.')[1] for name in sys.modules if name.startswith('scrapy_bloom.')}\n"
+        "assert rooms <= allowed, rooms"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,238 @@
+"""How a filter grows, and which directories of layers it takes for its own."""
+
+import errno
+import os
+import random
+from functools import partial
+from itertools import count
+
+import pytest
+
+from scrapy_bloom import BloomFilter, FilterFileError, FilterLockedError, ScalableBloomFilter
+from scrapy_bloom.files import DirectoryLock
+
+SECRET = bytes(range(16))
+
+
+def test_growth_follows_the_plan(tmp_path):
+    """Each layer doubles the last and halves its error rate; old answers stay; the sum
+    of the layers' error rates stays under the bound; one file a layer."""
+    with ScalableBloomFilter(1_000, 1e-2, tmp_path / "bloom") as bloom_filter:
+        for i in range(20_000):
+            bloom_filter.add(b"%d" % i)
+            if i % 997 == 0:
+                assert bloom_filter.current_error_rate <= 1e-2
+        assert [layer.capacity for layer in bloom_filter.layers] == [
+            1_000,
+            2_000,
+            4_000,
+            8_000,
+            16_000,
+        ]
+        assert [layer.error_rate for layer in bloom_filter.layers] == [
+            pytest.approx(1e-2 * 0.5**n) for n in range(1, 6)
+        ]
+        assert all(b"%d" % i in bloom_filter for i in range(20_000))
+        bloom_filter.check()
+        names = sorted(path.name for path in (tmp_path / "bloom").iterdir())
+        assert names == [*(f"{n}.bloom" for n in range(5)), "lock"]
+    for n in range(5):
+        with BloomFilter.open(tmp_path / "bloom" / f"{n}.bloom") as layer:
+            layer.check()
+
+
+@pytest.mark.parametrize("error_rate", [0.3, 1e-6])
+@pytest.mark.parametrize("name", [None, "bloom"])
+def test_growth_comes_with_the_first_key_too_many(tmp_path, name, error_rate):
+    """A layer takes exactly its capacity; the key that does not fit makes the next one,
+    and is the first in it. Known keys make none."""
+    path = name and tmp_path / name
+    with ScalableBloomFilter(50, error_rate, path) as bloom_filter:
+        new = (key for key in map(str, range(10_000)) if key not in bloom_filter)
+        for layers, capacity in enumerate((50, 100, 200), 1):
+            for count in range(capacity):
+                key = next(new)
+                assert not bloom_filter.add(key)
+                assert key in bloom_filter
+                assert bloom_filter.add(key)
+                assert [len(layer) for layer in bloom_filter.layers] == [
+                    *(50 * 2**full for full in range(layers - 1)),
+                    count + 1,
+                ]
+
+
+def test_next_layer_follows_the_capacity_asked_for(tmp_path):
+    """Reopened with a larger capacity, the filter grows to it at once when full."""
+    with ScalableBloomFilter(1_000, 1e-3, tmp_path / "bloom") as bloom_filter:
+        bloom_filter.update(b"%d" % i for i in range(900))
+    with ScalableBloomFilter(50_000, 1e-3, tmp_path / "bloom") as bloom_filter:
+        assert len(bloom_filter.layers) == 1
+        bloom_filter.update(b"%d" % i for i in range(1_200))
+        assert bloom_filter.layers[1].capacity == 50_000 - len(bloom_filter.layers[0])
+    with ScalableBloomFilter(10, 1e-3, tmp_path / "bloom") as bloom_filter:
+        assert len(bloom_filter.layers) == 2
+        bloom_filter.check()
+
+
+def test_filter_that_may_not_grow_overfills():
+    """With `growing` off the newest layer takes what comes."""
+    bloom_filter = ScalableBloomFilter(1_000, 1e-3)
+    bloom_filter.growing = False
+    bloom_filter.update(b"%d" % i for i in range(3_000))
+    assert len(bloom_filter.layers) == 1
+    assert all(b"%d" % i in bloom_filter for i in range(3_000))
+
+
+def test_expected_false_positives_counts_all_layers():
+    """The sum over new keys of the error rate that each of them met, by hand."""
+    bloom_filter = ScalableBloomFilter(1_000, 0.05)
+    by_hand = 0.0
+    for i in range(12_000):
+        if i % 50 == 0:
+            rate = bloom_filter.current_error_rate
+        if not bloom_filter.add(b"%d" % i):
+            by_hand += rate
+    assert bloom_filter.expected_false_positives == pytest.approx(by_hand, rel=0.05)
+
+
+def test_lock_of_the_directory_is_what_keeps_others_out(tmp_path):
+    """Where it is taken, nobody opens the filter or makes one, though no layer is in use;
+    nor does anybody touch the layer that somebody is just making."""
+    directory = tmp_path / "bloom"
+    directory.mkdir()
+    making = directory / "x.0.bloom.tmp"
+    making.write_bytes(b"half a layer")
+    with DirectoryLock(directory, "lock"):
+        with pytest.raises(FilterLockedError, match=f"bloom is in use by process {os.getpid()}"):
+            ScalableBloomFilter(1_000, 1e-3, directory)
+        assert {path.name for path in directory.iterdir()} == {"lock", making.name}
+    ScalableBloomFilter(1_000, 1e-3, directory).close()
+    making.write_bytes(b"half a layer")
+    with DirectoryLock(directory, "lock"):
+        for opening in (ScalableBloomFilter.open, partial(ScalableBloomFilter, 1_000, 1e-3)):
+            with pytest.raises(
+                FilterLockedError, match=f"bloom is in use by process {os.getpid()}"
+            ):
+                opening(path=directory)
+        ScalableBloomFilter.open(directory, read_only=True).close()
+        assert making.exists()
+    with ScalableBloomFilter.open(directory):
+        assert {path.name for path in directory.iterdir()} == {"lock", "0.bloom"}
+        with pytest.raises(FilterLockedError):
+            DirectoryLock(directory, "lock")
+    DirectoryLock(directory, "lock").release()
+
+
+def test_failed_making_leaves_nothing(tmp_path, monkeypatch):
+    """Neither a directory, nor its lock, nor a lock that is held, if it was new; an old one
+    stays as it was."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "notes.txt").touch()
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    for name in ("new", "old"):
+        with pytest.raises(OSError, match="cannot allocate"):
+            ScalableBloomFilter(1_000, 1e-3, tmp_path / name)
+    monkeypatch.undo()
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+    ScalableBloomFilter(1_000, 1e-3, tmp_path / "old").close()
+
+
+def test_full_filter_that_may_only_be_read_does_not_grow(tmp_path):
+    """A look at a filter makes no file in its directory, whatever is tried."""
+    with ScalableBloomFilter(100, 1e-3, tmp_path / "bloom") as bloom_filter:
+        for number in count():
+            if len(bloom_filter) == 100:
+                break
+            bloom_filter.add(str(number))
+    read_only = ScalableBloomFilter.open(tmp_path / "bloom", read_only=True)
+    with read_only, pytest.raises(TypeError, match="may only be read"):
+        read_only.update(f"new {number}" for number in range(3))
+    assert {path.name for path in (tmp_path / "bloom").iterdir()} == {"lock", "0.bloom"}
+
+
+def layered(tmp_path, name="bloom", **arguments):
+    """A closed growing filter of three layers in files."""
+    with ScalableBloomFilter(1_000, 1e-3, tmp_path / name, **arguments) as bloom_filter:
+        bloom_filter.update(b"%d" % i for i in range(5_000))
+        assert len(bloom_filter.layers) == 3
+    return tmp_path / name
+
+
+def test_missing_layer_is_refused(tmp_path):
+    """Without one of its layers the filter would have forgotten keys."""
+    directory = layered(tmp_path)
+    (directory / "1.bloom").rename(tmp_path / "elsewhere")
+    with pytest.raises(FilterFileError, match=r"1\.bloom is missing, and there is a 2\.bloom"):
+        ScalableBloomFilter.open(directory)
+    (tmp_path / "elsewhere").rename(directory / "1.bloom")
+    ScalableBloomFilter.open(directory).close()
+
+
+@pytest.mark.parametrize(
+    ("other", "what"),
+    [
+        ({}, "its secret differs"),
+        ({"identity": "theirs", "secret": SECRET}, "its identity differs"),
+    ],
+)
+def test_layer_of_another_filter_is_refused(tmp_path, other, what):
+    """A layer that was copied in from another filter is recognised."""
+    ours = layered(tmp_path, secret=SECRET)
+    theirs = layered(tmp_path, "theirs", **other)
+    (theirs / "1.bloom").replace(ours / "1.bloom")
+    with pytest.raises(FilterFileError, match=what):
+        ScalableBloomFilter(1_000, 1e-3, ours)
+
+
+def test_layer_in_the_wrong_place_is_refused(tmp_path):
+    """A layer under another's number is recognised by its error rate."""
+    directory = layered(tmp_path)
+    (directory / "2.bloom").replace(directory / "1.bloom")
+    with pytest.raises(FilterFileError, match="its error rate differs"):
+        ScalableBloomFilter.open(directory)
+
+
+def test_one_damaged_layer_refuses_all_and_changes_none(tmp_path):
+    """The other layers are neither marked nor changed when one cannot be read."""
+    directory = layered(tmp_path)
+    damaged = bytearray((directory / "2.bloom").read_bytes())
+    damaged[100] ^= 1
+    (directory / "2.bloom").write_bytes(damaged)
+    before = {path.name: path.read_bytes() for path in directory.glob("*.bloom")}
+    with pytest.raises(FilterFileError, match=r"2\.bloom"):
+        ScalableBloomFilter(1_000, 1e-3, directory)
+    assert {path.name: path.read_bytes() for path in directory.glob("*.bloom")} == before
+
+
+def test_file_in_the_place_of_the_directory_is_refused(tmp_path):
+    """A growing filter never replaces a file by its directory."""
+    (tmp_path / "bloom").write_bytes(b"mine")
+    with pytest.raises(FilterFileError, match="not a directory"):
+        ScalableBloomFilter(1_000, 1e-3, tmp_path / "bloom")
+    assert (tmp_path / "bloom").read_bytes() == b"mine"
+
+
+def test_random_operations_against_a_set(tmp_path):
+    """A long random life with closes and reopenings: never a false negative, and the
+    count is exact as long as there is no false positive (1e-12)."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    model = set()
+    bloom_filter = ScalableBloomFilter(100, 1e-12, tmp_path / "bloom")
+    for _ in range(20_000):
+        key = b"%d" % rng.randrange(8_000)
+        assert (key in bloom_filter) is (key in model)
+        if rng.random() < 0.5:
+            assert bloom_filter.add(key) is (key in model)
+            model.add(key)
+        if rng.random() < 0.001:
+            bloom_filter.check()
+            bloom_filter.close()
+            bloom_filter = ScalableBloomFilter(rng.randrange(1, 5_000), 1e-12, tmp_path / "bloom")
+            assert len(bloom_filter) == len(model)
+    bloom_filter.close()
