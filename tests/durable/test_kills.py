@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(
 
 def torture(*arguments):
     """Return what a run prints."""
-    path = [str(TESTS), str(TESTS.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    path = [str(TESTS.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     arguments = [*map(str, arguments), "--seed", str(SEED)]
     print("python -m tests.durable.torture", *arguments)
     run = subprocess.run(
