@@ -9,6 +9,7 @@ from itertools import zip_longest
 from ..errors import IncompatibleFilterError
 from . import sizing
 from .fixed import BloomFilter
+from .growing import ScalableBloomFilter
 from .inspection import layers_of
 from .place import AnyFilter, Place
 
@@ -19,7 +20,7 @@ def merge(
     destination: Place, sources: Sequence[Place], *, over_capacity: bool = False
 ) -> tuple[int, int]:
     """Add the keys of `sources` to `destination`; return how many keys that holds
-    before and after, the latter by its bits.
+    before and after, the latter by its bits, and never fewer.
 
     The sources are only read. Refused with IncompatibleFilterError, and nothing
     changed, unless all have one origin and, without `over_capacity`, each layer has
@@ -45,7 +46,11 @@ def merge(
         stack.callback(bloom_filter.close)
         before = len(bloom_filter)
         for other in others:
-            bloom_filter.update_from(other)  # type: ignore[arg-type]
+            match bloom_filter, other:
+                case BloomFilter(), BloomFilter():
+                    bloom_filter.update_from(other)
+                case ScalableBloomFilter(), ScalableBloomFilter():
+                    bloom_filter.update_from(other)
         return before, len(bloom_filter)
 
 

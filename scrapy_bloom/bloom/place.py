@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import JobDirectoryError
+from ..jobdir import JobDirectory
 from .directory import layer_path, layer_paths, lock_path
 from .fixed import BloomFilter
 from .growing import ScalableBloomFilter
@@ -35,10 +36,11 @@ class Place:
         path = Path(name)
         if path.is_dir():
             if layer_path(path, 0).exists():
-                return cls(name, path, path.parent if path.name == "bloom" else None)
+                is_in_job = path == JobDirectory(path.parent).filter
+                return cls(name, path, path.parent if is_in_job else None)
         elif path.exists() or path.suffix == ".bloom":
             return cls(name, path)
-        return cls(name, path / "bloom", path)
+        return cls(name, JobDirectory(path).filter, path)
 
     @property
     def is_file(self) -> bool:
@@ -66,12 +68,11 @@ class Place:
             return
         if self.is_file:
             raise JobDirectoryError(f"{self.name} is not there: give the path of a filter file")
-        job = self.job or self.path
-        if (job / "requests.seen").exists():
+        seen = JobDirectory(self.job or self.path).seen_file
+        if seen.exists():
             raise JobDirectoryError(
-                f"{self.name} holds no Bloom filter, only a requests.seen of Scrapy's"
-                f" RFPDupeFilter: import it with 'scrapy bloom add {self.name}"
-                f" {job / 'requests.seen'}'"
+                f"{self.name} holds no Bloom filter, only a {seen.name} of Scrapy's"
+                f" RFPDupeFilter: import it with 'scrapy bloom add {self.name} {seen}'"
             )
         raise JobDirectoryError(
             f"{self.name} holds no Bloom filter (there is no {layer_path(self.path, 0)}): give the"

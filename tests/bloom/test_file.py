@@ -146,10 +146,15 @@ def test_damaged_state_page_is_recounted(path, position):
 
 
 def test_file_in_use_is_refused_with_its_holder(path):
-    """Two writers would not see each other's keys."""
-    with BloomFilter.open(path), pytest.raises(FilterLockedError, match=f"process {os.getpid()}"):
-        BloomFilter.open(path)
-    BloomFilter.open(path).close()
+    """Two writers would not see each other's keys: neither beside one that was opened, nor
+    beside one that was just made."""
+    for opened, used in (
+        (BloomFilter.open(path), path),
+        (BloomFilter(1_000, 1e-6, path.with_name("new")), path.with_name("new")),
+    ):
+        with opened, pytest.raises(FilterLockedError, match=f"process {os.getpid()}"):
+            BloomFilter.open(used)
+        BloomFilter.open(used).close()
 
 
 def test_file_that_is_replaced_while_it_is_opened_is_refused(path, monkeypatch):

@@ -57,6 +57,27 @@ def test_every_bit_is_asked_and_no_other(kind, error_rate):
             assert all(bits[position] for position in own)
 
 
+@pytest.mark.parametrize("error_rate", ERROR_RATES)
+def test_key_goes_into_the_newest_layer_only(error_rate):
+    """In a filter of several layers, of many probes or few, a new key sets the bits that
+    stand for it in the newest, and none in the others."""
+    tested = ScalableBloomFilter(100, error_rate)
+    while len(tested.layers) < 4:
+        tested.add(os.urandom(20))
+    *older, newest = tested.layers
+    before = [layer._store.bits.copy() for layer in older]
+    for _ in range(50):
+        key = os.urandom(20)
+        expected = newest._store.bits.copy()
+        known = key in tested
+        assert tested.add(key) is known
+        if not known:
+            expected[positions(tested.secret, key, newest.header.blocks, newest.header.probes)] = 1
+        assert newest._store.bits == expected
+    assert [layer._store.bits for layer in older] == before
+    assert len(tested.layers) == 4
+
+
 def test_growth_may_reach_a_layer_with_few_probes():
     """The layer after one of 14 probes may have 5: no key is lost on the way."""
     tested = ScalableBloomFilter(2_000, 0.0029)
