@@ -270,7 +270,7 @@ class _Job:
         EngineView(crawler)
         if self.queues.by_slot:
             path_safe()
-        self.left_by_scrapy = ScrapyJob(directory.path)
+        self.left_by_scrapy = ScrapyJob(directory)
         self.was_durable = check_header(directory.requests)
 
 

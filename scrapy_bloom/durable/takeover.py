@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import JobDirectoryError
@@ -15,6 +14,7 @@ from ..files import sync_directory
 if TYPE_CHECKING:
     from scrapy.pqueues import ScrapyPriorityQueue
 
+    from ..jobdir import JobDirectory
     from .request_file import RequestFile
 
 AT_ONCE = 1000
@@ -27,9 +27,10 @@ class ScrapyJob:
     `state` is what its priority queue starts with, empty if nothing is pending.
     """
 
-    def __init__(self, job: Path) -> None:
-        self._folder = job / "requests.queue"
-        self._copy = job / "requests.queue.copy"
+    def __init__(self, job: JobDirectory) -> None:
+        self._folder = job.scrapy_queue
+        self._copy = job.scrapy_queue_copy
+        self._moved = job.scrapy_queue_moved
         state_file = self._folder / "active.json"
         self.state: Any = ()
         self._stamp = ""
@@ -86,9 +87,8 @@ class ScrapyJob:
         return wanted
 
     def _put_aside(self) -> None:
-        aside = self._folder.with_name("requests.queue.moved")
-        shutil.rmtree(aside, ignore_errors=True)
-        self._folder.rename(aside)
+        shutil.rmtree(self._moved, ignore_errors=True)
+        self._folder.rename(self._moved)
         sync_directory(self._folder.parent)
         with suppress(OSError):
             shutil.rmtree(self._copy)
