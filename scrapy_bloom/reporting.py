@@ -8,7 +8,7 @@ from .bloom import sizing
 from .seen import FingerprintFilter
 
 _WASTE_BYTES = 50_000_000
-"""Nobody is told to save less memory than this."""
+"""A smaller capacity is advised only where it saves more than this."""
 
 
 def in_bytes(number: float) -> str:
@@ -26,7 +26,7 @@ def in_percent(share: float) -> str:
 
 
 def in_short(rate: float) -> str:
-    """Return an error rate to two digits, as far as anybody cares."""
+    """Return an error rate to two digits, `< 1e-15` for the smallest."""
     return f"{rate:.2g}" if rate >= 1e-15 or not rate else "< 1e-15"
 
 

@@ -52,7 +52,7 @@ def add(session: Session) -> int:
         items = len(bloom_filter)
     session.print(
         {"place": options.place, "items": items, "files": figures},
-        [f"{options.place} holds {items:,} items now"],
+        [f"{options.place} holds {counted(items, 'item')} now"],
     )
     return 0
 
@@ -138,7 +138,7 @@ def merge(session: Session) -> int:
     )
     session.print(
         {"place": options.place, "items_before": before, "items": after},
-        [f"{options.place} holds {after:,} items now (by its bits), {before:,} before"],
+        [f"{options.place} holds {counted(after, 'item')} now (by its bits), {before:,} before"],
     )
     return 0
 
@@ -149,9 +149,13 @@ def load(session: Session) -> int:
     place = _directory(session.place(options.place))
     place.require()
     key = session.key(options.url)
+    if "{" in key or "}" in key:
+        raise BloomError(f"no crawl can have the key {key!r}: give one without braces with --key")
     items = load_into_redis(place.path, options.url, key)
     where = f"{public_url(options.url)} {key}"
-    session.print({"items": items}, [f"copied {items:,} items from {options.place} to {where}"])
+    session.print(
+        {"items": items}, [f"copied {counted(items, 'item')} from {options.place} to {where}"]
+    )
     return 0
 
 
@@ -165,7 +169,9 @@ def export(session: Session) -> int:
     except KeyError as error:
         raise BloomError(error.args[0]) from None
     where = f"{public_url(options.url)} {key}"
-    session.print({"items": items}, [f"copied {items:,} items from {where} to {options.place}"])
+    session.print(
+        {"items": items}, [f"copied {counted(items, 'item')} from {where} to {options.place}"]
+    )
     return 0
 
 

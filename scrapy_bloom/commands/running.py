@@ -28,7 +28,7 @@ from . import drop_output, fail, flush
 
 @dataclass
 class Session:
-    """What a subcommand needs beside its arguments."""
+    """What a subcommand is run with: its arguments, and the settings of the project."""
 
     options: argparse.Namespace
     settings: Settings
@@ -87,8 +87,8 @@ class Session:
             raise BloomError(
                 f"'{start}…' is no URL of Redis: it must begin with {REDIS_SCHEMES[0]}"
             )
-        if not key:
-            raise BloomError("give the BLOOM_REDIS_KEY of the crawl with --key")
+        if not key or "%(spider)s" in key:
+            raise BloomError("give the BLOOM_REDIS_KEY of the crawl with --key, such as shop:bloom")
         return key
 
     def redis(self, url: str) -> AbstractContextManager[RedisPlace]:

@@ -43,7 +43,9 @@ class UrlList:
             what = self.first_skipped or (
                 "there are empty lines only" if self.size else "it is empty"
             )
-            raise BloomError(f"{path} holds no URL ({what}): give a list of URLs, one a line")
+            raise BloomError(
+                f"{path} holds no URL ({what}): give a list of URLs, one a line, or a requests.seen"
+            )
 
     def batches(self) -> Iterator[tuple[list[bytes], int]]:
         """Yield the fingerprints of the lines that are URLs, and how many lines are done;

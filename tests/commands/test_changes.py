@@ -56,6 +56,16 @@ def test_add_reads_lists_and_reports_what_it_skips(run, job):
     assert "2 lines skipped, the first is line 3, b'nonsense'" in result.out
 
 
+def test_new_filter_has_room_for_all_that_comes(run, tmp_path):
+    """It is made for what is imported, from all files, unless more is asked for."""
+    (tmp_path / "urls.txt").write_text("\n".join(SEEN))
+    for wanted, made in (("1000", 20_003), ("30k", 30_000)):
+        result = run(tmp_path, "add", made, URLS, "urls.txt", "--capacity", wanted)
+        assert f"made a filter for {made:,} in {made}/bloom" in result.out
+        info = run(tmp_path, "info", made, "--json").json
+        assert (info["capacity"], len(info["layers"])) == (made, 1)
+
+
 def test_add_refuses_what_it_cannot_read(run, job):
     """Missing files, directories and a fixed filter that is not there."""
     assert "missing.txt is not a file" in run(job, "add", job, "missing.txt").refusal
@@ -102,6 +112,7 @@ DAMAGES = {
     "cut off": lambda data: data[: len(data) // 2],
     "cut off in its head": lambda data: data[:2],
     "cut off in its foot": lambda data: data[:-3],
+    "no deflate": lambda data: data[:10] + b"\xff" + data[11:],
     "a bit flipped": lambda data: data[:100] + bytes([data[100] ^ 8]) + data[101:],
     "another checksum": lambda data: data[:-8] + b"1234" + data[-4:],
     "garbage behind it": lambda data: data + b"garbage",

@@ -146,6 +146,15 @@ def test_filter_of_a_server_has_no_file(job, redis_server, key):
     assert "is one file" in bloom(folder, "load", "job/bloom/0.bloom", url, "--key", "x").refusal
 
 
+@pytest.mark.parametrize("key", ["{x}", "%(spider)s:bloom"])
+def test_key_that_no_crawl_has_gets_no_filter(run, job, redis_server, key):
+    """A filter is not copied to where nobody would look for it."""
+    arguments = ["load", "job", redis_server.url]
+    assert "--key" in run(job.parent, *arguments, "--key", key).refusal
+    assert "--key" in run(job.parent, *arguments, "-s", f"BLOOM_REDIS_KEY={key}").refusal
+    assert redis_server.names(key) == []
+
+
 def test_servers_that_do_not_answer_are_named(job):
     """Without the password, in one line."""
     url = "redis://:hush@127.0.0.1:1/0"
