@@ -146,15 +146,27 @@ def test_fingerprints_of_the_last_commit_are_kept(open_file):
     assert open_file().unreleased == [b"\0\1", b"\xff"]
 
 
+def test_the_stamp_of_queues_that_were_taken_over_is_kept(open_file):
+    """Until others are taken over."""
+    file = open_file()
+    assert file.taken_over == ""
+    file.commit(taken_over="now")
+    file.commit()
+    assert open_file().taken_over == "now"
+
+
 def test_rolling_back(open_file):
-    """What was not committed is gone, also what SQLite had already."""
+    """What was not committed is gone, also what SQLite had already, and does not come with
+    a later commit."""
     file = open_file()
     pushed(file, b"a")
     file.commit()
     pushed(file, b"b")
+    file.delete(file.pop(GROUP, newest=False)[0])
     file.write()
     pushed(file, b"c")
     file.rollback()
+    file.commit()
     assert open_file().counts == {GROUP: 1}
 
 
@@ -203,7 +215,9 @@ def test_rows_keep_their_order_over_stops(open_file):
     file = open_file()
     pushed(file, b"c")
     push_back(b"older")
-    assert popped(file, count=5) == [b"c", b"b", b"a", b"old", b"older"]
+    file.pushing_back = True
+    pushed(file, b"in a queue that has the oldest first")
+    assert popped(file, count=6)[1:] == [b"c", b"b", b"a", b"old", b"older"]
 
 
 @pytest.mark.parametrize("newest", [True, False])
@@ -330,6 +344,22 @@ def test_a_locked_file_is_refused(open_file, path, monkeypatch):
     assert open_file().counts == {}
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads /proc")
+def test_a_refused_file_is_let_go_of(path, monkeypatch):
+    """Nothing of it stays open, also while somebody holds the error."""
+
+    def fail(*_):
+        raise sqlite3.OperationalError("disk I/O error")
+
+    RequestFile.open(path).close(clean=True)
+    monkeypatch.setattr(schema, "upgrade", fail)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(RequestFileError, match="disk I/O error") as caught:
+        RequestFile.open(path)
+    assert os.listdir("/proc/self/fd") == before
+    assert caught.value
+
+
 def test_leftovers_of_a_killed_start_are_removed(open_file, path):
     """A new file gets its name when it is whole; what is older than that goes."""
     path.with_name("requests.sqlite.tmp").write_bytes(b"half")
@@ -340,8 +370,16 @@ def test_leftovers_of_a_killed_start_are_removed(open_file, path):
     assert list(path.parent.glob("*.tmp*")) == []
 
 
-def test_it_is_durable_by_its_settings(open_file):
-    """Write-ahead log, and an fsync at each commit."""
+def test_it_is_durable_by_its_settings(open_file, monkeypatch):
+    """Write-ahead log, and an fsync at each commit, whatever SQLite was built to do."""
+    connect = sqlite3.connect
+
+    def connect_otherwise(*arguments, **options):
+        connection = connect(*arguments, **options)
+        connection.execute("PRAGMA synchronous = OFF")
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", connect_otherwise)
     connection = open_file()._connection
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
@@ -386,6 +424,8 @@ def test_a_later_version_is_refused_by_name(open_file, path, only_in_log, tmp_pa
                 shutil.copy(each, copy.parent)
     if not only_in_log:
         shutil.copy(path, copy)
+        with pytest.raises(RequestFileError, match=f"version {later}"):
+            check_header(copy)
     before = {each: each.read_bytes() for each in copy.parent.iterdir()}
     with pytest.raises(
         RequestFileError, match=f"has version {later}.*later scrapy-bloom"
@@ -394,3 +434,12 @@ def test_a_later_version_is_refused_by_name(open_file, path, only_in_log, tmp_pa
     assert f"reads up to version {schema.VERSION}" in str(caught.value)
     for each, contents in before.items():
         assert each.name.endswith("-shm") or each.read_bytes() == contents
+
+
+def test_another_programs_file_is_refused_by_its_id(path):
+    """Even if its tables have the names of ours."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        schema.create(connection)
+        connection.execute("PRAGMA application_id = 7")
+    with pytest.raises(RequestFileError, match=r"another program's \(its id is 0x7\)"):
+        RequestFile.open(path)
