@@ -50,8 +50,7 @@ class DirectoryLock:
 
     def _take(self, directory: Path) -> bool:
         """Return False if the file was removed while this process locked it."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._file = os.fdopen(os.open(self._path, flags, 0o600), "r+b", 0)
+        self._file = open_regular(self._path, create=True)
         try:
             lock(self._file)
         except BlockingIOError:
@@ -108,24 +107,25 @@ def is_held(path: Path) -> bool:
     return False
 
 
-def open_regular(path: Path, *, read_only: bool = False) -> IO[bytes]:
-    """Open what must be a regular file. Raises FileNotFoundError, or FilterFileError
-    with what is there instead."""
-    flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+def open_regular(path: Path, *, read_only: bool = False, create: bool = False) -> IO[bytes]:
+    """Open what must be a regular file, or `create` an empty one, for the user's eyes only.
+    Raises FilterFileError with what is there instead, FileNotFoundError, or OSError."""
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_CREAT if create else 0)
     flags |= os.O_RDONLY if read_only else os.O_RDWR
     try:
-        file = os.fdopen(os.open(path, flags), "rb" if read_only else "r+b", buffering=0)
-    except FileNotFoundError:
-        raise
+        descriptor = os.open(path, flags, 0o600)
+        file = os.fdopen(descriptor, "rb" if read_only else "r+b", buffering=0)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK):
             what, remedy = "a symbolic link", "give the path of the file itself"
         elif error.errno == errno.EISDIR:
             what, remedy = "a directory", "give the path of a file in it"
-        else:
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             access = "reading" if read_only else "reading and writing"
             what = f"not to be opened for {access} ({error.strerror})"
             remedy = "correct its permissions"
+        else:
+            raise
         raise FilterFileError(f"{path} is {what}; {remedy}, or choose another path") from error
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()

@@ -33,8 +33,7 @@ class BitStore:
 
     `bits` is a little-endian bitarray over the memory or the mapped file. `count`
     and `expected_false_positives` reach the file with `flush` and `close`. `clean`
-    tells whether an opened file had been closed; a new one is clean. `older` is the
-    layer before this one in a filter that grows.
+    tells whether an opened file had been closed; a new one is clean.
 
     A file belongs to the process that opened it. One that is forked from it may read
     on, and sees what is added; it neither changes the file nor keeps it locked.
@@ -54,7 +53,6 @@ class BitStore:
         self.capacity = header.capacity
         self.seeds = tuple(range(1, digests(header.probes)))
         self.path = path
-        self.older: BitStore | None = None
         self.count = 0
         self.expected_false_positives = 0.0
         self.clean = True
@@ -167,13 +165,6 @@ class BitStore:
     def writable(self) -> bool:
         """False if it was opened with `read_only`, or by another process."""
         return self.path is None or (self._lock is not None and not self._lock.closed)
-
-    def layers(self) -> Iterator[BitStore]:
-        """Yield this store and the older ones, newest first."""
-        layer: BitStore | None = self
-        while layer is not None:
-            yield layer
-            layer = layer.older
 
     def read_blocks(self, first: int, count: int) -> bytes:
         """Return `count` blocks, from block `first` on, as they stand in the file."""

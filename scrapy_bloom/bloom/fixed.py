@@ -93,7 +93,7 @@ class BloomFilter(Probing):
         return self
 
     def _use(self, store: BitStore) -> None:
-        self._use_layers(store)
+        self._use_layers((store,))
         self._store = store
         self._accounted = store.count
         if not store.clean:

@@ -118,7 +118,7 @@ class ScalableBloomFilter(Probing):
         self.path = path
         self._lock = lock
         self._layers = layers
-        self._link_layers()
+        self._use_layers(tuple(layer._store for layer in reversed(layers)))
 
     def __len__(self) -> int:
         """Number of keys added; an estimate after an unclean stop."""
@@ -235,21 +235,14 @@ class ScalableBloomFilter(Probing):
         self._add_layer(header)
 
     def _add_layer(self, header: Header) -> None:
-        if not self._newest.writable:
+        if not self._newest_first[0].writable:
             refuse_writing()
         if self.path is None:
             store = BitStore.in_memory(header)
         else:
             store = BitStore.create(header, layer_path(self.path, len(self._layers)))
-        layer = BloomFilter._of(store)
-        self._layers.append(layer)
-        self._link_layers()
-
-    def _link_layers(self) -> None:
-        stores = [layer._store for layer in self._layers]
-        for store, older in zip(stores[1:], stores, strict=False):
-            store.older = older
-        self._use_layers(stores[-1])
+        self._layers.append(BloomFilter._of(store))
+        self._use_layers((store, *self._newest_first))
 
 
 def stored_identity(path: PathArgument) -> str | None:

@@ -39,14 +39,13 @@ class Probing:
     """While False, the newest layer takes more keys than its capacity."""
 
     _secret: bytes
-    _newest: BitStore
+    _newest_first: tuple[BitStore, ...]
     _few_probes: bool
 
-    def _use_layers(self, newest: BitStore) -> None:
-        """Take `newest`, which knows the older ones, as the layer for new keys."""
-        self._newest = newest
-        self._secret = newest.header.secret
-        self._few_probes = any(layer.header.probes < FIRST_PROBES for layer in newest.layers())
+    def _use_layers(self, newest_first: tuple[BitStore, ...]) -> None:
+        self._newest_first = newest_first
+        self._secret = newest_first[0].header.secret
+        self._few_probes = any(layer.probes < FIRST_PROBES for layer in newest_first)
 
     def add(self, key: Key) -> bool:
         """Add `key`; return True if it was already present (or is taken for it).
@@ -60,9 +59,7 @@ class Probing:
         selector, a, b, c, d, e, f = unpack_first(
             (hash128(salted, 0) & FIRST_MASK).to_bytes(16, "little")
         )
-        layer: BitStore | None
-        layer = oldest = newest = self._newest
-        while layer is not None:
+        for layer in self._newest_first:
             bits = layer.bits
             o = selector * layer.blocks >> 32 << BLOCK_SHIFT
             if bits[o + a] and bits[o + b] and bits[o + c]:
@@ -71,11 +68,11 @@ class Probing:
                     rest += unpack_next((hash128(salted, seed) & NEXT_MASK).to_bytes(16, "little"))
                 if bits[o : o + BLOCK_BITS][rest].all():
                     return True
-            oldest, layer = layer, layer.older
+        newest = self._newest_first[0]
         if newest.count >= newest.capacity and self.growing:
             self._grow()
             return Probing.add(self, key)
-        if newest is not oldest:
+        if newest is not layer:
             bits = newest.bits
             o = selector * newest.blocks >> 32 << BLOCK_SHIFT
         probes = [o + a, o + b, o + c, o + d, o + e, o + f]
@@ -95,8 +92,7 @@ class Probing:
         # most keys that are not there need one or two of the lanes: mask only those
         selector, a, b, c, d, e, f = unpack_first(hash_bytes(salted, 0))
         mask = LANE_MASK
-        layer: BitStore | None = self._newest
-        while layer is not None:
+        for layer in self._newest_first:
             bits = layer.bits
             o = selector * layer.blocks >> 32 << BLOCK_SHIFT
             if bits[o + (a & mask)] and bits[o + (b & mask)] and bits[o + (c & mask)]:
@@ -105,7 +101,6 @@ class Probing:
                     rest += unpack_next((hash128(salted, seed) & NEXT_MASK).to_bytes(16, "little"))
                 if bits[o : o + BLOCK_BITS][rest].all():
                     return True
-            layer = layer.older
         return False
 
     def update(self, keys: Iterable[Key]) -> None:
@@ -119,21 +114,20 @@ class Probing:
         lanes = first_lanes(salted)
         if self._holds_few(salted, lanes):
             return True
-        if self._newest.count >= self._newest.capacity and self.growing:
+        newest = self._newest_first[0]
+        if newest.count >= newest.capacity and self.growing:
             self._grow()
-        newest = self._newest
+            newest = self._newest_first[0]
         newest.bits[_positions(newest, salted, lanes)] = 1
         newest.count += 1
         return False
 
     def _holds_few(self, salted: bytes, lanes: Lanes) -> bool:
-        layer: BitStore | None = self._newest
-        while layer is not None:
+        for layer in self._newest_first:
             bits = layer.bits
             o = lanes[0] * layer.blocks >> 32 << BLOCK_SHIFT
             if bits[o + lanes[1]] and bits[_positions(layer, salted, lanes)].all():
                 return True
-            layer = layer.older
         return False
 
     def _grow(self) -> None:

@@ -123,6 +123,24 @@ def test_lock_of_the_directory_is_what_keeps_others_out(tmp_path):
     DirectoryLock(directory, "lock").release()
 
 
+def test_lock_that_is_no_file_of_its_own_is_refused(tmp_path):
+    """A link might lead out of the directory, and a named pipe make the start wait."""
+    ScalableBloomFilter(1_000, 1e-3, tmp_path / "bloom").close()
+    lock, elsewhere = tmp_path / "bloom" / "lock", tmp_path / "elsewhere"
+    elsewhere.write_text("mine")
+    for make, what in (
+        (partial(lock.symlink_to, elsewhere), "a symbolic link"),
+        (partial(os.mkfifo, lock), "not a regular file"),
+        (lock.mkdir, "a directory"),
+    ):
+        lock.unlink()
+        make()
+        for opening in (ScalableBloomFilter.open, partial(ScalableBloomFilter, 1_000, 1e-3)):
+            with pytest.raises(FilterFileError, match=f"lock is {what}"):
+                opening(path=tmp_path / "bloom")
+    assert elsewhere.read_text() == "mine"
+
+
 def test_failed_making_leaves_nothing(tmp_path, monkeypatch):
     """Neither a directory, nor its lock, nor a lock that is held, if it was new; an old one
     stays as it was."""
