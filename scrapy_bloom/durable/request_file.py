@@ -99,6 +99,12 @@ class RequestFile:
         """True if there is anything to commit."""
         return self.operations > 0 or self._connection.in_transaction
 
+    @property
+    def is_empty(self) -> bool:
+        """True if no request is stored, pending or in flight. Raises sqlite3.Error."""
+        self.write()
+        return self._connection.execute("SELECT 1 FROM requests LIMIT 1").fetchone() is None
+
     def execute(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
         """Run a statement on a table of somebody else's, which becomes durable with the
         next commit. Raises sqlite3.Error."""
