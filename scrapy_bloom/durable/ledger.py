@@ -87,9 +87,14 @@ class Ledger:
         self._in_flight = InFlight()
         self._unreleased: list[bytes] = []
         self._handed_out = 0
+        self._has_begun = False
         self._is_committing = False
         self._not_before = 0.0
         self._timer: CallLaterResult | None = None
+
+    def begin(self) -> None:
+        """From now on there may be something to do before a commit."""
+        self._has_begun = True
 
     def push(self, request: Request) -> None:
         """Store `request`. Raises ValueError if it cannot be serialized."""
@@ -225,7 +230,8 @@ class Ledger:
     def _prepare(self, acknowledged: Sequence[Request]) -> None:
         """Let others do what belongs before a commit, or into it."""
         began = monotonic()
-        self._send_before_commit()
+        if self._has_begun:
+            self._send_before_commit()
         for participant in self.participants:
             participant.before_commit(acknowledged)
         ended = monotonic()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,27 +23,31 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MARK = b"\nas of the last commit in requests.sqlite\n"
-"""Ends a file that we have written. Scrapy, which reads the pickle before it, writes none,
-and so tells that it has written the file since."""
-
 
 class KeptSpiderState:
     """Keeps `spider.state` of `crawler` in `file`, in each commit that finds it changed,
     and lets Scrapy's SpiderState extension have it: as it was at the last commit if the
     process died since, as the extension has saved it otherwise.
+
+    The extension saves the state after the last commit, in a file of its own. With each
+    state it is committed which content of that file it replaces: that which the run has
+    begun with. A file that has another content was saved later.
     """
 
     def __init__(self, crawler: Crawler, extension: SpiderState, file: RequestFile) -> None:
         self._crawler = crawler
         self._extension = extension
+        self._path = Path(extension.statefn)
         self._file = file
         self._is_read = False
         self._can_pickle = True
-        file.execute("CREATE TABLE IF NOT EXISTS spider_state (state BLOB NOT NULL)")
-        kept = file.execute("SELECT state FROM spider_state").fetchone()
-        self._committed: bytes | None = kept and kept[0]
+        self._last: bytes | None = None
+        self._begun_with: bytes | None = None
+        self._replaces: bytes | None = None
+        file.execute("CREATE TABLE IF NOT EXISTS spider_state (state BLOB NOT NULL, replaces BLOB)")
+        # after the extension's handlers, which were connected before
         crawler.signals.connect(self._spider_opened, signals.spider_opened)
+        crawler.signals.connect(self._spider_closed, signals.spider_closed)
 
     @classmethod
     def of(cls, crawler: Crawler, file: RequestFile) -> Self | None:
@@ -51,23 +56,24 @@ class KeptSpiderState:
         return cls(crawler, extension, file) if extension and extension.jobdir else None
 
     def put_back(self) -> None:
-        """Write `spider.state` for the extension, if Scrapy has not saved it since the
-        last commit. Raises OSError."""
-        path = Path(self._extension.statefn)
-        found = path.read_bytes() if path.exists() else b""
-        if self._committed is None or self._is_saved_by_scrapy(found):
-            return
-        if found != self._committed + MARK:
-            replace(path, self._committed + MARK)
+        """Write the committed state for the extension to read, unless that has saved one
+        since. Raises OSError, sqlite3.Error."""
+        self._last = self._saved()
+        rows = self._file.execute("SELECT state, replaces FROM spider_state").fetchall()
+        for committed, self._replaces in rows:
+            if _digest(self._last) == self._replaces or _is_torn(self._last):
+                self._last = committed
+                replace(self._path, committed)
+        self._begun_with = _digest(self._last)
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Write the state if it has changed."""
         state = self._pickled()
-        if state is None or state == self._committed:
+        if state is None or state == self._last:
             return
         self._file.execute("DELETE FROM spider_state")
-        self._file.execute("INSERT INTO spider_state VALUES (?)", (state,))
-        self._committed = state
+        self._file.execute("INSERT INTO spider_state VALUES (?, ?)", (state, self._begun_with))
+        self._last, self._replaces = state, self._begun_with
 
     def after_commit(self) -> None:
         """Do nothing."""
@@ -78,23 +84,23 @@ class KeptSpiderState:
         if failed or not self._is_read or not self._can_pickle:
             self._extension.jobdir = None
 
-    def _is_saved_by_scrapy(self, found: bytes) -> bool:
-        """Return True for what the extension has written, all of it."""
-        if not found or found.endswith(MARK):
-            return False
-        if found == self._committed:
-            return True
+    def _saved(self) -> bytes | None:
         try:
-            pickle.loads(found)  # noqa: S301 - as the extension will
-        except (EOFError, pickle.UnpicklingError):
-            return False
-        except Exception:  # noqa: BLE001 - a class that is gone; the extension will say so
-            return True
-        return True
+            return self._path.read_bytes()
+        except FileNotFoundError:
+            return None
 
     def _spider_opened(self, spider: Spider) -> None:
-        # after the extension's handler, which was connected before; it may have failed
+        # not so where the extension could not read it
         self._is_read = "state" in vars(spider)
+
+    def _spider_closed(self) -> None:
+        saved = self._saved()
+        if self._extension.jobdir and saved and _digest(saved) == self._replaces:
+            # what the last commit has replaced was saved again: only something behind the
+            # pickle can tell that it is newer
+            with self._path.open("ab") as file:
+                file.write(b"\n")
 
     def _pickled(self) -> bytes | None:
         if not self._is_read:
@@ -117,3 +123,20 @@ class KeptSpiderState:
             {"error": error},
             extra={"spider": self._crawler.spider},
         )
+
+
+def _digest(content: bytes | None) -> bytes | None:
+    return None if content is None else sha256(content).digest()
+
+
+def _is_torn(content: bytes | None) -> bool:
+    """Return True for what the extension had begun to write when the process died."""
+    if content is None:
+        return False
+    try:
+        pickle.loads(content)  # noqa: S301 - as the extension does
+    except (EOFError, pickle.UnpicklingError):
+        return True
+    except Exception:  # noqa: BLE001 - a class that is gone, say; the extension will say so
+        return False
+    return False

@@ -153,6 +153,7 @@ class StartRequests:
         """Do nothing."""
 
     def _begin(self) -> None:
+        self._ledger.begin()
         with self._ledger.guarded():
             self._round.begin()
 
