@@ -218,12 +218,13 @@ class Ledger:
 
     def _fail(self, error: Exception) -> None:
         self.failed = True
-        what = "A commit" if isinstance(error, HandlerError) else "The stored requests"
+        is_handlers = isinstance(error, HandlerError)
+        what = "A commit" if is_handlers else "The stored requests"
         logger.error(
             "%(what)s failed: %(error)s. Closing the spider; the job stays as it was at the last"
             " commit. Remove the cause, then resume it.",
             {"what": what, "error": error},
-            exc_info=error.__cause__ or error,
+            exc_info=error.__cause__ if is_handlers else error,
             extra={"spider": self._crawler.spider},
         )
 

@@ -38,13 +38,10 @@ class Round:
         """Let go of the job, after the scheduler's close. Never raises."""
         self.awaits_feeds = False
         self.at_end: list[Callable[[], None]] = []
-        file.execute(
-            "CREATE TABLE IF NOT EXISTS rounds (number INTEGER PRIMARY KEY, phase TEXT NOT NULL)"
-        )
         self.number = 1
         # what a job of 0.1.0 or of Scrapy's scheduler has left belongs to a round, too
         self._phase = OVER if file.is_empty else RUNNING
-        for number, phase in file.execute("SELECT number, phase FROM rounds").fetchall():
+        for number, phase in file.query("SELECT number, phase FROM rounds"):
             self.number = number + 1 if phase == OVER else number
             self._phase = phase
         self.is_resumed = self._phase != OVER

@@ -44,7 +44,6 @@ class KeptSpiderState:
         self._last: bytes | None = None
         self._begun_with: bytes | None = None
         self._replaces: bytes | None = None
-        file.execute("CREATE TABLE IF NOT EXISTS spider_state (state BLOB NOT NULL, replaces BLOB)")
         # after the extension's handlers, which were connected before
         crawler.signals.connect(self._spider_opened, signals.spider_opened)
         crawler.signals.connect(self._spider_closed, signals.spider_closed)
@@ -59,9 +58,9 @@ class KeptSpiderState:
         """Write the committed state for the extension to read, unless that has saved one
         since. Raises OSError, sqlite3.Error."""
         self._last = self._saved()
-        rows = self._file.execute("SELECT state, replaces FROM spider_state").fetchall()
-        for committed, self._replaces in rows:
-            if _digest(self._last) == self._replaces or _is_torn(self._last):
+        for committed, replaces in self._file.query("SELECT state, replaces FROM spider_state"):
+            self._replaces = replaces
+            if _digest(self._last) == replaces or _is_torn(self._last):
                 self._last = committed
                 replace(self._path, committed)
         self._begun_with = _digest(self._last)

@@ -42,12 +42,11 @@ class TakenStartRequests:
     def __init__(self, file: RequestFile, fingerprint: Callable[[Request], bytes]) -> None:
         self._file = file
         self._fingerprint = fingerprint
-        file.execute(
-            "CREATE TABLE IF NOT EXISTS taken_start_requests (fingerprint BLOB NOT NULL,"
-            " occurrence INTEGER NOT NULL, PRIMARY KEY (fingerprint, occurrence)) WITHOUT ROWID"
-        )
+
+    def begin(self) -> None:
+        """Begin to count the occurrences of this run."""
         # not in memory, which would grow with the start requests
-        file.execute(
+        self._file.execute(
             "CREATE TEMP TABLE met_start_requests (fingerprint BLOB PRIMARY KEY,"
             " occurrences INTEGER NOT NULL) WITHOUT ROWID"
         )
@@ -55,10 +54,10 @@ class TakenStartRequests:
     def meet(self, request: Request) -> Occurrence:
         """Return which occurrence `request` is, the next one of its fingerprint."""
         fingerprint = self._fingerprint(request)
-        met = self._file.execute(
+        met = self._file.query(
             "SELECT occurrences FROM met_start_requests WHERE fingerprint = ?", (fingerprint,)
-        ).fetchone()
-        occurrence = met[0] + 1 if met else 1
+        )
+        occurrence = met[0][0] + 1 if met else 1
         self._file.execute(
             "INSERT OR REPLACE INTO met_start_requests VALUES (?, ?)", (fingerprint, occurrence)
         )
@@ -66,13 +65,11 @@ class TakenStartRequests:
 
     def __contains__(self, occurrence: Occurrence) -> bool:
         """Return True if the round has taken that one."""
-        return (
-            self._file.execute(
-                "SELECT 1 FROM taken_start_requests WHERE fingerprint = ? AND occurrence = ?",
-                occurrence,
-            ).fetchone()
-            is not None
+        taken = self._file.query(
+            "SELECT 1 FROM taken_start_requests WHERE fingerprint = ? AND occurrence = ?",
+            occurrence,
         )
+        return bool(taken)
 
     def add(self, occurrence: Occurrence) -> None:
         """Note with the next commit that the round has taken that one."""
@@ -156,6 +153,7 @@ class StartRequests:
         self._ledger.begin()
         with self._ledger.guarded():
             self._round.begin()
+            self._taken.begin()
 
     def _is_skipped(self, thing: Any) -> bool:
         self._offered = None

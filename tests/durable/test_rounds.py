@@ -146,8 +146,9 @@ def awaiting(job):
     """Let a job's round wait for feeds; return what is called at its end."""
     ended = []
     job.round.awaits_feeds = True
-    job.round.file.execute("CREATE TABLE IF NOT EXISTS outbox (item TEXT)")
-    job.round.at_end.append(lambda: ended.append(job.round.file.execute("DELETE FROM outbox")))
+    job.round.at_end.append(
+        lambda: ended.append(job.round.file.execute("DELETE FROM spider_state"))
+    )
     return ended
 
 
@@ -156,18 +157,18 @@ def test_a_round_is_over_when_its_feeds_are_stored(make_round, tmp_path):
     job = make_round()
     ended = awaiting(job)
     job.start(start("a"))
-    job.round.file.execute("INSERT INTO outbox VALUES ('item')")
     job.names()
     job.close()
     assert (ended, phases(tmp_path / "job")) == ([], [(1, "to be stored")])
     assert (tmp_path / "job" / "bloom.lock").exists()
+    assert len(job.round.file.query("SELECT * FROM spider_state")) == 1
     job.round.feeds_stored()
     job.round.close()
     assert len(ended) == 1
     assert phases(tmp_path / "job") == [(1, "over")]
     assert not (tmp_path / "job" / "bloom.lock").exists()
     with closing(sqlite3.connect(tmp_path / "job" / "requests.sqlite")) as connection:
-        assert connection.execute("SELECT * FROM outbox").fetchall() == []
+        assert connection.execute("SELECT * FROM spider_state").fetchall() == []
         assert connection.execute("SELECT clean FROM job").fetchall() == [(1,)]
 
 
