@@ -163,6 +163,18 @@ def publish(temporary: str, path: Path) -> None:
     sync_directory(path.parent)
 
 
+def replace(path: Path, content: bytes) -> None:
+    """Give the file at `path` that content, durably: whenever the process or the power
+    dies, it has the old or the new one. Raises OSError."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+    sync_directory(path.parent)
+
+
 def sync_directory(directory: Path) -> None:
     """Make the names in `directory` durable."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -78,6 +78,11 @@ class BloomDupeFilter(FilterDupeFilter):
         self._requests_kept = requests_kept
         self._see = self._open_seen.hold
 
+    def hand_over_lock(self) -> DirectoryLock | None:
+        """Return the lock of the job, which is the caller's to release from now on."""
+        lock, self._lock = self._lock, None
+        return lock
+
     @property
     def held(self) -> Collection[bytes]:
         """The fingerprints held back, oldest first."""

@@ -6,9 +6,9 @@ in progress until its callback's output is scheduled and through the pipelines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import scrapy
 from scrapy import pqueues
@@ -18,8 +18,18 @@ from scrapy.utils.reactor import CallLaterOnce
 from .errors import JobDirectoryError
 
 if TYPE_CHECKING:
-    from scrapy import Request
+    from scrapy import Request, Spider
     from scrapy.crawler import Crawler
+
+
+class StartMiddleware(Protocol):
+    """A spider middleware that handles what comes from Spider.start()."""
+
+    def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """Yield what the next one gets."""
+
+    def process_start_requests(self, start: Iterable[Any], spider: Spider) -> Iterable[Any]:
+        """Yield what the next one gets."""
 
 
 class EngineView:
@@ -64,6 +74,19 @@ class EngineView:
                 and request not in working.scraper.slot.active
             ):
                 yield request
+
+
+def put_before_engine(crawler: Crawler, middleware: StartMiddleware) -> None:
+    """Make `middleware` the last one that handles what comes from Spider.start(). Raises
+    JobDirectoryError where this release of Scrapy has no such list.
+
+    To be called while the scheduler is built: Scrapy goes through the list after that.
+    """
+    methods = _get(crawler.engine, "scraper", "spidermw", "methods")
+    _require("engine.scraper.spidermw.methods", hasattr(methods, "__getitem__"))
+    methods["process_start"].append(middleware.process_start)
+    # Scrapy 2.14 goes through this one for spider middlewares that are older than 2.13
+    methods["process_start_requests"].append(middleware.process_start_requests)
 
 
 def path_safe() -> Callable[[str], str]:

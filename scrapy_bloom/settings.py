@@ -128,6 +128,12 @@ def wants_durable(settings: BaseSettings) -> bool:
     return _truth(settings, "BLOOM_DURABLE", True)
 
 
+def repeats_start(settings: BaseSettings) -> bool:
+    """Return BLOOM_REPEAT_START: whether each start of the process sends all start
+    requests, as Scrapy does. Raises ValueError."""
+    return _truth(settings, "BLOOM_REPEAT_START", False)
+
+
 def _truth(settings: BaseSettings, name: str, default: bool) -> bool:
     try:
         return settings.getbool(name, default)

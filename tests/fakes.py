@@ -1,5 +1,6 @@
 """An engine that only keeps its books."""
 
+from collections import defaultdict, deque
 from types import SimpleNamespace
 
 
@@ -19,7 +20,10 @@ class Engine:
 
     def __init__(self):
         self.downloader = Downloader()
-        self.scraper = SimpleNamespace(slot=SimpleNamespace(active=set()))
+        self.scraper = SimpleNamespace(
+            slot=SimpleNamespace(active=set()),
+            spidermw=SimpleNamespace(methods=defaultdict(deque)),
+        )
         self._slot = SimpleNamespace(inprogress=set())
         self.closed = []
 

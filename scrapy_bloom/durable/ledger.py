@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
 from scrapy.utils.asyncio import call_later
+from scrapy.utils.python import global_object_name
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
+from .. import signals
 from .in_flight import InFlight
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from scrapy import Request
     from scrapy.crawler import Crawler
@@ -35,15 +41,28 @@ class Participant(Protocol):
         """Go on from what is durable now. Whatever it raises stops the ledger."""
 
 
+class HandlerError(Exception):
+    """A handler of `before_commit` has not done its work."""
+
+    def __init__(self, handler: Callable[..., object], reason: str) -> None:
+        super().__init__(f"{global_object_name(handler)}, a handler of before_commit: {reason}")
+
+
 class Ledger:
     """Keeps the books of a job: a request in `store` is acknowledged when the engine is
     done with it and with all that came of it in memory only, and its fingerprint enters
     the filter when it is safe.
 
     Commits come in groups, of `operations` requests pushed or handed out or `seconds`
-    after the first of them. If the store fails, nothing is acknowledged any more, and
-    the spider is closed with reason `bloom_error`. `participants` write in its commits.
+    after the first of them, or later where those who have a part in them are slow. Before
+    each the signal `before_commit` is sent; `participants` write in them. If any of this or
+    the store fails, nothing is acknowledged any more, and the spider is closed with reason
+    `bloom_error`.
     """
+
+    preparing_share = 0.05
+    """Handlers and participants may take this share of the time; commits are rarer where
+    they would take more."""
 
     def __init__(
         self,
@@ -57,6 +76,7 @@ class Ledger:
     ) -> None:
         self.store = store
         self.stopped = False
+        self.failed = False
         self.participants: list[Participant] = []
         self._acknowledged: list[Request] = []
         self._crawler = crawler
@@ -67,7 +87,14 @@ class Ledger:
         self._in_flight = InFlight()
         self._unreleased: list[bytes] = []
         self._handed_out = 0
+        self._has_begun = False
+        self._is_committing = False
+        self._not_before = 0.0
         self._timer: CallLaterResult | None = None
+
+    def begin(self) -> None:
+        """From now on there may be something to do before a commit."""
+        self._has_begun = True
 
     def push(self, request: Request) -> None:
         """Store `request`. Raises ValueError if it cannot be serialized."""
@@ -80,7 +107,7 @@ class Ledger:
 
     def pushed(self) -> None:
         """Commit if it is time, after a request was pushed or kept."""
-        if self.store.uncommitted >= self._operations:
+        if self.store.uncommitted >= self._operations and self._wait <= 0:
             self.commit()
         else:
             self._commit_later()
@@ -95,7 +122,7 @@ class Ledger:
 
     def before_next(self) -> None:
         """Commit if many were handed out."""
-        if self._handed_out >= self._operations:
+        if self._handed_out >= self._operations and self._wait <= 0:
             self.commit()
 
     def hand_out(self, request: Request) -> None:
@@ -107,7 +134,8 @@ class Ledger:
     def finish(self, request: Request) -> None:
         """Acknowledge `request`, with the next commit: it is not fetched again. Does
         nothing while the engine still works on it, or if it is none of ours."""
-        if not self.stopped:
+        # who prepares a commit knows which requests it acknowledges
+        if not self.stopped and not self._is_committing:
             self._acknowledge(request)
             self._commit_later()
 
@@ -127,15 +155,15 @@ class Ledger:
 
     def commit(self) -> None:
         """Acknowledge what is finished and make everything durable. Never raises."""
-        if self.stopped:
+        if self.stopped or self._is_committing:
             return
         self._handed_out = 0
+        self._is_committing = True
         try:
             for request in self._in_flight:
                 self._acknowledge(request)
             acknowledged, self._acknowledged = self._acknowledged, []
-            for participant in self.participants:
-                participant.before_commit(acknowledged)
+            self._prepare(acknowledged)
             released = self._unreleased
             self.store.commit(released)
             for participant in self.participants:
@@ -143,36 +171,89 @@ class Ledger:
         except Exception as error:  # noqa: BLE001 - whatever fails below, the crawl goes on
             self.stop(error)
             return
+        finally:
+            self._is_committing = False
         self._unreleased = []
         self._dupefilter.release(released)
 
-    def close(self) -> None:
-        """Commit for the last time and close the store. Never raises."""
+    def end(self, conclude: Callable[[], None]) -> None:
+        """Commit for the last time, and then what `conclude` writes, which sees what is
+        left. Never raises."""
         self.commit()
         if self._timer is not None:
             self._timer.cancel()
-        try:
-            self.store.close(clean=not self.stopped)
-        except Exception as error:  # noqa: BLE001 - the dupefilter must be closed too
-            self.stop(error)
+        if not self.stopped:
+            try:
+                conclude()
+                self.store.commit(())
+            except Exception as error:  # noqa: BLE001 - the dupefilter must be closed too
+                self.stop(error)
         # who crawls now, in a handler of spider_closed, comes too late
         self.stopped = True
+
+    def close(self) -> None:
+        """Close the store, after the end. Never raises."""
+        try:
+            self.store.close(clean=not self.failed)
+        except Exception as error:  # noqa: BLE001 - see end
+            self._fail(error)
 
     def stop(self, error: Exception) -> None:
         """Acknowledge nothing any more, and close the spider. Never raises."""
         if self.stopped:
             return
         self.stopped = True
-        logger.error(
-            "The stored requests failed: %(error)s. Closing the spider; the job stays as it was at"
-            " the last commit. Remove the cause, then resume it.",
-            {"error": error},
-            exc_info=error,
-            extra={"spider": self._crawler.spider},
-        )
+        self._fail(error)
         self._dupefilter.close_spider("bloom_error")
         with suppress(Exception):
             self.store.rollback()
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Stop where a store fails in what is done outside a commit."""
+        try:
+            yield
+        except self.store.failures as error:
+            self.stop(error)
+
+    def _fail(self, error: Exception) -> None:
+        self.failed = True
+        is_handlers = isinstance(error, HandlerError)
+        what = "A commit" if is_handlers else "The stored requests"
+        logger.error(
+            "%(what)s failed: %(error)s. Closing the spider; the job stays as it was at the last"
+            " commit. Remove the cause, then resume it.",
+            {"what": what, "error": error},
+            exc_info=error.__cause__ if is_handlers else error,
+            extra={"spider": self._crawler.spider},
+        )
+
+    def _prepare(self, acknowledged: Sequence[Request]) -> None:
+        """Let others do what belongs before a commit, or into it."""
+        began = monotonic()
+        if self._has_begun:
+            self._send_before_commit()
+        for participant in self.participants:
+            participant.before_commit(acknowledged)
+        ended = monotonic()
+        self._not_before = ended + (ended - began) * (1 / self.preparing_share - 1)
+
+    def _send_before_commit(self) -> None:
+        answers = self._crawler.signals.send_catch_log(
+            signals.before_commit, spider=self._crawler.spider, dont_log=Exception
+        )
+        for handler, answer in answers:
+            if isinstance(answer, Failure):
+                raise HandlerError(handler, repr(answer.value)) from answer.value
+            if inspect.isawaitable(answer) or isinstance(answer, Deferred):
+                if inspect.iscoroutine(answer):
+                    answer.close()
+                raise HandlerError(handler, "it must do its work before it returns")
+
+    @property
+    def _wait(self) -> float:
+        """Seconds until the next commit may be."""
+        return self._not_before - monotonic()
 
     def _acknowledge(self, request: Request) -> None:
         if self._engine.is_in_progress(request):
@@ -194,7 +275,7 @@ class Ledger:
             # the idle spider commits too, so a timer, not the next request; there is
             # none without a reactor, as in a script
             with suppress(RuntimeError):
-                self._timer = call_later(self._seconds, self._commit_now)
+                self._timer = call_later(max(self._seconds, self._wait), self._commit_now)
 
     def _commit_now(self) -> None:
         self._timer = None

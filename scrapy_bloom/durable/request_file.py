@@ -13,6 +13,7 @@ import stat
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from ..errors import RequestFileError
@@ -99,9 +100,19 @@ class RequestFile:
         """True if there is anything to commit."""
         return self.operations > 0 or self._connection.in_transaction
 
+    @property
+    def is_empty(self) -> bool:
+        """True if no request is pending or in flight. Raises sqlite3.Error."""
+        self.write()
+        return not self.query("SELECT 1 FROM requests LIMIT 1")
+
+    def query(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Return what a statement selects. Raises sqlite3.Error."""
+        return self._connection.execute(statement, values).fetchall()
+
     def execute(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
-        """Run a statement on a table of somebody else's, which becomes durable with the
-        next commit. Raises sqlite3.Error."""
+        """Run a statement that changes a table of somebody else's, with the next commit.
+        Raises sqlite3.Error."""
         self._begin()
         return self._connection.execute(statement, values)
 

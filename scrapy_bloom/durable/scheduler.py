@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from scrapy.core.scheduler import BaseScheduler
@@ -13,12 +14,15 @@ from scrapy.utils.python import global_object_name
 from ..job_dupefilter import BloomDupeFilter
 from ..jobdir import JobDirectory
 from ..reporting import counted
-from ..scrapy_internals import EngineView, path_safe
+from ..scrapy_internals import EngineView, path_safe, put_before_engine
 from ..startup import announce, refuse
 from .ledger import Ledger
 from .queues import QueueSettings, memory_queue
 from .request_file import RequestFile, check_header
+from .rounds import Round
+from .spider_state import KeptSpiderState
 from .sqlite_store import SqliteStore
+from .start_requests import StartRequests, TakenStartRequests
 from .takeover import ScrapyJob
 
 if TYPE_CHECKING:
@@ -30,6 +34,8 @@ if TYPE_CHECKING:
     from scrapy.pqueues import ScrapyPriorityQueue
     from twisted.internet.defer import Deferred
     from typing_extensions import Self
+
+    from ..files import DirectoryLock
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +53,8 @@ class DurableScheduler(BaseScheduler):
     was not finished stays in the job.
 
     As in Scrapy's scheduler, `df` is the dupefilter, `mqs` the requests in memory, and
-    `dqs` those on the disk, None without JOBDIR.
+    `dqs` those on the disk, None without JOBDIR. `round` is the one that the job is in,
+    None without JOBDIR.
     """
 
     commit_operations = 200
@@ -63,6 +70,9 @@ class DurableScheduler(BaseScheduler):
         self.mqs: ScrapyPriorityQueue | None = None
         self._job: _Job | None = None
         self._ledger: Ledger | None = None
+        self.round: Round | None = None
+        self._start_requests: StartRequests | None = None
+        self._spider_state: KeptSpiderState | None = None
         self._has_told_of_unserializable = False
 
     @classmethod
@@ -80,6 +90,7 @@ class DurableScheduler(BaseScheduler):
         try:
             _require_bloom(dupefilter_class)
             prepared = _Job(crawler, job)
+            put_before_engine(crawler, prepared.start_requests)
         except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
             refuse(crawler, error)
         self = cls(crawler, build_from_crawler(dupefilter_class, crawler))
@@ -100,9 +111,19 @@ class DurableScheduler(BaseScheduler):
 
     def close(self, reason: str) -> Deferred[None] | None:
         """Acknowledge what is finished, commit, and close the requests and the
-        dupefilter."""
-        if self._ledger is not None:
-            self._ledger.close()
+        dupefilter; the requests later if feeds are to be stored yet."""
+        ledger = self._ledger
+        if ledger is not None and self.round is not None:
+            ledger.end(self._conclude)
+            if self._spider_state is not None:
+                self._spider_state.end(failed=ledger.failed)
+            if self.round.awaits_feeds and isinstance(self.df, BloomDupeFilter):
+                lock = self.df.hand_over_lock()
+                self.round.hand_over(
+                    commit=partial(ledger.store.commit, ()), close=partial(_let_go, ledger, lock)
+                )
+            else:
+                ledger.close()
         return self.df.close(reason)
 
     @property
@@ -176,20 +197,22 @@ class DurableScheduler(BaseScheduler):
 
     def _push_to_disk(self, request: Request) -> bool:
         """Return True if `request` is stored now, False if it cannot be."""
-        if self._ledger is None:
+        if self._ledger is None or self._start_requests is None:
             return False
         try:
             self._ledger.push(request)
         except ValueError as error:
             self._tell_of_unserializable(request, error)
             return False
+        self._start_requests.stored(request)
         return True
 
     def _push_to_memory(self, request: Request) -> None:
         assert self.mqs is not None
         self.mqs.push(request)
-        if self._ledger is not None:
+        if self._ledger is not None and self._start_requests is not None:
             self._ledger.keep(request)
+            self._start_requests.kept(request)
 
     def _tell_of_unserializable(self, request: Request, error: ValueError) -> None:
         self.stats.inc_value("scheduler/unserializable")
@@ -232,20 +255,41 @@ class DurableScheduler(BaseScheduler):
                     {"count": store.take_over(job.left_by_scrapy)},
                     extra={"spider": self.spider},
                 )
+            ledger = Ledger(
+                self.crawler,
+                store,
+                dupefilter,
+                EngineView(self.crawler),
+                operations=self.commit_operations,
+                seconds=self.commit_seconds,
+            )
+            self._open_round(job, file, ledger, dupefilter)
         except BaseException:
             with suppress(Exception):
                 file.close(clean=False)
             raise
         pending = counted(len(store.pending), "request")
         announce(self.crawler, "requests", f"{job.directory.requests}, {pending} pending")
-        return Ledger(
-            self.crawler,
-            store,
-            dupefilter,
-            EngineView(self.crawler),
-            operations=self.commit_operations,
-            seconds=self.commit_seconds,
-        )
+        return ledger
+
+    def _open_round(
+        self, job: _Job, file: RequestFile, ledger: Ledger, dupefilter: BloomDupeFilter
+    ) -> None:
+        self.round = Round(file, ledger.commit)
+        self._start_requests = job.start_requests
+        taken = TakenStartRequests(file, dupefilter.fingerprint)
+        self._start_requests.open(taken, self.round, ledger)
+        self._spider_state = KeptSpiderState.of(self.crawler, file)
+        if self._spider_state is not None:
+            ledger.participants.append(self._spider_state)
+            self._spider_state.put_back()
+
+    def _conclude(self) -> None:
+        """End the round, if nothing of it is left."""
+        assert self.round is not None
+        assert self._start_requests is not None
+        if self._start_requests.exhausted and not self.mqs and self.round.file.is_empty:
+            self.round.complete()
 
     def _recover(self, file: RequestFile, dupefilter: BloomDupeFilter) -> None:
         # their rows are safe, their bits perhaps not: the process died in between
@@ -267,11 +311,18 @@ class _Job:
     def __init__(self, crawler: Crawler, directory: JobDirectory) -> None:
         self.directory = directory
         self.queues = QueueSettings.read(crawler.settings)
+        self.start_requests = StartRequests(crawler)
         EngineView(crawler)
         if self.queues.by_slot:
             path_safe()
         self.left_by_scrapy = ScrapyJob(directory)
         self.was_durable = check_header(directory.requests)
+
+
+def _let_go(ledger: Ledger, lock: DirectoryLock | None) -> None:
+    ledger.close()
+    if lock is not None:
+        lock.release(remove=True)
 
 
 def _require_bloom(dupefilter_class: object) -> None:

@@ -22,6 +22,12 @@ STEPS: dict[int, tuple[str, ...]] = {
         "CREATE TABLE set_aside (id INTEGER PRIMARY KEY, slot TEXT NOT NULL,"
         " priority INTEGER NOT NULL, start INTEGER NOT NULL, format TEXT NOT NULL,"
         " request BLOB NOT NULL, reason TEXT NOT NULL)",
+        # the one row, if any, is that of the last round
+        "CREATE TABLE rounds (number INTEGER NOT NULL, phase TEXT NOT NULL)",
+        "CREATE TABLE taken_start_requests (fingerprint BLOB NOT NULL,"
+        " occurrence INTEGER NOT NULL, PRIMARY KEY (fingerprint, occurrence)) WITHOUT ROWID",
+        # one row, if any; `replaces` is a hash of the file spider.state
+        "CREATE TABLE spider_state (state BLOB NOT NULL, replaces BLOB)",
     ),
 }
 """What makes a file of each version out of one of the version before. Steps make tables

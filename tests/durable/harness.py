@@ -50,6 +50,7 @@ class Crawl:
     slow: bool = False
     kinds: tuple[str, ...] = tuple(KINDS)
     settings: dict = field(default_factory=dict)
+    spider: type = TreeSpider
 
 
 def preload():
@@ -112,7 +113,7 @@ class World:
             settings["JOBDIR"] = str(folder / "job")
         after = before() if before is not None else None
         process = CrawlerProcess(settings, install_root_handler=True)
-        crawler = process.create_crawler(TreeSpider)
+        crawler = process.create_crawler(crawl.spider)
         site = f"http://127.0.0.1:{self._port}/{crawl.name}"
         crawling = process.crawl(
             crawler, site=site, pages=crawl.pages, slow=crawl.slow, kinds=crawl.kinds

@@ -1,0 +1,90 @@
+"""Rounds of a job: from the first fetch of the start pages until all that came of them is
+stored, over as many starts of the process as it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .request_file import RequestFile
+
+RUNNING = "running"
+TO_BE_STORED = "to be stored"
+OVER = "over"
+
+
+class Round:
+    """The round that a job is in, `number` from 1; `is_resumed` if this start of the
+    process goes on with one that is not over.
+
+    It begins when `Spider.start()` is asked for the first time, and is over when that was
+    exhausted, no request is pending or in flight, and all feeds are stored; the reason
+    with which the spider closed does not matter. The next start of the process, or what
+    is left of this one, is in a new round.
+
+    A feed exporter sets `awaits_feeds` before the spider is open. It writes through
+    `file`, and takes part in the ledger's commits. The scheduler's close then leaves the
+    job to it: `file` stays open and the job locked until it calls `close`, which it must.
+    `commit` makes durable what it has written; `feeds_stored` says that all feeds are
+    stored. `at_end` is called in the transaction that ends the round.
+    """
+
+    def __init__(self, file: RequestFile, commit: Callable[[], None]) -> None:
+        self.file = file
+        self.commit = commit
+        """Make what was written through `file` durable. Raises sqlite3.Error."""
+        self.close: Callable[[], None] = lambda: None
+        """Let go of the job, after the scheduler's close. Never raises."""
+        self.awaits_feeds = False
+        self.at_end: list[Callable[[], None]] = []
+        self.number = 1
+        # what a job of 0.1.0 or of Scrapy's scheduler has left belongs to a round, too
+        self._phase = OVER if file.is_empty else RUNNING
+        for number, phase in file.query("SELECT number, phase FROM rounds"):
+            self.number = number + 1 if phase == OVER else number
+            self._phase = phase
+        self.is_resumed = self._phase != OVER
+
+    @property
+    def is_to_be_stored(self) -> bool:
+        """True if nothing is missing to the end of the round but that feeds are stored."""
+        return self._phase == TO_BE_STORED
+
+    def begin(self) -> None:
+        """Note that start pages are fetched now. Raises sqlite3.Error."""
+        if self.is_to_be_stored and not self.awaits_feeds:
+            self._end()
+        self._enter(RUNNING)
+
+    def complete(self) -> None:
+        """Note that start() was exhausted and nothing is pending or in flight: without
+        feeds, this is the end of the round. Raises sqlite3.Error."""
+        if self.awaits_feeds:
+            self._enter(TO_BE_STORED)
+        else:
+            self._end()
+
+    def feeds_stored(self) -> None:
+        """Note that all feeds hold what they should, which ends a round that was waiting
+        for it. Raises sqlite3.Error."""
+        if self.is_to_be_stored:
+            self._end()
+            self.commit()
+
+    def hand_over(self, *, commit: Callable[[], None], close: Callable[[], None]) -> None:
+        """Leave the job to the feed exporter, when the scheduler has closed."""
+        self.commit = commit
+        self.close = close
+
+    def _enter(self, phase: str) -> None:
+        self._phase = phase
+        self.file.execute("DELETE FROM rounds")
+        self.file.execute("INSERT INTO rounds VALUES (?, ?)", (self.number, phase))
+
+    def _end(self) -> None:
+        for function in self.at_end:
+            function()
+        self._enter(OVER)
+        self.number += 1
+        self.is_resumed = False

@@ -1,0 +1,192 @@
+"""Which start requests a round has taken, so that a resumed one does not send them again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from scrapy import Request
+from scrapy.utils.asyncio import call_later
+from scrapy.utils.defer import maybe_deferred_to_future
+from twisted.internet.defer import Deferred
+
+from ..reporting import counted
+from ..settings import repeats_start
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+    from .ledger import Ledger
+    from .request_file import RequestFile
+    from .rounds import Round
+
+logger = logging.getLogger(__name__)
+
+REPEAT_KEY = "bloom_repeat_start"
+"""The meta key of a start request that is sent at each start of the process."""
+SKIPPED_AT_ONCE = 100
+"""So many start requests are skipped before the reactor has a turn."""
+
+Occurrence = tuple[bytes, int]
+"""The fingerprint of a start request, and the how-manieth with it in this run it is."""
+
+
+class TakenStartRequests:
+    """The start requests in `file` that a round has taken, by occurrence.
+
+    They stand beside the rows, and not in the filter, to which a link back to a start page
+    is new. Any method may raise sqlite3.Error.
+    """
+
+    def __init__(self, file: RequestFile, fingerprint: Callable[[Request], bytes]) -> None:
+        self._file = file
+        self._fingerprint = fingerprint
+
+    def begin(self) -> None:
+        """Begin to count the occurrences of this run."""
+        # not in memory, which would grow with the start requests
+        self._file.execute(
+            "CREATE TEMP TABLE met_start_requests (fingerprint BLOB PRIMARY KEY,"
+            " occurrences INTEGER NOT NULL) WITHOUT ROWID"
+        )
+
+    def meet(self, request: Request) -> Occurrence:
+        """Return which occurrence `request` is, the next one of its fingerprint."""
+        fingerprint = self._fingerprint(request)
+        met = self._file.query(
+            "SELECT occurrences FROM met_start_requests WHERE fingerprint = ?", (fingerprint,)
+        )
+        occurrence = met[0][0] + 1 if met else 1
+        self._file.execute(
+            "INSERT OR REPLACE INTO met_start_requests VALUES (?, ?)", (fingerprint, occurrence)
+        )
+        return fingerprint, occurrence
+
+    def __contains__(self, occurrence: Occurrence) -> bool:
+        """Return True if the round has taken that one."""
+        taken = self._file.query(
+            "SELECT 1 FROM taken_start_requests WHERE fingerprint = ? AND occurrence = ?",
+            occurrence,
+        )
+        return bool(taken)
+
+    def add(self, occurrence: Occurrence) -> None:
+        """Note with the next commit that the round has taken that one."""
+        self._file.execute("INSERT OR IGNORE INTO taken_start_requests VALUES (?, ?)", occurrence)
+
+    def clear(self) -> None:
+        """Forget them with the next commit, at the end of the round."""
+        self._file.execute("DELETE FROM taken_start_requests")
+
+
+class StartRequests:
+    """Spider middleware, the last one before the engine, which leaves out the start
+    requests that a round has taken.
+
+    A start request is what arrives here, with all that other middlewares make of it, and
+    is known by identity until it is scheduled: its meta is copied to retries, redirects
+    and children. A request that is stored is taken with the commit of its row; one that
+    lives in memory only, when it is acknowledged.
+    """
+
+    exhausted = False
+    """True when there is no start request or item any more."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._repeats_all = repeats_start(crawler.settings)
+        self._offered: Request | None = None
+        self._occurrence: Occurrence = (b"", 0)
+        self._in_memory: dict[Request, Occurrence] = {}
+        self._skipped = 0
+
+    def open(self, taken: TakenStartRequests, round_: Round, ledger: Ledger) -> None:
+        """Begin to work, with the round that is in `ledger`."""
+        self._taken = taken
+        self._round = round_
+        self._ledger = ledger
+        ledger.participants.append(self)
+        round_.at_end.append(taken.clear)
+
+    async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """Yield what the engine gets."""
+        self._begin()
+        async for thing in start:
+            if not self._is_skipped(thing):
+                yield thing
+            elif self._skipped % SKIPPED_AT_ONCE == 0:
+                await _give_turn()
+        self._end()
+
+    def process_start_requests(self, start: Iterable[Any], spider: object) -> Iterator[Any]:
+        """Yield what the engine gets, with middlewares for Scrapy before 2.13, which Scrapy
+        2.14 still runs."""
+        self._begin()
+        for thing in start:
+            if not self._is_skipped(thing):
+                yield thing
+        self._end()
+
+    def stored(self, request: Request) -> None:
+        """Note that `request`, which may be a start request, has a row now. Raises
+        sqlite3.Error."""
+        if request is self._offered:
+            self._taken.add(self._occurrence)
+
+    def kept(self, request: Request) -> None:
+        """Note that `request`, which may be a start request, lives in memory only."""
+        if request is self._offered:
+            self._in_memory[request] = self._occurrence
+
+    def before_commit(self, acknowledged: Sequence[Request]) -> None:
+        """Note which requests in memory were taken."""
+        if self._in_memory:
+            for request in acknowledged:
+                if (occurrence := self._in_memory.pop(request, None)) is not None:
+                    self._taken.add(occurrence)
+
+    def after_commit(self) -> None:
+        """Do nothing."""
+
+    def _begin(self) -> None:
+        self._ledger.begin()
+        with self._ledger.guarded():
+            self._round.begin()
+            self._taken.begin()
+
+    def _is_skipped(self, thing: Any) -> bool:
+        self._offered = None
+        if not isinstance(thing, Request):
+            return False
+        with self._ledger.guarded():
+            self._occurrence = self._taken.meet(thing)
+            if self._occurrence in self._taken and not self._is_repeated(thing):
+                self._skipped += 1
+                return True
+            self._offered = thing
+        return False
+
+    def _is_repeated(self, request: Request) -> bool:
+        return self._repeats_all or bool(request.meta.get(REPEAT_KEY))
+
+    def _end(self) -> None:
+        self._offered = None
+        self.exhausted = True
+        if self._skipped:
+            self._crawler.stats.set_value("scheduler/start_skipped", self._skipped)
+            logger.info(
+                "Round %(round)d of the job goes on: skipped %(skipped)s that it has taken"
+                " already. BLOOM_REPEAT_START = True sends them again.",
+                {
+                    "round": self._round.number,
+                    "skipped": counted(self._skipped, "start request"),
+                },
+                extra={"spider": self._crawler.spider},
+            )
+
+
+async def _give_turn() -> None:
+    turn: Deferred[None] = Deferred()
+    call_later(0, turn.callback, None)
+    await maybe_deferred_to_future(turn)

@@ -1,0 +1,272 @@
+"""Start requests in an unfinished round: each is taken once, and no other is left out."""
+
+import gc
+import os
+import sqlite3
+import tracemalloc
+from contextlib import closing
+
+import pytest
+from scrapy import Request
+
+from tests.durable.engine import STOCK, name_of, request
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+
+
+def start(name, **options):
+    """Return what Spider.start() yields for a start URL."""
+    return request(name, dont_filter=True, **options)
+
+
+def unserializable(name):
+    return start(name, meta={"function": lambda: None})
+
+
+def test_taken_start_requests_are_left_out(make_round, crash_round, caplog):
+    """After a kill the round goes on with those that it has not taken, and says so."""
+    caplog.set_level("INFO")
+    job = make_round()
+    starting = job.starting(start("a"), start("b"), start("c"))
+    next(starting)
+    next(starting)
+    job.commit()
+    resumed = crash_round()
+    assert resumed.start(start("a"), start("b"), start("c")) == ["c"]
+    (line,) = [r.getMessage() for r in caplog.records if "start request" in r.getMessage()]
+    assert "skipped 2 start requests" in line
+    assert resumed.stat("scheduler/start_skipped") == 2
+    assert sorted(resumed.names()) == ["a", "b", "c"]
+
+
+def test_a_stopped_round_goes_on(make_round):
+    """A clean stop with requests left does not end the round."""
+    job = make_round()
+    assert job.start(start("a"), start("b")) == ["a", "b"]
+    job.close("shutdown")
+    job = make_round()
+    assert job.start(start("a"), start("b")) == []
+    assert sorted(job.names()) == ["a", "b"]
+
+
+def test_a_start_request_is_taken_with_its_row_or_not_at_all(make_round, crash_round):
+    """Whatever part of the transaction a crash leaves, there is a row or the request is
+    sent again."""
+    job = make_round()
+    starting = job.starting(start("a"), start("b"))
+    next(starting)
+    job.scheduler.round.file.write()
+    next(starting)
+    resumed = crash_round()
+    assert resumed.start(start("a"), start("b")) == ["a", "b"]
+    job.commit()
+    resumed = crash_round()
+    assert resumed.start(start("a"), start("b")) == []
+    assert len(resumed.scheduler) == 2
+
+
+def test_each_occurrence_counts(make_round, crash_round):
+    """The second request for a page is left out only if the round has taken two."""
+    job = make_round()
+    starting = job.starting(start("a"), start("a"), start("a"))
+    next(starting)
+    next(starting)
+    job.commit()
+    assert len(crash_round().start(start("a"), start("a"), start("a"))) == 1
+    assert crash_round().start(start("a")) == []
+
+
+def test_a_request_that_was_dropped_is_no_occurrence_that_was_taken(make_round, crash_round):
+    """A filtered start request leaves its later, unfiltered twin alone, and the other way
+    round."""
+    job = make_round()
+    job.push("a")
+    assert job.start(request("a"), start("a")) == ["a", "a"]
+    assert len(job.scheduler) == 2
+    job.commit()
+    resumed = crash_round()
+    assert resumed.start(request("a"), start("a")) == ["a"]
+    assert len(resumed.scheduler) == 2
+
+
+def test_a_link_back_to_a_start_page_is_new(make_round, crash_round):
+    """The filter does not learn of start requests, as in Scrapy."""
+    for job in (make_round(), crash_round()):
+        job.start(start("a"))
+        assert job.push("a") == (len(job.scheduler) == 2)
+        job.commit()
+
+
+def test_only_what_leaves_start_is_a_start_request(make_round, crash_round):
+    """Retries, redirects and children copy the meta of a start request, and are none."""
+    job = make_round()
+    (first,) = job.starting(start("a", meta={"is_start_request": True}))
+    for copy in (first.copy(), first.replace(dont_filter=True), first.replace(priority=-1)):
+        job.scheduler.enqueue_request(copy)
+    job.commit()
+    assert crash_round().start(start("a"), start("a")) == ["a"]
+
+
+def test_what_other_middlewares_make_of_a_start_request_counts(make_round, crash_round):
+    """One that replaces requests leaves none unrecognised, one that adds some adds start
+    requests, and one that ends early ends the round's start."""
+
+    async def replacing(output):
+        async for thing in output:
+            yield thing.replace(url=f"{thing.url}?session=1")
+        yield start("added")
+
+    job = make_round()
+    assert job.start(start("a"), middlewares=[replacing]) == ["a?session=1", "added"]
+    job.commit()
+    assert crash_round().start(start("a"), middlewares=[replacing]) == []
+    assert crash_round().start(start("a")) == ["a"]
+
+
+def test_start_requests_in_memory_are_taken_when_they_are_done(make_round, crash_round):
+    """One that cannot be serialized dies in a crash, and is sent again until the engine is
+    done with it and with all that came of it."""
+    things = (unserializable("a"), start("b"))
+    job = make_round()
+    assert job.start(*things) == ["a", "b"]
+    job.commit()
+    assert crash_round().start(*things) == ["a"]
+    popped = job.pop()
+    assert name_of(popped) == "a"
+    job.commit()
+    assert crash_round().start(*things) == ["a"]
+    job.done(popped)
+    job.commit()
+    assert crash_round().start(*things) == []
+
+
+def test_twins_of_which_one_lives_in_memory_are_told_apart(make_round, crash_round):
+    """What was taken is the second occurrence, so the first one is sent again."""
+    job = make_round()
+    job.start(unserializable("a"), start("a", priority=1))
+    job.commit()
+    (sent,) = crash_round().starting(unserializable("a"), start("a", priority=1))
+    assert "function" in sent.meta
+
+
+@pytest.mark.parametrize(
+    ("settings", "meta", "sent"),
+    [
+        ({}, {}, []),
+        ({"BLOOM_REPEAT_START": True}, {}, ["login", "a"]),
+        ({"BLOOM_REPEAT_START": "True"}, {}, ["login", "a"]),
+        ({}, {"bloom_repeat_start": True}, ["login"]),
+        ({}, {"bloom_repeat_start": False}, []),
+    ],
+)
+def test_start_requests_are_repeated_on_demand(make_round, crash_round, settings, meta, sent):
+    """The setting repeats all, the meta key one; what was repeated counts as taken."""
+    things = (start("login", meta=meta), start("a"))
+    job = make_round()
+    job.start(*things)
+    job.commit()
+    resumed = crash_round(**settings)
+    assert resumed.start(*things) == sent
+    resumed.close("shutdown")
+    assert make_round(resumed.crawler.settings["JOBDIR"]).start(*things) == [
+        n for n in sent if meta
+    ]
+
+
+def test_a_bad_setting_is_refused(make_round):
+    """The line names the setting and its value."""
+    with pytest.raises(ValueError, match=r"BLOOM_REPEAT_START is 'perhaps'"):
+        make_round(BLOOM_REPEAT_START="perhaps")
+
+
+def test_items_of_start_pass(make_round):
+    """Items are not skipped, in no round."""
+    for _ in range(2):
+        job = make_round()
+        output = job.starting({"n": 1}, start("a"), {"n": 1})
+        assert [thing for thing in output if isinstance(thing, dict)] == [{"n": 1}, {"n": 1}]
+        job.close("shutdown")
+
+
+def test_a_million_skipped_requests_do_not_stop_the_reactor(make_round, monkeypatch):
+    """The reactor has a turn every hundred skipped ones."""
+    names = [str(number) for number in range(250)]
+    job = make_round()
+    job.start(*map(start, names))
+    job.close("shutdown")
+    job = make_round()
+    turns = []
+    output = job.engine.scraper.spidermw.methods["process_start"][0]
+
+    async def things():
+        for name in names:
+            yield start(name)
+
+    waiting = anext(output(things()), None).__await__()
+    for turn in waiting:
+        turns.append(turn)
+        turn.callback(None)
+    assert len(turns) == 2
+
+
+def test_a_store_that_fails_ends_the_crawl_and_not_start(make_round, next_turn):
+    """The spider closes with bloom_error, and nothing is skipped that was not taken."""
+    job = make_round()
+    starting = job.starting(start("a"), start("b"))
+    next(starting)
+    job.round.file._connection.execute("PRAGMA query_only = 1")
+    assert len(list(starting)) == 1
+    next_turn()
+    assert job.engine.closed == ["bloom_error"]
+    job.drop()
+    assert make_round().start(start("a"), start("b")) == ["a", "b"]
+
+
+def test_memory_does_not_grow_with_start_requests(make_round):
+    """A thousand more of them take no more memory: what was met is in the database."""
+    job = make_round()
+    sizes = []
+    tracemalloc.start()
+    for part in range(3):
+        job.start(*(start(f"{part}-{number}") for number in range(1000)))
+        job.commit()
+        gc.collect()
+        sizes.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    assert sizes[2] - sizes[1] < 20_000
+
+
+def test_a_job_of_stock_scrapy_sends_them_again(make_round):
+    """Nobody knows which ones it has taken; from then on they are known."""
+    job = make_round(scheduler=STOCK)
+    for name in ("a", "b"):
+        job.scheduler.enqueue_request(start(name))
+    job.close("shutdown")
+    job = make_round()
+    assert job.start(start("a"), start("b")) == ["a", "b"]
+    job.close("shutdown")
+    assert make_round().start(start("a"), start("b")) == []
+
+
+def test_what_the_table_holds_is_gone_with_the_round(make_round, tmp_path):
+    """A round that is over leaves no start request behind."""
+    job = make_round()
+    job.start(start("a"), start("b"))
+    job.names()
+    job.close()
+    with closing(sqlite3.connect(tmp_path / "job" / "requests.sqlite")) as connection:
+        assert connection.execute("SELECT * FROM taken_start_requests").fetchall() == []
+
+
+def test_the_scrapy_of_older_middlewares_is_served(make_round):
+    """Scrapy 2.14 with spider middlewares that know no process_start has another chain."""
+    for expected in (["a", "b"], []):
+        job = make_round()
+        (process,) = job.engine.scraper.spidermw.methods["process_start_requests"]
+        sent = []
+        for thing in process(iter([start("a"), start("b")]), job.spider):
+            assert isinstance(thing, Request)
+            job.scheduler.enqueue_request(thing)
+            sent.append(name_of(thing))
+        assert sent == expected
+        job.close("shutdown")
