@@ -58,7 +58,6 @@ class BitStore:
         self.clean = True
         self._memory = memory
         self._lock = lock
-        self._closed = False
         self._view = memoryview(memory)[offset:]
         self.bits = bitarray(buffer=self._view, endian="little")
         if lock is not None:
@@ -193,9 +192,7 @@ class BitStore:
     def close(self) -> None:
         """Sync, mark as cleanly closed and unlock. `bits` is gone afterwards, also if
         the disk fails; the file then counts as not closed. Closing twice is fine."""
-        if self._closed:
-            return
-        self._closed = True
+        _owned.discard(self)
         try:
             if self.path is not None and self.writable:
                 self._memory.flush()
@@ -216,8 +213,7 @@ class BitStore:
             raise FilterFileError(f"{self.path} has another header than when it was opened")
 
     def _forbid_writing(self) -> None:
-        if not self._closed:
-            self.bits = _ReadOnlyBits(buffer=self._view.toreadonly(), endian="little")
+        self.bits = _ReadOnlyBits(buffer=self._view.toreadonly(), endian="little")
 
     def _write_state(self, *, clean: bool) -> None:
         pid = 0 if clean else os.getpid()

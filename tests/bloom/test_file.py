@@ -339,6 +339,37 @@ def test_creation_never_replaces_a_file(tmp_path):
     assert path.read_bytes() == b"theirs"
 
 
+def test_check_notices_that_the_file_is_another_by_now(path):
+    """A header that was written over, or a whole other file in the place of ours."""
+    other = path.with_name("other.bloom")
+    BloomFilter(1_000, 1e-6, other).close()
+    with BloomFilter.open(path) as bloom_filter:
+        bloom_filter.check()
+        ours = path.read_bytes()
+        path.write_bytes(other.read_bytes()[:PAGE] + ours[PAGE:])
+        with pytest.raises(FilterFileError, match="another header than when it was opened"):
+            bloom_filter.check()
+        path.write_bytes(ours)
+        bloom_filter.check()
+        other.replace(path)
+        with pytest.raises(FilterFileError, match="another header than when it was opened"):
+            bloom_filter.check()
+
+
+def test_blocks_are_read_and_joined(tmp_path):
+    """Blocks that are joined to what is there add their bits and clear none."""
+    header = BloomFilter(20_000, 1e-6).header
+    assert header.blocks > 3
+    store = storage_module.BitStore.create(header, tmp_path / "a.bloom")
+    first, second = b"\x05" + bytes(PAGE - 2) + b"\x80", b"\x06" + bytes(PAGE - 1)
+    store.join_blocks(1, first + second)
+    store.join_blocks(2, first)
+    assert store.read_blocks(0, 4) == bytes(PAGE) + first + b"\x07" + first[1:] + bytes(PAGE)
+    assert store.bits.count() == 3 + 4
+    assert [bit // 32_768 for bit in store.bits.search(1)] == [1] * 3 + [2] * 4
+    store.close()
+
+
 def test_header_round_trip_and_room():
     """What goes into page 0 comes out, up to what a page holds."""
     header = Header(1_000, 0.1, 1, 3, bytes(16), "é" * 500, "now", "this")
