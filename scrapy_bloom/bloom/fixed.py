@@ -4,7 +4,8 @@ Keys are bytes or str (encoded as UTF-8). `add` answers whether the key was ther
 already, as in pybloom and pybloomfiltermmap; Redis's BF.ADD answers the reverse.
 A key that was added is always found; one that was not is found with a chance of
 `current_error_rate`, which stays under the stated bound up to the capacity. Not safe
-for use from several threads at once.
+for use from several threads at once. A file stays with the process that opened it: one
+that is forked may read the filter, and no more.
 """
 
 from __future__ import annotations
