@@ -692,6 +692,26 @@ def test_a_failing_database_closes_the_spider_and_keeps_the_job(make, crash, nex
     assert sorted(crash().names()) == ["a", "b", "c"]
 
 
+def test_a_job_that_fails_after_a_commit_is_not_clean(make):
+    """The filter has not got what the commit holds, so the next start must give it that."""
+
+    class Failing:
+        def before_commit(self, acknowledged):
+            pass
+
+        def after_commit(self):
+            raise RuntimeError("no idea")
+
+    job = make()
+    job.push("a")
+    job.scheduler._ledger.participants.append(Failing())
+    job.commit()
+    job.close()
+    resumed = make()
+    assert resumed.stat("scheduler/recovered") == 1
+    assert not resumed.push("a")
+
+
 def test_a_full_disk_closes_the_spider_and_keeps_the_job(make, crash, next_turn):
     """SQLITE_FULL, by the limit of SQLite's own."""
     job = make()
