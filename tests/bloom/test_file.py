@@ -4,9 +4,11 @@ import errno
 import mmap
 import os
 import resource
+import signal
 import stat
 import subprocess
 import sys
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -107,8 +109,15 @@ def test_directory_is_refused(tmp_path):
 def test_fifo_is_refused_without_waiting(tmp_path):
     """A named pipe neither blocks the start nor passes for a file."""
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(FilterFileError, match="not a regular file"):
-        BloomFilter.open(tmp_path / "pipe")
+    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it waits for a writer"))
+    signal.alarm(10)
+    try:
+        for read_only in (False, True):
+            with pytest.raises(FilterFileError, match="not a regular file"):
+                BloomFilter.open(tmp_path / "pipe", read_only=read_only)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_unreadable_file_is_refused(path, monkeypatch):
@@ -175,6 +184,24 @@ def test_file_that_is_replaced_while_it_is_opened_is_refused(path, monkeypatch):
         BloomFilter.open(path)
     assert path.read_bytes() == theirs
     BloomFilter.open(path).close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("kind", [BloomFilter, ScalableBloomFilter])
+def test_close_unlocks_whoever_else_has_the_descriptors(tmp_path, kind):
+    """A process that is just being started has copies of them, and of the locks, until it
+    runs its own program."""
+    bloom_filter = kind(1_000, 1e-6, tmp_path / "filter")
+    copies = []
+    for name in os.listdir("/dev/fd"):
+        with suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{name}").startswith(str(tmp_path)):
+                copies.append(os.dup(int(name)))
+    assert copies
+    bloom_filter.close()
+    kind.open(tmp_path / "filter").close()
+    for copy in copies:
+        os.close(copy)
 
 
 def test_close_while_a_traceback_holds_the_bits(path):

@@ -60,13 +60,6 @@ child.start()
 child.join()
 assert child.exitcode == 0
 """,
-    "collected": """
-child = os.fork()
-if not child:
-    del tested
-    sys.exit(0)
-assert os.waitpid(child, 0)[1] == 0
-""",
 }
 
 
