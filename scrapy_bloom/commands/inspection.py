@@ -168,7 +168,7 @@ def _set_aside_lines(set_aside: Sequence[SetAside]) -> Iterator[str]:
         yield ""
         yield f"{counted(len(set_aside), 'request')} set aside, to be tried at the next start:"
     for each in set_aside:
-        yield f"  row {each.row}: {each.reason}"
+        yield f"  row {each.row}: {' '.join(each.reason.split())}"
 
 
 def _layer_rows(filter_: Description) -> Iterator[list[str]]:

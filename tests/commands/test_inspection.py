@@ -10,6 +10,8 @@ from scrapy.http import Request
 from scrapy.utils.request import fingerprint
 
 from scrapy_bloom import ScalableBloomFilter
+from scrapy_bloom.durable.request_file import RequestFile
+from scrapy_bloom.jobdir import JobDirectory
 from tests.commands.command_line import SEEN, Result, bloom, environment, scrapy_executable
 from tests.durable.engine import Job
 
@@ -57,6 +59,25 @@ def test_info_says_what_helps_and_no_more(run, job):
     assert grown.fields["memory"].endswith(f" ({bits:.1f} bits an item)")
     assert grown.lines[-1].split()[:2] == ["4", "32,000"]
     assert max(young.width, grown.width) <= 80
+
+
+def test_info_lists_requests_that_cannot_be_read_back(run, job):
+    """How many wait, and of each one that was set aside its row and why, on a line."""
+    file = RequestFile.open(JobDirectory(job).requests)
+    for number in range(3):
+        file.push(("slot", 0, 0), "pickle", b"request %d" % number)
+    file.commit()
+    row, *_ = file.pop(("slot", 0, 0), newest=True)
+    file.set_aside(row, "no such\n  callback")
+    file.commit()
+    file.close(clean=True)
+    result = run(job, "info", job)
+    assert result.fields["requests"] == "2 pending in requests.sqlite"
+    assert result.lines[-2].startswith("1 request set aside")
+    assert result.lines[-1] == f"  row {row}: no such callback"
+    figures = run(job, "info", job, "--json").json
+    assert figures["unfinished_requests"] == 2
+    assert figures["set_aside"] == [{"row": row, "reason": "no such\n  callback"}]
 
 
 def test_running_job_is_inspected_and_left_alone(run, job):

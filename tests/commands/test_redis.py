@@ -35,29 +35,29 @@ def job(tmp_path):
     return tmp_path / "job"
 
 
-def test_filter_moves_there_and_back(job, redis_server, key):
+def test_filter_moves_there_and_back(run, job, redis_server, key):
     """Loaded, looked at, asked, verified, exported and cleared: the keys stay what they are."""
     folder, url = job.parent, redis_server.url
     result = bloom(folder, "load", "job", url, "--key", key)
     assert result.status == 0, result.error
     assert f"to {url} {key}" in result.out
-    assert "is there already" in bloom(folder, "load", "job", url, "--key", key).refusal
-    info = bloom(folder, "info", url, "--key", key, "--json").json
-    local = bloom(folder, "info", "job", "--json").json
+    assert "is there already" in run(folder, "load", "job", url, "--key", key).refusal
+    info = run(folder, "info", url, "--key", key, "--json").json
+    local = run(folder, "info", "job", "--json").json
     assert (info["capacity"], info["error_rate_bound"]) == (6000, 1e-4)
     assert info["items"] == pytest.approx(local["items"], abs=200)
     assert info["error_rate"] == pytest.approx(local["error_rate"], rel=0.5)
     assert len(info["layers"]) == 2
-    assert bloom(folder, "check", url, URL, "--key", key).status == 0
-    assert bloom(folder, "check", url, URL + "0", "--key", key).status == 1
-    assert bloom(folder, "verify", url, "--key", key).status == 0
+    assert run(folder, "check", url, URL, "--key", key).status == 0
+    assert run(folder, "check", url, URL + "0", "--key", key).status == 1
+    assert run(folder, "verify", url, "--key", key).status == 0
     assert bloom(folder, "export", url, "new", "--key", key).status == 0
-    assert bloom(folder, "check", "new", URL).status == 0
-    assert bloom(folder, "verify", "new").status == 0
-    assert "is there already" in bloom(folder, "export", url, "new", "--key", key).refusal
-    assert "--yes" in bloom(folder, "clear", url, "--key", key).refusal
-    assert bloom(folder, "clear", url, "--key", key, "--yes").status == 0
-    assert "no filter" in bloom(folder, "info", url, "--key", key).refusal
+    assert run(folder, "check", "new", URL).status == 0
+    assert run(folder, "verify", "new").status == 0
+    assert "is there already" in run(folder, "export", url, "new", "--key", key).refusal
+    assert "--yes" in run(folder, "clear", url, "--key", key).refusal
+    assert run(folder, "clear", url, "--key", key, "--yes").status == 0
+    assert "no filter" in run(folder, "info", url, "--key", key).refusal
 
 
 def test_places_in_redis_are_asked_right(redis_server, key):
@@ -119,31 +119,31 @@ def test_no_password_is_printed(run, tmp_path, how):
         server.stop()
 
 
-def test_set_of_scrapy_redis_is_imported(redis_server, key, tmp_path):
+def test_set_of_scrapy_redis_is_imported(run, redis_server, key, tmp_path):
     """Its fingerprints come into a filter that the project's fingerprinter knows."""
     with RedisClient(redis_server.url) as client:
         client.call("sadd", key, ScrapyRedisFingerprinter().fingerprint(Request(URL)).hex())
     ours = ["-s", OTHER_FINGERPRINTER]
-    assert "needs --key" in bloom(tmp_path, "add", "job", redis_server.url, *ours).refusal
+    assert "needs --key" in run(tmp_path, "add", "job", redis_server.url, *ours).refusal
     arguments = ["add", "job", redis_server.url, "--key", key]
-    assert "has fingerprints of its own" in bloom(tmp_path, *arguments).refusal
+    assert "has fingerprints of its own" in run(tmp_path, *arguments).refusal
     assert not (tmp_path / "job").exists()
-    result = bloom(tmp_path, *arguments, *ours)
+    result = run(tmp_path, *arguments, *ours)
     assert f"{redis_server.url} {key}: 1 added, 0 were known" in result.out
-    assert bloom(tmp_path, "check", "job", URL, *ours).status == 0
+    assert run(tmp_path, "check", "job", URL, *ours).status == 0
 
 
-def test_filter_of_a_server_has_no_file(job, redis_server, key):
+def test_filter_of_a_server_has_no_file(run, job, redis_server, key):
     """`info` says of it what there is to say, and a file is not made where one stands."""
     folder, url = job.parent, redis_server.url
-    assert bloom(folder, "load", "job", url, "--key", key).status == 0
-    info = bloom(folder, "info", url, "--key", key)
+    assert run(folder, "load", "job", url, "--key", key).status == 0
+    info = run(folder, "info", url, "--key", key)
     assert info.lines[0] == f"{url} {key}"
     assert {"items", "memory", "made"} <= info.fields.keys()
     assert not {"file size", "closed"} & info.fields.keys()
     assert info.width <= 80
-    assert "is one file" in bloom(folder, "export", url, "x.bloom", "--key", key).refusal
-    assert "is one file" in bloom(folder, "load", "job/bloom/0.bloom", url, "--key", "x").refusal
+    assert "is one file" in run(folder, "export", url, "x.bloom", "--key", key).refusal
+    assert "is one file" in run(folder, "load", "job/bloom/0.bloom", url, "--key", "x").refusal
 
 
 @pytest.mark.parametrize("key", ["{x}", "%(spider)s:bloom"])
@@ -155,13 +155,13 @@ def test_key_that_no_crawl_has_gets_no_filter(run, job, redis_server, key):
     assert redis_server.names(key) == []
 
 
-def test_servers_that_do_not_answer_are_named(job):
+def test_servers_that_do_not_answer_are_named(run, job):
     """Without the password, in one line."""
     url = "redis://:hush@127.0.0.1:1/0"
     for arguments in (["info", url], ["load", "job", url], ["export", url, "new"]):
-        result = bloom(job.parent, *arguments, "--key", "x")
+        result = run(job.parent, *arguments, "--key", "x")
         assert "127.0.0.1:1" in result.refusal
         assert "hush" not in result.error
-    assert "--key" in bloom(job.parent, "info", url).refusal
-    assert "is no URL of Redis" in bloom(job.parent, "load", "job", "x", "--key", "x").refusal
-    assert "scrapy bloom load" in bloom(job.parent, "add", url, "urls.txt").refusal
+    assert "--key" in run(job.parent, "info", url).refusal
+    assert "is no URL of Redis" in run(job.parent, "load", "job", "x", "--key", "x").refusal
+    assert "scrapy bloom load" in run(job.parent, "add", url, "urls.txt").refusal
