@@ -7,6 +7,8 @@ from math import ceil, floor, log10
 from .bloom import sizing
 from .seen import FingerprintFilter
 
+_BRIEF = 100
+
 _WASTE_BYTES = 50_000_000
 """A smaller capacity is advised only where it saves more than this."""
 
@@ -35,6 +37,11 @@ def pages(number: float) -> str:
     if number < 0.0005:
         return "none"
     return f"about {number:,.0f}" if 10 <= number < 1e6 else f"about {number:.1g}"
+
+
+def in_brief(text: str) -> str:
+    """Return a text of anybody's making, cut off if it is long."""
+    return text if len(text) <= _BRIEF else f"{text[:_BRIEF]}…"
 
 
 def counted(number: int, noun: str) -> str:

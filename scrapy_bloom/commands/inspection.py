@@ -16,7 +16,7 @@ from ..errors import BloomError
 from ..fingerprints.identity import fingerprinter_in
 from ..jobdir import JobDirectory
 from ..migration.url_list import open_list, url_in
-from ..reporting import counted, in_bytes, in_percent, in_short, pages
+from ..reporting import counted, in_brief, in_bytes, in_percent, in_short, pages
 from .running import aligned, require_fingerprinter, table
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ def _check(session: Session, bloom_filter: AnyFilter | RedisPlace, name: str) ->
             request = Request(url, method=options.method, body=options.body)
             fingerprint = fingerprinter.fingerprint(request)
         except Exception as error:
-            shown = line.decode(errors="backslashreplace").strip()
-            raise BloomError(f"'{shown}' has no fingerprint: {error}") from error
+            shown = in_brief(line.decode(errors="backslashreplace").strip())
+            raise BloomError(f"'{shown}' has no fingerprint: {in_brief(str(error))}") from error
         answers.append((url, fingerprint in bloom_filter))
         if not options.json:
             session.print_lines([f"{'seen' if answers[-1][1] else 'new '} {url}"])

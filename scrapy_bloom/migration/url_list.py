@@ -16,9 +16,9 @@ from scrapy.utils.request import RequestFingerprinterProtocol
 
 from ..errors import BloomError
 from ..fingerprints.fast import fingerprint_of_url, is_default
+from ..reporting import in_brief
 
 _BATCH_BYTES = 1 << 20
-_SHOWN_BYTES = 60  # of a line that is no URL
 _GZIP = b"\x1f\x8b"
 
 
@@ -69,7 +69,7 @@ class UrlList:
             except Exception as error:  # noqa: BLE001 - foreign fingerprinters, w3lib
                 self.skipped += 1
                 self.first_skipped = self.first_skipped or (
-                    f"line {number:,}, {line[:_SHOWN_BYTES].rstrip()!r}: {error}"
+                    f"line {number:,}, {in_brief(repr(line.rstrip()))}: {in_brief(str(error))}"
                 )
 
 

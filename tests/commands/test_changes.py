@@ -56,6 +56,13 @@ def test_add_reads_lists_and_reports_what_it_skips(run, job):
     assert "2 lines skipped, the first is line 3, b'nonsense'" in result.out
 
 
+def test_what_is_no_list_is_told_in_brief(run, job):
+    """One line that can be read, however long those of the file are."""
+    (job.parent / "page.html").write_text("x" * 1_000_000)
+    assert len(run(job.parent, "add", "job", "page.html").refusal) < 500
+    assert len(run(job.parent, "check", "job", "x" * 100_000).refusal) < 500
+
+
 def test_new_filter_has_room_for_all_that_comes(run, tmp_path):
     """It is made for what is imported, from all files, unless more is asked for."""
     (tmp_path / "urls.txt").write_text("\n".join(SEEN))
