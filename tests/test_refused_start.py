@@ -42,8 +42,10 @@ class StatefulSpider(scrapy.Spider):
         yield scrapy.Request("http://site.example/0")
 
     def parse(self, response):
-        while self.wait_for and not os.path.exists(self.wait_for):
-            time.sleep(0.02)
+        if self.wait_for:
+            open("waiting", "w").close()
+            while not os.path.exists(self.wait_for):
+                time.sleep(0.02)
         number = int(response.url.rpartition("/")[2])
         self.state["pages"] = self.state.get("pages", 0) + 1
         if number == 0:
@@ -170,12 +172,10 @@ def test_a_second_start_of_a_running_job_changes_no_file(stopped):
     folder = stopped()
     held = start(folder, "-a", "last=3", "-a", "wait_for=go")
     try:
-        deadline = time.monotonic() + 30
-        while not (folder / "job" / "bloom.lock").exists() and time.monotonic() < deadline:
+        deadline = time.monotonic() + 60
+        while not (folder / "waiting").exists():  # from then on it writes nothing
+            assert time.monotonic() < deadline
             time.sleep(0.05)
-        while not (folder / "job" / "bloom.lock").stat().st_size:
-            time.sleep(0.05)
-        time.sleep(1)  # its filter and its requests are open then
         before = contents(folder / "job")
         status, log = run(folder)
         assert status == 1
