@@ -10,6 +10,7 @@ from .bloom.fixed import BloomFilter
 from .bloom.growing import ScalableBloomFilter
 from .errors import (
     BloomError,
+    FeedError,
     FilterFileError,
     FilterLockedError,
     IncompatibleFilterError,
@@ -20,6 +21,7 @@ from .errors import (
 
 if TYPE_CHECKING:
     from .addon import Addon
+    from .durable.feeds.exporter import DurableFeedExporter
     from .durable.scheduler import DurableScheduler
     from .fingerprints.canonical import CanonicalRequestFingerprinter
     from .fingerprints.fast import FastRequestFingerprinter
@@ -36,8 +38,10 @@ __all__ = [
     "BloomError",
     "BloomFilter",
     "CanonicalRequestFingerprinter",
+    "DurableFeedExporter",
     "DurableScheduler",
     "FastRequestFingerprinter",
+    "FeedError",
     "FilterFileError",
     "FilterLockedError",
     "IncompatibleFilterError",
@@ -55,6 +59,7 @@ _SCRAPY_PARTS = {
     "Addon": "addon",
     "BloomDupeFilter": "job_dupefilter",
     "CanonicalRequestFingerprinter": "fingerprints.canonical",
+    "DurableFeedExporter": "durable.feeds.exporter",
     "DurableScheduler": "durable.scheduler",
     "FastRequestFingerprinter": "fingerprints.fast",
     "RedisBloomDupeFilter": "shared.dupefilter",

@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
+from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
 from .dupefilter import FilterDupeFilter
+from .durable.feeds.exporter import DurableFeedExporter, warn_of_losses
+from .durable.feeds.origins import AT_THE_ENGINES_END, ResponseOrigins
 from .durable.scheduler import DurableScheduler
 from .job_dupefilter import BloomDupeFilter
 from .jobdir import JobDirectory
-from .settings import wants_durable
+from .settings import wants_durable, wants_durable_feeds
 from .startup import announce
 
 if TYPE_CHECKING:
@@ -37,8 +40,9 @@ class Addon:
         return self
 
     def update_settings(self, settings: BaseSettings) -> None:
-        """Set DUPEFILTER_CLASS and SCHEDULER, unless they have been set; the latter
-        not for another dupefilter or with BLOOM_DURABLE = False."""
+        """Set DUPEFILTER_CLASS and SCHEDULER, unless they have been set, the latter not
+        for another dupefilter or with BLOOM_DURABLE = False; and put our feed exporter in
+        the place of Scrapy's, where requests are durable."""
         if settings.getpriority("DUPEFILTER_CLASS") == 0:
             settings.set("DUPEFILTER_CLASS", BloomDupeFilter, "addon")
         if (
@@ -47,6 +51,8 @@ class Addon:
             and _is_a(settings["DUPEFILTER_CLASS"], BloomDupeFilter)
         ):
             settings.set("SCHEDULER", DurableScheduler, "addon")
+        if _has_durable_job(settings) and wants_durable_feeds(settings):
+            _replace_feed_exporter(settings)
 
     def _spider_opened(self, spider: Spider) -> None:
         crawler = spider.crawler
@@ -62,8 +68,27 @@ class Addon:
         if _is_a(scheduler, DurableScheduler):
             if job is None:
                 announce(crawler, "requests", "in memory (there is no JOBDIR)")
+            elif not wants_durable_feeds(settings):
+                warn_of_losses(crawler, sorted(settings.getdict("FEEDS")))
             return
         announce(crawler, "requests", f"not durable, {reason}")
+
+
+def _has_durable_job(settings: BaseSettings) -> bool:
+    return bool(settings.get("JOBDIR")) and _is_a(settings["SCHEDULER"], DurableScheduler)
+
+
+def _replace_feed_exporter(settings: BaseSettings) -> None:
+    """Put ours in the place of Scrapy's, where that is and is not disabled."""
+    extensions = settings.getwithbase("EXTENSIONS")
+    loaded = {load_object(path): order for path, order in extensions.items()}
+    if (order := loaded.get(FeedExporter)) is None:
+        return
+    settings.set_in_component_priority_dict("EXTENSIONS", FeedExporter, None)
+    settings.set_in_component_priority_dict("EXTENSIONS", DurableFeedExporter, order)
+    settings.setdefault_in_component_priority_dict(
+        "DOWNLOADER_MIDDLEWARES", ResponseOrigins, AT_THE_ENGINES_END
+    )
 
 
 def _is_a(setting: Any, base: type) -> bool:

@@ -15,6 +15,11 @@ class BloomError(Exception):
     """Base of the errors below."""
 
 
+class FeedError(BloomError):
+    """A feed that somebody else has changed, or that is not the one that was begun; it
+    was left as it was."""
+
+
 class FilterFileError(BloomError):
     """A file that is not a sound filter file; it was left as it was."""
 

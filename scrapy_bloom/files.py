@@ -175,6 +175,14 @@ def replace(path: Path, content: bytes) -> None:
     sync_directory(path.parent)
 
 
+def make_directory(directory: Path) -> None:
+    """Make a directory and those above it that are not there, durably."""
+    if not directory.is_dir():
+        make_directory(directory.parent)
+        directory.mkdir(exist_ok=True)
+        sync_directory(directory.parent)
+
+
 def sync_directory(directory: Path) -> None:
     """Make the names in `directory` durable."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

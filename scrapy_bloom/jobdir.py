@@ -57,6 +57,11 @@ class JobDirectory:
         return self.path / "requests.sqlite"
 
     @property
+    def feeds(self) -> Path:
+        """The parts of feeds that are stored when the spider closes, a directory."""
+        return self.path / "feeds"
+
+    @property
     def seen_file(self) -> Path:
         """What Scrapy's RFPDupeFilter has seen."""
         return self.path / "requests.seen"

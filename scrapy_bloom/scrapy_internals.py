@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import scrapy
 from scrapy import pqueues
 from scrapy.core import engine, scraper
+from scrapy.extensions import feedexport
 from scrapy.utils.reactor import CallLaterOnce
 
 from .errors import JobDirectoryError
@@ -20,6 +21,12 @@ from .errors import JobDirectoryError
 if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
+    from scrapy.extensions.feedexport import (
+        FeedExporter,
+        FeedSlot,
+        FeedStorageProtocol,
+        ItemFilter,
+    )
 
 
 class StartMiddleware(Protocol):
@@ -75,6 +82,15 @@ class EngineView:
             ):
                 yield request
 
+    def sent_again_as(self, request: Request) -> Iterator[Request]:
+        """Yield the request that a downloader middleware has answered with `request`, a
+        retry or a redirect, while that is scheduled: no callback gets its result."""
+        for key in _TIMES_SENT_AGAIN:
+            if times := request.meta.get(key):
+                for source in self.just_downloaded():
+                    if source.meta.get(key, 0) == times - 1 and _comes_of(request, source, key):
+                        yield source
+
 
 def put_before_engine(crawler: Crawler, middleware: StartMiddleware) -> None:
     """Make `middleware` the last one that handles what comes from Spider.start(). Raises
@@ -87,6 +103,59 @@ def put_before_engine(crawler: Crawler, middleware: StartMiddleware) -> None:
     methods["process_start"].append(middleware.process_start)
     # Scrapy 2.14 goes through this one for spider middlewares that are older than 2.13
     methods["process_start_requests"].append(middleware.process_start_requests)
+
+
+def _comes_of(request: Request, source: Request, key: str) -> bool:
+    if key == "retry_times":
+        return request.url == source.url
+    return source.url in request.meta.get("redirect_urls", ())[-1:]
+
+
+class FeedExporterView:
+    """What `exporter`, one of Scrapy's feed exporters, has for a feed.
+
+    Raises JobDirectoryError, with the name that is missing, where this release of
+    Scrapy has it not.
+    """
+
+    def __init__(self, exporter: FeedExporter) -> None:
+        self._exporter: Any = exporter
+        for name in ("_start_new_batch", "_get_storage", "_get_uri_params", "_load_filter"):
+            if not callable(getattr(exporter, name, None)):
+                raise JobDirectoryError(
+                    f"Scrapy {scrapy.__version__} has no FeedExporter.{name}, which"
+                    " DurableFeedExporter needs: use another version of Scrapy or of"
+                    " scrapy-bloom, or set BLOOM_DURABLE_FEEDS to False"
+                )
+
+    def storage(self, uri: str, options: dict[str, Any]) -> FeedStorageProtocol:
+        """Return the storage that `uri` names. Raises whatever it does."""
+        storage: FeedStorageProtocol = self._exporter._get_storage(uri, options)
+        return storage
+
+    def slot(
+        self, spider: Spider | None, template: str, options: dict[str, Any], number: int, uri: str
+    ) -> FeedSlot:
+        """Return Scrapy's own idea of a batch, for signals, with its storage."""
+        slot: FeedSlot = self._exporter._start_new_batch(
+            batch_id=number, uri=uri, feed_options=options, spider=spider, uri_template=template
+        )
+        return slot
+
+    def filter(self, options: dict[str, Any]) -> ItemFilter:
+        """Return the item filter of a feed."""
+        found: ItemFilter = self._exporter._load_filter(options)
+        return found
+
+    def evaluate(self, spider: Spider | None, template: str, function: Any, before: Any) -> str:
+        """Return the URI of the batch after `before`, which has a `batch_id`, or of the
+        first one."""
+        parameters = self._exporter._get_uri_params(spider, function, before)
+        apply = getattr(feedexport, "apply_uri_params", None)  # since Scrapy 2.15 or so
+        return str(template % parameters if apply is None else apply(template, parameters))
+
+
+_TIMES_SENT_AGAIN = ("retry_times", "redirect_times")
 
 
 def path_safe() -> Callable[[str], str]:

@@ -134,6 +134,11 @@ def repeats_start(settings: BaseSettings) -> bool:
     return _truth(settings, "BLOOM_REPEAT_START", False)
 
 
+def wants_durable_feeds(settings: BaseSettings) -> bool:
+    """Return BLOOM_DURABLE_FEEDS: whether the add-on sets the durable feed exporter."""
+    return _truth(settings, "BLOOM_DURABLE_FEEDS", True)
+
+
 def _truth(settings: BaseSettings, name: str, default: bool) -> bool:
     try:
         return settings.getbool(name, default)

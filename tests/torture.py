@@ -3,6 +3,7 @@
 What it prints last are the totals; the last result stands in the README.
 """
 
+from tests.durable.test_feed_kills import feed_torture
 from tests.durable.test_kills import torture
 
 
@@ -28,3 +29,21 @@ def test_failing_calls():
     result = torture("--faults", 500)
     assert result["odd"] == []
     assert result["killed"] == 0
+
+
+def test_a_thousand_kills_of_crawls_with_feeds():
+    """Other stops between them; each item is in each feed once."""
+    result = feed_torture("--kills", 1000)
+    assert result["kills"] >= 900
+    assert result["odd"] == []
+
+
+def test_kill_points_of_feeds():
+    """Before and after the first of each call, and four later ones."""
+    assert feed_torture("--points", 4)["odd"] == []
+
+
+def test_power_cuts_and_full_disks_of_feeds():
+    """A hundred and sixty."""
+    assert feed_torture("--cuts", 100)["odd"] == []
+    assert feed_torture("--full", 60)["odd"] == []

@@ -47,6 +47,9 @@ class InFlight:
         """The requests that the engine has got and that were not finished yet."""
         return iter([known.finished.request for known in self._running.values()])
 
+    def __contains__(self, request: Request) -> bool:
+        return id(request) in self._running
+
     def __len__(self) -> int:
         return len(self._running)
 
@@ -70,9 +73,10 @@ class InFlight:
             known.since = self._arrived
             self._running[id(request)] = known
 
-    def finish(self, request: Request) -> list[Finished]:
+    def finish(self, request: Request, *, alone: bool = False) -> list[Finished]:
         """Note that the engine is done with `request`; return what may be acknowledged
-        now, itself and others that waited for it.
+        now, itself and others that waited for it. With `alone` it waits for nothing that
+        arrived: what came of it is known.
 
         Amortized cost: O(log² n) where n requests wait, O(1) where none does.
         """
@@ -82,7 +86,10 @@ class InFlight:
         del self._running[id(request)], self._known[id(request)]
         over: list[_Waiting] = []
         # a request that came again while it was in progress must not wait for itself
-        self._wait(known.since, known.finished, over)
+        if alone:
+            over.append(known.finished)
+        else:
+            self._wait(known.since, known.finished, over)
         for arrival in known.arrivals:
             self._wait(max(known.since, arrival.number + 1), arrival, over)
         finished = []

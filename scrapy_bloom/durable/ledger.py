@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
+from scrapy import Request
 from scrapy.utils.asyncio import call_later
 from scrapy.utils.python import global_object_name
 from twisted.internet.defer import Deferred
@@ -17,9 +18,8 @@ from .. import signals
 from .in_flight import InFlight
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.utils.asyncio import CallLaterResult
 
@@ -88,6 +88,10 @@ class Ledger:
         self._unreleased: list[bytes] = []
         self._handed_out = 0
         self._has_begun = False
+        self._sent_again: set[Request] = set()
+        """What has become a retry or a redirect, which is stored, and nothing else."""
+        self._together: dict[Request, list[Request]] = {}
+        self._newest: Request | None = None
         self._is_committing = False
         self._not_before = 0.0
         self._timer: CallLaterResult | None = None
@@ -100,6 +104,7 @@ class Ledger:
         """Store `request`. Raises ValueError if it cannot be serialized."""
         self.store.push(request)
         self._unreleased += self._fingerprints(request)
+        self._sent_again.update(self._engine.sent_again_as(request))
 
     def keep(self, request: Request) -> None:
         """Note that `request` waits in memory only."""
@@ -128,8 +133,24 @@ class Ledger:
     def hand_out(self, request: Request) -> None:
         """Note that the engine gets `request`."""
         self._handed_out += 1
+        self._newest = None
         self._in_flight.start(request)
         self._commit_later()
+
+    def has(self, request: Request) -> bool:
+        """Return True if the engine has got `request` and it may not be acknowledged."""
+        return request in self._in_flight
+
+    def together(self) -> Request:
+        """Return a stand-in for all requests that the engine has got: it is acknowledged,
+        and they with it, when the engine is done with them all. Cost: one step for each,
+        but for the first time only until the engine gets another."""
+        if self._newest is None:
+            self._newest = Request("data:,")
+            self._together[self._newest] = [*self._in_flight]
+            self._in_flight.keep(self._newest, ())
+            self._commit_later()
+        return self._newest
 
     def finish(self, request: Request) -> None:
         """Acknowledge `request`, with the next commit: it is not fetched again. Does
@@ -162,19 +183,20 @@ class Ledger:
         try:
             for request in self._in_flight:
                 self._acknowledge(request)
+            for stand_in, requests in [*self._together.items()]:
+                self._acknowledge_together(stand_in, requests)
             acknowledged, self._acknowledged = self._acknowledged, []
             self._prepare(acknowledged)
-            released = self._unreleased
-            self.store.commit(released)
+            self.store.commit(self._unreleased)
+            released, self._unreleased = self._unreleased, []
+            # before anything else can fail: the next commit takes them for released
+            self._dupefilter.release(released)
             for participant in self.participants:
                 participant.after_commit()
         except Exception as error:  # noqa: BLE001 - whatever fails below, the crawl goes on
             self.stop(error)
-            return
         finally:
             self._is_committing = False
-        self._unreleased = []
-        self._dupefilter.release(released)
 
     def end(self, conclude: Callable[[], None]) -> None:
         """Commit for the last time, and then what `conclude` writes, which sees what is
@@ -255,10 +277,21 @@ class Ledger:
         """Seconds until the next commit may be."""
         return self._not_before - monotonic()
 
-    def _acknowledge(self, request: Request) -> None:
-        if self._engine.is_in_progress(request):
+    def _acknowledge_together(self, stand_in: Request, requests: Iterable[Request]) -> None:
+        if any(map(self.has, requests)):
             return
-        for finished in self._in_flight.finish(request):
+        if self._newest is stand_in:
+            self._newest = None
+        del self._together[stand_in]
+        self._in_flight.start(stand_in)
+        self._acknowledge(stand_in)
+
+    def _acknowledge(self, request: Request) -> None:
+        is_sent_again = request in self._sent_again
+        if not is_sent_again and self._engine.is_in_progress(request):
+            return
+        self._sent_again.discard(request)
+        for finished in self._in_flight.finish(request, alone=is_sent_again):
             self._unreleased += finished.fingerprints
             self._acknowledged.append(finished.request)
             self.store.done(finished.request)
@@ -280,5 +313,5 @@ class Ledger:
     def _commit_now(self) -> None:
         self._timer = None
         self.commit()
-        if len(self._in_flight):
+        if len(self._in_flight) or self._together:
             self._commit_later()

@@ -10,7 +10,7 @@ import json
 import os
 import sqlite3
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -114,6 +114,11 @@ class RequestFile:
         """Run a statement that changes a table of somebody else's, with the next commit.
         Raises sqlite3.Error."""
         self._begin()
+        return self._connection.execute(statement, values)
+
+    def iterate(self, statement: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
+        """Yield what a statement selects, not all in memory at once. Raises
+        sqlite3.Error."""
         return self._connection.execute(statement, values)
 
     def push(

@@ -16,6 +16,7 @@ from ..jobdir import JobDirectory
 from ..reporting import counted
 from ..scrapy_internals import EngineView, path_safe, put_before_engine
 from ..startup import announce, refuse
+from .feeds.exporter import durable_exporter
 from .ledger import Ledger
 from .queues import QueueSettings, memory_queue
 from .request_file import RequestFile, check_header
@@ -91,6 +92,9 @@ class DurableScheduler(BaseScheduler):
             _require_bloom(dupefilter_class)
             prepared = _Job(crawler, job)
             put_before_engine(crawler, prepared.start_requests)
+            exporter = durable_exporter(crawler)
+            if exporter is not None:
+                put_before_engine(crawler, exporter.start_items)
         except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
             refuse(crawler, error)
         self = cls(crawler, build_from_crawler(dupefilter_class, crawler))
@@ -283,6 +287,9 @@ class DurableScheduler(BaseScheduler):
         if self._spider_state is not None:
             ledger.participants.append(self._spider_state)
             self._spider_state.put_back()
+        exporter = durable_exporter(self.crawler)
+        if exporter is not None:
+            exporter.attach(ledger, self.round, job.directory)
 
     def _conclude(self) -> None:
         """End the round, if nothing of it is left."""

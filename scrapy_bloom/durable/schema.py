@@ -28,6 +28,21 @@ STEPS: dict[int, tuple[str, ...]] = {
         " occurrence INTEGER NOT NULL, PRIMARY KEY (fingerprint, occurrence)) WITHOUT ROWID",
         # one row, if any; `replaces` is a hash of the file spider.state
         "CREATE TABLE spider_state (state BLOB NOT NULL, replaces BLOB)",
+        # how far each feed has come: durable/feeds/outbox.py
+        "CREATE TABLE feeds (id INTEGER PRIMARY KEY, round INTEGER NOT NULL,"
+        " template TEXT NOT NULL, options TEXT NOT NULL, head BLOB, columns TEXT NOT NULL)",
+        "CREATE TABLE batches (id INTEGER PRIMARY KEY, feed INTEGER NOT NULL,"
+        " number INTEGER NOT NULL, uri TEXT NOT NULL, path TEXT NOT NULL, state TEXT NOT NULL,"
+        " items INTEGER NOT NULL, length INTEGER NOT NULL, digest BLOB NOT NULL,"
+        " stored TEXT NOT NULL)",
+        # `request` is NULL when the item is final
+        "CREATE TABLE items (id INTEGER PRIMARY KEY, feed INTEGER NOT NULL, request INTEGER,"
+        " item BLOB NOT NULL)",
+        "CREATE INDEX items_of_requests ON items (request) WHERE request IS NOT NULL",
+        "CREATE INDEX final_items ON items (feed) WHERE request IS NULL",
+        "CREATE TABLE start_items (feed INTEGER NOT NULL, digest BLOB NOT NULL,"
+        " taken INTEGER NOT NULL, again INTEGER NOT NULL, PRIMARY KEY (feed, digest))"
+        " WITHOUT ROWID",
     ),
 }
 """What makes a file of each version out of one of the version before. Steps make tables

@@ -17,8 +17,10 @@ from scrapy_bloom.bloom import file as storage
 from scrapy_bloom.bloom import probing
 from scrapy_bloom.durable import request_file as requestfile
 from scrapy_bloom.durable import scheduler
+from scrapy_bloom.durable.feeds import feeds, storing
+from scrapy_bloom.durable.feeds import file as feedfile
 
-OUTSIDE = ("sql", "os.", "mmap", "msync", "mkstemp", "Path.")
+OUTSIDE = ("sql", "os.", "mmap", "msync", "mkstemp", "Path.", "feed ")
 """How calls on the database and on files are named; the others cannot fail."""
 FILE_CALLS = (
     "open",
@@ -32,6 +34,7 @@ FILE_CALLS = (
     "posix_fallocate",
     "fstat",
 )
+FEED_CALLS = ("open", "write", "fsync", "ftruncate")
 
 
 class Proxy:
@@ -123,6 +126,9 @@ class Points:
         storage.tempfile = Proxy(
             storage.tempfile, mkstemp=self.wrap("mkstemp", storage.tempfile.mkstemp)
         )
+        feed_calls = {n: self.wrap(f"feed {n}", getattr(os, n)) for n in FEED_CALLS}
+        feedfile.os = storing.os = Proxy(os, **feed_calls)
+        Path.replace = self.wrap("Path.replace", Path.replace)
         Path.rename = self.wrap("Path.rename", Path.rename)
         probing.Probing.add = self.wrap("bit", probing.Probing.add)
         for owner, name in (
@@ -130,6 +136,14 @@ class Points:
             (requestfile.RequestFile, "commit"),
             (requestfile.RequestFile, "push"),
             (requestfile.RequestFile, "delete"),
+            (feeds.Feeds, "before_commit"),
+            (feeds.Feeds, "after_commit"),
+            (feeds.Feeds, "record"),
+            (feeds.Feeds, "recover"),
+            (feedfile.FeedFile, "append"),
+            (feedfile.FeedFile, "finish"),
+            (storing.Part, "_write"),
+            (storing.Part, "_replace"),
             (scheduler.DurableScheduler, "open"),
             (scheduler.DurableScheduler, "close"),
         ):

@@ -10,8 +10,11 @@ import os
 import shutil
 from pathlib import Path
 
+from scrapy_bloom import files
 from scrapy_bloom.bloom import file as storage
 from scrapy_bloom.durable import request_file as requestfile
+from scrapy_bloom.durable.feeds import file as feedfile
+from scrapy_bloom.durable.feeds import storing
 from tests.durable.points import Proxy
 
 PAGE = 4096
@@ -53,7 +56,8 @@ class Synced:
 
         # where a mutant has laid hands on it, only directories are synced
         filters_fsync = fsync if storage.os is os else fsync_directory
-        requestfile.os = Proxy(os, fsync=fsync)
+        files.os = requestfile.os = storing.os = Proxy(os, fsync=fsync)
+        feedfile.os = Proxy(os, fsync=fsync if feedfile.os is os else fsync_directory)
         storage.os = Proxy(os, fsync=filters_fsync)
         for name in ("commit", "close"):
             setattr(

@@ -33,13 +33,13 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def torture(*arguments):
+def torture(*arguments, module="tests.durable.torture"):
     """Return what a run prints."""
     path = [str(TESTS.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     arguments = [*map(str, arguments), "--seed", str(SEED)]
-    print("python -m tests.durable.torture", *arguments)
+    print("python -m", module, *arguments)
     run = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.durable.torture", "--kills", "0", *arguments],
+        [sys.executable, "-W", "ignore", "-m", module, "--kills", "0", *arguments],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
         capture_output=True,
         text=True,

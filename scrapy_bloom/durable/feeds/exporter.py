@@ -1,0 +1,489 @@
+"""Scrapy's feed exporter, but for what becomes of an item when the process dies."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from scrapy import signals
+from scrapy.extensions.feedexport import FeedExporter, StdoutFeedStorage
+from scrapy.utils.asyncio import call_later
+from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+from scrapy.utils.misc import build_from_crawler
+from scrapy.utils.python import global_object_name
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.python.failure import Failure
+
+from ...errors import FeedError, describe
+from ...reporting import counted
+from ...scrapy_internals import FeedExporterView
+from ...startup import announce
+from .feeds import Feeds, Plan, Working
+from .formats import Divided, Pickled, is_divisible
+from .origins import StartItems, origins_of
+from .outbox import OPEN, WAITING, Outbox
+from .storing import Part, check_stored, is_local, local_path, overwrites
+
+if TYPE_CHECKING:
+    from scrapy import Request, Spider
+    from scrapy.crawler import Crawler
+    from scrapy.exporters import BaseItemExporter
+    from scrapy.extensions.feedexport import FeedSlot
+
+    from ...jobdir import JobDirectory
+    from ..ledger import Ledger
+    from ..rounds import Round
+    from .formats import Format
+    from .outbox import Batch, Feed
+
+logger = logging.getLogger(__name__)
+scrapys_logger = logging.getLogger(FeedExporter.__module__)
+"""For the lines that Scrapy's exporter logs too."""
+
+
+class DurableFeedExporter(FeedExporter):
+    """Extension in the place of Scrapy's, with the same settings, whose feeds hold each
+    item once when the crawl is finished, however often the process died.
+
+    That needs DurableScheduler and JOBDIR; else it is Scrapy's, and so is a feed to
+    standard output. Local files get an item when the request that it came from is
+    acknowledged; other feeds are put together in JOBDIR and stored when the spider
+    closes.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        super().__init__(crawler)
+        self._scrapys: set[str] = set()
+        """Feeds that stay as Scrapy does them."""
+        self._storages: dict[str, Any] = {}
+        self._ledger: Ledger | None = None
+        self._round: Round | None = None
+        self._directory: Path | None = None
+        self._feeds: Feeds | None = None
+        self._left: list[Working] = []
+        """Feeds of an earlier run that are to be finished, and no more."""
+        self._given_up: list[tuple[Feed, FeedError]] = []
+        self.start_items = StartItems(crawler)
+        """Goes into the way of what `Spider.start()` yields."""
+        self._origins = origins_of(crawler)
+        self._is_open = False
+        self._stores: list[Deferred[None]] = []
+        self._failed: list[str] = []
+
+    # -- what Scrapy calls ---------------------------------------------------------
+
+    def open_spider(self, spider: Spider) -> Any:
+        """Go on with the feeds of the round, or begin them."""
+        if self._feeds is None:
+            return super().open_spider(spider)
+        feeds = self.feeds
+        self.feeds = {uri: options for uri, options in feeds.items() if uri in self._scrapys}
+        super().open_spider(spider)
+        self.feeds = feeds
+        return self._open(spider)
+
+    def item_scraped(self, item: Any, spider: Spider, response: Any = None) -> None:
+        """Export `item`."""
+        super().item_scraped(item, spider)
+        ledger, feeds = self._ledger, self._feeds
+        if feeds is None or ledger is None or ledger.stopped or not self._is_open:
+            return
+        origin = self._origin(response)
+        is_start_item = response is None and self.start_items.take(item)
+        try:
+            for template, working in feeds.working.items():
+                if self.filters[template].accepts(item):
+                    exported = working.plan.format.export(item)
+                    feeds.add(working, origin, exported, is_start_item=is_start_item)
+        except ledger.store.failures as error:
+            ledger.stop(error)
+        ledger.pushed()
+
+    async def close_spider(self, spider: Spider) -> None:
+        """Store the feeds that are not written as the crawl goes, and complete those
+        that are."""
+        round_ = self._round
+        if round_ is not None:
+            try:
+                if self._is_open:
+                    await self._finish(spider)
+            except Exception as error:
+                logger.error(
+                    "The feeds could not be completed: %(error)s. The next start of the job tries"
+                    " again.",
+                    {"error": describe(error)},
+                    exc_info=True,
+                    extra={"spider": spider},
+                )
+            finally:
+                round_.close()
+        await super().close_spider(spider)
+
+    # -- what the scheduler calls --------------------------------------------------
+
+    def attach(self, ledger: Ledger, round_: Round, directory: JobDirectory) -> None:
+        """Write in the commits of `ledger` from when the spider is open.
+
+        Raises FeedError if a feed of the round cannot go on; changes no feed.
+        """
+        self._view = FeedExporterView(self)
+        outbox = Outbox(round_.file)
+        known = outbox.feeds()
+        self._scrapys = {uri for uri in self.feeds if self._is_scrapys(uri)}
+        durable = [uri for uri in self.feeds if uri not in self._scrapys]
+        self._announce(durable)
+        if not durable and not known:
+            return
+        self._ledger, self._round, self._directory = ledger, round_, directory.feeds
+        self._feeds = Feeds(outbox, self._store_soon)
+        for feed in known:
+            if feed.round == round_.number and feed.template in durable:
+                self._require_same(feed)
+                self._feeds.working[feed.template] = self._check(feed, self.feeds[feed.template])
+            else:
+                self._give_up_or_finish(feed)
+        round_.awaits_feeds = True
+        round_.at_end.append(outbox.empty)
+
+    def _announce(self, durable: list[str]) -> None:
+        others = sorted(self._scrapys)
+        how = [f"{counted(len(durable), 'feed')} with each item once"] if durable else []
+        if others:
+            how.append(f"{', '.join(others)} as Scrapy does it")
+            warn_of_losses(self.crawler, others)
+        announce(self.crawler, "items", ", ".join(how))
+
+    def _require_same(self, feed: Feed) -> None:
+        now = self._describe(feed.template)
+        for name in sorted({*now, *feed.options}):
+            if now.get(name) != feed.options.get(name):
+                raise FeedError(
+                    f"feed {feed.template!r} was begun with {name} {feed.options.get(name)!r}, and"
+                    f" now has {now.get(name)!r}: change it back until the job is finished, or"
+                    " give the feed another name, or use a new JOBDIR"
+                )
+
+    def _check(self, feed: Feed, options: dict[str, Any]) -> Working:
+        assert self._feeds is not None
+        plan = self._plan(feed.template, options, feed)
+        try:
+            for batch in feed.batches:
+                check_stored(batch, options)
+            return self._feeds.check(feed, plan, options)
+        except FeedError as error:
+            raise FeedError(
+                f"{error}, so feed {feed.template!r} cannot go on. Put the file back as this job"
+                " has left it; or leave the feed out of FEEDS, or give it another name, until the"
+                " job is finished: what was scraped before is not written again"
+            ) from error
+
+    def _give_up_or_finish(self, feed: Feed) -> None:
+        try:
+            self._left.append(self._check(feed, _options_of(feed)))
+        except FeedError as error:
+            self._given_up.append((feed, error))
+
+    # -- opening -------------------------------------------------------------------
+
+    async def _open(self, spider: Spider) -> None:
+        ledger, feeds = self._ledger, self._feeds
+        assert ledger is not None
+        assert feeds is not None
+        try:
+            for feed, error in self._given_up:
+                logger.warning(
+                    "Feed %(feed)s stays as it is: %(error)s",
+                    {"feed": feed.template, "error": error.__cause__ or error},
+                    extra={"spider": spider},
+                )
+                feeds.outbox.remove_feed(feed)
+            feeds.recover(self._left)
+            feeds.record()
+            self._commit()
+            self._is_open = True
+            await self._wait_for_stores()
+            await self._store_left(spider)
+            for template in self.feeds:
+                if template not in self._scrapys and template not in feeds.working:
+                    self._begin(template, spider)
+            ledger.participants.append(feeds)
+            ledger.commit()
+        except Exception as error:  # noqa: BLE001 - whatever it is, nothing may be acknowledged
+            ledger.stop(error)
+
+    def _begin(self, template: str, spider: Spider) -> None:
+        assert self._feeds is not None
+        assert self._round is not None
+        options = self.feeds[template]
+        if self._round.is_resumed:
+            logger.info(
+                "Feed %(feed)s begins now: the items that were scraped before are not in it",
+                {"feed": template},
+                extra={"spider": spider},
+            )
+        feed = self._feeds.outbox.add_feed(self._round.number, template, self._describe(template))
+        self._feeds.begin(feed, self._plan(template, options, feed), options)
+
+    def _plan(self, template: str, options: dict[str, Any], feed: Feed) -> Plan:
+        storage = self._storage_of(template, options)
+        build = partial(self._build, options)
+        form: Format = Pickled()
+        if is_divisible(self.exporters[options["format"]]):
+            form = Divided(build, feed.head, feed.columns)
+        in_place = is_local(storage) and "postprocessing" not in options
+        in_place = in_place and isinstance(form, Divided)
+        return Plan(
+            format=form,
+            limit=options["batch_item_count"] or None,
+            in_place=in_place,
+            overwrites=overwrites(storage, options) if in_place else True,
+            evaluate=partial(self._evaluate, template, options),
+            place=partial(self._place, options, in_place),
+        )
+
+    def _build(self, options: dict[str, Any], file: Any) -> BaseItemExporter:
+        """Return the exporter of a feed over `file`."""
+        exporter: BaseItemExporter = build_from_crawler(
+            self.exporters[options["format"]],
+            self.crawler,
+            file,
+            fields_to_export=options["fields"],
+            encoding=options["encoding"],
+            indent=options["indent"],
+            **options["item_export_kwargs"],
+        )
+        return exporter
+
+    def _evaluate(self, template: str, options: dict[str, Any], number: int) -> str:
+        before = SimpleNamespace(batch_id=number - 1) if number > 1 else None
+        return self._view.evaluate(self.crawler.spider, template, options["uri_params"], before)
+
+    def _place(self, options: dict[str, Any], in_place: bool, batch: Batch) -> Path:
+        if not in_place:
+            assert self._directory is not None
+            return self._directory / f"{batch.id}.part"
+        if batch.path:
+            return Path(batch.path)
+        return local_path(self._view.storage(batch.uri, options))
+
+    # -- items ---------------------------------------------------------------------
+
+    def _origin(self, response: Any) -> Request:
+        """Return the request whose acknowledgement makes an item final that came with
+        `response`."""
+        assert self._ledger is not None
+        if isinstance(response, Failure):
+            request: Request | None = getattr(response, "request", None)
+        else:
+            request = None if response is None else self._origins.get(response)
+        if request is None or not self._ledger.has(request):
+            return self._ledger.together()
+        return request
+
+    # -- storing -------------------------------------------------------------------
+
+    def _store_soon(self, working: Working, batch: Batch) -> None:
+        """Store a full batch while the crawl goes on."""
+        spider = self.crawler.spider
+        assert spider is not None
+
+        async def store() -> None:
+            assert self._feeds is not None
+            # not in the commit that has made it full
+            turn: Deferred[None] = Deferred()
+            call_later(0, turn.callback, None)
+            await maybe_deferred_to_future(turn)
+            if await self._store(working, batch, spider):
+                self._feeds.note_stored(working, batch)
+
+        self._stores.append(deferred_from_coro(store()))
+
+    async def _finish(self, spider: Spider) -> None:
+        assert self._feeds is not None
+        self._feeds.record()
+        self._commit()
+        await self._wait_for_stores()
+        self._failed.clear()
+        await self._store_left(spider)
+        await self._store_all(spider)
+        if self._failed:
+            logger.error(
+                "%(count)s could not be stored: %(uris)s. What is missing is kept in %(folder)s;"
+                " the next start of the job tries again.",
+                {
+                    "count": counted(len(self._failed), "feed"),
+                    "uris": ", ".join(self._failed),
+                    "folder": self._directory,
+                },
+                extra={"spider": spider},
+            )
+
+    async def _store_all(self, spider: Spider) -> None:
+        """Store all feeds, and end the round if that is what it waited for."""
+        assert self._feeds is not None
+        assert self._round is not None
+        for working in self._feeds.working.values():
+            await self._close(working, spider)
+        if self._failed or self._left or not self._round.is_to_be_stored:
+            return
+        self._round.feeds_stored()
+        self._feeds.working.clear()
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    async def _store_left(self, spider: Spider) -> None:
+        """Store the feeds that go no further, and forget them."""
+        assert self._feeds is not None
+        left, self._left = self._left, []
+        for working in left:
+            if await self._close(working, spider):
+                self._feeds.outbox.remove_feed(working.feed)
+            else:
+                self._left.append(working)
+
+    async def _close(self, working: Working, spider: Spider) -> bool:
+        """Store the batches of a feed; return False if one could not be."""
+        assert self._feeds is not None
+        all_stored = True
+        for batch in [*working.feed.batches]:
+            is_stored = await self._store(working, batch, spider)
+            all_stored = all_stored and is_stored
+            if is_stored and working.is_full(batch):
+                self._feeds.note_stored(working, batch)
+        self._feeds.record()
+        self._commit()
+        return all_stored
+
+    async def _wait_for_stores(self) -> None:
+        stores, self._stores = self._stores, []
+        await maybe_deferred_to_future(DeferredList(stores, consumeErrors=True))
+
+    async def _store(self, working: Working, batch: Batch, spider: Spider) -> bool:
+        """Complete a batch where it belongs; return False, and say why, if it cannot be
+        done. Sends signals, counts and logs as Scrapy's exporter does."""
+        options = working.options
+        if not batch.items and not (options["store_empty"] and batch.number == 1):
+            return True
+        slot = self._slot(working, batch)
+        save = partial(self._save, batch)
+        part = Part(working, batch, slot.storage, partial(self._build, options), save)
+        slot.itemcount = batch.items if working.plan.in_place else part.items
+        if not working.plan.in_place and not slot.itemcount and part.is_stored:
+            return True
+        what = f"{slot.format} feed ({slot.itemcount} items) in: {slot.uri}"
+        kind = type(slot.storage).__name__
+        try:
+            if working.plan.in_place:
+                self._complete(working, batch)
+            else:
+                await part.store(spider)
+            assert self._feeds is not None
+            self._feeds.note_changed(batch)
+        except Exception:
+            scrapys_logger.error("Error storing %s", what, exc_info=True, extra={"spider": spider})
+            self.crawler.stats.inc_value(f"feedexport/failed_count/{kind}")
+            self._failed.append(batch.uri)
+            is_stored = False
+        else:
+            scrapys_logger.info("Stored %s", what, extra={"spider": spider})
+            self.crawler.stats.inc_value(f"feedexport/success_count/{kind}")
+            is_stored = True
+        await self.crawler.signals.send_catch_log_async(signals.feed_slot_closed, slot=slot)
+        return is_stored
+
+    def _complete(self, working: Working, batch: Batch) -> None:
+        """Write the foot of a batch in its own file."""
+        assert self._feeds is not None
+        if batch.state == WAITING:
+            self._feeds.begin_batch(working, batch)
+            self._save(batch)
+        working.files[batch].finish(working.foot(batch))
+        batch.state = OPEN
+
+    def _save(self, batch: Batch) -> None:
+        """Make durable how far a batch has come."""
+        assert self._feeds is not None
+        self._feeds.outbox.save_batch(batch)
+        self._commit()
+
+    def _commit(self) -> None:
+        """Make durable what was written to the outbox. Raises sqlite3.Error, FeedError."""
+        assert self._ledger is not None
+        assert self._round is not None
+        if self._ledger.stopped:
+            self._round.commit()
+            return
+        self._ledger.commit()
+        if self._ledger.stopped:
+            raise FeedError("the stored requests failed")
+
+    # ------------------------------------------------------------------------------
+
+    def _slot(self, working: Working, batch: Batch) -> FeedSlot:
+        template = working.feed.template
+        self.filters.setdefault(template, self._view.filter(working.options))
+        return self._view.slot(
+            self.crawler.spider, template, working.options, batch.number, batch.uri
+        )
+
+    def _storage_of(self, template: str, options: dict[str, Any]) -> Any:
+        """Return a storage of the kind that a feed has."""
+        if template not in self._storages:
+            self._storages[template] = self._view.storage(template, options)
+        return self._storages[template]
+
+    def _is_scrapys(self, template: str) -> bool:
+        """Return True for what cannot be cut: standard output, a device, a pipe."""
+        storage = self._storage_of(template, self.feeds[template])
+        if not is_local(storage):
+            return isinstance(storage, StdoutFeedStorage)
+        path = local_path(storage)
+        return path.exists() and not path.is_file()
+
+    def _describe(self, template: str) -> dict[str, Any]:
+        """Return the options of a feed as JSON has them, and the classes that it uses."""
+        options = self.feeds[template]
+        return {
+            **{name: _plain(value) for name, value in options.items()},
+            "exporter": global_object_name(self.exporters[options["format"]]),
+            "storage": global_object_name(type(self._storage_of(template, options))),
+        }
+
+
+def durable_exporter(crawler: Crawler) -> DurableFeedExporter | None:
+    """Return the exporter of `crawler` if it is a durable one."""
+    with suppress(RuntimeError):  # there are no extensions in a script
+        return crawler.get_extension(DurableFeedExporter)
+    return None
+
+
+def warn_of_losses(crawler: Crawler, uris: list[str]) -> None:
+    """Say once which feeds can lose items."""
+    logger.warning(
+        "If the process is killed, items can be missing from, or twice in: %(uris)s",
+        {"uris": ", ".join(uris)},
+        extra={"spider": crawler.spider},
+    )
+
+
+def _options_of(feed: Feed) -> dict[str, Any]:
+    """Return the options of a feed that is not in FEEDS any more."""
+    return {
+        name: value for name, value in feed.options.items() if name not in ("exporter", "storage")
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of an option as JSON has it; classes and functions by their names."""
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(each) for each in value]
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    return global_object_name(value) if hasattr(value, "__qualname__") else str(value)

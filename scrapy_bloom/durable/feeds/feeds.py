@@ -1,0 +1,296 @@
+"""The feeds of a round: from an item to the outbox, and on into its file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from ...errors import FeedError
+from .file import FeedFile
+from .outbox import BEGINNING, OPEN, STORED, WAITING, Batch, Feed, Outbox
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Sequence
+    from pathlib import Path
+
+    from scrapy import Request
+
+    from .formats import Format
+
+BYTES_IN_MEMORY = 1 << 20
+"""Items of requests in progress beyond this wait in the outbox."""
+ITEM_OVERHEAD = 200
+"""Bytes that an item takes in memory beside its own."""
+
+
+@dataclass(eq=False)
+class Plan:
+    """How a feed is written, which the exporter decides.
+
+    `format` is of this run. A batch ends at `limit` items, if that is not None. Its
+    items are put together `in_place`, or else in a part file.
+    `evaluate` returns the URI of a batch by its number, `place` where its items are put
+    together. With `overwrites` nothing stays of what was there.
+    """
+
+    format: Format
+    limit: int | None
+    in_place: bool
+    overwrites: bool
+    evaluate: Callable[[int], str]
+    place: Callable[[Batch], Path]
+
+
+@dataclass(eq=False)
+class Working:
+    """A feed at work."""
+
+    feed: Feed
+    plan: Plan
+    options: dict[str, Any]
+    files: dict[Batch, FeedFile] = field(default_factory=dict)
+
+    def is_full(self, batch: Batch) -> bool:
+        """Return True if `batch` takes no more items."""
+        return self.plan.limit is not None and batch.items >= self.plan.limit
+
+    def foot(self, batch: Batch) -> bytes:
+        """Return what `batch` ends with."""
+        return self.plan.format.foot if batch.items else self.plan.format.empty
+
+
+class Feeds:
+    """What of a round's items is in which feed, kept in the ledger's commits.
+
+    An item that was added belongs to its request. The commit that acknowledges the
+    request makes it final; then it is appended to its file; the next commit records
+    that. Recovery cuts the files to what is recorded, and goes on from there.
+
+    `on_full` is called with a batch that has its last item.
+    """
+
+    def __init__(self, outbox: Outbox, on_full: Callable[[Working, Batch], None]) -> None:
+        self.outbox = outbox
+        self.working: dict[str, Working] = {}
+        self._on_full = on_full
+        self._numbers: dict[Request, int] = {}
+        self._waiting: list[tuple[int, int, bytes]] = []
+        self._waiting_bytes = 0
+        self._start_items: dict[int, list[tuple[int, bytes]]] = {}
+        self._last_number = 0
+        self._final: dict[int, int] = {}
+        """How many items of each feed are final and not in its file."""
+        self._spilled: set[int] = set()
+        """Requests that have items in the outbox."""
+        self._changed: set[Batch] = set()
+        """What has come further than is recorded …"""
+        self._written: Counter[int] = Counter()
+        """… by so many items of each feed."""
+
+    # -- opening -----------------------------------------------------------------
+
+    def check(self, feed: Feed, plan: Plan, options: dict[str, Any]) -> Working:
+        """Take up a feed of an earlier run. Raises FeedError if its files are not as
+        that has left them; changes nothing."""
+        working = Working(feed, plan, options)
+        skip = 0
+        for batch in feed.batches:
+            is_emptied = batch.state == BEGINNING
+            file = working.files[batch] = FeedFile(plan.place(batch), emptied=is_emptied)
+            room = -1 if plan.limit is None else max(plan.limit - batch.items, 0)
+            items = self.outbox.final_items(feed, skip, room)
+            skip += room
+            if batch.state != OPEN:
+                continue
+            endings = _whole(working, batch, items), iter([working.foot(batch)])
+            file.check(batch.length, batch.digest, endings)
+        return working
+
+    def recover(self, others: Iterable[Working]) -> None:
+        """Put what the last run has left in order, in these feeds and in `others`: drop
+        the items of requests that are repeated, write what is final. Raises OSError,
+        sqlite3.Error, FeedError."""
+        self.outbox.drop_unfinished()
+        self._final = self.outbox.count_final()
+        for working in (*self.working.values(), *others):
+            for batch in [*working.feed.batches]:
+                if working.is_full(batch):
+                    self._on_full(working, batch)
+                elif batch.state in (BEGINNING, OPEN):
+                    working.files[batch].open()
+            if self._final.get(working.feed.id):
+                self._write(working)
+
+    def begin(self, feed: Feed, plan: Plan, options: dict[str, Any]) -> None:
+        """Take up a feed that the round did not have yet."""
+        working = self.working[feed.template] = Working(feed, plan, options)
+        self._next_batch(working)
+
+    # -- items -------------------------------------------------------------------
+
+    def add(
+        self, working: Working, request: Request, item: bytes, *, is_start_item: bool = False
+    ) -> None:
+        """Add an item of `request`. One from `start()` may be there from an earlier run,
+        so often: then it is not added. Raises sqlite3.Error."""
+        digest = b""
+        if is_start_item:
+            digest = blake2b(item, digest_size=16, usedforsecurity=False).digest()
+            if self.outbox.has_start_item(working.feed.id, digest):
+                return
+        number = self._numbers.get(request)
+        if number is None:
+            self._last_number += 1
+            number = self._numbers[request] = self._last_number
+        self._waiting.append((working.feed.id, number, item))
+        if digest:
+            self._start_items.setdefault(number, []).append((working.feed.id, digest))
+        self._waiting_bytes += len(item) + ITEM_OVERHEAD
+        if self._waiting_bytes > BYTES_IN_MEMORY:
+            self._spill()
+
+    def before_commit(self, acknowledged: Sequence[Request]) -> None:
+        """Record what the files hold, and make the items of these requests final."""
+        self._record()
+        final = {self._numbers.pop(request) for request in acknowledged if request in self._numbers}
+        if not final:
+            self._final = {}
+            return
+        for number in final & self._spilled:
+            self.outbox.make_final(number)
+        self._spilled -= final
+        for number in final:
+            for feed, digest in self._start_items.pop(number, ()):
+                self.outbox.note_start_item(feed, digest)
+        self._keep_final(final)
+        self._final = self.outbox.count_final()
+        for working in self.working.values():
+            if count := self._final.get(working.feed.id):
+                self._make_room(working, count)
+
+    def after_commit(self) -> None:
+        """Append what is final to its file."""
+        self._written.clear()
+        self._changed.clear()
+        for working in [*self.working.values()]:
+            if self._final.get(working.feed.id):
+                self._write(working)
+
+    # -- the end -----------------------------------------------------------------
+
+    def record(self) -> None:
+        """Record what the files hold, when the ledger's commits are over."""
+        self._record()
+        self._written.clear()
+        self._changed.clear()
+
+    def begin_batch(self, working: Working, batch: Batch) -> None:
+        """Let the file of `batch` begin, recorded with the next commit."""
+        path = working.plan.place(batch)
+        batch.path = str(path)
+        is_emptied = working.plan.overwrites
+        file = working.files[batch] = FeedFile(path, emptied=is_emptied)
+        if not is_emptied:
+            file.keep()
+        batch.state = BEGINNING if is_emptied else OPEN
+        batch.length, batch.digest = file.length, file.digest
+        self.outbox.save_batch(batch)
+
+    def note_stored(self, working: Working, batch: Batch) -> None:
+        """Note that nothing more is to be done for `batch`; recorded with the next
+        commit."""
+        batch.state = STORED
+        self._changed.add(batch)
+        working.feed.batches.remove(batch)
+        working.files.pop(batch).close()
+
+    def note_changed(self, batch: Batch) -> None:
+        """Let the next commit record `batch`."""
+        self._changed.add(batch)
+
+    # ----------------------------------------------------------------------------
+
+    def _record(self) -> None:
+        for feed, count in self._written.items():
+            self.outbox.drop_final(feed, count)
+        for batch in self._changed:
+            self.outbox.save_batch(batch)
+
+    def _spill(self) -> None:
+        """Move the items in memory to the outbox."""
+        for feed, number, item in self._waiting:
+            self.outbox.add_item(feed, number, item)
+            self._spilled.add(number)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+
+    def _keep_final(self, final: Container[int]) -> None:
+        """Move those items in memory to the outbox that are nobody's now."""
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        for feed, number, item in waiting:
+            if number in final:
+                self.outbox.add_item(feed, None, item)
+            else:
+                self._waiting.append((feed, number, item))
+                self._waiting_bytes += len(item) + ITEM_OVERHEAD
+
+    def _next_batch(self, working: Working) -> Batch:
+        number = self.outbox.last_batch(working.feed) + 1
+        return self.outbox.add_batch(working.feed, number, working.plan.evaluate(number))
+
+    def _make_room(self, working: Working, count: int) -> None:
+        """Begin the batches that `count` more items need."""
+        feed, plan = working.feed, working.plan
+        if feed.head is None:
+            feed.head, feed.columns = plan.format.head, plan.format.columns
+            self.outbox.save_head(feed)
+        batches = iter([batch for batch in feed.batches if not working.is_full(batch)])
+        while count > 0:
+            batch = next(batches, None) or self._next_batch(working)
+            if batch.state == WAITING:
+                self.begin_batch(working, batch)
+            count -= count if plan.limit is None else plan.limit - batch.items
+
+    def _write(self, working: Working) -> None:
+        """Append the final items of a feed to its batches."""
+        feed, plan = working.feed, working.plan
+        items = self.outbox.final_items(feed)
+        left = self._final[feed.id]
+        for batch in [batch for batch in feed.batches if not working.is_full(batch)]:
+            if not left:
+                return
+            count = left if plan.limit is None else min(left, plan.limit - batch.items)
+            file = working.files[batch]
+            try:
+                file.append(_placed(feed, plan, batch, islice(items, count)))
+            except OSError as error:
+                raise FeedError(f"the feed {batch.uri} cannot be written: {error}") from error
+            batch.items += count
+            batch.length, batch.digest, batch.state = file.length, file.digest, OPEN
+            self._changed.add(batch)
+            self._written[feed.id] += count
+            left -= count
+            if working.is_full(batch):
+                self._on_full(working, batch)
+
+
+def _placed(feed: Feed, plan: Plan, batch: Batch, items: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield `items` with what goes before them in a batch that has `batch.items`."""
+    before = plan.format.separator if batch.items else feed.head or b""
+    for item in items:
+        yield before
+        yield item
+        before = plan.format.separator
+
+
+def _whole(working: Working, batch: Batch, items: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield what the file of `batch` may end with if these items have come into it."""
+    is_empty = not batch.items
+    for chunk in _placed(working.feed, working.plan, batch, items):
+        is_empty = False
+        yield chunk
+    yield working.plan.format.empty if is_empty else working.plan.format.foot

@@ -1,0 +1,218 @@
+"""The items that are not in their feeds yet, and how far each feed has come: tables of
+`requests.sqlite`, written in the commits that acknowledge requests.
+
+An item belongs to a request, by a number of this run, until that is acknowledged; then
+it is final, and nobody's. A crash leaves items of requests that are repeated: they go.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import sqlite3
+
+WAITING, BEGINNING, OPEN, STORED = "waiting", "beginning", "open", "stored"
+"""The states of a batch. `BEGINNING`: what its file held is not to be kept, and perhaps
+still there."""
+
+
+class Executor(Protocol):
+    """Runs SQL statements: queries, and others, which somebody else commits."""
+
+    def query(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Return what a statement selects."""
+
+    def iterate(self, statement: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
+        """Yield what a statement selects."""
+
+    def execute(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+        """Run a statement that may change something."""
+
+
+@dataclass(eq=False)
+class Batch:
+    """One file of a feed.
+
+    `path` is where its items are put together: the feed's own file, or a part file in
+    the job directory. `items`, `length` and `digest` say what it holds. `stored` is
+    what is known of the place where the part file was stored.
+    """
+
+    id: int
+    number: int
+    uri: str
+    path: str
+    state: str = WAITING
+    items: int = 0
+    length: int = 0
+    digest: bytes = b""
+    stored: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Feed:
+    """A feed of a round, by the URI in FEEDS, and its batches that are not stored.
+
+    `head` is None until an item is final; `columns` are what the item first seen has
+    given to a csv feed.
+    """
+
+    id: int
+    round: int
+    template: str
+    options: dict[str, Any]
+    head: bytes | None = None
+    columns: list[str] | None = None
+    batches: list[Batch] = field(default_factory=list)
+
+
+class Outbox:
+    """The tables, by way of `executor`. Every method may raise sqlite3.Error."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def feeds(self) -> list[Feed]:
+        """Return the feeds with those batches that are not stored yet."""
+        feeds = {
+            id_: Feed(id_, round_, template, json.loads(options), head, json.loads(columns))
+            for id_, round_, template, options, head, columns in self._all("SELECT * FROM feeds")
+        }
+        rows = self._all(
+            "SELECT feed, id, number, uri, path, state, items, length, digest, stored"
+            " FROM batches WHERE state != 'stored' ORDER BY number"
+        )
+        for feed, id_, number, uri, path, state, items, length, digest, stored in rows:
+            feeds[feed].batches.append(
+                Batch(id_, number, uri, path, state, items, length, digest, json.loads(stored))
+            )
+        return list(feeds.values())
+
+    def add_feed(self, round_: int, template: str, options: dict[str, Any]) -> Feed:
+        """Return a new feed of a round."""
+        row = self._insert(
+            "INSERT INTO feeds VALUES (NULL, ?, ?, ?, NULL, 'null')",
+            (round_, template, json.dumps(options)),
+        )
+        return Feed(row, round_, template, options)
+
+    def save_head(self, feed: Feed) -> None:
+        """Keep what the feed begins with."""
+        self._executor.execute(
+            "UPDATE feeds SET head = ?, columns = ? WHERE id = ?",
+            (feed.head, json.dumps(feed.columns), feed.id),
+        )
+
+    def remove_feed(self, feed: Feed) -> None:
+        """Forget a feed and all that goes with it."""
+        for statement in (
+            "DELETE FROM items WHERE feed = ?",
+            "DELETE FROM start_items WHERE feed = ?",
+            "DELETE FROM batches WHERE feed = ?",
+            "DELETE FROM feeds WHERE id = ?",
+        ):
+            self._executor.execute(statement, (feed.id,))
+
+    def add_batch(self, feed: Feed, number: int, uri: str) -> Batch:
+        """Return a new batch of `feed`, without a path."""
+        row = self._insert(
+            "INSERT INTO batches VALUES (NULL, ?, ?, ?, '', 'waiting', 0, 0, x'', '{}')",
+            (feed.id, number, uri),
+        )
+        feed.batches.append(Batch(row, number, uri, ""))
+        return feed.batches[-1]
+
+    def save_batch(self, batch: Batch) -> None:
+        """Keep how far a batch has come."""
+        self._executor.execute(
+            "UPDATE batches SET path = ?, state = ?, items = ?, length = ?, digest = ?,"
+            " stored = ? WHERE id = ?",
+            (
+                batch.path,
+                batch.state,
+                batch.items,
+                batch.length,
+                batch.digest,
+                json.dumps(batch.stored),
+                batch.id,
+            ),
+        )
+
+    def last_batch(self, feed: Feed) -> int:
+        """Return the number of the last batch of `feed`, 0 if there is none."""
+        ((number,),) = self._all(
+            "SELECT COALESCE(MAX(number), 0) FROM batches WHERE feed = ?", (feed.id,)
+        )
+        return int(number)
+
+    def add_item(self, feed: int, request: int | None, item: bytes) -> None:
+        """Add an item of a request; final if that is None."""
+        self._executor.execute("INSERT INTO items VALUES (NULL, ?, ?, ?)", (feed, request, item))
+
+    def make_final(self, request: int) -> None:
+        """Make the items of a request final."""
+        self._executor.execute("UPDATE items SET request = NULL WHERE request = ?", (request,))
+
+    def count_final(self) -> dict[int, int]:
+        """Return how many final items are there for each feed."""
+        return dict(
+            self._all("SELECT feed, COUNT(*) FROM items WHERE request IS NULL GROUP BY feed")
+        )
+
+    def final_items(self, feed: Feed, skip: int = 0, limit: int = -1) -> Iterator[bytes]:
+        """Yield the final items of a feed, in the order in which they are written, or
+        `limit` of them."""
+        rows = self._executor.iterate(
+            "SELECT item FROM items WHERE feed = ? AND request IS NULL ORDER BY id"
+            " LIMIT ? OFFSET ?",
+            (feed.id, limit, skip),
+        )
+        return (item for (item,) in rows)
+
+    def drop_final(self, feed: int, count: int) -> None:
+        """Forget the first `count` final items of a feed, which are in its file."""
+        self._executor.execute(
+            "DELETE FROM items WHERE id IN (SELECT id FROM items"
+            " WHERE feed = ? AND request IS NULL ORDER BY id LIMIT ?)",
+            (feed, count),
+        )
+
+    def drop_unfinished(self) -> None:
+        """Forget the items of requests that a run before this has not acknowledged."""
+        self._executor.execute("DELETE FROM items WHERE request IS NOT NULL")
+        self._executor.execute("UPDATE start_items SET again = 0")
+
+    def note_start_item(self, feed: int, digest: bytes) -> None:
+        """Note that an item of `start()` becomes final with this commit."""
+        self._executor.execute(
+            "INSERT INTO start_items VALUES (?, ?, 1, 1) ON CONFLICT DO UPDATE SET"
+            " taken = taken + 1, again = again + 1",
+            (feed, digest),
+        )
+
+    def has_start_item(self, feed: int, digest: bytes) -> bool:
+        """Return True if a run before this has taken an item of `start()` once more
+        than this run was told of it."""
+        cursor = self._executor.execute(
+            "UPDATE start_items SET again = again + 1"
+            " WHERE feed = ? AND digest = ? AND again < taken",
+            (feed, digest),
+        )
+        return cursor.rowcount > 0
+
+    def empty(self) -> None:
+        """Forget everything: the round is over."""
+        for table in ("items", "start_items", "batches", "feeds"):
+            self._executor.execute(f"DELETE FROM {table}")  # noqa: S608 - no input
+
+    def _all(self, statement: str, values: Iterable[object] = ()) -> list[Any]:
+        return self._executor.query(statement, (*values,))
+
+    def _insert(self, statement: str, values: Iterable[object]) -> int:
+        row = self._executor.execute(statement, (*values,)).lastrowid
+        assert row is not None
+        return row

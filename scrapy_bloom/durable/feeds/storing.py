@@ -1,0 +1,178 @@
+"""Puts a whole feed where it belongs, when that cannot grow with the crawl."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from scrapy.extensions.feedexport import FileFeedStorage, GCSFeedStorage, S3FeedStorage
+from scrapy.extensions.postprocessing import PostProcessingManager
+from scrapy.utils.defer import ensure_awaitable
+
+from ...errors import FeedError
+from ...files import make_directory, sync_directory
+from .file import AT_ONCE, FeedFile
+from .formats import Pickled, unpickled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scrapy import Spider
+    from scrapy.extensions.feedexport import FeedStorageProtocol
+
+    from .feeds import Working
+    from .formats import Build
+    from .outbox import Batch
+
+
+def is_local(storage: object) -> bool:
+    """Return True for a feed in a file of this machine, which Scrapy's own storage
+    writes."""
+    return type(storage) is FileFeedStorage
+
+
+def overwrites(storage: object, options: dict[str, Any]) -> bool:
+    """Return True if `storage` leaves nothing of what it stored before: as the feed's
+    option says, or else as Scrapy's documents have it. Of others nothing is known."""
+    if isinstance(storage, (S3FeedStorage, GCSFeedStorage)):
+        return True  # they ignore the option
+    by_default = getattr(storage, "overwrite", False) if _is_scrapys(storage) else False
+    return bool(options.get("overwrite", by_default))
+
+
+class Part:
+    """A batch in its part file, which goes to `storage` as a whole or as what is new.
+
+    `build` makes the exporter of the feed over a file. `batch.stored` is what is known
+    of the place; `save` makes it durable.
+    """
+
+    def __init__(
+        self,
+        working: Working,
+        batch: Batch,
+        storage: FeedStorageProtocol,
+        build: Build,
+        save: Callable[[], None],
+    ) -> None:
+        self._working = working
+        self._batch = batch
+        self._storage = storage
+        self._options = working.options
+        self._build = build
+        self._save = save
+        self._is_whole = is_local(storage) or overwrites(storage, working.options)
+
+    @property
+    def items(self) -> int:
+        """How many items are to be stored."""
+        return self._batch.items - (0 if self._is_whole else self._batch.stored.get("items", 0))
+
+    @property
+    def is_stored(self) -> bool:
+        """True if all items are."""
+        return "items" in self._batch.stored and self._batch.stored["items"] == self._batch.items
+
+    async def store(self, spider: Spider) -> None:
+        """Store the feed, or what is new of it. Raises whatever the storage does."""
+        if is_local(self._storage):
+            self._replace()
+        else:
+            file = self._storage.open(spider)
+            self._write(file)
+            await ensure_awaitable(self._storage.store(file))
+        self._batch.stored |= {"items": self._batch.items, "length": self._batch.length}
+
+    def _write(self, file: IO[bytes]) -> None:
+        """Write the feed, or what is new of it, to `file`, which stays open."""
+        target: Any = file
+        if "postprocessing" in self._options:
+            target = PostProcessingManager(self._options["postprocessing"], file, self._options)
+        since = 0 if self._is_whole else self._batch.stored.get("length", 0)
+        form, path = self._working.plan.format, self._working.files[self._batch].path
+        if isinstance(form, Pickled):
+            self._export(target, path, since)
+        else:
+            if since:
+                target.write(self._working.feed.head or b"")
+                since += len(form.separator)
+            _copy(path, since, self._batch.length, target)
+            target.write(self._working.foot(self._batch) if self.items else form.empty)
+        if target is not file:
+            target.close()
+
+    def _export(self, target: Any, path: Path, since: int) -> None:
+        exporter = self._build(target)
+        exporter.start_exporting()
+        with suppress(FileNotFoundError), path.open("rb") as part:
+            part.seek(since)
+            for item in unpickled(part, self._batch.length):
+                exporter.export_item(item)
+        exporter.finish_exporting()
+
+    def _replace(self) -> None:
+        """Give the feed's own file what the round has for it, after what was there
+        before, all at once."""
+        stored = self._batch.stored
+        path = Path(stored.get("path") or local_path(self._storage)).resolve()
+        make_directory(path.parent)
+        if "path" not in stored:
+            before = FeedFile(path)
+            if not self._options.get("overwrite", False):
+                before.keep()
+            stored |= {"path": str(path), "base": before.length}
+            stored["versions"] = [[before.length, before.digest.hex()]]
+        temporary = path.with_name(f".{path.name}.{self._batch.id}.part")
+        try:
+            with temporary.open("wb") as file:
+                _copy(path, 0, stored["base"], file)
+                self._write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            after = FeedFile(temporary)
+            after.keep()
+            stored["versions"] = [stored["versions"][-1], [after.length, after.digest.hex()]]
+            self._save()
+            with suppress(FileNotFoundError):
+                shutil.copymode(path, temporary)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_directory(path.parent)
+        stored["versions"] = stored["versions"][-1:]
+        stored["is_replaced"] = True
+
+
+def check_stored(batch: Batch, options: dict[str, Any]) -> None:
+    """Raise FeedError if the file that `batch` was stored in is not as it was left."""
+    stored = batch.stored
+    if "versions" not in stored or (
+        options.get("overwrite", False) and "is_replaced" not in stored
+    ):
+        return
+    file = FeedFile(Path(stored["path"]))
+    file.keep()
+    if [file.length, file.digest.hex()] not in stored["versions"]:
+        raise FeedError(f"{file.path} is not as this job has left it")
+
+
+def local_path(storage: FeedStorageProtocol) -> Path:
+    """Return the file of a storage that `is_local`."""
+    assert isinstance(storage, FileFeedStorage)
+    return Path(storage.path).absolute()
+
+
+def _is_scrapys(storage: object) -> bool:
+    return any(kind.__module__ == FileFeedStorage.__module__ for kind in type(storage).__mro__)
+
+
+def _copy(path: Path, start: int, end: int, target: Any) -> None:
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        file.seek(start)
+        while start < end and (data := file.read(min(end - start, AT_ONCE))):
+            target.write(data)
+            start += len(data)

@@ -1,0 +1,553 @@
+"""What a job's feeds hold, whatever becomes of the process."""
+
+import gzip
+import json
+import logging
+from io import BytesIO
+from xml.etree import ElementTree
+
+import pytest
+from scrapy import exporters, signals
+from scrapy.extensions.feedexport import FeedExporter
+from scrapy.utils.test import get_crawler
+
+from scrapy_bloom import DurableFeedExporter, FeedError, JobDirectoryError
+from scrapy_bloom.durable.feeds import feeds as feeds_module
+from scrapy_bloom.durable.feeds.formats import Divided
+from tests.durable.engine import request
+from tests.durable.feed_crawls import GZIP
+from tests.durable.feed_jobs import FeedJob
+
+GOES_ON = request("never")
+"""A start request that is not done, so that the round is not over."""
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Return a function that opens a job with these feeds, in `tmp_path`."""
+    made = []
+
+    def make(feeds, *start, opened=True, **settings):
+        feeds = {uri if ":" in uri else tmp_path / uri: options for uri, options in feeds.items()}
+        made.append(FeedJob(tmp_path, feeds, **settings))
+        return made[-1].open(*start) if opened else made[-1]
+
+    yield make
+    for each in made:
+        each.drop()
+
+
+def numbers(path):
+    """Return the numbers in a feed of JSON lines."""
+    return [json.loads(line)["n"] for line in path.read_text().splitlines()]
+
+
+# -- one item, one commit ----------------------------------------------------------
+
+
+def test_a_feed_gets_an_item_when_its_request_is_acknowledged(tmp_path, job):
+    """Not when it is scraped, and not while the engine works on the request; then at once."""
+    a = job({"a.jl": "jsonlines"})
+    one, two = a.page("1", {"n": 1}), a.page("2", {"n": 2})
+    a.done(two)
+    a.commit()
+    assert numbers(tmp_path / "a.jl") == [2]
+    a.done(one)
+    a.commit()
+    assert numbers(tmp_path / "a.jl") == [2, 1]
+
+
+def test_items_of_requests_that_are_repeated_are_dropped(tmp_path, job):
+    """Also those that wait in the outbox."""
+    a = job({"a.jl": "jsonlines"})
+    a.pages(p1={"n": 1})
+    a.page("2", *({"n": 2, "text": "x" * 500_000} for _ in range(5)))
+    a.commit()
+    a.drop()
+    b = job({"a.jl": "jsonlines"})
+    b.items(again := b.pop(), {"n": 3})
+    b.done(again)
+    b.close()
+    assert numbers(tmp_path / "a.jl") == [1, 3]
+
+
+def test_a_crash_between_commit_and_file_loses_and_repeats_nothing(tmp_path, job, monkeypatch):
+    """What was final and not written is written by the next start."""
+    a = job({"a.jl": "jsonlines"}, GOES_ON)
+    a.pages(p1={"n": 1})
+    monkeypatch.setattr(feeds_module.Feeds, "after_commit", lambda self: None)
+    a.pages(p2={"n": 2})
+    a.drop()
+    monkeypatch.undo()
+    assert numbers(tmp_path / "a.jl") == [1]
+    job({"a.jl": "jsonlines"})
+    assert numbers(tmp_path / "a.jl") == [1, 2]
+
+
+def test_what_was_written_and_not_recorded_is_not_written_twice(tmp_path, job):
+    """A torn line included."""
+    a = job({"a.jl": "jsonlines"}, GOES_ON)
+    a.pages(p1={"n": 1})
+    a.pages(p2={"n": 2})
+    a.drop()
+    path = tmp_path / "a.jl"
+    path.write_bytes(path.read_bytes()[:-3])
+    job({"a.jl": "jsonlines"})
+    assert numbers(path) == [1, 2]
+
+
+def test_many_items_of_one_request_wait_on_the_disk(job, monkeypatch):
+    """Memory holds no more of them than it may."""
+    monkeypatch.setattr(feeds_module, "BYTES_IN_MEMORY", 1000)
+    a = job({"a.jl": "jsonlines"})
+    page = a.page("1", *({"n": n} for n in range(500)))
+    feeds = a.exporter._feeds
+    assert len(feeds._waiting) < 10
+    a.done(page)
+    a.commit()
+    a.commit()
+    assert feeds.outbox.count_final() == {}
+
+
+# -- whose item it is --------------------------------------------------------------
+
+
+def test_an_item_of_nobody_knows_whom_is_final_when_all_is_done(tmp_path, job):
+    """And what was in progress is acknowledged no sooner."""
+    a = job({"a.jl": "jsonlines"}, GOES_ON)
+    one, two = a.page("1"), a.page("2")
+    a.item({"n": 0})
+    a.done(one)
+    a.commit()
+    assert not (tmp_path / "a.jl").exists()
+    a.drop()
+    b = job({"a.jl": "jsonlines"})
+    assert len(b.scheduler) == 3
+    popped = [b.pop() for _ in range(3)]
+    b.item({"n": 0})
+    for each in popped:
+        b.done(each)
+    b.commit()
+    assert numbers(tmp_path / "a.jl") == [0]
+    assert two.url in {each.url for each in popped}
+
+
+def test_a_response_that_answers_two_requests_is_nobodys(tmp_path, job):
+    """A middleware may give out one object again and again."""
+    a = job({"a.jl": "jsonlines"})
+    one, two = a.page("1"), a.page("2")
+    response = a.response(one)
+    assert a.origins.process_response(two, response) is response
+    a.item({"n": 1}, response)
+    a.done(two)
+    a.commit()
+    assert not (tmp_path / "a.jl").exists()
+    a.done(one)
+    a.commit()
+    assert numbers(tmp_path / "a.jl") == [1]
+
+
+def test_items_of_start_are_not_written_again_at_a_resume(tmp_path, job):
+    """As many of the same bytes as the round has, and no fewer."""
+    same = {"n": 1}
+    a = job({"a.jl": "jsonlines"}, GOES_ON, same, dict(same))
+    a.commit()
+    a.drop()
+    b = job({"a.jl": "jsonlines"}, GOES_ON, same, dict(same), dict(same), {"n": 2})
+    b.commit()
+    b.item({"n": 1})  # from an extension, say, and no start item
+    b.done(b.pop())
+    b.close()
+    assert numbers(tmp_path / "a.jl") == [1, 1, 1, 2, 1]
+
+
+# -- files -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_was_there_before_the_round(tmp_path, job, overwrite):
+    """Stays, or goes with `overwrite`; what the round itself has written stays."""
+    feeds = {"a.jl": {"format": "jsonlines", "overwrite": overwrite}}
+    (tmp_path / "a.jl").write_text('{"n": 0}\n')
+    before = [] if overwrite else [0]
+    a = job(feeds, GOES_ON)
+    a.pages(p1={"n": 1})
+    a.close("shutdown")
+    assert numbers(tmp_path / "a.jl") == [*before, 1]
+    b = job(feeds)
+    b.pages(p2={"n": 2})
+    b.done(b.pop())
+    b.close()
+    assert numbers(tmp_path / "a.jl") == [*before, 1, 2]
+    c = job(feeds)
+    c.pages(p3={"n": 3})
+    c.close()
+    assert numbers(tmp_path / "a.jl") == ([3] if overwrite else [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize(("format_", "indent"), [("json", None), ("json", 2), ("xml", 1)])
+def test_json_and_xml_are_whole_after_every_stop(tmp_path, job, format_, indent):
+    """And over any number of resumes, also when nothing came in a run."""
+    feeds = {"a": {"format": format_, "indent": indent}}
+    read = json.loads if format_ == "json" else ElementTree.fromstring
+    for found in range(4):
+        a = job(feeds, GOES_ON)
+        if found:
+            a.pages(**{f"p{found}": {"n": found}})
+        a.close("shutdown")
+        assert len(read((tmp_path / "a").read_bytes())) == found
+
+
+def test_csv_has_one_head(tmp_path, job):
+    """That of the item first seen, though another is acknowledged first, and its columns
+    hold after a kill."""
+    a = job({"a.csv": "csv"}, GOES_ON)
+    a.page("1", {"n": 1, "m": 1})
+    a.pages(p2={"m": 2, "n": 2})
+    a.drop()
+    b = job({"a.csv": "csv"})
+    b.pages(p3={"k": 3, "m": 3, "n": 3})
+    b.close("shutdown")
+    assert (tmp_path / "a.csv").read_bytes() == b"n,m\r\n2,2\r\n3,3\r\n"
+
+
+EXPORTERS = [
+    (exporters.JsonLinesItemExporter, {}),
+    (exporters.JsonItemExporter, {"indent": 0}),
+    (exporters.JsonItemExporter, {"indent": 2, "encoding": "utf-8"}),
+    (exporters.CsvItemExporter, {"encoding": "utf-16"}),
+    (exporters.CsvItemExporter, {"encoding": "utf-8-sig", "include_headers_line": False}),
+    (exporters.CsvItemExporter, {"fields_to_export": {"a": "A"}}),
+    (exporters.XmlItemExporter, {"indent": 2, "encoding": "utf-16"}),
+    (exporters.PickleItemExporter, {}),
+    (exporters.MarshalItemExporter, {}),
+    (exporters.PprintItemExporter, {}),
+]
+
+
+@pytest.mark.parametrize(("exporter", "options"), EXPORTERS)
+def test_parts_make_what_the_exporter_writes(exporter, options):
+    """Byte for byte, also when the items come from two runs."""
+    items = [{"a": 1, "b": "x"}, {"a": 2, "b": "é,"}, {"a": 3, "b": ""}]
+
+    def build(file):
+        return exporter(file, **options)
+
+    file = BytesIO()
+    whole = build(file)
+    whole.start_exporting()
+    for item in items:
+        whole.export_item(item)
+    whole.finish_exporting()
+    first = Divided(build)
+    parts = [first.export(items[0])]
+    second = Divided(build, first.head, first.columns)
+    parts += [second.export(item) for item in items[1:]]
+    assert first.head + first.separator.join(parts) + second.foot == file.getvalue()
+
+
+def test_an_item_that_cannot_be_exported_takes_no_head_with_it(tmp_path, job):
+    """The csv head is written by the exporter once."""
+
+    class Odd:
+        def __str__(self):
+            raise ValueError("odd")
+
+    a = job({"a.csv": "csv"})
+    a.done(a.page("1", {"n": Odd()}, {"n": 1}))
+    a.close()
+    assert (tmp_path / "a.csv").read_bytes() == b"n\r\n1\r\n"
+
+
+def test_an_empty_feed_is_as_scrapy_has_it(tmp_path, job):
+    """A file with a head and a foot, or none without FEED_STORE_EMPTY."""
+    a = job({"a.json": "json", "b.json": {"format": "json", "store_empty": False}})
+    a.close()
+    assert json.loads((tmp_path / "a.json").read_bytes()) == []
+    assert not (tmp_path / "b.json").exists()
+
+
+# -- somebody else's hands -----------------------------------------------------------
+
+
+def changed(path):
+    path.write_bytes(b"X" + path.read_bytes()[1:])
+
+
+def appended_to(path):
+    path.write_bytes(path.read_bytes() + b"more\n")
+
+
+def cut_off(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def removed(path):
+    path.unlink()
+
+
+@pytest.mark.parametrize("change", [changed, appended_to, cut_off, removed])
+@pytest.mark.parametrize("options", [{}, {"postprocessing": [GZIP]}])
+def test_a_file_that_somebody_else_has_changed_is_refused(tmp_path, job, change, options):
+    """With a message that names a way out; the file stays as it is."""
+    path = tmp_path / "a.jl"
+    feeds = {"a.jl": {"format": "jsonlines", **options}}
+    a = job(feeds, GOES_ON)
+    a.pages(p1={"n": 1})
+    a.close("shutdown")
+    change(path)
+    before = path.read_bytes() if path.exists() else None
+    b = job(feeds, opened=False)
+    with pytest.raises(FeedError, match=r"a\.jl.* Put the file back .*leave the feed out"):
+        b.open()
+    assert (path.read_bytes() if path.exists() else None) == before
+
+
+def test_the_way_out_of_a_changed_file(tmp_path, job, caplog):
+    """Without the feed, the job goes on, and says so."""
+    a = job({"a.jl": "jsonlines"}, GOES_ON)
+    a.pages(p1={"n": 1})
+    a.close("shutdown")
+    (tmp_path / "a.jl").unlink()
+    b = job({"b.jl": "jsonlines"})
+    assert "a.jl stays as it is" in caplog.text
+    b.pages(p2={"n": 2})
+    b.done(b.pop())
+    b.close()
+    assert numbers(tmp_path / "b.jl") == [2]
+    assert not (tmp_path / "a.jl").exists()
+
+
+def test_somebody_who_writes_to_the_file_meanwhile_stops_the_crawl(tmp_path, job, caplog):
+    """Nothing is written over; the job can be resumed when the file is as it was."""
+    a = job({"a.jl": "jsonlines"}, GOES_ON)
+    a.pages(p1={"n": 1})
+    appended_to(tmp_path / "a.jl")
+    a.pages(p2={"n": 2})
+    assert a.scheduler._ledger.stopped
+    assert "somebody else writes to it" in caplog.text
+    a.close("bloom_error")
+    assert (tmp_path / "a.jl").read_bytes() == b'{"n": 1}\nmore\n'
+    (tmp_path / "a.jl").write_bytes(b'{"n": 1}\n')
+    job({"a.jl": "jsonlines"})
+    assert numbers(tmp_path / "a.jl") == [1, 2]
+
+
+def test_zeros_of_a_power_cut_are_no_strangers(tmp_path, job):
+    """A file system may have made the file longer and not written it."""
+    a = job({"a.jl": "jsonlines"}, GOES_ON)
+    a.pages(p1={"n": 1})
+    length = (tmp_path / "a.jl").stat().st_size
+    a.pages(p2={"n": 2})
+    a.drop()
+    data = (tmp_path / "a.jl").read_bytes()
+    (tmp_path / "a.jl").write_bytes(data[:length] + bytes(len(data) - length))
+    job({"a.jl": "jsonlines"})
+    assert numbers(tmp_path / "a.jl") == [1, 2]
+
+
+# -- feeds come and go ---------------------------------------------------------------
+
+
+def test_a_changed_feed_is_refused(tmp_path, job):
+    """With both values."""
+    a = job({"a.json": "json"}, GOES_ON)
+    a.close("shutdown")
+    b = job({"a.json": {"format": "json", "indent": 4}}, opened=False)
+    with pytest.raises(FeedError, match="begun with indent 0, and now has 4"):
+        b.open()
+
+
+def test_a_removed_feed_is_finished_and_an_added_one_begins(tmp_path, job, caplog):
+    """In the middle of a round."""
+    caplog.set_level(logging.INFO)
+    a = job({"a.json": "json"}, GOES_ON)
+    a.pages(p1={"n": 1})
+    a.drop()
+    b = job({"b.jl": "jsonlines"})
+    assert json.loads((tmp_path / "a.json").read_bytes()) == [{"n": 1}]
+    assert "b.jl begins now" in caplog.text
+    b.pages(p2={"n": 2})
+    b.done(b.pop())
+    b.close()
+    assert json.loads((tmp_path / "a.json").read_bytes()) == [{"n": 1}]
+    assert numbers(tmp_path / "b.jl") == [2]
+
+
+def test_a_uri_is_evaluated_once_a_round(tmp_path, job):
+    """Times and spider arguments differ after a resume."""
+    feeds = {str(tmp_path / "%(mark)s.jl"): "jsonlines"}
+    for mark in ("first", "second"):
+        a = job(feeds, GOES_ON, opened=False)
+        a.spider.mark = mark
+        a.open(GOES_ON)
+        a.pages(**{mark: {"n": len(mark)}})
+        a.close("shutdown")
+    assert numbers(tmp_path / "first.jl") == [5, 6]
+    assert not (tmp_path / "second.jl").exists()
+
+
+# -- stored at the end ---------------------------------------------------------------
+
+
+def test_a_storage_that_overwrites_gets_the_whole_round(tmp_path, job):
+    """And one of which nothing is known what it has not got yet."""
+    feeds = {
+        f"shelf:{tmp_path}/whole": {"format": "json", "overwrite": True},
+        f"shelf:{tmp_path}/new": {"format": "csv"},
+    }
+    for number in (1, 2):
+        a = job(feeds, GOES_ON)
+        a.pages(**{f"p{number}": {"n": number}})
+        a.close("shutdown")
+    assert json.loads((tmp_path / "whole").read_bytes()) == [{"n": 1}, {"n": 2}]
+    assert (tmp_path / "new").read_bytes() == b"n\r\n1\r\nn\r\n2\r\n"
+    b = job(feeds)
+    b.done(b.pop())
+    b.close()
+    assert (tmp_path / "new").read_bytes() == b"n\r\n1\r\nn\r\n2\r\n"
+    assert not (tmp_path / "job" / "feeds").exists()
+
+
+def test_a_storage_that_fails_is_tried_again(tmp_path, job, caplog):
+    """By the next start, which does nothing else if that was all that was missing."""
+    feeds = {f"shelf:{tmp_path}/shelf/a.jl": {"format": "jsonlines", "overwrite": True}}
+    (tmp_path / "shelf").write_text("no directory")
+    a = job(feeds)
+    a.pages(p1={"n": 1})
+    a.close()
+    assert "1 feed could not be stored" in caplog.text
+    assert a.stat("feedexport/failed_count/Shelf") == 1
+    (tmp_path / "shelf").unlink()
+    b = job(feeds)
+    b.close()
+    assert numbers(tmp_path / "shelf" / "a.jl") == [1]
+
+
+def test_compressed_feeds_are_whole_after_every_stop(tmp_path, job):
+    """After what was there before the round."""
+    path = tmp_path / "a.jl.gz"
+    path.write_bytes(gzip.compress(b'{"n": 0}\n'))
+    feeds = {"a.jl.gz": {"format": "jsonlines", "postprocessing": [GZIP]}}
+    for number in (1, 2):
+        a = job(feeds, GOES_ON)
+        a.pages(**{f"p{number}": {"n": number}})
+        a.close("shutdown")
+        lines = gzip.decompress(path.read_bytes()).splitlines()
+        assert [json.loads(line)["n"] for line in lines] == [*range(number + 1)]
+
+
+def test_an_exporter_of_the_users_runs_once(tmp_path, job):
+    """Its items are kept as they are until then."""
+    feeds = {"a.own": {"format": "own"}}
+    for number in (1, 2):
+        a = job(feeds, GOES_ON)
+        a.pages(**{f"p{number}": {"n": number}})
+        a.close("shutdown")
+    assert numbers(tmp_path / "a.own") == [1, 2]
+
+
+def test_batches_go_on_with_their_numbers(tmp_path, job):
+    """A batch is full however many runs it takes, and a stored one is left alone."""
+    feeds = {str(tmp_path / "%(batch_id)d.json"): {"format": "json", "batch_item_count": 2}}
+    a = job(feeds, GOES_ON)
+    a.pages(p1={"n": 1}, p2={"n": 2}, p3={"n": 3})
+    a.commit()
+    a.drop()
+    (tmp_path / "1.json").write_text("moved away")
+    b = job(feeds)
+    b.pages(p4={"n": 4}, p5={"n": 5})
+    b.done(b.pop())
+    b.close()
+    assert (tmp_path / "1.json").read_text() == "moved away"
+    assert json.loads((tmp_path / "2.json").read_text()) == [{"n": 3}, {"n": 4}]
+    assert json.loads((tmp_path / "3.json").read_text()) == [{"n": 5}]
+    assert not (tmp_path / "4.json").exists()
+
+
+# -- in whose place ------------------------------------------------------------------
+
+
+def exporter_of(**settings):
+    settings = {
+        "ADDONS": {"scrapy_bloom.Addon": 300},
+        "FEEDS": {"a.jl": {"format": "jl"}},
+    } | settings
+    return type(get_crawler(settings_dict=settings).get_extension(FeedExporter))
+
+
+STOCK_EXPORTER = "scrapy.extensions.feedexport.FeedExporter"
+
+
+class OwnExporter(FeedExporter):
+    """Somebody's."""
+
+
+def test_whose_exporter_it_is(tmp_path):
+    """Ours with a durable job; Scrapy's in any other case; the user's stays."""
+    folder = str(tmp_path)
+    assert exporter_of(JOBDIR=folder) is DurableFeedExporter
+    assert exporter_of() is FeedExporter
+    assert exporter_of(JOBDIR=folder, BLOOM_DURABLE=False) is FeedExporter
+    assert exporter_of(JOBDIR=folder, BLOOM_DURABLE_FEEDS=False) is FeedExporter
+    assert exporter_of(JOBDIR=folder, EXTENSIONS={STOCK_EXPORTER: None}) is type(None)
+    own = {STOCK_EXPORTER: None, OwnExporter: 0}
+    assert exporter_of(JOBDIR=folder, EXTENSIONS=own) is OwnExporter
+    assert exporter_of(JOBDIR=folder, EXTENSIONS={STOCK_EXPORTER: 5}) is DurableFeedExporter
+
+
+def test_standard_output_stays_scrapys(tmp_path, job, caplog, capfdbinary):
+    """With a warning."""
+    a = job({"stdout:": "jsonlines", "a.jl": "jsonlines"})
+    a.page("1", {"n": 1})
+    a.commit()
+    assert "If the process is killed" in caplog.text
+    assert "stdout:" in caplog.text
+    assert not (tmp_path / "a.jl").exists()
+    a.close("shutdown")
+
+
+def test_without_the_scheduler_it_is_scrapys(tmp_path):
+    """Put there by hand, and with no job."""
+    path = tmp_path / "a.jl"
+    crawler = get_crawler(settings_dict={"FEEDS": {str(path): {"format": "jl"}}})
+    exporter = DurableFeedExporter.from_crawler(crawler)
+    exporter.open_spider(crawler._create_spider("x"))
+    exporter.item_scraped({"n": 1}, None)
+    exporter.slots[0].file.close()
+    assert numbers(path) == [1]
+
+
+def test_a_missing_private_name_refuses_the_start(job, monkeypatch):
+    """By its name."""
+    monkeypatch.delattr(FeedExporter, "_get_uri_params")
+    a = job({"a.jl": "jsonlines"}, opened=False)
+    with pytest.raises(JobDirectoryError, match=r"no FeedExporter\._get_uri_params"):
+        a.open()
+
+
+def test_when_the_spider_was_not_opened_feeds_stay_as_they_were(tmp_path, job):
+    """A pipeline may have failed before `spider_opened`."""
+    feeds = {"a.json": {"format": "json", "overwrite": True}}
+    (tmp_path / "a.json").write_text("[0]")
+    a = job(feeds, opened=False)
+    super(FeedJob, a).open()
+    a.close("shutdown")
+    assert (tmp_path / "a.json").read_text() == "[0]"
+
+
+def test_signals_and_stats_are_scrapys(job):
+    """`feed_slot_closed` with a slot that says what was stored, and `feed_exporter_closed`."""
+    slots, closed = [], []
+    a = job({"a.jl": "jsonlines"}, opened=False)
+    a.crawler.signals.connect(lambda slot: slots.append(slot), signals.feed_slot_closed, weak=False)
+    a.crawler.signals.connect(lambda: closed.append(1), signals.feed_exporter_closed, weak=False)
+    a.open()
+    a.pages(p1={"n": 1})
+    a.close()
+    ((uri, format_, count, batch),) = [
+        (slot.uri, slot.format, slot.itemcount, slot.batch_id) for slot in slots
+    ]
+    assert uri.endswith("a.jl")
+    assert (format_, count, batch, closed) == ("jsonlines", 1, 1, [1])
+    assert a.stat("feedexport/success_count/FileFeedStorage") == 1
