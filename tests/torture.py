@@ -3,8 +3,11 @@
 What it prints last are the totals; the last result stands in the README.
 """
 
+import pytest
+
 from tests.durable.test_feed_kills import feed_torture
 from tests.durable.test_kills import torture
+from tests.durable.test_round_crawls import lost, tell
 
 
 def test_a_thousand_random_kills():
@@ -47,3 +50,18 @@ def test_power_cuts_and_full_disks_of_feeds():
     """A hundred and sixty."""
     assert feed_torture("--cuts", 100)["odd"] == []
     assert feed_torture("--full", 60)["odd"] == []
+
+
+def test_rounds():
+    """Three hundred crawls in rounds, killed at random, and all of their kill points."""
+    assert lost(tell("kills", "--count", 300)) == []
+    assert lost(tell("points", "--count", 100)) == []
+
+
+@pytest.mark.parametrize(
+    ("mutant", "kind"),
+    [("taken_before_the_row", "lost"), ("told_after_the_commit", "lost_books")],
+)
+def test_a_broken_round_is_noticed(mutant, kind):
+    """With the mutant something is lost, so the tests above test something."""
+    assert any(report[kind] for report in tell("points", "--count", 100, "--mutant", mutant))

@@ -1,9 +1,11 @@
 """Jobs of `tests.durable.rounds`, for the modules that ask for them."""
 
+import os
 import shutil
 
 import pytest
 
+from tests.durable.round_mutants import MUTANTS
 from tests.durable.rounds import RoundJob
 
 
@@ -31,3 +33,7 @@ def crash_round(tmp_path, make_round):
         return make_round(copy, **options)
 
     return crash
+
+
+if "DURABLE_MUTANT" in os.environ:
+    MUTANTS[os.environ["DURABLE_MUTANT"]]()

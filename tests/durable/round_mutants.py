@@ -1,3 +1,139 @@
-"""Schedulers that know less of a round than they should, to see that the tests notice."""
+"""Schedulers that know less of a round than they should, to see that the tests notice.
+
+`DURABLE_MUTANT=<name> pytest tests/durable/<module>` runs tests with one of them.
+"""
+
+from scrapy_bloom.durable.ledger import Ledger
+from scrapy_bloom.durable.request_file import RequestFile
+from scrapy_bloom.durable.spider_state import KeptSpiderState
+from scrapy_bloom.durable.start_requests import StartRequests
 
 MUTANTS = {}
+
+
+def mutant(function):
+    """Make a function that breaks something a mutant of its name."""
+    MUTANTS[function.__name__] = function
+    return function
+
+
+@mutant
+def start_requests_in_the_filter():
+    """The filter learns of start requests, so a link back to one is known."""
+    stored = StartRequests.stored
+
+    def stored_and_seen(self, request):
+        stored(self, request)
+        if request is self._offered:
+            self._ledger._dupefilter.request_seen(request)
+
+    StartRequests.stored = stored_and_seen
+
+
+@mutant
+def marked_by_meta():
+    """Whatever has the meta of a start request is one."""
+
+    def stored(self, request):
+        if request.meta.get("is_start_request"):
+            self._taken.add(self._taken.meet(request))
+
+    StartRequests.stored = stored
+
+
+@mutant
+def taken_before_the_row():
+    """A start request is taken when it is yielded, in a commit of its own."""
+    is_skipped = StartRequests._is_skipped
+
+    def is_skipped_or_taken(self, thing):
+        skipped = is_skipped(self, thing)
+        if not skipped and self._offered is not None:
+            self._taken.add(self._occurrence)
+            self._round.file.commit()
+        return skipped
+
+    StartRequests._is_skipped = is_skipped_or_taken
+
+
+@mutant
+def counted_by_fingerprint():
+    """A second start request for a page is the first one."""
+    contains = StartRequests._is_skipped
+
+    def is_skipped(self, thing):
+        meet = self._taken.meet
+        self._taken.meet = lambda request: (meet(request)[0], 1)
+        try:
+            return contains(self, thing)
+        finally:
+            self._taken.meet = meet
+
+    StartRequests._is_skipped = is_skipped
+
+
+@mutant
+def taken_in_memory():
+    """One that lives in memory only is taken at once."""
+    StartRequests.kept = StartRequests.stored
+
+
+@mutant
+def exhausted_by_an_error():
+    """start() that breaks off counts as exhausted."""
+    StartRequests.exhausted = True
+
+
+@mutant
+def over_with_requests_left():
+    """A round is over when start() is exhausted and the spider closes."""
+    RequestFile.is_empty = True
+
+
+@mutant
+def state_before_the_commit():
+    """The state is durable before the requests are."""
+    before_commit = KeptSpiderState.before_commit
+
+    def before_and_commit(self, acknowledged):
+        pushed, self._file._pushed = self._file._pushed, []
+        deleted, self._file._deleted = self._file._deleted, []
+        before_commit(self, acknowledged)
+        self._file.commit()
+        self._file._pushed, self._file._deleted = pushed, deleted
+        self._file.operations = len(pushed) + len(deleted)
+
+    KeptSpiderState.before_commit = before_and_commit
+
+
+@mutant
+def state_after_the_commit():
+    """The requests are durable before the state is."""
+    before_commit = KeptSpiderState.before_commit
+
+    def after_commit(self):
+        before_commit(self, [])
+        self._file.commit()
+
+    KeptSpiderState.before_commit = lambda self, acknowledged: None
+    KeptSpiderState.after_commit = after_commit
+
+
+@mutant
+def state_of_a_spider_that_did_not_open():
+    """The extension saves whatever it has at a close."""
+    KeptSpiderState.end = lambda self, *, failed: None
+
+
+@mutant
+def told_after_the_commit():
+    """Pipelines hear of a commit when it is over."""
+    send, commit = Ledger._send_before_commit, Ledger.commit
+
+    def commit_and_send(self):
+        commit(self)
+        if self._has_begun and not self.stopped:
+            send(self)
+
+    Ledger._send_before_commit = lambda self: None
+    Ledger.commit = commit_and_send

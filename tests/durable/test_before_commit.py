@@ -42,13 +42,13 @@ class Crawl:
     def __init__(self, job, pipeline_class):
         self.job = job
         self.pipeline = pipeline_class.from_crawler(job.crawler)
-        self.pipeline.open_spider(job.spider)
+        self.pipeline.open_spider()
 
     def scrape(self):
         """Crawl the next page; return its name."""
         popped = self.job.pop()
         title = {"url": name_of(popped), "title": f"Title of {name_of(popped)}"}
-        self.pipeline.process_item(title, self.job.spider)
+        self.pipeline.process_item(title)
         self.job.done(popped)
         return name_of(popped)
 
