@@ -63,12 +63,18 @@ class Job:
     def names(self):
         """Pop all there is, in its order, and be done with it."""
         names = []
-        # Scrapy's answers None once for a slot that got nothing but what it cannot store
-        for popped in (self.pop() for _ in range(2 * len(self.scheduler))):
-            if popped is not None:
-                names.append(name_of(popped))
-                self.done(popped)
+        while (popped := self.pop_any()) is not None:
+            names.append(name_of(popped))
+            self.done(popped)
         return names
+
+    def pop_any(self):
+        """Return the next request; Scrapy's scheduler answers None first for each slot that
+        got nothing but what it cannot store."""
+        for _ in range(10):
+            if (popped := self.pop()) is not None or not len(self.scheduler):
+                return popped
+        return None
 
     def commit(self):
         """Commit now."""

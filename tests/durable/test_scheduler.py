@@ -109,7 +109,7 @@ def test_order_is_scrapys(tmp_path_factory, queue, priority_queue, start, operat
             in_progress = []
             for number, operation in enumerate(part):
                 if operation == "pop":
-                    in_progress.append(job.pop())
+                    in_progress.append(job.pop_any())
                     order.append(in_progress[-1] and in_progress[-1].url)
                 elif operation == "done" and in_progress:
                     job.done(in_progress.pop(0))
