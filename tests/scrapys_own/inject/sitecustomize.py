@@ -1,0 +1,63 @@
+"""Gives every crawler of this process, and of those that it starts, an add-on and a JOBDIR.
+
+Python imports a module of this name at start when PYTHONPATH leads to it, so that the tests,
+and the processes that they start, need not know. SCRAPYS_OWN_JOBS names the directory of the
+job directories (without it nothing is done), SCRAPYS_OWN_ADDON the add-on, if any.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+
+class _AfterCrawler(importlib.abc.MetaPathFinder):
+    """Patches scrapy.crawler when somebody imports it: to import it here would change what
+    the tests of a bare process see."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "scrapy.crawler":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        load = spec.loader.exec_module
+
+        def load_and_patch(module):
+            load(module)
+            _patch(module.Crawler)
+
+        spec.loader.exec_module = load_and_patch
+        return spec
+
+
+def _patch(crawler_class):
+    init = crawler_class.__init__
+
+    def init_and_inject(self, *args, **kwargs):
+        init(self, *args, **kwargs)
+        _inject(self.settings)
+
+    crawler_class.__init__ = init_and_inject
+
+
+def _inject(settings):
+    # Scrapy's shell waits for ever with a JOBDIR: a request that comes back from the disk
+    # is not the one whose response it waits for.
+    if not settings.get("JOBDIR") and "shell" not in sys.orig_argv:
+        settings.set("JOBDIR", _fresh_job(), "default")
+    if addon := os.environ.get("SCRAPYS_OWN_ADDON"):
+        addons = {**settings.getdict("ADDONS"), addon: 300}
+        settings.set("ADDONS", addons, settings.getpriority("ADDONS"))
+
+
+def _fresh_job():
+    test_file = os.environ.get("PYTEST_CURRENT_TEST", "").partition("::")[0]
+    return tempfile.mkdtemp(dir=os.environ["SCRAPYS_OWN_JOBS"], prefix=f"{Path(test_file).stem}-")
+
+
+if os.environ.get("SCRAPYS_OWN_JOBS"):
+    sys.meta_path.insert(0, _AfterCrawler())
