@@ -4,6 +4,7 @@ Every page is a JSON list of links: method, URL, body. Links wear disguises (fra
 reordered arguments, escapes in either case); some lead over a redirect.
 """
 
+import asyncio
 import json
 import os
 import random
@@ -11,16 +12,15 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from socketserver import ThreadingTCPServer
-from threading import Event, Lock, Thread
+from threading import Event, Thread
 
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 from w3lib.url import canonicalize_url
 
 import scrapy_bloom
+from tests.web_server import serve
 
 TESTS = Path(__file__).resolve().parent
 PACKAGE = Path(scrapy_bloom.__file__).resolve().parent.parent
@@ -59,59 +59,51 @@ def _links(number):
     return [_disguised(n, chance) for n in linked if n < len(PAGES)]
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    wbufsize = -1
-
-    def answer(self):
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
-        if self.path.startswith("/moved/"):
-            target = PAGES[int(self.path.rpartition("/")[2])][1]
-            self.reply(302, b"", Location=self.server.url + target)
-            return
-        page = (self.command, canonicalize_url(self.path), body)
-        if page not in PAGES:
-            self.reply(404, b"")
-            return
-        self.server.admit(page)
-        self.reply(200, json.dumps(_links(PAGES.index(page))).encode())
-
-    do_GET = do_POST = do_PUT = do_DELETE = answer  # noqa: N815
-
-    def reply(self, status, text, **headers):
-        self.send_response(status)
-        for name, value in {"Content-Length": len(text), **headers}.items():
-            self.send_header(name, str(value))
-        self.end_headers()
-        self.wfile.write(text)
-
-    def log_message(self, *_):
-        pass
-
-
-class SmallSite(ThreadingTCPServer):
+class SmallSite:
     """The site, on a free port of the loopback interface, in a thread."""
 
-    daemon_threads = True
-    request_queue_size = 50
-
     def __init__(self):
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
         self.answered = Counter()
-        self._lock = Lock()
         self._limit = None
-        self._reached = Event()
+        self._held = Event()
         self._released = Event()
+        self._served = Event()
+        self._thread = Thread(target=asyncio.run, args=[self._serve()], daemon=True)
 
     def __enter__(self):
-        Thread(target=self.serve_forever, args=[0.02], daemon=True).start()
+        self._thread.start()
+        assert self._served.wait(60)
         return self
 
     def __exit__(self, *_):
         self.release()
-        self.shutdown()
-        self.server_close()
+        self._loop.call_soon_threadsafe(self._ended.set)
+        self._thread.join()
+
+    async def _serve(self):
+        def ready(port):
+            self.url = f"http://127.0.0.1:{port}"
+            self._served.set()
+
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        serving = asyncio.create_task(serve(self._answer, ready))
+        await self._ended.wait()
+        serving.cancel()
+
+    async def _answer(self, method, path, body):
+        if path.startswith("/moved/"):
+            target = PAGES[int(path.rpartition("/")[2])][1]
+            return 302, {"Location": self.url + target}, b""
+        page = (method, canonicalize_url(path), body)
+        if page not in PAGES:
+            return 404, {}, b""
+        if self._limit is not None and self.answered.total() >= self._limit:
+            self._held.set()
+            while not self._released.is_set():
+                await asyncio.sleep(0.01)
+        self.answered[page] += 1
+        return 200, {}, json.dumps(_links(PAGES.index(page))).encode()
 
     def hold_at(self, count):
         """From `count` answers on, keep clients waiting until `release`."""
@@ -119,28 +111,12 @@ class SmallSite(ThreadingTCPServer):
 
     def wait_held(self):
         """Wait until a client is kept waiting."""
-        assert self._reached.wait(60)
+        assert self._held.wait(60)
 
     def release(self):
         """Answer those who wait, and all who come."""
         self._limit = None
         self._released.set()
-
-    def admit(self, page):
-        """Count the 200 answer to `page`, when it may be given."""
-        with self._lock:
-            held = self._limit is not None and self.answered.total() >= self._limit
-            if not held:
-                self.answered[page] += 1
-        if held:
-            self._reached.set()
-            self._released.wait(60)
-            with self._lock:
-                self.answered[page] += 1
-
-    def handle_error(self, *_):
-        if not isinstance(sys.exc_info()[1], ConnectionError):
-            super().handle_error(*_)
 
     @property
     def missed(self):

@@ -25,6 +25,7 @@ from scrapy.utils.misc import load_object
 import scrapy_bloom.addon  # noqa: F401 - before the forks, not in each
 from tests.durable.site import KINDS, Site, read_log
 from tests.durable.spider import TreeSpider
+from tests.web_server import serve
 
 ASYNCIO = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
 SELECT = "twisted.internet.selectreactor.SelectReactor"
@@ -87,7 +88,7 @@ class World:
             os.write(writing, str(port).encode())
             os.close(writing)
 
-        asyncio.run(Site(self.folder, delay).serve(ready))
+        asyncio.run(serve(Site(self.folder, delay).answer, ready))
 
     def __enter__(self):
         return self

@@ -42,50 +42,23 @@ class Site:
         self._delay = delay
         self._failed = Counter()
 
-    async def serve(self, ready):
-        """Serve on a free port of the loopback interface, told to `ready`, for ever."""
-        server = await asyncio.start_server(self._client, "127.0.0.1", 0, backlog=200)
-        ready(server.sockets[0].getsockname()[1])
-        await server.serve_forever()
-
-    async def _client(self, reader, writer):
-        try:
-            while line := await reader.readline():
-                while await reader.readline() not in (b"\r\n", b""):
-                    pass
-                await asyncio.sleep(random.random() * self._delay)
-                if not self._answer(writer, line.split()[1].decode()):
-                    break
-                await writer.drain()
-        except OSError:
-            pass
-        finally:
-            writer.close()
-
-    def _answer(self, writer, path):
-        """Return False to hang up."""
+    async def answer(self, _method, path, _body):
+        """Answer as `serve` of the tests' server wants it."""
+        await asyncio.sleep(random.random() * self._delay)
         _, crawl, kind, number, *_ = path.split("/")
-        head = ""
+        status, headers = 200, {}
         if kind == "moved":
-            status, head = 302, f"Location: /{crawl}/landed/{number}\r\n"
+            status, headers = 302, {"Location": f"/{crawl}/landed/{number}"}
         elif kind == "flaky" and self._failed[path] < 2:
             self._failed[path] += 1
             status = 503
         elif kind == "gone":
             status = 404
         elif kind == "broken":
-            return False
-        else:
-            status = 200
-        if kind in ("gone", "moved"):
+            return None
+        if status != 503:
             self._note(crawl, f"{kind}/{number}")
-        if status == 200:
-            self._note(crawl, f"{kind}/{number}")
-        body = json.dumps(int(number)).encode()
-        writer.write(
-            f"HTTP/1.1 {status} OK\r\nContent-Length: {len(body)}\r\n{head}\r\n".encode() + body
-        )
-        return True
+        return status, headers, json.dumps(int(number)).encode()
 
     def _note(self, crawl, page):
         with (self._logs / f"{crawl}.answers").open("a") as log:
