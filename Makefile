@@ -1,8 +1,9 @@
 # Each target makes what it needs; the second time it is there.
 PYTHON ?= python3
 BIN := .venv/bin
+INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo demo-redis test bench torture lint clean
+.PHONY: demo demo-redis test bench torture oldest scrapys-own lint clean
 
 demo: .venv/.demo
 	$(BIN)/python example_project/demo.py
@@ -19,26 +20,47 @@ bench: .venv/.bench
 torture: .venv/.test
 	$(BIN)/python -m pytest tests/torture.py -s
 
+# the filter, the dupefilter and the scheduler with the oldest releases that we support
+oldest: .venv-oldest/.made
+	.venv-oldest/bin/python -m pytest -n 2 --dist worksteal \
+		tests/bloom tests/fingerprints tests/durable tests/test_dupefilter.py
+
+# Scrapy's own tests, with our add-on in every crawler
+scrapys-own: .venv-scrapys-own/.made
+	.venv-scrapys-own/bin/python -m tests.scrapys_own
+
 lint: .venv/.lint
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .venv-*
 
-.venv/.demo: pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+.venv/.demo: pyproject.toml | $(BIN)/python
+	$(BIN)/python $(INSTALL) -e .
 	touch $@
 
 .venv/.bench: .venv/.test
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[bench]"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check pybloomfiltermmap3 \
+	$(BIN)/python $(INSTALL) -e ".[bench]"
+	$(BIN)/python $(INSTALL) pybloomfiltermmap3 \
 		|| echo "without pybloomfiltermmap3, which needs a compiler"
 	touch $@
 
-.venv/.%: pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[$*]"
+.venv/.%: pyproject.toml | $(BIN)/python
+	$(BIN)/python $(INSTALL) -e ".[$*]"
 	touch $@
+
+.venv-oldest/.made: pyproject.toml .ci/oldest.py | .venv-oldest/bin/python
+	.venv-oldest/bin/python .ci/oldest.py
+	touch $@
+
+.venv-scrapys-own/.made: pyproject.toml tests/scrapys_own/requirements.txt \
+		| .venv-scrapys-own/bin/python
+	.venv-scrapys-own/bin/python $(INSTALL) -e . -r tests/scrapys_own/requirements.txt
+	touch $@
+
+# keep what the pattern makes on the way
+.PRECIOUS: %/bin/python
+%/bin/python:
+	$(PYTHON) -m venv $*
