@@ -1,7 +1,10 @@
-"""Stops a crawl with Ctrl-C and resumes it, kills others and resumes them; counts pages missed."""
+"""Stops a crawl with Ctrl-C and resumes it, kills others and resumes them; counts pages and items
+missed."""
 
+import json
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
 
 from example.model import pages, site
@@ -12,7 +15,8 @@ from scrapy import Request
 CAPACITY = 10_000
 # Killed when the site has given away this share of its pages.
 KILLS = (0.2, 0.45, 0.7)
-# So many of the pages that came twice, or never, are named.
+UNINTERRUPTED, OURS, STOCK = "uninterrupted", "scrapy-bloom", "stock Scrapy"
+# So many of the pages and items that came twice, or never, are named.
 SHOWN = 20
 
 
@@ -45,24 +49,29 @@ def stop_and_resume(folder: Path) -> bool:
 
 
 def kill_and_resume(folder: Path) -> bool:
-    """Kill a crawl several times, ours and stock Scrapy's; true if ours has missed no page."""
-    total, found, last = len(pages(SESSION)), {}, {}
-    kills = dict.fromkeys(("scrapy-bloom", "stock Scrapy"), 0)
-    for name, settings in (
-        ("scrapy-bloom", {"BLOOM_CAPACITY": CAPACITY}),
-        ("stock Scrapy", {"ADDONS": "{}"}),
+    """Kill a crawl several times, ours and stock Scrapy's, and hold their feeds against that of
+    one that nobody kills; true if ours has missed no page, and no item, and has none twice."""
+    total, found, last, feeds = len(pages(SESSION)), {}, {}, {}
+    ours, stock = {"BLOOM_CAPACITY": CAPACITY}, {"ADDONS": "{}"}
+    kills = dict.fromkeys((UNINTERRUPTED, OURS, STOCK), 0)
+    for name, settings, shares in (
+        (UNINTERRUPTED, ours, ()),
+        (OURS, ours, KILLS),
+        (STOCK, stock, KILLS),
     ):
         place = folder / name
         place.mkdir()
+        feed = place / "items.jl"
+        options = {**settings, "FEEDS": json.dumps({str(feed): {"format": "jsonlines"}})}
         with serve(place) as served:
-            for share in (*KILLS, None):
+            for share in (*shares, None):
                 left = max(1, int(total * share) - served.fetched()) if share else None
                 label = f"{name}, to {share:.0%}" if share else f"{name}, to the end"
                 last[name] = crawl(
                     served,
                     place / "job",
                     label,
-                    settings=settings,
+                    settings=options,
                     stop_after=left,
                     stop_with=signal.SIGKILL,
                 )
@@ -70,16 +79,34 @@ def kill_and_resume(folder: Path) -> bool:
                     break  # stock Scrapy may end before the next kill: it has nothing left
                 kills[name] += 1
             found[name] = account(served)
+            feeds[name] = items(feed, served)
+    whole = feeds[UNINTERRUPTED]
+    missing = {name: (whole - each).total() for name, each in feeds.items()}
+    surplus = {name: (each - whole).total() for name, each in feeds.items()}
     rows = [
         ("times killed", *kills.values()),
         (f"pages missed of {total:,}", *(len(each.missed) for each in found.values())),
         ("pages fetched again", *(len(each.twice) for each in found.values())),
+        (f"items missing of {whole.total():,}", *missing.values()),
+        ("items twice, or torn", *surplus.values()),
         ("last run ended as", *(str(run.reason) for run in last.values())),
     ]
     print("\n" + table(("SIGKILL", *found), rows))
-    for page in found["scrapy-bloom"].missed[:SHOWN]:
+    for page in found[OURS].missed[:SHOWN]:
         print(f"missed: {' '.join(page)}")
-    return not found["scrapy-bloom"].missed and last["scrapy-bloom"].reason == "finished"
+    for item in [*(whole - feeds[OURS]), *(feeds[OURS] - whole)][:SHOWN]:
+        print(f"missing, or twice: {item}")
+    return (
+        not found[OURS].missed
+        and feeds[OURS] == whole
+        and last[OURS].reason == last[UNINTERRUPTED].reason == "finished"
+    )
+
+
+def items(feed: Path, served: Site) -> Counter[str]:
+    """Return the lines of a feed, with how often each is there; each site has a port of its own."""
+    text = feed.read_text(encoding="utf-8") if feed.exists() else ""
+    return Counter(text.replace(served.url, "/").splitlines())
 
 
 def memory(served: Site, run: Run) -> str:

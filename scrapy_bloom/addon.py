@@ -10,7 +10,7 @@ from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
 from .dupefilter import FilterDupeFilter
-from .durable.feeds.exporter import DurableFeedExporter, warn_of_losses
+from .durable.feeds.exporter import warn_of_losses
 from .durable.feeds.origins import AT_THE_ENGINES_END, ResponseOrigins
 from .durable.scheduler import DurableScheduler
 from .job_dupefilter import BloomDupeFilter
@@ -80,12 +80,14 @@ def _has_durable_job(settings: BaseSettings) -> bool:
 
 def _replace_feed_exporter(settings: BaseSettings) -> None:
     """Put ours in the place of Scrapy's, where that is and is not disabled."""
-    extensions = settings.getwithbase("EXTENSIONS")
-    loaded = {load_object(path): order for path, order in extensions.items()}
-    if (order := loaded.get(FeedExporter)) is None:
+    orders: dict[Any, Any] = {**settings.getwithbase("EXTENSIONS")}
+    keys = [key for key in (global_object_name(FeedExporter), FeedExporter) if key in orders]
+    if not keys or any(orders[key] is None for key in keys):
         return
-    settings.set_in_component_priority_dict("EXTENSIONS", FeedExporter, None)
-    settings.set_in_component_priority_dict("EXTENSIONS", DurableFeedExporter, order)
+    extensions = settings.getdict("EXTENSIONS")
+    # before Scrapy 2.15 or so, a class does not stand for its path
+    extensions |= {**dict.fromkeys(keys), "scrapy_bloom.DurableFeedExporter": orders[keys[-1]]}
+    settings.set("EXTENSIONS", extensions, settings.getpriority("EXTENSIONS") or 0)
     settings.setdefault_in_component_priority_dict(
         "DOWNLOADER_MIDDLEWARES", ResponseOrigins, AT_THE_ENGINES_END
     )

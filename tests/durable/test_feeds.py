@@ -496,6 +496,25 @@ def test_whose_exporter_it_is(tmp_path):
     assert exporter_of(JOBDIR=folder, EXTENSIONS={STOCK_EXPORTER: 5}) is DurableFeedExporter
 
 
+def test_feeds_that_are_off_are_named(tmp_path, caplog):
+    """In one warning, at start; and in none where requests are not durable either."""
+    for durable, count in ((True, 1), (False, 0)):
+        settings = {
+            "ADDONS": {"scrapy_bloom.Addon": 300},
+            "FEEDS": {"a.jl": {"format": "jl"}, "b.csv": {"format": "csv"}},
+            "JOBDIR": str(tmp_path),
+            "BLOOM_DURABLE": durable,
+            "BLOOM_DURABLE_FEEDS": False,
+            "FEED_STORE_EMPTY": False,
+        }
+        crawler = get_crawler(settings_dict=settings)
+        caplog.clear()
+        crawler.spider = crawler._create_spider("x")
+        crawler.signals.send_catch_log(signals.spider_opened, spider=crawler.spider)
+        warnings = [r.getMessage() for r in caplog.records if "If the process is killed" in r.msg]
+        assert [warning.endswith("a.jl, b.csv") for warning in warnings] == [True] * count
+
+
 def test_standard_output_stays_scrapys(tmp_path, job, caplog, capfdbinary):
     """With a warning."""
     a = job({"stdout:": "jsonlines", "a.jl": "jsonlines"})

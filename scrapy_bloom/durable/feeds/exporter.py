@@ -27,7 +27,7 @@ from .feeds import Feeds, Plan, Working
 from .formats import Divided, Pickled, is_divisible
 from .origins import StartItems, origins_of
 from .outbox import OPEN, WAITING, Outbox
-from .storing import Part, check_stored, is_local, local_path, overwrites
+from .storing import Part, check_stored, is_local, is_stream_of_bytes, local_path, overwrites
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -233,7 +233,7 @@ class DurableFeedExporter(FeedExporter):
         storage = self._storage_of(template, options)
         build = partial(self._build, options)
         form: Format = Pickled()
-        if is_divisible(self.exporters[options["format"]]):
+        if is_divisible(self.exporters[options["format"]]) and is_stream_of_bytes(options):
             form = Divided(build, feed.head, feed.columns)
         in_place = is_local(storage) and "postprocessing" not in options
         in_place = in_place and isinstance(form, Divided)

@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 from scrapy.extensions.feedexport import FileFeedStorage, GCSFeedStorage, S3FeedStorage
 from scrapy.extensions.postprocessing import PostProcessingManager
 from scrapy.utils.defer import ensure_awaitable
+from scrapy.utils.misc import load_object
 
 from ...errors import FeedError
 from ...files import make_directory, sync_directory
@@ -41,6 +42,12 @@ def overwrites(storage: object, options: dict[str, Any]) -> bool:
         return True  # they ignore the option
     by_default = getattr(storage, "overwrite", False) if _is_scrapys(storage) else False
     return bool(options.get("overwrite", by_default))
+
+
+def is_stream_of_bytes(options: dict[str, Any]) -> bool:
+    """Return True unless a feed has a plugin of the user's, which may see each write."""
+    plugins = map(load_object, options.get("postprocessing", ()))
+    return all(plugin.__module__ == PostProcessingManager.__module__ for plugin in plugins)
 
 
 class Part:
@@ -82,7 +89,11 @@ class Part:
             self._replace()
         else:
             file = self._storage.open(spider)
-            self._write(file)
+            try:
+                self._write(file)
+            except BaseException:
+                file.close()
+                raise
             await ensure_awaitable(self._storage.store(file))
         self._batch.stored |= {"items": self._batch.items, "length": self._batch.length}
 
@@ -92,7 +103,7 @@ class Part:
         if "postprocessing" in self._options:
             target = PostProcessingManager(self._options["postprocessing"], file, self._options)
         since = 0 if self._is_whole else self._batch.stored.get("length", 0)
-        form, path = self._working.plan.format, self._working.files[self._batch].path
+        form, path = self._working.plan.format, self._working.plan.place(self._batch)
         if isinstance(form, Pickled):
             self._export(target, path, since)
         else:
@@ -130,7 +141,8 @@ class Part:
             with temporary.open("wb") as file:
                 _copy(path, 0, stored["base"], file)
                 self._write(file)
-                file.flush()
+            # by its name: a plugin may have closed it
+            with temporary.open("rb") as file:
                 os.fsync(file.fileno())
             after = FeedFile(temporary)
             after.keep()
