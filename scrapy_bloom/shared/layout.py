@@ -77,8 +77,10 @@ class LayerShape:
         if format_ > 1:
             room, smaller = _rooms(blocks)
             more = probes + NEXT_PROBES
-            if smaller and probes >= FIRST_PROBES and (
-                sizing.error_rate_at(SHARDS * smaller, more, SHARDS * share) <= error_rate
+            if (
+                smaller
+                and probes >= FIRST_PROBES
+                and (sizing.error_rate_at(SHARDS * smaller, more, SHARDS * share) <= error_rate)
             ):
                 blocks, probes = smaller, more
             else:
