@@ -51,7 +51,7 @@ class FilterDupeFilter(BaseDupeFilter):
         self._seen: Seen | None = None
         self._see: Callable[[bytes], bool] = _not_open
         self._fingerprint_of_url: Callable[[str], bytes | None] | None = None
-        self._recent = RecentUrls(0)
+        self._recent: RecentUrls[str] = RecentUrls(0)
         self._surely_seen: Set[str] = self._recent.urls
         self._last_request: Request | None = None
         self._last_fingerprint = b""
@@ -71,14 +71,7 @@ class FilterDupeFilter(BaseDupeFilter):
         room.
         """
         self = cls(crawler)
-        try:
-            self._settings = settings = BloomSettings.read(crawler.settings)
-            self._fingerprinter = UnfailingFingerprinter(crawler)
-            identity = FingerprinterIdentity.of(crawler.request_fingerprinter)
-            self._use(self._open_filter(settings, identity))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
-            self._let_go()
-            refuse(crawler, error)
+        self._start()
         return self
 
     def open(self) -> None:
@@ -193,6 +186,17 @@ class FilterDupeFilter(BaseDupeFilter):
     @abstractmethod
     def _see_despite(self, error: Exception, fingerprint: bytes) -> bool:
         """Answer for a fingerprint that the filter failed on. Never raises."""
+
+    def _start(self) -> None:
+        crawler = self._crawler
+        try:
+            self._settings = settings = BloomSettings.read(crawler.settings)
+            self._fingerprinter = UnfailingFingerprinter(crawler)
+            identity = FingerprinterIdentity.of(crawler.request_fingerprinter)
+            self._use(self._open_filter(settings, identity))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
+            self._let_go()
+            refuse(crawler, error)
 
     def _use(self, opened: FingerprintFilter) -> None:
         self._seen = Seen(opened)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from random import random
+from typing import AnyStr, Generic
 
 LONGEST_URL = 500
 """URLs with more characters are not remembered, so that the memory stays bounded."""
 
 
-class RecentUrls:
-    """Up to `size` strings; a new one takes the place of one chosen at random.
+class RecentUrls(Generic[AnyStr]):
+    """Up to `size` strings, or keys; a new one takes the place of one chosen at random.
 
     Chance needs no bookkeeping when a URL is found again, and has no cliff: going
     round and round over 5 % more URLs than fit finds 90 % of them, where the least
@@ -20,11 +21,11 @@ class RecentUrls:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.urls: set[str] = set()
+        self.urls: set[AnyStr] = set()
         """For look-ups with `in`; always this object."""
-        self._slots: list[str] = []
+        self._slots: list[AnyStr] = []
 
-    def add(self, url: str) -> None:
+    def add(self, url: AnyStr) -> None:
         """Remember `url`, which is not in `urls`, unless it is too long."""
         if len(url) > LONGEST_URL:
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, quote, urlencode
 
 from .bloom import sizing
 from .jobdir import JobDirectory
@@ -185,10 +186,42 @@ def _number(kind: type, value: Any) -> Any:
 
 
 def _scrapy_redis_url(settings: BaseSettings) -> str | None:
-    """Return the server that scrapy-redis is set to use, if it is."""
-    if url := settings.get("REDIS_URL"):
-        return str(url)
-    host, port = settings.get("REDIS_HOST"), settings.get("REDIS_PORT")
-    if not host and not port:
+    """Return the server that scrapy-redis is set to use, if it is: by REDIS_PARAMS, and
+    REDIS_URL, REDIS_HOST, REDIS_PORT and REDIS_DB, which come before those."""
+    params = dict(settings.getdict("REDIS_PARAMS"))
+    for name in ("url", "host", "port", "db"):
+        params[name] = settings.get(f"REDIS_{name.upper()}") or params.get(name)
+    for name in ("redis_cls", "connection_pool", "credential_provider"):
+        if params.get(name):
+            raise ValueError(
+                f"REDIS_PARAMS has {name!r}, and what server that leads to cannot be known: set"
+                " BLOOM_REDIS_URL"
+            )
+    url, host, port, db = (params[name] for name in ("url", "host", "port", "db"))
+    scheme = "rediss" if params.get("ssl") or str(url).startswith("rediss") else "redis"
+    wanted = ("username", "password", "ssl_") if scheme == "rediss" else ("username", "password")
+    options = {
+        name: value
+        for name, value in params.items()
+        if value is not None and name.startswith(wanted)
+    }
+    if url:
+        _, _, after_host = url.partition("?")[0].partition("://")[2].partition("/")
+        if db and (not after_host or url.startswith("unix:")):
+            options["db"] = db
+        return _with_options(str(url), options)
+    if path := params.get("unix_socket_path"):
+        return _with_options(f"unix://{quote(path)}", {"db": db or 0, **options})
+    if not (host or port or db or options):
         return None
-    return f"redis://{host or 'localhost'}:{port or 6379}/{settings.get('REDIS_DB') or 0}"
+    host = f"[{host}]" if ":" in str(host) else host or "localhost"
+    return _with_options(f"{scheme}://{host}:{port or 6379}/{db or 0}", options)
+
+
+def _with_options(url: str, options: dict[str, Any]) -> str:
+    """Return `url` with those of the `options` of redis-py that it does not have."""
+    found = parse_qs(url.partition("?")[2])
+    missing = {name: value for name, value in options.items() if name not in found}
+    if not missing:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}{urlencode(missing)}"

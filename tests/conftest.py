@@ -12,10 +12,16 @@ from scrapy.utils.test import get_crawler
 from twisted.internet import reactor  # installs the platform's own one, which is not asyncio's
 
 from tests.fakes import Engine
+from tests.shared import server
 
 # a busy machine is no failure, and a failure must be repeatable from its output
 settings.register_profile("unhurried", deadline=None, print_blob=True)
 settings.load_profile("unhurried")
+
+
+def pytest_report_header():
+    """Say on which server the tests of the shared filter run."""
+    return f"server: {server.described()}"
 
 
 @pytest.fixture

@@ -107,6 +107,8 @@ class SmallSite:
 
     def hold_at(self, count):
         """From `count` answers on, keep clients waiting until `release`."""
+        self._reached.clear()
+        self._released.clear()
         self._limit = count
 
     def wait_held(self):

@@ -20,6 +20,7 @@ from ..migration.sources import Imported, Source, import_into, make_filter, sour
 from ..reporting import counted
 from ..shared.client import RedisClient, public_url
 from ..shared.copying import load_into_redis, save_from_redis
+from ..shared.filter import delete_filter
 from .progress import Progress
 from .running import require_fingerprinter
 
@@ -186,10 +187,13 @@ def clear(session: Session) -> int:
     """Remove a filter from the disk, or from Redis."""
     options = session.options
     if options.place.startswith(REDIS_SCHEMES):
-        with session.redis(options.place) as shared:
-            _require_yes(session, shared.name)
-            shared.filter.delete()
-            session.print_lines([f"deleted {shared.name}"])
+        key = session.key(options.place)
+        name = f"{public_url(options.place)} {key}"
+        _require_yes(session, name)
+        with RedisClient(options.place) as client:
+            if not delete_filter(client, key):
+                raise BloomError(f"{name} is no filter, and nothing is left of one")
+        session.print_lines([f"deleted {name}"])
         return 0
     place = session.place(options.place)
     place.require()

@@ -1,4 +1,4 @@
-"""A connection to Redis that knows which commands may have been carried out.
+"""A connection to Redis that knows what may have been carried out, and on which server.
 
 redis-py repeats a command that got no answer. A test-and-set that was applied, timed
 out and was sent again answers "already there" for a new key. So redis-py's repeating
@@ -7,21 +7,27 @@ is off, and what is repeated here comes back with a mark that it was.
 
 from __future__ import annotations
 
+import re
 import time
 from hashlib import sha1
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
+from ..bloom.place import REDIS_SCHEMES
 from ..errors import SharedFilterError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    Answer = TypeVar("Answer")
 
 _CLUSTER = "+cluster"
+_NOT_SHOWN = "(not shown)"
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
-_SHARE_OF_TIME = 0.1  # for asking again, while Redis is down
+_SHARE_OF_TIME = 0.1  # for asking again while Redis is down, for `confirm` while it is not
+_SERVER = re.compile(rb"^(?:run_id|role|master_replid):(\w+)", re.MULTILINE)
 
 
 class Script:
@@ -36,10 +42,19 @@ class RedisClient:
     """Redis, Valkey or a Cluster of them, at a URL as redis-py reads it.
 
     `redis+cluster://` and `rediss+cluster://` name any node of a Cluster. `patience` is
-    how many seconds `insist` asks again; connecting and each answer may take a third
-    of that, or what the URL says. `name` is the URL without the password. Raises
+    how many seconds a question is asked again; connecting and each answer may take a
+    third of that, or what the URL says. `name` is the URL as it may be shown. Raises
     SharedFilterError if the URL cannot be read or nobody answers there.
     """
+
+    servers = 0
+    """How many servers have been met: one more whenever a connection leads to one that was
+    restarted or changed its role since, to another one, or to one that does not say (INFO
+    is forbidden). What a server knew can get lost in no other way without an end of the
+    connection, unless a proxy hides that."""
+
+    confirmed_until = 0.0
+    """Until when (`time.monotonic`) the last answer also says that `servers` is up to date."""
 
     def __init__(self, url: str, patience: float = 5.0) -> None:
         try:
@@ -49,83 +64,70 @@ class RedisClient:
                 f"the package redis is needed and cannot be imported ({error}):"
                 " pip install 'scrapy-bloom[redis]'"
             ) from error
-        self.name, self._clustered, plain_url = _parts(url)
+        self.name = public_url(url)
+        if self.name == _NOT_SHOWN or not url.startswith(REDIS_SCHEMES):
+            raise _unreadable(self.name)
+        self._clustered = _CLUSTER in url.partition("://")[0]
         self._patience = patience
         self._down: SharedFilterError | None = None
         self._not_before = 0.0
+        self._known_servers: set[tuple[bytes, ...]] = set()
         self._errors = (redis.RedisError, redis.exceptions.RedisClusterException, OSError)
-        self._answers = redis.ResponseError
+        self._refusals = redis.ResponseError
         self._no_script = redis.exceptions.NoScriptError
         once = import_module("redis.retry").Retry(import_module("redis.backoff").NoBackoff(), 0)
         options: dict[str, Any] = {
             "socket_timeout": patience / 3,
             "socket_connect_timeout": patience / 3,
             "retry": once,
+            "redis_connect_func": self._on_connect,
         }
         if self._clustered and int(redis.__version__.partition(".")[0]) < 6:
             options["cluster_error_retry_attempts"] = 0
         kind = redis.RedisCluster if self._clustered else redis.Redis
         try:
-            self._redis: Any = kind.from_url(plain_url, **options)
+            self._redis: Any = kind.from_url(url.replace(_CLUSTER, "", 1), **options)
             try:
                 self._redis.ping()
             except BaseException:
                 self._redis.close()
                 raise
         except self._errors as error:
-            raise self._failed(error) from error
+            raise self._unusable(error) from error
         except (ValueError, TypeError):  # an option; its text may quote a secret
             raise _unreadable(self.name) from None
 
     def run(self, script: Script, keys: Sequence[str], *arguments: str | bytes | int) -> Any:
-        """Return what `script` answers. One round trip, two if Redis does not have the
-        script yet (the first does nothing then). Raises SharedFilterError."""
-        try:
-            return self._run(script, keys, arguments)
-        except self._errors as error:
-            raise self._failed(error) from error
+        """Return what `script` answers. Asks again for `patience` seconds, or not at all
+        if that was in vain lately, before it raises SharedFilterError: so it may be
+        carried out more than once. One round trip, two if Redis does not have the script
+        yet (the first does nothing then)."""
+        return self._insist(lambda: self._run(script, keys, arguments))[0]
+
+    def call(self, command: str, *arguments: str | bytes | int | None) -> Any:
+        """Return what the method `command` of redis-py's client does, else as `run`."""
+        return self._insist(lambda: getattr(self._redis, command)(*arguments))[0]
 
     def insist(
         self, script: Script, keys: Sequence[str], *arguments: str | bytes | int
     ) -> tuple[Any, bool]:
-        """Return what `script` answers, and whether an earlier attempt of this call may
-        have been carried out as well.
+        """Return what `run` does, and whether an earlier attempt of this call may have been
+        carried out as well.
 
-        Asks again for `patience` seconds before it raises SharedFilterError. From then
-        on, until Redis answers, it raises at once most of the time: asking takes less
-        than a tenth of it.
+        After it has raised, and until Redis answers, it raises at once most of the time:
+        asking takes less than a tenth of it.
         """
         if self._down is not None and time.monotonic() < self._not_before:
             raise self._down.with_traceback(None)
-        deadline = time.monotonic() + (0 if self._down else self._patience)
-        pause, doubtful = _FIRST_PAUSE, False
-        while True:
-            asked = time.monotonic()
-            try:
-                answer = self._run(script, keys, arguments)
-            except self._errors as error:
-                doubtful = doubtful or not isinstance(error, self._answers)
-                if "READONLY" in str(error) and not self._clustered:
-                    # after a failover the name may lead to another server than these do
-                    self._redis.connection_pool.disconnect()
-                now = time.monotonic()
-                if now + pause > deadline:
-                    self._not_before = now + max(_LONGEST_PAUSE, (now - asked) / _SHARE_OF_TIME)
-                    self._down = self._failed(error)
-                    raise self._down from error
-                time.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
-            else:
-                self._down = None
-                return answer, doubtful
+        return self._insist(lambda: self._run(script, keys, arguments))
 
-    def call(self, command: str, *arguments: str | bytes | int) -> Any:
-        """Return what the method `command` of redis-py's client does. Raises
-        SharedFilterError."""
-        try:
-            return getattr(self._redis, command)(*arguments)
-        except self._errors as error:
-            raise self._failed(error) from error
+    def confirm(self) -> bool:
+        """Return True if Redis can be reached: then `servers` is up to date. Never raises.
+        One round trip, or two where the connection has lost its server."""
+        asked = time.monotonic()
+        reached = self._is_reached() or self._is_reached()
+        self._set_confirmed(asked)
+        return reached
 
     def evicting(self) -> str | None:
         """Return the name of an eviction policy under which keys can be dropped, or
@@ -149,13 +151,75 @@ class RedisClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _insist(self, question: Callable[[], Answer]) -> tuple[Answer, bool]:
+        deadline = time.monotonic() + (0 if self._down else self._patience)
+        pause, doubtful = _FIRST_PAUSE, False
+        while True:
+            asked = time.monotonic()
+            try:
+                answer = question()
+            except self._errors as error:
+                doubtful = doubtful or not isinstance(error, self._refusals)
+                # after a failover the name may lead to another server than this does, which
+                # refuses to write, is loading, or whatever its version says then
+                self._disconnect()
+                now = self._set_confirmed(asked)
+                if now + pause > deadline:
+                    self._not_before = now + max(_LONGEST_PAUSE, (now - asked) / _SHARE_OF_TIME)
+                    self._down = self._unusable(error)
+                    raise self._down from error
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            else:
+                self._down = None
+                self._set_confirmed(asked)
+                return answer, doubtful
+
+    def _is_reached(self) -> bool:
+        try:
+            if self._clustered:
+                self._redis.ping(target_nodes=self._redis.PRIMARIES)
+            else:
+                self._redis.ping()
+        except Exception:  # noqa: BLE001 - whatever it is, nobody is reached
+            return False
+        return True
+
     def _run(self, script: Script, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
         try:
             return self._redis.evalsha(script.digest, len(keys), *keys, *arguments)
         except self._no_script:
             return self._redis.eval(script.text, len(keys), *keys, *arguments)
 
-    def _failed(self, error: Exception) -> SharedFilterError:
+    def _set_confirmed(self, asked: float) -> float:
+        now = time.monotonic()
+        self.confirmed_until = now + max(_FIRST_PAUSE, (now - asked) / _SHARE_OF_TIME)
+        return now
+
+    def _disconnect(self) -> None:
+        clients = [self._redis]
+        if self._clustered:
+            clients = [node.redis_connection for node in self._redis.get_nodes()]
+        for client in clients:
+            if client is not None:
+                client.connection_pool.disconnect()
+
+    def _on_connect(self, connection: Any) -> None:
+        """Count the server that a new connection leads to, unless it is known."""
+        if not self._clustered:  # a Cluster's client has done it
+            connection.on_connect()
+        connection.send_command("INFO")
+        try:
+            told = tuple(_SERVER.findall(connection.read_response()))
+        except self._refusals:
+            told = ()
+        if self._clustered and b"slave" in told:
+            return  # it only tells where the others are
+        if not told or told not in self._known_servers:
+            self._known_servers.add(told)
+            self.servers += 1
+
+    def _unusable(self, error: Exception) -> SharedFilterError:
         return SharedFilterError(
             f"Redis at {self.name} cannot be used: {error} (see BLOOM_REDIS_URL)"
         )
@@ -169,24 +233,19 @@ class RedisClient:
 
 
 def public_url(url: str) -> str:
-    """Return `url` without secrets. Raises SharedFilterError if it cannot be read."""
-    return _parts(url)[0]
-
-
-def _parts(url: str) -> tuple[str, bool, str]:
-    """Return the URL without secrets, whether it names a Cluster, and the URL as
-    redis-py reads it."""
+    """Return `url` without user, password and options; nothing of it where a special
+    character in a password may have moved the password to another part."""
     try:
         parts = urlsplit(url)
-        scheme, host, port = parts.scheme, parts.hostname or "", parts.port
-    except ValueError:  # a port that is none is perhaps a part of a password
-        raise _unreadable("(not shown)") from None
-    if "@" in parts.path + parts.query + parts.fragment:  # so is what stands before it
-        raise _unreadable("(not shown)")
-    if scheme.removesuffix(_CLUSTER) not in ("redis", "rediss") and scheme != "unix":
-        raise _unreadable(f"{scheme}:// …")
-    name = f"{scheme}://{host}:{port}{parts.path}" if port else f"{scheme}://{host}{parts.path}"
-    return name, scheme.endswith(_CLUSTER), url.replace(_CLUSTER, "", 1)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        return _NOT_SHOWN
+    if "@" in parts.path + parts.query + parts.fragment or "://" not in url:
+        return _NOT_SHOWN
+    if not url.startswith(REDIS_SCHEMES):
+        return f"{parts.scheme}://…"
+    host = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{host}{f':{port}' if port else ''}{parts.path}"
 
 
 def _unreadable(shown: str) -> SharedFilterError:

@@ -3,8 +3,10 @@ has the same blocks here and there, cut into shards or not."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from datetime import datetime, timezone
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 from ..bloom import sizing
@@ -13,13 +15,12 @@ from ..bloom.fixed import BloomFilter, PathArgument
 from ..bloom.growing import ScalableBloomFilter
 from ..bloom.header import PAGE, Header
 from ..bloom.removal import remove_filter
-from ..bloom.sizing import BLOCK_BITS
 from ..errors import IncompatibleFilterError, SharedFilterError
 from ..files import sync_directory
 from .client import RedisClient
-from .filter import RedisBloomFilter
-from .layout import SHARDS, Layer, RedisHeader, Shard
-from .scripts import LOADING, MAKE_HEADER, MARK_READY, PUT_STATE
+from .filter import RedisBloomFilter, delete_filter
+from .layout import SHARDS, LayerShape, RedisHeader, Shard
+from .scripts import LOADING, MAKE_HEADER, MAKE_SHARD, MARK_READY
 
 _CHUNK_BLOCKS = 256  # 1 MiB
 _REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
@@ -39,20 +40,26 @@ def load_into_redis(path: PathArgument, url: str, key: str) -> int:
             shape.require_fit()
         name = f"the key {key!r} in Redis at {client.name}"
         text = header.to_text()
-        if not client.run(MAKE_HEADER, [key], text, LOADING)[0]:
+        if client.run(MAKE_HEADER, [key], text, LOADING)[1] != text.encode():
             raise IncompatibleFilterError(
-                f"{name} is there already; delete it, or choose another one"
+                f"{name} is there already; remove it, a filter with 'scrapy bloom clear', or choose"
+                " another one"
             )
         with ExitStack() as undo:
-            undo.callback(_remove, client, key, header, len(local.layers))
-            counts = [-(-len(layer) // SHARDS) for layer in local.layers]
-            for number in range(SHARDS):
-                shard = Shard(key, number, header)
-                shard.learn(counts)
+            undo.callback(_remove, client, key)
+            shards = [Shard(key, number, header) for number in range(SHARDS)]
+            counts = [
+                _keys_in_shards(layer, shape)
+                for layer, shape in zip(local.layers, header.layers, strict=True)
+            ]
+            for number, shard in enumerate(shards):
+                shard.learn([keys[number] for keys in counts])
+                shapes = zip(shard.sizes, shard.counts, strict=False)
+                arguments = [argument for shape in shapes for argument in shape]
+                client.run(MAKE_SHARD, shard.all_keys, header.generation, *arguments)
                 for string, layer in enumerate(local.layers):
                     first = header.layers[string].first_block(number)
                     _put(client, shard.keys[1 + string], layer, first, shard.sizes[string])
-                client.run(PUT_STATE, shard.keys[:1], header.generation, *counts)
             if not client.run(MARK_READY, [key], text):
                 raise SharedFilterError(f"{name} was deleted while it was loaded; load it again")
             undo.pop_all()
@@ -94,7 +101,7 @@ def _redis_header(local: ScalableBloomFilter) -> RedisHeader:
         error_rate=local.error_rate,
         secret=first.secret,
         layers=tuple(
-            Layer.of_local(layer.capacity, layer.header.blocks, layer.header.probes)
+            LayerShape.of_local(layer.capacity, layer.header.blocks, layer.header.probes)
             for layer in local.layers
         ),
         identity=first.identity,
@@ -103,10 +110,32 @@ def _redis_header(local: ScalableBloomFilter) -> RedisHeader:
     )
 
 
+def _keys_in_shards(layer: BloomFilter, shape: LayerShape) -> list[int]:
+    """Return how many keys of `layer` are in each shard: all of them in sum, and in each
+    as many as its bits tell of."""
+    set_bits = [
+        int.from_bytes(layer.read_blocks(block, 1), "little").bit_count()
+        for block in range(shape.blocks)
+    ]
+    estimates = []
+    for shard in range(SHARDS):
+        first = shape.first_block(shard)
+        bits = set_bits[first : first + shape.shard_blocks(shard)]
+        estimates.append(sizing.estimate_keys(shape.probes, bits))
+    return _apportioned(len(layer), estimates)
+
+
+def _apportioned(total: int, weights: Sequence[int]) -> list[int]:
+    """Return whole parts of `total` in proportion to `weights`."""
+    whole = sum(weights) or 1
+    return [
+        total * end // whole - total * start // whole
+        for start, end in pairwise(accumulate(weights, initial=0))
+    ]
+
+
 def _put(client: RedisClient, name: str, layer: BloomFilter, first: int, blocks: int) -> None:
-    """Make the string `name` of some blocks of `layer`, piece by piece."""
-    client.call("delete", name)
-    client.call("setbit", name, blocks * BLOCK_BITS - 1, 0)
+    """Fill the string `name` with some blocks of `layer`, piece by piece."""
     for done in range(0, blocks, _CHUNK_BLOCKS):
         piece = layer.read_blocks(first + done, min(_CHUNK_BLOCKS, blocks - done))
         # a byte of Redis begins with its highest bit, one of ours with its lowest
@@ -114,7 +143,7 @@ def _put(client: RedisClient, name: str, layer: BloomFilter, first: int, blocks:
 
 
 def _save_layer(
-    client: RedisClient, shared: RedisBloomFilter, number: int, layer: Layer, path: Path
+    client: RedisClient, shared: RedisBloomFilter, number: int, layer: LayerShape, path: Path
 ) -> None:
     header = shared.header
     keys = sum(shard.counts[number] for shard in shared.shards if len(shard.counts) > number)
@@ -152,10 +181,6 @@ def _get(client: RedisClient, name: str, store: BitStore, first: int, blocks: in
         store.join_blocks(first + done, piece.translate(_REVERSED))
 
 
-def _remove(client: RedisClient, key: str, header: RedisHeader, layers: int) -> None:
+def _remove(client: RedisClient, key: str) -> None:
     with suppress(SharedFilterError):
-        for number in range(SHARDS):
-            shard = Shard(key, number, header)
-            shard.learn([0] * layers)
-            client.call("delete", *shard.keys)
-        client.call("delete", key)
+        delete_filter(client, key)

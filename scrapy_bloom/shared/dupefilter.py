@@ -19,7 +19,8 @@ from .client import RedisClient
 from .filter import RedisBloomFilter, stored_header
 
 if TYPE_CHECKING:
-    from scrapy import Spider
+    from scrapy import Request, Spider
+    from scrapy.crawler import Crawler
     from typing_extensions import Self
 
     from ..jobdir import JobDirectory
@@ -52,12 +53,18 @@ class RedisBloomDupeFilter(FilterDupeFilter):
     _outage = False
     _replays_at_close = True
 
+    def __init__(self, crawler: Crawler) -> None:
+        super().__init__(crawler)
+        self._spider = crawler.spider
+
     @classmethod
     def from_spider(cls, spider: Spider) -> Self:
         """Return the open dupefilter of `spider`, for scrapy-redis's scheduler, which
         never calls `open` and `close`. Refuses the start as `from_crawler` does."""
         crawler = spider.crawler
-        self = cls.from_crawler(crawler)
+        self = cls(crawler)
+        self._spider = spider
+        self._start()
         self.open()
         crawler.signals.connect(self._spider_closed, signals.spider_closed)
         if scrapy_redis_clears(crawler.settings):
@@ -71,6 +78,12 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         self._replays_at_close = self._redis.on_error == "local"
         return self
 
+    def request_seen(self, request: Request) -> bool:
+        """Return True if any worker has seen `request`, else remember it. Never raises."""
+        if self._shared is not None:
+            self._shared.confirm()  # what is remembered here may be forgotten there
+        return super().request_seen(request)
+
     def close(self, reason: str) -> None:
         """Write the last stats and close the connection. The filter stays in Redis."""
         if self._seen is not None and self._shared is not None:
@@ -81,7 +94,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
                     "%(held)d requests of the outage are not in %(filter)s: they may be fetched"
                     " again.",
                     {"held": len(self._seen.held), "filter": self._shared.name},
-                    extra={"spider": self._crawler.spider},
+                    extra={"spider": self._spider},
                 )
             elif not self._shared.deleted:
                 self._refresh(self._shared)
@@ -98,16 +111,13 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         try:
             self._shared.delete()
         except BloomError as error:
-            logger.error(
-                "Cannot clear the filter: %s", error, extra={"spider": self._crawler.spider}
-            )
+            logger.error("Cannot clear the filter: %s", error, extra={"spider": self._spider})
 
     def _open_filter(
         self, settings: BloomSettings, identity: FingerprinterIdentity
     ) -> RedisBloomFilter:
-        spider = self._crawler.spider
-        assert spider is not None
-        self._redis = redis = RedisSettings.read(self._crawler.settings, spider.name)
+        assert self._spider is not None
+        self._redis = redis = RedisSettings.read(self._crawler.settings, self._spider.name)
         client = RedisClient(redis.url, redis.timeout)
         try:
             self._shared = self._open_shared(client, settings, identity)
@@ -119,13 +129,14 @@ class RedisBloomDupeFilter(FilterDupeFilter):
     def _open_shared(
         self, client: RedisClient, settings: BloomSettings, identity: FingerprinterIdentity
     ) -> RedisBloomFilter:
-        key, extra = self._redis.key, {"spider": self._crawler.spider}
+        key, extra = self._redis.key, {"spider": self._spider}
         if settings.job is not None and stored_header(client, key) is None:
             _refuse_local_job(settings.job, key)
         shared = RedisBloomFilter(
             client, key, settings.capacity, settings.error_rate, identity=identity.to_text()
         )
         shared.growing = settings.on_full == "grow"
+        shared.on_forget = self._forget_recent_urls
         if shared.header.identity:
             then = FingerprinterIdentity.from_text(shared.header.identity)
             if warning := then.require_same(identity, shared.name, "another BLOOM_REDIS_KEY"):
@@ -142,12 +153,20 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         announce(self._crawler, "filter", f"{shared.name}, which knows {known}")
         return shared
 
+    def _forget_recent_urls(self) -> None:
+        self._recent.clear()
+        logger.warning(
+            "Redis was restarted, or another server has taken its place, and it may have"
+            " forgotten requests: those that are remembered here will be asked about again.",
+            extra={"spider": self._spider},
+        )
+
     def _see_despite(self, error: Exception, fingerprint: bytes) -> bool:
         """Remember in memory a fingerprint that Redis did not take."""
         if self._seen is None:
             return False
         self._hold_unasked(self._seen, fingerprint)
-        extra: dict[str, Any] = {"spider": self._crawler.spider}
+        extra: dict[str, Any] = {"spider": self._spider}
         closing = self._redis.on_error == "close" or len(self._seen.held) >= MOST_HELD
         if not self._outage:
             self._outage = self._watches_each_new = True
@@ -184,7 +203,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
             logger.warning(
                 "Redis answers again: %(filter)s has what was remembered in memory.",
                 {"filter": shared.name},
-                extra={"spider": self._crawler.spider},
+                extra={"spider": self._spider},
             )
 
     def _refresh(self, shared: RedisBloomFilter) -> None:
@@ -194,7 +213,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
             logger.warning(
                 "The last stats are not up to date: %s",
                 error,
-                extra={"spider": self._crawler.spider},
+                extra={"spider": self._spider},
             )
 
     def _spider_closed(self, reason: str) -> None:

@@ -5,8 +5,9 @@ It hashes, sizes and grows as ScalableBloomFilter does, each of its 64 shards by
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..bloom import sizing
 from ..bloom.fixed import new_header
@@ -15,13 +16,24 @@ from ..bloom.header import PAGE
 from ..errors import IncompatibleFilterError, SharedFilterError
 from ..recent import RecentUrls
 from .client import RedisClient
-from .layout import SHARDS, Layer, RedisHeader, Shard, first_layer, shard_of
+from .layout import (
+    SHARDS,
+    LayerShape,
+    RedisHeader,
+    Shard,
+    first_layer,
+    shard_keys,
+    shard_of,
+)
 from .scripts import (
     DELETE_HEADER,
     DELETE_SHARD,
+    FILL,
     GONE,
+    GROW,
     GROWN,
     LOADING,
+    LOOK,
     MAKE_HEADER,
     MAKE_SHARD,
     MARK_READY,
@@ -29,6 +41,9 @@ from .scripts import (
     SEEN,
     TEST_AND_SET,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 KNOWN_KEYS = 100_000
 """Keys that a process remembers as seen; fingerprints take about 13 MB."""
@@ -43,6 +58,15 @@ class RedisBloomFilter:
     it counts as new. Raises ValueError for bad arguments, IncompatibleFilterError for
     a filter with other parameters, SharedFilterError for one that cannot be reached or
     is gone.
+
+    Redis may go back in time: it restarts from a snapshot, or a replica takes its place
+    that had not heard of everything. What this process remembers as seen, Redis may have
+    forgotten then, and nobody would ever fetch it. So that memory is cleared, and
+    `on_forget` called, as soon as another server answers than before, or the same one
+    after a restart or a change of its role (`RedisClient.servers`), or a shard has fewer
+    keys than it had. Nothing has to be written for that, and it does not matter how many
+    keys others have added since; where nothing was lost it costs the questions that the
+    memory would have spared. It rests on Redis having answered lately: see `confirm`.
     """
 
     growing = True
@@ -64,8 +88,9 @@ class RedisBloomFilter:
         self.name = f"the filter {key!r} in Redis at {client.name}"
         self.capacity = capacity
         self.error_rate = error_rate
+        self.on_forget: Callable[[], None] = _nothing
         self._identity = identity
-        self._known: Any = RecentUrls(KNOWN_KEYS)
+        self._known: RecentUrls[bytes] = RecentUrls(KNOWN_KEYS)
         self._join(self._new_header())
 
     @classmethod
@@ -80,45 +105,46 @@ class RedisBloomFilter:
     def add(self, key: Key) -> bool:
         """Add `key`; return True if it was already present (or is taken for it).
 
-        Cost: one round trip; none for the keys this process has seen lately. Raises
-        SharedFilterError after the client's patience; the key may be added then.
+        Cost: one round trip; none for the keys this process has seen lately, see
+        `confirm`. Raises SharedFilterError after the client's patience; the key may be
+        added then.
         """
-        if type(key) is not bytes:
-            key = to_bytes(key)
-        if key in self._known.urls:
+        key = key if type(key) is bytes else to_bytes(key)
+        if self._remembers(key):
             return True
         if self.deleted:
             self._join(self._new_header())
-        salted = self._header.secret + key
-        selector = first_lanes(salted)[0]
-        shard = self._shards[shard_of(selector)]
-        doubtful = False
-        while True:
-            (answer, layers, count), repeated = self._client.insist(
-                TEST_AND_SET,
-                shard.keys,
-                self._generation,
-                int(self.growing),
-                *shard.pack(salted, selector),
-                shard.shape,
-            )
-            doubtful = doubtful or repeated
-            if answer == GONE:
-                raise self._gone()
-            self._count -= sum(shard.counts)
-            shard.learn_newest(layers, count)
-            self._count += sum(shard.counts)
-            if answer != GROWN:
-                break
+        seen = self._ask(key, GROW if self.growing else FILL)
         self._known.add(key)
-        return bool(answer == SEEN and not doubtful)
+        return seen
+
+    def __contains__(self, key: Key) -> bool:
+        key = key if type(key) is bytes else to_bytes(key)
+        if self._remembers(key):
+            return True
+        seen = not self.deleted and self._ask(key, LOOK)
+        if seen:
+            self._known.add(key)
+        return seen
+
+    def confirm(self) -> None:
+        """Forget what this process remembers as seen if Redis may have forgotten it.
+
+        Cost: a round trip, unless Redis has answered in the last 0.05 s or, where that
+        is longer, ten times what the answer took. Never raises: of a server that cannot
+        be reached nothing is known, and the memory stays.
+        """
+        if time.monotonic() < self._client.confirmed_until or not self._client.confirm():
+            return
+        if self._client.servers != self._servers and self._is_there():
+            self._forget()
 
     def __len__(self) -> int:
         """Number of keys added by all, as far as this process has heard."""
         return self._count
 
     @property
-    def layers(self) -> tuple[Layer, ...]:
+    def layers(self) -> tuple[LayerShape, ...]:
         """The layers that any shard has, oldest first."""
         longest = max(len(shard.counts) for shard in self._shards)
         return tuple(self._header.layer(number) for number in range(longest))
@@ -139,34 +165,32 @@ class RedisBloomFilter:
         return PAGE * sum(sum(shard.sizes[: len(shard.counts)]) for shard in self._shards)
 
     @property
+    def loads(self) -> list[sizing.LayerLoad]:
+        """The layers' shapes and keys, as far as there are shards that have them."""
+        loads = []
+        for number, layer in enumerate(self.layers):
+            keys = [shard.counts[number] for shard in self._shards if len(shard.counts) > number]
+            share = len(keys) / SHARDS
+            blocks = max(1, int(layer.blocks * share))
+            loads.append(sizing.LayerLoad(blocks, layer.probes, sum(keys), share))
+        return loads
+
+    @property
     def fill_ratio(self) -> float:
         """Expected share of bits set, 0 to 1, over all layers."""
-        loads = self._loads()
-        filled = sum(
-            blocks * sizing.fill_ratio(blocks, layer.probes, keys) for layer, blocks, keys in loads
-        )
-        return filled / sum(blocks for _, blocks, _ in loads)
+        return sizing.total_fill_ratio(self.loads)
 
     @property
     def current_error_rate(self) -> float:
         """Estimated chance, at the present fill, that a new key is taken for a known
         one. Cost: about 0.1 ms a layer."""
-        rates = (
-            blocks / layer.blocks * sizing.error_rate_at(blocks, layer.probes, keys)
-            for layer, blocks, keys in self._loads()
-        )
-        return min(1.0, sum(rates))
+        return sizing.total_error_rate(self.loads)
 
     @property
     def expected_false_positives(self) -> float:
         """How many new keys of all processes were probably taken for known ones so far.
         Cost: a few ms a layer."""
-        total = older = 0.0
-        for layer, blocks, keys in self._loads():
-            met = sizing.expected_false_positives(blocks, layer.probes, 0, keys)
-            total += met + older * keys
-            older += sizing.error_rate_at(blocks, layer.probes, keys)
-        return total
+        return sizing.total_false_positives(self.loads)
 
     def refresh(self) -> None:
         """Ask all shards for their counts: 64 round trips. Raises SharedFilterError."""
@@ -182,9 +206,7 @@ class RedisBloomFilter:
 
     def delete(self) -> None:
         """Delete the filter for everybody; `add` makes a new one. 65 round trips."""
-        for shard in self._shards:
-            self._client.run(DELETE_SHARD, shard.keys, self._generation)
-        self._client.run(DELETE_HEADER, [self._key], self._header.to_text())
+        _delete(self._client, self._key, self._header)
         self._known.clear()
         self.deleted = True
 
@@ -234,23 +256,25 @@ class RedisBloomFilter:
 
     def _join(self, header: RedisHeader) -> None:
         """Use the filter that is there, or else make one with `header`."""
-        made, text, ready = self._client.run(MAKE_HEADER, [self._key], header.to_text(), "")
-        self._use(_read_header(text, self.name))
+        text = header.to_text()
+        _, found, ready = self._client.run(MAKE_HEADER, [self._key], text, "")
+        self._use(_read_header(found, self.name))
         self._require_parameters()
         if ready == LOADING.encode():
             raise SharedFilterError(
                 f"{self.name} is being loaded; wait for the end, or, if the loading was killed,"
-                f" delete the key {self._key!r} and load it again"
+                " remove it with 'scrapy bloom clear' and load it again"
             )
         if not ready:
             try:
                 self._make_shards()
             except SharedFilterError:
-                if made:
+                if found == text.encode():  # nobody else has made it
                     with suppress(SharedFilterError):
                         self.delete()
                 raise
         self.refresh()
+        self._servers = self._client.servers
 
     def _use(self, header: RedisHeader) -> None:
         self._header = header
@@ -262,7 +286,7 @@ class RedisBloomFilter:
     def _make_shards(self) -> None:
         """Make the shards that nobody has made yet; several may do so at once."""
         for shard in self._shards:
-            self._client.run(MAKE_SHARD, shard.keys[:2], self._generation, shard.sizes[0])
+            self._client.run(MAKE_SHARD, shard.all_keys, self._generation, shard.sizes[0], 0)
         if not self._client.run(MARK_READY, [self._key], self._header.to_text()):
             raise self._gone()
 
@@ -278,34 +302,92 @@ class RedisBloomFilter:
                     " BLOOM_REDIS_KEY"
                 )
 
-    def _loads(self) -> list[tuple[Layer, int, int]]:
-        """Return for each layer its shape, the blocks that there are, as not all shards
-        need have it, and the keys in them."""
-        loads = []
-        for number, layer in enumerate(self.layers):
-            keys = [shard.counts[number] for shard in self._shards if len(shard.counts) > number]
-            blocks = max(1, layer.blocks * len(keys) // SHARDS)
-            loads.append((layer, blocks, sum(keys)))
-        return loads
+    def _remembers(self, key: bytes) -> bool:
+        if key not in self._known.urls:
+            return False
+        self.confirm()
+        return key in self._known.urls
+
+    def _ask(self, key: bytes, mode: str) -> bool:
+        """Return True if Redis had `key` before this question, as far as can be known."""
+        salted = self._header.secret + key
+        selector = first_lanes(salted)[0]
+        shard = self._shards[shard_of(selector)]
+        doubtful = False
+        while True:
+            (answer, layers, count), repeated = self._client.insist(
+                TEST_AND_SET,
+                shard.keys,
+                self._generation,
+                mode,
+                *shard.pack(salted, selector),
+                shard.shape,
+            )
+            doubtful = doubtful or repeated
+            if answer == GONE:
+                raise self._gone()
+            if self._client.servers != self._servers or shard.has_lost(layers, count):
+                self._forget()
+            self._count -= sum(shard.counts)
+            shard.learn_newest(layers, count)
+            self._count += sum(shard.counts)
+            if answer != GROWN:
+                return bool(answer == SEEN and not doubtful)
+
+    def _is_there(self) -> bool:
+        """Return True if Redis answers and has the filter: else there is an outage, and all
+        that is known is what this process remembers."""
+        try:
+            shard = self._shards[0]
+            return self._client.run(READ_SHARD, shard.keys, self._generation) is not None
+        except SharedFilterError:
+            return False
+
+    def _forget(self) -> None:
+        self._servers = self._client.servers
+        self._known.clear()
+        for shard in self._shards:
+            shard.forget()
+        self.on_forget()
 
     def _gone(self) -> SharedFilterError:
         return SharedFilterError(
             f"{self.name} is gone, or a part of it: somebody has deleted it, flushed or restarted"
             " Redis without persistence, or let it evict keys (maxmemory-policy); to start with an"
-            f" empty one, delete the key {self._key!r} or use another BLOOM_REDIS_KEY"
+            " empty one, remove it with 'scrapy bloom clear' or use another BLOOM_REDIS_KEY"
         )
 
 
 def stored_header(client: RedisClient, key: str) -> RedisHeader | None:
     """Return the header of the filter at `key`, None if there is nothing. Raises
     IncompatibleFilterError for something else, SharedFilterError."""
-    _, text, _ = client.run(MAKE_HEADER, [key], "", "")
-    if not text and not client.call("exists", key):
+    kind, text, _ = client.run(MAKE_HEADER, [key], "", "")
+    if kind == b"none":
         return None
     return _read_header(text, f"the key {key!r} in Redis at {client.name}")
+
+
+def delete_filter(client: RedisClient, key: str) -> bool:
+    """Delete the filter at `key`, whole or not, and what one has left whose header is
+    gone; return whether there was anything. 65 round trips. Raises as `stored_header`."""
+    return _delete(client, key, stored_header(client, key)) > 0
+
+
+def _delete(client: RedisClient, key: str, header: RedisHeader | None) -> int:
+    deleted = 0
+    generation = header.generation if header else ""
+    for shard in range(SHARDS):
+        deleted += client.run(DELETE_SHARD, shard_keys(key, shard), generation)
+    if header:
+        deleted += client.run(DELETE_HEADER, [key], header.to_text())
+    return deleted
 
 
 def _read_header(text: bytes, name: str) -> RedisHeader:
     if not text:
         raise IncompatibleFilterError(f"{name} is no filter; use another BLOOM_REDIS_KEY")
     return RedisHeader.from_text(text, name)
+
+
+def _nothing() -> None:
+    """Do nothing."""

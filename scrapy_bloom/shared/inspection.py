@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..bloom import sizing
-from ..bloom.hashing import first_lanes, positions
 from ..bloom.inspection import Description, Finding, Layer
 from ..errors import BloomError, SharedFilterError
 from ..fingerprints.identity import fingerprinter_in
 from .client import RedisClient
 from .filter import RedisBloomFilter, stored_header
-from .layout import SHARDS, shard_of
+from .layout import SHARDS
 
 
 class RedisPlace:
@@ -25,7 +24,6 @@ class RedisPlace:
                 f"there is no filter {key!r} in Redis at {client.name}: --key must be the"
                 " BLOOM_REDIS_KEY of its crawl"
             )
-        self._client = client
         self.filter = RedisBloomFilter.open(client, key)
         self.name = f"{client.name} {key}"
 
@@ -42,18 +40,8 @@ class RedisPlace:
         return self.filter.header.identity
 
     def __contains__(self, fingerprint: bytes) -> bool:
-        """Cost: a round trip for each probe."""
-        secret = self.filter.header.secret
-        number = shard_of(first_lanes(secret + fingerprint)[0])
-        shard = self.filter.shards[number]
-        for string in range(len(shard.counts)):
-            layer = self.filter.header.layer(string)
-            start = layer.first_block(number) * sizing.BLOCK_BITS
-            probes = positions(secret, fingerprint, layer.blocks, layer.probes)
-            name = shard.keys[1 + string]
-            if all(self._client.call("getbit", name, probe - start) for probe in probes):
-                return True
-        return False
+        """Cost: a round trip."""
+        return fingerprint in self.filter
 
     def describe(self) -> Description:
         """Return what there is to know about the filter."""
@@ -84,20 +72,17 @@ class RedisPlace:
 
     def _layer(self, number: int) -> Layer:
         """Return a layer, as far as the shards have it: each grows by itself."""
-        header = self.filter.header
+        header, load = self.filter.header, self.filter.loads[number]
         shape = header.layer(number)
-        shards = [shard for shard in self.filter.shards if len(shard.counts) > number]
-        keys = sum(shard.counts[number] for shard in shards)
-        blocks = sum(shard.sizes[number] for shard in shards)
-        rate = sizing.error_rate_at(blocks, shape.probes, keys)
+        sizes = [shard.sizes[number] for shard in self.filter.shards if len(shard.counts) > number]
         return Layer(
-            capacity=shape.capacity * len(shards) // SHARDS,
-            items=keys,
+            capacity=shape.capacity * len(sizes) // SHARDS,
+            items=int(load.keys),
             error_rate_bound=sizing.layer_error_rate(header.error_rate, number),
-            error_rate=rate * len(shards) / SHARDS,
-            bits=blocks * sizing.BLOCK_BITS,
+            error_rate=sizing.total_error_rate([load]),
+            bits=sum(sizes) * sizing.BLOCK_BITS,
             probes=shape.probes,
-            fill_ratio=sizing.fill_ratio(blocks, shape.probes, keys),
+            fill_ratio=sizing.total_fill_ratio([load]),
         )
 
     def verify(self) -> Finding:

@@ -9,6 +9,9 @@ nodes. Each shard grows by itself, when its share of the newest layer is full.
     KEY              hash: `header` (JSON), `ready`
     {KEY:17}         hash: state of shard 17
     {KEY:17}:0       string: bits of shard 17 in layer 0, in Redis's order of bits
+
+A header of format 1 (scrapy-bloom 0.1) differs in one point: its layers were sized
+without regard to the allocator of the server, and those that it grows go on so.
 """
 
 from __future__ import annotations
@@ -21,21 +24,34 @@ from math import ceil, sqrt
 from struct import Struct
 
 from ..bloom import sizing
-from ..bloom.hashing import SCHEME, digests, first_lanes, next_lanes
+from ..bloom.hashing import (
+    FIRST_PROBES,
+    NEXT_PROBES,
+    SCHEME,
+    digests,
+    first_lanes,
+    next_lanes,
+)
+from ..bloom.header import PAGE
 from ..errors import IncompatibleFilterError
 
 SHARD_BITS = 6
 SHARDS = 1 << SHARD_BITS
-FORMAT = 1
+FORMAT = 2
 
+MOST_LAYERS = 64
+"""More than a shard can get: 30 layers that double from one key take 64 GB."""
+
+_FORMATS = (1, FORMAT)
 _SELECTOR_BITS = 32
 _LARGEST_STRING_BLOCKS = 1 << 16  # 2**31 bits, half of what a string of Redis holds
+_STRING_OVERHEAD = 10  # bytes that Redis allocates with those of a string (sdshdr32)
 _THREE = Struct("<3I")
-_SLACK = 5.0  # standard deviations: shards get unequal numbers of keys
+_SLACK = {1: 5.0, 2: 4.0}  # standard deviations: shards get unequal numbers of keys
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerShape:
     """The shape of one layer over all shards. It is made for `capacity` keys and takes
     `share` keys in each shard, where its error rate is kept."""
 
@@ -45,17 +61,34 @@ class Layer:
     probes: int
 
     @classmethod
-    def sized(cls, capacity: int, error_rate: float) -> Layer:
+    def sized(cls, capacity: int, error_rate: float, format_: int = FORMAT) -> LayerShape:
         """Return the layer for `capacity` keys, who fall on the shards by chance: each
-        has room for five standard deviations more than the mean, which is 4 % for a
-        million keys and 0.4 % for a hundred million."""
+        has room for four standard deviations more than the mean, which is 3 % for a
+        million keys and 0.3 % for a hundred million.
+
+        Strings are as long as their allocation allows. A digest more to probe by saves
+        5 % of the bits: it is taken where the strings fit into the next smaller
+        allocation by that. So a million keys at 1e-6 take 64 KiB a shard instead of 80.
+        """
         mean = capacity / SHARDS
-        share = ceil(mean + _SLACK * sqrt(mean))
+        share = ceil(mean + _SLACK[format_] * sqrt(mean))
         blocks, probes = sizing.shape(SHARDS * share, error_rate)
-        return cls(capacity, share, SHARDS * -(-blocks // SHARDS), probes)
+        blocks = -(-blocks // SHARDS)
+        if format_ > 1:
+            room, smaller = _rooms(blocks)
+            more = probes + NEXT_PROBES
+            if (
+                smaller
+                and probes >= FIRST_PROBES
+                and (sizing.error_rate_at(SHARDS * smaller, more, SHARDS * share) <= error_rate)
+            ):
+                blocks, probes = smaller, more
+            else:
+                blocks, share = room, share * room // blocks
+        return cls(capacity, share, SHARDS * blocks, probes)
 
     @classmethod
-    def of_local(cls, capacity: int, blocks: int, probes: int) -> Layer:
+    def of_local(cls, capacity: int, blocks: int, probes: int) -> LayerShape:
         """Return the shape of a layer that was made without shards."""
         return cls(capacity, max(1, capacity // SHARDS), blocks, probes)
 
@@ -92,12 +125,13 @@ class RedisHeader:
     capacity: int
     error_rate: float
     secret: bytes
-    layers: tuple[Layer, ...]
+    layers: tuple[LayerShape, ...]
     identity: str = ""
     created: str = ""
     software: str = ""
+    format: int = FORMAT
 
-    def layer(self, number: int) -> Layer:
+    def layer(self, number: int) -> LayerShape:
         """Return the shape of layer `number`, made or not: twice the last one's
         capacity as long as the strings allow it, and the error rate of its turn."""
         if number < len(self.layers):
@@ -106,16 +140,16 @@ class RedisHeader:
 
     def to_text(self) -> str:
         """Return the form that Redis keeps."""
-        fields = {"format": FORMAT, "scheme": SCHEME, "shards": SHARDS, **asdict(self)}
-        return json.dumps({**fields, "secret": self.secret.hex()})
+        first = {"format": self.format, "scheme": SCHEME, "shards": SHARDS}
+        return json.dumps({**first, **asdict(self), "secret": self.secret.hex()})
 
     @classmethod
     def from_text(cls, text: bytes, place: str) -> RedisHeader:
         """Return the header in `text`, found at `place`, which the errors name."""
         try:
             fields = json.loads(text)
-            found = [fields.pop(name) for name in ("format", "scheme", "shards")]
-            layers = tuple(Layer(**layer) for layer in fields.pop("layers"))
+            found = [fields["format"], fields.pop("scheme"), fields.pop("shards")]
+            layers = tuple(LayerShape(**layer) for layer in fields.pop("layers"))
             secret = bytes.fromhex(fields.pop("secret"))
             header = cls(layers=layers, secret=secret, **fields)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -124,13 +158,13 @@ class RedisHeader:
                 " use another BLOOM_REDIS_KEY"
             ) from None
         for name, value, known in zip(
-            ("format", "scheme", "shards"), found, (FORMAT, SCHEME, SHARDS), strict=True
+            ("format", "scheme", "shards"), found, (_FORMATS, (SCHEME,), (SHARDS,)), strict=True
         ):
-            if value != known:
+            if value not in known:
                 raise IncompatibleFilterError(
-                    f"{place} has {name} {value!r}, this version of scrapy-bloom reads {known!r};"
-                    f" use the version that made it ({header.software!r}), or another"
-                    " BLOOM_REDIS_KEY"
+                    f"{place} has {name} {value!r}, this version of scrapy-bloom reads"
+                    f" {' and '.join(map(repr, known))}; use the version that made it"
+                    f" ({header.software!r}), or another BLOOM_REDIS_KEY"
                 )
         return header
 
@@ -141,17 +175,27 @@ class RedisHeader:
 
 
 @lru_cache(maxsize=1_000)
-def _next_layer(header: RedisHeader, number: int) -> Layer:
+def _next_layer(header: RedisHeader, number: int) -> LayerShape:
     capacity = sizing.layer_capacity(header.layer(number - 1).capacity, 0, 0)
     error_rate = sizing.layer_error_rate(header.error_rate, number)
-    while not (layer := Layer.sized(capacity, error_rate)).fits:
+    while not (layer := LayerShape.sized(capacity, error_rate, header.format)).fits:
         capacity //= 2
     return layer
 
 
-def first_layer(capacity: int, error_rate: float) -> Layer:
+def _rooms(blocks: int) -> tuple[int, int]:
+    """Return how many blocks fit into the allocation of a string of `blocks`, and into the
+    next smaller one: jemalloc, which servers are built with, has four size classes to
+    each doubling."""
+    size = blocks * PAGE + _STRING_OVERHEAD
+    step = 1 << (size - 1).bit_length() - 3
+    allocated = -(-size // step) * step
+    return (allocated - _STRING_OVERHEAD) // PAGE, (allocated - step - _STRING_OVERHEAD) // PAGE
+
+
+def first_layer(capacity: int, error_rate: float) -> LayerShape:
     """Return layer 0 of a new filter. Raises ValueError if it does not fit."""
-    layer = Layer.sized(capacity, sizing.layer_error_rate(error_rate, 0))
+    layer = LayerShape.sized(capacity, sizing.layer_error_rate(error_rate, 0))
     layer.require_fit()
     return layer
 
@@ -161,28 +205,35 @@ def shard_of(selector: int) -> int:
     return selector >> (_SELECTOR_BITS - SHARD_BITS)
 
 
+def shard_keys(key: str, shard: int) -> list[str]:
+    """Return the keys of a shard of the filter at `key`: its state, and the strings of as
+    many layers as it may ever get."""
+    tag = f"{{{key}:{shard}}}"
+    return [tag, *(f"{tag}:{layer}" for layer in range(MOST_LAYERS))]
+
+
 class Shard:
     """What a process knows of one shard, and how it names it to the scripts.
 
     `counts` are the keys in its layers, oldest first. `keys` are its state and the
     strings of these layers and of the next, `sizes` their blocks, `shape` what
-    TEST_AND_SET wants to know of them.
+    TEST_AND_SET wants to know of them; `all_keys` are those that any filter may have.
     """
 
     def __init__(self, key: str, number: int, header: RedisHeader) -> None:
-        self._key = key
         self._number = number
         self._header = header
+        self.all_keys = shard_keys(key, number)
         self.counts: list[int] = []
         self.learn([0])
+        self.forget()
 
     def learn(self, counts: list[int]) -> None:
         """Take `counts` as the keys in its layers."""
         layers = len(counts) + 1
         if len(counts) != len(self.counts):
             shapes = [self._header.layer(number) for number in range(layers)]
-            tag = f"{{{self._key}:{self._number}}}"
-            self.keys = [tag, *(f"{tag}:{number}" for number in range(layers))]
+            self.keys = self.all_keys[: 1 + layers]
             self.sizes = [shape.shard_blocks(self._number) for shape in shapes]
             self.shape = b"".join(
                 _THREE.pack(shape.probes, shape.share, size)
@@ -195,9 +246,19 @@ class Shard:
             self._origins = Struct(f"<{layers}I")
         self.counts = counts
 
+    def has_lost(self, layers: int, count: int) -> bool:
+        """Return True if it was heard to have more than `count` keys in the newest of
+        `layers` layers. As nothing is ever taken out, the server has forgotten some then."""
+        return self._heard > (layers, count)
+
+    def forget(self) -> None:
+        """Forget what was heard of it: it may be less now."""
+        self._heard = (0, 0)
+
     def learn_newest(self, layers: int, count: int) -> None:
         """Take `count` as the keys in the newest of `layers` layers; those that others
         have added before it are full."""
+        self._heard = (layers, count)
         if layers == len(self.counts):
             self.counts[-1] = count
         else:

