@@ -171,8 +171,8 @@ def _require(name: str, is_there: bool) -> None:
     if not is_there:
         raise JobDirectoryError(
             f"Scrapy {scrapy.__version__} has no {name}, from which DurableScheduler learns"
-            " that a request is done: use another version of Scrapy or of scrapy-bloom, or"
-            " set SCHEDULER to 'scrapy.core.scheduler.Scheduler'"
+            " what start() gives or that a request is done: use another version of Scrapy or of"
+            " scrapy-bloom, or set SCHEDULER to 'scrapy.core.scheduler.Scheduler'"
         )
 
 

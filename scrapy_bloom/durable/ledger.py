@@ -14,7 +14,7 @@ from scrapy.utils.python import global_object_name
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from .. import signals
+from ..signals import before_commit
 from .in_flight import InFlight
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ class Ledger:
 
     def _send_before_commit(self) -> None:
         answers = self._crawler.signals.send_catch_log(
-            signals.before_commit, spider=self._crawler.spider, dont_log=Exception
+            before_commit, spider=self._crawler.spider, dont_log=Exception
         )
         for handler, answer in answers:
             if isinstance(answer, Failure):

@@ -467,7 +467,8 @@ def test_another_dupefilter_is_refused_by_name(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "missing", ["_slot.inprogress", "scraper.slot.active", "downloader.active"]
+    "missing",
+    ["_slot.inprogress", "scraper.slot.active", "downloader.active", "scraper.spidermw.methods"],
 )
 def test_a_scrapy_without_the_private_parts_is_refused(tmp_path, missing):
     """The error names what is missing and the version of Scrapy."""
