@@ -10,6 +10,7 @@ from pathlib import Path
 from example.model import pages, site
 from harness import SESSION, Run, Site, account, crawl, measure, serve, show, table, tail
 from scrapy import Request
+from w3lib.url import canonicalize_url
 
 # Room for twice what this site needs: the default is for a million requests.
 CAPACITY = 10_000
@@ -104,9 +105,18 @@ def kill_and_resume(folder: Path) -> bool:
 
 
 def items(feed: Path, served: Site) -> Counter[str]:
-    """Return the lines of a feed, with how often each is there; each site has a port of its own."""
-    text = feed.read_text(encoding="utf-8") if feed.exists() else ""
-    return Counter(text.replace(served.url, "/").splitlines())
+    """Return the items of a feed, with how often each is there: its title and the page that it is
+    of, which has the same name on each site and however a link to it is spelled."""
+    found: Counter[str] = Counter()
+    for line in feed.read_text(encoding="utf-8").splitlines() if feed.exists() else ():
+        try:
+            item = json.loads(line)
+        except ValueError:
+            found[f"torn: {line}"] += 1
+            continue
+        page = canonicalize_url(item["url"].replace(served.url, "/"))
+        found[f"{page} {item['title']}"] += 1
+    return found
 
 
 def memory(served: Site, run: Run) -> str:
