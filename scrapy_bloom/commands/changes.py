@@ -20,7 +20,7 @@ from ..migration.sources import Imported, Source, import_into, make_filter, sour
 from ..reporting import counted
 from ..shared.client import RedisClient, public_url
 from ..shared.copying import load_into_redis, save_from_redis
-from ..shared.filter import delete_filter
+from ..shared.making import delete_filter
 from .progress import Progress
 from .running import require_fingerprinter
 

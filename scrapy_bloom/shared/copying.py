@@ -18,8 +18,9 @@ from ..bloom.removal import remove_filter
 from ..errors import IncompatibleFilterError, SharedFilterError
 from ..files import sync_directory
 from .client import RedisClient
-from .filter import RedisBloomFilter, delete_filter
-from .layout import SHARDS, LayerShape, RedisHeader, Shard
+from .filter import RedisBloomFilter
+from .layout import SHARDS, LayerShape, RedisHeader, shards_of
+from .making import delete_filter
 from .scripts import LOADING, MAKE_HEADER, MAKE_SHARD, MARK_READY
 
 _CHUNK_BLOCKS = 256  # 1 MiB
@@ -47,12 +48,11 @@ def load_into_redis(path: PathArgument, url: str, key: str) -> int:
             )
         with ExitStack() as undo:
             undo.callback(_remove, client, key)
-            shards = [Shard(key, number, header) for number in range(SHARDS)]
             counts = [
                 _keys_in_shards(layer, shape)
                 for layer, shape in zip(local.layers, header.layers, strict=True)
             ]
-            for number, shard in enumerate(shards):
+            for number, shard in enumerate(shards_of(key, header)):
                 shard.learn([keys[number] for keys in counts])
                 shapes = zip(shard.sizes, shard.counts, strict=False)
                 arguments = [argument for shape in shapes for argument in shape]

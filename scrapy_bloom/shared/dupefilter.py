@@ -16,7 +16,8 @@ from ..reporting import counted
 from ..settings import RedisSettings, scrapy_redis_clears
 from ..startup import announce
 from .client import RedisClient
-from .filter import RedisBloomFilter, stored_header
+from .filter import RedisBloomFilter
+from .making import stored_header
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider

@@ -6,41 +6,18 @@ It hashes, sizes and grows as ScalableBloomFilter does, each of its 64 shards by
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..bloom import sizing
 from ..bloom.fixed import new_header
 from ..bloom.hashing import Key, first_lanes, to_bytes
 from ..bloom.header import PAGE
-from ..errors import IncompatibleFilterError, SharedFilterError
+from ..errors import SharedFilterError
 from ..recent import RecentUrls
 from .client import RedisClient
-from .layout import (
-    SHARDS,
-    LayerShape,
-    RedisHeader,
-    Shard,
-    first_layer,
-    shard_keys,
-    shard_of,
-)
-from .scripts import (
-    DELETE_HEADER,
-    DELETE_SHARD,
-    FILL,
-    GONE,
-    GROW,
-    GROWN,
-    LOADING,
-    LOOK,
-    MAKE_HEADER,
-    MAKE_SHARD,
-    MARK_READY,
-    READ_SHARD,
-    SEEN,
-    TEST_AND_SET,
-)
+from .layout import LayerShape, RedisHeader, Shard, first_layer, shard_of, shards_of
+from .making import delete_shards, find_or_make, gone, name_of, stored_header
+from .scripts import FILL, GONE, GROW, GROWN, LOOK, READ_SHARD, SEEN, TEST_AND_SET
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,13 +62,13 @@ class RedisBloomFilter:
     ) -> None:
         self._client = client
         self._key = key
-        self.name = f"the filter {key!r} in Redis at {client.name}"
+        self.name = name_of(client, key)
         self.capacity = capacity
         self.error_rate = error_rate
         self.on_forget: Callable[[], None] = _nothing
         self._identity = identity
         self._known: RecentUrls[bytes] = RecentUrls(KNOWN_KEYS)
-        self._join(self._new_header())
+        self._join()
 
     @classmethod
     def open(cls, client: RedisClient, key: str) -> RedisBloomFilter:
@@ -113,7 +90,7 @@ class RedisBloomFilter:
         if self._remembers(key):
             return True
         if self.deleted:
-            self._join(self._new_header())
+            self._join()
         seen = self._ask(key, GROW if self.growing else FILL)
         self._known.add(key)
         return seen
@@ -157,7 +134,7 @@ class RedisBloomFilter:
     @property
     def shards(self) -> tuple[Shard, ...]:
         """What this process knows of the shards."""
-        return tuple(self._shards)
+        return self._shards
 
     @property
     def nbytes(self) -> int:
@@ -170,7 +147,7 @@ class RedisBloomFilter:
         loads = []
         for number, layer in enumerate(self.layers):
             keys = [shard.counts[number] for shard in self._shards if len(shard.counts) > number]
-            share = len(keys) / SHARDS
+            share = len(keys) / len(self._shards)
             blocks = max(1, int(layer.blocks * share))
             loads.append(sizing.LayerLoad(blocks, layer.probes, sum(keys), share))
         return loads
@@ -200,13 +177,13 @@ class RedisBloomFilter:
                 named = len(shard.counts)
                 counts = self._client.run(READ_SHARD, shard.keys[: 1 + named], self._generation)
                 if counts is None:
-                    raise self._gone()
+                    raise gone(self.name)
                 shard.learn(counts)
         self._count = sum(sum(shard.counts) for shard in self._shards)
 
     def delete(self) -> None:
         """Delete the filter for everybody; `add` makes a new one. 65 round trips."""
-        _delete(self._client, self._key, self._header)
+        delete_shards(self._client, self._key, self._header)
         self._known.clear()
         self.deleted = True
 
@@ -232,7 +209,7 @@ class RedisBloomFilter:
                 estimate = sizing.estimate_keys(layer.probes, set_bits)
                 # a block that is in two shards tells of the keys of both
                 if (
-                    layer.blocks % SHARDS == 0
+                    layer.blocks % len(self._shards) == 0
                     and abs(estimate - count) > 0.02 * count + 10 * count**0.5
                 ):
                     raise SharedFilterError(
@@ -242,9 +219,10 @@ class RedisBloomFilter:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {len(self):,} keys, {self.name}>"
 
-    def _new_header(self) -> RedisHeader:
+    def _join(self) -> None:
+        """Use the filter that is there, or else make one."""
         local = new_header(self.capacity, self.error_rate, None, self._identity)
-        return RedisHeader(
+        wanted = RedisHeader(
             capacity=self.capacity,
             error_rate=self.error_rate,
             secret=local.secret,
@@ -253,54 +231,12 @@ class RedisBloomFilter:
             created=local.created,
             software=local.software,
         )
-
-    def _join(self, header: RedisHeader) -> None:
-        """Use the filter that is there, or else make one with `header`."""
-        text = header.to_text()
-        _, found, ready = self._client.run(MAKE_HEADER, [self._key], text, "")
-        self._use(_read_header(found, self.name))
-        self._require_parameters()
-        if ready == LOADING.encode():
-            raise SharedFilterError(
-                f"{self.name} is being loaded; wait for the end, or, if the loading was killed,"
-                " remove it with 'scrapy bloom clear' and load it again"
-            )
-        if not ready:
-            try:
-                self._make_shards()
-            except SharedFilterError:
-                if found == text.encode():  # nobody else has made it
-                    with suppress(SharedFilterError):
-                        self.delete()
-                raise
+        self._header = header = find_or_make(self._client, self._key, wanted)
+        self._generation = header.generation
+        self._shards = shards_of(self._key, header)
+        self.deleted = False
         self.refresh()
         self._servers = self._client.servers
-
-    def _use(self, header: RedisHeader) -> None:
-        self._header = header
-        self._generation = header.generation
-        self._shards = [Shard(self._key, number, header) for number in range(SHARDS)]
-        self.deleted = False
-        self._count = 0
-
-    def _make_shards(self) -> None:
-        """Make the shards that nobody has made yet; several may do so at once."""
-        for shard in self._shards:
-            self._client.run(MAKE_SHARD, shard.all_keys, self._generation, shard.sizes[0], 0)
-        if not self._client.run(MARK_READY, [self._key], self._header.to_text()):
-            raise self._gone()
-
-    def _require_parameters(self) -> None:
-        for setting, stored, asked in (
-            ("BLOOM_CAPACITY", self._header.capacity, self.capacity),
-            ("BLOOM_ERROR_RATE", self._header.error_rate, self.error_rate),
-        ):
-            if stored != asked:
-                raise IncompatibleFilterError(
-                    f"{self.name} was made with {setting} = {stored!r}, and this worker has"
-                    f" {asked!r}: all workers need the same; set it to {stored!r}, or use another"
-                    " BLOOM_REDIS_KEY"
-                )
 
     def _remembers(self, key: bytes) -> bool:
         if key not in self._known.urls:
@@ -325,7 +261,7 @@ class RedisBloomFilter:
             )
             doubtful = doubtful or repeated
             if answer == GONE:
-                raise self._gone()
+                raise gone(self.name)
             if self._client.servers != self._servers or shard.has_lost(layers, count):
                 self._forget()
             self._count -= sum(shard.counts)
@@ -349,44 +285,6 @@ class RedisBloomFilter:
         for shard in self._shards:
             shard.forget()
         self.on_forget()
-
-    def _gone(self) -> SharedFilterError:
-        return SharedFilterError(
-            f"{self.name} is gone, or a part of it: somebody has deleted it, flushed or restarted"
-            " Redis without persistence, or let it evict keys (maxmemory-policy); to start with an"
-            " empty one, remove it with 'scrapy bloom clear' or use another BLOOM_REDIS_KEY"
-        )
-
-
-def stored_header(client: RedisClient, key: str) -> RedisHeader | None:
-    """Return the header of the filter at `key`, None if there is nothing. Raises
-    IncompatibleFilterError for something else, SharedFilterError."""
-    kind, text, _ = client.run(MAKE_HEADER, [key], "", "")
-    if kind == b"none":
-        return None
-    return _read_header(text, f"the key {key!r} in Redis at {client.name}")
-
-
-def delete_filter(client: RedisClient, key: str) -> bool:
-    """Delete the filter at `key`, whole or not, and what one has left whose header is
-    gone; return whether there was anything. 65 round trips. Raises as `stored_header`."""
-    return _delete(client, key, stored_header(client, key)) > 0
-
-
-def _delete(client: RedisClient, key: str, header: RedisHeader | None) -> int:
-    deleted = 0
-    generation = header.generation if header else ""
-    for shard in range(SHARDS):
-        deleted += client.run(DELETE_SHARD, shard_keys(key, shard), generation)
-    if header:
-        deleted += client.run(DELETE_HEADER, [key], header.to_text())
-    return deleted
-
-
-def _read_header(text: bytes, name: str) -> RedisHeader:
-    if not text:
-        raise IncompatibleFilterError(f"{name} is no filter; use another BLOOM_REDIS_KEY")
-    return RedisHeader.from_text(text, name)
 
 
 def _nothing() -> None:

@@ -10,8 +10,8 @@ from ..bloom.inspection import Description, Finding, Layer
 from ..errors import BloomError, SharedFilterError
 from ..fingerprints.identity import fingerprinter_in
 from .client import RedisClient
-from .filter import RedisBloomFilter, stored_header
-from .layout import SHARDS
+from .filter import RedisBloomFilter
+from .making import stored_header
 
 
 class RedisPlace:
@@ -76,7 +76,7 @@ class RedisPlace:
         shape = header.layer(number)
         sizes = [shard.sizes[number] for shard in self.filter.shards if len(shard.counts) > number]
         return Layer(
-            capacity=shape.capacity * len(sizes) // SHARDS,
+            capacity=shape.capacity * len(sizes) // len(self.filter.shards),
             items=int(load.keys),
             error_rate_bound=sizing.layer_error_rate(header.error_rate, number),
             error_rate=sizing.total_error_rate([load]),

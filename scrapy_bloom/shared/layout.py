@@ -212,6 +212,11 @@ def shard_keys(key: str, shard: int) -> list[str]:
     return [tag, *(f"{tag}:{layer}" for layer in range(MOST_LAYERS))]
 
 
+def shards_of(key: str, header: RedisHeader) -> tuple[Shard, ...]:
+    """Return the shards of a filter, by their numbers, as if they were empty."""
+    return tuple(Shard(key, number, header) for number in range(SHARDS))
+
+
 class Shard:
     """What a process knows of one shard, and how it names it to the scripts.
 

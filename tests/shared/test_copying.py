@@ -14,8 +14,9 @@ from scrapy_bloom import (
 from scrapy_bloom.bloom.hashing import first_lanes
 from scrapy_bloom.shared import copying
 from scrapy_bloom.shared.client import RedisClient
-from scrapy_bloom.shared.filter import RedisBloomFilter, delete_filter
+from scrapy_bloom.shared.filter import RedisBloomFilter
 from scrapy_bloom.shared.layout import shard_of
+from scrapy_bloom.shared.making import delete_filter
 
 pytest_plugins = ["tests.shared.fixtures"]
 

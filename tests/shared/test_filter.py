@@ -20,8 +20,9 @@ from scrapy_bloom import IncompatibleFilterError, ScalableBloomFilter, SharedFil
 from scrapy_bloom.bloom.hashing import first_lanes
 from scrapy_bloom.shared.client import RedisClient
 from scrapy_bloom.shared.copying import save_from_redis
-from scrapy_bloom.shared.filter import RedisBloomFilter, delete_filter, stored_header
+from scrapy_bloom.shared.filter import RedisBloomFilter
 from scrapy_bloom.shared.layout import SHARDS, shard_of
+from scrapy_bloom.shared.making import delete_filter, stored_header
 
 pytest_plugins = ["tests.shared.fixtures"]
 
@@ -47,7 +48,7 @@ def join(key):
 @pytest.fixture
 def few_shards(monkeypatch):
     """Two shards: with 64, of at least a block each, only 200,000 keys would fill a filter."""
-    for module in ("layout", "filter", "copying"):
+    for module in ("layout", "making", "copying"):
         monkeypatch.setattr(f"scrapy_bloom.shared.{module}.SHARDS", 2)
     monkeypatch.setattr("scrapy_bloom.shared.layout.SHARD_BITS", 1)
 

@@ -9,7 +9,8 @@ from scrapy import Request
 from scrapy_bloom import SharedFilterError
 from scrapy_bloom.shared import scripts
 from scrapy_bloom.shared.client import RedisClient, Script
-from scrapy_bloom.shared.filter import RedisBloomFilter, delete_filter
+from scrapy_bloom.shared.filter import RedisBloomFilter
+from scrapy_bloom.shared.making import delete_filter
 
 pytest_plugins = ["tests.shared.fixtures"]
 

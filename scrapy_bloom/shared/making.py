@@ -1,0 +1,110 @@
+"""Filters in Redis found, made and deleted."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ..errors import IncompatibleFilterError, SharedFilterError
+from .layout import SHARDS, RedisHeader, shard_keys, shards_of
+from .scripts import (
+    DELETE_HEADER,
+    DELETE_SHARD,
+    LOADING,
+    MAKE_HEADER,
+    MAKE_SHARD,
+    MARK_READY,
+)
+
+if TYPE_CHECKING:
+    from .client import RedisClient
+
+
+def name_of(client: RedisClient, key: str) -> str:
+    """Return what errors and lines of the log call the filter at `key`."""
+    return f"the filter {key!r} in Redis at {client.name}"
+
+
+def stored_header(client: RedisClient, key: str) -> RedisHeader | None:
+    """Return the header of the filter at `key`, None if there is nothing. Raises
+    IncompatibleFilterError for something else, SharedFilterError."""
+    kind, text, _ = client.run(MAKE_HEADER, [key], "", "")
+    if kind == b"none":
+        return None
+    return _read(text, f"the key {key!r} in Redis at {client.name}")
+
+
+def find_or_make(client: RedisClient, key: str, wanted: RedisHeader) -> RedisHeader:
+    """Return the header of the filter at `key`, which is made like `wanted` if there is
+    none. Several may do so at once. Cost: 65 round trips for a new one. Raises
+    IncompatibleFilterError unless it has the parameters wanted, SharedFilterError."""
+    name, text = name_of(client, key), wanted.to_text()
+    _, found, ready = client.run(MAKE_HEADER, [key], text, "")
+    header = _read(found, name)
+    _require_parameters(header, wanted, name)
+    if ready == LOADING.encode():
+        raise SharedFilterError(
+            f"{name} is being loaded; wait for the end, or, if the loading was killed, remove it"
+            " with 'scrapy bloom clear' and load it again"
+        )
+    if not ready:
+        try:
+            _make_shards(client, key, header)
+        except SharedFilterError:
+            if found == text.encode():  # nobody else has made it
+                with suppress(SharedFilterError):
+                    delete_shards(client, key, header)
+            raise
+    return header
+
+
+def delete_filter(client: RedisClient, key: str) -> bool:
+    """Delete the filter at `key`, whole or not, and what one has left whose header is
+    gone; return whether there was anything. 65 round trips. Raises as `stored_header`."""
+    return delete_shards(client, key, stored_header(client, key)) > 0
+
+
+def delete_shards(client: RedisClient, key: str, header: RedisHeader | None) -> int:
+    """Delete the filter of that header at `key`, or any shards if there is no header;
+    return how many keys are gone. What is of another filter stays."""
+    deleted = 0
+    generation = header.generation if header else ""
+    for shard in range(SHARDS):
+        deleted += client.run(DELETE_SHARD, shard_keys(key, shard), generation)
+    if header:
+        deleted += client.run(DELETE_HEADER, [key], header.to_text())
+    return deleted
+
+
+def gone(name: str) -> SharedFilterError:
+    """Return the error for the filter of that name when Redis has lost some of it."""
+    return SharedFilterError(
+        f"{name} is gone, or a part of it: somebody has deleted it, flushed or restarted Redis"
+        " without persistence, or let it evict keys (maxmemory-policy); to start with an empty"
+        " one, remove it with 'scrapy bloom clear' or use another BLOOM_REDIS_KEY"
+    )
+
+
+def _make_shards(client: RedisClient, key: str, header: RedisHeader) -> None:
+    for shard in shards_of(key, header):
+        client.run(MAKE_SHARD, shard.all_keys, header.generation, shard.sizes[0], 0)
+    if not client.run(MARK_READY, [key], header.to_text()):
+        raise gone(name_of(client, key))
+
+
+def _require_parameters(found: RedisHeader, wanted: RedisHeader, name: str) -> None:
+    for setting, stored, asked in (
+        ("BLOOM_CAPACITY", found.capacity, wanted.capacity),
+        ("BLOOM_ERROR_RATE", found.error_rate, wanted.error_rate),
+    ):
+        if stored != asked:
+            raise IncompatibleFilterError(
+                f"{name} was made with {setting} = {stored!r}, and this worker has {asked!r}: all"
+                f" workers need the same; set it to {stored!r}, or use another BLOOM_REDIS_KEY"
+            )
+
+
+def _read(text: bytes, name: str) -> RedisHeader:
+    if not text:
+        raise IncompatibleFilterError(f"{name} is no filter; use another BLOOM_REDIS_KEY")
+    return RedisHeader.from_text(text, name)
