@@ -6,7 +6,6 @@ The filters need no Scrapy: what does is imported on first use.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from . import signals
 from .bloom.fixed import BloomFilter
 from .bloom.growing import ScalableBloomFilter
 from .errors import (
@@ -54,7 +53,6 @@ __all__ = [
     "SharedFilterError",
     "load_into_redis",
     "save_from_redis",
-    "signals",
 ]
 
 _SCRAPY_PARTS = {
