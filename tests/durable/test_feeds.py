@@ -11,7 +11,7 @@ from scrapy import exporters, signals
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.test import get_crawler
 
-from scrapy_bloom import DurableFeedExporter, FeedError, JobDirectoryError
+from scrapy_bloom import DurableFeedExporter, DurableScheduler, FeedError, JobDirectoryError
 from scrapy_bloom.durable.feeds import feeds as feeds_module
 from scrapy_bloom.durable.feeds.formats import Divided
 from tests.durable.engine import request
@@ -23,8 +23,10 @@ GOES_ON = request("never")
 
 
 @pytest.fixture
-def job(tmp_path):
-    """Return a function that opens a job with these feeds, in `tmp_path`."""
+def job(tmp_path, monkeypatch):
+    """Return a function that opens a job with these feeds, in `tmp_path`, which commits
+    when the test says so."""
+    monkeypatch.setattr(DurableScheduler, "commit_seconds", 1000)
     made = []
 
     def make(feeds, *start, opened=True, **settings):
@@ -75,10 +77,10 @@ def test_a_crash_between_commit_and_file_loses_and_repeats_nothing(tmp_path, job
     """What was final and not written is written by the next start."""
     a = job({"a.jl": "jsonlines"}, GOES_ON)
     a.pages(p1={"n": 1})
-    monkeypatch.setattr(feeds_module.Feeds, "after_commit", lambda self: None)
-    a.pages(p2={"n": 2})
-    a.drop()
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(feeds_module.Feeds, "after_commit", lambda self: None)
+        a.pages(p2={"n": 2})
+        a.drop()
     assert numbers(tmp_path / "a.jl") == [1]
     job({"a.jl": "jsonlines"})
     assert numbers(tmp_path / "a.jl") == [1, 2]
