@@ -180,6 +180,27 @@ def layered(tmp_path, name="bloom", **arguments):
     return tmp_path / name
 
 
+@pytest.mark.parametrize("number", range(3))
+def test_layer_that_fails_to_close_does_not_keep_the_others_open(tmp_path, monkeypatch, number):
+    """All others are marked as closed, and all are unlocked, the directory too."""
+    directory = layered(tmp_path)
+    bloom_filter = ScalableBloomFilter.open(directory)
+    failing = bloom_filter.layers[number]
+    close = failing.close
+
+    def close_and_fail():
+        close()
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(failing, "close", close_and_fail)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        bloom_filter.close()
+    for path in directory.glob("*.bloom"):
+        with BloomFilter.open(path) as layer:
+            assert layer.clean
+    ScalableBloomFilter.open(directory).close()
+
+
 def test_missing_layer_is_refused(tmp_path):
     """Without one of its layers the filter would have forgotten keys."""
     directory = layered(tmp_path)

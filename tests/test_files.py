@@ -1,0 +1,64 @@
+"""Files that are whole or not there, and directories that one process has."""
+
+import errno
+import os
+
+import pytest
+
+from scrapy_bloom import FilterLockedError, files
+from scrapy_bloom.files import DirectoryLock, publish
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="locks need Linux or macOS")
+
+
+@pytest.mark.parametrize("with_links", [True, False])
+def test_published_file_replaces_nothing(tmp_path, monkeypatch, with_links):
+    """A finished file gets its name, unless something has it by then: that is kept."""
+
+    def unsupported(*_):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    if not with_links:
+        monkeypatch.setattr(os, "link", unsupported)
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    ours.write_bytes(b"ours")
+    theirs.write_bytes(b"theirs")
+    with pytest.raises(FileExistsError):
+        publish(str(ours), theirs)
+    assert (ours.read_bytes(), theirs.read_bytes()) == (b"ours", b"theirs")
+    publish(str(ours), tmp_path / "name")
+    assert (tmp_path / "name").read_bytes() == b"ours"
+    assert not ours.exists()
+
+
+@pytest.mark.parametrize("remove", [True, False])
+def test_directory_is_locked_until_it_is_released(tmp_path, remove):
+    """Another one is refused with the holder's name meanwhile, and gets it afterwards;
+    releasing twice is fine."""
+    lock = DirectoryLock(tmp_path, "name")
+    with pytest.raises(FilterLockedError, match=f"in use by process {os.getpid()};"):
+        DirectoryLock(tmp_path, "name")
+    lock.release(remove=remove)
+    assert (tmp_path / "name").exists() is not remove
+    with DirectoryLock(tmp_path, "name"):
+        lock.release(remove=True)
+        with pytest.raises(FilterLockedError):
+            DirectoryLock(tmp_path, "name")
+
+
+def test_lock_file_that_is_removed_while_it_is_locked(tmp_path, monkeypatch):
+    """Its last holder may take the file away after it was opened here: who holds a file that
+    has no name any more would keep nobody out, and takes the one that is there."""
+    lock, removed = files.lock, []
+
+    def lock_too_late(file):
+        lock(file)
+        if not removed:
+            removed.append(file)
+            (tmp_path / "name").unlink()
+
+    monkeypatch.setattr(files, "lock", lock_too_late)
+    with DirectoryLock(tmp_path, "name"):
+        assert removed[0].closed
+        with pytest.raises(FilterLockedError):
+            DirectoryLock(tmp_path, "name")
