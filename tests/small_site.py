@@ -107,7 +107,7 @@ class SmallSite:
 
     def hold_at(self, count):
         """From `count` answers on, keep clients waiting until `release`."""
-        self._reached.clear()
+        self._held.clear()
         self._released.clear()
         self._limit = count
 
