@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from itertools import islice
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
@@ -50,6 +51,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
 
     _remedy_when_full = "Set BLOOM_ON_FULL to 'grow' to go on"
     _shared: RedisBloomFilter | None = None
+    _client: RedisClient | None = None
     _redis = RedisSettings()
     _outage = False
     _replays_at_close = True
@@ -81,9 +83,12 @@ class RedisBloomDupeFilter(FilterDupeFilter):
 
     def request_seen(self, request: Request) -> bool:
         """Return True if any worker has seen `request`, else remember it. Never raises."""
-        if self._shared is not None:
-            self._shared.confirm()  # what is remembered here may be forgotten there
-        return super().request_seen(request)
+        # what is remembered here may be forgotten there; in line, as for most requests
+        # a look into that memory is all
+        client = self._client
+        if client is not None and monotonic() >= client.confirmed_until:
+            self._confirm()
+        return FilterDupeFilter.request_seen(self, request)
 
     def close(self, reason: str) -> None:
         """Write the last stats and close the connection. The filter stays in Redis."""
@@ -125,7 +130,12 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         except BaseException:
             client.close()
             raise
+        self._client = client
         return self._shared
+
+    def _let_go(self) -> None:
+        self._client = None
+        super()._let_go()
 
     def _open_shared(
         self, client: RedisClient, settings: BloomSettings, identity: FingerprinterIdentity
@@ -153,6 +163,10 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         known = counted(len(shared), "request")
         announce(self._crawler, "filter", f"{shared.name}, which knows {known}")
         return shared
+
+    def _confirm(self) -> None:
+        if self._shared is not None:
+            self._shared.confirm()
 
     def _forget_recent_urls(self) -> None:
         self._recent.clear()

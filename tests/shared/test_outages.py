@@ -293,6 +293,8 @@ def test_a_failover_to_a_replica_is_followed(worker, own_server, tmp_path):
         assert tested.crawler.engine.closed == []
         other = worker(replica)
         assert offer(other, 0, 201) == [True] * 200 + [False]
+        for each in (tested, other):  # before their server is gone
+            each.close("finished")
 
 
 def test_a_cluster_node_that_hangs_blocks_for_a_bounded_time(worker, own_cluster):
