@@ -3,12 +3,21 @@
 import errno
 import os
 import random
+import shutil
 from functools import partial
 from itertools import count
 
 import pytest
 
-from scrapy_bloom import BloomFilter, FilterFileError, FilterLockedError, ScalableBloomFilter
+from scrapy_bloom import (
+    BloomError,
+    BloomFilter,
+    FilterFileError,
+    FilterLockedError,
+    ScalableBloomFilter,
+)
+from scrapy_bloom.bloom.file import BitStore, read_state
+from scrapy_bloom.bloom.header import PAGE
 from scrapy_bloom.files import DirectoryLock
 
 SECRET = bytes(range(16))
@@ -41,13 +50,14 @@ def test_growth_follows_the_plan(tmp_path):
             layer.check()
 
 
-@pytest.mark.parametrize("error_rate", [0.3, 1e-6])
+@pytest.mark.parametrize(("error_rate", "probes"), [(0.3, 1), (1e-15, 14)])
 @pytest.mark.parametrize("name", [None, "bloom"])
-def test_growth_comes_with_the_first_key_too_many(tmp_path, name, error_rate):
+def test_growth_comes_with_the_first_key_too_many(tmp_path, name, error_rate, probes):
     """A layer takes exactly its capacity; the key that does not fit makes the next one,
     and is the first in it. Known keys make none."""
     path = name and tmp_path / name
     with ScalableBloomFilter(50, error_rate, path) as bloom_filter:
+        assert bloom_filter.layers[0].header.probes == probes
         new = (key for key in map(str, range(10_000)) if key not in bloom_filter)
         for layers, capacity in enumerate((50, 100, 200), 1):
             for count in range(capacity):
@@ -199,6 +209,47 @@ def test_layer_that_fails_to_close_does_not_keep_the_others_open(tmp_path, monke
         with BloomFilter.open(path) as layer:
             assert layer.clean
     ScalableBloomFilter.open(directory).close()
+
+
+def test_flush_reaches_all_layers(tmp_path):
+    """Also the older ones, which an opened filter may have had to count again."""
+    directory = layered(tmp_path)
+    for path in directory.glob("*.bloom"):
+        with path.open("r+b") as file:
+            file.seek(PAGE)
+            file.write(bytes(PAGE))
+    with ScalableBloomFilter.open(directory) as bloom_filter:
+        counts = [len(layer) for layer in bloom_filter.layers]
+        bloom_filter.flush()
+        paths = [directory / f"{number}.bloom" for number in range(3)]
+        assert [read_state(path).count for path in paths] == counts
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_one_layer_that_was_not_closed_is_enough(tmp_path, number):
+    """A filter is clean if all its layers are; only what was not closed is counted again."""
+    directory = layered(tmp_path)
+    store = BitStore.open(directory / f"{number}.bloom")
+    store.flush()
+    shutil.copy(store.path, tmp_path / "unclean")
+    store.close()
+    (tmp_path / "unclean").replace(store.path)
+    with ScalableBloomFilter.open(directory) as bloom_filter:
+        assert not bloom_filter.clean
+        assert [layer.clean for layer in bloom_filter.layers] == [n != number for n in range(3)]
+        bloom_filter.check()
+    with ScalableBloomFilter.open(directory) as bloom_filter:
+        assert bloom_filter.clean
+
+
+def test_check_notices_a_layer_that_was_left_too_early(tmp_path):
+    """Only the newest layer may have room."""
+    with ScalableBloomFilter(1_000, 1e-3, tmp_path / "bloom") as bloom_filter:
+        bloom_filter.update(b"%d" % i for i in range(500))
+        bloom_filter.check()
+        bloom_filter._grow()
+        with pytest.raises(BloomError, match="is not full and has a layer above it"):
+            bloom_filter.check()
 
 
 def test_missing_layer_is_refused(tmp_path):
