@@ -135,7 +135,7 @@ class FilterDupeFilter(BaseDupeFilter):
         if seen:
             return self._chains is None or not self._chains.is_redirect(request)
         if self._watches_each_new or monotonic() >= self._stats_due:
-            self._look_after_new()
+            self._do_what_is_due()
         return False
 
     def log(self, request: Request, spider: Spider) -> None:
@@ -232,7 +232,7 @@ class FilterDupeFilter(BaseDupeFilter):
             self._chains.drop_copied_key(request)
         return self.fingerprint(request)
 
-    def _look_after_new(self) -> None:
+    def _do_what_is_due(self) -> None:
         """Do what is due after a new request: stats, and closing a filter that is full."""
         if monotonic() >= self._stats_due:
             self._update_stats()

@@ -120,27 +120,27 @@ class IdentitySettings:
         return cls(
             query_params=_patterns(settings, "BLOOM_IGNORE_QUERY_PARAMS"),
             path_params=_patterns(settings, "BLOOM_IGNORE_PATH_PARAMS"),
-            scheme=_truth(settings, "BLOOM_IGNORE_SCHEME", False),
+            scheme=_boolean(settings, "BLOOM_IGNORE_SCHEME", False),
         )
 
 
 def wants_durable(settings: BaseSettings) -> bool:
     """Return BLOOM_DURABLE: whether the add-on sets the durable scheduler."""
-    return _truth(settings, "BLOOM_DURABLE", True)
+    return _boolean(settings, "BLOOM_DURABLE", True)
 
 
 def repeats_start(settings: BaseSettings) -> bool:
     """Return BLOOM_REPEAT_START: whether each start of the process sends all start
     requests, as Scrapy does. Raises ValueError."""
-    return _truth(settings, "BLOOM_REPEAT_START", False)
+    return _boolean(settings, "BLOOM_REPEAT_START", False)
 
 
 def wants_durable_feeds(settings: BaseSettings) -> bool:
     """Return BLOOM_DURABLE_FEEDS: whether the add-on sets the durable feed exporter."""
-    return _truth(settings, "BLOOM_DURABLE_FEEDS", True)
+    return _boolean(settings, "BLOOM_DURABLE_FEEDS", True)
 
 
-def _truth(settings: BaseSettings, name: str, default: bool) -> bool:
+def _boolean(settings: BaseSettings, name: str, default: bool) -> bool:
     try:
         return settings.getbool(name, default)
     except ValueError:

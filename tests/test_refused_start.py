@@ -229,6 +229,10 @@ RENAMED = {
     "active (scraper)": ("core/scraper.py", "self.active", "self.working"),
     "active (downloader)": ("core/downloader/__init__.py", "self.active", "self.working"),
     "_path_safe": ("pqueues.py", "_path_safe", "_path_made_safe"),
+    "_start_new_batch": ("extensions/feedexport.py", "_start_new_batch", "_begin_batch"),
+    "_get_storage": ("extensions/feedexport.py", "_get_storage", "_storage_of"),
+    "_get_uri_params": ("extensions/feedexport.py", "_get_uri_params", "_uri_params_of"),
+    "_load_filter": ("extensions/feedexport.py", "_load_filter", "_filter_of"),
 }
 
 
@@ -261,7 +265,7 @@ def test_a_scrapy_without_a_private_name_is_refused(tmp_path, name):
     """)
     (tmp_path / "sitecustomize.py").write_text(plugin)
     (tmp_path / "spider.py").write_text(SPIDER)
-    options = ["--set=JOBDIR=job", '--set=ADDONS={"scrapy_bloom.Addon": 300}']
+    options = ["--set=JOBDIR=job", '--set=ADDONS={"scrapy_bloom.Addon": 300}', "-o", "i.jsonl"]
     done = subprocess.run(
         [sys.executable, "-m", "scrapy", "runspider", "spider.py", *options],
         cwd=tmp_path,
@@ -276,4 +280,5 @@ def test_a_scrapy_without_a_private_name_is_refused(tmp_path, name):
     (error,) = [line for line in lines(done.stderr, "ERROR") if "scrapy_bloom" in line]
     assert name.partition(" ")[0].lstrip("_") in error
     assert "Scrapy " in error
-    assert not Path(tmp_path / "job" / "requests.sqlite").exists()
+    if "feedexport" not in file:  # the exporter is asked when the job is open
+        assert not Path(tmp_path / "job" / "requests.sqlite").exists()

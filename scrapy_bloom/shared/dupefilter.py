@@ -197,10 +197,10 @@ class RedisBloomDupeFilter(FilterDupeFilter):
             self.close_spider("bloom_error")
         return False
 
-    def _look_after_new(self) -> None:
+    def _do_what_is_due(self) -> None:
         if self._outage:
             self._replay(_REPLAYED_AT_ONCE)
-        super()._look_after_new()
+        super()._do_what_is_due()
 
     def _replay(self, count: int) -> None:
         """Move `count` fingerprints from memory into the filter, as far as it can be."""
