@@ -230,7 +230,7 @@ RENAMED = {
     "active (downloader)": ("core/downloader/__init__.py", "self.active", "self.working"),
     "_path_safe": ("pqueues.py", "_path_safe", "_path_made_safe"),
     "_start_new_batch": ("extensions/feedexport.py", "_start_new_batch", "_begin_batch"),
-    "_get_storage": ("extensions/feedexport.py", "_get_storage", "_storage_of"),
+    "_get_storage": ("extensions/feedexport.py", "_get_storage", "_storage_at_uri"),
     "_get_uri_params": ("extensions/feedexport.py", "_get_uri_params", "_uri_params_of"),
     "_load_filter": ("extensions/feedexport.py", "_load_filter", "_filter_of"),
 }
@@ -277,6 +277,7 @@ def test_a_scrapy_without_a_private_name_is_refused(tmp_path, name):
     )
     assert done.returncode == 1, done.stderr
     assert "response_received_count" not in done.stderr
+    assert "scrapy_bloom" in "".join(lines(done.stderr, "ERROR")), done.stderr
     (error,) = [line for line in lines(done.stderr, "ERROR") if "scrapy_bloom" in line]
     assert name.partition(" ")[0].lstrip("_") in error
     assert "Scrapy " in error
