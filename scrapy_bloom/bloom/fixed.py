@@ -99,8 +99,6 @@ class BloomFilter(Probing):
         self._accounted = store.count
         if not store.clean:
             self._recount()
-            store.expected_false_positives = 0.0
-            self._accounted = 0
 
     def __len__(self) -> int:
         """Number of keys added; an estimate after an unclean stop or a join."""
