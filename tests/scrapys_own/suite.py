@@ -8,6 +8,7 @@ import sys
 import tarfile
 import tempfile
 import xml.etree.ElementTree as ET
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -52,16 +53,24 @@ def fetch(cache: Path) -> Path:
 
 
 def run(
-    suite: Path, arm: Arm, jobs: Path, reactor: str, tests: list[str], workers: int
+    suite: Path,
+    arm: Arm,
+    jobs: Path,
+    reactor: str,
+    tests: list[str],
+    without: Iterable[str],
+    workers: int,
 ) -> dict[str, str]:
-    """Run `tests` (files or node ids) and return the outcome of each by its node id:
-    passed, skipped, or failed. Raises RuntimeError if pytest could not run them."""
+    """Run `tests` (files or node ids), some node ids left out, and return the outcome of
+    each by its node id: passed, skipped, or failed. Raises RuntimeError if pytest could not
+    run them."""
     with tempfile.TemporaryDirectory() as place:
         report = Path(place) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"]
         command += [f"-n{workers}", "--timeout=120", f"--reactor={reactor}"]
         command += ["-p", "no:twisted"] if reactor == "none" else ["-p", "no:asyncio"]
         command += ["-m", "not requires_internet", f"--junitxml={report}", "-ojunit_family=xunit1"]
+        command += [f"--deselect={test}" for test in without]
         finished = subprocess.run(
             [*command, *tests], cwd=suite, env=_environment(arm, jobs), check=False
         )
