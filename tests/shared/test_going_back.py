@@ -9,6 +9,8 @@ from contextlib import contextmanager
 import pytest
 from scrapy import Request
 
+from scrapy_bloom.shared.client import RedisClient
+from scrapy_bloom.shared.filter import RedisBloomFilter
 from tests.shared.server import Name, Replica, wait_until
 
 pytest_plugins = ["tests.shared.fixtures"]
@@ -54,6 +56,11 @@ def later(tested):
     tested._shared._client.confirmed_until = 0.0
 
 
+def busy(tested):
+    """Let the last answer stand for as long as the test takes, as if there always were one."""
+    tested._shared._client.confirmed_until = float("inf")
+
+
 def push_past(worker, server):
     """Let a worker who starts now add more than there ever was."""
     other = worker(server)
@@ -90,6 +97,50 @@ def test_a_restart_from_an_older_snapshot(worker, own_server, told, recent_urls)
     push_past(worker, own_server)
     forgets(tested, told)
     assert offer(worker(), 0, 200) == [True] * 200
+
+
+def test_a_restart_while_questions_are_asked_all_the_time(worker, own_server, told):
+    """A worker whose every answer is fresh, since others are, notices it with the first."""
+    tested = worker()
+    offer(tested, 0, 100)
+    own_server.command("SAVE")
+    offer(tested, 100, 200)
+    restart_from_snapshot(own_server)
+    push_past(worker, own_server)
+    busy(tested)
+    assert offer(tested, 500, 501) == [False]
+    busy(tested)
+    assert offer(tested, 0, 200) == [True] * 100 + [False] * 100
+    assert len(told()) == 1
+
+
+def test_a_filter_without_a_dupefilter(own_server, key):
+    """A filter that is used by itself forgets as well."""
+    keys = [b"%d" % number for number in range(200)]
+    with RedisClient(own_server.url, 10) as client:
+        tested = RedisBloomFilter(client, key, 10_000, 1e-6)
+        assert not any(map(tested.add, keys[:100]))
+        own_server.command("SAVE")
+        assert not any(map(tested.add, keys[100:]))
+        restart_from_snapshot(own_server)
+        client.confirmed_until = 0.0
+        assert keys[0] in tested
+        assert not any(key in tested for key in keys[100:])
+        assert all(map(tested.add, keys[:100]))
+        assert not any(map(tested.add, keys[100:]))
+
+
+def test_a_filter_that_is_lost_as_a_whole_is_an_outage(worker, own_server, told):
+    """Where Redis has nothing any more, what a worker remembers is all there is, and stays."""
+    tested = worker(BLOOM_REDIS_TIMEOUT=1)
+    offer(tested, 0, 100)
+    restart_from_snapshot(own_server)
+    for _ in range(2):
+        later(tested)
+        assert offer(tested, 0, 100) == [True] * 100
+    assert told() == []
+    assert offer(tested, 100, 101) == [False]
+    assert "is gone" in told()[0]
 
 
 def test_what_others_had_added_is_forgotten_too(worker, own_server, told):
