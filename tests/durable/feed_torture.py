@@ -140,7 +140,7 @@ def torn(folder, feeds=FEEDS):
     return wrong
 
 
-def stopped(world, crawl, chance, expected, stops, before=None, after_kill=None):
+def stopped(world, crawl, chance, expected, stops, before=None, after_stop=None):
     """Stop a crawl at random moments in these ways; then let it end."""
     left, done, malformed = [*stops], [], []
     while True:
@@ -163,31 +163,35 @@ def stopped(world, crawl, chance, expected, stops, before=None, after_kill=None)
             yield
         if how is not None:
             done.append(how)
+            if after_stop is not None:
+                after_stop(how)
         if how is None or is_over(run.folder / "job"):
             kills = done.count("kill")
             yield report(crawl, run, expected, kills=kills, stops=done, malformed=malformed)
-        if after_kill is not None:
-            after_kill()
         # a second Ctrl-C ends a process as a kill does
         if how in ("int", "term") and run.reason == "shutdown" and (wrong := torn(run.folder)):
             malformed.append(wrong)
 
 
 def random_stops(world, *, kills, seed, beside=3, pages=60, mutant=None, feeds=FEEDS):
-    """Stop crawls, one to six times each, until they were killed so often."""
+    """Stop crawls, one to six times each, until they were killed so often. (Some of a
+    crawl's stops come too late: it ends first.)"""
     chance = random.Random(seed)
     expected = whole(world, pages, feeds)
-    plans = []
-    while sum(plan.count("kill") for plan in plans) < kills:
-        plans.append(chance.choices(STOPS, k=chance.randint(1, 6)))
-    jobs = []
-    for number, plan in enumerate(plans):
-        variant = VARIANTS[number % len(VARIANTS)]
-        crawl = crawl_of(world, f"stopped{number}", variant, pages, feeds)
-        own = random.Random(f"{seed} {number}")
-        before = mutant and MUTANTS[mutant]
-        jobs.append(stopped(world, crawl, own, expected[variant], plan, before))
-    return side_by_side(jobs, beside)
+    done = []
+
+    def crawls():
+        number = 0
+        while done.count("kill") < kills:
+            variant = VARIANTS[number % len(VARIANTS)]
+            crawl = crawl_of(world, f"stopped{number}", variant, pages, feeds)
+            own = random.Random(f"{seed} {number}")
+            plan = chance.choices(STOPS, k=chance.randint(1, 6))
+            before = mutant and MUTANTS[mutant]
+            yield stopped(world, crawl, own, expected[variant], plan, before, done.append)
+            number += 1
+
+    return side_by_side(crawls(), beside)
 
 
 SMALL = {"BLOOM_CAPACITY": 10}
@@ -310,7 +314,7 @@ def power_cuts(world, *, cuts, seed, beside=3, pages=30, mutant=None):
                     MUTANTS[mutant]()
                 Synced(folder).lay()
 
-            def after(folder=folder, chance=chance):
+            def after(how, folder=folder, chance=chance):
                 cut_power(folder, chance)
 
             stops = ("kill", "kill")

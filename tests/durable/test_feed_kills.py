@@ -9,16 +9,16 @@ import sys
 
 import pytest
 
-from tests.durable.test_kills import torture
+from tests.durable.test_kills import SEED, torture
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="forks, and reads /proc"
 )
 
 
-def feed_torture(*arguments):
+def feed_torture(*arguments, **options):
     """Return what a run prints."""
-    return torture(*arguments, module="tests.durable.feed_torture")
+    return torture(*arguments, module="tests.durable.feed_torture", **options)
 
 
 def test_random_stops_leave_each_item_once():
@@ -26,7 +26,7 @@ def test_random_stops_leave_each_item_once():
     with every kind of page and callback, fifteen feeds in all formats: local, compressed,
     stored at the end, in batches, filtered. At every stop but a kill each file is whole."""
     result = feed_torture("--kills", 40, "--pages", 30)
-    assert result["kills"] >= 35
+    assert result["kills"] >= 40
     assert result["odd"] == []
 
 
@@ -57,10 +57,11 @@ def test_each_item_once_on_a_disk_that_fills_up():
         ("length_recorded_before_the_sync", ("--cuts", 8)),
         ("rows_dropped_before_the_length_is_recorded", ("--points", 2, "--names", "sql COMMIT")),
         ("acknowledged_before_the_items_are_final", ("--kills", 2, "--feeds", "all.jl")),
-        ("no_cut_at_recovery", ("--points", 2, "--names", "sql COMMIT")),
+        ("no_cut_at_recovery", ("--points", 1, "--names", "feed fsync")),
         ("items_spilled_as_final", ("--points", 3, "--names", "sql COMMIT")),
     ],
 )
 def test_broken_feeds_are_noticed(mutant, arguments):
     """With the mutant feeds are wrong, so the tests above test something."""
-    assert feed_torture(*arguments, "--pages", 20, "--mutant", mutant)["odd"]
+    arguments = (*arguments, "--pages", 20, "--mutant", mutant)
+    assert any(feed_torture(*arguments, seed=SEED + later)["odd"] for later in range(12))

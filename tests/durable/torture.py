@@ -123,29 +123,28 @@ def killed(world, crawl, chance, expected, kills, *, before=None, after_kill=Non
 
 
 def random_kills(world, *, kills, seed, beside=3, pages=100, mutant=None, kinds=tuple(KINDS)):
-    """Kill crawls, one to eight times each, until `kills` is reached."""
+    """Kill crawls, one to eight times each, until `kills` were. (Some of a crawl's come too
+    late: it ends first.)"""
     chance = random.Random(seed)
     expected = whole(world, pages, kinds)
-    plans = []
-    while sum(plans) < kills * 1.05:
-        plans.append(chance.randint(1, 8))
-    crawls = [
-        Crawl(f"killed{n}", pages, *VARIANTS[n % len(VARIANTS)], kinds) for n in range(len(plans))
-    ]
-    return side_by_side(
-        [
-            killed(
+    dead = []
+
+    def crawls():
+        number = 0
+        while len(dead) < kills:
+            crawl = Crawl(f"killed{number}", pages, *VARIANTS[number % len(VARIANTS)], kinds)
+            yield killed(
                 world,
                 crawl,
                 random.Random(f"{seed} {crawl.name}"),
                 expected[crawl.reactor, crawl.slow],
-                planned,
+                chance.randint(1, 8),
                 before=note_commits(world.folder / f"{crawl.name}.commits", mutant),
+                after_kill=lambda: dead.append(crawl),
             )
-            for crawl, planned in zip(crawls, plans, strict=True)
-        ],
-        beside,
-    )
+            number += 1
+
+    return side_by_side(crawls(), beside)
 
 
 def power_cuts(world, *, cuts, seed, beside=3, pages=60, mutant=None):

@@ -56,10 +56,10 @@ def test_job_gets_its_filter_whole_or_not_at_all(tmp_path, monkeypatch):
 
     monkeypatch.setattr(SeenFile, "batches", dying)
     with pytest.raises(KeyboardInterrupt):
-        import_job(JobDirectory(tmp_path), None, 100, 1e-4, "me")
+        import_job(JobDirectory(tmp_path), None, 100, 1e-9, "me")
     assert not (tmp_path / "bloom").exists()
     monkeypatch.setattr(SeenFile, "batches", batches)
-    line = import_job(JobDirectory(tmp_path), None, 100, 1e-4, "me")
+    line = import_job(JobDirectory(tmp_path), None, 100, 1e-9, "me")
     assert "Imported 3,000 requests" in line
     assert "1 torn record" in line
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bloom", "requests.seen"]
