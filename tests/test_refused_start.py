@@ -134,22 +134,25 @@ def stopped(tmp_path):
     return stopped
 
 
-@pytest.mark.parametrize("scheduler", [None, STOCK], ids=["durable", "stock"])
-@pytest.mark.parametrize("reactor", [ASYNCIO, SELECT], ids=["asyncio", "select"])
+CAPACITY = {"BLOOM_CAPACITY": "none"}
+ERROR_RATE = {"BLOOM_ERROR_RATE": "1e-9"}
+FINGERPRINTER = {"REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.ScrapyRedisFingerprinter"}
+
+
 @pytest.mark.parametrize(
-    "bad",
+    ("bad", "scheduler", "reactor"),
     [
-        {"BLOOM_CAPACITY": "none"},
-        {"BLOOM_ERROR_RATE": "1e-9"},
-        {"REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.ScrapyRedisFingerprinter"},
+        pytest.param(CAPACITY, None, ASYNCIO, id="capacity"),
+        pytest.param(ERROR_RATE, None, ASYNCIO, id="error rate"),
+        pytest.param(FINGERPRINTER, None, ASYNCIO, id="fingerprinter"),
+        pytest.param(ERROR_RATE, None, SELECT, id="error rate, select"),
+        pytest.param(CAPACITY, STOCK, ASYNCIO, id="capacity, stock"),
+        pytest.param(FINGERPRINTER, STOCK, ASYNCIO, id="fingerprinter, stock"),
     ],
-    ids=lambda bad: next(iter(bad)),
 )
 def test_a_refused_start_changes_no_file(stopped, scheduler, reactor, bad):
     """One ERROR line, no traceback, status 1; the next, correct start goes on with the
     spider's state and every page."""
-    if scheduler and reactor == SELECT:
-        pytest.skip("the same as with asyncio")
     own = {"SCHEDULER": scheduler} if scheduler else {}
     folder = stopped(**own)
     before = contents(folder / "job")

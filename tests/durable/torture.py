@@ -140,7 +140,7 @@ def random_kills(world, *, kills, seed, beside=3, pages=100, mutant=None, kinds=
                 expected[crawl.reactor, crawl.slow],
                 chance.randint(1, 8),
                 before=note_commits(world.folder / f"{crawl.name}.commits", mutant),
-                after_kill=lambda: dead.append(crawl),
+                after_kill=lambda: dead.append(None),
             )
             number += 1
 
