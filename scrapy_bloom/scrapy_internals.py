@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import scrapy
 from scrapy import pqueues
@@ -27,8 +27,10 @@ if TYPE_CHECKING:
         FeedStorageProtocol,
         ItemFilter,
     )
+    from scrapy.http import Response
 
 
+@runtime_checkable
 class StartMiddleware(Protocol):
     """A spider middleware that handles what comes from Spider.start()."""
 
@@ -36,6 +38,18 @@ class StartMiddleware(Protocol):
         """Yield what the next one gets."""
 
     def process_start_requests(self, start: Iterable[Any], spider: Spider) -> Iterable[Any]:
+        """Yield what the next one gets."""
+
+
+class OutputMiddleware(Protocol):
+    """A spider middleware that handles what comes from callbacks."""
+
+    def process_spider_output_async(
+        self, response: Response, result: AsyncIterator[Any]
+    ) -> AsyncIterator[Any]:
+        """Yield what the next one gets."""
+
+    def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterator[Any]:
         """Yield what the next one gets."""
 
 
@@ -92,17 +106,24 @@ class EngineView:
                         yield source
 
 
-def put_before_engine(crawler: Crawler, middleware: StartMiddleware) -> None:
-    """Make `middleware` the last one that handles what comes from Spider.start(). Raises
-    JobDirectoryError where this release of Scrapy has no such list.
+def put_before_engine(crawler: Crawler, middleware: StartMiddleware | OutputMiddleware) -> None:
+    """Make `middleware` the last spider middleware before the engine. Raises
+    JobDirectoryError where this release of Scrapy has no list of them.
 
     To be called while the scheduler is built: Scrapy goes through the list after that.
     """
-    methods = _get(crawler.engine, "scraper", "spidermw", "methods")
+    manager = _get(crawler.engine, "scraper", "spidermw")
+    methods = _get(manager, "methods")
     _require("engine.scraper.spidermw.methods", hasattr(methods, "__getitem__"))
-    methods["process_start"].append(middleware.process_start)
-    # Scrapy 2.14 goes through this one for spider middlewares that are older than 2.13
-    methods["process_start_requests"].append(middleware.process_start_requests)
+    if isinstance(middleware, StartMiddleware):
+        methods["process_start"].append(middleware.process_start)
+        # Scrapy 2.14 goes through this one for spider middlewares that are older than 2.13
+        methods["process_start_requests"].append(middleware.process_start_requests)
+    else:
+        both = middleware.process_spider_output, middleware.process_spider_output_async
+        # Scrapy 2.14 chooses one of a pair; later ones have a single method
+        takes_pairs = hasattr(manager, "_get_async_method_pair")
+        methods["process_spider_output"].append(both if takes_pairs else both[1])
 
 
 def _comes_of(request: Request, source: Request, key: str) -> bool:

@@ -19,6 +19,7 @@ from ..startup import announce, refuse
 from .feeds.exporter import durable_exporter
 from .ledger import Ledger
 from .queues import QueueSettings, memory_queue
+from .repeated_children import RepeatedChildren, TakenChildren
 from .request_file import RequestFile, check_header
 from .rounds import Round
 from .spider_state import KeptSpiderState
@@ -72,7 +73,6 @@ class DurableScheduler(BaseScheduler):
         self._job: _Job | None = None
         self._ledger: Ledger | None = None
         self.round: Round | None = None
-        self._start_requests: StartRequests | None = None
         self._spider_state: KeptSpiderState | None = None
         self._has_told_of_unserializable = False
 
@@ -92,6 +92,7 @@ class DurableScheduler(BaseScheduler):
             _require_bloom(dupefilter_class)
             prepared = _Job(crawler, job)
             put_before_engine(crawler, prepared.start_requests)
+            put_before_engine(crawler, prepared.children)
             exporter = durable_exporter(crawler)
             if exporter is not None:
                 put_before_engine(crawler, exporter.start_items)
@@ -201,22 +202,23 @@ class DurableScheduler(BaseScheduler):
 
     def _push_to_disk(self, request: Request) -> bool:
         """Return True if `request` is stored now, False if it cannot be."""
-        if self._ledger is None or self._start_requests is None:
+        if self._ledger is None or self._job is None:
             return False
         try:
             self._ledger.push(request)
         except ValueError as error:
             self._tell_of_unserializable(request, error)
             return False
-        self._start_requests.stored(request)
+        self._job.start_requests.stored(request)
+        self._job.children.stored(request)
         return True
 
     def _push_to_memory(self, request: Request) -> None:
         assert self.mqs is not None
         self.mqs.push(request)
-        if self._ledger is not None and self._start_requests is not None:
+        if self._ledger is not None and self._job is not None:
             self._ledger.keep(request)
-            self._start_requests.kept(request)
+            self._job.start_requests.kept(request)
 
     def _tell_of_unserializable(self, request: Request, error: ValueError) -> None:
         self.stats.inc_value("scheduler/unserializable")
@@ -267,7 +269,7 @@ class DurableScheduler(BaseScheduler):
                 operations=self.commit_operations,
                 seconds=self.commit_seconds,
             )
-            self._open_round(job, file, ledger, dupefilter)
+            self._open_round(job, file, store, ledger, dupefilter)
         except BaseException:
             with suppress(Exception):
                 file.close(clean=False)
@@ -277,12 +279,17 @@ class DurableScheduler(BaseScheduler):
         return ledger
 
     def _open_round(
-        self, job: _Job, file: RequestFile, ledger: Ledger, dupefilter: BloomDupeFilter
+        self,
+        job: _Job,
+        file: RequestFile,
+        store: SqliteStore,
+        ledger: Ledger,
+        dupefilter: BloomDupeFilter,
     ) -> None:
         self.round = Round(file, ledger.commit)
-        self._start_requests = job.start_requests
         taken = TakenStartRequests(file, dupefilter.fingerprint)
-        self._start_requests.open(taken, self.round, ledger)
+        job.start_requests.open(taken, self.round, ledger)
+        job.children.open(TakenChildren(file, dupefilter.fingerprint), store, ledger)
         self._spider_state = KeptSpiderState.of(self.crawler, file)
         if self._spider_state is not None:
             ledger.participants.append(self._spider_state)
@@ -294,8 +301,8 @@ class DurableScheduler(BaseScheduler):
     def _conclude(self) -> None:
         """End the round, if nothing of it is left."""
         assert self.round is not None
-        assert self._start_requests is not None
-        if self._start_requests.exhausted and not self.mqs and self.round.file.is_empty:
+        assert self._job is not None
+        if self._job.start_requests.exhausted and not self.mqs and self.round.file.is_empty:
             self.round.complete()
 
     def _recover(self, file: RequestFile, dupefilter: BloomDupeFilter) -> None:
@@ -319,6 +326,7 @@ class _Job:
         self.directory = directory
         self.queues = QueueSettings.read(crawler.settings)
         self.start_requests = StartRequests(crawler)
+        self.children = RepeatedChildren(crawler)
         EngineView(crawler)
         if self.queues.by_slot:
             path_safe()

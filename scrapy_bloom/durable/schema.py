@@ -26,6 +26,12 @@ STEPS: dict[int, tuple[str, ...]] = {
         "CREATE TABLE rounds (number INTEGER NOT NULL, phase TEXT NOT NULL)",
         "CREATE TABLE taken_start_requests (fingerprint BLOB NOT NULL,"
         " occurrence INTEGER NOT NULL, PRIMARY KEY (fingerprint, occurrence)) WITHOUT ROWID",
+        # goes with the row of its parent: durable/repeated_children.py
+        "CREATE TABLE taken_children (parent INTEGER NOT NULL, fingerprint BLOB NOT NULL,"
+        " taken INTEGER NOT NULL, met INTEGER NOT NULL, PRIMARY KEY (parent, fingerprint))"
+        " WITHOUT ROWID",
+        "CREATE TRIGGER children_of_done AFTER DELETE ON requests BEGIN"
+        " DELETE FROM taken_children WHERE parent = OLD.id; END",
         # one row, if any; `replaces` is a hash of the file spider.state
         "CREATE TABLE spider_state (state BLOB NOT NULL, replaces BLOB)",
         # how far each feed has come: durable/feeds/outbox.py

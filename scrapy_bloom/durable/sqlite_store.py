@@ -66,6 +66,15 @@ class SqliteStore:
         if row is not None:
             self._file.delete(row)
 
+    def row_of(self, request: Request) -> int | None:
+        """Return the row of a request that was handed out and is not done."""
+        return self._handed_out.get(request)
+
+    @property
+    def rows_handed_out(self) -> set[int]:
+        """The rows of all requests that were handed out and are not done."""
+        return {*self._handed_out.values()}
+
     def commit(self, fingerprints: Collection[bytes]) -> None:
         """Make everything durable. Cost: an fsync."""
         if self._file.changed:

@@ -17,11 +17,7 @@ from scrapy import Request
 from scrapy.exporters import JsonLinesItemExporter
 from scrapy.extensions.feedexport import BlockingFeedStorage
 
-from tests.durable.site import KINDS
 from tests.durable.spider import TreeSpider, pause
-
-ONCE = tuple(kind for kind in KINDS if kind != "again")
-"""The kinds of pages that a repeated page does not repeat."""
 
 
 class Page(scrapy.Item):
@@ -57,6 +53,13 @@ class ItemSpider(TreeSpider):
         for thing in self.children(response.json()):
             if isinstance(thing, Request):
                 await pause(0.003)
+            yield thing
+
+    def failed(self, failure):
+        for thing in super().failed(failure):
+            is_seen_by_middlewares = hasattr(failure.value, "response")
+            if isinstance(thing, Request) and not is_seen_by_middlewares:
+                thing = thing.replace(dont_filter=False)
             yield thing
 
 

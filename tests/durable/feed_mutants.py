@@ -6,6 +6,7 @@ from scrapy_bloom.durable.feeds import feeds
 from scrapy_bloom.durable.feeds import file as feedfile
 from scrapy_bloom.durable.feeds.feeds import Feeds
 from scrapy_bloom.durable.feeds.file import FeedFile
+from scrapy_bloom.durable.repeated_children import TakenChildren
 from tests.durable.points import Proxy
 
 MUTANTS = {}
@@ -63,6 +64,12 @@ def no_cut_at_recovery():
 
     open_ = FeedFile.open
     FeedFile.open = open_whole
+
+
+@mutant
+def children_given_twice():
+    """What a page yields with dont_filter is not remembered while it is in progress."""
+    TakenChildren.add = lambda self, row, child: None
 
 
 @mutant

@@ -22,7 +22,6 @@ from itertools import product
 from scrapy_bloom.durable.scheduler import DurableScheduler
 from tests.durable.feed_crawls import (
     FEEDS,
-    ONCE,
     SETTINGS,
     SMALL_BATCHES,
     ItemSpider,
@@ -46,9 +45,8 @@ def crawl_of(world, name, variant, pages, feeds=FEEDS, **settings):
         name,
         pages,
         *variant,
-        ONCE,
-        {**SETTINGS, "FEEDS": feeds_in(folder, feeds), **settings},
-        ItemSpider,
+        settings={**SETTINGS, "FEEDS": feeds_in(folder, feeds), **settings},
+        spider=ItemSpider,
     )
 
 

@@ -58,6 +58,7 @@ def test_each_item_once_on_a_disk_that_fills_up():
         ("rows_dropped_before_the_length_is_recorded", ("--points", 2, "--names", "sql COMMIT")),
         ("acknowledged_before_the_items_are_final", ("--kills", 2, "--feeds", "all.jl")),
         ("no_cut_at_recovery", ("--points", 1, "--names", "feed fsync")),
+        ("children_given_twice", ("--kills", 6, "--feeds", "all.jl")),
         ("items_spilled_as_final", ("--points", 3, "--names", "sql COMMIT")),
     ],
 )
