@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .addon import Addon
     from .durable.feeds.exporter import DurableFeedExporter
     from .durable.scheduler import DurableScheduler
+    from .early import DropEarlyMiddleware, NewLinkExtractor, follow_new
     from .fingerprints.canonical import CanonicalRequestFingerprinter
     from .fingerprints.fast import FastRequestFingerprinter
     from .fingerprints.scrapy_redis import ScrapyRedisFingerprinter
@@ -38,6 +39,7 @@ __all__ = [
     "BloomError",
     "BloomFilter",
     "CanonicalRequestFingerprinter",
+    "DropEarlyMiddleware",
     "DurableFeedExporter",
     "DurableScheduler",
     "FastRequestFingerprinter",
@@ -46,11 +48,13 @@ __all__ = [
     "FilterLockedError",
     "IncompatibleFilterError",
     "JobDirectoryError",
+    "NewLinkExtractor",
     "RedisBloomDupeFilter",
     "RequestFileError",
     "ScalableBloomFilter",
     "ScrapyRedisFingerprinter",
     "SharedFilterError",
+    "follow_new",
     "load_into_redis",
     "save_from_redis",
 ]
@@ -59,11 +63,14 @@ _SCRAPY_PARTS = {
     "Addon": "addon",
     "BloomDupeFilter": "job_dupefilter",
     "CanonicalRequestFingerprinter": "fingerprints.canonical",
+    "DropEarlyMiddleware": "early",
     "DurableFeedExporter": "durable.feeds.exporter",
     "DurableScheduler": "durable.scheduler",
     "FastRequestFingerprinter": "fingerprints.fast",
+    "NewLinkExtractor": "early",
     "RedisBloomDupeFilter": "shared.dupefilter",
     "ScrapyRedisFingerprinter": "fingerprints.scrapy_redis",
+    "follow_new": "early",
     "load_into_redis": "shared.copying",
     "save_from_redis": "shared.copying",
 }

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
 from scrapy.extensions.feedexport import FeedExporter
-from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
 from .dupefilter import FilterDupeFilter
 from .durable.feeds.exporter import warn_of_losses
 from .durable.feeds.origins import AT_THE_ENGINES_END, ResponseOrigins
 from .durable.scheduler import DurableScheduler
+from .early import DropEarlyMiddleware
 from .job_dupefilter import BloomDupeFilter
 from .jobdir import JobDirectory
 from .settings import wants_durable, wants_durable_feeds
-from .startup import announce
+from .startup import announce, is_component
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -41,18 +41,22 @@ class Addon:
 
     def update_settings(self, settings: BaseSettings) -> None:
         """Set DUPEFILTER_CLASS and SCHEDULER, unless they have been set, the latter not
-        for another dupefilter or with BLOOM_DURABLE = False; and put our feed exporter in
-        the place of Scrapy's, where requests are durable."""
+        for another dupefilter or with BLOOM_DURABLE = False; put our feed exporter in the
+        place of Scrapy's, where requests are durable; and put the middleware that drops
+        duplicates early next to the spider, unless it has a place."""
         if settings.getpriority("DUPEFILTER_CLASS") == 0:
             settings.set("DUPEFILTER_CLASS", BloomDupeFilter, "addon")
         if (
             settings.getpriority("SCHEDULER") == 0
             and wants_durable(settings)
-            and _is_a(settings["DUPEFILTER_CLASS"], BloomDupeFilter)
+            and is_component(settings["DUPEFILTER_CLASS"], BloomDupeFilter)
         ):
             settings.set("SCHEDULER", DurableScheduler, "addon")
         if _has_durable_job(settings) and wants_durable_feeds(settings):
             _replace_feed_exporter(settings)
+        settings.setdefault_in_component_priority_dict(
+            "SPIDER_MIDDLEWARES", DropEarlyMiddleware, DropEarlyMiddleware.order
+        )
 
     def _spider_opened(self, spider: Spider) -> None:
         crawler = spider.crawler
@@ -62,10 +66,10 @@ class Addon:
         reason = f"SCHEDULER is {_name(scheduler)}"
         if not wants_durable(settings):
             reason = "BLOOM_DURABLE is False"
-        if not _is_a(dupefilter, FilterDupeFilter):
+        if not is_component(dupefilter, FilterDupeFilter):
             announce(crawler, "filter", f"off, DUPEFILTER_CLASS is {_name(dupefilter)}")
             reason = "without scrapy-bloom's filter"
-        if _is_a(scheduler, DurableScheduler):
+        if is_component(scheduler, DurableScheduler):
             if job is None:
                 announce(crawler, "requests", "in memory (there is no JOBDIR)")
             elif not wants_durable_feeds(settings):
@@ -75,7 +79,7 @@ class Addon:
 
 
 def _has_durable_job(settings: BaseSettings) -> bool:
-    return bool(settings.get("JOBDIR")) and _is_a(settings["SCHEDULER"], DurableScheduler)
+    return bool(settings.get("JOBDIR")) and is_component(settings["SCHEDULER"], DurableScheduler)
 
 
 def _replace_feed_exporter(settings: BaseSettings) -> None:
@@ -91,15 +95,6 @@ def _replace_feed_exporter(settings: BaseSettings) -> None:
     settings.setdefault_in_component_priority_dict(
         "DOWNLOADER_MIDDLEWARES", ResponseOrigins, AT_THE_ENGINES_END
     )
-
-
-def _is_a(setting: Any, base: type) -> bool:
-    try:
-        found = load_object(setting)
-    except Exception:  # noqa: BLE001 - Scrapy says what is wrong with it
-        return False
-    # not issubclass: for Scrapy's schedulers whatever has three methods is a subclass
-    return isinstance(found, type) and base in found.__mro__
 
 
 def _name(setting: Any) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scrapy.dupefilters import BaseDupeFilter
 from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro
+from scrapy.utils.python import global_object_name
 from scrapy.utils.request import referer_str
 
 from .fingerprints.canonical import META_KEY
@@ -137,6 +138,58 @@ class FilterDupeFilter(BaseDupeFilter):
         if self._watches_each_new or monotonic() >= self._stats_due:
             self._do_what_is_due()
         return False
+
+    def is_known(self, request: Request) -> bool:
+        """Return True if a scheduler is sure to drop `request`, now and later, since the
+        short way of `request_seen` answers for it. Never raises."""
+        try:
+            return (
+                not request.dont_filter
+                and self.tells_by_url(request.method, request.body, request.meta)
+                and self.has_recent(request.url)
+            )
+        except Exception:  # noqa: BLE001 - a request like no other
+            return False
+
+    def tells_by_url(self, method: str, body: object, meta: Mapping[str, Any]) -> bool:
+        """Return True if requests with these are new or not by their URLs alone."""
+        return (
+            self._fingerprint_of_url is not None
+            and method == "GET"
+            and not body
+            and not (
+                meta
+                and (
+                    "verbatim_url" in meta
+                    or META_KEY in meta
+                    or (self._chains is not None and "redirect_urls" in meta)
+                )
+            )
+        )
+
+    def has_recent(self, url: str) -> bool:
+        """Return True if `url`, whatever its fragment, is among the recent ones: where it
+        tells alone, a request for it was seen."""
+        if "#" in url:
+            url = url[: url.index("#")]
+        return url in self._recent.urls
+
+    def why_not_early(self) -> str | None:
+        """Return why `is_known` must not stand for `request_seen`, None if it may."""
+        for name in ("request_seen", "fingerprint", "log"):
+            if not _is_own_method(self, name):
+                return f"{global_object_name(type(self))} has its own {name}"
+        if self._fingerprint_of_url is None:
+            fingerprinter = type(self._crawler.request_fingerprinter)
+            return f"the fingerprinter is {global_object_name(fingerprinter)}"
+        if not self._recent.size:
+            return "BLOOM_RECENT_URLS is 0"
+        return None
+
+    def count_filtered(self, count: int) -> None:
+        """Count links to known pages that did not become requests."""
+        if count:
+            self._crawler.stats.inc_value("dupefilter/filtered", count)
 
     def log(self, request: Request, spider: Spider) -> None:
         """Count a filtered request, and log it as Scrapy does: the first one, or all
@@ -282,6 +335,5 @@ def _not_open(fingerprint: bytes) -> bool:
 def _is_own_method(dupefilter: FilterDupeFilter, name: str) -> bool:
     """Return True if no subclass of a user's has overridden that method, nor the object
     itself."""
-    return name not in vars(dupefilter) and (
-        getattr(type(dupefilter), name) is getattr(FilterDupeFilter, name)
-    )
+    owner = next(each for each in type(dupefilter).__mro__ if name in vars(each))
+    return name not in vars(dupefilter) and owner.__module__.startswith(f"{__package__}.")

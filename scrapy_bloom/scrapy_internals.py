@@ -179,6 +179,13 @@ class FeedExporterView:
 _TIMES_SENT_AGAIN = ("retry_times", "redirect_times")
 
 
+def scheduler_of(crawler: Crawler) -> object:
+    """Return the scheduler that the engine of `crawler` uses, or None where this release
+    of Scrapy does not tell."""
+    # public since 2.19
+    return _get(crawler.engine, "scheduler") or _get(crawler.engine, "_slot", "scheduler")
+
+
 def path_safe() -> Callable[[str], str]:
     """Return the function that gives Scrapy's priority queues the name of the folder of
     a slot. Raises JobDirectoryError where this release of Scrapy has none."""

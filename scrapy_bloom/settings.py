@@ -140,6 +140,14 @@ def wants_durable_feeds(settings: BaseSettings) -> bool:
     return _boolean(settings, "BLOOM_DURABLE_FEEDS", True)
 
 
+def wants_early(settings: BaseSettings) -> bool | None:
+    """Return BLOOM_DROP_EARLY: whether duplicates are dropped next to the spider, None for
+    only where nobody can miss them. Raises ValueError."""
+    if settings.get("BLOOM_DROP_EARLY") is None:
+        return None
+    return _boolean(settings, "BLOOM_DROP_EARLY", False)
+
+
 def _boolean(settings: BaseSettings, name: str, default: bool) -> bool:
     try:
         return settings.getbool(name, default)

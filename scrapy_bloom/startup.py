@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakKeyDictionary, ref
 
 from scrapy import signals
+from scrapy.utils.misc import load_object
 
 from .errors import describe
 
@@ -23,13 +24,13 @@ class _StartLine:
     """What the components of a crawler have to say, in one line when all have opened."""
 
     def __init__(self, crawler: Crawler) -> None:
-        self.parts: dict[str, str] = {}
+        self.parts: dict[str, str | None] = dict.fromkeys(("filter", "requests"))
         self._crawler = ref(crawler)
         crawler.signals.connect(self._engine_started, signals.engine_started)
 
     def _engine_started(self) -> None:
         crawler = self._crawler()
-        parts = (f"{what}: {how}" for what, how in self.parts.items())
+        parts = (f"{what}: {how}" for what, how in self.parts.items() if how)
         logger.info("%s", "; ".join(parts), extra={"spider": crawler and crawler.spider})
 
 
@@ -39,6 +40,16 @@ def announce(crawler: Crawler, what: str, how: str) -> None:
     if crawler not in _reports:
         _reports[crawler] = _StartLine(crawler)
     _reports[crawler].parts[what] = how
+
+
+def is_component(setting: Any, base: type) -> bool:
+    """Return True if `setting`, a class or the path of one, is `base` or a subclass."""
+    try:
+        found = load_object(setting)
+    except Exception:  # noqa: BLE001 - Scrapy says what is wrong with it
+        return False
+    # not issubclass: for Scrapy's schedulers whatever has three methods is a subclass
+    return isinstance(found, type) and base in found.__mro__
 
 
 def refuse(crawler: Crawler, error: Exception) -> NoReturn:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import marshal
 import pickle
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from scrapy import squeues
+from scrapy import Request, squeues
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
@@ -17,7 +18,7 @@ from scrapy.utils.request import request_from_dict
 from .request_file import MAX_BYTES, PRIORITIES, Group, RequestFile
 
 if TYPE_CHECKING:
-    from scrapy import Request
+    from scrapy import Spider
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
     from typing_extensions import Self
@@ -121,6 +122,42 @@ class UnreadableRequestError(Exception):
         self.row = row
 
 
+class Callbacks:
+    """The names that `Request.to_dict` finds for the callbacks of a spider.
+
+    Scrapy looks for them among all attributes of the spider, for each request, which
+    takes longer than all else of storing it. This stands for the spider there, and has
+    only what it found the last time.
+    """
+
+    def __init__(self, spider: Spider | None) -> None:
+        self._spider = spider
+        self._names: dict[object, str] = {}
+        """By function."""
+        self._wanted: list[str] = []
+
+    def to_dict(self, request: Request) -> dict[str, Any]:
+        """Return `request.to_dict(spider=spider)`. Raises what that raises."""
+        if type(request).to_dict is not Request.to_dict:
+            return request.to_dict(spider=self._spider)
+        functions = [getattr(m, "__func__", None) for m in (request.callback, request.errback)]
+        self._wanted = [self._names[each] for each in functions if each in self._names]
+        stand_in: Any = self
+        with suppress(ValueError):
+            return request.to_dict(spider=stand_in)
+        found = request.to_dict(spider=self._spider)
+        for function, name in zip(functions, (found["callback"], found["errback"]), strict=True):
+            if function is not None:
+                self._names[function] = name
+        return found
+
+    def __dir__(self) -> list[str]:
+        return self._wanted
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._spider, name)
+
+
 class RowQueue:
     """One queue of Scrapy's priority queues: the rows of one group. `bound` makes
     the class for a file."""
@@ -133,6 +170,7 @@ class RowQueue:
     """The slots of the stored requests, by what the keys have for them."""
     handed_out: ClassVar[dict[Request, int]]
     """The row of each request that was popped."""
+    callbacks: ClassVar[Callbacks]
 
     @classmethod
     def bound(cls, **attributes: Any) -> type[Self]:
@@ -162,7 +200,7 @@ class RowQueue:
             raise ValueError(f"the priority {-self._priority} does not fit into 64 bits")
         serialize, _ = FORMATS[self.kind.format]
         try:
-            stored = serialize(request.to_dict(spider=self._crawler.spider))
+            stored = serialize(self.callbacks.to_dict(request))
         except Exception as error:
             raise ValueError(str(error)) from error
         if len(stored) > MAX_BYTES:

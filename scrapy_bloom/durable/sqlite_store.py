@@ -12,7 +12,14 @@ from scrapy.utils.python import global_object_name
 
 from ..errors import JobDirectoryError
 from ..scrapy_internals import path_safe
-from .queues import QueueKind, QueueSettings, RowQueue, UnreadableRequestError, scrapy_disk_queue
+from .queues import (
+    Callbacks,
+    QueueKind,
+    QueueSettings,
+    RowQueue,
+    UnreadableRequestError,
+    scrapy_disk_queue,
+)
 from .request_file import RequestFile
 
 if TYPE_CHECKING:
@@ -127,9 +134,16 @@ class SqliteStore:
         # never a folder: Scrapy's queues remove those of slots that are empty
         root = str(self._path)
 
+        callbacks = Callbacks(self._crawler.spider)
+
         def queue_class(kind: QueueKind) -> type[RowQueue]:
             return RowQueue.bound(
-                file=file, kind=kind, root=root, slots=slots, handed_out=self._handed_out
+                file=file,
+                kind=kind,
+                root=root,
+                slots=slots,
+                handed_out=self._handed_out,
+                callbacks=callbacks,
             )
 
         queue: ScrapyPriorityQueue = build_from_crawler(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # No user, no upper case, no port that needs a look at its value. Default ports are
 # accepted: w3lib keeps them.
-_ORIGIN = r"https?://[a-z0-9_.-]+(?::[1-9][0-9]{0,3})?"
+_ORIGIN = r"https?://[a-z0-9_.-]+(?::(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}))?"
 
 # What w3lib neither escapes nor unescapes in a path. Left out are the semicolon (it
 # drops empty parameters) and, of the escapes, those of characters that it writes

@@ -34,6 +34,7 @@ CONCURRENCY = 8
 SETTINGS = {
     "ADDONS": {"scrapy_bloom.Addon": 300},
     "BLOOM_CAPACITY": 20_000,
+    "BLOOM_DROP_EARLY": True,  # past the spider's middleware, which only adds to the output
     "CONCURRENT_REQUESTS": CONCURRENCY,
     "CONCURRENT_REQUESTS_PER_DOMAIN": 4,
     "TELNETCONSOLE_ENABLED": False,

@@ -162,6 +162,22 @@ def test_scrapys_scheduler_stops_and_resumes(server, site, crawl):
     assert PASSWORD not in first.log + second.log
 
 
+def test_duplicates_are_dropped_early(server, site, crawl):
+    """With the add-on known requests do not reach Scrapy's scheduler; each page is fetched
+    once all the same, and as many duplicates are counted."""
+    settings = {**SCRAPYS, "BLOOM_REDIS_URL": server.with_password}
+    runs = [
+        crawl(ADDONS='{"scrapy_bloom.Addon": 300}', BLOOM_REDIS_KEY=key, **settings, **more).end()
+        for key, more in (("early", {}), ("late", {"BLOOM_DROP_EARLY": 0}))
+    ]
+    assert "duplicates: dropped early" in runs[0].log
+    assert "duplicates: not dropped early" in runs[1].log
+    assert {run.reason for run in runs} == {"finished"}
+    assert set(site.answered.values()) == {2}
+    assert site.missed == []
+    assert counts(runs[0]) == counts(runs[1])
+
+
 def test_redis_killed_under_a_crawl(server, site, crawl):
     """The spider closes with reason bloom_error and no exception; when Redis is back, with
     its data, the job is resumed and no page is missed."""

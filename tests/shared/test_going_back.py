@@ -176,6 +176,25 @@ def test_a_restart_in_an_outage(worker, own_server, told):
     assert offer(worker(), 0, 251) == [True] * 251
 
 
+def test_nothing_is_dropped_early_that_redis_has_forgotten(worker, own_server, told):
+    """Whoever asks whether a request or a link is known hears of it, too."""
+    tested = worker()
+    offer(tested, 0, 100)
+    own_server.command("SAVE")
+    offer(tested, 100, 200)
+    url = "http://example.com/150"
+    assert tested.is_known(Request(url))
+    restart_from_snapshot(own_server)
+    push_past(worker, own_server)
+    later(tested)
+    assert not tested.is_known(Request(url))
+    assert not tested.has_recent(url)
+    (line,) = told()
+    assert "another server has taken its place" in line
+    assert not tested.request_seen(Request(url))
+    assert tested.is_known(Request(url))
+
+
 def test_several_times(worker, own_server, told):
     """Each time is noticed."""
     tested = worker()

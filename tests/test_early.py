@@ -1,0 +1,1023 @@
+"""Duplicates dropped next to the spider: only those that the scheduler would have dropped,
+and only where nobody but Scrapy would have seen them."""
+
+import logging
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scrapy import FormRequest, Request, Spider, signals
+from scrapy.core.scheduler import Scheduler
+from scrapy.core.spidermw import SpiderMiddlewareManager
+from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
+from scrapy.http import HtmlResponse, Response, TextResponse
+from scrapy.linkextractors import LinkExtractor
+from scrapy.spidermiddlewares.base import BaseSpiderMiddleware
+from scrapy.spidermiddlewares.referer import RefererMiddleware
+from scrapy.utils.misc import build_from_crawler, load_object
+from scrapy.utils.request import fingerprint as scrapy_fingerprint
+from scrapy.utils.test import get_crawler
+
+from scrapy_bloom import (
+    Addon,
+    BloomDupeFilter,
+    DropEarlyMiddleware,
+    DurableScheduler,
+    NewLinkExtractor,
+    follow_new,
+)
+from tests.fakes import Engine
+
+ADDON = {Addon: 300}
+SITE = "http://a.example/"
+RFP = "scrapy.dupefilters.RFPDupeFilter"
+CANONICAL = "scrapy_bloom.CanonicalRequestFingerprinter"
+
+
+class EarlySpider(Spider):
+    """Has a callback."""
+
+    name = "early"
+
+    def parse(self, response):
+        pass
+
+
+class Crawl:
+    """A crawler whose spider is open, with its spider middlewares and its scheduler; only the
+    engine is a fake."""
+
+    def __init__(self, prepare=lambda crawler: None, spider=EarlySpider, **options):
+        options = {"ADDONS": ADDON, "BLOOM_CAPACITY": 1_000, **options}
+        self.crawler = crawler = get_crawler(spider, settings_dict=options)
+        crawler.engine = self.engine = Engine()
+        crawler.spider = self.spider = spider.from_crawler(crawler)
+        self.chain = build_from_crawler(SpiderMiddlewareManager, crawler)
+        self.scheduler = build_from_crawler(load_object(crawler.settings["SCHEDULER"]), crawler)
+        self.engine._slot.scheduler = self.scheduler
+        self.scheduler.open(self.spider)
+        prepare(self)
+        crawler.signals.send_catch_log(signals.engine_started)
+
+    @property
+    def early(self):
+        """The middleware, or None where it is not configured."""
+        found = [mw for mw in self.chain.middlewares if isinstance(mw, DropEarlyMiddleware)]
+        return found[0] if found else None
+
+    @property
+    def is_on(self):
+        """Whether it drops a request for a page that is known."""
+        self.scheduler.enqueue_request(Request(f"{SITE}known"))
+        before = self.filtered
+        on = self.output([Request(f"{SITE}known")]) == []
+        assert self.filtered == before + on
+        return on
+
+    @property
+    def filtered(self):
+        """The stat."""
+        return self.crawler.stats.get_value("dupefilter/filtered", 0)
+
+    def scrape(self, response, things, deliver):
+        """Return the coroutine that passes `things` through the chain, as the output of the
+        callback of `response`, to `deliver`. It waits before each of them."""
+
+        async def callback(_, request):
+            return self._output(things)
+
+        async def scrape():
+            chain = await self.chain.scrape_response_async(callback, response, response.request)
+            async for thing in chain:
+                deliver(thing)
+
+        return scrape()
+
+    async def _output(self, things):
+        await Turn()
+        for thing in things:
+            yield thing
+            await Turn()
+
+    def output(self, things, response=None):
+        """Return what the chain lets through."""
+        response = response or page("from")
+        delivered = []
+        coroutine = self.scrape(response, things, delivered.append)
+        while step(coroutine):
+            pass
+        return delivered
+
+    def input(self, response):
+        """Pass `response` through the chain to a callback; return it."""
+        self.output([], response)
+        return response
+
+    def close(self):
+        """Close the scheduler and the dupefilter."""
+        self.scheduler.close("finished")
+
+
+class Turn:
+    """Lets others go on."""
+
+    def __await__(self):
+        yield
+
+
+def step(coroutine):
+    """Let a coroutine go on until it waits; return False when it has ended."""
+    try:
+        coroutine.send(None)
+    except StopIteration:
+        return False
+    return True
+
+
+def page(name, body=b"", cls=HtmlResponse, **options):
+    """Return the response for a page of that name, which a callback could get."""
+    request = Request(SITE + name)
+    return cls(request.url, body=body, request=request, **options)
+
+
+@pytest.fixture
+def crawl():
+    """Return a function that builds a crawl."""
+    made = []
+
+    def build(*args, **options):
+        made.append(Crawl(*args, **options))
+        return made[-1]
+
+    yield build
+    for one in made:
+        one.close()
+
+
+# verdicts
+
+
+class FailingRequest(Request):
+    """Cannot be scheduled: what is stored of it is forgotten again."""
+
+    def to_dict(self, *, spider=None):
+        raise RuntimeError("not today")
+
+
+class OwnFingerprinter:
+    """Takes requests with another header for others."""
+
+    def fingerprint(self, request):
+        return scrapy_fingerprint(request, include_headers=["X-Id"])
+
+
+class RewritingMiddleware(BaseSpiderMiddleware):
+    """Leaves the session out of URLs."""
+
+    def get_processed_request(self, request, response):
+        return request.replace(url=request.url.replace("sid=", "s="))
+
+
+@dataclass(frozen=True)
+class Thing:
+    """What a callback yields, or what happens beside it."""
+
+    kind: str
+    url: str = SITE
+    cls: type = Request
+    options: dict = field(default_factory=dict)
+
+    def make(self):
+        options = dict(self.options)
+        if "meta" in options:
+            options["meta"] = dict(options["meta"])
+        return self.cls(self.url, **options)
+
+
+urls = st.builds(
+    "http://a.example{}{}".format,
+    st.sampled_from(["", "/", "/b", "/b?d=1&sid=2", "/b?sid=2&d=1", "/b?d=1", "/b/../b", "/é"]),
+    st.sampled_from(["", "", "#", "#f", "# g"]),
+)
+metas = st.sampled_from(
+    [
+        {},
+        {"depth": 1},
+        {"verbatim_url": True},
+        {"bloom_fingerprint": "k"},
+        {"bloom_fingerprint": "k", "download_latency": 0.1},
+        {"redirect_urls": [f"{SITE}b"], "redirect_times": 1},
+        {"function": print},
+    ]
+)
+requests = st.builds(
+    Thing,
+    st.sampled_from(["yielded"] * 6 + ["scheduled"]),
+    urls,
+    st.sampled_from([Request] * 6 + [FormRequest, FailingRequest]),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "meta": metas,
+            "method": st.sampled_from(["GET", "get", "POST", "HEAD"]),
+            "body": st.sampled_from([b"", b"b", "b"]),
+            "dont_filter": st.sampled_from([False, False, True]),
+            "headers": st.sampled_from([{}, {"X-Id": "1"}, {"Referer": "http://b.example/"}]),
+            "priority": st.integers(-1, 1),
+        },
+    ),
+)
+others = st.sampled_from(
+    [Thing("item"), Thing("nothing"), Thing("next"), Thing("downloaded", f"{SITE}b"), Thing("done")]
+)
+streams = st.lists(st.tuples(st.integers(0, 2), requests | requests | others), max_size=40)
+identities = st.sampled_from(
+    [
+        {},
+        {"REQUEST_FINGERPRINTER_CLASS": CANONICAL},
+        {
+            "REQUEST_FINGERPRINTER_CLASS": CANONICAL,
+            "BLOOM_IGNORE_QUERY_PARAMS": ["sid"],
+            "BLOOM_IGNORE_SCHEME": True,
+        },
+        {"REQUEST_FINGERPRINTER_CLASS": OwnFingerprinter},
+        {"SPIDER_MIDDLEWARES": {RewritingMiddleware: 500}},
+        {"SPIDER_MIDDLEWARES": {RewritingMiddleware: 2000}},
+        {"SPIDER_MIDDLEWARES": {RewritingMiddleware: 2000}, "DEPTH_PRIORITY": 1},
+    ]
+)
+
+
+def verdicts(stream, **options):
+    """Return what becomes of each thing that callbacks of three pages yield by turns: whether
+    it is scheduled, or reaches the pipelines; and how many requests were filtered."""
+    crawl = Crawl(**options)
+    waiting = [[], [], []]
+    outcome = {}
+    current = None
+
+    def deliver(thing):
+        if isinstance(thing, Request):
+            outcome[current] = crawl.scheduler.enqueue_request(thing)
+        else:
+            outcome[current] = thing
+
+    def things(queue):
+        while True:
+            yield queue.pop()
+
+    pages = [crawl.scrape(page(str(n)), things(queue), deliver) for n, queue in enumerate(waiting)]
+    for one in pages:
+        step(one)
+    inprogress = crawl.engine._slot.inprogress
+    for current, (number, thing) in enumerate(stream):
+        if thing.kind == "yielded":
+            waiting[number].append(thing.make())
+        elif thing.kind == "item":
+            waiting[number].append({"n": current})
+        elif thing.kind == "nothing":
+            waiting[number].append(None)
+        elif thing.kind == "scheduled":
+            deliver(thing.make())
+        elif thing.kind == "downloaded":
+            inprogress.add(thing.make())
+        elif thing.kind == "done":
+            inprogress.clear()
+        elif (request := crawl.scheduler.next_request()) is not None:
+            inprogress.add(request)
+        if waiting[number]:
+            assert step(pages[number])
+    for one in pages:
+        one.close()
+    filtered = crawl.filtered
+    early = crawl.early is not None and crawl.early._dupefilter is not None
+    crawl.close()
+    return [outcome.get(n, False) for n in range(len(stream))], filtered, early
+
+
+@settings(max_examples=60)
+@given(stream=streams, identity=identities, recent=st.sampled_from([0, 1, 3, 65_536]))
+def test_any_stream_has_the_same_verdicts(stream, identity, recent):
+    """Whatever callbacks yield by turns, through all of Scrapy's middlewares, the same of it
+    is scheduled, and the same number filtered, with the middleware and without."""
+    options = {**identity, "BLOOM_RECENT_URLS": recent}
+    *late, off = verdicts(stream, BLOOM_DROP_EARLY=False, **options)
+    *early, on = verdicts(stream, **options)
+    assert early == late
+    assert not off
+    between = identity.get("SPIDER_MIDDLEWARES", {}).get(RewritingMiddleware) == 500
+    own = identity.get("REQUEST_FINGERPRINTER_CLASS") is OwnFingerprinter
+    assert on == (recent > 0 and not between and not own)
+    if CANONICAL not in identity.values():
+        *stock, _ = verdicts(stream, ADDONS={}, **identity)
+        assert early == stock
+
+
+@settings(max_examples=20)
+@given(stream=streams, identity=identities)
+def test_any_stream_has_the_same_verdicts_in_a_job(stream, identity, tmp_path_factory):
+    """So it is where fingerprints are held back until requests are safe, and forgotten where
+    they are not."""
+    late, early = (
+        verdicts(
+            stream, JOBDIR=str(tmp_path_factory.mktemp("job")), BLOOM_DROP_EARLY=wanted, **identity
+        )
+        for wanted in (False, None)
+    )
+    assert early[:2] == late[:2]
+
+
+@settings(max_examples=80)
+@given(offered=st.lists(requests, max_size=30), identity=identities)
+def test_known_is_what_the_short_way_answers(offered, identity):
+    """`is_known` says of each request what `request_seen` would say without asking filter or
+    engine: the two conditions are one."""
+    crawl = Crawl(**identity)
+    tested, see = crawl.scheduler.df, crawl.scheduler.df._see
+    asked = []
+    tested._see = lambda fingerprint: asked.append(fingerprint) or see(fingerprint)
+    for thing in offered:
+        request = thing.make()
+        known = tested.is_known(request)
+        asked.clear()
+        seen = tested.request_seen(request)
+        may_be_redirect = tested._chains is not None and "redirect_urls" in request.meta
+        assert known == (seen and not asked and not request.dont_filter and not may_be_redirect)
+    crawl.close()
+
+
+@pytest.mark.parametrize("attribute", ["method", "body", "meta", "url", "dont_filter"])
+def test_strange_requests_do_not_raise(crawl, attribute):
+    """Whatever a subclass of Request answers, it is left to the scheduler."""
+
+    class Strange(Request):
+        pass
+
+    tested = crawl()
+    strange = Strange(SITE)
+
+    def fail(self):
+        raise LookupError
+
+    for value in (1, ["GET"], object(), property(fail)):
+        setattr(Strange, attribute, value)
+        assert not tested.scheduler.df.is_known(strange)
+
+
+def test_sync_callbacks_of_older_releases(crawl):
+    """The method for sync output drops what the other one drops."""
+    tested = crawl()
+    known, item, other = Request(f"{SITE}#a"), {"item": 1}, Request(f"{SITE}other")
+    tested.scheduler.enqueue_request(Request(SITE))
+    passed = list(tested.early.process_spider_output(page("from"), [known, item, None, other]))
+    assert passed == [item, None, other]
+    assert tested.filtered == 1
+
+
+def test_start_requests_pass(crawl):
+    """What `start` yields is not dropped: nobody else would schedule it."""
+    assert not hasattr(crawl().early, "process_start")
+
+
+# when it is off
+
+
+class PassingMiddleware:
+    """Sees no output."""
+
+    def process_spider_exception(self, response, exception):
+        return None
+
+
+class OwnRefererMiddleware(RefererMiddleware):
+    """Somebody's, built on Scrapy's."""
+
+
+class PluginMiddleware(BaseSpiderMiddleware):
+    """One of a package whose name begins like Scrapy's."""
+
+    __module__ = "scrapy_plugin.middlewares"
+
+
+class SilentDupeFilter(BloomDupeFilter):
+    def log(self, request, spider):
+        pass
+
+
+class PickyDupeFilter(BloomDupeFilter):
+    def request_seen(self, request):
+        return super().request_seen(request)
+
+
+class OtherDupeFilter(BloomDupeFilter):
+    def fingerprint(self, request):
+        return super().fingerprint(request) + b"!"
+
+
+class PlainDupeFilter(BloomDupeFilter):
+    """Changes nothing that matters."""
+
+    def close(self, reason):
+        super().close(reason)
+
+
+class OwnScheduler(Scheduler):
+    pass
+
+
+class OwnDurableScheduler(DurableScheduler):
+    pass
+
+
+class OwnOffsiteMiddleware(OffsiteMiddleware):
+    """Somebody's, built on Scrapy's."""
+
+    def process_request(self, request):
+        return super().process_request(request)
+
+
+def mine(name):
+    return f"{__name__}.{name}"
+
+
+BETWEEN = "is between the spider and the engine"
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({}, None),
+        ({"BLOOM_DROP_EARLY": None}, None),
+        ({"BLOOM_DROP_EARLY": "1"}, None),
+        ({"BLOOM_DROP_EARLY": "0"}, "BLOOM_DROP_EARLY is False"),
+        ({"BLOOM_DROP_EARLY": False}, "BLOOM_DROP_EARLY is False"),
+        ({"DUPEFILTER_CLASS": RFP}, "without scrapy-bloom's filter"),
+        ({"DUPEFILTER_CLASS": RFP, "BLOOM_DROP_EARLY": True}, "without scrapy-bloom's filter"),
+        (
+            {"SPIDER_MIDDLEWARES": {RewritingMiddleware: 543}},
+            f"{mine('RewritingMiddleware')} {BETWEEN}",
+        ),
+        (
+            {"SPIDER_MIDDLEWARES": {mine("RewritingMiddleware"): 543}},
+            f"{mine('RewritingMiddleware')} {BETWEEN}",
+        ),
+        ({"SPIDER_MIDDLEWARES": {RewritingMiddleware: 543}, "BLOOM_DROP_EARLY": True}, None),
+        ({"SPIDER_MIDDLEWARES": {RewritingMiddleware: 1200}}, None),
+        ({"SPIDER_MIDDLEWARES": {PassingMiddleware: 543}}, None),
+        (
+            {"SPIDER_MIDDLEWARES": {OwnRefererMiddleware: 700}},
+            f"{mine('OwnRefererMiddleware')} {BETWEEN}",
+        ),
+        (
+            {"SPIDER_MIDDLEWARES": {PluginMiddleware: 543}},
+            f"scrapy_plugin.middlewares.PluginMiddleware {BETWEEN}",
+        ),
+        ({"SPIDER_MIDDLEWARES": {RefererMiddleware: None}}, None),
+        ({"DUPEFILTER_CLASS": SilentDupeFilter}, f"{mine('SilentDupeFilter')} has its own log"),
+        (
+            {"DUPEFILTER_CLASS": PickyDupeFilter, "BLOOM_DROP_EARLY": True},
+            f"{mine('PickyDupeFilter')} has its own request_seen",
+        ),
+        (
+            {"DUPEFILTER_CLASS": OtherDupeFilter},
+            f"{mine('OtherDupeFilter')} has its own fingerprint",
+        ),
+        ({"DUPEFILTER_CLASS": PlainDupeFilter}, None),
+        ({"SCHEDULER": Scheduler}, None),
+        ({"SCHEDULER": OwnScheduler}, f"the scheduler is {mine('OwnScheduler')}"),
+        (
+            {"SCHEDULER": OwnDurableScheduler, "BLOOM_DROP_EARLY": True},
+            f"the scheduler is {mine('OwnDurableScheduler')}",
+        ),
+        ({"BLOOM_RECENT_URLS": 0}, "BLOOM_RECENT_URLS is 0"),
+        (
+            {"REQUEST_FINGERPRINTER_CLASS": OwnFingerprinter},
+            f"the fingerprinter is {mine('OwnFingerprinter')}",
+        ),
+        ({"REQUEST_FINGERPRINTER_CLASS": CANONICAL, "BLOOM_IGNORE_SCHEME": True}, None),
+        ({"REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.FastRequestFingerprinter"}, None),
+        ({"ADDONS": {}, "DUPEFILTER_CLASS": BloomDupeFilter}, "not there"),
+        (
+            {
+                "ADDONS": {},
+                "DUPEFILTER_CLASS": BloomDupeFilter,
+                "SPIDER_MIDDLEWARES": {"scrapy_bloom.DropEarlyMiddleware": 950},
+            },
+            None,
+        ),
+    ],
+    ids=str,
+)
+def test_it_drops_where_nobody_else_sees(crawl, caplog, options, reason):
+    """Settings decide in `from_crawler`, the dupefilter and the scheduler when the engine
+    starts; the line at the start says which and why."""
+    with caplog.at_level(logging.INFO):
+        tested = crawl(**options)
+    (line,) = [r.getMessage() for r in caplog.records if r.name == "scrapy_bloom.startup"] or [""]
+    said = line.partition("duplicates: ")[2]
+    assert said == {None: "dropped early", "not there": ""}.get(
+        reason, f"not dropped early, {reason}"
+    )
+    assert tested.is_on == (reason is None)
+
+
+@pytest.mark.parametrize("name", ["request_seen", "fingerprint", "log"])
+def test_it_is_off_for_a_dupefilter_that_was_changed(crawl, name):
+    """An object whose method somebody has wrapped counts like a subclass."""
+
+    def wrap(tested):
+        found = getattr(tested.scheduler.df, name)
+        setattr(tested.scheduler.df, name, lambda *args: found(*args))
+
+    assert not crawl(wrap).is_on
+
+
+def test_it_is_off_for_a_scheduler_that_was_changed(crawl):
+    """So does a scheduler."""
+
+    def wrap(tested):
+        enqueue = tested.scheduler.enqueue_request
+        tested.scheduler.enqueue_request = lambda request: enqueue(request)
+
+    assert not crawl(wrap).is_on
+
+
+def handler(**_):
+    """Takes any signal."""
+
+
+@pytest.mark.parametrize("signal", ["request_scheduled", "request_dropped"])
+@pytest.mark.parametrize("wanted", [None, True])
+@pytest.mark.parametrize("kind", ["function", "method", "partial", "subclass", "any sender"])
+def test_it_is_off_where_somebody_listens(crawl, caplog, signal, wanted, kind):
+    """A handler of a signal that would not be sent, connected when the engine starts, turns
+    it off, unless it is to go past them."""
+    kept = SimpleNamespace()
+
+    def connect(tested):
+        kept.receiver = {
+            "function": handler,
+            "method": Listener().method,
+            "partial": partial(handler),
+            "subclass": OwnOffsiteMiddleware(tested.crawler).request_scheduled,
+            "any sender": handler,
+        }[kind]
+        kept.owner = getattr(kept.receiver, "__self__", None)
+        options = {"sender": None} if kind == "any sender" else {}
+        connect_to = tested.crawler.signals.connect
+        if kind == "any sender":
+            from pydispatch import dispatcher
+
+            dispatcher.connect(handler, getattr(signals, signal))
+        else:
+            connect_to(kept.receiver, getattr(signals, signal), **options)
+
+    try:
+        with caplog.at_level(logging.INFO):
+            tested = crawl(connect, BLOOM_DROP_EARLY=wanted)
+        assert tested.is_on == (wanted is True)
+        assert (f"handles {signal}" in caplog.text) == (wanted is None)
+    finally:
+        if kind == "any sender":
+            from pydispatch import dispatcher
+
+            dispatcher.disconnect(handler, getattr(signals, signal))
+
+
+class Listener:
+    def method(self, **_):
+        pass
+
+
+def test_scrapys_own_handlers_do_not_count(crawl):
+    """Scrapy's middlewares listen to `request_scheduled`."""
+    kept = []
+
+    def connect(tested):
+        kept.append(OffsiteMiddleware.from_crawler(tested.crawler))
+
+    assert crawl(connect).is_on
+
+
+def test_a_bad_setting_is_refused(caplog):
+    """The error names it, the value and the range, in one line."""
+    with pytest.raises(ValueError, match="BLOOM_DROP_EARLY is 'maybe': it must be True or False"):
+        Crawl(BLOOM_DROP_EARLY="maybe")
+    assert [r.levelname for r in caplog.records].count("ERROR") == 1
+
+
+# the add-on
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {DropEarlyMiddleware: 1100}),
+        ({RewritingMiddleware: 543}, {RewritingMiddleware: 543, DropEarlyMiddleware: 1100}),
+        ({"scrapy_bloom.DropEarlyMiddleware": 50}, {"scrapy_bloom.DropEarlyMiddleware": 50}),
+        ({DropEarlyMiddleware: None}, {DropEarlyMiddleware: None}),
+    ],
+    ids=str,
+)
+def test_the_addon_puts_it_next_to_the_spider(given, expected):
+    """Unless somebody has put it elsewhere, or taken it out."""
+    crawler = get_crawler(settings_dict={"ADDONS": ADDON, "SPIDER_MIDDLEWARES": given})
+    assert crawler.settings.getdict("SPIDER_MIDDLEWARES") == expected
+
+
+def test_it_is_the_closest_to_the_spider(crawl):
+    """Behind all of Scrapy's own."""
+    assert isinstance(crawl().chain.middlewares[-1], DropEarlyMiddleware)
+
+
+# counts and logs
+
+
+def test_the_first_duplicate_is_logged(crawl, caplog):
+    """As the scheduler does, with the remark that others are not."""
+    tested = crawl()
+    tested.scheduler.enqueue_request(Request(SITE))
+    with caplog.at_level(logging.DEBUG, "scrapy_bloom.dupefilter"):
+        assert tested.output([Request(SITE), Request(f"{SITE}#a")]) == []
+    (message,) = [r.getMessage() for r in caplog.records]
+    assert message.startswith(f"Filtered duplicate request: <GET {SITE}> - no more duplicates")
+    assert tested.filtered == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"REFERRER_POLICY": "no-referrer"}, {"REFERRER_POLICY": "origin"}, {"REFERER_ENABLED": 0}],
+    ids=str,
+)
+def test_each_duplicate_is_logged_on_demand(crawl, caplog, options):
+    """With DUPEFILTER_DEBUG the lines are those of the scheduler, referer included, also of
+    links that would not become requests."""
+
+    def lines(wanted):
+        tested = crawl(BLOOM_DROP_EARLY=wanted, DUPEFILTER_DEBUG=True, **options)
+        tested.scheduler.enqueue_request(Request(f"{SITE}b"))
+        response = tested.input(page("from", b"<a href=/b>b</a> <a href=/b#c>b</a>"))
+        caplog.clear()
+        with caplog.at_level(logging.DEBUG):
+            for request in tested.output(follow_new(response, css="a"), response):
+                tested.scheduler.enqueue_request(request)
+        assert tested.filtered == 2
+        return [r.getMessage() for r in caplog.records if "Filtered" in r.getMessage()]
+
+    assert len(lines(None)) == 2
+    assert lines(None) == lines(False)
+
+
+# links
+
+
+class OwnResponse(HtmlResponse):
+    """Follows in its own way."""
+
+    def urljoin(self, url):
+        return super().urljoin(url + "?own")
+
+
+def shown(requests):
+    """Yield what requests are made of, and the error that ends them."""
+    try:
+        for request in requests:
+            yield request.to_dict(spider=EarlySpider())
+    except Exception as error:  # noqa: BLE001 - compared
+        yield type(error), str(error)
+
+
+def see(crawl, response, texts):
+    """Schedule the requests for links that are any."""
+    for text in texts:
+        with suppress(ValueError):
+            crawl.scheduler.enqueue_request(response.follow(text))
+
+
+def difference(everything, some):
+    """Return what is missing in `some`, which has the rest in the same order."""
+    rest = iter(some)
+    following = next(rest, None)
+    missing = []
+    for one in everything:
+        if one == following:
+            following = next(rest, None)
+        else:
+            missing.append(one)
+    assert following is None
+    return missing
+
+
+hrefs = st.sampled_from(
+    [
+        *("", "b", "/b", "#", "#f", "b#f", "/b?d=1&sid=2", "?d=1", "../b", " b ", "\tb\n", "b\xa0"),
+        *(
+            "é",
+            "/%7e",
+            "http://a.example",
+            "http://a.example/b",
+            "HTTP://A.example/b",
+            "//a.example/b",
+        ),
+        *(
+            "mailto:x",
+            "javascript:f()",
+            "http://[b",
+            "http://a.example:x/",
+            "b c",
+            "http://a.example/b #x",
+        ),
+    ]
+)
+elements = st.builds(
+    "<{} {}>".format,
+    st.sampled_from(["a", "a", "a", "link", "area", "p"]),
+    st.one_of(hrefs.map('href="{}"'.format), st.just("name=x")),
+)
+bodies = st.builds(
+    "<html><head>{}</head><body>{}</body></html>".format,
+    st.sampled_from(["", "", '<base href="/c/">', '<base href="http://b.example/">']),
+    st.lists(elements, max_size=12).map("".join),
+)
+encodings = st.sampled_from(["utf-8", "latin-1", "utf-16", "cp932", "hz"])
+arguments = st.fixed_dictionaries(
+    {},
+    optional={
+        "method": st.sampled_from(["GET", "get", "POST"]),
+        "body": st.sampled_from([None, b"", "b"]),
+        "meta": st.sampled_from(
+            [
+                None,
+                {"a": 1},
+                {"verbatim_url": True},
+                {"bloom_fingerprint": "k"},
+                [("verbatim_url", True)],
+                {"redirect_urls": [SITE], "redirect_times": 1},
+                5,
+            ]
+        ),
+        "dont_filter": st.booleans(),
+        "encoding": st.sampled_from([None, "utf-8", "utf-16", "no-such"]),
+        "callback": st.sampled_from([None, EarlySpider().parse, "parse"]),
+        "priority": st.sampled_from([0, 3, "high"]),
+        "cb_kwargs": st.just({"a": 1}),
+        "headers": st.just({"A": "1"}),
+        "flags": st.just(["f"]),
+    },
+)
+ways = st.sampled_from(
+    [
+        lambda response, texts: {"css": "a"},
+        lambda response, texts: {"css": "a, p, area, link"},
+        lambda response, texts: {"css": "a::attr(href)"},
+        lambda response, texts: {"css": ""},
+        lambda response, texts: {"css": "a", "xpath": "//a"},
+        lambda response, texts: {},
+        lambda response, texts: {"xpath": "//a/@href"},
+        lambda response, texts: {"xpath": "//text()"},
+        lambda response, texts: {"urls": response.css("a")},
+        lambda response, texts: {"urls": list(response.css("a"))},
+        lambda response, texts: {"urls": list(texts)},
+        lambda response, texts: {"urls": iter(texts)},
+        lambda response, texts: {"urls": [*texts, None]},
+        lambda response, texts: {"urls": 5},
+        lambda response, texts: {"urls": list(texts), "css": "a"},
+        lambda response, texts: {"urls": LinkExtractor().extract_links(response)},
+    ]
+)
+
+
+@settings(max_examples=150)
+@given(
+    body=bodies,
+    encoding=encodings,
+    texts=st.lists(hrefs, max_size=8),
+    known=st.lists(hrefs, max_size=8),
+    way=ways,
+    options=arguments,
+    identity=identities,
+    cls=st.sampled_from([HtmlResponse, HtmlResponse, TextResponse, OwnResponse]),
+)
+def test_follow_new_is_follow_all_less_what_is_known(
+    body, encoding, texts, known, way, options, identity, cls
+):
+    """Same arguments, same requests in the same order, same errors; what is missing is what
+    would have been dropped, and is counted as if it had been."""
+    crawl = Crawl(**identity)
+    response = page("c/d?e#f", body.encode(encoding, "ignore"), cls, encoding=encoding)
+    see(crawl, response, known)
+    crawl.input(response)
+    before = crawl.filtered
+    outcomes = []
+    for function in (partial(response.follow_all), partial(follow_new, response)):
+        try:
+            outcomes.append(list(shown(function(**way(response, texts), **options))))
+        except Exception as error:  # noqa: BLE001, PERF203 - compared
+            outcomes.append([(type(error), str(error))])
+    missing = difference(*outcomes)
+    for one in missing:
+        names = ("url", "method", "body", "meta", "dont_filter")
+        assert crawl.scheduler.df.is_known(Request(**{name: one[name] for name in names}))
+    assert crawl.filtered - before == len(missing)
+    crawl.close()
+
+
+def test_follow_new_makes_no_request_of_a_known_link(crawl):
+    """Whether relative, absolute, a selector or a link, and whatever its fragment."""
+    tested = crawl()
+    tested.scheduler.enqueue_request(Request(f"{SITE}b?c=1"))
+    body = (
+        b"<a href='b?c=1'>1</a> <a href=' /b?c=1#x '>2</a> <a href=http://a.example/b?c=1#y>3</a>"
+    )
+    response = tested.input(page("from", body))
+    for links in (
+        {"css": "a"},
+        {"xpath": "//a"},
+        {"css": "a::attr(href)"},
+        {"urls": response.css("a")},
+        {"urls": list(response.css("a"))},
+        {"urls": ["b?c=1", "/b?c=1#x", "http://a.example/b?c=1#y"]},
+        {"urls": LinkExtractor(unique=False).extract_links(response)},
+    ):
+        before = tested.filtered
+        assert list(follow_new(response, **links)) == []
+        assert tested.filtered == before + 3
+
+
+def test_follow_new_takes_positional_arguments(crawl):
+    """As `response.follow_all` does."""
+    tested = crawl()
+    tested.scheduler.enqueue_request(Request(f"{SITE}b"))
+    response = tested.input(page("from"))
+    spider = tested.spider
+    assert list(follow_new(response, ["b"], spider.parse)) == []
+    (request,) = follow_new(response, ["b", "c"], spider.parse)
+    assert (request.url, request.callback) == (f"{SITE}c", spider.parse)
+    (request,) = follow_new(response, ["b"], spider.parse, "POST")
+    assert request.method == "POST"
+
+
+def test_follow_new_looks_at_a_link_when_it_is_due(crawl):
+    """Like `response.follow_all` it can be given links without end, and it knows what has
+    become known since the last one."""
+    tested = crawl()
+    response = tested.input(page("from"))
+
+    def links():
+        while True:
+            yield from ("b", "c")
+
+    requests = iter(follow_new(response, links()))
+    for expected in ("b", "c"):
+        request = next(requests)
+        assert request.url == SITE + expected
+        tested.scheduler.enqueue_request(request)
+    tested = crawl()
+    response = tested.input(page("from", b"<a href=b>1</a> <a href=c>2</a> <a href=b>3</a>"))
+    found = []
+    for request in follow_new(response, css="a"):
+        tested.scheduler.enqueue_request(request)
+        found.append(request.url)
+    assert found == [f"{SITE}b", f"{SITE}c"]
+
+
+def test_links_count_when_the_spider_stops_early(crawl):
+    """A callback that takes the first request only, or raises, has dropped what came before."""
+    tested = crawl()
+    tested.scheduler.enqueue_request(Request(f"{SITE}b"))
+    response = tested.input(page("from"))
+    requests = iter(follow_new(response, ["b", "b", "c", "b"]))
+    assert next(requests).url == f"{SITE}c"
+    del requests
+    assert tested.filtered == 2
+
+
+def test_no_stat_without_a_duplicate(crawl):
+    """A crawl without duplicates has no stat about them, as with Scrapy's own."""
+    tested = crawl()
+    response = tested.input(page("from"))
+    assert len(list(follow_new(response, ["b"]))) == 1
+    assert NewLinkExtractor().extract_links(response) == []
+    assert tested.crawler.stats.get_value("dupefilter/filtered") is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"DUPEFILTER_CLASS": RFP},
+        {"BLOOM_DROP_EARLY": False},
+        {"SPIDER_MIDDLEWARES": {RewritingMiddleware: 543}},
+        {"ADDONS": {}},
+        {"ADDONS": {}, "DUPEFILTER_CLASS": BloomDupeFilter},
+    ],
+    ids=str,
+)
+def test_links_are_all_there_where_nothing_is_dropped(crawl, options):
+    """With a stock dupefilter, or where the middleware is off, nothing is missing."""
+    tested = crawl(**options)
+    tested.scheduler.enqueue_request(Request(f"{SITE}b"))
+    response = tested.input(page("from", b"<a href=b>b</a>"))
+    assert [request.url for request in follow_new(response, css="a")] == [f"{SITE}b"]
+    assert [link.url for link in NewLinkExtractor().extract_links(response)] == [f"{SITE}b"]
+
+
+def test_links_of_a_response_that_no_callback_got(crawl):
+    """Nor is it with a response made by hand."""
+    tested = crawl()
+    tested.scheduler.enqueue_request(Request(f"{SITE}b"))
+    assert len(list(follow_new(page("from"), ["b"]))) == 1
+    assert len(list(follow_new(page("from", cls=Response), ["b"]))) == 1
+
+
+def test_two_crawls_of_a_process_know_their_own(crawl):
+    """The links of a response are looked up in the crawl that it belongs to."""
+    one, other = crawl(), crawl()
+    one.scheduler.enqueue_request(Request(f"{SITE}b"))
+    extractor = NewLinkExtractor()
+    for tested, expected in ((one, 0), (other, 1), (one, 0)):
+        response = tested.input(page("from", b"<a href=b>b</a>"))
+        assert len(list(follow_new(response, ["b"]))) == expected
+        assert len(extractor.extract_links(response)) == expected
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-7", "hz"])
+def test_a_query_of_a_page_in_an_encoding_that_is_not_like_ascii(crawl, encoding):
+    """Scrapy makes another URL of it, which nobody has seen."""
+    tested = crawl()
+    tested.scheduler.enqueue_request(Request(f"{SITE}b?c=+~"))
+    body = '<html><body><a href="/b?c=+~">b</a></body></html>'.encode(encoding)
+    response = tested.input(page("from", body, encoding=encoding))
+    (expected,) = response.follow_all(css="a")
+    if tested.scheduler.df.is_known(expected):
+        pytest.skip("this release of w3lib writes it in the same way")
+    (request,) = follow_new(response, css="a")
+    assert request.url == expected.url
+    (link,) = NewLinkExtractor().extract_links(response)
+    assert not tested.scheduler.df.is_known(Request(link.url))
+
+
+extractors = st.fixed_dictionaries(
+    {},
+    optional={
+        "allow": st.sampled_from(["b", "nothing"]),
+        "deny": st.just("sid"),
+        "unique": st.booleans(),
+        "canonicalize": st.booleans(),
+        "strip": st.booleans(),
+        "restrict_css": st.just("p, a"),
+        "tags": st.just(("a", "link")),
+        "process_value": st.sampled_from(
+            [None, lambda value: value.replace("d=1", "d=2"), lambda value: None]
+        ),
+    },
+)
+
+
+@settings(max_examples=80)
+@given(
+    body=bodies,
+    encoding=encodings,
+    known=st.lists(hrefs, max_size=8),
+    options=extractors,
+    identity=identities,
+)
+def test_new_links_are_the_links_less_what_is_known(body, encoding, known, options, identity):
+    """Same links in the same order; the request for each that is missing would have been
+    dropped, and is counted as if it had been."""
+    crawl = Crawl(**identity)
+    response = page("c/d", body.encode(encoding, "ignore"), encoding=encoding)
+    see(crawl, response, known)
+    crawl.input(response)
+    before = crawl.filtered
+    missing = difference(
+        LinkExtractor(**options).extract_links(response),
+        NewLinkExtractor(**options).extract_links(response),
+    )
+    for link in missing:
+        assert crawl.scheduler.df.request_seen(Request(link.url))
+    if options.get("unique", True) and not options.get("canonicalize"):
+        assert crawl.filtered - before == len(missing)
+    crawl.close()
+
+
+def test_the_extractor_makes_no_link_of_what_is_known(crawl):
+    """Neither a value of its own nor the text around it is looked at."""
+    tested = crawl()
+    tested.scheduler.enqueue_request(Request(f"{SITE}b"))
+    response = tested.input(page("from", b"<a href=b#x>1</a> <a href=c>2</a>"))
+    extractor = NewLinkExtractor(process_value=lambda value: value)
+    assert [link.url for link in extractor.extract_links(response)] == [f"{SITE}c"]
+    assert tested.filtered == 1
+
+
+def test_the_extractor_keeps_nothing_of_a_crawl(crawl):
+    """Rules are class attributes and outlive it."""
+    tested = crawl()
+    extractor = NewLinkExtractor()
+    extractor.extract_links(tested.input(page("from", b"<a href=b>1</a>")))
+    assert extractor._dupefilter is None
+    assert not extractor._known
