@@ -9,7 +9,6 @@ a known page need not become a request at all. docs/speed.md says who notices.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import suppress
 from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -56,7 +55,7 @@ class DropEarlyMiddleware:
     Scrapy itself would have seen those requests on their way: no other spider middleware
     between it and the engine, no handler of a signal, no dupefilter or scheduler that
     does more. BLOOM_DROP_EARLY = True lets it go past middlewares and handlers, False
-    turns it off.
+    turns it off. The line at the start says whether it works, and why not.
     """
 
     order = 1100
@@ -66,7 +65,8 @@ class DropEarlyMiddleware:
         self._crawler = crawler
         self._dupefilter: FilterDupeFilter | None = None
         """While requests are dropped."""
-        self._logs_each = crawler.settings.getbool("DUPEFILTER_DEBUG")
+        self._knows_links = False
+        """While follow_new leaves out links."""
         self._referers: RefererMiddleware | None = None
         """For the log of each request, which names its referer."""
 
@@ -82,7 +82,7 @@ class DropEarlyMiddleware:
         except ValueError as error:
             refuse(crawler, error)
         if reason is not None:
-            _say(crawler, reason)
+            announce(crawler, "duplicates", f"not dropped early, {reason}")
             raise NotConfigured
         self = cls(crawler)
         crawler.signals.connect(self._engine_started, signals.engine_started)
@@ -90,7 +90,7 @@ class DropEarlyMiddleware:
 
     def process_spider_input(self, response: Response) -> None:
         """Note who knows the links of `response`."""
-        if self._dupefilter is not None and not self._logs_each:
+        if self._knows_links and self._dupefilter is not None:
             _dupefilters[response] = self._dupefilter
 
     def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterator[Any]:
@@ -113,22 +113,26 @@ class DropEarlyMiddleware:
         if dupefilter is None or not dupefilter.is_known(request):
             return False
         if self._referers is not None:
-            self._referers.get_processed_request(request, response)
+            self._referers.get_processed_request(request, response)  # for the log
         spider = self._crawler.spider
         assert spider is not None
         dupefilter.log(request, spider)
         return True
 
     def _engine_started(self) -> None:
-        scheduler = scheduler_of(self._crawler)
+        crawler, scheduler = self._crawler, scheduler_of(self._crawler)
         dupefilter = getattr(scheduler, "df", None)
-        reason = _why_unsound(scheduler, dupefilter) or _why_missed(self._crawler)
-        _say(self._crawler, reason)
-        if reason is None:
-            self._dupefilter = dupefilter
-            if self._logs_each:
-                with suppress(NotConfigured):
-                    self._referers = RefererMiddleware.from_crawler(self._crawler)
+        reason = _why_unsound(scheduler, dupefilter) or _why_missed(crawler)
+        if reason is not None:
+            announce(crawler, "duplicates", f"not dropped early, {reason}")
+            return
+        self._dupefilter = dupefilter
+        if crawler.settings.getbool("DUPEFILTER_DEBUG"):
+            self._referers = crawler.get_spider_middleware(RefererMiddleware)
+        reason = _why_no_links(crawler, type(self))
+        self._knows_links = reason is None
+        links = "" if reason is None else f" as requests, not as links: {reason}"
+        announce(crawler, "duplicates", f"dropped early{links}")
 
 
 def follow_new(
@@ -288,10 +292,19 @@ def _why_unwanted(crawler: Crawler, middleware: type) -> str | None:
         return "BLOOM_DROP_EARLY is False"
     if not is_component(crawler.settings["DUPEFILTER_CLASS"], FilterDupeFilter):
         return "without scrapy-bloom's filter"
-    for other in _in_between(crawler.settings, middleware):
-        passes = isinstance(other, type) and not hasattr(other, "process_spider_output")
-        if wanted is None and not passes and not _is_scrapys(other):
-            return f"{_name(other)} is between the spider and the engine"
+    between, _ = _others(crawler.settings, middleware)
+    if between and not wanted:
+        return f"{_name(between[0])} is between the spider and the engine"
+    return None
+
+
+def _why_no_links(crawler: Crawler, middleware: type) -> str | None:
+    """Return why a link may not be taken for the request that it becomes, if that is so."""
+    if crawler.settings.getbool("DUPEFILTER_DEBUG"):
+        return "DUPEFILTER_DEBUG logs requests"
+    _, nearer = _others(crawler.settings, middleware)
+    if nearer and not wants_early(crawler.settings):
+        return f"{_name(nearer[0])} is next to the spider"
     return None
 
 
@@ -317,14 +330,14 @@ def _why_missed(crawler: Crawler) -> str | None:
     return None
 
 
-def _in_between(settings: BaseSettings, middleware: type) -> Iterator[object]:
-    """Yield the spider middlewares between the engine and `middleware`."""
+def _others(settings: BaseSettings, middleware: type) -> tuple[list[object], list[object]]:
+    """Return the spider middlewares that are not Scrapy's: those between the engine and
+    `middleware`, and those between it and the spider."""
     with_base = getattr(settings, "get_component_priority_dict_with_base", settings.getwithbase)
-    for path in build_component_list(with_base("SPIDER_MIDDLEWARES")):
-        component = load_object(path)
-        if component is middleware:
-            return
-        yield component
+    order = [load_object(each) for each in build_component_list(with_base("SPIDER_MIDDLEWARES"))]
+    place = order.index(middleware) if middleware in order else len(order)
+    between, nearer = order[:place], order[place + 1 :]
+    return [o for o in between if not _is_scrapys(o)], [o for o in nearer if not _is_scrapys(o)]
 
 
 def _is_scrapys(thing: object) -> bool:
@@ -334,9 +347,3 @@ def _is_scrapys(thing: object) -> bool:
 def _name(thing: object) -> str:
     named = thing if hasattr(thing, "__qualname__") else type(thing)
     return f"{named.__module__}.{named.__qualname__}"
-
-
-def _say(crawler: Crawler, reason: str | None) -> None:
-    announce(
-        crawler, "duplicates", "dropped early" if reason is None else f"not dropped early, {reason}"
-    )

@@ -253,7 +253,7 @@ VARIANTS = {
         settings={"SPIDER_MIDDLEWARES": {Rewriting: 543}, **ONE}, early_way="follow_new"
     ),
     "rewriting, next to the spider": Variant(
-        settings={"SPIDER_MIDDLEWARES": {Rewriting: 1200}, **ONE}
+        settings={"SPIDER_MIDDLEWARES": {Rewriting: 1200}, **ONE}, early_way="follow_new"
     ),
     "own fingerprints": Variant(
         way="mixed", settings={"REQUEST_FINGERPRINTER_CLASS": FragmentFingerprinter, **ONE}

@@ -57,6 +57,7 @@ class Crawl:
         crawler.engine = self.engine = Engine()
         crawler.spider = self.spider = spider.from_crawler(crawler)
         self.chain = build_from_crawler(SpiderMiddlewareManager, crawler)
+        self.engine.scraper.spidermw = self.chain
         self.scheduler = build_from_crawler(load_object(crawler.settings["SCHEDULER"]), crawler)
         self.engine._slot.scheduler = self.scheduler
         self.scheduler.open(self.spider)
@@ -387,7 +388,7 @@ def test_start_requests_pass(crawl):
 
 
 class PassingMiddleware:
-    """Sees no output."""
+    """Has no method for output, unless its objects get one."""
 
     def process_spider_exception(self, response, exception):
         return None
@@ -445,6 +446,9 @@ def mine(name):
 
 
 BETWEEN = "is between the spider and the engine"
+NO_LINKS = "dropped early as requests, not as links:"
+NEXT_TO = "is next to the spider"
+REWRITING = mine("RewritingMiddleware")
 
 
 @pytest.mark.parametrize(
@@ -459,15 +463,19 @@ BETWEEN = "is between the spider and the engine"
         ({"DUPEFILTER_CLASS": RFP, "BLOOM_DROP_EARLY": True}, "without scrapy-bloom's filter"),
         (
             {"SPIDER_MIDDLEWARES": {RewritingMiddleware: 543}},
-            f"{mine('RewritingMiddleware')} {BETWEEN}",
+            f"{REWRITING} {BETWEEN}",
         ),
         (
-            {"SPIDER_MIDDLEWARES": {mine("RewritingMiddleware"): 543}},
-            f"{mine('RewritingMiddleware')} {BETWEEN}",
+            {"SPIDER_MIDDLEWARES": {REWRITING: 543}},
+            f"{REWRITING} {BETWEEN}",
         ),
         ({"SPIDER_MIDDLEWARES": {RewritingMiddleware: 543}, "BLOOM_DROP_EARLY": True}, None),
-        ({"SPIDER_MIDDLEWARES": {RewritingMiddleware: 1200}}, None),
-        ({"SPIDER_MIDDLEWARES": {PassingMiddleware: 543}}, None),
+        ({"SPIDER_MIDDLEWARES": {RewritingMiddleware: 1200}}, f"{NO_LINKS} {REWRITING} {NEXT_TO}"),
+        ({"DUPEFILTER_DEBUG": True}, f"{NO_LINKS} DUPEFILTER_DEBUG logs requests"),
+        (
+            {"SPIDER_MIDDLEWARES": {PassingMiddleware: 543}},
+            f"{mine('PassingMiddleware')} {BETWEEN}",
+        ),
         (
             {"SPIDER_MIDDLEWARES": {OwnRefererMiddleware: 700}},
             f"{mine('OwnRefererMiddleware')} {BETWEEN}",
@@ -519,10 +527,10 @@ def test_it_drops_where_nobody_else_sees(crawl, caplog, options, reason):
         tested = crawl(**options)
     (line,) = [r.getMessage() for r in caplog.records if r.name == "scrapy_bloom.startup"] or [""]
     said = line.partition("duplicates: ")[2]
-    assert said == {None: "dropped early", "not there": ""}.get(
-        reason, f"not dropped early, {reason}"
-    )
-    assert tested.is_on == (reason is None)
+    on = reason is None or reason.startswith(NO_LINKS)
+    expected = {None: "dropped early", "not there": ""}.get(reason, f"not dropped early, {reason}")
+    assert said == (reason if on and reason else expected)
+    assert tested.is_on == on
 
 
 @pytest.mark.parametrize("name", ["request_seen", "fingerprint", "log"])
@@ -819,10 +827,11 @@ def test_follow_new_is_follow_all_less_what_is_known(
         except Exception as error:  # noqa: BLE001, PERF203 - compared
             outcomes.append([(type(error), str(error))])
     missing = difference(*outcomes)
+    assert crawl.filtered - before == len(missing)
     for one in missing:
         names = ("url", "method", "body", "meta", "dont_filter")
-        assert crawl.scheduler.df.is_known(Request(**{name: one[name] for name in names}))
-    assert crawl.filtered - before == len(missing)
+        # all the way through the middlewares
+        assert crawl.output([Request(**{name: one[name] for name in names})], response) == []
     crawl.close()
 
 
@@ -911,6 +920,8 @@ def test_no_stat_without_a_duplicate(crawl):
         {"DUPEFILTER_CLASS": RFP},
         {"BLOOM_DROP_EARLY": False},
         {"SPIDER_MIDDLEWARES": {RewritingMiddleware: 543}},
+        {"SPIDER_MIDDLEWARES": {RewritingMiddleware: 1200}},
+        {"DUPEFILTER_DEBUG": True},
         {"ADDONS": {}},
         {"ADDONS": {}, "DUPEFILTER_CLASS": BloomDupeFilter},
     ],
@@ -923,6 +934,15 @@ def test_links_are_all_there_where_nothing_is_dropped(crawl, options):
     response = tested.input(page("from", b"<a href=b>b</a>"))
     assert [request.url for request in follow_new(response, css="a")] == [f"{SITE}b"]
     assert [link.url for link in NewLinkExtractor().extract_links(response)] == [f"{SITE}b"]
+
+
+def test_links_go_past_a_middleware_next_to_the_spider_on_demand(crawl):
+    """With BLOOM_DROP_EARLY = True, as requests go past one before the engine."""
+    tested = crawl(SPIDER_MIDDLEWARES={RewritingMiddleware: 1200}, BLOOM_DROP_EARLY=True)
+    tested.scheduler.enqueue_request(Request(f"{SITE}b"))
+    response = tested.input(page("from", b"<a href=b>b</a>"))
+    assert list(follow_new(response, css="a")) == []
+    assert NewLinkExtractor().extract_links(response) == []
 
 
 def test_links_of_a_response_that_no_callback_got(crawl):
@@ -997,10 +1017,11 @@ def test_new_links_are_the_links_less_what_is_known(body, encoding, known, optio
         LinkExtractor(**options).extract_links(response),
         NewLinkExtractor(**options).extract_links(response),
     )
-    for link in missing:
-        assert crawl.scheduler.df.request_seen(Request(link.url))
     if options.get("unique", True) and not options.get("canonicalize"):
         assert crawl.filtered - before == len(missing)
+    for link in missing:
+        for request in crawl.output([Request(link.url)], response):
+            assert crawl.scheduler.df.request_seen(request)
     crawl.close()
 
 
