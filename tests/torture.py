@@ -8,6 +8,8 @@ import pytest
 from tests.durable.test_feed_kills import feed_torture
 from tests.durable.test_kills import torture
 from tests.durable.test_round_crawls import lost, tell
+from tests.early_crawls import VARIANTS
+from tests.test_early_crawls import crawls, require_same
 
 
 def test_a_thousand_random_kills():
@@ -65,3 +67,10 @@ def test_rounds():
 def test_a_broken_round_is_noticed(mutant, kind):
     """With the mutant something is lost, so the tests above test something."""
     assert any(report[kind] for report in tell("points", "--count", 100, "--mutant", mutant))
+
+
+def test_crawls_with_duplicates_dropped_early():
+    """All of them, in every way in which a spider comes to its requests."""
+    results = crawls()
+    assert list(results) == list(VARIANTS)
+    require_same(results)
