@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from .addon import Addon
     from .durable.feeds.exporter import DurableFeedExporter
     from .durable.scheduler import DurableScheduler
-    from .early import DropEarlyMiddleware, NewLinkExtractor, follow_new
+    from .early.links import NewLinkExtractor, follow_new
+    from .early.middleware import DropEarlyMiddleware
     from .fingerprints.canonical import CanonicalRequestFingerprinter
     from .fingerprints.fast import FastRequestFingerprinter
     from .fingerprints.scrapy_redis import ScrapyRedisFingerprinter
@@ -63,14 +64,14 @@ _SCRAPY_PARTS = {
     "Addon": "addon",
     "BloomDupeFilter": "job_dupefilter",
     "CanonicalRequestFingerprinter": "fingerprints.canonical",
-    "DropEarlyMiddleware": "early",
+    "DropEarlyMiddleware": "early.middleware",
     "DurableFeedExporter": "durable.feeds.exporter",
     "DurableScheduler": "durable.scheduler",
     "FastRequestFingerprinter": "fingerprints.fast",
-    "NewLinkExtractor": "early",
+    "NewLinkExtractor": "early.links",
     "RedisBloomDupeFilter": "shared.dupefilter",
     "ScrapyRedisFingerprinter": "fingerprints.scrapy_redis",
-    "follow_new": "early",
+    "follow_new": "early.links",
     "load_into_redis": "shared.copying",
     "save_from_redis": "shared.copying",
 }

@@ -12,7 +12,7 @@ from .dupefilter import FilterDupeFilter
 from .durable.feeds.exporter import warn_of_losses
 from .durable.feeds.origins import AT_THE_ENGINES_END, ResponseOrigins
 from .durable.scheduler import DurableScheduler
-from .early import DropEarlyMiddleware
+from .early.middleware import DropEarlyMiddleware
 from .job_dupefilter import BloomDupeFilter
 from .jobdir import JobDirectory
 from .settings import wants_durable, wants_durable_feeds

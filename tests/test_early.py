@@ -52,7 +52,7 @@ class Crawl:
     engine is a fake."""
 
     def __init__(self, prepare=lambda crawler: None, spider=EarlySpider, **options):
-        options = {"ADDONS": ADDON, "BLOOM_CAPACITY": 1_000, **options}
+        options = {"ADDONS": ADDON, "BLOOM_CAPACITY": 1_000, "EXTENSIONS_BASE": {}, **options}
         self.crawler = crawler = get_crawler(spider, settings_dict=options)
         crawler.engine = self.engine = Engine()
         crawler.spider = self.spider = spider.from_crawler(crawler)
@@ -236,21 +236,20 @@ others = st.sampled_from(
     [Thing("item"), Thing("nothing"), Thing("next"), Thing("downloaded", f"{SITE}b"), Thing("done")]
 )
 streams = st.lists(st.tuples(st.integers(0, 2), requests | requests | others), max_size=40)
-identities = st.sampled_from(
-    [
-        {},
-        {"REQUEST_FINGERPRINTER_CLASS": CANONICAL},
-        {
-            "REQUEST_FINGERPRINTER_CLASS": CANONICAL,
-            "BLOOM_IGNORE_QUERY_PARAMS": ["sid"],
-            "BLOOM_IGNORE_SCHEME": True,
-        },
-        {"REQUEST_FINGERPRINTER_CLASS": OwnFingerprinter},
-        {"SPIDER_MIDDLEWARES": {RewritingMiddleware: 500}},
-        {"SPIDER_MIDDLEWARES": {RewritingMiddleware: 2000}},
-        {"SPIDER_MIDDLEWARES": {RewritingMiddleware: 2000}, "DEPTH_PRIORITY": 1},
-    ]
+IDENTITIES = (
+    {},
+    {"REQUEST_FINGERPRINTER_CLASS": CANONICAL},
+    {
+        "REQUEST_FINGERPRINTER_CLASS": CANONICAL,
+        "BLOOM_IGNORE_QUERY_PARAMS": ["sid"],
+        "BLOOM_IGNORE_SCHEME": True,
+    },
+    {"REQUEST_FINGERPRINTER_CLASS": OwnFingerprinter},
+    {"SPIDER_MIDDLEWARES": {RewritingMiddleware: 500}},
+    {"SPIDER_MIDDLEWARES": {RewritingMiddleware: 2000}},
+    {"SPIDER_MIDDLEWARES": {RewritingMiddleware: 2000}, "DEPTH_PRIORITY": 1},
 )
+identities = st.sampled_from(IDENTITIES)
 
 
 def verdicts(stream, **options):
@@ -720,39 +719,41 @@ def difference(everything, some):
     return missing
 
 
-hrefs = st.sampled_from(
-    [
-        *("", "b", "/b", "#", "#f", "b#f", "/b?d=1&sid=2", "?d=1", "../b", " b ", "\tb\n", "b\xa0"),
-        *(
-            "é",
-            "/%7e",
-            "http://a.example",
-            "http://a.example/b",
-            "HTTP://A.example/b",
-            "//a.example/b",
-        ),
-        *(
-            "mailto:x",
-            "javascript:f()",
-            "http://[b",
-            "http://a.example:x/",
-            "b c",
-            "http://a.example/b #x",
-        ),
-    ]
-)
+PLAIN_HREFS = [
+    "b",
+    "/b",
+    "b#f",
+    "#",
+    "",
+    "/b?d=1&sid=2",
+    "?d=1",
+    "../b",
+    f"{SITE}b",
+    "//a.example/b",
+]
+ODD_HREFS = [
+    *(" b ", "\tb\n", "b\xa0", "é", "/%7e", "b c", "http://a.example", "HTTP://A.example/b"),
+    *("mailto:x", "javascript:f()", "http://[b", "http://a.example:x/", "http://a.example/b #x"),
+]
+hrefs = st.sampled_from(PLAIN_HREFS) | st.sampled_from(PLAIN_HREFS + ODD_HREFS)
+# so many that most links of a page are among them
+known_hrefs = st.lists(hrefs, min_size=3, max_size=12)
 elements = st.builds(
     "<{} {}>".format,
     st.sampled_from(["a", "a", "a", "link", "area", "p"]),
-    st.one_of(hrefs.map('href="{}"'.format), st.just("name=x")),
+    st.one_of(hrefs.map('href="{}"'.format), hrefs.map('href="{}"'.format), st.just("name=x")),
 )
 bodies = st.builds(
     "<html><head>{}</head><body>{}</body></html>".format,
-    st.sampled_from(["", "", '<base href="/c/">', '<base href="http://b.example/">']),
-    st.lists(elements, max_size=12).map("".join),
+    st.sampled_from(["", "", "", '<base href="/c/">', '<base href="http://b.example/">']),
+    st.lists(elements, min_size=3, max_size=12).map("".join),
 )
-encodings = st.sampled_from(["utf-8", "latin-1", "utf-16", "cp932", "hz"])
-arguments = st.fixed_dictionaries(
+encodings = st.sampled_from(["utf-8"] * 4 + ["latin-1", "utf-16", "cp932", "hz"])
+identities_of_links = st.sampled_from([*IDENTITIES[:3] * 4, *IDENTITIES])
+plain_arguments = st.sampled_from(
+    [{}, {"callback": EarlySpider().parse, "cb_kwargs": {"a": 1}}, {"priority": 1, "flags": ["f"]}]
+)
+arguments = plain_arguments | st.fixed_dictionaries(
     {},
     optional={
         "method": st.sampled_from(["GET", "get", "POST"]),
@@ -803,12 +804,12 @@ ways = st.sampled_from(
 @given(
     body=bodies,
     encoding=encodings,
-    texts=st.lists(hrefs, max_size=8),
-    known=st.lists(hrefs, max_size=8),
+    texts=st.lists(hrefs, max_size=8).map(tuple),
+    known=known_hrefs,
     way=ways,
     options=arguments,
-    identity=identities,
-    cls=st.sampled_from([HtmlResponse, HtmlResponse, TextResponse, OwnResponse]),
+    identity=identities_of_links,
+    cls=st.sampled_from([HtmlResponse] * 4 + [TextResponse, OwnResponse]),
 )
 def test_follow_new_is_follow_all_less_what_is_known(
     body, encoding, texts, known, way, options, identity, cls
@@ -833,6 +834,21 @@ def test_follow_new_is_follow_all_less_what_is_known(
         # all the way through the middlewares
         assert crawl.output([Request(**{name: one[name] for name in names})], response) == []
     crawl.close()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"callback": "parse"}, {"errback": 5}, {"priority": "high"}, {"headers": 5}, {"flags": 5}],
+    ids=str,
+)
+def test_bad_arguments_are_errors_on_known_links_too(crawl, options):
+    """A mistake in a callback shows at the first link, whatever is known."""
+    tested = crawl()
+    tested.scheduler.enqueue_request(Request(f"{SITE}b"))
+    response = tested.input(page("from", b"<a href=b>b</a>"))
+    for links in ({"urls": ["b"]}, {"css": "a"}):
+        (expected,) = shown(response.follow_all(**links, **options))
+        assert list(shown(follow_new(response, **links, **options))) == [expected]
 
 
 def test_follow_new_makes_no_request_of_a_known_link(crawl):
@@ -1001,9 +1017,9 @@ extractors = st.fixed_dictionaries(
 @given(
     body=bodies,
     encoding=encodings,
-    known=st.lists(hrefs, max_size=8),
+    known=known_hrefs,
     options=extractors,
-    identity=identities,
+    identity=identities_of_links,
 )
 def test_new_links_are_the_links_less_what_is_known(body, encoding, known, options, identity):
     """Same links in the same order; the request for each that is missing would have been

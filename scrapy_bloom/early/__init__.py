@@ -1,0 +1,1 @@
+"""Duplicates dropped before Scrapy works on them."""
