@@ -215,7 +215,8 @@ metas = st.sampled_from(
         {"function": print},
     ]
 )
-requests = st.builds(
+plain_requests = st.builds(Thing, st.sampled_from(["yielded"] * 6 + ["scheduled"]), urls)
+requests = plain_requests | st.builds(
     Thing,
     st.sampled_from(["yielded"] * 6 + ["scheduled"]),
     urls,
@@ -235,7 +236,9 @@ requests = st.builds(
 others = st.sampled_from(
     [Thing("item"), Thing("nothing"), Thing("next"), Thing("downloaded", f"{SITE}b"), Thing("done")]
 )
-streams = st.lists(st.tuples(st.integers(0, 2), requests | requests | others), max_size=40)
+streams = st.lists(
+    st.tuples(st.integers(0, 2), requests | plain_requests | others), min_size=10, max_size=40
+)
 IDENTITIES = (
     {},
     {"REQUEST_FINGERPRINTER_CLASS": CANONICAL},
@@ -249,7 +252,7 @@ IDENTITIES = (
     {"SPIDER_MIDDLEWARES": {RewritingMiddleware: 2000}},
     {"SPIDER_MIDDLEWARES": {RewritingMiddleware: 2000}, "DEPTH_PRIORITY": 1},
 )
-identities = st.sampled_from(IDENTITIES)
+identities = st.sampled_from([*IDENTITIES[:3] * 3, *IDENTITIES])
 
 
 def verdicts(stream, **options):
@@ -299,8 +302,8 @@ def verdicts(stream, **options):
     return [outcome.get(n, False) for n in range(len(stream))], filtered, early
 
 
-@settings(max_examples=60)
-@given(stream=streams, identity=identities, recent=st.sampled_from([0, 1, 3, 65_536]))
+@settings(max_examples=50)
+@given(stream=streams, identity=identities, recent=st.sampled_from([0, 3, 8, 65_536, 65_536]))
 def test_any_stream_has_the_same_verdicts(stream, identity, recent):
     """Whatever callbacks yield by turns, through all of Scrapy's middlewares, the same of it
     is scheduled, and the same number filtered, with the middleware and without."""
@@ -317,7 +320,7 @@ def test_any_stream_has_the_same_verdicts(stream, identity, recent):
         assert early == stock
 
 
-@settings(max_examples=20)
+@settings(max_examples=15)
 @given(stream=streams, identity=identities)
 def test_any_stream_has_the_same_verdicts_in_a_job(stream, identity, tmp_path_factory):
     """So it is where fingerprints are held back until requests are safe, and forgotten where
@@ -331,7 +334,7 @@ def test_any_stream_has_the_same_verdicts_in_a_job(stream, identity, tmp_path_fa
     assert early[:2] == late[:2]
 
 
-@settings(max_examples=80)
+@settings(max_examples=60)
 @given(offered=st.lists(requests, max_size=30), identity=identities)
 def test_known_is_what_the_short_way_answers(offered, identity):
     """`is_known` says of each request what `request_seen` would say without asking filter or
@@ -749,7 +752,6 @@ bodies = st.builds(
     st.lists(elements, min_size=3, max_size=12).map("".join),
 )
 encodings = st.sampled_from(["utf-8"] * 4 + ["latin-1", "utf-16", "cp932", "hz"])
-identities_of_links = st.sampled_from([*IDENTITIES[:3] * 4, *IDENTITIES])
 plain_arguments = st.sampled_from(
     [{}, {"callback": EarlySpider().parse, "cb_kwargs": {"a": 1}}, {"priority": 1, "flags": ["f"]}]
 )
@@ -800,7 +802,7 @@ ways = st.sampled_from(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(
     body=bodies,
     encoding=encodings,
@@ -808,7 +810,7 @@ ways = st.sampled_from(
     known=known_hrefs,
     way=ways,
     options=arguments,
-    identity=identities_of_links,
+    identity=identities,
     cls=st.sampled_from([HtmlResponse] * 4 + [TextResponse, OwnResponse]),
 )
 def test_follow_new_is_follow_all_less_what_is_known(
@@ -1013,17 +1015,17 @@ extractors = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=80)
+@settings(max_examples=60)
 @given(
     body=bodies,
     encoding=encodings,
     known=known_hrefs,
     options=extractors,
-    identity=identities_of_links,
+    identity=identities,
 )
 def test_new_links_are_the_links_less_what_is_known(body, encoding, known, options, identity):
     """Same links in the same order; the request for each that is missing would have been
-    dropped, and is counted as if it had been."""
+    dropped, and is counted."""
     crawl = Crawl(**identity)
     response = page("c/d", body.encode(encoding, "ignore"), encoding=encoding)
     see(crawl, response, known)
@@ -1033,8 +1035,8 @@ def test_new_links_are_the_links_less_what_is_known(body, encoding, known, optio
         LinkExtractor(**options).extract_links(response),
         NewLinkExtractor(**options).extract_links(response),
     )
-    if options.get("unique", True) and not options.get("canonicalize"):
-        assert crawl.filtered - before == len(missing)
+    # of two spellings of a link the one that is not recent stays
+    assert crawl.filtered - before >= len(missing) or not options.get("unique", True)
     for link in missing:
         for request in crawl.output([Request(link.url)], response):
             assert crawl.scheduler.df.request_seen(request)
