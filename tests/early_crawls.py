@@ -7,6 +7,7 @@ import logging
 import os
 import random
 import re
+import signal
 import sys
 import tempfile
 import warnings
@@ -52,11 +53,17 @@ def without_fragment(url):
     return url.partition("#")[0]
 
 
-class Answers:
-    """Downloader middleware that answers in place of a site, and notes what it has given."""
+def given():
+    """Return the answers so far, in this and in earlier processes of a crawl."""
+    path = Path("given")
+    return path.read_text().splitlines() if path.exists() else []
 
-    given: ClassVar[Counter] = Counter()
-    failed: ClassVar[Counter] = Counter()
+
+class Answers:
+    """Downloader middleware that answers in place of a site, notes what it has given in the
+    file `given`, and kills the process after so many answers."""
+
+    left: ClassVar[int | None] = None
 
     def process_request(self, request, spider=None):
         url = without_fragment(request.url)
@@ -65,13 +72,17 @@ class Answers:
         if match and match[1]:
             sid = "?sid=0" if int(match[2]) % 2 else ""
             status, headers = 302, {"Location": f"/{match[2]}{sid}"}
-        elif match and int(match[2]) % 11 == 7 and self.failed[url] < 2:
-            self.failed[url] += 1
+        elif match and int(match[2]) % 11 == 7 and given().count(f"503 GET {url} ") < 2:
             status = 503
         elif match:
             anchors = "".join(f'<a href="{link}">page</a> ' for link in links(int(match[2])))
             body = f"<html><title>{match[2]}</title><body>{anchors}</body></html>".encode()
-        self.given[f"{status} {request.method} {url} {request.body.decode()}"] += 1
+        with open("given", "a") as file:
+            file.write(f"{status} {request.method} {url} {request.body.decode()}\n")
+        if self.left is not None:
+            type(self).left -= 1
+            if not self.left:
+                os.kill(os.getpid(), signal.SIGKILL)
         return HtmlResponse(request.url, status=status, headers=headers, body=body, request=request)
 
 
@@ -214,6 +225,8 @@ class Variant:
     """Scrapy's own, or "late", with duplicates dropped by the scheduler: where the package
     takes redirects for new that Scrapy's dupefilter drops."""
     said: str = "dropped early"
+    kills: tuple[int, ...] = ()
+    """After so many answers each."""
 
     @property
     def reference(self):
@@ -281,6 +294,9 @@ VARIANTS = {
     "wider identity, follow_new": Variant(
         settings=CANONICAL, early_way="follow_new", without="late"
     ),
+    "killed": Variant(
+        AsyncSpider, settings={"JOBDIR": "job"}, early_way="follow_new", kills=(7, 20, 1, 30)
+    ),
     "link extractor": Variant(way="extracted"),
     "new link extractor": Variant(way="extracted", early_way="extracted_new"),
     "rules": Variant(PlainRuleSpider),
@@ -292,6 +308,7 @@ BASE = {
     "TELNETCONSOLE_ENABLED": False,
     "REMOTE_CONTROL_ENABLED": False,
     "LOG_LEVEL": "INFO",
+    "FEEDS": {"items.jl": {"format": "jsonlines"}},
     "BLOOM_CAPACITY": 20_000,
 }
 ADDON = {"ADDONS": {"scrapy_bloom.Addon": 300}}
@@ -302,9 +319,10 @@ BY_HAND = {
 STOCK = {"DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter", "SCHEDULER": STOCK_SCHEDULER}
 
 
-def run(variant, whose, folder):
+def run(variant, whose, folder, dies_after):
     """Crawl in this process, and write into `folder` what came of it."""
     os.chdir(folder)
+    Answers.left = dies_after
     logging.getLogger("scrapy.core.scraper").setLevel(logging.CRITICAL)  # callbacks that raise
     spider, way = variant.spider, variant.way
     settings = {**BASE, **variant.settings}
@@ -319,18 +337,10 @@ def run(variant, whose, folder):
     crawler = process.create_crawler(spider)
     if variant.handler:
         crawler.signals.connect(heard, signals.request_dropped)
-    items = Counter()
-
-    def scraped(item):
-        items[json.dumps(item)] += 1
-
-    crawler.signals.connect(scraped, signals.item_scraped)
     process.crawl(crawler, way=way)
     process.start()
     stats = crawler.stats.get_stats()
     result = {
-        "given": Answers.given,
-        "items": items,
         "reason": stats.get("finish_reason"),
         "filtered": stats.get("dupefilter/filtered"),
     }
@@ -338,16 +348,23 @@ def run(variant, whose, folder):
 
 
 def crawled(variant, whose, folder):
-    """Crawl in a process of its own; return what came of it."""
+    """Crawl in processes of their own; return what came of it."""
     folder.mkdir()
-    os.waitpid(fork(run, folder / "log", variant, whose, folder), 0)
+    deaths = 0
+    for dies_after in [*(variant.kills if whose == "early" else ()), None]:
+        pid = fork(run, folder / "log", variant, whose, folder, dies_after)
+        deaths += os.WIFSIGNALED(os.waitpid(pid, 0)[1])
     log = (folder / "log").read_text()
     try:
         result = json.loads((folder / "result.json").read_text())
     except FileNotFoundError:
         sys.exit(f"{variant}, {whose}:\n{log[-3000:]}")
-    said = re.search("duplicates: (.*)", log)
-    return {**result, "duplicates": said and said[1]}
+    said = re.search("duplicates: ([^;\n]*)", log)
+    result |= {"duplicates": said and said[1], "deaths": deaths}
+    for name, file in (("given", "given"), ("items", "items.jl")):
+        path = folder / file
+        result[name] = Counter(path.read_text().splitlines() if path.exists() else ())
+    return result
 
 
 def main():
