@@ -859,6 +859,30 @@ def test_follow_new_is_follow_all_less_what_is_known(
 
 @pytest.mark.parametrize(
     "options",
+    [
+        {"dont_filter": True},
+        {"method": "POST"},
+        {"body": "b"},
+        {"meta": {"verbatim_url": True}},
+        {"meta": [("verbatim_url", True)]},
+        {"meta": {"bloom_fingerprint": "k"}},
+        {"encoding": "utf-16"},
+    ],
+    ids=str,
+)
+def test_arguments_that_make_other_requests(crawl, options):
+    """A link to a known page is followed where it becomes a request for something else."""
+    tested = crawl()
+    tested.scheduler.enqueue_request(Request(f"{SITE}b?c=d"))
+    response = tested.input(page("from", b"<a href='b?c=d'>b</a>"))
+    assert list(follow_new(response, css="a")) == []
+    for links in ({"urls": ["b?c=d"]}, {"css": "a"}):
+        (expected,) = shown(response.follow_all(**links, **options))
+        assert list(shown(follow_new(response, **links, **options))) == [expected]
+
+
+@pytest.mark.parametrize(
+    "options",
     [{"callback": "parse"}, {"errback": 5}, {"priority": "high"}, {"headers": 5}, {"flags": 5}],
     ids=str,
 )
@@ -892,6 +916,16 @@ def test_follow_new_makes_no_request_of_a_known_link(crawl):
         before = tested.filtered
         assert list(follow_new(response, **links)) == []
         assert tested.filtered == before + 3
+
+
+def test_follow_new_goes_by_the_base_of_the_page(crawl):
+    """What a link leads to is what it says there, not where the page is."""
+    body = b"<html><head><base href='/c/'></head><body><a href=b>b</a></body></html>"
+    for known, expected in (("b", [f"{SITE}c/b"]), ("c/b", [])):
+        tested = crawl()
+        tested.scheduler.enqueue_request(Request(SITE + known))
+        response = tested.input(page("from", body))
+        assert [request.url for request in follow_new(response, css="a")] == expected
 
 
 def test_follow_new_takes_positional_arguments(crawl):
@@ -1073,6 +1107,26 @@ def test_the_extractor_makes_no_link_of_what_is_known(crawl):
     extractor = NewLinkExtractor(process_value=lambda value: value)
     assert [link.url for link in extractor.extract_links(response)] == [f"{SITE}c"]
     assert tested.filtered == 1
+
+
+def test_the_extractor_goes_by_the_value_of_its_own(crawl):
+    """What a link leads to is what `process_value` makes of it."""
+    tested = crawl()
+    tested.scheduler.enqueue_request(Request(f"{SITE}b"))
+    response = tested.input(page("from", b"<a href=b>1</a> <a href=c>2</a>"))
+    swapped = {f"{SITE}b": f"{SITE}c", f"{SITE}c": f"{SITE}b"}
+    links = LinkExtractor(process_value=swapped.get).extract_links(response)
+    assert [link.url for link in links] == [f"{SITE}c", f"{SITE}b"]
+    assert NewLinkExtractor(process_value=swapped.get).extract_links(response) == links[:1]
+
+
+def test_the_extractor_does_not_count_what_it_does_not_want(crawl):
+    """Links that LinkExtractor would leave out are no duplicates."""
+    tested = crawl()
+    tested.scheduler.enqueue_request(Request(f"{SITE}b"))
+    response = tested.input(page("from", b"<a href=b>1</a>"))
+    assert NewLinkExtractor(allow="/c").extract_links(response) == []
+    assert tested.filtered == 0
 
 
 def test_the_extractor_keeps_nothing_of_a_crawl(crawl):

@@ -134,10 +134,8 @@ class _Links:
         text = text.partition("#")[0]
         url = self._urls.get(text)
         if url is None:
-            try:
-                url = self._urls[text] = urljoin(self._base, text)
-            except ValueError:  # which `response.follow` raises, too
-                return False
+            # where this raises ValueError, so would `response.follow`
+            url = self._urls[text] = urljoin(self._base, text)
         return self._dupefilter.has_recent(url)
 
 
