@@ -398,6 +398,18 @@ def test_what_was_forgotten_passes(crawl, tmp_path):
     assert tested.output([Request(f"{SITE}#b")]) == []
 
 
+def test_what_may_be_a_redirect_passes(crawl):
+    """Where several URLs are one page, a request with the meta of a redirect is the
+    scheduler's to judge, who may take it for new."""
+    tested = crawl(REQUEST_FINGERPRINTER_CLASS=CANONICAL, BLOOM_IGNORE_QUERY_PARAMS=["sid"])
+    tested.scheduler.enqueue_request(Request(f"{SITE}?sid=1"))
+    tested.engine._slot.inprogress.add(Request(SITE))
+    meta = {"redirect_urls": [SITE], "redirect_times": 1}
+    assert tested.output([Request(f"{SITE}?sid=1")]) == []
+    (request,) = tested.output([Request(f"{SITE}?sid=1", meta=meta)])
+    assert tested.scheduler.enqueue_request(request)
+
+
 def test_start_requests_pass(crawl):
     """What `start` yields is not dropped: nobody else would schedule it."""
     assert not hasattr(crawl().early, "process_start")
@@ -916,6 +928,14 @@ def test_follow_new_makes_no_request_of_a_known_link(crawl):
         before = tested.filtered
         assert list(follow_new(response, **links)) == []
         assert tested.filtered == before + 3
+
+
+def test_follow_new_leaves_a_response_its_own_way(crawl):
+    """A class that follows links otherwise than Scrapy's is not second-guessed."""
+    tested = crawl()
+    tested.scheduler.enqueue_request(Request(f"{SITE}b"))
+    response = tested.input(page("from", b"<a href=b>b</a>", OwnResponse))
+    assert [request.url for request in follow_new(response, css="a")] == [f"{SITE}b?own"]
 
 
 def test_follow_new_goes_by_the_base_of_the_page(crawl):
