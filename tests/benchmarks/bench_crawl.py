@@ -47,6 +47,7 @@ SETTINGS = {
     "SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleFifoDiskQueue",
     "SCHEDULER_MEMORY_QUEUE": "scrapy.squeues.FifoMemoryQueue",
 }
+LINKS = 'a:not([href^="mailto:"])'  # which are errors
 OURS = {"ADDONS": {"scrapy_bloom.Addon": 300}}
 
 
@@ -61,10 +62,10 @@ class LinkSpider(Spider):
             yield from getattr(self, self.way)(response)
 
     def follow_all(self, response):
-        return response.follow_all(css="a")
+        return response.follow_all(css=LINKS)
 
     def follow_new(self, response):
-        return follow_new(response, css="a")
+        return follow_new(response, css=LINKS)
 
     def link_extractor(self, response, extractor=LinkExtractor()):  # noqa: B008 - one for all
         return response.follow_all(extractor.extract_links(response))
@@ -265,7 +266,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", nargs="?", type=Path, help="of HTML pages, with an index.html")
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--pages", type=int, default=1000, help="of the real site; 0 for all")
+    parser.add_argument("--pages", type=int, default=1000, help="of each site; 0 for all")
     parser.add_argument("--only", choices=["real", "demo"])
     arguments = parser.parse_args()
     preload()
@@ -274,7 +275,7 @@ def main() -> None:
             compare("real pages", site, arguments.pairs, arguments.pages)
     if arguments.only != "real":
         with serve_demo() as site:
-            compare("the demo's site", site, arguments.pairs, 0)
+            compare("the demo's site", site, arguments.pairs, arguments.pages)
 
 
 if __name__ == "__main__":
