@@ -212,6 +212,7 @@ _PROBES = (
     "https://www.example.com/#part",
     "http://example.com:80/",
     "https://127.0.0.1:8443/a//b/",
+    "http://127.0.0.1:59999/",
     "http://a_b-c.example.com./~.well-known/..a/b../...",
     "http://example.com/AZaz09_.~:@!$&'()*+,=-",
     "http://example.com/%00%20%22%23%2F%3C%3E%3F%5C%5E%60%7B%7D%7F%80%FF",

@@ -122,6 +122,8 @@ def test_every_character_and_escape_in_every_place(form):
         "https://a.example:443/",
         "http://a.example:080/",
         "http://a.example:0/",
+        "http://a.example:59999/",
+        "http://a.example:60000/",
         "http://a.example:65535/",
         "http://a.example:/",
         "http://[::1]/",
