@@ -224,8 +224,14 @@ class BloomFilter(Probing):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that belong in memory: the bit array, and without a file the table."""
-        return PAGE * (self.header.blocks + (0 if self.path else self.header.table_pages))
+        """Bytes of the bit array."""
+        return self.header.blocks * PAGE
+
+    @property
+    def table_nbytes(self) -> int:
+        """Bytes of the exact table, 0 without one. Of a file no more need be in memory than
+        the pages that are just being looked at."""
+        return self.header.table_pages * PAGE
 
     @property
     def secret(self) -> bytes:

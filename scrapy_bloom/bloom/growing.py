@@ -197,8 +197,13 @@ class ScalableBloomFilter(Probing):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that belong in memory: the bit arrays, and without a path the tables."""
+        """Bytes of the bit arrays."""
         return sum(layer.nbytes for layer in self._layers)
+
+    @property
+    def table_nbytes(self) -> int:
+        """Bytes of the exact tables, 0 without."""
+        return sum(layer.table_nbytes for layer in self._layers)
 
     @property
     def secret(self) -> bytes:

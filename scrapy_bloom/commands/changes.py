@@ -106,9 +106,11 @@ def _filter(
         options.capacity or settings.capacity,
         settings.error_rate if options.error_rate is None else options.error_rate,
         FingerprinterIdentity.of(fingerprinter).to_text(),
+        exact=settings.exact,
     )
     if not options.json:
-        session.print_lines([f"made a filter for {made.capacity:,} in {place.path}"])
+        kind = "an exact filter" if made.exact else "a filter"
+        session.print_lines([f"made {kind} for {made.capacity:,} in {place.path}"])
     return made
 
 

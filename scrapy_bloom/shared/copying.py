@@ -33,9 +33,15 @@ def load_into_redis(path: PathArgument, url: str, key: str) -> int:
 
     Workers that go on with it need the BLOOM_CAPACITY and BLOOM_ERROR_RATE that it was
     made with. Cost: 10 ms a MB. Raises what opening either raises, and
-    IncompatibleFilterError if there is something at `key`; then Redis is left as it was.
+    IncompatibleFilterError if there is something at `key` or the filter is exact; then
+    Redis is left as it was.
     """
     with ScalableBloomFilter.open(path) as local, RedisClient(url) as client:
+        if local.exact:
+            raise IncompatibleFilterError(
+                f"{path} is exact (BLOOM_EXACT), and a filter in Redis has no exact table: crawl"
+                " on with that filter, or make one without BLOOM_EXACT from its URLs"
+            )
         header = _redis_header(local)
         for shape in header.layers:
             shape.require_fit()

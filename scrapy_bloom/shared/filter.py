@@ -48,6 +48,10 @@ class RedisBloomFilter:
 
     growing = True
     """While False, the newest layer takes more keys than its capacity."""
+    exact = False
+    """Its keys are bits only: Redis keeps no exact table."""
+    table_nbytes = 0
+    false_positives_avoided = 0
     deleted = False
     """True after `delete`, until a key is added."""
 
