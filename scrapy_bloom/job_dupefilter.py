@@ -126,7 +126,14 @@ class BloomDupeFilter(FilterDupeFilter):
         job.make()
         self._lock = job.lock()
         if job.has_only_seen_file:
-            imported = import_job(job, unclean, settings, identity.to_text())
+            imported = import_job(
+                job,
+                unclean,
+                settings.capacity,
+                settings.error_rate,
+                identity.to_text(),
+                exact=settings.exact,
+            )
             logger.info("%s", imported, extra={"spider": self._crawler.spider})
         opened = ScalableBloomFilter(
             settings.capacity,

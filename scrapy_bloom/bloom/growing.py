@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import BloomError, IncompatibleFilterError
 from . import sizing
+from .asking import new_header, require_secret, require_table, too_imprecise
 from .directory import (
     bound_of,
     layer_path,
@@ -19,15 +20,7 @@ from .directory import (
     require_series,
 )
 from .file import BitStore, read_header, refuse_writing
-from .fixed import (
-    BloomFilter,
-    PathArgument,
-    new_header,
-    require_joint_room,
-    require_secret,
-    require_table,
-    too_imprecise,
-)
+from .fixed import BloomFilter, PathArgument, require_joint_room
 from .header import Header
 from .probing import Probing
 

@@ -51,13 +51,17 @@ def size(session: Session) -> int:
         "exact_filters": [asdict(each) for each in exact],
         "rfpdupefilter_bytes": memory,
     }
-    rows = [["BLOOM_CAPACITY", "memory", "bits/URL", "layers", "probes", "table", "pages lost"]]
-    rows += [_size_row(each, options.urls) for each in (*plans, *exact)]
-    rows.append(["Scrapy's RFPDupeFilter", in_bytes(memory), "", "", "", "", "none"])
+    rows = [["BLOOM_CAPACITY", "memory", "bits/URL", "layers", "probes", "pages lost"]]
+    rows += [_size_row(each, options.urls) for each in plans]
+    rows.append(["Scrapy's RFPDupeFilter", in_bytes(memory), "", "", "", "none"])
+    exact_rows = [["with BLOOM_EXACT", "memory", "table, on the disk", "pages lost"]]
+    exact_rows += [_exact_row(each, options.urls) for each in exact]
     lines = [
         f"{counted(options.urls, 'URL')} at an error rate of at most {rate:g}",
         "",
         *table(rows),
+        "",
+        *table(exact_rows),
     ]
     session.print(figures, lines)
     return 0
@@ -65,17 +69,23 @@ def size(session: Session) -> int:
 
 def _size_row(each: Plan, urls: int) -> list[str]:
     probes = {each.first_probes, each.last_probes}
-    grows = " (grows)" if each.capacity < urls else ""
-    exactly = ", BLOOM_EXACT" if each.table_bytes else ""
     return [
-        f"{each.capacity:_}{grows}{exactly}",
+        _capacity(each, urls),
         in_bytes(each.bytes),
         f"{each.bits / urls:.1f}",
         str(each.layers),
         " to ".join(str(count) for count in sorted(probes)),
-        in_bytes(each.table_bytes) if each.table_bytes else "",
-        f"{each.pages_lost:.1g}" if each.table_bytes else pages(each.pages_lost),
+        pages(each.pages_lost),
     ]
+
+
+def _exact_row(each: Plan, urls: int) -> list[str]:
+    table_bytes, lost = in_bytes(each.table_bytes), f"{each.pages_lost:.1g}"
+    return [_capacity(each, urls), in_bytes(each.bytes), table_bytes, lost]
+
+
+def _capacity(each: Plan, urls: int) -> str:
+    return f"{each.capacity:_}{' (grows)' if each.capacity < urls else ''}"
 
 
 def compare(session: Session) -> int:
@@ -91,7 +101,7 @@ def compare(session: Session) -> int:
     ours, exact = PageLocal(len(urls), rate), PageLocal(len(urls), rate, exact=True)
     comparison = Comparison([UrlSet(), FingerprintSet(), one, classic, eight, ours, exact])
     theory = {one.name: (options.slots, 1), classic.name: (options.bits, options.hashes)}
-    names = [one.name, classic.name, eight.name, ours.name, exact.name]
+    names = [one.name, classic.name, eight.name, ours.name]
     rows = []
     if not options.json:
         session.print_lines(_heading(names))

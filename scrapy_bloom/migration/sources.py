@@ -20,7 +20,6 @@ from ..errors import JobDirectoryError
 from ..files import sync_directory
 from ..jobdir import JobDirectory
 from ..reporting import counted
-from ..settings import BloomSettings
 from .seen_file import SeenFile, is_seen_file
 from .url_list import UrlList
 
@@ -120,10 +119,16 @@ def import_into(
 
 
 def import_job(
-    job: JobDirectory, unclean: str | None, settings: BloomSettings, identity: str
+    job: JobDirectory,
+    unclean: str | None,
+    capacity: int,
+    error_rate: float,
+    identity: str,
+    *,
+    exact: bool = False,
 ) -> str:
     """Make the filter of `job`, which has none, from its `requests.seen`, all of it or
-    nothing; return a line about it. The capacity is raised to what is imported.
+    nothing; return a line about it. `capacity` is raised to what is imported.
 
     Raises JobDirectoryError if `unclean` says why the job was not stopped cleanly,
     FilterLockedError if another process is at it, what making a filter raises.
@@ -140,11 +145,11 @@ def import_job(
         if leftover.is_dir():
             remove_filter(leftover)
     with ScalableBloomFilter(
-        max(settings.capacity, seen.keys),
-        settings.error_rate,
+        max(capacity, seen.keys),
+        error_rate,
         job.unfinished_import,
         identity=identity,
-        exact=settings.exact,
+        exact=exact,
     ) as bloom_filter:
         imported = import_into(bloom_filter, seen)
     job.unfinished_import.rename(job.filter)

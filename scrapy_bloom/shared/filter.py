@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ..bloom import sizing
-from ..bloom.fixed import new_header
+from ..bloom.asking import new_header
 from ..bloom.hashing import Key, first_lanes, to_bytes
 from ..bloom.header import PAGE
 from ..errors import SharedFilterError
