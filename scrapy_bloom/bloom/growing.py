@@ -135,9 +135,10 @@ class ScalableBloomFilter(Probing):
         its layers have the same shape, secret and identity.
 
         The number of keys becomes an estimate. A layer may get more keys than its
-        capacity: see `current_error_rate`. With exact tables the number is exact, and what
-        has no room in a layer makes a further one. Raises IncompatibleFilterError with
-        what differs, OSError or MemoryError if there is no room for more layers.
+        capacity: see `current_error_rate`. With exact tables only keys that overflowed
+        (1 in 20) may count twice, and what has no room in a layer makes a further one.
+        Raises IncompatibleFilterError with what differs, OSError or MemoryError if there
+        is no room for more layers.
         """
         if self.exact:
             self._update_exactly(other)

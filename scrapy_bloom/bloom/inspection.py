@@ -194,7 +194,7 @@ def _state_of(path: Path) -> str:
 def _require_likely_buckets(path: Path, counts: bytes) -> None:
     """Raise BloomError unless each bucket has as many keys as chance gives it."""
     keys = median(counts)
-    reach = 10 * sqrt(keys) + 20
+    reach = 7 * sqrt(keys) + 5
     odd = [number for number, count in enumerate(counts) if abs(count - keys) > reach]
     if odd:
         raise BloomError(

@@ -22,7 +22,8 @@ TIGHTENING = 0.5
 BUCKET_SLOTS = 127
 """Keys in a bucket of an exact table."""
 
-_PAGE_SLOTS = 4 * BUCKET_SLOTS
+BUCKETS_IN_PAGE = 4
+
 _TABLE_LOAD = 0.85  # of a table at its capacity: of a hundred buckets four are full
 _TABLE_LIMIT = 0.95  # beyond it hundreds in a row are full, and looked through one by one
 _BUCKETS_READ = 1.05  # for a key that is not there, in a table at its capacity
@@ -98,12 +99,12 @@ def layer_capacity(last: int, wanted: int, held: int) -> int:
 
 def pages_in_table(capacity: int) -> int:
     """Return the pages of the exact table for `capacity` keys."""
-    return ceil(capacity / (_PAGE_SLOTS * _TABLE_LOAD))
+    return ceil(capacity / (BUCKETS_IN_PAGE * BUCKET_SLOTS * _TABLE_LOAD))
 
 
 def table_limit(pages: int) -> int:
     """Return the most keys that an exact table takes."""
-    return int(pages * _PAGE_SLOTS * _TABLE_LIMIT)
+    return int(pages * BUCKETS_IN_PAGE * BUCKET_SLOTS * _TABLE_LIMIT)
 
 
 def error_rate_at(blocks: int, probes: int, keys: float, table_pages: int = 0) -> float:
@@ -115,7 +116,7 @@ def error_rate_at(blocks: int, probes: int, keys: float, table_pages: int = 0) -
     if keys <= 0:
         return 0.0
     if table_pages:
-        compared = _BUCKETS_READ * keys / (4 * table_pages)
+        compared = _BUCKETS_READ * keys / (BUCKETS_IN_PAGE * table_pages)
         return error_rate_at(blocks, probes, keys) * compared * _SAME_REMAINDER
     load = keys / blocks
     reach = 9 * sqrt(load) + 9

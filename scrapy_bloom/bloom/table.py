@@ -24,7 +24,6 @@ from ..errors import BloomError
 from . import sizing
 
 _BUCKET_SHIFT = 10  # a bucket has 2**10 bytes
-_BUCKETS_IN_PAGE = 4
 _COUNT_BYTES = 8
 _REMAINDER_BYTES = 8
 
@@ -45,7 +44,7 @@ class ExactTable:
 
     def __init__(self, memory: mmap.mmap, offset: int, pages: int) -> None:
         self.pages = pages
-        self.buckets = pages * _BUCKETS_IN_PAGE
+        self.buckets = pages * sizing.BUCKETS_IN_PAGE
         self._memory = memory
         self._offset = offset
         self._slots = sizing.BUCKET_SLOTS
@@ -115,8 +114,9 @@ class ExactTable:
         `known` tables, of any shape.
 
         What is in a bucket that was reached over full ones may have its home in any of
-        them. It is added for each, which takes one slot where those are full here too, as
-        they are by then unless a crash has left a key twice.
+        them. It is added for each, which takes one slot where those are full here too: as
+        they are by then if the only known table is this one. Else it may take slots that
+        keys known elsewhere would have taken, so there is room.
         """
         for first, bucket in other._runs():
             there = _union(table._near(first, bucket, self.buckets) for table in known)
