@@ -105,10 +105,11 @@ class Probing:
             )
             probes += o + a, o + b, o + c, o + d, o + e, o + f, o + g, o + h
         bits[probes] = 1
-        if newest.table is not None:
+        table = newest.table
+        if table is not None:
             digest = self._new_digest()
             digest.update(key)
-            newest.table.add(selector, digest.digest())
+            table.add(selector, digest.digest())
             if avoided:
                 self.false_positives_avoided += 1
         newest.count += 1

@@ -24,14 +24,13 @@ from ..errors import BloomError
 from . import sizing
 
 _BUCKET_SHIFT = 10  # a bucket has 2**10 bytes
-_COUNT_BYTES = 8
-_REMAINDER_BYTES = 8
+_SLOT = 8  # bytes of a remainder, and of the number of keys in a bucket
 
 
 def new_digest(secret: bytes) -> Callable[[], blake2b]:
     """Return a function that makes a digest: updated with a key, its `digest()` is the
     remainder of that."""
-    return blake2b(secret, digest_size=_REMAINDER_BYTES).copy
+    return blake2b(secret, digest_size=_SLOT).copy
 
 
 class ExactTable:
@@ -54,9 +53,9 @@ class ExactTable:
         memory = self._memory
         start = self._offset + (selector * self.buckets >> 32 << _BUCKET_SHIFT)
         count = memory[start]
-        end = start + _COUNT_BYTES + _REMAINDER_BYTES * count
-        at = memory.find(remainder, start + _COUNT_BYTES, end)
-        while at % _REMAINDER_BYTES and at >= 0:  # not one slot, but parts of two
+        end = start + _SLOT + _SLOT * count
+        at = memory.find(remainder, start + _SLOT, end)
+        while at % _SLOT and at >= 0:  # not one slot, but parts of two
             at = memory.find(remainder, at + 1, end)
         if at >= 0:
             return True
@@ -66,13 +65,13 @@ class ExactTable:
         """Add a key. Cost: 1.01 pages."""
         memory = self._memory
         start = self._offset + (selector * self.buckets >> 32 << _BUCKET_SHIFT)
-        count = memory[start]
-        if count >= self._slots:
+        count = memory[start] + 1
+        if count > self._slots:
             self.add(self._next(selector), remainder)
             return
-        slot = start + _COUNT_BYTES + _REMAINDER_BYTES * count
-        memory[slot : slot + _REMAINDER_BYTES] = remainder
-        memory[start] = count + 1
+        slot = start + _SLOT * count
+        memory[slot : slot + _SLOT] = remainder
+        memory[start] = count
 
     def _next(self, selector: int) -> int:
         """Return a selector of the bucket behind the one of `selector`."""
@@ -150,10 +149,10 @@ class ExactTable:
         return found
 
     def _remainders(self, bucket: int) -> Iterator[bytes]:
-        start = self._start(bucket) + _COUNT_BYTES
-        slots = self._memory[start : start + _REMAINDER_BYTES * self._count(bucket)]
-        for at in range(0, len(slots), _REMAINDER_BYTES):
-            yield slots[at : at + _REMAINDER_BYTES]
+        start = self._start(bucket) + _SLOT
+        slots = self._memory[start : start + _SLOT * self._count(bucket)]
+        for at in range(0, len(slots), _SLOT):
+            yield slots[at : at + _SLOT]
 
     def _count(self, bucket: int) -> int:
         return self._memory[self._start(bucket)]
