@@ -106,6 +106,8 @@ class BloomFilter(Probing):
         self._accounted = store.count
         if not store.clean:
             self._recount()
+        if store.table is not None:
+            store.table.expect_no_order()
 
     def __len__(self) -> int:
         """Number of keys added; an estimate after an unclean stop or a join. With an exact

@@ -81,6 +81,13 @@ class ExactTable:
         """Return the lowest selector of a bucket; behind the last one comes the first."""
         return -(-(bucket % self.buckets << 32) // self.buckets)
 
+    def expect_no_order(self) -> None:
+        """Have the system read single pages of it from the disk from now on, and not those
+        around them, since which one comes next is random."""
+        if hasattr(mmap, "MADV_RANDOM"):
+            start = -(-self._offset // mmap.PAGESIZE) * mmap.PAGESIZE
+            self._memory.madvise(mmap.MADV_RANDOM, start)
+
     def counts(self) -> bytes:
         """Return the number of keys in each bucket. Reads a part of each page."""
         return self._memory[self._offset : self._start(-1) + 1 : 1 << _BUCKET_SHIFT]
