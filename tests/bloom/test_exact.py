@@ -73,7 +73,7 @@ def test_no_absent_key_is_found():
         assert not tested.add(b"key %d" % number)
         plain.add(b"key %d" % number)
     absent = [b"absent %d" % number for number in range(60_000)]
-    assert sum(key in plain for key in absent) > 10_000
+    assert sum(key in plain for key in absent) > 5_000
     assert not any(key in tested for key in absent)
     assert all(key in tested and tested.add(key) for key in map(b"key %d".__mod__, range(30_000)))
     assert len(tested) == 30_000
@@ -391,13 +391,14 @@ def snapshots(path, tested, keys):
 
 
 @files
-@pytest.mark.parametrize("error_rate", [0.5, 1e-6])
-def test_killed_at_any_line_of_an_add(tmp_path, error_rate, small_buckets):
+@pytest.mark.parametrize(("error_rate", "probes"), [(0.5, 1), (1e-15, 14)])
+def test_killed_at_any_line_of_an_add(tmp_path, error_rate, probes, small_buckets):
     """Each key whose `add` had returned is there, the one in progress is there as a whole or
     counts as new, and the number is exact."""
     path, left = tmp_path / "filter", tmp_path / "left"
     states = 0
     with BloomFilter(40, error_rate, path, exact=True) as tested:
+        assert tested.header.probes == probes
         tested.update(map(str, range(20)))
         for had, adding, content in snapshots(path, tested, [f"new {n}" for n in range(4)]):
             states += 1
