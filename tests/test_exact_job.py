@@ -111,7 +111,7 @@ def test_full_table_of_a_job_that_may_not_grow(make_dupefilter, tmp_path, next_t
     tested.close("bloom_full")
     resumed = make_dupefilter(JOBDIR=tmp_path, **EXACT | {"BLOOM_CAPACITY": 1_000})
     known = sum(resumed.request_seen(request(number)) for number in range(600))
-    assert known == int(4 * 127 * 0.95)
+    assert known == int(8 * 63 * 0.95)
 
 
 def test_held_requests_count_once(make_dupefilter):

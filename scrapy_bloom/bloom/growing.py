@@ -136,7 +136,7 @@ class ScalableBloomFilter(Probing):
 
         The number of keys becomes an estimate. A layer may get more keys than its
         capacity: see `current_error_rate`. With exact tables only keys that overflowed
-        (1 in 20) may count twice, and what has no room in a layer makes a further one.
+        (1 in 8) may count twice, and what has no room in a layer makes a further one.
         Raises IncompatibleFilterError with what differs, OSError or MemoryError if there
         is no room for more layers.
         """

@@ -22,7 +22,7 @@ from mmh3 import hash128
 SCHEME = "mmh3-x64-128/block-32768/lanes-16/1"
 """Name and version of the scheme above; it stands in the header of every file."""
 
-TABLE_SCHEME = "blake2b-64/bucket-127/1"
+TABLE_SCHEME = "blake2b-64/bucket-63/1"
 """Name and version of how exact tables keep keys (table.py); it stands in the header of
 files that have one."""
 

@@ -192,10 +192,10 @@ def _state_of(path: Path) -> str:
 
 
 def _require_likely_buckets(path: Path, counts: bytes) -> None:
-    """Raise BloomError unless each bucket has as many keys as chance gives it."""
+    """Raise BloomError if a bucket has fewer keys than chance gives it."""
     keys = median(counts)
-    reach = 7 * sqrt(keys) + 5
-    odd = [number for number, count in enumerate(counts) if abs(count - keys) > reach]
+    reach = 6 * sqrt(keys) + 5
+    odd = [number for number, count in enumerate(counts) if keys - count > reach]
     if odd:
         raise BloomError(
             f"{path} has {len(odd):,} buckets in its exact table that chance does not explain, the"

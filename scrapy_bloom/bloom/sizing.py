@@ -19,14 +19,14 @@ BLOCK_BITS = 32_768
 TIGHTENING = 0.5
 """Each layer of a growing filter gets this share of the error that is left."""
 
-BUCKET_SLOTS = 127
+BUCKET_SLOTS = 63
 """Keys in a bucket of an exact table."""
 
-BUCKETS_IN_PAGE = 4
+BUCKETS_IN_PAGE = 8
 
-_TABLE_LOAD = 0.85  # of a table at its capacity: of a hundred buckets four are full
-_TABLE_LIMIT = 0.95  # beyond it hundreds in a row are full, and looked through one by one
-_BUCKETS_READ = 1.05  # for a key that is not there, in a table at its capacity
+_TABLE_LOAD = 0.85  # of a table at its capacity: of a hundred buckets thirteen are full
+_TABLE_LIMIT = 0.95  # beyond it hundreds in a row are full, and searched one by one
+_BUCKETS_READ = 1.19  # for a key that is not there, in a table at its capacity
 _SAME_REMAINDER = 2.0**-64  # the chance that two keys have it
 _GROWTH = 2
 _FIRST_GROUP = 6  # probes that the first 128-bit hash yields beside the block

@@ -1,13 +1,13 @@
 """The exact table behind a filter: what the filter takes for known, it confirms or denies.
 
-A key's home is one bucket of 1 KiB, a quarter of a page, chosen as the filter chooses a
-block. There its remainder is kept, the BLAKE2b digest of the filter's secret and the key,
+A key's home is one bucket of 512 bytes, an eighth of a page, chosen as the filter chooses
+a block. There its remainder is kept, the BLAKE2b digest of the filter's secret and the key,
 8 bytes: MurmurHash3 has collisions for any seed, so what tells keys apart must not come
 of it. (A secret of fixed length in front keys BLAKE2b as its key parameter does, which
 fills a block of its own and takes 0.1 µs more.) A bucket that is full overflows into the
 next one, the last into the first.
 
-A bucket holds the number of its keys (a byte, and seven that are 0) and the slots of 127
+A bucket holds the number of its keys (a byte, and seven that are 0) and the slots of 63
 remainders, filled in the order in which keys come. A slot is written before the number
 that counts it, and none behind that number is looked at. So whatever a crash keeps from
 the disk, a key that is lost is one to be added again, and what was not added is not
@@ -23,7 +23,7 @@ from hashlib import blake2b
 from ..errors import BloomError
 from . import sizing
 
-_BUCKET_SHIFT = 10  # a bucket has 2**10 bytes
+_BUCKET_SHIFT = 9  # a bucket has 2**9 bytes
 _SLOT = 8  # bytes of a remainder, and of the number of keys in a bucket
 
 
@@ -49,7 +49,7 @@ class ExactTable:
         self._slots = sizing.BUCKET_SLOTS
 
     def holds(self, selector: int, remainder: bytes) -> bool:
-        """Return True if that key was added. Cost: 1.01 pages."""
+        """Return True if that key was added. Cost: 1.03 pages."""
         memory = self._memory
         start = self._offset + (selector * self.buckets >> 32 << _BUCKET_SHIFT)
         count = memory[start]
@@ -62,7 +62,7 @@ class ExactTable:
         return count >= self._slots and self.holds(self._next(selector), remainder)
 
     def add(self, selector: int, remainder: bytes) -> None:
-        """Add a key. Cost: 1.01 pages."""
+        """Add a key. Cost: 1.03 pages."""
         memory = self._memory
         start = self._offset + (selector * self.buckets >> 32 << _BUCKET_SHIFT)
         count = memory[start] + 1
