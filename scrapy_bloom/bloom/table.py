@@ -4,7 +4,7 @@ A key's home is one bucket of 512 bytes, an eighth of a page, chosen as the filt
 a block. There its remainder is kept, the BLAKE2b digest of the filter's secret and the key,
 8 bytes: MurmurHash3 has collisions for any seed, so what tells keys apart must not come
 of it. (A secret of fixed length in front keys BLAKE2b as its key parameter does, which
-fills a block of its own and takes 0.1 µs more.) A bucket that is full overflows into the
+fills a block of its own and takes longer.) A bucket that is full overflows into the
 next one, the last into the first.
 
 A bucket holds the number of its keys (a byte, and seven that are 0) and the slots of 63

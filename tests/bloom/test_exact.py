@@ -1,6 +1,7 @@
 """Filters with an exact table: what was not added is not found, whatever happens to them."""
 
 import json
+import mmap
 import os
 import random
 import re
@@ -135,6 +136,27 @@ def test_last_bucket_overflows_into_the_first():
     assert all(tested.add(key) for key in at_home)
     counts = tested._store.table.counts()
     assert [counts[n] for n in (-1, 0, 1, 2)] == [63, 63, 63, 0]
+
+
+def test_table_at_its_capacity_has_short_chains(seeded):
+    """To tell that a key is not there takes 1.19 buckets, which lie in 1.03 pages: what
+    `sizing` reckons with, and docs/exactness.md says."""
+    pages = sizing.pages_in_table(50_000)
+    tested = ExactTable(mmap.mmap(-1, pages * PAGE), 0, pages)
+    for _ in range(50_000):
+        tested.add(seeded.getrandbits(32), b"12345678")
+    counts = tested.counts() * 2
+    read = crossed = 0
+    for bucket in range(tested.buckets):
+        last = bucket
+        while counts[last] == sizing.BUCKET_SLOTS:
+            last += 1
+        read += last - bucket + 1
+        crossed += last // sizing.BUCKETS_IN_PAGE - bucket // sizing.BUCKETS_IN_PAGE
+    assert read / tested.buckets == pytest.approx(1.19, abs=0.12)
+    assert 1 + crossed / tested.buckets == pytest.approx(1.03, abs=0.02)
+    full = counts.count(sizing.BUCKET_SLOTS) / len(counts)
+    assert full == pytest.approx(0.13, abs=0.05)
 
 
 def test_parts_of_two_remainders_are_none():
