@@ -323,7 +323,8 @@ class FilterDupeFilter(BaseDupeFilter):
             return
         try:
             for name, value in vars(self._seen.stats()).items():
-                self._crawler.stats.set_value(f"bloom/{name}", value)
+                if value is not None:
+                    self._crawler.stats.set_value(f"bloom/{name}", value)
         except Exception:
             logger.exception("Cannot update the stats of the filter")
 

@@ -32,7 +32,8 @@ class BloomDupeFilter(FilterDupeFilter):
     in a growing Bloom filter, in memory or, with JOBDIR, in `JOBDIR/bloom`.
 
     A request that was seen is always recognised; a new one is taken for a seen one
-    with a chance of at most BLOOM_ERROR_RATE, however many there are. `request_seen`
+    with a chance of at most BLOOM_ERROR_RATE, however many there are, or with BLOOM_EXACT
+    not at all. `request_seen`
     never raises: if the filter fails it goes on in memory and closes the spider with
     reason `bloom_error`.
 
@@ -117,25 +118,36 @@ class BloomDupeFilter(FilterDupeFilter):
     ) -> FingerprintFilter:
         job = settings.job
         if job is None:
-            announce(self._crawler, "filter", "in memory (there is no JOBDIR)")
-            return ScalableBloomFilter(settings.capacity, settings.error_rate)
+            exactly = "exact, " if settings.exact else ""
+            announce(self._crawler, "filter", f"{exactly}in memory (there is no JOBDIR)")
+            return ScalableBloomFilter(settings.capacity, settings.error_rate, exact=settings.exact)
         warning = self._require_same_identity(job, identity)
         unclean = why_unclean(job) if job.has_only_seen_file else None
         job.make()
         self._lock = job.lock()
         if job.has_only_seen_file:
             imported = import_job(
-                job, unclean, settings.capacity, settings.error_rate, identity.to_text()
+                job,
+                unclean,
+                settings.capacity,
+                settings.error_rate,
+                identity.to_text(),
+                exact=settings.exact,
             )
             logger.info("%s", imported, extra={"spider": self._crawler.spider})
         opened = ScalableBloomFilter(
-            settings.capacity, settings.error_rate, job.filter, identity=identity.to_text()
+            settings.capacity,
+            settings.error_rate,
+            job.filter,
+            identity=identity.to_text(),
+            exact=settings.exact,
         )
         if warning:
             logger.warning("%s", warning, extra={"spider": self._crawler.spider})
         self._was_killed = not opened.clean
         known = counted(len(opened), "request")
-        announce(self._crawler, "filter", f"{job.filter}, which knows {known}")
+        exactly = "exact, " if opened.exact else ""
+        announce(self._crawler, "filter", f"{exactly}{job.filter}, which knows {known}")
         return opened
 
     def _require_same_identity(

@@ -55,8 +55,11 @@ def closing_line(bloom_filter: FingerprintFilter, capacity: int, *, finished: bo
     items = len(bloom_filter)
     line = (
         f"The filter knows {counted(items, 'request')}; pages probably lost:"
-        f" {pages(bloom_filter.expected_false_positives)}; memory: {in_bytes(bloom_filter.nbytes)}."
+        f" {pages(bloom_filter.expected_false_positives)}; memory: {in_bytes(bloom_filter.nbytes)}"
     )
+    if bloom_filter.exact:
+        line += f", and an exact table of {in_bytes(bloom_filter.table_nbytes)}"
+    line += "."
     better = better_capacity(bloom_filter, capacity, items, finished=finished)
     if better is None:
         return line

@@ -19,11 +19,14 @@ class FingerprintFilter(Protocol):
     """A growing set of fingerprints, wherever it is kept, that may take a new one for a
     known one: in memory or in JOBDIR, or in Redis.
 
-    While `growing` is False it takes more keys than it was made for. Any method may
-    raise OSError, MemoryError or BloomError, except where it says otherwise.
+    While `growing` is False it takes more keys than it was made for.
+    `false_positives_avoided` counts those that an exact table has found out since it was
+    opened. Any method may raise OSError, MemoryError or BloomError, except
+    where it says otherwise.
     """
 
     growing: bool
+    false_positives_avoided: int
 
     def add(self, key: bytes, /) -> bool:
         """Add `key`; return True if it was there already, or is taken for it."""
@@ -33,6 +36,10 @@ class FingerprintFilter(Protocol):
 
     def __len__(self) -> int:
         """Number of keys added. Never raises."""
+
+    @property
+    def exact(self) -> bool:
+        """True if no new key is taken for a known one."""
 
     @property
     def error_rate(self) -> float:
@@ -52,7 +59,11 @@ class FingerprintFilter(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it takes."""
+        """Bytes of its bits."""
+
+    @property
+    def table_nbytes(self) -> int:
+        """Bytes of its exact tables, 0 without."""
 
     @property
     def layers(self) -> Sequence[FilterLayer]:
@@ -64,7 +75,8 @@ class FingerprintFilter(Protocol):
 
 @dataclass(frozen=True)
 class SeenStats:
-    """Figures of what was seen; `items` counts the held ones too."""
+    """Figures of what was seen; `items` counts the held ones too. The last two are None
+    unless the filter is exact."""
 
     items: int
     layers: int
@@ -72,6 +84,8 @@ class SeenStats:
     fill_ratio: float
     error_rate: float
     expected_false_positives: float
+    table_bytes: int | None
+    false_positives_avoided: int | None
 
 
 class Seen:
@@ -133,6 +147,7 @@ class Seen:
 
     def stats(self) -> SeenStats:
         """Return the figures of the moment. Cost: some ms."""
+        exact = self.filter.exact
         return SeenStats(
             items=len(self),
             layers=len(self.filter.layers),
@@ -140,6 +155,8 @@ class Seen:
             fill_ratio=self.filter.fill_ratio,
             error_rate=self.filter.current_error_rate,
             expected_false_positives=self.filter.expected_false_positives,
+            table_bytes=self.filter.table_nbytes if exact else None,
+            false_positives_avoided=self.filter.false_positives_avoided if exact else None,
         )
 
     def close(self) -> None:

@@ -24,6 +24,7 @@ class BloomSettings:
 
     capacity: int = 1_000_000
     error_rate: float = 1e-6
+    exact: bool = False
     on_full: str = "grow"
     recent_urls: int = 65_536
     job: JobDirectory | None = None
@@ -58,6 +59,7 @@ class BloomSettings:
         return cls(
             capacity=capacity,
             error_rate=error_rate,
+            exact=_boolean(settings, "BLOOM_EXACT", cls.exact),
             on_full=on_full,
             recent_urls=recent_urls,
             job=JobDirectory.of(settings.get("JOBDIR")),

@@ -49,10 +49,16 @@ def test_stream_gets_scrapys_verdicts(make_dupefilter, tmp_path, stream, job):
     assert tested.crawler.stats.get_value("bloom/expected_false_positives") < 0.1
 
 
-@pytest.mark.parametrize("settings", [{}, {"BLOOM_CAPACITY": 100}], ids=["default", "growing"])
+EXACT = {"BLOOM_EXACT": True, "BLOOM_ERROR_RATE": 0.5, "BLOOM_CAPACITY": 1000}
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"BLOOM_CAPACITY": 100}, EXACT], ids=["default", "growing", "exact"]
+)
 def test_stream_gets_scrapys_verdicts_over_stops(make_dupefilter, tmp_path, stream, settings):
     """Stopped and resumed at any lines, from one stop right after another to none for long,
-    the job gives the same verdicts, with a filter that grows as well."""
+    the job gives the same verdicts, with a filter that grows as well, and with an exact one
+    that takes many new URLs for known before it looks into its table."""
     urls, seen = stream
     seed = random.randrange(10**9)
     print("seed", seed)

@@ -5,6 +5,7 @@ What it prints last are the totals; the last result stands in the README.
 
 import pytest
 
+from scrapy_bloom import ScalableBloomFilter
 from tests.durable.test_feed_kills import feed_torture
 from tests.durable.test_kills import torture
 from tests.durable.test_round_crawls import lost, tell
@@ -52,6 +53,16 @@ def test_power_cuts_and_full_disks_of_feeds():
     """A hundred and sixty."""
     assert feed_torture("--cuts", 100)["odd"] == []
     assert feed_torture("--full", 60)["odd"] == []
+
+
+def test_a_million_absent_keys_of_an_exact_filter():
+    """In a filter grown from 1,000 to a million keys at an error rate of 0.5."""
+    tested = ScalableBloomFilter(1_000, 0.5, exact=True)
+    for number in range(1_000_000):
+        assert not tested.add(b"key %d" % number)
+    assert not any(b"absent %d" % number in tested for number in range(1_000_000))
+    assert all(b"key %d" % number in tested for number in range(1_000_000))
+    tested.check()
 
 
 def test_rounds():

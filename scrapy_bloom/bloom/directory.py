@@ -87,10 +87,14 @@ def bound_of(first: Header) -> float:
 def require_series(name: str, header: Header, number: int, first: Header) -> None:
     """Raise FilterFileError, which calls it `name`, unless this can be layer `number` on
     top of layer 0 with the header `first`."""
+    rate = sizing.layer_error_rate(bound_of(first), number)
+    if first.table_pages:
+        rate = header.error_rate  # of a joined layer any, which costs looks into its table
     for what, found, wanted in (
         ("secret", header.secret.hex(), first.secret.hex()),
         ("identity", header.identity, first.identity),
-        ("error rate", header.error_rate, sizing.layer_error_rate(bound_of(first), number)),
+        ("error rate", header.error_rate, rate),
+        ("exact table", header.table_pages > 0, first.table_pages > 0),
     ):
         if found != wanted:
             shown = "" if what == "secret" else f" ({found!r}, not {wanted!r})"

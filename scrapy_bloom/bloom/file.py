@@ -1,7 +1,7 @@
-"""The bits of one filter, in memory or in a mapped file.
+"""The bits of one filter, and its exact table if it has one, in memory or in a mapped file.
 
-A file consists of the header page, the state page and the bits, one block of the
-filter a page, all little-endian.
+A file consists of the header page, the state page, the bits, one block of the filter a
+page, and the pages of the table, all little-endian.
 
 The bits only ever go from 0 to 1, so a page that reaches the disk late or in part
 costs keys, never the file. SIGKILL costs nothing: stored bits are in the page cache.
@@ -21,19 +21,21 @@ from weakref import WeakSet
 
 from bitarray import bitarray
 
-from ..errors import FilterFileError, FilterLockedError
+from ..errors import BloomError, FilterFileError, FilterLockedError
 from ..files import allocate, lock, open_regular, publish, require_file_locks, unlock
 from .hashing import digests
 from .header import PAGE, REMEDY, Header, State
-from .sizing import BLOCK_BITS
+from .sizing import BLOCK_BITS, table_limit
+from .table import ExactTable
 
 
 class BitStore:
     """The bit array of one filter, with its header and its changing state.
 
-    `bits` is a little-endian bitarray over the memory or the mapped file. `count`
-    and `expected_false_positives` reach the file with `flush` and `close`. `clean`
-    tells whether an opened file had been closed; a new one is clean.
+    `bits` is a little-endian bitarray over the memory or the mapped file, `table` what
+    lies behind the bits there, or None. `count` and `expected_false_positives` reach the
+    file with `flush` and `close`. `clean` tells whether an opened file had been closed; a
+    new one is clean.
 
     A file belongs to the process that opened it. One that is forked from it may read
     on, and sees what is added; it neither changes the file nor keeps it locked.
@@ -58,8 +60,12 @@ class BitStore:
         self.clean = True
         self._memory = memory
         self._lock = lock
-        self._view = memoryview(memory)[offset:]
+        end = offset + header.blocks * PAGE
+        self._view = memoryview(memory)[offset:end]
         self.bits = bitarray(buffer=self._view, endian="little")
+        self.table = None
+        if header.table_pages:
+            self.table = ExactTable(memory, end, header.table_pages)
         if lock is not None:
             _owned.add(self)
         elif path is not None:
@@ -67,9 +73,9 @@ class BitStore:
 
     @classmethod
     def in_memory(cls, header: Header) -> BitStore:
-        """Return an empty store that takes `header.bits / 8` bytes of memory once
-        all its pages were touched. Raises MemoryError if they cannot be had."""
-        size = header.blocks * PAGE
+        """Return an empty store that takes the memory of its blocks and its table once
+        all its pages were touched. Raises MemoryError if that cannot be had."""
+        size = (header.blocks + header.table_pages) * PAGE
         try:
             if hasattr(mmap, "MAP_PRIVATE"):
                 memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -164,6 +170,15 @@ class BitStore:
     def writable(self) -> bool:
         """False if it was opened with `read_only`, or by another process."""
         return self.path is None or (self._lock is not None and not self._lock.closed)
+
+    def require_room(self) -> None:
+        """Raise BloomError if there is a table and it takes no more keys."""
+        if self.table is not None and self.count >= table_limit(self.table.pages):
+            raise BloomError(
+                f"{self.path or 'this filter'} holds {self.count:,} keys, all that the exact table"
+                f" of a filter for {self.capacity:,} takes: let it grow (ScalableBloomFilter,"
+                " BLOOM_ON_FULL = 'grow'), or make one with a larger capacity"
+            )
 
     def read_blocks(self, first: int, count: int) -> bytes:
         """Return `count` blocks, from block `first` on, as they stand in the file."""

@@ -3,25 +3,26 @@
 Keys are bytes or str (encoded as UTF-8). `add` answers whether the key was there
 already, as in pybloom and pybloomfiltermmap; Redis's BF.ADD answers the reverse.
 A key that was added is always found; one that was not is found with a chance of
-`current_error_rate`, which stays under the stated bound up to the capacity. Not safe
+`current_error_rate`, which stays under the stated bound up to the capacity, and with an
+exact table is no chance to speak of. Not safe
 for use from several threads at once. A file stays with the process that opened it: one
 that is forked may read the filter, and no more.
 """
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import BloomError, IncompatibleFilterError
 from . import sizing
+from .asking import new_header, require_secret, require_table, too_imprecise
 from .file import BitStore, read_header
-from .hashing import check_secret, new_secret
 from .header import PAGE, Header
 from .probing import Probing
+from .table import ExactTable
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -40,10 +41,14 @@ class BloomFilter(Probing):
     random by default) keys the hash; filters can only be joined if they share it.
     `identity` is free text about the keys that is kept in the file.
 
+    With `exact`, what was not added is not found: a table behind the filter, 9.6 bytes a
+    key, confirms or denies what the filter takes for known. It takes no more than 1.1
+    times the capacity.
+
     An existing file must offer what is asked: at least this capacity, at most this
-    error rate, the same secret if one is given. Raises ValueError for bad arguments,
-    IncompatibleFilterError, FilterFileError, FilterLockedError for files, OSError or
-    MemoryError if there is no room.
+    error rate, the same secret if one is given, a table if `exact`. Raises ValueError for
+    bad arguments, IncompatibleFilterError, FilterFileError, FilterLockedError for files,
+    OSError or MemoryError if there is no room.
     """
 
     def __init__(
@@ -54,8 +59,9 @@ class BloomFilter(Probing):
         *,
         secret: bytes | None = None,
         identity: str = "",
+        exact: bool = False,
     ) -> None:
-        header = new_header(capacity, error_rate, secret, identity)
+        header = new_header(capacity, error_rate, secret, identity, exact=exact)
         if path is None:
             self._use(BitStore.in_memory(header))
             return
@@ -73,6 +79,7 @@ class BloomFilter(Probing):
         if found.error_rate > error_rate:
             raise too_imprecise(path, found.error_rate, error_rate)
         require_secret(path, found, secret)
+        require_table(path, found, exact=exact)
         self._use(BitStore.open(path))
 
     @classmethod
@@ -99,9 +106,12 @@ class BloomFilter(Probing):
         self._accounted = store.count
         if not store.clean:
             self._recount()
+        if store.table is not None:
+            store.table.expect_no_order()
 
     def __len__(self) -> int:
-        """Number of keys added; an estimate after an unclean stop or a join."""
+        """Number of keys added; an estimate after an unclean stop or a join. With an exact
+        table it is exact, unless the power failed: then it may be too high."""
         return self._store.count
 
     def copy(self) -> BloomFilter:
@@ -115,26 +125,40 @@ class BloomFilter(Probing):
         hash, secret and identity.
 
         The number of keys becomes an estimate, between that of the larger filter and
-        the sum. Raises IncompatibleFilterError with what differs.
+        the sum; with an exact table it is exact. Raises IncompatibleFilterError with what
+        differs, or if the table has no room for all; nothing is added then.
         """
         self.require_same_origin(other)
         expected = self.expected_false_positives + other.expected_false_positives
+        if self.exact:
+            require_joint_room([self, other])
+            self.add_exactly(other, [self])
+            self._store.expected_false_positives = expected
+            return
         fewest, most = max(len(self), len(other)), len(self) + len(other)
         self._store.bits |= other._store.bits
         self._recount()
         self._store.count = self._accounted = min(max(fewest, len(self)), most)
         self._store.expected_false_positives = expected
 
+    def add_exactly(self, other: BloomFilter, known: Iterable[BloomFilter]) -> None:
+        """Add the keys of `other`, of the same shape and secret and with an exact table
+        too, that are in none of the `known` filters. There must be room for them."""
+        self._store.bits |= other._store.bits
+        self._table.add_from(other._table, [each._table for each in known])
+        self._recount()
+        self._accounted = len(self)
+
     def require_same_origin(self, other: BloomFilter) -> None:
         """Raise IncompatibleFilterError, with what differs, unless `other` can be joined
         with this filter."""
-        for name in ("blocks", "probes", "secret", "identity"):
+        for name in ("blocks", "probes", "table_pages", "secret", "identity"):
             ours, theirs = getattr(self.header, name), getattr(other.header, name)
             if ours != theirs:
                 shown = "" if name == "secret" else f" ({ours!r} and {theirs!r})"
                 raise IncompatibleFilterError(
                     f"filters with different {name}{shown} cannot be joined; make both with the"
-                    " same capacity, error rate, secret and identity"
+                    " same capacity, error rate, secret and identity, both exact or neither"
                 )
 
     def read_blocks(self, first: int, count: int) -> bytes:
@@ -153,6 +177,16 @@ class BloomFilter(Probing):
         return self._store.header
 
     @property
+    def exact(self) -> bool:
+        """True if an exact table lies behind it."""
+        return self._store.table is not None
+
+    @property
+    def _table(self) -> ExactTable:
+        assert self._store.table is not None
+        return self._store.table
+
+    @property
     def capacity(self) -> int:
         """Number of keys up to which the error rate stays under `error_rate`."""
         return self.header.capacity
@@ -165,7 +199,10 @@ class BloomFilter(Probing):
     @property
     def load(self) -> sizing.LayerLoad:
         """Its shape and its keys, for the sums over the layers of a growing filter."""
-        return sizing.LayerLoad(self.header.blocks, self.header.probes, len(self))
+        header = self.header
+        return sizing.LayerLoad(
+            header.blocks, header.probes, len(self), table_pages=header.table_pages
+        )
 
     @property
     def current_error_rate(self) -> float:
@@ -189,6 +226,12 @@ class BloomFilter(Probing):
     def nbytes(self) -> int:
         """Bytes of the bit array."""
         return self.header.blocks * PAGE
+
+    @property
+    def table_nbytes(self) -> int:
+        """Bytes of the exact table, 0 without one. Of a file no more need be in memory than
+        the pages that are just being looked at."""
+        return self.header.table_pages * PAGE
 
     @property
     def secret(self) -> bytes:
@@ -226,14 +269,20 @@ class BloomFilter(Probing):
         and its header, the count against the bits. Reads everything."""
         self._store.check()
         count = len(self)
+        if self.exact:
+            self._table.check(count)
         set_bits = list(self._store.block_counts())
-        if (sum(set_bits) == 0) != (count == 0):
-            raise BloomError(f"{self!r} has {sum(set_bits):,} bits set for {count:,} keys")
+        bits = sum(set_bits)
+        # a joined layer has all bits of the other, and in its table no key of a third one
+        may_exceed = self.exact and bits > 0
+        if (bits == 0) != (count == 0) and not may_exceed:
+            raise BloomError(f"{self!r} has {bits:,} bits set for {count:,} keys")
         estimate = sizing.estimate_keys(self.header.probes, set_bits)
         error_rate = self.current_error_rate
         # keys taken for known ones are not counted, yet the bits tell of them too
         tolerance = (0.02 + error_rate) * count + 10 * count**0.5
-        if error_rate < 0.1 and abs(estimate - count) > tolerance:
+        off = count - estimate if may_exceed else abs(count - estimate)
+        if error_rate < 0.1 and off > tolerance:
             raise BloomError(f"{self!r} counts {count:,} keys, its bits tell of {estimate:,}")
 
     def __enter__(self) -> Self:
@@ -255,56 +304,30 @@ class BloomFilter(Probing):
         )
 
     def _recount(self) -> None:
-        counts = self._store.block_counts()
-        self._store.count = sizing.estimate_keys(self.header.probes, counts)
+        if self.exact:
+            self._store.count = sum(self._table.counts())
+        else:
+            counts = self._store.block_counts()
+            self._store.count = sizing.estimate_keys(self.header.probes, counts)
 
     def _account(self) -> None:
         """Bring the expected false positives up to the keys added since."""
-        added = self._accounted, len(self)
+        load = self.load
         self._store.expected_false_positives += sizing.expected_false_positives(
-            self.header.blocks, self.header.probes, *added
+            load.blocks, load.probes, self._accounted, load.keys, load.table_pages
         )
         self._accounted = len(self)
 
 
-def new_header(capacity: int, error_rate: float, secret: bytes | None, identity: str) -> Header:
-    """Return the header of a filter made now. Raises ValueError for bad arguments."""
-    blocks, probes = sizing.shape(capacity, error_rate)
-    if secret is None:
-        secret = new_secret()
-    check_secret(secret)
-    packages = ("scrapy-bloom", "mmh3", "bitarray")
-    return Header(
-        capacity=capacity,
-        error_rate=error_rate,
-        blocks=blocks,
-        probes=probes,
-        secret=secret,
-        identity=identity,
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        software=", ".join(f"{package} {_version(package)}" for package in packages),
-    )
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "(not installed)"
-
-
-def require_secret(path: Path, found: Header, secret: bytes | None) -> None:
-    """Raise IncompatibleFilterError if a secret is given and is not the file's."""
-    if secret is not None and found.secret != secret:
+def require_joint_room(filters: Sequence[BloomFilter]) -> None:
+    """Raise IncompatibleFilterError unless the exact table of any of the `filters`, which
+    have one shape and secret, has room for the keys of all."""
+    first, *others = filters
+    keys = first._table.joined_keys([each._table for each in others])
+    room = sizing.table_limit(first.header.table_pages)
+    if keys > room:
         raise IncompatibleFilterError(
-            f"{path} has another secret than the one given; leave the secret out, or use"
-            " another path"
+            f"together they hold {keys:,} keys, and the exact table of a filter for"
+            f" {first.capacity:,} takes {room:,}; add the keys to a larger filter, or to one that"
+            " grows"
         )
-
-
-def too_imprecise(path: Path, stored: float, asked: float) -> IncompatibleFilterError:
-    """Return the error for a filter whose error rate is above the one asked for."""
-    return IncompatibleFilterError(
-        f"{path} was made for error rate {stored:g} and cannot keep the lower {asked:g} asked for;"
-        f" ask for {stored:g} or more, or start a new filter"
-    )

@@ -6,8 +6,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import BloomError
+from ..errors import BloomError, IncompatibleFilterError
 from . import sizing
+from .asking import new_header, require_secret, require_table, too_imprecise
 from .directory import (
     bound_of,
     layer_path,
@@ -19,7 +20,7 @@ from .directory import (
     require_series,
 )
 from .file import BitStore, read_header, refuse_writing
-from .fixed import BloomFilter, PathArgument, new_header, require_secret, too_imprecise
+from .fixed import BloomFilter, PathArgument, require_joint_room
 from .header import Header
 from .probing import Probing
 
@@ -39,10 +40,12 @@ class ScalableBloomFilter(Probing):
     filter gets a layer of twice the last one's capacity, or of what is missing to
     `capacity` if that is more, with half its error rate (Almeida et al. 2007). Up to
     the first capacity it needs 32.1 bits a key at 1e-6. `path` is a directory that
-    holds one BloomFilter file a layer (`0.bloom`, `1.bloom`, …) and a `lock`.
+    holds one BloomFilter file a layer (`0.bloom`, `1.bloom`, …) and a `lock`. With
+    `exact` each layer has an exact table, as in BloomFilter.
 
     An existing directory is opened: another capacity goes into the next layer, a
-    higher error rate keeps the stored one, a lower one is refused. Raises as
+    higher error rate keeps the stored one, a lower one is refused; so is `exact` for one
+    without tables, and one with tables keeps them. Raises as
     BloomFilter does.
     """
 
@@ -57,10 +60,11 @@ class ScalableBloomFilter(Probing):
         *,
         secret: bytes | None = None,
         identity: str = "",
+        exact: bool = False,
     ) -> None:
         sizing.check_capacity(capacity)
         sizing.check_error_rate(error_rate)
-        header = _layer_header(0, capacity, error_rate, secret, identity)
+        header = _layer_header(0, capacity, error_rate, secret, identity, exact=exact)
         self.capacity = capacity
         if path is None:
             self._use(error_rate, [BloomFilter._of(BitStore.in_memory(header))], None, None)
@@ -78,6 +82,7 @@ class ScalableBloomFilter(Probing):
                 if bound > error_rate:
                     raise too_imprecise(path, bound, error_rate)
                 require_secret(path, headers[0], secret)
+                require_table(path, headers[0], exact=exact)
                 layers = _open_layers(path, len(headers))
             else:
                 bound = error_rate
@@ -121,7 +126,8 @@ class ScalableBloomFilter(Probing):
         self._use_layers(tuple(layer._store for layer in reversed(layers)))
 
     def __len__(self) -> int:
-        """Number of keys added; an estimate after an unclean stop."""
+        """Number of keys added; an estimate after an unclean stop. With exact tables it is
+        exact, unless the power failed: then it may be too high."""
         return sum(len(layer) for layer in self._layers)
 
     def update_from(self, other: ScalableBloomFilter) -> None:
@@ -129,9 +135,14 @@ class ScalableBloomFilter(Probing):
         its layers have the same shape, secret and identity.
 
         The number of keys becomes an estimate. A layer may get more keys than its
-        capacity: see `current_error_rate`. Raises IncompatibleFilterError with what
-        differs, OSError or MemoryError if there is no room for more layers.
+        capacity: see `current_error_rate`. With exact tables only keys that overflowed
+        (1 in 8) may count twice, and what has no room in a layer makes a further one.
+        Raises IncompatibleFilterError with what differs, OSError or MemoryError if there
+        is no room for more layers.
         """
+        if self.exact:
+            self._update_exactly(other)
+            return
         for ours, theirs in zip(self._layers, other._layers, strict=False):
             ours.require_same_origin(theirs)
         for theirs in other._layers[len(self._layers) :]:
@@ -139,10 +150,26 @@ class ScalableBloomFilter(Probing):
         for ours, theirs in zip(self._layers, other._layers, strict=False):
             ours.update_from(theirs)
 
+    def _update_exactly(self, other: ScalableBloomFilter) -> None:
+        self._layers[0].require_same_origin(other._layers[0])
+        for theirs in other._layers:
+            for ours in self._layers:
+                if _has_room_for(ours, theirs):
+                    break
+            else:
+                self._add_layer(theirs.header)
+                ours = self._layers[-1]
+            ours.add_exactly(theirs, self._layers)
+
     @property
     def layers(self) -> tuple[BloomFilter, ...]:
         """The layers, oldest first."""
         return tuple(self._layers)
+
+    @property
+    def exact(self) -> bool:
+        """True if exact tables lie behind it."""
+        return self._layers[0].exact
 
     @property
     def current_error_rate(self) -> float:
@@ -166,6 +193,11 @@ class ScalableBloomFilter(Probing):
     def nbytes(self) -> int:
         """Bytes of the bit arrays."""
         return sum(layer.nbytes for layer in self._layers)
+
+    @property
+    def table_nbytes(self) -> int:
+        """Bytes of the exact tables, 0 without."""
+        return sum(layer.table_nbytes for layer in self._layers)
 
     @property
     def secret(self) -> bytes:
@@ -202,8 +234,8 @@ class ScalableBloomFilter(Probing):
             layer.check()
             require_series(str(layer.path or number), layer.header, number, self._layers[0].header)
         for layer in self._layers[:-1]:
-            # recounted layers are known to a few percent only
-            if len(layer) < 0.9 * layer.capacity:
+            # recounted layers are known to a few percent only; joined ones may have room
+            if not self.exact and len(layer) < 0.9 * layer.capacity:
                 raise BloomError(f"{layer!r} is not full and has a layer above it")
 
     def __enter__(self) -> Self:
@@ -231,6 +263,7 @@ class ScalableBloomFilter(Probing):
             self.error_rate,
             self._secret,
             self.identity,
+            exact=self.exact,
         )
         self._add_layer(header)
 
@@ -255,9 +288,20 @@ def stored_identity(path: PathArgument) -> str | None:
 
 
 def _layer_header(
-    number: int, capacity: int, bound: float, secret: bytes | None, identity: str
+    number: int, capacity: int, bound: float, secret: bytes | None, identity: str, *, exact: bool
 ) -> Header:
-    return new_header(capacity, sizing.layer_error_rate(bound, number), secret, identity)
+    rate = sizing.layer_error_rate(bound, number)
+    return new_header(capacity, rate, secret, identity, exact=exact)
+
+
+def _has_room_for(ours: BloomFilter, theirs: BloomFilter) -> bool:
+    """Return True if the keys of two layers with exact tables go into the first."""
+    try:
+        ours.require_same_origin(theirs)
+        require_joint_room([ours, theirs])
+    except IncompatibleFilterError:
+        return False
+    return True
 
 
 def _open_layers(directory: Path, count: int, *, read_only: bool = False) -> list[BloomFilter]:

@@ -22,6 +22,10 @@ from mmh3 import hash128
 SCHEME = "mmh3-x64-128/block-32768/lanes-16/1"
 """Name and version of the scheme above; it stands in the header of every file."""
 
+TABLE_SCHEME = "blake2b-64/bucket-63/1"
+"""Name and version of how exact tables keep keys (table.py); it stands in the header of
+files that have one."""
+
 SECRET_BYTES = 16
 BLOCK_SHIFT = 15  # a block has 2**15 bits
 FIRST_PROBES = 6

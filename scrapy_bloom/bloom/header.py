@@ -15,12 +15,14 @@ from pathlib import Path
 from struct import Struct
 
 from ..errors import FilterFileError
-from .hashing import SCHEME
+from .hashing import SCHEME, TABLE_SCHEME
 from .sizing import BLOCK_BITS
 
 PAGE = 4096
 MAGIC = b"\x89BLOOM\r\n"
 FORMAT = 1
+FORMAT_WITH_TABLE = 2
+"""Code that knows no exact tables takes no file with one for a filter without."""
 REMEDY = "restore it from a backup, or move it away to start an empty filter"
 
 _CHECKSUM_BYTES = 32
@@ -40,6 +42,7 @@ class Header:
     identity: str = ""
     created: str = ""
     software: str = ""
+    table_pages: int = 0
 
     @property
     def bits(self) -> int:
@@ -49,11 +52,15 @@ class Header:
     @property
     def file_bytes(self) -> int:
         """Size of the file."""
-        return PAGE * (2 + self.blocks)
+        return PAGE * (2 + self.blocks + self.table_pages)
 
     def to_page(self) -> bytes:
         """Return page 0. Raises ValueError if `identity` does not fit into it."""
         fields = {"format": FORMAT, "scheme": SCHEME, **asdict(self), "secret": self.secret.hex()}
+        if self.table_pages:
+            fields |= {"format": FORMAT_WITH_TABLE, "table_scheme": TABLE_SCHEME}
+        else:
+            del fields["table_pages"]
         text = json.dumps(fields).encode()
         if len(text) > _HEADER_ROOM:
             raise ValueError(
@@ -78,7 +85,12 @@ class Header:
                 f"{path} has a damaged header: the checksum of page 0 is wrong; {REMEDY}"
             )
         fields = json.loads(page[len(MAGIC) : -_CHECKSUM_BYTES].rstrip(b"\0"))
-        for name, known in (("format", FORMAT), ("scheme", SCHEME)):
+        table_scheme = TABLE_SCHEME if fields.get("table_pages") else None
+        for name, known in (
+            ("format", FORMAT_WITH_TABLE if table_scheme else FORMAT),
+            ("scheme", SCHEME),
+            ("table_scheme", table_scheme),
+        ):
             if (found := fields.pop(name, None)) != known:
                 raise FilterFileError(
                     f"{path} has {name} {found!r}, this version of scrapy-bloom reads {known!r};"

@@ -37,9 +37,9 @@ class Layer:
 
 @dataclass(frozen=True)
 class Description:
-    """A filter: `items` are exact if it was closed cleanly, else estimated from the
-    bits; `held_by` is the process that uses it now; `bytes` are those of the bits,
-    in memory as in the file."""
+    """A filter: `items` are exact if it was closed cleanly or has an exact table, else
+    estimated from the bits; `held_by` is the process that uses it now; `bytes` are those
+    of the bits, in memory as in the file, `table_bytes` those of the exact table."""
 
     place: str
     items: int
@@ -48,6 +48,7 @@ class Description:
     layers: list[Layer]
     bits: int
     bytes: int
+    table_bytes: int
     file_bytes: int
     fill_ratio: float
     error_rate: float
@@ -87,7 +88,7 @@ def describe(
         return Description(
             place=place.name,
             items=len(bloom_filter),
-            items_exact=bloom_filter.clean,
+            items_exact=bloom_filter.clean or bloom_filter.exact,
             capacity=sum(layer.capacity for layer in layers),
             layers=[
                 Layer(
@@ -103,6 +104,7 @@ def describe(
             ],
             bits=bloom_filter.nbytes * 8,
             bytes=bloom_filter.nbytes,
+            table_bytes=bloom_filter.table_nbytes,
             file_bytes=sum(layer.header.file_bytes for layer in layers),
             fill_ratio=bloom_filter.fill_ratio,
             error_rate=bloom_filter.current_error_rate,
@@ -167,6 +169,8 @@ def _state_of(path: Path) -> str:
     with closing(BitStore.open(path, read_only=True)) as store:
         counts = list(store.block_counts())
         low, high = _likely_bits(counts, store.header.probes)
+        if store.table is not None:
+            _require_likely_buckets(path, store.table.counts())
     odd = [number for number, count in enumerate(counts) if not low <= count <= high]
     if odd:
         raise BloomError(
@@ -176,12 +180,28 @@ def _state_of(path: Path) -> str:
         )
     with BloomFilter.open(path, read_only=True) as layer:
         layer.check()
-        items, clean = len(layer), layer.clean
+        items, clean, exact = len(layer), layer.clean, layer.exact
     if clean:
-        return f"header, size, state and bits agree on {items:,} items"
+        parts = "state, bits and exact table" if exact else "state and bits"
+        return f"header, size, {parts} agree on {items:,} items"
+    held = f"by its {'exact table' if exact else 'bits'} it holds"
+    held += f" {items:,} items" if exact else f" about {items:,} items"
     if read_state(path).pid == 0:
-        return f"the state page is damaged; by its bits it holds about {items:,} items"
-    return f"not closed cleanly (or in use); by its bits it holds about {items:,} items"
+        return f"the state page is damaged; {held}"
+    return f"not closed cleanly (or in use); {held}"
+
+
+def _require_likely_buckets(path: Path, counts: bytes) -> None:
+    """Raise BloomError if a bucket has fewer keys than chance gives it."""
+    keys = median(counts)
+    reach = 6 * sqrt(keys) + 5
+    odd = [number for number, count in enumerate(counts) if keys - count > reach]
+    if odd:
+        raise BloomError(
+            f"{path} has {len(odd):,} buckets in its exact table that chance does not explain, the"
+            f" first is bucket {odd[0]:,} with {counts[odd[0]]} keys: it was damaged; restore it"
+            " from a backup, or start a new filter"
+        )
 
 
 def _likely_bits(counts: list[int], probes: int) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 from ..errors import IncompatibleFilterError
 from . import sizing
-from .fixed import BloomFilter
+from .fixed import BloomFilter, require_joint_room
 from .growing import ScalableBloomFilter
 from .inspection import layers_of
 from .place import AnyFilter, Place
@@ -24,8 +24,9 @@ def merge(
 
     The sources are only read. Refused with IncompatibleFilterError, and nothing
     changed, unless all have one origin and, without `over_capacity`, each layer has
-    room for all, so that the error rate stays under its bound. An interrupted merge
-    has added a part, and can be run again.
+    room for all, so that the error rate stays under its bound. Of filters with exact
+    tables only a file must have room: one that grows gets further layers. An interrupted
+    merge has added a part, and can be run again.
     """
     destination.require()
     with ExitStack() as stack:
@@ -41,7 +42,13 @@ def merge(
         for number, layers in enumerate(together):
             names = [destination.name, *(place.name for place in sources)]
             there = [pair for pair in zip(names, layers, strict=True) if pair[1] is not None]
-            _require_fit(number, there, over_capacity=over_capacity)
+            _require_one_origin(there)
+            if looked_at.exact:
+                if destination.is_file:
+                    require_joint_room([layer for _, layer in there])
+                break  # what has no room in a layer makes a further one
+            if not over_capacity:
+                _require_room(number, [layer for _, layer in there])
         bloom_filter = destination.open()
         stack.callback(bloom_filter.close)
         before = len(bloom_filter)
@@ -64,25 +71,12 @@ def _require_other(place: Place, destination: Place) -> None:
         )
 
 
-def _require_fit(
-    number: int, layers: Sequence[tuple[str, BloomFilter]], *, over_capacity: bool
-) -> None:
+def _require_one_origin(layers: Sequence[tuple[str, BloomFilter]]) -> None:
     """Raise IncompatibleFilterError unless these layers, the same one of each filter,
     can become one."""
     first_name, first = layers[0]
     for name, layer in layers[1:]:
         _require_same_origin(first_name, first, name, layer)
-    if over_capacity:
-        return
-    header = first.header
-    keys = sizing.estimate_keys(header.probes, _joined_counts([layer for _, layer in layers]))
-    if keys > _TOLERANCE * first.capacity + 100:
-        rate = sizing.error_rate_at(header.blocks, header.probes, keys)
-        raise IncompatibleFilterError(
-            f"layer {number} would hold about {keys:,} keys, and was made for {first.capacity:,}:"
-            f" its error rate would be {rate:.2g}, above its bound {first.error_rate:g}; accept"
-            " that with --over-capacity"
-        )
 
 
 def _require_same_origin(
@@ -92,6 +86,21 @@ def _require_same_origin(
         first.require_same_origin(layer)
     except IncompatibleFilterError as error:
         raise IncompatibleFilterError(f"{name} does not fit {first_name}: {error}") from None
+
+
+def _require_room(number: int, layers: Sequence[BloomFilter]) -> None:
+    """Raise IncompatibleFilterError unless the first of these layers, each with number
+    `number`, stays within its capacity when it gets the keys of the others."""
+    first = layers[0]
+    header = first.header
+    keys = sizing.estimate_keys(header.probes, _joined_counts(layers))
+    if keys > _TOLERANCE * first.capacity + 100:
+        rate = sizing.error_rate_at(header.blocks, header.probes, keys)
+        raise IncompatibleFilterError(
+            f"layer {number} would hold about {keys:,} keys, and was made for {first.capacity:,}:"
+            f" its error rate would be {rate:.2g}, above its bound {first.error_rate:g}; accept"
+            " that with --over-capacity"
+        )
 
 
 def _joined_counts(layers: Sequence[BloomFilter]) -> Iterator[int]:

@@ -29,14 +29,24 @@ from .hashing import (
     unpack_next,
 )
 from .sizing import BLOCK_BITS
+from .table import new_digest
 
 
 class Probing:
     """`add`, `in` and `update` of a filter: a key is there if all its bits are set in
-    any layer, from the newest on, and a new one goes into the newest."""
+    any layer, from the newest on, and the layer's table, if it has one, holds it. A new
+    one goes into the newest: bits, remainder, count, in this order.
+
+    Whatever a crash leaves of an add, the key is whole or counts as new: a key that was
+    counted without its bits would be counted again.
+    """
 
     growing = False
     """While False, the newest layer takes more keys than its capacity."""
+
+    false_positives_avoided = 0
+    """How many new keys the filter took for known ones since it was opened, and its
+    exact table did not."""
 
     _secret: bytes
     _newest_first: tuple[BitStore, ...]
@@ -45,17 +55,22 @@ class Probing:
     def _use_layers(self, newest_first: tuple[BitStore, ...]) -> None:
         self._newest_first = newest_first
         self._secret = newest_first[0].header.secret
+        self._new_digest = new_digest(self._secret)
         self._few_probes = any(layer.probes < FIRST_PROBES for layer in newest_first)
 
     def add(self, key: Key) -> bool:
         """Add `key`; return True if it was already present (or is taken for it).
 
         Raises TypeError if the filter may only be read, OSError or MemoryError if it
-        must grow and cannot; the key is not added then.
+        must grow and cannot, BloomError if it has an exact table that is full and may not
+        grow; the key is not added then.
         """
-        salted = self._secret + (key if type(key) is bytes else to_bytes(key))
+        if type(key) is not bytes:
+            key = to_bytes(key)
+        salted = self._secret + key
         if self._few_probes:
-            return self._add_few(salted)
+            return self._add_few(key, salted)
+        avoided = 0
         selector, a, b, c, d, e, f = unpack_first(
             (hash128(salted, 0) & FIRST_MASK).to_bytes(16, "little")
         )
@@ -67,11 +82,19 @@ class Probing:
                 for seed in layer.seeds:
                     rest += unpack_next((hash128(salted, seed) & NEXT_MASK).to_bytes(16, "little"))
                 if bits[o : o + BLOCK_BITS][rest].all():
-                    return True
+                    if layer.table is None:
+                        return True
+                    digest = self._new_digest()
+                    digest.update(key)
+                    if layer.table.holds(selector, digest.digest()):
+                        return True
+                    avoided = 1
         newest = self._newest_first[0]
-        if newest.count >= newest.capacity and self.growing:
-            self._grow()
-            return Probing.add(self, key)
+        if newest.count >= newest.capacity:
+            if self.growing:
+                self._grow()
+                return Probing.add(self, key)
+            newest.require_room()
         if newest is not layer:
             bits = newest.bits
             o = selector * newest.blocks >> 32 << BLOCK_SHIFT
@@ -82,13 +105,22 @@ class Probing:
             )
             probes += o + a, o + b, o + c, o + d, o + e, o + f, o + g, o + h
         bits[probes] = 1
+        table = newest.table
+        if table is not None:
+            digest = self._new_digest()
+            digest.update(key)
+            table.add(selector, digest.digest())
+            if avoided:
+                self.false_positives_avoided += 1
         newest.count += 1
         return False
 
     def __contains__(self, key: Key) -> bool:
-        salted = self._secret + (key if type(key) is bytes else to_bytes(key))
+        if type(key) is not bytes:
+            key = to_bytes(key)
+        salted = self._secret + key
         if self._few_probes:
-            return self._holds_few(salted, first_lanes(salted))
+            return self._holds_few(key, salted)
         # most keys that are not there need one or two of the lanes: mask only those
         selector, a, b, c, d, e, f = unpack_first(hash_bytes(salted, 0))
         mask = LANE_MASK
@@ -99,7 +131,9 @@ class Probing:
                 rest = [d & mask, e & mask, f & mask]
                 for seed in layer.seeds:
                     rest += unpack_next((hash128(salted, seed) & NEXT_MASK).to_bytes(16, "little"))
-                if bits[o : o + BLOCK_BITS][rest].all():
+                if bits[o : o + BLOCK_BITS][rest].all() and (
+                    layer.table is None or layer.table.holds(selector, self._remainder(key))
+                ):
                     return True
         return False
 
@@ -108,31 +142,56 @@ class Probing:
         for key in keys:
             self.add(key)
 
+    def _remainder(self, key: bytes) -> bytes:
+        """Return what exact tables keep of `key`."""
+        digest = self._new_digest()
+        digest.update(key)
+        return digest.digest()
+
     # where a layer has fewer probes than the first digest holds
 
-    def _add_few(self, salted: bytes) -> bool:
+    def _add_few(self, key: bytes, salted: bytes) -> bool:
         lanes = first_lanes(salted)
-        if self._holds_few(salted, lanes):
-            return True
+        avoided = 0
+        for layer in self._newest_first:
+            if _are_set(layer, salted, lanes):
+                if layer.table is None or layer.table.holds(lanes[0], self._remainder(key)):
+                    return True
+                avoided = 1
         newest = self._newest_first[0]
-        if newest.count >= newest.capacity and self.growing:
-            self._grow()
-            newest = self._newest_first[0]
+        if newest.count >= newest.capacity:
+            if self.growing:
+                self._grow()
+                newest = self._newest_first[0]
+            else:
+                newest.require_room()
         newest.bits[_positions(newest, salted, lanes)] = 1
+        if newest.table is not None:
+            newest.table.add(lanes[0], self._remainder(key))
+            if avoided:
+                self.false_positives_avoided += 1
         newest.count += 1
         return False
 
-    def _holds_few(self, salted: bytes, lanes: Lanes) -> bool:
+    def _holds_few(self, key: bytes, salted: bytes) -> bool:
+        lanes = first_lanes(salted)
         for layer in self._newest_first:
-            bits = layer.bits
-            o = lanes[0] * layer.blocks >> 32 << BLOCK_SHIFT
-            if bits[o + lanes[1]] and bits[_positions(layer, salted, lanes)].all():
+            if _are_set(layer, salted, lanes) and (
+                layer.table is None or layer.table.holds(lanes[0], self._remainder(key))
+            ):
                 return True
         return False
 
     def _grow(self) -> None:
         """Put an empty layer before the newest."""
         raise NotImplementedError
+
+
+def _are_set(layer: BitStore, salted: bytes, lanes: Lanes) -> bool:
+    """Return True if all bits that stand for a key are set in `layer`."""
+    bits = layer.bits
+    o = lanes[0] * layer.blocks >> 32 << BLOCK_SHIFT
+    return bool(bits[o + lanes[1]]) and bits[_positions(layer, salted, lanes)].all()
 
 
 def _positions(layer: BitStore, salted: bytes, lanes: Lanes) -> list[int]:

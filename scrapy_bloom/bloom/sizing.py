@@ -19,6 +19,15 @@ BLOCK_BITS = 32_768
 TIGHTENING = 0.5
 """Each layer of a growing filter gets this share of the error that is left."""
 
+BUCKET_SLOTS = 63
+"""Keys in a bucket of an exact table."""
+
+BUCKETS_IN_PAGE = 8
+
+_TABLE_LOAD = 0.85  # of a table at its capacity: of a hundred buckets thirteen are full
+_TABLE_LIMIT = 0.95  # beyond it hundreds in a row are full, and searched one by one
+_BUCKETS_READ = 1.19  # for a key that is not there, in a table at its capacity
+_SAME_REMAINDER = 2.0**-64  # the chance that two keys have it
 _GROWTH = 2
 _FIRST_GROUP = 6  # probes that the first 128-bit hash yields beside the block
 _NEXT_GROUP = 8  # probes in each further 128-bit hash
@@ -88,13 +97,27 @@ def layer_capacity(last: int, wanted: int, held: int) -> int:
     return max(_GROWTH * last, wanted - held)
 
 
-def error_rate_at(blocks: int, probes: int, keys: float) -> float:
+def pages_in_table(capacity: int) -> int:
+    """Return the pages of the exact table for `capacity` keys."""
+    return ceil(capacity / (BUCKETS_IN_PAGE * BUCKET_SLOTS * _TABLE_LOAD))
+
+
+def table_limit(pages: int) -> int:
+    """Return the most keys that an exact table takes."""
+    return int(pages * BUCKETS_IN_PAGE * BUCKET_SLOTS * _TABLE_LIMIT)
+
+
+def error_rate_at(blocks: int, probes: int, keys: float, table_pages: int = 0) -> float:
     """Chance that a key not added is taken for one that was, with `keys` in the
     filter: the mean over Poisson(keys / blocks) keys j in a block of
-    (1 - (1 - 1/B)^(kj))^k. Cost: about 0.1 ms.
+    (1 - (1 - 1/B)^(kj))^k, and with an exact table that chance times the one that a
+    key in its bucket has the same remainder (docs/exactness.md). Cost: about 0.1 ms.
     """
     if keys <= 0:
         return 0.0
+    if table_pages:
+        compared = _BUCKETS_READ * keys / (BUCKETS_IN_PAGE * table_pages)
+        return error_rate_at(blocks, probes, keys) * compared * _SAME_REMAINDER
     load = keys / blocks
     reach = 9 * sqrt(load) + 9
     low = max(0, int(load - reach))
@@ -114,7 +137,9 @@ def fill_ratio(blocks: int, probes: int, keys: float) -> float:
     return 1 - exp(probes * keys / blocks * _LOG_BIT_CLEAR)
 
 
-def expected_false_positives(blocks: int, probes: int, start: float, stop: float) -> float:
+def expected_false_positives(
+    blocks: int, probes: int, start: float, stop: float, table_pages: int = 0
+) -> float:
     """Expected number of false positives while the filter grew from `start` to
     `stop` keys: the integral of `error_rate_at` (Simpson's rule). Cost: a few ms.
     """
@@ -122,7 +147,8 @@ def expected_false_positives(blocks: int, probes: int, start: float, stop: float
         return 0.0
     intervals = 32
     step = (stop - start) / intervals
-    rates = [error_rate_at(blocks, probes, start + i * step) for i in range(intervals + 1)]
+    keys = (start + i * step for i in range(intervals + 1))
+    rates = [error_rate_at(blocks, probes, each, table_pages) for each in keys]
     return step / 3 * (rates[0] + 4 * sum(rates[1:-1:2]) + 2 * sum(rates[2:-1:2]) + rates[-1])
 
 
@@ -137,12 +163,23 @@ class LayerLoad(NamedTuple):
     probes: int
     keys: float
     share: float = 1.0
+    table_pages: int = 0
+
+    @property
+    def error_rate(self) -> float:
+        """Chance that a key not added is taken for one in this layer. Cost: 0.1 ms."""
+        return error_rate_at(self.blocks, self.probes, self.keys, self.table_pages)
+
+    @property
+    def expected_false_positives(self) -> float:
+        """Expected number of false positives while it was filled. Cost: a few ms."""
+        return expected_false_positives(self.blocks, self.probes, 0, self.keys, self.table_pages)
 
 
 def total_error_rate(layers: Iterable[LayerLoad]) -> float:
     """Chance that a key not added is taken for one in any of the layers: at most the
     sum of theirs. Cost: about 0.1 ms a layer."""
-    return min(1.0, sum(n.share * error_rate_at(n.blocks, n.probes, n.keys) for n in layers))
+    return min(1.0, sum(layer.share * layer.error_rate for layer in layers))
 
 
 def total_fill_ratio(layers: Sequence[LayerLoad]) -> float:
@@ -154,7 +191,7 @@ def total_fill_ratio(layers: Sequence[LayerLoad]) -> float:
 def total_false_positives(layers: Sequence[LayerLoad]) -> float:
     """Expected number of false positives while the layers, oldest first, were filled
     one after the other. Cost: a few ms a layer."""
-    own = sum(expected_false_positives(n.blocks, n.probes, 0, n.keys) for n in layers)
+    own = sum(layer.expected_false_positives for layer in layers)
     return own + false_positives_in_older(layers)
 
 
@@ -162,9 +199,9 @@ def false_positives_in_older(layers: Iterable[LayerLoad]) -> float:
     """The part of `total_false_positives` that comes of older layers: each key met all
     of them, as full as they are, before it met the layer that it went into."""
     total = older = 0.0
-    for blocks, probes, keys, _ in layers:
-        total += older * keys
-        older += error_rate_at(blocks, probes, keys)
+    for layer in layers:
+        total += older * layer.keys
+        older += layer.error_rate
     return total
 
 

@@ -84,7 +84,8 @@ def _info(parser: argparse.ArgumentParser) -> None:
 
 _SIZE = (
     "Print the memory that a filter for N URLs takes, set at once or grown from a smaller"
-    " capacity, beside that of Scrapy's RFPDupeFilter; with --json exact to the byte."
+    " capacity, without and with BLOOM_EXACT, whose table is on the disk, beside that of Scrapy's"
+    " RFPDupeFilter; with --json exact to the byte."
 )
 
 
@@ -229,7 +230,7 @@ _COMPARE = (
     "Remember the URLs of a list in several ways, and print what each costs and how many new"
     " URLs it takes for seen ones: a set of URLs, a set of fingerprints, a table of bits with one"
     " hash, a small classic Bloom filter, eight multiplicative hash functions as copied from"
-    " crawler to crawler, and the filter of this package."
+    " crawler to crawler, and the filter of this package without and with its exact table."
 )
 
 

@@ -106,9 +106,11 @@ def _filter(
         options.capacity or settings.capacity,
         settings.error_rate if options.error_rate is None else options.error_rate,
         FingerprinterIdentity.of(fingerprinter).to_text(),
+        exact=settings.exact,
     )
     if not options.json:
-        session.print_lines([f"made a filter for {made.capacity:,} in {place.path}"])
+        kind = "an exact filter" if made.exact else "a filter"
+        session.print_lines([f"made {kind} for {made.capacity:,} in {place.path}"])
     return made
 
 
@@ -132,14 +134,20 @@ def _lines(source: Source, imported: Imported) -> Iterator[str]:
 def merge(session: Session) -> int:
     """Join filters of one origin into one of them."""
     options = session.options
+    place = session.place(options.place)
     before, after = merge_places(
-        session.place(options.place),
+        place,
         [session.place(name) for name in options.sources],
         over_capacity=options.over_capacity,
     )
+    with place.open(read_only=True) as merged:
+        counted_by = "table" if merged.exact else "bits"
     session.print(
         {"place": options.place, "items_before": before, "items": after},
-        [f"{options.place} holds {counted(after, 'item')} now (by its bits), {before:,} before"],
+        [
+            f"{options.place} holds {counted(after, 'item')} now (by its {counted_by}),"
+            f" {before:,} before"
+        ],
     )
     return 0
 

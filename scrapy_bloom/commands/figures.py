@@ -38,23 +38,30 @@ def size(session: Session) -> int:
     rate = settings.error_rate if options.error_rate is None else options.error_rate
     check_error_rate(rate, "--error-rate")
     start = options.start or settings.capacity
-    plans = [plan(options.urls, rate)]
-    if start < options.urls:
-        plans.append(plan(options.urls, rate, start))
+    capacities = [options.urls, start] if start < options.urls else [options.urls]
+    plans, exact = (
+        [plan(options.urls, rate, capacity, exact=table) for capacity in capacities]
+        for table in (False, True)
+    )
     memory = set_bytes(options.urls)
     figures = {
         "urls": options.urls,
         "error_rate": rate,
         "filters": [asdict(each) for each in plans],
+        "exact_filters": [asdict(each) for each in exact],
         "rfpdupefilter_bytes": memory,
     }
     rows = [["BLOOM_CAPACITY", "memory", "bits/URL", "layers", "probes", "pages lost"]]
     rows += [_size_row(each, options.urls) for each in plans]
     rows.append(["Scrapy's RFPDupeFilter", in_bytes(memory), "", "", "", "none"])
+    exact_rows = [["with BLOOM_EXACT", "memory", "table, on the disk", "pages lost"]]
+    exact_rows += [_exact_row(each, options.urls) for each in exact]
     lines = [
         f"{counted(options.urls, 'URL')} at an error rate of at most {rate:g}",
         "",
         *table(rows),
+        "",
+        *table(exact_rows),
     ]
     session.print(figures, lines)
     return 0
@@ -63,13 +70,22 @@ def size(session: Session) -> int:
 def _size_row(each: Plan, urls: int) -> list[str]:
     probes = {each.first_probes, each.last_probes}
     return [
-        f"{each.capacity:_}{' (grows)' if each.capacity < urls else ''}",
+        _capacity(each, urls),
         in_bytes(each.bytes),
         f"{each.bits / urls:.1f}",
         str(each.layers),
         " to ".join(str(count) for count in sorted(probes)),
         pages(each.pages_lost),
     ]
+
+
+def _exact_row(each: Plan, urls: int) -> list[str]:
+    table_bytes, lost = in_bytes(each.table_bytes), f"{each.pages_lost:.1g}"
+    return [_capacity(each, urls), in_bytes(each.bytes), table_bytes, lost]
+
+
+def _capacity(each: Plan, urls: int) -> str:
+    return f"{each.capacity:_}{' (grows)' if each.capacity < urls else ''}"
 
 
 def compare(session: Session) -> int:
@@ -82,8 +98,8 @@ def compare(session: Session) -> int:
         classic_bloom(options.bits, options.hashes),
         multiplicative(),
     )
-    ours = PageLocal(len(urls), rate)
-    comparison = Comparison([UrlSet(), FingerprintSet(), one, classic, eight, ours])
+    ours, exact = PageLocal(len(urls), rate), PageLocal(len(urls), rate, exact=True)
+    comparison = Comparison([UrlSet(), FingerprintSet(), one, classic, eight, ours, exact])
     theory = {one.name: (options.slots, 1), classic.name: (options.bits, options.hashes)}
     names = [one.name, classic.name, eight.name, ours.name]
     rows = []

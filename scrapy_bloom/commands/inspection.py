@@ -122,6 +122,7 @@ def _info_lines(filter_: Description, unfinished: int | None, *, on_disk: bool) 
         ("items", f"{about}{filter_.items:,}"),
         ("capacity", f"{filter_.capacity:,} in {counted(len(filter_.layers), 'layer')}"),
         ("memory", _memory(filter_)),
+        ("exact table", _table(filter_)),
         ("file size", f"{filter_.file_bytes:,} bytes" if on_disk else ""),
         ("fill", f"{in_percent(filter_.fill_ratio)} of the bits are set"),
         ("error rate", f"{in_short(filter_.error_rate)} now, at most {filter_.error_rate_bound:g}"),
@@ -146,6 +147,15 @@ def _memory(filter_: Description) -> str:
     if filter_.items < filter_.capacity / 2:
         return memory
     return f"{memory} ({filter_.bits / filter_.items:.1f} bits an item)"
+
+
+def _table(filter_: Description) -> str:
+    if not filter_.table_bytes:
+        return ""
+    table = f"{in_bytes(filter_.table_bytes)} of the files"
+    if filter_.items < filter_.capacity / 2:
+        return table
+    return f"{table} ({filter_.table_bytes / filter_.items:.1f} bytes an item)"
 
 
 def _closed(filter_: Description) -> str:

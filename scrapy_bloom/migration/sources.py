@@ -65,7 +65,13 @@ def source_in(path: Path, fingerprinter: RequestFingerprinterProtocol) -> Source
 
 
 def make_filter(
-    place: Place, sources: Sequence[Source], capacity: int, error_rate: float, identity: str
+    place: Place,
+    sources: Sequence[Source],
+    capacity: int,
+    error_rate: float,
+    identity: str,
+    *,
+    exact: bool = False,
 ) -> ScalableBloomFilter:
     """Make the filter at `place`, which has none, for `capacity` or for all of `sources` if
     that is more. Raises JobDirectoryError where no crawl would use it, or where it would
@@ -85,7 +91,7 @@ def make_filter(
     job.make()
     lock = job.lock()
     try:
-        return ScalableBloomFilter(room, error_rate, job.filter, identity=identity)
+        return ScalableBloomFilter(room, error_rate, job.filter, identity=identity, exact=exact)
     finally:
         lock.release(remove=True)
 
@@ -113,7 +119,13 @@ def import_into(
 
 
 def import_job(
-    job: JobDirectory, unclean: str | None, capacity: int, error_rate: float, identity: str
+    job: JobDirectory,
+    unclean: str | None,
+    capacity: int,
+    error_rate: float,
+    identity: str,
+    *,
+    exact: bool = False,
 ) -> str:
     """Make the filter of `job`, which has none, from its `requests.seen`, all of it or
     nothing; return a line about it. `capacity` is raised to what is imported.
@@ -133,7 +145,11 @@ def import_job(
         if leftover.is_dir():
             remove_filter(leftover)
     with ScalableBloomFilter(
-        max(capacity, seen.keys), error_rate, job.unfinished_import, identity=identity
+        max(capacity, seen.keys),
+        error_rate,
+        job.unfinished_import,
+        identity=identity,
+        exact=exact,
     ) as bloom_filter:
         imported = import_into(bloom_filter, seen)
     job.unfinished_import.rename(job.filter)

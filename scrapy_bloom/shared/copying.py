@@ -33,9 +33,10 @@ def load_into_redis(path: PathArgument, url: str, key: str) -> int:
 
     Workers that go on with it need the BLOOM_CAPACITY and BLOOM_ERROR_RATE that it was
     made with. Cost: 10 ms a MB. Raises what opening either raises, and
-    IncompatibleFilterError if there is something at `key`; then Redis is left as it was.
+    IncompatibleFilterError if there is something at `key` or the filter is exact; then
+    Redis is left as it was.
     """
-    with ScalableBloomFilter.open(path) as local, RedisClient(url) as client:
+    with _open_inexact(path) as local, RedisClient(url) as client:
         header = _redis_header(local)
         for shape in header.layers:
             shape.require_fit()
@@ -92,6 +93,17 @@ def save_from_redis(url: str, key: str, path: PathArgument) -> int:
             undo.pop_all()
         sync_directory(path.parent)
         return len(shared)
+
+
+def _open_inexact(path: PathArgument) -> ScalableBloomFilter:
+    local = ScalableBloomFilter.open(path)
+    if local.exact:
+        local.close()
+        raise IncompatibleFilterError(
+            f"{path} is exact (BLOOM_EXACT), and a filter in Redis has no exact table: go on with"
+            " that filter in one process, or crawl without BLOOM_EXACT"
+        )
+    return local
 
 
 def _redis_header(local: ScalableBloomFilter) -> RedisHeader:

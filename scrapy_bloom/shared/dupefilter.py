@@ -129,6 +129,12 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         self, settings: BloomSettings, identity: FingerprinterIdentity
     ) -> RedisBloomFilter:
         assert self._spider is not None
+        if settings.exact:
+            raise ValueError(
+                "BLOOM_EXACT is True, and a filter in Redis has no exact table: leave BLOOM_EXACT"
+                " out, or set DUPEFILTER_CLASS to 'scrapy_bloom.BloomDupeFilter' for a filter of"
+                " one process"
+            )
         self._redis = redis = RedisSettings.read(self._crawler.settings, self._spider.name)
         client = RedisClient(redis.url, redis.timeout)
         try:

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ..bloom import sizing
-from ..bloom.fixed import new_header
+from ..bloom.asking import new_header
 from ..bloom.hashing import Key, first_lanes, to_bytes
 from ..bloom.header import PAGE
 from ..errors import SharedFilterError
@@ -48,6 +48,10 @@ class RedisBloomFilter:
 
     growing = True
     """While False, the newest layer takes more keys than its capacity."""
+    exact = False
+    """Its keys are bits only: Redis keeps no exact table."""
+    table_nbytes = 0
+    false_positives_avoided = 0
     deleted = False
     """True after `delete`, until a key is added."""
 

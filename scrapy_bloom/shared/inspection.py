@@ -56,6 +56,7 @@ class RedisPlace:
             layers=layers,
             bits=shared.nbytes * 8,
             bytes=shared.nbytes,
+            table_bytes=0,
             file_bytes=shared.nbytes,
             fill_ratio=shared.fill_ratio,
             error_rate=shared.current_error_rate,

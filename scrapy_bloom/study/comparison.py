@@ -104,18 +104,17 @@ class BitTable:
 
 
 class PageLocal:
-    """The filter of this package."""
+    """The filter of this package, with an exact table if `exact`."""
 
-    name = "scrapy-bloom"
-
-    def __init__(self, capacity: int, error_rate: float) -> None:
-        self._filter = BloomFilter(capacity, error_rate)
+    def __init__(self, capacity: int, error_rate: float, *, exact: bool = False) -> None:
+        self.name = "scrapy-bloom, exact" if exact else "scrapy-bloom"
+        self._filter = BloomFilter(capacity, error_rate, exact=exact)
         self.add = self._filter.add
 
     @property
     def nbytes(self) -> int:
-        """Memory in bytes."""
-        return self._filter.nbytes
+        """Memory in bytes, with the table, which in a job is on the disk."""
+        return self._filter.nbytes + self._filter.table_nbytes
 
 
 def single_hash(slots: int) -> BitTable:

@@ -19,20 +19,22 @@ _FINGERPRINT_BYTES = 20  # SHA-1
 
 @dataclass(frozen=True)
 class Plan:
-    """A filter with `urls` in it: `bytes` of bits, in memory as in the files, `probes`
-    of the first and the last layer, and the pages that are probably lost on the way."""
+    """A filter with `urls` in it: `bytes` of bits, in memory as in the files, and of the
+    exact tables in the files, `probes` of the first and the last layer, and the pages that
+    are probably lost on the way."""
 
     capacity: int
     layers: int
     bits: int
     bytes: int
+    table_bytes: int
     file_bytes: int
     first_probes: int
     last_probes: int
     pages_lost: float
 
 
-def plan(urls: int, error_rate: float, capacity: int | None = None) -> Plan:
+def plan(urls: int, error_rate: float, capacity: int | None = None, *, exact: bool = False) -> Plan:
     """Return the growing filter that holds `urls`, made for `capacity` (default: all).
 
     Exact to the byte: this is how `ScalableBloomFilter` grows. Raises ValueError for
@@ -48,15 +50,18 @@ def plan(urls: int, error_rate: float, capacity: int | None = None) -> Plan:
             room = sizing.layer_capacity(room, capacity, held)
         shape = sizing.shape(room, sizing.layer_error_rate(error_rate, len(layers)))
         keys = min(room, urls - held)
-        layers.append(sizing.LayerLoad(*shape, keys))
+        table = sizing.pages_in_table(room) if exact else 0
+        layers.append(sizing.LayerLoad(*shape, keys, table_pages=table))
         held += keys
     blocks = sum(layer.blocks for layer in layers)
+    table_pages = sum(layer.table_pages for layer in layers)
     return Plan(
         capacity=capacity,
         layers=len(layers),
         bits=blocks * sizing.BLOCK_BITS,
         bytes=blocks * PAGE,
-        file_bytes=(blocks + 2 * len(layers)) * PAGE,
+        table_bytes=table_pages * PAGE,
+        file_bytes=(blocks + table_pages + 2 * len(layers)) * PAGE,
         first_probes=layers[0].probes,
         last_probes=layers[-1].probes,
         pages_lost=sizing.total_false_positives(layers),

@@ -80,6 +80,9 @@ def _memory(axes: Axes, error_rates: Sequence[float]) -> None:
     for rate, style, marker in zip(error_rates, cycle(_STYLES), cycle(_MARKERS), strict=False):
         curve = [(n, float(plan(round(n), rate).bytes)) for n in urls]
         _curve(axes, curve, f"Bloom filter, p = {rate:g}", style, marker)
+    exact = [(n, float(plan(round(n), error_rates[0], exact=True).file_bytes)) for n in urls]
+    label = f"p = {error_rates[0]:g} with BLOOM_EXACT (table on the disk)"
+    _curve(axes, exact, label, "-", "P")
     axes.set_title("Memory by the number of URLs, BLOOM_CAPACITY set to it")
     axes.set_xscale("log")
     axes.set_yscale("log")

@@ -23,11 +23,13 @@ from scrapy.utils.test import get_crawler
 from sidebyside import table
 
 from scrapy_bloom import BloomDupeFilter
+from tests.fakes import Engine
 
 KINDS = {
     "RFPDupeFilter": (RFPDupeFilter, None),
     "ours, grown from 1 M": (BloomDupeFilter, 1_000_000),
     "ours, capacity set": (BloomDupeFilter, 0),
+    "ours, exact, capacity set": (BloomDupeFilter, 0),
 }
 
 
@@ -55,10 +57,11 @@ def run(kind: str, items: int, job: str) -> None:
     """Open the job, add `items` requests, close; print what it took as JSON."""
     made, capacity = KINDS[kind]
     settings = {"JOBDIR": job, "REQUEST_FINGERPRINTER_CLASS": RandomFingerprinter}
+    settings["BLOOM_EXACT"] = "exact" in kind
     if capacity is not None:
         settings["BLOOM_CAPACITY"] = capacity or items or int(os.environ["BENCH_ITEMS"])
     crawler = get_crawler(settings_dict=settings)
-    crawler.spider = None
+    crawler.spider, crawler.engine = None, Engine()
     before, io_before = resident(), written()
     started = time.perf_counter()
     dupefilter = made.from_crawler(crawler)

@@ -1,7 +1,8 @@
 """Adds keys to a filter and reports each on stdout when its `add` has returned; the tests of
 kills run it.
 
-Arguments: the class, its capacity, the path, what the keys start with. With a number and
+Arguments: the class ("+exact" behind it: with a table), its capacity, the path, what the
+keys start with. With a number and
 "make" or "grow" the process works only until a filter of 100 keys was made, or has grown, and
 kills itself at that step: before or after one of the calls that change files, which it lists
 on stderr.
@@ -49,7 +50,8 @@ def main(kind, capacity, path, prefix, step=None, moment=None):
     os.write(1, b"ready\n")
     if moment == "make":
         die_at(int(step))
-    with getattr(scrapy_bloom, kind)(int(capacity), 1e-6, path) as tested:
+    kind, _, exact = kind.partition("+")
+    with getattr(scrapy_bloom, kind)(int(capacity), 1e-6, path, exact=bool(exact)) as tested:
         for number in range({"make": 0, "grow": 101}.get(moment, 1_000_000)):
             if moment == "grow" and number == 100:
                 die_at(int(step))

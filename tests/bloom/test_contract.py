@@ -1,4 +1,5 @@
-"""One contract for the fixed and the growing filter, in memory and in files."""
+"""One contract for the fixed and the growing filter, in memory and in files, without and
+with an exact table."""
 
 import subprocess
 import sys
@@ -13,7 +14,9 @@ from scrapy_bloom import BloomFilter, IncompatibleFilterError, ScalableBloomFilt
 SECRET = bytes(range(16))
 
 
-@pytest.fixture(params=["fixed", "fixed file", "growing", "growing file"])
+@pytest.fixture(
+    params=["fixed", "fixed file", "growing", "growing file", "fixed exact", "growing exact file"]
+)
 def make(request, tmp_path):
     """A maker of filters of one kind; those with a file have always the same one."""
     kind = BloomFilter if "fixed" in request.param else ScalableBloomFilter
@@ -21,7 +24,8 @@ def make(request, tmp_path):
     opened = []
 
     def make(capacity=1_000, error_rate=1e-6, **arguments):
-        opened.append(kind(capacity, error_rate, path, **arguments))
+        exact = "exact" in request.param
+        opened.append(kind(capacity, error_rate, path, exact=exact, **arguments))
         return opened[-1]
 
     make.kind, make.path = kind, path

@@ -44,8 +44,10 @@ def test_compare_prints_the_running_share(run, tmp_path):
     arguments = ["compare", URLS, "--every", "5k", "--slots", "50k", "--bits", "100k"]
     figures = run(tmp_path, *arguments, "--hashes", "4", "--json").json
     assert [row["lines"] for row in figures["rows"]] == [5000, 10_000, 15_000, 20_000]
-    exact, digests, one, classic, eight, ours = figures["methods"]
+    exact, digests, one, classic, eight, ours, with_table = figures["methods"]
     assert exact["false_positives"] == digests["false_positives"] == ours["false_positives"] == 0
+    assert with_table["false_positives"] == 0
+    assert with_table["bytes"] > ours["bytes"] + 9.4 * 20_000
     assert one["share"] == pytest.approx(one["expected"] / 20_000, rel=0.05)
     assert classic["share"] == pytest.approx(classic["expected"] / 20_000, rel=0.1)
     assert eight["false_positives"] > 0

@@ -1,0 +1,186 @@
+"""Ways to break exact tables, each of which `test_exact.py` must notice.
+
+    python -m tests.bloom.exact_mutants [name …]
+
+Each is a change to one line of a copy of the package. What prints `SURVIVED` is a hole in
+the tests; the exit status is 1 then.
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLE, PROBING, FIXED = (f"scrapy_bloom/bloom/{name}.py" for name in ("table", "probing", "fixed"))
+GROWING, SIZING = "scrapy_bloom/bloom/growing.py", "scrapy_bloom/bloom/sizing.py"
+
+WRITES = """        memory[slot : slot + _SLOT] = remainder
+        memory[start] = count
+"""
+BITS = "        bits[probes] = 1\n"
+INTO_THE_TABLE = """        table = newest.table
+        if table is not None:
+            digest = self._new_digest()
+            digest.update(key)
+            table.add(selector, digest.digest())
+            if avoided:
+                self.false_positives_avoided += 1
+"""
+
+FEW_BITS = "        newest.bits[_positions(newest, salted, lanes)] = 1\n"
+FEW_INTO_THE_TABLE = """        if newest.table is not None:
+            newest.table.add(lanes[0], self._remainder(key))
+            if avoided:
+                self.false_positives_avoided += 1
+"""
+
+# name: (file, what stands there, what stands there instead)
+MUTANTS = {
+    # the number of keys counts a slot that is not written yet
+    "count_before_slot": (TABLE, WRITES, "".join(reversed(WRITES.splitlines(keepends=True)))),
+    # a key that SIGKILL has kept from being counted is there
+    "slots_behind_the_count": (
+        TABLE,
+        "        end = start + _SLOT + _SLOT * count\n",
+        "        end = start + _SLOT + _SLOT * self._slots\n",
+    ),
+    # the table has a key of which the filter says that it is new
+    "bits_after_count": (PROBING, BITS + INTO_THE_TABLE, INTO_THE_TABLE + BITS),
+    "few_bits_after_count": (PROBING, FEW_BITS + FEW_INTO_THE_TABLE, FEW_INTO_THE_TABLE + FEW_BITS),
+    # keys that overflow are not looked for
+    "chain_stops": (
+        TABLE,
+        "return count >= self._slots and self.holds(self._next(selector), remainder)",
+        "return False",
+    ),
+    "chain_stops_at_the_second": (
+        TABLE,
+        "return count >= self._slots and self.holds(self._next(selector), remainder)",
+        "return count >= self._slots and remainder in self._near(*[(selector * self.buckets >> 32)"
+        " + 1] * 2, self.buckets) and self._count((selector * self.buckets >> 32) + 1)"
+        " < self._slots",
+    ),
+    # keys of the last bucket overflow into nothing
+    "no_wrap": (
+        TABLE,
+        "        return -(-(bucket % self.buckets << 32) // self.buckets)\n",
+        "        return -(-(min(bucket, self.buckets - 1) << 32) // self.buckets)\n",
+    ),
+    "parts_of_two_slots": (TABLE, "        while at % _SLOT and at >= 0:", "        while False:"),
+    "slot_too_low": (TABLE, "slot = start + _SLOT * count", "slot = start + _SLOT * (count - 1)"),
+    "one_key_too_many": (
+        TABLE,
+        "        if count > self._slots:\n            self.add",
+        "        if count > self._slots + 1:\n            self.add",
+    ),
+    # what MurmurHash3 takes for the same is the same
+    "remainder_of_murmur": (
+        PROBING,
+        "            digest = self._new_digest()\n            digest.update(key)\n"
+        "            table.add(selector, digest.digest())",
+        "            table.add(selector, bytes(8))",
+    ),
+    "no_secret": (TABLE, "blake2b(secret, digest_size=_SLOT)", "blake2b(digest_size=_SLOT)"),
+    "table_not_asked": (
+        PROBING,
+        "                    if layer.table is None:\n                        return True\n",
+        "                    return True\n",
+    ),
+    "table_not_asked_by_in": (
+        PROBING,
+        "                if bits[o : o + BLOCK_BITS][rest].all() and (\n"
+        "                    layer.table is None",
+        "                if bits[o : o + BLOCK_BITS][rest].all() and (\n"
+        "                    layer.table is not None",
+    ),
+    "no_limit": (SIZING, "_TABLE_LIMIT = 0.95", "_TABLE_LIMIT = 1.05"),
+    "room_not_required": (
+        PROBING,
+        "            newest.require_room()\n        if newest is not",
+        "        if newest is not",
+    ),
+    "few_room_not_required": (
+        PROBING,
+        "                newest.require_room()\n        newest.bits",
+        "                pass\n        newest.bits",
+    ),
+    "looks_are_counted": (
+        PROBING,
+        "                    avoided = 1\n        newest",
+        "                    avoided = 1\n                    self.false_positives_avoided += 1\n"
+        "        newest",
+    ),
+    "recounted_by_bits": (
+        FIXED,
+        "        if self.exact:\n            self._store.count = sum",
+        "        if False:\n            self._store.count = sum",
+    ),
+    "grows_without_tables": (
+        GROWING,
+        "            exact=self.exact,\n",
+        "            exact=False,\n",
+    ),
+    "mode_not_kept": (
+        GROWING,
+        "                require_table(path, headers[0], exact=exact)\n",
+        "",
+    ),
+    "joined_without_bits": (
+        FIXED,
+        "        self._store.bits |= other._store.bits\n        self._table",
+        "        self._table",
+    ),
+    "joined_twice": (
+        TABLE,
+        "                if remainder in there:\n                    continue\n",
+        "",
+    ),
+    "joined_in_one_layer_only": (
+        GROWING,
+        "            ours.add_exactly(theirs, self._layers)",
+        "            ours.add_exactly(theirs, [ours])",
+    ),
+    # an overflowed key is put into the first bucket from which it may have come
+    "joined_at_the_first_home": (
+        TABLE,
+        "for home in range(first, bucket + 1):",
+        "for home in range(first, first + 1):",
+    ),
+    "joined_at_the_last_home": (
+        TABLE,
+        "for home in range(first, bucket + 1):",
+        "for home in range(bucket, bucket + 1):",
+    ),
+    "joined_beyond_the_limit": (FIXED, "            require_joint_room([self, other])\n", ""),
+    "neighbours_stop": (
+        TABLE,
+        "while bucket < end or self._count(bucket - 1) >= self._slots:",
+        "while bucket < end:",
+    ),
+}
+
+
+def survives(name: str) -> bool:
+    """Return True if the tests do not notice."""
+    file, old, new = MUTANTS[name]
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for part in ("scrapy_bloom", "tests"):
+            shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", copy)
+        text = (copy / file).read_text()
+        assert text.count(old) == 1, f"{name}: {text.count(old)} places to change"
+        (copy / file).write_text(text.replace(old, new))
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "tests/bloom/test_exact.py"]
+        run = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
+        failed = [line for line in run.stdout.splitlines() if line.startswith("FAILED")]
+        assert failed or " passed" in run.stdout, run.stdout
+        print(f"{name}: {failed[0] if failed else 'SURVIVED'}"[:110], flush=True)
+        return not failed
+
+
+if __name__ == "__main__":
+    survivors = list(filter(survives, sys.argv[1:] or MUTANTS))
+    sys.exit(bool(survivors))

@@ -1,0 +1,637 @@
+"""Filters with an exact table: what was not added is not found, whatever happens to them."""
+
+import json
+import mmap
+import os
+import random
+import re
+import sys
+from hashlib import blake2b, sha256
+from math import sqrt
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scrapy_bloom import (
+    BloomError,
+    BloomFilter,
+    FilterFileError,
+    IncompatibleFilterError,
+    ScalableBloomFilter,
+)
+from scrapy_bloom.bloom import probing, sizing, table
+from scrapy_bloom.bloom.file import BitStore, read_header
+from scrapy_bloom.bloom.hashing import first_lanes, positions
+from scrapy_bloom.bloom.header import MAGIC, PAGE
+from scrapy_bloom.bloom.inspection import verify
+from scrapy_bloom.bloom.merging import merge
+from scrapy_bloom.bloom.place import Place
+from scrapy_bloom.bloom.table import ExactTable
+
+SECRET = bytes(range(16))
+KINDS = [BloomFilter, ScalableBloomFilter]
+SECTOR = 512
+
+files = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
+
+
+@pytest.fixture
+def seeded():
+    """A random generator, whose seed is printed."""
+    seed = random.randrange(10**9)
+    print("seed", seed)
+    return random.Random(seed)
+
+
+@pytest.fixture
+def small_buckets(monkeypatch):
+    """Buckets of three keys, so that they overflow all the time."""
+    monkeypatch.setattr(sizing, "BUCKET_SLOTS", 3)
+
+
+def layers_of(tested):
+    return tested.layers if isinstance(tested, ScalableBloomFilter) else (tested,)
+
+
+def chains(tested):
+    """How many other buckets the keys of a filter may have their home in, all in all."""
+    tables = [layer._store.table for layer in layers_of(tested)]
+    return sum(
+        (bucket - first) * each._count(bucket) for each in tables for first, bucket in each._runs()
+    )
+
+
+# What was added, and nothing else
+
+
+def test_no_absent_key_is_found():
+    """At an error rate of 0.5, grown from 1,000 to 30,000: the filter alone takes many
+    for known, the table none."""
+    tested = ScalableBloomFilter(1_000, 0.5, exact=True)
+    plain = ScalableBloomFilter(1_000, 0.5)
+    for number in range(30_000):
+        assert not tested.add(b"key %d" % number)
+        plain.add(b"key %d" % number)
+    absent = [b"absent %d" % number for number in range(60_000)]
+    assert sum(key in plain for key in absent) > 5_000
+    assert not any(key in tested for key in absent)
+    assert all(key in tested and tested.add(key) for key in map(b"key %d".__mod__, range(30_000)))
+    assert len(tested) == 30_000
+    assert len(plain) < 28_000
+    tested.check()
+
+
+@given(
+    capacity=st.integers(1, 60),
+    error_rate=st.sampled_from([0.5, 0.9, 1e-6]),
+    keys=st.lists(st.integers(0, 300), max_size=400),
+    growing=st.booleans(),
+)
+def test_it_is_a_set(capacity, error_rate, keys, growing):
+    """Verdicts and number are those of Python's set, with buckets of three keys, so that
+    most overflow, and runs of full ones wrap around the end."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sizing, "BUCKET_SLOTS", 3)
+        kind = ScalableBloomFilter if growing else BloomFilter
+        tested, known = kind(capacity, error_rate, exact=True), set()
+        room = sizing.table_limit(tested._newest_first[0].table.pages)
+        for number in keys:
+            key = b"%d" % number
+            assert (key in tested) is (key in known)
+            if not growing and len(known) == room and key not in known:
+                with pytest.raises(BloomError, match="all that the exact table"):
+                    tested.add(key)
+                continue
+            assert tested.add(key) is (key in known)
+            known.add(key)
+            assert len(tested) == len(known)
+        assert [n for n in range(400) if b"%d" % n in tested] == sorted(
+            number for number in range(400) if b"%d" % number in known
+        )
+        tested.check()
+
+
+def test_chains_happen(small_buckets):
+    """The tests with small buckets test what they say."""
+    tested = BloomFilter(500, 0.5, exact=True)
+    tested.update(map(str, range(500)))
+    assert chains(tested) > 100
+
+
+def test_last_bucket_overflows_into_the_first():
+    """Keys of one home fill it, the next, and behind the last one the first."""
+    tested = BloomFilter(1_000, 0.5, exact=True)
+    buckets = tested._store.table.buckets
+    at_home = []
+    for number in range(10**6):
+        key = b"%d" % number
+        if first_lanes(tested.secret + key)[0] * buckets >> 32 == buckets - 1:
+            at_home.append(key)
+        if len(at_home) == 3 * sizing.BUCKET_SLOTS:
+            break
+    for number, key in enumerate(at_home):
+        assert not tested.add(key)
+        assert all(key in tested for key in at_home[: number + 1 : 40])
+    assert all(tested.add(key) for key in at_home)
+    counts = tested._store.table.counts()
+    assert [counts[n] for n in (-1, 0, 1, 2)] == [63, 63, 63, 0]
+
+
+def test_table_at_its_capacity_has_short_chains(seeded):
+    """To tell that a key is not there takes 1.19 buckets, which lie in 1.03 pages: what
+    `sizing` reckons with, and docs/exactness.md says."""
+    pages = sizing.pages_in_table(50_000)
+    tested = ExactTable(mmap.mmap(-1, pages * PAGE), 0, pages)
+    for _ in range(50_000):
+        tested.add(seeded.getrandbits(32), b"12345678")
+    counts = tested.counts() * 2
+    read = crossed = 0
+    for bucket in range(tested.buckets):
+        last = bucket
+        while counts[last] == sizing.BUCKET_SLOTS:
+            last += 1
+        read += last - bucket + 1
+        crossed += last // sizing.BUCKETS_IN_PAGE - bucket // sizing.BUCKETS_IN_PAGE
+    assert read / tested.buckets == pytest.approx(1.19, abs=0.12)
+    assert 1 + crossed / tested.buckets == pytest.approx(1.03, abs=0.02)
+    full = counts.count(sizing.BUCKET_SLOTS) / len(counts)
+    assert full == pytest.approx(0.13, abs=0.05)
+
+
+def test_parts_of_two_remainders_are_none():
+    """Eight bytes that happen to stand across two slots are no key; it is found behind them
+    when it is one."""
+    memory = BitStore.in_memory(BloomFilter(100, 0.5, exact=True).header)
+    tested = memory.table
+    tested.add(0, b"12345678")
+    tested.add(0, b"abcdefgh")
+    assert tested.holds(0, b"12345678")
+    assert tested.holds(0, b"abcdefgh")
+    assert not tested.holds(0, b"5678abcd")
+    tested.add(0, b"5678abcd")
+    assert tested.holds(0, b"5678abcd")
+
+
+def test_a_crash_makes_no_key_of_zeros():
+    """In an empty table there is no key, not even the one whose remainder is nothing."""
+    tested = BitStore.in_memory(BloomFilter(100, 0.5, exact=True).header).table
+    assert not tested.holds(0, bytes(8))
+
+
+@pytest.mark.parametrize("error_rate", [0.5, 1e-6])
+def test_crafted_collisions_are_told_apart(monkeypatch, error_rate):
+    """Two keys that MurmurHash3 cannot tell apart are two keys to the table."""
+    monkeypatch.setattr(probing, "hash128", lambda salted, seed: 0x1234567 << seed)
+    monkeypatch.setattr(probing, "hash_bytes", lambda *_: (0x1234567).to_bytes(16, "little"))
+    monkeypatch.setattr(
+        probing, "first_lanes", lambda _: (0x1234567, 0, 0, 0, 0, 0, 0), raising=True
+    )
+    tested = BloomFilter(1_000, error_rate, exact=True)
+    assert not tested.add(b"a")
+    assert b"a" in tested
+    assert b"b" not in tested
+    assert not tested.add(b"b")
+    assert tested.add(b"b")
+    assert tested.false_positives_avoided == 1
+
+
+def test_remainders_are_keyed():
+    """They come of BLAKE2b, of the secret and the key; files depend on the very bytes."""
+    digests = []
+    for secret in (SECRET, bytes(16)):
+        digest = table.new_digest(secret)()
+        digest.update(b"key")
+        digests.append(digest.digest())
+    assert digests[0] != digests[1]
+    assert len(digests[0]) == 8
+    assert digests[0] == blake2b(SECRET + b"key", digest_size=8).digest()
+    assert digests[0].hex() == "f8ca983f28dc2f95"
+
+
+def test_estimates_are_of_wrong_answers():
+    """With remainders of two random bytes the table errs often enough to be counted: as
+    often as `current_error_rate` says."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sizing, "_SAME_REMAINDER", 2.0**-16)
+        short = table.new_digest
+
+        class Short:
+            def __init__(self, secret):
+                self._digest = short(secret)()
+
+            def update(self, key):
+                self._digest.update(key)
+
+            def digest(self):
+                return self._digest.digest()[:2] + bytes(6)
+
+        patch.setattr(probing, "new_digest", lambda secret: lambda: Short(secret))
+        tested = BloomFilter(40_000, 0.5, exact=True)
+        tested.update(b"key %d" % number for number in range(40_000))
+        trials = 300_000
+        found = sum(b"absent %d" % number in tested for number in range(trials))
+        estimate = tested.current_error_rate
+    assert found > 100
+    assert abs(found - trials * estimate) <= 4 * sqrt(trials * estimate)
+
+
+def test_wrong_answers_are_as_rare_as_promised():
+    """In a crawl of 1e9: below 1e-9 from an error rate of 0.01 down, below 2e-8 at 0.5,
+    grown from a million; `expected_false_positives` sums up what `current_error_rate` says."""
+    for error_rate, bound in ((0.5, 2e-8), (0.01, 1e-9), (1e-6, 1e-9)):
+        layers, held, room = [], 0, 1_000_000
+        while held < 10**9:
+            rate = sizing.layer_error_rate(error_rate, len(layers))
+            keys = min(room, 10**9 - held)
+            pages = sizing.pages_in_table(room)
+            layers.append(sizing.LayerLoad(*sizing.shape(room, rate), keys, table_pages=pages))
+            held, room = held + keys, 2 * room
+        assert 0 < sizing.total_false_positives(layers) < bound
+    tested = ScalableBloomFilter(1_000, 0.5, exact=True)
+    by_hand = 0.0
+    for number in range(6_000):
+        if number % 20 == 0:
+            by_hand += 20 * tested.current_error_rate
+        tested.add(b"%d" % number)
+    assert tested.expected_false_positives == pytest.approx(by_hand, rel=0.05)
+
+
+def test_avoided_false_positives_are_counted():
+    """One for each new key that the filter took for known, in however many layers, and none
+    for a look."""
+    tested, plain = (ScalableBloomFilter(500, 0.5, secret=SECRET, exact=e) for e in (True, False))
+    wrong = 0
+    for number in range(3_000):
+        key = b"%d" % number
+        wrong += any(
+            layer._store.bits[
+                positions(SECRET, key, layer.header.blocks, layer.header.probes)
+            ].all()
+            for layer in tested.layers
+        )
+        assert key not in tested
+        tested.add(key)
+        plain.add(key)
+    assert tested.false_positives_avoided == wrong > 100
+    assert plain.false_positives_avoided == 0
+
+
+# Full tables
+
+
+@pytest.mark.parametrize("error_rate", [0.5, 1e-6])
+@pytest.mark.parametrize("kind", KINDS)
+def test_full_table_refuses(kind, error_rate):
+    """Beyond 95 % a table that may not grow takes no key and says so; what it has stays."""
+    tested = kind(1_000, error_rate, exact=True)
+    tested.growing = False
+    room = int(3 * 8 * 63 * 0.95)
+    tested.update(map(str, range(room)))
+    for _ in range(2):
+        with pytest.raises(BloomError, match=r"holds 1,436 keys, all .* for 1,000 .* BLOOM_ON_"):
+            tested.add("new")
+    assert len(tested) == room
+    assert "new" not in tested
+    assert all(tested.add(str(number)) for number in range(room))
+    tested.check()
+    if kind is ScalableBloomFilter:
+        tested.growing = True
+        assert not tested.add("new")
+        assert len(tested.layers) == 2
+
+
+# Files
+
+
+def exact_file(path, keys, **options):
+    with BloomFilter(options.pop("capacity", 1_000), 0.5, path, exact=True, **options) as made:
+        made.update(keys)
+    return path
+
+
+@files
+@pytest.mark.parametrize("kind", KINDS)
+def test_mode_stays(tmp_path, kind):
+    """One with a table keeps it, asked for or not; one without gets none, and is left as it
+    was."""
+    with kind(1_000, 0.5, tmp_path / "exact", exact=True) as made:
+        made.update(map(str, range(1_200)))
+        assert made.exact
+    for options in ({}, {"exact": True}, {"exact": False}):
+        with kind(1_000, 0.5, tmp_path / "exact", **options) as found:
+            assert found.exact
+            assert all(str(number) in found for number in range(1_200))
+            assert not any(f"absent {number}" in found for number in range(1_000))
+    with kind(1_000, 0.5, tmp_path / "plain") as made:
+        made.add("key")
+    plain = tmp_path / "plain"
+    before = {p: p.read_bytes() for p in [plain, *plain.glob("*")] if p.is_file()}
+    with pytest.raises(IncompatibleFilterError, match=r"plain has no exact table.*BLOOM_EXACT"):
+        kind(1_000, 0.5, plain, exact=True)
+    assert {p: p.read_bytes() for p in before} == before
+
+
+@files
+def test_header_names_the_table(tmp_path):
+    """Code that knows no tables refuses the file by its format; a plain file has the header
+    that it always had; a table of another scheme is refused."""
+    plain, exact = tmp_path / "plain", exact_file(tmp_path / "exact", ["a"])
+    BloomFilter(1_000, 0.5, plain).close()
+    fields = [
+        json.loads(path.read_bytes()[len(MAGIC) : PAGE - 32].rstrip(b"\0"))
+        for path in (plain, exact)
+    ]
+    assert [each["format"] for each in fields] == [1, 2]
+    assert fields[1].keys() - fields[0].keys() == {"table_pages", "table_scheme"}
+    header = read_header(exact)
+    assert exact.stat().st_size == PAGE * (2 + header.blocks + header.table_pages)
+    for old, new in ((b"bucket-63/1", b"bucket-63/2"), (b'"format": 2', b'"format": 3')):
+        content = exact.read_bytes()
+        page = content[: PAGE - 32].replace(old, new)
+        (tmp_path / "other").write_bytes(page + sha256(page).digest() + content[PAGE:])
+        with pytest.raises(FilterFileError, match="this version of scrapy-bloom reads"):
+            BloomFilter.open(tmp_path / "other")
+
+
+@files
+def test_read_only_filter_follows_another_process(tmp_path):
+    """Opened to look, it sees what is added meanwhile, and takes nothing."""
+    with ScalableBloomFilter(1_000, 0.5, tmp_path / "bloom", exact=True) as writing:
+        writing.add("early")
+        with ScalableBloomFilter.open(tmp_path / "bloom", read_only=True) as reading:
+            writing.update(map(str, range(500)))
+            assert all(str(number) in reading for number in range(500))
+            assert not any(f"absent {number}" in reading for number in range(500))
+            with pytest.raises(TypeError, match="may only be read"):
+                reading.add("new")
+        assert "new" not in writing
+
+
+@files
+def test_new_key_touches_one_page_of_the_table(tmp_path):
+    """And one of the bits: a filter larger than memory reads and writes no more for it."""
+    path = exact_file(tmp_path / "exact", map(str, range(5_000)), capacity=10_000)
+    blocks = read_header(path).blocks
+    with BloomFilter.open(path) as tested:
+        for number in range(50):
+            before = path.read_bytes()
+            assert not tested.add(f"new {number}")
+            after = path.read_bytes()
+            pages = range(0, len(after), PAGE)
+            changed = [n // PAGE for n in pages if after[n : n + PAGE] != before[n : n + PAGE]]
+            bits = [n for n in changed if n < 2 + blocks]
+            assert len(changed) - len(bits) == 1
+            assert len(bits) <= 1
+
+
+# Crashes
+
+
+def snapshots(path, tested, keys):
+    """Yield the keys that `tested` had, the one that it was adding, and its file, as it was
+    at each line of each `add`: what SIGKILL leaves at that moment."""
+    modules = {probing.__file__, table.__file__}
+    seen, at = [], [0]
+
+    def trace(frame, event, argument):
+        if frame.f_code.co_filename not in modules:
+            return None
+        seen.append((at[0], path.read_bytes()))
+        return trace
+
+    for number, key in enumerate(keys):
+        at[0] = number
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            assert not tested.add(key)
+        finally:
+            sys.settrace(before)
+    for number, content in seen:
+        yield keys[:number], keys[number], content
+
+
+@files
+@pytest.mark.parametrize(("error_rate", "probes"), [(0.5, 1), (1e-15, 14)])
+def test_killed_at_any_line_of_an_add(tmp_path, error_rate, probes, small_buckets):
+    """Each key whose `add` had returned is there, the one in progress is there as a whole or
+    counts as new, and the number is exact."""
+    path, left = tmp_path / "filter", tmp_path / "left"
+    states = 0
+    with BloomFilter(40, error_rate, path, exact=True) as tested:
+        assert tested.header.probes == probes
+        tested.update(map(str, range(20)))
+        for had, adding, content in snapshots(path, tested, [f"new {n}" for n in range(4)]):
+            states += 1
+            left.write_bytes(content)
+            with BloomFilter.open(left) as found:
+                keys = [*map(str, range(20)), *had]
+                assert all(key in found for key in keys)
+                assert len(found) == len(keys) + (adding in found)
+                assert not any(f"absent {n}" in found for n in range(20))
+                found.add(adding)
+                assert len(found) == len(keys) + 1
+                found.check()
+            left.unlink()
+    assert states > 4 * 20
+
+
+@files
+def test_power_cuts_cost_repetitions_and_no_page(tmp_path, seeded):
+    """Whichever sectors of what was written since the last flush reach the disk: what was
+    flushed is known, and what was never added is not."""
+    path, left = tmp_path / "filter", tmp_path / "left"
+    keys = list(map(str, range(1_400)))
+    with BloomFilter(1_000, 0.5, path, exact=True) as tested:
+        states = []
+        for start in range(0, 1_400, 200):
+            tested.update(keys[start : start + 200])
+            tested.flush()
+            states.append((start + 200, path.read_bytes()))
+    repeated = 0
+    for _ in range(60):
+        flushed, early = seeded.choice(states[:-1])
+        late = states[-1][1]
+        sectors = [
+            (seeded.choice((early, late)))[n : n + SECTOR]
+            for n in range(2 * PAGE, len(late), SECTOR)
+        ]
+        torn = early[PAGE : PAGE + seeded.randrange(48)]
+        left.write_bytes(early[:PAGE] + torn.ljust(PAGE, b"\0") + b"".join(sectors))
+        with BloomFilter.open(left) as found:
+            assert all(key in found for key in keys[:flushed])
+            assert not any(f"absent {number}" in found for number in range(300))
+            found.growing = False
+            repeated += sum(key not in found for key in keys)
+    assert repeated > 100
+
+
+@files
+def test_damage_is_found(tmp_path):
+    """Buckets that chance does not explain, that count too many keys, a wrong number."""
+    path = exact_file(tmp_path / "a.bloom", map(str, range(5_000)), capacity=5_000)
+    blocks = read_header(path).blocks
+    sound = path.read_bytes()
+    place = Place.find(str(path))
+    assert [finding.text for finding in verify(place) if finding.sound] == [
+        "header, size, state, bits and exact table agree on 5,000 items"
+    ]
+    start = PAGE * (2 + blocks)
+    for damaged, message in (
+        (sound[:start] + bytes(PAGE) + sound[start + PAGE :], "8 buckets .* chance"),
+        (sound[:start] + b"\xc8" + sound[start + 1 :], "with 200 keys|counts 200 keys"),
+        (sound[:start] + bytes([sound[start] - 1]) + sound[start + 1 :], "holds 4,999 keys"),
+        (sound[:-PAGE], "truncated"),
+        (sound[: 2 * PAGE] + bytes(blocks * PAGE) + sound[start:], "0 bits"),
+    ):
+        path.write_bytes(damaged)
+        (finding,) = verify(place)
+        assert not finding.sound
+        assert re.search(message, finding.text), finding.text
+        assert path.read_bytes() == damaged
+
+
+# Joining
+
+
+@given(
+    ours=st.sets(st.integers(0, 65), max_size=60),
+    theirs=st.sets(st.integers(0, 65), max_size=60),
+    order=st.randoms(use_true_random=False),
+)
+def test_joined_filters_hold_the_union(ours, theirs, order):
+    """Each key once, whatever the two have in common and in whatever order it came, with
+    buckets that overflow."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sizing, "BUCKET_SLOTS", 3)
+        a, b = (BloomFilter(60, 0.5, secret=SECRET, exact=True) for _ in range(2))
+        for keys, tested in ((ours, a), (theirs, b)):
+            shuffled = sorted(keys)
+            order.shuffle(shuffled)
+            tested.update(map(str, shuffled))
+        joined = a | b
+        assert len(joined) == len(ours | theirs)
+        assert {n for n in range(200) if str(n) in joined} == ours | theirs
+        joined.check()
+        assert len(a) == len(ours)
+
+
+@settings(max_examples=50)
+@given(
+    common=st.integers(0, 120),
+    ours=st.integers(0, 150),
+    theirs=st.integers(0, 150),
+    shared=st.integers(0, 40),
+)
+def test_joined_layers_hold_the_union(common, ours, theirs, shared):
+    """Copies that have grown in ways of their own: each key, in whichever layer it is, once,
+    unless it was in a bucket that overflowed; what has no room makes further layers, and
+    the filter goes on to grow."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sizing, "BUCKET_SLOTS", 3)
+        a, b = (ScalableBloomFilter(30, 0.5, secret=SECRET, exact=True) for _ in range(2))
+        known = [set(), set()]
+        for keys, tested, own in ((ours, a, "a"), (theirs, b, "b")):
+            names = [f"c{n}" for n in range(common)]
+            names += [f"{own}{n}" for n in range(keys)] + [f"s{n}" for n in range(shared)]
+            tested.update(names)
+            known[own == "b"].update(names)
+        a.update_from(b)
+        union = known[0] | known[1]
+        number = len(a)
+        assert len(union) <= number <= len(union) + chains(b)
+        assert all(key in a for key in union)
+        assert not any(f"absent {n}" in a for n in range(100))
+        a.update(f"more {n}" for n in range(60))
+        assert len(a) == number + 60
+        a.check()
+
+
+def test_overflowed_key_is_found_when_joined(small_buckets):
+    """A key that is at home here and has overflowed there is one key, either way round."""
+    for crowded in (True, False):
+        ours, theirs = (
+            BitStore.in_memory(BloomFilter(30, 0.5, exact=True).header).table for _ in range(2)
+        )
+        crowd, other = (ours, theirs) if crowded else (theirs, ours)
+        keys = [b"%8d" % number for number in range(5)]
+        for key in keys:
+            crowd.add(0, key)
+        other.add(0, keys[-1])
+        ours.add_from(theirs, [ours])
+        assert sum(ours.counts()) == 5
+        assert all(ours.holds(0, key) for key in keys)
+
+
+def test_join_that_has_no_room_is_refused():
+    """A filter of fixed size stays as it was; the message has both numbers."""
+    a, b = (BloomFilter(1_000, 1e-3, secret=SECRET, exact=True) for _ in range(2))
+    a.update(f"a{number}" for number in range(800))
+    b.update(f"b{number}" for number in range(700))
+    with pytest.raises(IncompatibleFilterError, match=r"hold 1,500 keys.* for 1,000 takes 1,436"):
+        a.update_from(b)
+    assert len(a) == 800
+    assert not any(f"b{number}" in a for number in range(700))
+    with pytest.raises(IncompatibleFilterError, match=r"different table_pages \(3 and 0\)"):
+        a.update_from(BloomFilter(1_000, 1e-3, secret=SECRET))
+
+
+@files
+def test_merge_on_the_disk(tmp_path):
+    """Files are joined if all have room, and none is changed else; growing filters get
+    further layers, and can be opened and trusted then."""
+    places = [
+        Place.find(str(exact_file(tmp_path / f"{name}.bloom", keys, secret=SECRET)))
+        for name, keys in (
+            ("a", map(str, range(700))),
+            ("b", map(str, range(300, 1_000))),
+            ("c", (f"c{number}" for number in range(460))),
+        )
+    ]
+    before = places[0].path.read_bytes()
+    with pytest.raises(IncompatibleFilterError, match="together they hold 1,460 keys"):
+        merge(places[0], places[1:])
+    assert places[0].path.read_bytes() == before
+    assert merge(places[0], places[1:2]) == (700, 1_000)
+    with pytest.raises(IncompatibleFilterError, match="does not fit"):
+        merge(places[0], [Place.find(str(plain_file(tmp_path / "plain.bloom")))])
+    growing = []
+    for name in "ab":
+        with ScalableBloomFilter(500, 0.5, tmp_path / name, secret=SECRET, exact=True) as made:
+            made.update(f"{name}{number}" for number in range(1_200))
+        growing.append(Place.find(str(tmp_path / name)))
+    assert merge(*growing[:1], growing[1:]) == (1_200, 2_400)
+    assert all(finding.sound for finding in verify(growing[0]))
+    with ScalableBloomFilter(500, 0.5, tmp_path / "a") as found:
+        assert len(found) == 2_400
+        assert all(f"{name}{number}" in found for name in "ab" for number in range(1_200))
+        assert not any(f"absent {number}" in found for number in range(2_000))
+
+
+def plain_file(path):
+    BloomFilter(1_000, 0.5, path, secret=SECRET).close()
+    return path
+
+
+@files
+def test_layers_are_all_exact_or_none(tmp_path):
+    """A layer without a table in a filter with tables is another filter's."""
+    for name, exact in (("exact", True), ("plain", False)):
+        with ScalableBloomFilter(500, 0.5, tmp_path / name, secret=SECRET, exact=exact) as made:
+            made.update(map(str, range(1_200)))
+    (tmp_path / "plain" / "1.bloom").replace(tmp_path / "exact" / "1.bloom")
+    with pytest.raises(FilterFileError, match="another filter: its exact table differs"):
+        ScalableBloomFilter.open(tmp_path / "exact")
+
+
+def test_table_may_be_used_alone():
+    """Whose pages lie behind something else in the memory."""
+    store = BitStore.in_memory(BloomFilter(3_000, 0.5, exact=True).header)
+    tested = ExactTable(store._memory, store.blocks * PAGE, store.header.table_pages)
+    for number in range(2_000):
+        remainder = number.to_bytes(8, "little")
+        assert not tested.holds(number << 21, remainder)
+        tested.add(number << 21, remainder)
+    assert sum(tested.counts()) == 2_000
+    assert not store.bits.any()

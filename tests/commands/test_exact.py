@@ -1,0 +1,97 @@
+"""The subcommands and filters with exact tables."""
+
+import os
+import shutil
+
+import pytest
+
+from scrapy_bloom import ScalableBloomFilter
+from tests.commands.command_line import SEEN, URLS
+
+EXACT = ["-s", "BLOOM_EXACT=True", "-s", "BLOOM_ERROR_RATE=0.5", "-s", "BLOOM_CAPACITY=2000"]
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
+
+
+@pytest.fixture
+def job(run, tmp_path):
+    """A job directory whose exact filter knows 20,000 URLs, two of which are one page."""
+    result = run(tmp_path, "add", "job", URLS, *EXACT, "--capacity", "10k")
+    assert "made an exact filter for 20,000 in job/bloom" in result.out
+    assert "19,999 added, 1 were known" in result.out
+    return tmp_path / "job"
+
+
+def test_what_is_told_of_it(run, job):
+    """Its table, in bytes, its items, which are exact, and no page lost; verify reads it."""
+    fields = run(job, "info", job).fields
+    assert fields["exact table"].endswith("of the files (9.6 bytes an item)")
+    assert fields["pages lost"] == "none so far, probably"
+    figures = run(job, "info", job, "--json").json
+    files = sum(path.stat().st_size for path in job.glob("bloom/*.bloom"))
+    assert figures["file_bytes"] == files
+    assert files == figures["bytes"] + figures["table_bytes"] + 2 * 4096
+    assert figures["expected_pages_lost"] < 1e-10
+    verified = run(job, "verify", job)
+    assert verified.status == 0
+    assert "exact table agree on" in verified.out
+
+
+def test_no_url_is_taken_for_a_seen_one(run, job):
+    """Through check and add, at an error rate of 0.5; the filter stays exact."""
+    absent = [f"http://absent.example/{number}" for number in range(300)]
+    result = run(job, "check", job, *absent)
+    assert result.status == 1
+    assert all(line.startswith("new ") for line in result.lines)
+    (job / "urls.txt").write_text("\n".join([*absent, *SEEN]))
+    assert "303 added" in run(job, "add", job, job / "urls.txt").out
+    assert run(job, "check", job, *absent, *SEEN).status == 0
+    with ScalableBloomFilter.open(job / "bloom", read_only=True) as found:
+        assert found.exact
+
+
+def test_merged_copies_hold_both(run, job):
+    """Each URL once; a filter without a table does not fit."""
+    copy = job.parent / "copy"
+    shutil.copytree(job, copy)
+    for folder, name in ((job, "ours"), (copy, "theirs")):
+        urls = "\n".join(f"http://{name}.example/{number}" for number in range(500))
+        (folder / "urls.txt").write_text(urls)
+        assert "500 added" in run(job, "add", folder, folder / "urls.txt").out
+    before = run(job, "info", job, "--json").json["items"]
+    merged = run(job, "merge", job, copy)
+    assert f"holds {before + 500:,} items now (by its table), {before:,} before" in merged.out
+    assert run(job, "verify", job).status == 0
+    (job / "few.txt").write_text("\n".join(SEEN))
+    run(job, "add", job.parent / "plain", job / "few.txt", "--error-rate", "0.5")
+    assert "cannot be joined" in run(job, "merge", job, job.parent / "plain").refusal
+
+
+def test_size_agrees_with_real_ones(run, tmp_path):
+    """Bits, table and files, to the byte, set at once and grown, and the chance of a loss."""
+    arguments = ["size", "--urls", "20k", "--from", "1000", "--error-rate", "0.5"]
+    at_once, grown = run(tmp_path, *arguments, "--json").json["exact_filters"]
+    for figures, capacity in ((at_once, 20_000), (grown, 1000)):
+        place = tmp_path / str(capacity)
+        with ScalableBloomFilter(capacity, 0.5, place, exact=True) as made:
+            made.update(map(str, range(20_000)))
+            assert figures["bytes"] == made.nbytes
+            assert figures["table_bytes"] == made.table_nbytes
+            assert figures["pages_lost"] == pytest.approx(made.expected_false_positives)
+        assert figures["file_bytes"] == sum(p.stat().st_size for p in place.glob("*.bloom"))
+    text = run(tmp_path, *arguments)
+    assert text.lines[-3].split()[:4] == ["with", "BLOOM_EXACT", "memory", "table,"]
+    assert text.width <= 80
+
+
+def test_damage_is_not_trusted(run, job):
+    """A table that has lost a page; the file is left as it is."""
+    path = job / "bloom" / "0.bloom"
+    content = path.read_bytes()
+    path.write_bytes(content[:-4096] + bytes(4096))
+    result = run(job, "verify", job)
+    assert result.status == 2
+    assert "8 buckets in its exact table that chance does not explain" in result.out
+    assert path.read_bytes() == content[:-4096] + bytes(4096)
+    assert run(job, "clear", job, "--yes").status == 0
+    assert not path.exists()
