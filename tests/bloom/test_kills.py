@@ -76,12 +76,12 @@ def killed_at_random(kind, capacity, folder, *, exact=False):
             time.sleep(chance.choice([0, chance.random() / 100]))
             child.process.kill()
             numbers, errors = child.end()
-            assert child.status == -signal.SIGKILL, errors
+            assert child.status == -signal.SIGKILL, "\n".join(errors)
             returned = [f"{run}-{number}" for number in numbers]
             keys += returned
             unreported.append(f"{run}-{len(numbers)}")
             if run == 7 or chance.random() < 0.5:  # so that the next finds a clean one
-                with NO_START, kind(capacity, 1e-6, path) as found:
+                with NO_START, kind(capacity, 1e-6, path, exact=exact) as found:
                     assert not (found.clean and returned)
                     unknown += [key for key in keys if key not in found]
                     found.check()
