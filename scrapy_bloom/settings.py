@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 ON_FULL = ("grow", "close")
 ON_ERROR = ("close", "local")
+FAILED = ("download", "status", "callback", "ignored", "item")
 MOST_RECENT_URLS = 2**24
 
 
@@ -123,6 +124,27 @@ class IdentitySettings:
             query_params=_patterns(settings, "BLOOM_IGNORE_QUERY_PARAMS"),
             path_params=_patterns(settings, "BLOOM_IGNORE_PATH_PARAMS"),
             scheme=_boolean(settings, "BLOOM_IGNORE_SCHEME", False),
+        )
+
+
+@dataclass(frozen=True)
+class FailedSettings:
+    """Which requests stay in the job as failed, `kinds` of FAILED or none, and whether
+    each start of the job asks those once more."""
+
+    kinds: frozenset[str] = frozenset(("download", "status", "callback"))
+    retry: bool = False
+
+    @classmethod
+    def read(cls, settings: BaseSettings) -> FailedSettings:
+        """Return the settings in `settings`. Raises ValueError as BloomSettings does."""
+        value = settings.get("BLOOM_FAILED")
+        kinds = cls.kinds if value is None else frozenset(settings.getlist("BLOOM_FAILED"))
+        if not kinds <= {*FAILED}:
+            raise ValueError(f"BLOOM_FAILED is {value!r}: it must be a list of some of {FAILED}")
+        return cls(
+            kinds=kinds if _boolean(settings, "BLOOM_KEEP_FAILED", True) else frozenset(),
+            retry=_boolean(settings, "BLOOM_RETRY_FAILED", False),
         )
 
 

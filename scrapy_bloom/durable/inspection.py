@@ -32,7 +32,7 @@ def unfinished_requests(job: Path) -> int | None:
     path = JobDirectory(job).requests
     if not check_header(path):
         return None
-    with _reading(path) as connection:
+    with reading(path) as connection:
         return int(connection.execute("SELECT COUNT(*) FROM requests").fetchone()[0])
 
 
@@ -41,14 +41,16 @@ def set_aside_requests(path: Path) -> list[SetAside]:
     RequestFileError if it is damaged."""
     if not check_header(path):
         return []
-    with _reading(path) as connection:
+    with reading(path) as connection:
         if schema.version(connection) < schema.WITH_SET_ASIDE:
             return []
         return [SetAside(*row) for row in connection.execute("SELECT * FROM set_aside ORDER BY id")]
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[sqlite3.Connection]:
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """Give a connection to the file at `path` that changes nothing, also while the job
+    runs. Raises RequestFileError."""
     # without a log nobody has it open, and not even the log's index need be made
     log = path.with_name(f"{path.name}-wal")
     try:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from ..job_dupefilter import BloomDupeFilter
     from ..scrapy_internals import EngineView
+    from .failed import FailedRequest
     from .store import RequestStore
 
 logger = logging.getLogger(__name__)
@@ -90,6 +91,8 @@ class Ledger:
         self._has_begun = False
         self._sent_again: set[Request] = set()
         """What has become a retry or a redirect, which is stored, and nothing else."""
+        self._marked: dict[Request, FailedRequest] = {}
+        """What stays in the job as failed when it is acknowledged."""
         self._together: dict[Request, list[Request]] = {}
         self._newest: Request | None = None
         self._is_committing = False
@@ -152,12 +155,19 @@ class Ledger:
             self._commit_later()
         return self._newest
 
+    def fail(self, request: Request, failed: FailedRequest) -> None:
+        """Let a request that the engine has got be kept as failed by the commit that
+        acknowledges it; what was said first stands. Does nothing for any other."""
+        if self.has(request):
+            self._marked.setdefault(request, failed)
+
     def finish(self, request: Request) -> None:
         """Acknowledge `request`, with the next commit: it is not fetched again. Does
         nothing while the engine still works on it, or if it is none of ours."""
         # who prepares a commit knows which requests it acknowledges
         if not self.stopped and not self._is_committing:
-            self._acknowledge(request)
+            with self.guarded():
+                self._acknowledge(request)
             self._commit_later()
 
     def skip(self, request: Request, error: Exception) -> None:
@@ -294,7 +304,11 @@ class Ledger:
         for finished in self._in_flight.finish(request, alone=is_sent_again):
             self._unreleased += finished.fingerprints
             self._acknowledged.append(finished.request)
-            self.store.done(finished.request)
+            failed = self._marked.pop(finished.request, None)
+            if failed is None:
+                self.store.done(finished.request)
+            elif not self.store.fail(finished.request, failed):
+                self._crawler.stats.inc_value("scheduler/failed_in_memory")
 
     def _fingerprints(self, request: Request) -> list[bytes]:
         """Return what the filter may hold of `request` when it is safe."""

@@ -12,7 +12,10 @@ from scrapy.utils.python import global_object_name
 
 from ..errors import JobDirectoryError
 from ..scrapy_internals import path_safe
+from .failed import to_be_repeated
+from .failed_rows import FailedRows
 from .queues import (
+    FORMATS,
     Callbacks,
     QueueKind,
     QueueSettings,
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.pqueues import ScrapyPriorityQueue
 
+    from .failed import FailedRequest
     from .takeover import ScrapyJob
 
 logger = logging.getLogger(__name__)
@@ -48,6 +52,8 @@ class SqliteStore:
         self._path = path
         self._settings = settings
         self._handed_out: dict[Request, int] = {}
+        self._failed = FailedRows(file)
+        self._has_cache = crawler.settings.getbool("HTTPCACHE_ENABLED")
         self.pending: ScrapyPriorityQueue = self._open_queue()
 
     @property
@@ -72,6 +78,26 @@ class SqliteStore:
         row = self._handed_out.pop(request, None)
         if row is not None:
             self._file.delete(row)
+
+    def fail(self, request: Request, failed: FailedRequest) -> bool:
+        """Move the row of a request that was handed out to those that have failed. Return
+        False for any other. Raises sqlite3.Error."""
+        row = self._handed_out.pop(request, None)
+        if row is None:
+            return False
+        ((form, stored),) = self._file.query(
+            "SELECT format, request FROM requests WHERE id = ?", (row,)
+        )
+        serialize, deserialize = FORMATS[form]
+        again = to_be_repeated(deserialize(stored), failed, has_cache=self._has_cache)
+        self._failed.add(row, serialize(again), failed)
+        self._file.delete(row)
+        return True
+
+    def failed_by_reason(self) -> dict[str, int]:
+        """Return how many requests are kept as failed, by reason, most first. Raises
+        sqlite3.Error."""
+        return self._failed.by_reason()
 
     def row_of(self, request: Request) -> int | None:
         """Return the row of a request that was handed out and is not done."""

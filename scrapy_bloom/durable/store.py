@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from scrapy import Request
 
+    from .failed import FailedRequest
+
 
 class RequestStore(Protocol):
     """The requests of a crawl that are not done: pending, or handed out.
 
     A request that was handed out stays stored until it is `done`, so a crash brings it
-    back. What is pushed and done is durable with the next `commit`, in that order: a
+    back. What is pushed, done and failed is durable with the next `commit`, in that order: a
     crash leaves a request or what came of it, or both.
     """
 
@@ -37,6 +39,13 @@ class RequestStore(Protocol):
 
     def done(self, request: Request) -> None:
         """Forget a request that was handed out. Does nothing for any other."""
+
+    def fail(self, request: Request, failed: FailedRequest) -> bool:
+        """Keep a request that was handed out as one that has failed, and is neither pending
+        nor handed out any more. Return False, and do nothing, for any other."""
+
+    def failed_by_reason(self) -> dict[str, int]:
+        """Return how many requests are kept as failed, by reason, most first."""
 
     def commit(self, fingerprints: Collection[bytes]) -> None:
         """Make everything durable, with the `fingerprints` that the filter gets next."""
