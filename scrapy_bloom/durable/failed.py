@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
 ATTEMPTS_KEY = "bloom_attempts"
 """The meta key of a request that has failed before: how often it was asked until then."""
-STATUS = "status/"
 LONGEST = 500
 """Characters of an exception that are kept."""
 
@@ -96,10 +95,10 @@ def to_be_repeated(
     request: dict[str, Any], failed: FailedRequest, *, has_cache: bool
 ) -> dict[str, Any]:
     """Return `request`, as `Request.to_dict` has it, as it is asked once more: with all its
-    retries, and not answered with the same error by a cache."""
+    retries, and past a cache, which has the page that made it fail."""
     meta = {**request["meta"], ATTEMPTS_KEY: failed.attempts}
     meta.pop("retry_times", None)
-    if has_cache and failed.reason.startswith(STATUS):
+    if has_cache:
         meta["dont_cache"] = True
     return {**request, "meta": meta}
 

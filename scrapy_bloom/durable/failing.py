@@ -14,7 +14,7 @@ from twisted.python.failure import Failure
 
 from ..reporting import counted
 from ..scrapy_internals import FailureHooks
-from .failed import STATUS, FailedRequest, download_reason
+from .failed import FailedRequest, download_reason
 from .failed_rows import FailedRows
 from .feeds.origins import origins_of
 
@@ -125,7 +125,7 @@ class Failures:
     def process_spider_exception(self, response: Response, exception: Exception) -> None:
         """Note a status that did not reach the callback, and let it pass."""
         if isinstance(exception, HttpError) and response.status in self._retried:
-            self.note(response, f"{STATUS}{response.status}", exception)
+            self.note(response, f"status/{response.status}", exception)
 
     def process_exception(self, request: Request, exception: Exception) -> None:
         """Note what a downloader middleware ignores, and let it pass."""
