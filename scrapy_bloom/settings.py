@@ -139,7 +139,9 @@ class FailedSettings:
     def read(cls, settings: BaseSettings) -> FailedSettings:
         """Return the settings in `settings`. Raises ValueError as BloomSettings does."""
         value = settings.get("BLOOM_FAILED")
-        kinds = cls.kinds if value is None else frozenset(settings.getlist("BLOOM_FAILED"))
+        kinds = cls.kinds
+        if value is not None:
+            kinds = frozenset(str(kind).strip() for kind in settings.getlist("BLOOM_FAILED"))
         if not kinds <= {*FAILED}:
             raise ValueError(f"BLOOM_FAILED is {value!r}: it must be a list of some of {FAILED}")
         return cls(

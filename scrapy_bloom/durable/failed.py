@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 ATTEMPTS_KEY = "bloom_attempts"
 """The meta key of a request that has failed before: how often it was asked until then."""
+IN_MEMORY = "scheduler/failed_in_memory"
+"""The stat that counts those that could not be kept."""
 LONGEST = 500
 """Characters of an exception that are kept."""
 

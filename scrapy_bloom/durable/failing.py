@@ -14,7 +14,7 @@ from twisted.python.failure import Failure
 
 from ..reporting import counted
 from ..scrapy_internals import FailureHooks
-from .failed import FailedRequest, download_reason
+from .failed import IN_MEMORY, FailedRequest, download_reason
 from .failed_rows import FailedRows
 from .feeds.origins import origins_of
 
@@ -104,6 +104,12 @@ class Failures:
                     "reasons": ", ".join(f"{count:,} {name}" for name, count in reasons.items()),
                     "job": job,
                 },
+                extra={"spider": self._crawler.spider},
+            )
+        if in_memory := self._crawler.stats.get_value(IN_MEMORY):
+            logger.warning(
+                "%(requests)s failed that cannot be serialized, and so cannot be kept",
+                {"requests": counted(in_memory, "request")},
                 extra={"spider": self._crawler.spider},
             )
 

@@ -15,6 +15,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from ..signals import before_commit
+from .failed import IN_MEMORY
 from .in_flight import InFlight
 
 if TYPE_CHECKING:
@@ -308,7 +309,7 @@ class Ledger:
             if failed is None:
                 self.store.done(finished.request)
             elif not self.store.fail(finished.request, failed):
-                self._crawler.stats.inc_value("scheduler/failed_in_memory")
+                self._crawler.stats.inc_value(IN_MEMORY)
 
     def _fingerprints(self, request: Request) -> list[bytes]:
         """Return what the filter may hold of `request` when it is safe."""

@@ -7,6 +7,7 @@ asked in it, and what the feed holds.
 
 import argparse
 import asyncio
+import gzip
 import json
 import os
 import random
@@ -21,6 +22,7 @@ from pathlib import Path
 import scrapy
 from scrapy import Request
 from scrapy.exceptions import IgnoreRequest
+from scrapy.extensions.postprocessing import GzipPlugin
 
 from scrapy_bloom import fail
 from scrapy_bloom.durable.failed_rows import failed_requests, retry_failed
@@ -45,7 +47,7 @@ REASONS = {
     "raising": "callback",
     "marked": "login page",
 }
-OTHERS = ("plain", "allowed", "handled", "missing", "robots", "dropped", "ignored")
+OTHERS = ("plain", "allowed", "rescued", "handled", "missing", "robots", "dropped", "ignored")
 NUMBERS = (1, 2)
 REACTORS = (ASYNCIO, SELECT)
 
@@ -68,7 +70,7 @@ class Site:
             return 302, {"Location": f"/{crawl}/status/{number}7"}, b""
         if kind == "missing":
             return 404, {}, b""
-        if is_down and kind in {"status", "quick", "allowed"}:
+        if is_down and kind in {"status", "quick", "allowed", "rescued"}:
             return 503, {}, b"down"
         if is_down and kind in {"closed", "stubborn", "worse", "late", "handled"}:
             return None
@@ -110,7 +112,12 @@ class FailingSpider(scrapy.Spider):
         "LOG_LEVEL": "INFO",
         "ITEM_PIPELINES": {f"{__name__}.Pipeline": 1},
         "DOWNLOADER_MIDDLEWARES": {f"{__name__}.Ignoring": 1},
-        "FEEDS": {"items.jsonl": {"format": "jsonlines", "overwrite": True}},
+        "FEEDS": {
+            "items.jsonl": {"format": "jsonlines", "overwrite": True},
+            "items.json": {"format": "json", "overwrite": True},
+            "items.gz": {"format": "json", "overwrite": True, "postprocessing": [GzipPlugin]},
+        },
+        "SPIDER_MIDDLEWARES": {f"{__name__}.Rescuing": 900},
     }
 
     async def start(self):
@@ -165,6 +172,13 @@ class FailingSpider(scrapy.Spider):
     def failed_late(self, failure):
         yield {"page": "late", "part": 0}
         raise KeyError("an errback that has yielded")
+
+
+class Rescuing:
+    """Does something about an error of one kind of page."""
+
+    def process_spider_exception(self, response, exception):
+        return [] if "/rescued/" in response.url else None
 
 
 class Pipeline:
@@ -242,9 +256,14 @@ def seen(folder, run, asked, retried):
     """Return what a run has left."""
     found = failed_requests(folder / "job")
     items = []
-    if (folder / "items.jsonl").exists():
+    if run.reason == "finished":
         lines = (folder / "items.jsonl").read_text().splitlines()
         items = [f"{item['page']}:{item['part']}" for item in map(json.loads, lines)]
+        for others in (
+            json.loads((folder / "items.json").read_text()),
+            json.loads(gzip.decompress((folder / "items.gz").read_bytes())),
+        ):
+            assert Counter(items) == Counter(f"{i['page']}:{i['part']}" for i in others)
     return {
         "status": run.status,
         "reason": run.reason,

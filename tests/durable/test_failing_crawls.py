@@ -73,11 +73,11 @@ BEHIND = children(ASKED_AGAIN) - children(pages("raising"))
 ALL_PAGES = {
     *ASKED_AGAIN,
     *children(ASKED_AGAIN),
-    *pages("plain", "allowed", "dropped", "ignored"),
+    *pages("plain", "allowed", "rescued", "dropped", "ignored"),
     *children(pages("allowed", "dropped", "ignored")),
 } - {*pages("ignored"), *children(pages("ignored"))}
 ALL_ITEMS = {
-    *(f"{page}:{part}" for page in ALL_PAGES - pages("dropped") for part in (1, 2)),
+    *(f"{page}:{part}" for page in ALL_PAGES - pages("dropped", "rescued") for part in (1, 2)),
     "handled:0",
     "late:0",
 }
