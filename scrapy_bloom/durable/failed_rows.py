@@ -55,6 +55,7 @@ class FailedRows:
 
     def __init__(self, file: RequestFile) -> None:
         self._file = file
+        self.count = int(file.query("SELECT COUNT(*) FROM failed")[0][0])
 
     def add(self, row: int, request: bytes, failed: FailedRequest) -> None:
         """Copy a row of the pending ones here, with `request` as it is asked once more."""
@@ -63,6 +64,7 @@ class FailedRows:
             " ?, ?, ?, ?, ?, ?, ?, ?, ? FROM requests WHERE id = ?",
             (request, *failed, row),
         )
+        self.count += 1
 
     def retry(self) -> int:
         """Make all of them pending again; return how many. To be called before the rows of

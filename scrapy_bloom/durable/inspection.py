@@ -12,6 +12,7 @@ from ..errors import RequestFileError
 from ..jobdir import JobDirectory
 from . import schema
 from .request_file import check_header, connect
+from .rounds import KEPT, OVER, RUNNING, TO_BE_STORED
 
 
 class SetAside(NamedTuple):
@@ -24,6 +25,44 @@ class SetAside(NamedTuple):
     format: str
     request: bytes
     reason: str
+
+
+class JobState(NamedTuple):
+    """What has become of a job: it is `running`, or was `finished`, `stopped` or `killed`
+    (or its last commit has failed), in `round`, which is None before the first.
+
+    With `to_be_stored` nothing is missing but that feeds are stored.
+    """
+
+    state: str
+    round: int | None
+    failed: int
+    to_be_stored: bool = False
+
+
+def job_state(job: Path) -> JobState | None:
+    """Return what has become of `job`, None without a durable queue; reads only. Raises
+    RequestFileError."""
+    directory = JobDirectory(job)
+    if not check_header(directory.requests):
+        return None
+    is_running = directory.is_locked
+    with reading(directory.requests) as connection:
+        (clean,) = connection.execute("SELECT clean FROM job").fetchone()
+        is_empty = not connection.execute("SELECT 1 FROM requests LIMIT 1").fetchone()
+        number, phase, failed = None, OVER if is_empty else RUNNING, 0
+        if schema.version(connection) >= schema.WITH_SET_ASIDE:
+            for found in connection.execute("SELECT number, phase FROM rounds"):
+                number, phase = found
+            (failed,) = connection.execute("SELECT COUNT(*) FROM failed").fetchone()
+    is_over = phase == OVER or (phase == KEPT and is_empty)
+    if is_running:
+        state = "running"
+    elif not clean:
+        state = "killed"
+    else:
+        state = "finished" if is_over else "stopped"
+    return JobState(state, number, failed, phase == TO_BE_STORED and is_empty)
 
 
 def unfinished_requests(job: Path) -> int | None:

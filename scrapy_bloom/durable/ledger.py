@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.utils.asyncio import CallLaterResult
 
+    from ..files import DirectoryLock
     from ..job_dupefilter import BloomDupeFilter
     from ..scrapy_internals import EngineView
     from .failed import FailedRequest
@@ -80,6 +81,11 @@ class Ledger:
         self.stopped = False
         self.failed = False
         self.participants: list[Participant] = []
+        self.ends = False
+        """True in the last commit that acknowledges anything."""
+        self.commits = 0
+        self.slowest_commit = 0.0
+        """Seconds."""
         self._acknowledged: list[Request] = []
         self._crawler = crawler
         self._dupefilter = dupefilter
@@ -145,6 +151,11 @@ class Ledger:
         """Return True if the engine has got `request` and it may not be acknowledged."""
         return request in self._in_flight
 
+    @property
+    def in_flight(self) -> int:
+        """How many requests the engine has got that may not be acknowledged."""
+        return len(self._in_flight)
+
     def together(self) -> Request:
         """Return a stand-in for all requests that the engine has got: it is acknowledged,
         and they with it, when the engine is done with them all. Cost: one step for each,
@@ -189,6 +200,7 @@ class Ledger:
         """Acknowledge what is finished and make everything durable. Never raises."""
         if self.stopped or self._is_committing:
             return
+        began = monotonic()
         self._handed_out = 0
         self._is_committing = True
         try:
@@ -198,7 +210,7 @@ class Ledger:
                 self._acknowledge_together(stand_in, requests)
             acknowledged, self._acknowledged = self._acknowledged, []
             self._prepare(acknowledged)
-            self.store.commit(self._unreleased)
+            self.commits += self.store.commit(self._unreleased)
             released, self._unreleased = self._unreleased, []
             # before anything else can fail: the next commit takes them for released
             self._dupefilter.release(released)
@@ -208,10 +220,12 @@ class Ledger:
             self.stop(error)
         finally:
             self._is_committing = False
+            self.slowest_commit = max(self.slowest_commit, monotonic() - began)
 
     def end(self, conclude: Callable[[], None]) -> None:
         """Commit for the last time, and then what `conclude` writes, which sees what is
         left. Never raises."""
+        self.ends = True
         self.commit()
         if self._timer is not None:
             self._timer.cancel()
@@ -224,12 +238,14 @@ class Ledger:
         # who crawls now, in a handler of spider_closed, comes too late
         self.stopped = True
 
-    def close(self) -> None:
-        """Close the store, after the end. Never raises."""
+    def close(self, lock: DirectoryLock | None = None) -> None:
+        """Close the store, after the end, and release `lock`. Never raises."""
         try:
             self.store.close(clean=not self.failed)
         except Exception as error:  # noqa: BLE001 - see end
             self._fail(error)
+        if lock is not None:
+            lock.release(remove=True)
 
     def stop(self, error: Exception) -> None:
         """Acknowledge nothing any more, and close the spider. Never raises."""

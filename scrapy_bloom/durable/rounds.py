@@ -32,7 +32,7 @@ class Round:
     stored. `at_end` is called in the transaction that ends the round.
     """
 
-    def __init__(self, file: RequestFile, commit: Callable[[], None]) -> None:
+    def __init__(self, file: RequestFile, commit: Callable[[], object]) -> None:
         self.file = file
         self.commit = commit
         """Make what was written through `file` durable. Raises sqlite3.Error."""
@@ -82,7 +82,7 @@ class Round:
             self.commit()
         return self._phase == OVER
 
-    def hand_over(self, *, commit: Callable[[], None], close: Callable[[], None]) -> None:
+    def hand_over(self, *, commit: Callable[[], object], close: Callable[[], None]) -> None:
         """Leave the job to the feed exporter, when the scheduler has closed."""
         self.commit = commit
         self.close = close

@@ -20,6 +20,7 @@ from ..startup import announce, refuse
 from .failing import Failures
 from .feeds.exporter import durable_exporter
 from .ledger import Ledger
+from .progress import Progress
 from .queues import QueueSettings, memory_queue
 from .repeated_children import RepeatedChildren, TakenChildren
 from .request_file import RequestFile, check_header
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from scrapy.pqueues import ScrapyPriorityQueue
     from twisted.internet.defer import Deferred
     from typing_extensions import Self
-
-    from ..files import DirectoryLock
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +126,7 @@ class DurableScheduler(BaseScheduler):
             if self.round.awaits_feeds and isinstance(self.df, BloomDupeFilter):
                 lock = self.df.hand_over_lock()
                 self.round.hand_over(
-                    commit=partial(ledger.store.commit, ()), close=partial(_let_go, ledger, lock)
+                    commit=partial(ledger.store.commit, ()), close=partial(ledger.close, lock)
                 )
             else:
                 ledger.close()
@@ -275,6 +274,7 @@ class DurableScheduler(BaseScheduler):
             self._open_round(job, file, ledger, dupefilter)
             job.children.open(TakenChildren(file, dupefilter.fingerprint), store, ledger)
             job.failures.open(ledger)
+            Progress(self.crawler, file, ledger, dupefilter, pending=self.__len__)
         except BaseException:
             with suppress(Exception):
                 file.close(clean=False)
@@ -333,12 +333,6 @@ class _Job:
             path_safe()
         self.left_by_scrapy = ScrapyJob(directory)
         self.was_durable = check_header(directory.requests)
-
-
-def _let_go(ledger: Ledger, lock: DirectoryLock | None) -> None:
-    ledger.close()
-    if lock is not None:
-        lock.release(remove=True)
 
 
 def _require_bloom(dupefilter_class: object) -> None:

@@ -61,6 +61,17 @@ class SqliteStore:
         """How many rows were pushed or deleted since the last commit."""
         return self._file.operations
 
+    @property
+    def failed(self) -> int:
+        """How many requests are kept as failed."""
+        return self._failed.count
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the file and its log."""
+        log = self._path.with_name(f"{self._path.name}-wal")
+        return sum(path.stat().st_size for path in (self._path, log) if path.exists())
+
     def push(self, request: Request) -> None:
         """Add a row for `request`. Raises ValueError if it cannot be serialized."""
         self.pending.push(request)
@@ -108,10 +119,12 @@ class SqliteStore:
         """The rows of all requests that were handed out and are not done."""
         return {*self._handed_out.values()}
 
-    def commit(self, fingerprints: Collection[bytes]) -> None:
-        """Make everything durable. Cost: an fsync."""
-        if self._file.changed:
-            self._file.commit(fingerprints)
+    def commit(self, fingerprints: Collection[bytes]) -> bool:
+        """Make everything durable; return False if there was nothing to do. Cost: an fsync."""
+        if not self._file.changed:
+            return False
+        self._file.commit(fingerprints)
+        return True
 
     def rollback(self) -> None:
         """Drop everything since the last commit."""

@@ -31,6 +31,14 @@ class RequestStore(Protocol):
     def uncommitted(self) -> int:
         """How many requests were pushed or done since the last commit."""
 
+    @property
+    def failed(self) -> int:
+        """How many requests are kept as failed."""
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the store takes."""
+
     def push(self, request: Request) -> None:
         """Store `request`. Raises ValueError if it cannot be serialized."""
 
@@ -47,8 +55,9 @@ class RequestStore(Protocol):
     def failed_by_reason(self) -> dict[str, int]:
         """Return how many requests are kept as failed, by reason, most first."""
 
-    def commit(self, fingerprints: Collection[bytes]) -> None:
-        """Make everything durable, with the `fingerprints` that the filter gets next."""
+    def commit(self, fingerprints: Collection[bytes]) -> bool:
+        """Make everything durable, with the `fingerprints` that the filter gets next. Return
+        False if there was nothing to do."""
 
     def rollback(self) -> None:
         """Drop everything since the last commit."""
