@@ -131,7 +131,7 @@ class Failures:
     def process_spider_exception(self, response: Response, exception: Exception) -> None:
         """Note a status that did not reach the callback, and let it pass."""
         if isinstance(exception, HttpError) and response.status in self._retried:
-            self.note(response, f"status/{response.status}", exception)
+            self.note(response, f"status/{response.status}")
 
     def process_exception(self, request: Request, exception: Exception) -> None:
         """Note what a downloader middleware ignores, and let it pass."""
