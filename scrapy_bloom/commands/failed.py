@@ -24,7 +24,7 @@ SHOWN = 5
 def failed(session: Session) -> int:
     """List the requests that have failed."""
     options = session.options
-    job = _job(session)
+    job = job_in(session)
     found = failed_requests(job, _choice(session))
     if options.output is not None:
         _write_urls(session, found)
@@ -37,7 +37,7 @@ def failed(session: Session) -> int:
 
 def retry(session: Session) -> int:
     """Make requests that have failed pending again."""
-    count = retry_failed(_job(session), _choice(session))
+    count = retry_failed(job_in(session), _choice(session))
     session.print(
         {"retried": count}, [f"{counted(count, 'request')} pending again, for the next start"]
     )
@@ -47,7 +47,7 @@ def retry(session: Session) -> int:
 def drop(session: Session) -> int:
     """Forget requests that have failed."""
     options = session.options
-    job, choice = _job(session), _choice(session)
+    job, choice = job_in(session), _choice(session)
     if not options.yes:
         count = len(failed_requests(job, choice))
         raise BloomError(
@@ -58,7 +58,7 @@ def drop(session: Session) -> int:
     return 0
 
 
-def _job(session: Session) -> Path:
+def job_in(session: Session) -> Path:
     """Return the job directory that was named. Raises BloomError."""
     place = session.place(session.options.place)
     job = place.path if place.job is None else place.job

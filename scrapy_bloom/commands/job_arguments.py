@@ -1,10 +1,10 @@
-"""The arguments of the subcommands about a job: failed, retry, drop."""
+"""The arguments of the subcommands about a job: failed, retry, drop, top."""
 
 from __future__ import annotations
 
 import argparse
 
-from . import failed
+from . import failed, top
 
 _FAILED = (
     "List the requests of a job that have failed, by reason, with how often they were asked and"
@@ -39,8 +39,27 @@ def _drop(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="needed: there is no way back")
 
 
-def _choice(parser: argparse.ArgumentParser) -> None:
+_TOP = (
+    "Show how far a running job is, live in the terminal: its speed, what waits and has failed,"
+    " and what it keeps, as it was last committed. Changes nothing. Ctrl-C ends it."
+)
+
+
+def _top(parser: argparse.ArgumentParser) -> None:
+    _place(parser)
+    parser.add_argument("--once", action="store_true", help="print it once")
+    add_json(parser)
+    parser.add_argument(
+        "--follow", action="store_true", help="with --json: a line of JSON a second"
+    )
+
+
+def _place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("place", metavar="JOB", help="a job directory (JOBDIR)")
+
+
+def _choice(parser: argparse.ArgumentParser) -> None:
+    _place(parser)
     parser.add_argument(
         "--reason",
         metavar="GLOB",
@@ -60,6 +79,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 SUBCOMMANDS = (
+    ("top", top.top, "how far a job is, live in the terminal", _TOP, _top),
     ("failed", failed.failed, "which requests of a job have failed", _FAILED, _failed),
     ("retry", failed.retry, "ask failed requests once more", _RETRY, _retry),
     ("drop", failed.drop, "forget failed requests", _DROP, _drop),

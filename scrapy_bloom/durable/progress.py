@@ -24,6 +24,7 @@ COUNTED = {
     "retries": "retry/count",
 }
 """What is taken from the stats of others."""
+FILTER_FIGURES = ("filter_items", "filter_capacity", "filter_layers", "filter_bytes")
 
 
 class Progress:
@@ -85,9 +86,6 @@ class Progress:
 
     def _of_filter(self) -> dict[str, float]:
         found = self._dupefilter.filter
-        return {
-            "filter_items": len(found),
-            "filter_capacity": sum(layer.capacity for layer in found.layers),
-            "filter_layers": len(found.layers),
-            "filter_bytes": found.nbytes,
-        }
+        capacity = sum(layer.capacity for layer in found.layers)
+        figures = (len(found), capacity, len(found.layers), found.nbytes)
+        return dict(zip(FILTER_FIGURES, figures, strict=True))
