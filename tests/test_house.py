@@ -19,7 +19,7 @@ FLOORS = """
     job_dupefilter
     migration study
     dupefilter
-    redirects reporting recent
+    redirects reporting recent audit
     seen fingerprints
     settings startup scrapy_internals
     bloom
