@@ -7,16 +7,20 @@ import logging
 import time
 from logging.handlers import RotatingFileHandler
 from random import random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from scrapy.utils.request import referer_str
 
+from .settings import AuditSettings
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scrapy import Request
+    from scrapy.settings import BaseSettings
     from typing_extensions import Self
 
     from .seen import Seen
-    from .settings import AuditSettings
 
 logger = logging.getLogger(__name__)
 
@@ -45,12 +49,32 @@ class Why(NamedTuple):
         return cls("filter")
 
 
-class Audit:
-    """Writes dropped requests to a file, a line of JSON each; what it cannot write is no
-    reason to stop. Raises ValueError if the file cannot be opened."""
+class Asked(Protocol):
+    """A dupefilter, as its scheduler and DropEarlyMiddleware ask it."""
 
-    def __init__(self, settings: AuditSettings) -> None:
+    def request_seen(self, request: Request) -> bool:
+        """Return True if `request` was seen before, else remember it."""
+
+    def is_known(self, request: Request) -> bool:
+        """Return True if its URL tells that `request` was seen before."""
+
+
+class Audit:
+    """Writes the requests that a dupefilter drops to a file, a line of JSON each; what it
+    cannot write is no reason to stop. Raises ValueError if the file cannot be opened."""
+
+    def __init__(
+        self,
+        settings: AuditSettings,
+        dupefilter: Asked,
+        seen: Seen,
+        fingerprint: Callable[[Request], bytes],
+    ) -> None:
         self._share = settings.share
+        self._ask = dupefilter.request_seen
+        self._is_known = dupefilter.is_known
+        self._seen = seen
+        self._fingerprint = fingerprint
         try:
             self._handler = _Handler(settings.path)
         except OSError as error:
@@ -58,12 +82,45 @@ class Audit:
                 f"BLOOM_AUDIT is {settings.path!r}, which cannot be written: {error.strerror}"
             ) from error
 
-    def is_due(self) -> bool:
-        """Return True if the next request belongs to the share that is recorded."""
-        return self._share == 1 or random() < self._share  # noqa: S311 - nothing secret
+    @classmethod
+    def of(
+        cls,
+        settings: BaseSettings,
+        dupefilter: Asked,
+        seen: Seen,
+        fingerprint: Callable[[Request], bytes],
+    ) -> Self | None:
+        """Return the audit that `settings` ask for, and let it answer for `dupefilter`, or
+        None."""
+        wanted = AuditSettings.read(settings)
+        if not wanted.path:
+            return None
+        self = cls(wanted, dupefilter, seen, fingerprint)
+        # the usual way knows nothing of it, so that it costs nothing there
+        vars(dupefilter)["request_seen"] = self.request_seen
+        return self
 
-    def note(self, request: Request, why: Why) -> None:
-        """Record that `request` is dropped. Never raises."""
+    def request_seen(self, request: Request) -> bool:
+        """Do what the dupefilter's own does, and record it if that is True."""
+        if random() >= self._share:  # noqa: S311 - nothing secret
+            return self._ask(request)
+        # before it is asked, since then its URL is among the recent ones in any case
+        why = self._why(request)
+        if not self._ask(request):
+            return False
+        self._note(request, why)
+        return True
+
+    def _why(self, request: Request) -> Why:
+        """Return why `request` counts as seen, if it does. Never raises."""
+        if self._is_known(request):
+            return Why("recent")
+        try:
+            return Why.of(self._fingerprint(request), self._seen)
+        except Exception:  # noqa: BLE001 - whatever fails below, the crawl goes on
+            return Why("filter")
+
+    def _note(self, request: Request, why: Why) -> None:
         line = json.dumps(
             {
                 "time": round(time.time(), 3),

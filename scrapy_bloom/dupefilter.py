@@ -14,7 +14,7 @@ from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.python import global_object_name
 from scrapy.utils.request import referer_str
 
-from .audit import Audit, Why
+from .audit import Audit
 from .fingerprints.canonical import META_KEY
 from .fingerprints.identity import FingerprinterIdentity
 from .fingerprints.unfailing import UnfailingFingerprinter
@@ -22,7 +22,7 @@ from .recent import RecentUrls, is_clean
 from .redirects import RequestChains
 from .reporting import closing_line
 from .seen import FingerprintFilter, Seen
-from .settings import AuditSettings, BloomSettings
+from .settings import BloomSettings
 from .startup import refuse
 
 if TYPE_CHECKING:
@@ -178,6 +178,8 @@ class FilterDupeFilter(BaseDupeFilter):
 
     def why_not_early(self) -> str | None:
         """Return why `is_known` must not stand for `request_seen`, None if it may."""
+        if self._audit is not None:
+            return "BLOOM_AUDIT is to record them"
         for name in ("request_seen", "fingerprint", "log"):
             if not _is_own_method(self, name):
                 return f"{global_object_name(type(self))} has its own {name}"
@@ -255,11 +257,7 @@ class FilterDupeFilter(BaseDupeFilter):
 
     def _use(self, opened: FingerprintFilter) -> None:
         self._seen = Seen(opened)
-        audit = AuditSettings.read(self._crawler.settings)
-        if audit.path:
-            self._audit = Audit(audit)
-            # the usual way knows nothing of it, so that it costs nothing there
-            vars(self)["request_seen"] = self._audited_request_seen
+        self._audit = Audit.of(self._crawler.settings, self, self._seen, self._fingerprint_of_any)
         self._see = opened.add
         if self._is_full:
             opened.growing = False
@@ -293,34 +291,6 @@ class FilterDupeFilter(BaseDupeFilter):
         if self._chains is not None:
             self._chains.drop_copied_key(request)
         return self.fingerprint(request)
-
-    def _audited_request_seen(self, request: Request) -> bool:
-        """Do what `request_seen` does, and record it if that is True. Never raises."""
-        assert self._audit is not None
-        ask = type(self).request_seen
-        if not self._audit.is_due():
-            return ask(self, request)
-        # before it is asked, since then it is among the recent ones in any case
-        why = self._why(request)
-        if not ask(self, request):
-            return False
-        self._audit.note(request, why)
-        return True
-
-    def _why(self, request: Request) -> Why:
-        """Return why `request` counts as seen, if it does. Never raises."""
-        if (
-            request.method == "GET"
-            and not request.body
-            and not request.meta.keys() & {"verbatim_url", META_KEY}
-            and request.url.partition("#")[0] in self._recent.urls
-        ):
-            return Why("recent")
-        try:
-            assert self._seen is not None
-            return Why.of(self._fingerprint_of_any(request), self._seen)
-        except Exception:  # noqa: BLE001 - whatever fails below, the crawl goes on
-            return Why("filter")
 
     def _do_what_is_due(self) -> None:
         """Do what is due after a new request: stats, and closing a filter that is full."""

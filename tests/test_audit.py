@@ -102,7 +102,15 @@ def test_what_cannot_be_written_is_left_out(make_dupefilter, tmp_path, caplog):
 
 def test_without_an_audit_nothing_is_in_the_way(make_dupefilter):
     """The method is the class's own."""
-    assert "request_seen" not in vars(make_dupefilter())
+    dupefilter = make_dupefilter()
+    assert "request_seen" not in vars(dupefilter)
+    assert dupefilter.why_not_early() is None
+
+
+def test_with_an_audit_nothing_is_dropped_early(make_dupefilter, tmp_path):
+    """What does not come to the dupefilter is not recorded."""
+    dupefilter = make_dupefilter(BLOOM_AUDIT=tmp_path / "dropped.jsonl")
+    assert dupefilter.why_not_early() == "BLOOM_AUDIT is to record them"
 
 
 @pytest.mark.parametrize(
