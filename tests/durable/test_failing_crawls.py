@@ -169,9 +169,14 @@ def test_nothing_is_kept_where_that_is_off(reports):
 
 
 def test_kills_lose_no_failure():
-    """Killed while pages fail, and while they are asked again: the same pages have failed as
-    without, and in the end all is there."""
-    for runs in tell("kills", "--count", 4).values():
+    """Killed while pages fail, and while they are asked again."""
+    check_kills(4)
+
+
+def check_kills(count):
+    """In so many crawls that are killed the same pages fail as without, and in the end all is
+    there."""
+    for runs in tell("kills", "--count", count).values():
         *_, down, _, last = runs
         assert down["reason"] == "finished"
         assert down["failed"] == failing()
