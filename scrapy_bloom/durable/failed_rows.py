@@ -15,11 +15,13 @@ from . import schema
 from .failed import FailedRequest
 from .inspection import reading
 from .request_file import RequestFile, check_header, connect
+from .rounds import KEPT, RUNNING
 
 _RETRY = (
     "INSERT INTO requests SELECT NULL, slot, priority, start, 0, format, request FROM failed"
     " WHERE {} ORDER BY id"
 )
+_REOPEN = f"UPDATE rounds SET phase = '{RUNNING}' WHERE phase = '{KEPT}'"  # noqa: S608 - no input
 _COLUMNS = ", ".join(FailedRequest._fields)
 
 
@@ -70,8 +72,10 @@ class FailedRows:
         """Make all of them pending again; return how many. To be called before the rows of
         `file` are counted by anybody."""
         count = self._file.execute(_RETRY.format(ALL.condition)).rowcount
-        self._file.execute("DELETE FROM failed")
-        self._file.recount()
+        if count:
+            self._file.execute("DELETE FROM failed")
+            self._file.execute(_REOPEN)
+            self._file.recount()
         return count
 
     def by_reason(self) -> dict[str, int]:
@@ -100,7 +104,7 @@ def failed_requests(job: Path, choice: Choice = ALL) -> list[FailedRequest]:
 def retry_failed(job: Path, choice: Choice = ALL) -> int:
     """Let the next start of `job` ask the chosen requests once more; return how many. Raises
     FilterLockedError while the job runs, RequestFileError."""
-    return _change(job, choice, _RETRY.format(choice.condition))
+    return _change(job, choice, _RETRY.format(choice.condition), reopen=True)
 
 
 def drop_failed(job: Path, choice: Choice = ALL) -> int:
@@ -109,8 +113,9 @@ def drop_failed(job: Path, choice: Choice = ALL) -> int:
     return _change(job, choice)
 
 
-def _change(job: Path, choice: Choice, *before: str) -> int:
-    """Run these statements, and delete what is chosen, all of it or nothing."""
+def _change(job: Path, choice: Choice, *before: str, reopen: bool = False) -> int:
+    """Run these statements, and delete what is chosen, all of it or nothing; with `reopen`
+    the round goes on."""
     if not failed_requests(job, choice):
         return 0
     lock = JobDirectory(job).lock()
@@ -118,6 +123,8 @@ def _change(job: Path, choice: Choice, *before: str) -> int:
         with _writing(JobDirectory(job).requests) as connection:
             for statement in before:
                 connection.execute(statement, choice.values)
+            if reopen:
+                connection.execute(_REOPEN)
             statement = f"DELETE FROM failed WHERE {choice.condition}"  # noqa: S608 - no input
             return connection.execute(statement, choice.values).rowcount
     finally:

@@ -55,13 +55,12 @@ def job_state(job: Path) -> JobState | None:
             for found in connection.execute("SELECT number, phase FROM rounds"):
                 number, phase = found
             (failed,) = connection.execute("SELECT COUNT(*) FROM failed").fetchone()
-    is_over = phase == OVER or (phase == KEPT and is_empty)
     if is_running:
         state = "running"
     elif not clean:
         state = "killed"
     else:
-        state = "finished" if is_over else "stopped"
+        state = "finished" if phase in (OVER, KEPT) else "stopped"
     return JobState(state, number, failed, phase == TO_BE_STORED and is_empty)
 
 

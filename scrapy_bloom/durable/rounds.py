@@ -23,7 +23,7 @@ class Round:
     exhausted, no request is pending or in flight, and all feeds are stored; the reason
     with which the spider closed does not matter. The next start of the process, or what
     is left of this one, is in a new round. But while requests are kept as failed, a round
-    that is over waits: if any of them is pending again at the next start, it goes on.
+    that is over can go on: whoever makes any of them pending again makes it `RUNNING`.
 
     A feed exporter sets `awaits_feeds` before the spider is open. It writes through
     `file`, and takes part in the ledger's commits. The scheduler's close then leaves the
@@ -45,7 +45,7 @@ class Round:
         self._phase = OVER if file.is_empty else RUNNING
         for number, phase in file.query("SELECT number, phase FROM rounds"):
             self.number, self._phase = number, phase
-        self.follows_kept = self._phase == KEPT and file.is_empty
+        self.follows_kept = self._phase == KEPT
         """True if there was a round before that has waited for failed requests in vain, and
         what is left of it is still there."""
         self.is_resumed = self._phase != OVER and not self.follows_kept

@@ -106,7 +106,7 @@ def a_round_ends_all_the_same():
 
 @mutant
 def a_round_never_ends():
-    """A round goes on as long as there are failed requests, retried or not."""
+    """A round goes on as long as requests are kept as failed, retried or not."""
     init = Round.__init__
 
     def init_resumed(self, file, commit):

@@ -14,6 +14,7 @@ import scrapy_bloom
 from scrapy_bloom import FilterLockedError, JobDirectoryError
 from scrapy_bloom.durable.failed import ATTEMPTS_KEY, FailedRequest, download_reason
 from scrapy_bloom.durable.failed_rows import Choice, drop_failed, failed_requests, retry_failed
+from scrapy_bloom.durable.request_file import RequestFile
 from scrapy_bloom.settings import FailedSettings
 from tests.durable.engine import name_of, request
 from tests.durable.failing_mutants import MUTANTS
@@ -208,6 +209,19 @@ def test_without_a_retry_the_next_start_is_a_new_round(make_round, tmp_path, dro
         kept = "over" if dropped else "over but for failed requests"
         assert phases(tmp_path / "job") == [(number, kept)]
     assert urls(tmp_path / "job") == ([] if dropped else ["a"])
+
+
+def test_a_request_that_was_set_aside_keeps_no_round_going(make_round, tmp_path):
+    """It comes back at each start, and is none of those that were retried."""
+    failed_job(make_round, "a")
+    file = RequestFile.open(tmp_path / "job" / "requests.sqlite")
+    file.push(("example.com", 0, 0), "pickle", b"no request")
+    row, *_ = file.pop(("example.com", 0, 0), newest=True)
+    file.set_aside(row, "no such callback")
+    file.commit()
+    file.close(clean=True)
+    job = make_round()
+    assert (job.round.number, job.round.is_resumed) == (2, False)
 
 
 def test_a_start_that_did_not_open_leaves_the_round_as_it_was(make_round, tmp_path):
