@@ -31,8 +31,9 @@ FILES = 10
 
 class Why(NamedTuple):
     """Why a request counts as seen: its URL is among the `recent` ones, its fingerprint is
-    `held` in memory until its row is safe, or in the `filter`, there in a layer from 0 (None
-    where the filter does not tell)."""
+    `held` in memory until its row is safe, or in the `filter` (in an `exact` one), there in a
+    layer from 0 (None where the filter does not tell). Or why it might have: it is new, and an
+    exact filter has `avoided` to take it for a seen one."""
 
     reason: str
     layer: int | None = None
@@ -45,7 +46,7 @@ class Why(NamedTuple):
         for number, layer in enumerate(seen.filter.layers):
             contains = getattr(layer, "__contains__", None)
             if contains is not None and contains(fingerprint):
-                return cls("filter", number)
+                return cls("exact" if seen.filter.exact else "filter", number)
         return cls("filter")
 
 
@@ -75,6 +76,9 @@ class Audit:
         self._is_known = dupefilter.is_known
         self._seen = seen
         self._fingerprint = fingerprint
+        self._release = seen.release
+        self._held: dict[bytes, Request] = {}
+        """The new requests whose fingerprints are held back from an exact filter."""
         try:
             self._handler = _Handler(settings.path)
         except OSError as error:
@@ -98,6 +102,8 @@ class Audit:
         self = cls(wanted, dupefilter, seen, fingerprint)
         # the usual way knows nothing of it, so that it costs nothing there
         vars(dupefilter)["request_seen"] = self.request_seen
+        if seen.filter.exact:
+            vars(seen)["release"] = self.release
         return self
 
     def request_seen(self, request: Request) -> bool:
@@ -105,11 +111,26 @@ class Audit:
         if random() >= self._share:  # noqa: S311 - nothing secret
             return self._ask(request)
         # before it is asked, since then its URL is among the recent ones in any case
-        why = self._why(request)
-        if not self._ask(request):
-            return False
-        self._note(request, why)
-        return True
+        why, avoided = self._why(request), self._avoided
+        if self._ask(request):
+            self._note(request, why)
+            return True
+        if self._avoided > avoided:
+            self._note(request, Why("avoided"))
+        elif self._seen.filter.exact and (held := self._fingerprint(request)) in self._seen.held:
+            self._held[held] = request
+        return False
+
+    def release(self, fingerprint: bytes) -> None:
+        """Do what that of what was seen does; only then an exact filter is asked to add it."""
+        avoided, request = self._avoided, self._held.pop(fingerprint, None)
+        self._release(fingerprint)
+        if request is not None and self._avoided > avoided:
+            self._note(request, Why("avoided"))
+
+    @property
+    def _avoided(self) -> int:
+        return self._seen.filter.false_positives_avoided
 
     def _why(self, request: Request) -> Why:
         """Return why `request` counts as seen, if it does. Never raises."""

@@ -69,6 +69,34 @@ def test_what_is_held_back_is_told(make_dupefilter, tmp_path):
     assert reasons(path) == [("a", "held", None)] * 2
 
 
+@posix
+@pytest.mark.parametrize("holds_back", [False, True])
+def test_what_an_exact_filter_avoids_is_recorded(make_dupefilter, tmp_path, holds_back):
+    """Each one, whether the filter is asked at once or when rows are safe; they are new."""
+    path = tmp_path / "dropped.jsonl"
+    dupefilter = make_dupefilter(
+        BLOOM_AUDIT=path,
+        BLOOM_EXACT=True,
+        BLOOM_ERROR_RATE=0.5,
+        BLOOM_CAPACITY=10_000,
+        BLOOM_RECENT_URLS=0,
+        JOBDIR=tmp_path / "job",
+    )
+    if holds_back:
+        dupefilter.hold_back(requests_kept=True)
+    for number in range(10_000):
+        page = request(str(number))
+        assert not dupefilter.request_seen(page)
+        if holds_back:
+            dupefilter.release([dupefilter.fingerprint(page)])
+    avoided = dupefilter.filter.false_positives_avoided
+    assert avoided > 10
+    assert {line["reason"] for line in recorded(path)} == {"avoided"}
+    assert len({line["url"] for line in recorded(path)}) == len(recorded(path)) == avoided
+    assert dupefilter.request_seen(request("0"))
+    assert reasons(path)[-1] == ("0", "exact", 0)
+
+
 def test_a_share_is_recorded(make_dupefilter, tmp_path):
     """By chance; the answers are the same."""
     path = tmp_path / "dropped.jsonl"
