@@ -21,6 +21,7 @@ from .errors import (
 
 if TYPE_CHECKING:
     from .addon import Addon
+    from .durable.failing import fail
     from .durable.feeds.exporter import DurableFeedExporter
     from .durable.scheduler import DurableScheduler
     from .early.links import NewLinkExtractor, follow_new
@@ -55,6 +56,7 @@ __all__ = [
     "ScalableBloomFilter",
     "ScrapyRedisFingerprinter",
     "SharedFilterError",
+    "fail",
     "follow_new",
     "load_into_redis",
     "save_from_redis",
@@ -71,6 +73,7 @@ _SCRAPY_PARTS = {
     "NewLinkExtractor": "early.links",
     "RedisBloomDupeFilter": "shared.dupefilter",
     "ScrapyRedisFingerprinter": "fingerprints.scrapy_redis",
+    "fail": "durable.failing",
     "follow_new": "early.links",
     "load_into_redis": "shared.copying",
     "save_from_redis": "shared.copying",

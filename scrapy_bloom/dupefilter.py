@@ -14,6 +14,7 @@ from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.python import global_object_name
 from scrapy.utils.request import referer_str
 
+from .audit import Audit
 from .fingerprints.canonical import META_KEY
 from .fingerprints.identity import FingerprinterIdentity
 from .fingerprints.unfailing import UnfailingFingerprinter
@@ -57,6 +58,7 @@ class FilterDupeFilter(BaseDupeFilter):
         self._last_request: Request | None = None
         self._last_fingerprint = b""
         self._chains: RequestChains | None = None
+        self._audit: Audit | None = None
         self._closing = False
         self._watches_each_new = False
         self._log_duplicates = True
@@ -176,6 +178,8 @@ class FilterDupeFilter(BaseDupeFilter):
 
     def why_not_early(self) -> str | None:
         """Return why `is_known` must not stand for `request_seen`, None if it may."""
+        if self._audit is not None:
+            return "BLOOM_AUDIT is to record them"
         for name in ("request_seen", "fingerprint", "log"):
             if not _is_own_method(self, name):
                 return f"{global_object_name(type(self))} has its own {name}"
@@ -253,6 +257,7 @@ class FilterDupeFilter(BaseDupeFilter):
 
     def _use(self, opened: FingerprintFilter) -> None:
         self._seen = Seen(opened)
+        self._audit = Audit.of(self._crawler.settings, self, self._seen, self._fingerprint_of_any)
         self._see = opened.add
         if self._is_full:
             opened.growing = False
@@ -269,6 +274,8 @@ class FilterDupeFilter(BaseDupeFilter):
         """Close what is open, and keep nothing of the crawl."""
         self._last_request = None
         self._recent.clear()
+        if self._audit is not None:
+            self._audit.close()
         seen, self._seen, self._see = self._seen, None, _not_open
         if seen is not None:
             seen.close()

@@ -85,6 +85,11 @@ class BloomDupeFilter(FilterDupeFilter):
         return lock
 
     @property
+    def filter(self) -> FingerprintFilter:
+        """What the job has seen, without what is held back."""
+        return self._open_seen.filter
+
+    @property
     def held(self) -> Collection[bytes]:
         """The fingerprints held back, oldest first."""
         return self._open_seen.held

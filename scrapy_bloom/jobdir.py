@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from .files import DirectoryLock
+from .files import DirectoryLock, is_held
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 _FIRST_LAYER = "0.bloom"
+_LOCK = "bloom.lock"
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,12 @@ class JobDirectory:
     def lock(self) -> DirectoryLock:
         """Lock the job for this process, until the lock is released or the process
         ends. Raises FilterLockedError if another one has it."""
-        return DirectoryLock(self.path, "bloom.lock")
+        return DirectoryLock(self.path, _LOCK)
+
+    @property
+    def is_locked(self) -> bool:
+        """True while a process has the job."""
+        return is_held(self.path / _LOCK)
 
     @property
     def filter(self) -> Path:

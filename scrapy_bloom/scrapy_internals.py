@@ -14,6 +14,7 @@ import scrapy
 from scrapy import pqueues
 from scrapy.core import engine, scraper
 from scrapy.extensions import feedexport
+from scrapy.spidermiddlewares.httperror import HttpErrorMiddleware
 from scrapy.utils.reactor import CallLaterOnce
 
 from .errors import JobDirectoryError
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         ItemFilter,
     )
     from scrapy.http import Response
+    from twisted.python.failure import Failure
 
 
 @runtime_checkable
@@ -176,6 +178,54 @@ class FeedExporterView:
         return str(template % parameters if apply is None else apply(template, parameters))
 
 
+class FailureHooks:
+    """The places where `crawler` says that a request has failed.
+
+    Raises JobDirectoryError where this release of Scrapy has one of them not. To be used
+    while the scheduler is built, as `put_before_engine`.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._formatter: Any = crawler.logformatter
+        self._scraper: Any = _get(crawler.engine, "scraper")
+        self._downloader: Any = _get(crawler.engine, "downloader")
+
+    def on_download_error(self, function: Callable[[Failure, Request], None]) -> None:
+        """Let `function` be called when no errback has handled the failure of a download."""
+        # it is given to LogFormatter.download_error only, and which class that is belongs to
+        # the project: so its method is wrapped, in the one object that the scraper has
+        is_there = self._formatter is not None
+        _require("engine.scraper.logformatter", hasattr(self._scraper, "logformatter"))
+        _require("crawler.logformatter", is_there and self._scraper.logformatter is self._formatter)
+        log = self._formatter.download_error
+
+        def note_and_log(failure: Failure, request: Request, *rest: Any, **options: Any) -> Any:
+            function(failure, request)
+            return log(failure, request, *rest, **options)
+
+        self._formatter.download_error = note_and_log
+
+    def on_unhandled_status(self, process_spider_exception: Callable[..., None]) -> None:
+        """Let a spider middleware's `process_spider_exception` see what is raised on the way
+        to the callback or in it, and was not handled before HttpErrorMiddleware."""
+        methods = _get(self._scraper, "spidermw", "methods")
+        _require("engine.scraper.spidermw.methods", hasattr(methods, "__getitem__"))
+        exceptions = methods["process_spider_exception"]
+        place = len(exceptions)
+        for number, method in enumerate(exceptions):
+            if isinstance(getattr(method, "__self__", None), HttpErrorMiddleware):
+                place = number
+        exceptions.insert(place, process_spider_exception)
+        # what handles an exception goes on with the outputs behind its own place
+        methods["process_spider_output"].insert(place, None)
+
+    def on_download_exception(self, process_exception: Callable[..., None]) -> None:
+        """Let a downloader middleware's `process_exception` see what no other has handled."""
+        methods = _get(self._downloader, "middleware", "methods")
+        _require("engine.downloader.middleware.methods", hasattr(methods, "__getitem__"))
+        methods["process_exception"].append(process_exception)
+
+
 _TIMES_SENT_AGAIN = ("retry_times", "redirect_times")
 
 
@@ -199,8 +249,8 @@ def _require(name: str, is_there: bool) -> None:
     if not is_there:
         raise JobDirectoryError(
             f"Scrapy {scrapy.__version__} has no {name}, from which DurableScheduler learns"
-            " what start() gives or that a request is done: use another version of Scrapy or of"
-            " scrapy-bloom, or set SCHEDULER to 'scrapy.core.scheduler.Scheduler'"
+            " what start() gives, or that a request is done or has failed: use another version of"
+            " Scrapy or of scrapy-bloom, or set SCHEDULER to 'scrapy.core.scheduler.Scheduler'"
         )
 
 

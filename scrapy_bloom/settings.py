@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, urlencode
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 ON_FULL = ("grow", "close")
 ON_ERROR = ("close", "local")
+FAILED = ("download", "status", "callback", "ignored", "item")
 MOST_RECENT_URLS = 2**24
 
 
@@ -124,6 +126,51 @@ class IdentitySettings:
             path_params=_patterns(settings, "BLOOM_IGNORE_PATH_PARAMS"),
             scheme=_boolean(settings, "BLOOM_IGNORE_SCHEME", False),
         )
+
+
+@dataclass(frozen=True)
+class FailedSettings:
+    """Which requests stay in the job as failed, `kinds` of FAILED or none, and whether
+    each start of the job asks those once more."""
+
+    kinds: frozenset[str] = frozenset(("download", "status", "callback"))
+    retry: bool = False
+
+    @classmethod
+    def read(cls, settings: BaseSettings) -> FailedSettings:
+        """Return the settings in `settings`. Raises ValueError as BloomSettings does."""
+        value = settings.get("BLOOM_FAILED")
+        kinds = cls.kinds
+        if value is not None:
+            kinds = frozenset(str(kind).strip() for kind in settings.getlist("BLOOM_FAILED"))
+        if not kinds <= {*FAILED}:
+            raise ValueError(f"BLOOM_FAILED is {value!r}: it must be a list of some of {FAILED}")
+        return cls(
+            kinds=kinds if _boolean(settings, "BLOOM_KEEP_FAILED", True) else frozenset(),
+            retry=_boolean(settings, "BLOOM_RETRY_FAILED", False),
+        )
+
+
+@dataclass(frozen=True)
+class AuditSettings:
+    """Where dropped requests are recorded, if `path` is not empty, and which share of them."""
+
+    path: str = ""
+    share: float = 1.0
+
+    @classmethod
+    def read(cls, settings: BaseSettings) -> AuditSettings:
+        """Return the settings in `settings`. Raises ValueError as BloomSettings does."""
+        path = settings.get("BLOOM_AUDIT") or cls.path
+        share = _number(float, settings.get("BLOOM_AUDIT_SHARE", cls.share))
+        if not isinstance(path, (str, PathLike)):
+            raise ValueError(f"BLOOM_AUDIT is {path!r}: it must be the path of a file")
+        if type(share) not in (int, float) or not 0 < share <= 1:
+            raise ValueError(
+                f"BLOOM_AUDIT_SHARE is {share!r}: it must be a number above 0 and at most 1, the"
+                " share of the dropped requests that is recorded"
+            )
+        return cls(str(path), float(share))
 
 
 def wants_durable(settings: BaseSettings) -> bool:

@@ -19,7 +19,7 @@ FLOORS = """
     job_dupefilter
     migration study
     dupefilter
-    redirects reporting recent
+    redirects reporting recent audit
     seen fingerprints
     settings startup scrapy_internals
     bloom
@@ -45,8 +45,6 @@ SHORT = {
     "__main__.py": "has to have a file of its own",
     "bloom/removal.py": "the one place that deletes a filter's files",
     "commands/progress.py": "the one place that knows tqdm, which may be missing",
-    "durable/store.py": "the Protocol between the scheduler and what stores its requests",
-    "durable/inspection.py": "reads a job's requests from outside, also while it runs",
     "errors.py": "the exceptions, which all rooms share",
     "fingerprints/scrapy_redis.py": "a class that is named in a setting, and no more",
     "quantities.py": "numbers as people write them, for settings and for the command line",

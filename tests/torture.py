@@ -6,6 +6,7 @@ What it prints last are the totals; the last result stands in the README.
 import pytest
 
 from scrapy_bloom import ScalableBloomFilter
+from tests.durable.test_failing_crawls import check_kills
 from tests.durable.test_feed_kills import feed_torture
 from tests.durable.test_kills import torture
 from tests.durable.test_round_crawls import lost, tell
@@ -63,6 +64,11 @@ def test_a_million_absent_keys_of_an_exact_filter():
     assert not any(b"absent %d" % number in tested for number in range(1_000_000))
     assert all(b"key %d" % number in tested for number in range(1_000_000))
     tested.check()
+
+
+def test_failed_requests():
+    """A hundred crawls of a site that is down, killed while it is and when it is up again."""
+    check_kills(100)
 
 
 def test_rounds():

@@ -8,7 +8,8 @@ from functools import partial
 from typing import NoReturn
 
 from ..quantities import MOST, whole_number
-from . import changes, fail, figures, inspection
+from . import changes, fail, figures, inspection, job_arguments
+from .job_arguments import add_json
 
 AddOptions = Callable[[argparse.ArgumentParser], None]
 
@@ -59,6 +60,7 @@ def add_subcommands(parser: argparse.ArgumentParser, program: str, add_options: 
         ("export", changes.export, "copy a filter in Redis into a job", _EXPORT, _export),
         ("merge", changes.merge, "join filters of one origin into one of them", _MERGE, _merge),
         ("clear", changes.clear, "forget everything: remove a filter", _CLEAR, _clear),
+        *job_arguments.SUBCOMMANDS,
         ("verify", inspection.verify, "find out whether a filter can be trusted", _VERIFY, _verify),
         ("compare", figures.compare, "ways to remember URLs, side by side", _COMPARE, _compare),
         ("plot", figures.plot, "draw error rates and memory", _PLOT, _plot),
@@ -79,7 +81,7 @@ _INFO = (
 def _info(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("place", metavar="PLACE", help=_ANY_PLACE)
     _key(parser)
-    _json(parser)
+    add_json(parser)
 
 
 _SIZE = (
@@ -111,7 +113,7 @@ def _size(parser: argparse.ArgumentParser) -> None:
         type=number,
         help="the smaller capacity to grow from (default: BLOOM_CAPACITY)",
     )
-    _json(parser)
+    add_json(parser)
 
 
 _CHECK = (
@@ -129,7 +131,7 @@ def _check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--method", default="GET", help="of the requests (default: GET)")
     parser.add_argument("--body", default="", help="of the requests, as UTF-8 (default: empty)")
     _spider(parser)
-    _json(parser)
+    add_json(parser)
 
 
 _ADD = (
@@ -159,7 +161,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
         "--error-rate", metavar="P", type=float, help="of a new filter (default: BLOOM_ERROR_RATE)"
     )
     _spider(parser)
-    _json(parser)
+    add_json(parser)
 
 
 _LOAD = (
@@ -172,7 +174,7 @@ def _load(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("place", metavar="PLACE", help="a job directory")
     parser.add_argument("url", metavar="URL", help="redis://HOST/DB")
     _key(parser)
-    _json(parser)
+    add_json(parser)
 
 
 _EXPORT = "Copy a filter in Redis into a job directory that has none yet."
@@ -182,7 +184,7 @@ def _export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", metavar="URL", help="redis://HOST/DB")
     parser.add_argument("place", metavar="PLACE", help="a job directory")
     _key(parser)
-    _json(parser)
+    add_json(parser)
 
 
 _MERGE = (
@@ -199,7 +201,7 @@ def _merge(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="accept more items than a layer was made for, and a higher error rate",
     )
-    _json(parser)
+    add_json(parser)
 
 
 _CLEAR = (
@@ -223,7 +225,7 @@ _VERIFY = (
 def _verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("place", metavar="PLACE", help=_ANY_PLACE)
     _key(parser)
-    _json(parser)
+    add_json(parser)
 
 
 _COMPARE = (
@@ -253,7 +255,7 @@ def _compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--every", metavar="N", type=number, default=10_000, help="lines between two rows"
     )
-    _json(parser)
+    add_json(parser)
 
 
 _PLOT = "Draw a chart into a PNG or SVG file, readable in black and white (needs matplotlib)."
@@ -303,7 +305,3 @@ def _spider(parser: argparse.ArgumentParser) -> None:
 
 def _key(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--key", help="of the filter in Redis (default: BLOOM_REDIS_KEY)")
-
-
-def _json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")

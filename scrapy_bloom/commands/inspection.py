@@ -11,7 +11,13 @@ from scrapy import Request
 from ..bloom.inspection import Description, describe
 from ..bloom.inspection import verify as findings_in
 from ..bloom.place import REDIS_SCHEMES, AnyFilter
-from ..durable.inspection import SetAside, set_aside_requests, unfinished_requests
+from ..durable.inspection import (
+    JobState,
+    SetAside,
+    job_state,
+    set_aside_requests,
+    unfinished_requests,
+)
 from ..errors import BloomError
 from ..fingerprints.identity import fingerprinter_in
 from ..jobdir import JobDirectory
@@ -34,17 +40,22 @@ def info(session: Session) -> int:
         return 0
     place = session.place(name)
     description = describe(place, fingerprinter_in)
-    unfinished, set_aside = None, []
+    unfinished, state, set_aside = None, None, []
     if place.job is not None:
+        state = job_state(place.job)
         unfinished = unfinished_requests(place.job)
         set_aside = set_aside_requests(JobDirectory(place.job).requests)
     session.print(
         {
             **asdict(description),
+            "job": state and state._asdict(),
             "unfinished_requests": unfinished,
             "set_aside": [{"row": each.row, "reason": each.reason} for each in set_aside],
         },
-        [*_info_lines(description, unfinished, on_disk=True), *_set_aside_lines(set_aside)],
+        [
+            *_info_lines(description, unfinished, on_disk=True, state=state),
+            *_set_aside_lines(set_aside),
+        ],
     )
     return 0
 
@@ -116,7 +127,13 @@ def verify(session: Session) -> int:
     return 0
 
 
-def _info_lines(filter_: Description, unfinished: int | None, *, on_disk: bool) -> list[str]:
+def _info_lines(
+    filter_: Description,
+    unfinished: int | None,
+    *,
+    on_disk: bool,
+    state: JobState | None = None,
+) -> list[str]:
     about = "" if filter_.items_exact else "about "
     rows = [
         ("items", f"{about}{filter_.items:,}"),
@@ -133,6 +150,7 @@ def _info_lines(filter_: Description, unfinished: int | None, *, on_disk: bool) 
         ("made", filter_.created),
         ("made by", filter_.software),
         ("closed", _closed(filter_) if on_disk else ""),
+        ("job", _job(state)),
         ("requests", _requests(filter_, unfinished)),
     ]
     lines = [filter_.place, *aligned((name, value) for name, value in rows if value)]
@@ -164,6 +182,19 @@ def _closed(filter_: Description) -> str:
     if filter_.held_by is None:
         return "NOT cleanly: its process was killed; opening it counts the items"
     return f"no, process {filter_.held_by or '(unknown)'} uses it now"
+
+
+def _job(state: JobState | None) -> str:
+    if state is None:
+        return ""
+    line = "was killed" if state.state == "killed" else state.state
+    if state.round is not None:
+        line += f", round {state.round}"
+    if state.to_be_stored:
+        line += ", but feeds are to be stored: start it again"
+    if state.failed:
+        line += f", {counted(state.failed, 'failed request')} ('scrapy bloom failed')"
+    return line
 
 
 def _requests(filter_: Description, unfinished: int | None) -> str:

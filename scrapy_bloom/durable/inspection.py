@@ -12,6 +12,7 @@ from ..errors import RequestFileError
 from ..jobdir import JobDirectory
 from . import schema
 from .request_file import check_header, connect
+from .rounds import KEPT, OVER, RUNNING, TO_BE_STORED
 
 
 class SetAside(NamedTuple):
@@ -26,13 +27,50 @@ class SetAside(NamedTuple):
     reason: str
 
 
+class JobState(NamedTuple):
+    """What has become of a job: it is `running`, or was `finished`, `stopped` or `killed`
+    (or its last commit has failed), in `round`, which is None before the first.
+
+    With `to_be_stored` nothing is missing but that feeds are stored.
+    """
+
+    state: str
+    round: int | None
+    failed: int
+    to_be_stored: bool = False
+
+
+def job_state(job: Path) -> JobState | None:
+    """Return what has become of `job`, None without a durable queue; reads only. Raises
+    RequestFileError."""
+    directory = JobDirectory(job)
+    if not check_header(directory.requests):
+        return None
+    is_running = directory.is_locked
+    with reading(directory.requests) as connection:
+        (clean,) = connection.execute("SELECT clean FROM job").fetchone()
+        is_empty = not connection.execute("SELECT 1 FROM requests LIMIT 1").fetchone()
+        number, phase, failed = None, OVER if is_empty else RUNNING, 0
+        if schema.version(connection) >= schema.WITH_SET_ASIDE:
+            for found in connection.execute("SELECT number, phase FROM rounds"):
+                number, phase = found
+            (failed,) = connection.execute("SELECT COUNT(*) FROM failed").fetchone()
+    if is_running:
+        state = "running"
+    elif not clean:
+        state = "killed"
+    else:
+        state = "finished" if phase in (OVER, KEPT) else "stopped"
+    return JobState(state, number, failed, phase == TO_BE_STORED and is_empty)
+
+
 def unfinished_requests(job: Path) -> int | None:
     """Return the number of requests in the durable queue of `job`, pending or in
     flight, or None if it has none. Raises RequestFileError if it is damaged."""
     path = JobDirectory(job).requests
     if not check_header(path):
         return None
-    with _reading(path) as connection:
+    with reading(path) as connection:
         return int(connection.execute("SELECT COUNT(*) FROM requests").fetchone()[0])
 
 
@@ -41,14 +79,16 @@ def set_aside_requests(path: Path) -> list[SetAside]:
     RequestFileError if it is damaged."""
     if not check_header(path):
         return []
-    with _reading(path) as connection:
+    with reading(path) as connection:
         if schema.version(connection) < schema.WITH_SET_ASIDE:
             return []
         return [SetAside(*row) for row in connection.execute("SELECT * FROM set_aside ORDER BY id")]
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[sqlite3.Connection]:
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """Give a connection to the file at `path` that changes nothing, also while the job
+    runs. Raises RequestFileError."""
     # without a log nobody has it open, and not even the log's index need be made
     log = path.with_name(f"{path.name}-wal")
     try:

@@ -15,6 +15,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from ..signals import before_commit
+from .failed import IN_MEMORY
 from .in_flight import InFlight
 
 if TYPE_CHECKING:
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.utils.asyncio import CallLaterResult
 
+    from ..files import DirectoryLock
     from ..job_dupefilter import BloomDupeFilter
     from ..scrapy_internals import EngineView
+    from .failed import FailedRequest
     from .store import RequestStore
 
 logger = logging.getLogger(__name__)
@@ -78,6 +81,11 @@ class Ledger:
         self.stopped = False
         self.failed = False
         self.participants: list[Participant] = []
+        self.ends = False
+        """True in the last commit that acknowledges anything."""
+        self.commits = 0
+        self.slowest_commit = 0.0
+        """Seconds."""
         self._acknowledged: list[Request] = []
         self._crawler = crawler
         self._dupefilter = dupefilter
@@ -90,6 +98,8 @@ class Ledger:
         self._has_begun = False
         self._sent_again: set[Request] = set()
         """What has become a retry or a redirect, which is stored, and nothing else."""
+        self._marked: dict[Request, FailedRequest] = {}
+        """What stays in the job as failed when it is acknowledged."""
         self._together: dict[Request, list[Request]] = {}
         self._newest: Request | None = None
         self._is_committing = False
@@ -141,6 +151,11 @@ class Ledger:
         """Return True if the engine has got `request` and it may not be acknowledged."""
         return request in self._in_flight
 
+    @property
+    def in_flight(self) -> int:
+        """How many requests the engine has got that may not be acknowledged."""
+        return len(self._in_flight)
+
     def together(self) -> Request:
         """Return a stand-in for all requests that the engine has got: it is acknowledged,
         and they with it, when the engine is done with them all. Cost: one step for each,
@@ -152,12 +167,19 @@ class Ledger:
             self._commit_later()
         return self._newest
 
+    def fail(self, request: Request, failed: FailedRequest) -> None:
+        """Let a request that the engine has got be kept as failed by the commit that
+        acknowledges it; what was said first stands. Does nothing for any other."""
+        if self.has(request):
+            self._marked.setdefault(request, failed)
+
     def finish(self, request: Request) -> None:
         """Acknowledge `request`, with the next commit: it is not fetched again. Does
         nothing while the engine still works on it, or if it is none of ours."""
         # who prepares a commit knows which requests it acknowledges
         if not self.stopped and not self._is_committing:
-            self._acknowledge(request)
+            with self.guarded():
+                self._acknowledge(request)
             self._commit_later()
 
     def skip(self, request: Request, error: Exception) -> None:
@@ -178,6 +200,7 @@ class Ledger:
         """Acknowledge what is finished and make everything durable. Never raises."""
         if self.stopped or self._is_committing:
             return
+        began = monotonic()
         self._handed_out = 0
         self._is_committing = True
         try:
@@ -187,7 +210,7 @@ class Ledger:
                 self._acknowledge_together(stand_in, requests)
             acknowledged, self._acknowledged = self._acknowledged, []
             self._prepare(acknowledged)
-            self.store.commit(self._unreleased)
+            self.commits += self.store.commit(self._unreleased)
             released, self._unreleased = self._unreleased, []
             # before anything else can fail: the next commit takes them for released
             self._dupefilter.release(released)
@@ -197,10 +220,12 @@ class Ledger:
             self.stop(error)
         finally:
             self._is_committing = False
+            self.slowest_commit = max(self.slowest_commit, monotonic() - began)
 
     def end(self, conclude: Callable[[], None]) -> None:
         """Commit for the last time, and then what `conclude` writes, which sees what is
         left. Never raises."""
+        self.ends = True
         self.commit()
         if self._timer is not None:
             self._timer.cancel()
@@ -213,12 +238,14 @@ class Ledger:
         # who crawls now, in a handler of spider_closed, comes too late
         self.stopped = True
 
-    def close(self) -> None:
-        """Close the store, after the end. Never raises."""
+    def close(self, lock: DirectoryLock | None = None) -> None:
+        """Close the store, after the end, and release `lock`. Never raises."""
         try:
             self.store.close(clean=not self.failed)
         except Exception as error:  # noqa: BLE001 - see end
             self._fail(error)
+        if lock is not None:
+            lock.release(remove=True)
 
     def stop(self, error: Exception) -> None:
         """Acknowledge nothing any more, and close the spider. Never raises."""
@@ -294,7 +321,11 @@ class Ledger:
         for finished in self._in_flight.finish(request, alone=is_sent_again):
             self._unreleased += finished.fingerprints
             self._acknowledged.append(finished.request)
-            self.store.done(finished.request)
+            failed = self._marked.pop(finished.request, None)
+            if failed is None:
+                self.store.done(finished.request)
+            elif not self.store.fail(finished.request, failed):
+                self._crawler.stats.inc_value(IN_MEMORY)
 
     def _fingerprints(self, request: Request) -> list[bytes]:
         """Return what the filter may hold of `request` when it is safe."""

@@ -150,7 +150,11 @@ class RequestFile:
         if not keep:
             self._popped.add(row)
             if len(self._popped) > POPPED_IN_MEMORY:
-                self._mark_popped()
+                self._begin()
+                self._connection.executemany(
+                    "UPDATE requests SET popped = 1 WHERE id = ?", [(id_,) for id_ in self._popped]
+                )
+                self._popped.clear()
         return (row, *found)
 
     def delete(self, row: int) -> None:
@@ -219,6 +223,11 @@ class RequestFile:
         )
         self.counts = self._count()
 
+    def recount(self) -> None:
+        """Look at what is stored, before the first push."""
+        self.counts = self._count()
+        self._first, self._last = self._ends()
+
     def close(self, *, clean: bool) -> None:
         """Close the file, marked as `clean` or not; never as clean when something was
         not committed. Raises sqlite3.Error."""
@@ -242,19 +251,11 @@ class RequestFile:
             )
             self._connection.execute("DELETE FROM set_aside")
             if popped.rowcount or restored.rowcount:
-                self.counts = self._count()
-                self._first, self._last = self._ends()
+                self.recount()
             self._connection.execute("COMMIT")
         except BaseException:
             self.rollback()
             raise
-
-    def _mark_popped(self) -> None:
-        self._begin()
-        self._connection.executemany(
-            "UPDATE requests SET popped = 1 WHERE id = ?", [(row,) for row in self._popped]
-        )
-        self._popped.clear()
 
     def _count(self) -> dict[Group, int]:
         rows = self._connection.execute(

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 RUNNING = "running"
 TO_BE_STORED = "to be stored"
+KEPT = "over but for failed requests"
 OVER = "over"
 
 
@@ -21,7 +22,8 @@ class Round:
     It begins when `Spider.start()` is asked for the first time, and is over when that was
     exhausted, no request is pending or in flight, and all feeds are stored; the reason
     with which the spider closed does not matter. The next start of the process, or what
-    is left of this one, is in a new round.
+    is left of this one, is in a new round. But while requests are kept as failed, a round
+    that is over can go on: whoever makes any of them pending again makes it `RUNNING`.
 
     A feed exporter sets `awaits_feeds` before the spider is open. It writes through
     `file`, and takes part in the ledger's commits. The scheduler's close then leaves the
@@ -30,7 +32,7 @@ class Round:
     stored. `at_end` is called in the transaction that ends the round.
     """
 
-    def __init__(self, file: RequestFile, commit: Callable[[], None]) -> None:
+    def __init__(self, file: RequestFile, commit: Callable[[], object]) -> None:
         self.file = file
         self.commit = commit
         """Make what was written through `file` durable. Raises sqlite3.Error."""
@@ -42,9 +44,13 @@ class Round:
         # what a job of 0.1.0 or of Scrapy's scheduler has left belongs to a round, too
         self._phase = OVER if file.is_empty else RUNNING
         for number, phase in file.query("SELECT number, phase FROM rounds"):
-            self.number = number + 1 if phase == OVER else number
-            self._phase = phase
-        self.is_resumed = self._phase != OVER
+            self.number, self._phase = number, phase
+        self.follows_kept = self._phase == KEPT
+        """True if there was a round before that has waited for failed requests in vain, and
+        what is left of it is still there."""
+        self.is_resumed = self._phase != OVER and not self.follows_kept
+        if not self.is_resumed and file.query("SELECT 1 FROM rounds"):
+            self.number += 1
 
     @property
     def is_to_be_stored(self) -> bool:
@@ -53,8 +59,11 @@ class Round:
 
     def begin(self) -> None:
         """Note that start pages are fetched now. Raises sqlite3.Error."""
-        if self.is_to_be_stored and not self.awaits_feeds:
-            self._end()
+        if self.is_to_be_stored and not self.awaits_feeds and self.file.is_empty:
+            self._leave()
+            self.number += 1
+        elif self.follows_kept:
+            self._leave()
         self._enter(RUNNING)
 
     def complete(self) -> None:
@@ -65,14 +74,15 @@ class Round:
         else:
             self._end()
 
-    def feeds_stored(self) -> None:
+    def feeds_stored(self) -> bool:
         """Note that all feeds hold what they should, which ends a round that was waiting
-        for it. Raises sqlite3.Error."""
+        for it. Return True if it does not go on in any case. Raises sqlite3.Error."""
         if self.is_to_be_stored:
             self._end()
             self.commit()
+        return self._phase == OVER
 
-    def hand_over(self, *, commit: Callable[[], None], close: Callable[[], None]) -> None:
+    def hand_over(self, *, commit: Callable[[], object], close: Callable[[], None]) -> None:
         """Leave the job to the feed exporter, when the scheduler has closed."""
         self.commit = commit
         self.close = close
@@ -83,8 +93,14 @@ class Round:
         self.file.execute("INSERT INTO rounds VALUES (?, ?)", (self.number, phase))
 
     def _end(self) -> None:
-        for function in self.at_end:
-            function()
+        if self.file.query("SELECT 1 FROM failed LIMIT 1"):
+            self._enter(KEPT)
+            return
+        self._leave()
         self._enter(OVER)
         self.number += 1
-        self.is_resumed = False
+
+    def _leave(self) -> None:
+        for function in self.at_end:
+            function()
+        self.is_resumed = self.follows_kept = False

@@ -15,9 +15,12 @@ from ..job_dupefilter import BloomDupeFilter
 from ..jobdir import JobDirectory
 from ..reporting import counted
 from ..scrapy_internals import EngineView, path_safe, put_before_engine
+from ..settings import FailedSettings
 from ..startup import announce, refuse
+from .failing import Failures
 from .feeds.exporter import durable_exporter
 from .ledger import Ledger
+from .progress import Progress
 from .queues import QueueSettings, memory_queue
 from .repeated_children import RepeatedChildren, TakenChildren
 from .request_file import RequestFile, check_header
@@ -36,8 +39,6 @@ if TYPE_CHECKING:
     from scrapy.pqueues import ScrapyPriorityQueue
     from twisted.internet.defer import Deferred
     from typing_extensions import Self
-
-    from ..files import DirectoryLock
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +126,7 @@ class DurableScheduler(BaseScheduler):
             if self.round.awaits_feeds and isinstance(self.df, BloomDupeFilter):
                 lock = self.df.hand_over_lock()
                 self.round.hand_over(
-                    commit=partial(ledger.store.commit, ()), close=partial(_let_go, ledger, lock)
+                    commit=partial(ledger.store.commit, ()), close=partial(ledger.close, lock)
                 )
             else:
                 ledger.close()
@@ -248,6 +249,7 @@ class DurableScheduler(BaseScheduler):
             dupefilter.hold_back(requests_kept=job.was_durable)
             if not file.clean:
                 self._recover(file, dupefilter)
+            job.failures.retry(file)
             store = SqliteStore(self.crawler, file, job.directory.requests, job.queues)
             if len(store.pending):
                 logger.info(
@@ -269,7 +271,10 @@ class DurableScheduler(BaseScheduler):
                 operations=self.commit_operations,
                 seconds=self.commit_seconds,
             )
-            self._open_round(job, file, store, ledger, dupefilter)
+            self._open_round(job, file, ledger, dupefilter)
+            job.children.open(TakenChildren(file, dupefilter.fingerprint), store, ledger)
+            job.failures.open(ledger)
+            Progress(self.crawler, file, ledger, dupefilter, pending=self.__len__)
         except BaseException:
             with suppress(Exception):
                 file.close(clean=False)
@@ -279,17 +284,11 @@ class DurableScheduler(BaseScheduler):
         return ledger
 
     def _open_round(
-        self,
-        job: _Job,
-        file: RequestFile,
-        store: SqliteStore,
-        ledger: Ledger,
-        dupefilter: BloomDupeFilter,
+        self, job: _Job, file: RequestFile, ledger: Ledger, dupefilter: BloomDupeFilter
     ) -> None:
         self.round = Round(file, ledger.commit)
         taken = TakenStartRequests(file, dupefilter.fingerprint)
         job.start_requests.open(taken, self.round, ledger)
-        job.children.open(TakenChildren(file, dupefilter.fingerprint), store, ledger)
         self._spider_state = KeptSpiderState.of(self.crawler, file)
         if self._spider_state is not None:
             ledger.participants.append(self._spider_state)
@@ -299,9 +298,10 @@ class DurableScheduler(BaseScheduler):
             exporter.attach(ledger, self.round, job.directory)
 
     def _conclude(self) -> None:
-        """End the round, if nothing of it is left."""
+        """End the round, if nothing of it is left, and say what has failed."""
         assert self.round is not None
         assert self._job is not None
+        self._job.failures.report(self._job.directory.path)
         if self._job.start_requests.exhausted and not self.mqs and self.round.file.is_empty:
             self.round.complete()
 
@@ -328,16 +328,11 @@ class _Job:
         self.start_requests = StartRequests(crawler)
         self.children = RepeatedChildren(crawler)
         EngineView(crawler)
+        self.failures = Failures(crawler, FailedSettings.read(crawler.settings))
         if self.queues.by_slot:
             path_safe()
         self.left_by_scrapy = ScrapyJob(directory)
         self.was_durable = check_header(directory.requests)
-
-
-def _let_go(ledger: Ledger, lock: DirectoryLock | None) -> None:
-    ledger.close()
-    if lock is not None:
-        lock.release(remove=True)
 
 
 def _require_bloom(dupefilter_class: object) -> None:

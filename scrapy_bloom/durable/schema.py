@@ -22,6 +22,14 @@ STEPS: dict[int, tuple[str, ...]] = {
         "CREATE TABLE set_aside (id INTEGER PRIMARY KEY, slot TEXT NOT NULL,"
         " priority INTEGER NOT NULL, start INTEGER NOT NULL, format TEXT NOT NULL,"
         " request BLOB NOT NULL, reason TEXT NOT NULL)",
+        # the request as it is asked once more; the rest is durable/failed.py's
+        "CREATE TABLE failed (id INTEGER PRIMARY KEY, slot TEXT NOT NULL,"
+        " priority INTEGER NOT NULL, start INTEGER NOT NULL, format TEXT NOT NULL,"
+        " request BLOB NOT NULL, url TEXT NOT NULL, method TEXT NOT NULL, reason TEXT NOT NULL,"
+        " status INTEGER, exception TEXT, attempts INTEGER NOT NULL, time REAL NOT NULL,"
+        " referer TEXT)",
+        # how far the job was, once a second of the last minute: durable/progress.py
+        "CREATE TABLE progress (time REAL PRIMARY KEY, figures TEXT NOT NULL) WITHOUT ROWID",
         # the one row, if any, is that of the last round
         "CREATE TABLE rounds (number INTEGER NOT NULL, phase TEXT NOT NULL)",
         "CREATE TABLE taken_start_requests (fingerprint BLOB NOT NULL,"
@@ -56,7 +64,7 @@ and rows; those of a version that was released are never changed."""
 
 VERSION = max(STEPS)
 WITH_SET_ASIDE = 2
-"""The first version that has the table `set_aside`."""
+"""The first version that has the tables `set_aside` and `failed`."""
 
 
 def version(connection: sqlite3.Connection) -> int:

@@ -12,7 +12,10 @@ from scrapy.utils.python import global_object_name
 
 from ..errors import JobDirectoryError
 from ..scrapy_internals import path_safe
+from .failed import to_be_repeated
+from .failed_rows import FailedRows
 from .queues import (
+    FORMATS,
     Callbacks,
     QueueKind,
     QueueSettings,
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.pqueues import ScrapyPriorityQueue
 
+    from .failed import FailedRequest
     from .takeover import ScrapyJob
 
 logger = logging.getLogger(__name__)
@@ -48,12 +52,25 @@ class SqliteStore:
         self._path = path
         self._settings = settings
         self._handed_out: dict[Request, int] = {}
+        self._failed = FailedRows(file)
+        self._has_cache = crawler.settings.getbool("HTTPCACHE_ENABLED")
         self.pending: ScrapyPriorityQueue = self._open_queue()
 
     @property
     def uncommitted(self) -> int:
         """How many rows were pushed or deleted since the last commit."""
         return self._file.operations
+
+    @property
+    def failed(self) -> int:
+        """How many requests are kept as failed."""
+        return self._failed.count
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the file and its log."""
+        log = self._path.with_name(f"{self._path.name}-wal")
+        return sum(path.stat().st_size for path in (self._path, log) if path.exists())
 
     def push(self, request: Request) -> None:
         """Add a row for `request`. Raises ValueError if it cannot be serialized."""
@@ -73,6 +90,26 @@ class SqliteStore:
         if row is not None:
             self._file.delete(row)
 
+    def fail(self, request: Request, failed: FailedRequest) -> bool:
+        """Move the row of a request that was handed out to those that have failed. Return
+        False for any other. Raises sqlite3.Error."""
+        row = self._handed_out.pop(request, None)
+        if row is None:
+            return False
+        ((form, stored),) = self._file.query(
+            "SELECT format, request FROM requests WHERE id = ?", (row,)
+        )
+        serialize, deserialize = FORMATS[form]
+        again = to_be_repeated(deserialize(stored), failed, has_cache=self._has_cache)
+        self._failed.add(row, serialize(again), failed)
+        self._file.delete(row)
+        return True
+
+    def failed_by_reason(self) -> dict[str, int]:
+        """Return how many requests are kept as failed, by reason, most first. Raises
+        sqlite3.Error."""
+        return self._failed.by_reason()
+
     def row_of(self, request: Request) -> int | None:
         """Return the row of a request that was handed out and is not done."""
         return self._handed_out.get(request)
@@ -82,10 +119,12 @@ class SqliteStore:
         """The rows of all requests that were handed out and are not done."""
         return {*self._handed_out.values()}
 
-    def commit(self, fingerprints: Collection[bytes]) -> None:
-        """Make everything durable. Cost: an fsync."""
-        if self._file.changed:
-            self._file.commit(fingerprints)
+    def commit(self, fingerprints: Collection[bytes]) -> bool:
+        """Make everything durable; return False if there was nothing to do. Cost: an fsync."""
+        if not self._file.changed:
+            return False
+        self._file.commit(fingerprints)
+        return True
 
     def rollback(self) -> None:
         """Drop everything since the last commit."""

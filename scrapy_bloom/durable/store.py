@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from scrapy import Request
 
+    from .failed import FailedRequest
+
 
 class RequestStore(Protocol):
     """The requests of a crawl that are not done: pending, or handed out.
 
     A request that was handed out stays stored until it is `done`, so a crash brings it
-    back. What is pushed and done is durable with the next `commit`, in that order: a
+    back. What is pushed, done and failed is durable with the next `commit`, in that order: a
     crash leaves a request or what came of it, or both.
     """
 
@@ -29,6 +31,14 @@ class RequestStore(Protocol):
     def uncommitted(self) -> int:
         """How many requests were pushed or done since the last commit."""
 
+    @property
+    def failed(self) -> int:
+        """How many requests are kept as failed."""
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the store takes."""
+
     def push(self, request: Request) -> None:
         """Store `request`. Raises ValueError if it cannot be serialized."""
 
@@ -38,8 +48,16 @@ class RequestStore(Protocol):
     def done(self, request: Request) -> None:
         """Forget a request that was handed out. Does nothing for any other."""
 
-    def commit(self, fingerprints: Collection[bytes]) -> None:
-        """Make everything durable, with the `fingerprints` that the filter gets next."""
+    def fail(self, request: Request, failed: FailedRequest) -> bool:
+        """Keep a request that was handed out as one that has failed, and is neither pending
+        nor handed out any more. Return False, and do nothing, for any other."""
+
+    def failed_by_reason(self) -> dict[str, int]:
+        """Return how many requests are kept as failed, by reason, most first."""
+
+    def commit(self, fingerprints: Collection[bytes]) -> bool:
+        """Make everything durable, with the `fingerprints` that the filter gets next. Return
+        False if there was nothing to do."""
 
     def rollback(self) -> None:
         """Drop everything since the last commit."""

@@ -9,6 +9,7 @@ from scrapy.settings import Settings
 from scrapy_bloom.commands import BloomCommand
 from tests.commands.command_line import (
     SUBCOMMANDS,
+    SUBCOMMANDS_OF_JOBS,
     SUBCOMMANDS_OF_REDIS,
     bloom,
     environment,
@@ -25,7 +26,7 @@ def test_help_names_every_subcommand(tmp_path):
     for module in (False, True):
         result = bloom(tmp_path, "--help", module=module)
         assert result.status == 0
-        for name in SUBCOMMANDS + SUBCOMMANDS_OF_REDIS:
+        for name in SUBCOMMANDS + SUBCOMMANDS_OF_REDIS + SUBCOMMANDS_OF_JOBS:
             (line,) = [each for each in result.lines if each.split()[:1] == [name]]
             assert len(line.split()) > 3
 
@@ -37,13 +38,17 @@ def test_help_of_each_subcommand_is_complete():
     parser = argparse.ArgumentParser()
     command.add_options(parser)
     (subparsers,) = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
-    assert set(subparsers.choices) == {*SUBCOMMANDS, *SUBCOMMANDS_OF_REDIS}
+    assert set(subparsers.choices) == {
+        *SUBCOMMANDS,
+        *SUBCOMMANDS_OF_REDIS,
+        *SUBCOMMANDS_OF_JOBS,
+    }
     for name, subparser in subparsers.choices.items():
         assert subparser.description
         assert all(action.help for action in subparser._actions)
         options = {option for action in subparser._actions for option in action.option_strings}
         assert {"--set", "--loglevel"} <= options
-        assert ("--json" in options) == (name not in {"clear", "plot"})
+        assert ("--json" in options) == (name not in {"clear", "drop", "plot"})
         assert subparser.format_help()
 
 

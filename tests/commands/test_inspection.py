@@ -73,6 +73,7 @@ def test_info_lists_requests_that_cannot_be_read_back(run, job):
     file.close(clean=True)
     result = run(job, "info", job)
     assert result.fields["requests"] == "2 pending in requests.sqlite"
+    assert result.fields["job"] == "stopped"
     assert result.lines[-2].startswith("1 request set aside")
     assert result.lines[-1] == f"  row {row}: no such callback"
     figures = run(job, "info", job, "--json").json

@@ -35,6 +35,7 @@ class Job:
         }
         self.crawler = get_crawler(spider, settings_dict=settings)
         self.crawler.engine = self.engine = Engine()
+        self.engine.scraper.logformatter = self.crawler.logformatter
         self.crawler.spider = self.spider = spider.from_crawler(self.crawler)
         self.scheduler = None
         self._scheduler_class = load_object(scheduler)

@@ -22,7 +22,7 @@ def in_memory(name):
 
 def give(job, page, *things):
     """The callback of `page` yields `things`; return the names of what is scheduled."""
-    (process,) = job.engine.scraper.spidermw.methods["process_spider_output"]
+    *_, process = job.engine.scraper.spidermw.methods["process_spider_output"]
 
     async def result():
         for thing in things:

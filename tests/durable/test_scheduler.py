@@ -468,7 +468,13 @@ def test_another_dupefilter_is_refused_by_name(tmp_path, name):
 
 @pytest.mark.parametrize(
     "missing",
-    ["_slot.inprogress", "scraper.slot.active", "downloader.active", "scraper.spidermw.methods"],
+    [
+        "_slot.inprogress",
+        "scraper.slot.active",
+        "scraper.logformatter",
+        "scraper.spidermw.methods",
+        "downloader.active",
+    ],
 )
 def test_a_scrapy_without_the_private_parts_is_refused(tmp_path, missing):
     """The error names what is missing and the version of Scrapy."""

@@ -133,7 +133,9 @@ class DurableFeedExporter(FeedExporter):
         """
         self._view = FeedExporterView(self)
         outbox = Outbox(round_.file)
-        known = outbox.feeds()
+        # the feeds of a round that has waited in vain are whole
+        known = [] if round_.follows_kept else outbox.feeds()
+        round_.at_end.append(outbox.empty)
         self._scrapys = {uri for uri in self.feeds if self._is_scrapys(uri)}
         durable = [uri for uri in self.feeds if uri not in self._scrapys]
         self._announce(durable)
@@ -148,7 +150,6 @@ class DurableFeedExporter(FeedExporter):
             else:
                 self._give_up_or_finish(feed)
         round_.awaits_feeds = True
-        round_.at_end.append(outbox.empty)
 
     def _announce(self, durable: list[str]) -> None:
         others = sorted(self._scrapys)
@@ -194,7 +195,11 @@ class DurableFeedExporter(FeedExporter):
         ledger, feeds = self._ledger, self._feeds
         assert ledger is not None
         assert feeds is not None
+        assert self._round is not None
         try:
+            if follows_kept := self._round.follows_kept:
+                # in the commit that forgets its feeds
+                self._round.begin()
             for feed, error in self._given_up:
                 logger.warning(
                     "Feed %(feed)s stays as it is: %(error)s",
@@ -205,6 +210,8 @@ class DurableFeedExporter(FeedExporter):
             feeds.recover(self._left)
             feeds.record()
             self._commit()
+            if follows_kept and self._directory is not None:
+                shutil.rmtree(self._directory, ignore_errors=True)
             self._is_open = True
             await self._wait_for_stores()
             await self._store_left(spider)
@@ -331,7 +338,8 @@ class DurableFeedExporter(FeedExporter):
             await self._close(working, spider)
         if self._failed or self._left or not self._round.is_to_be_stored:
             return
-        self._round.feeds_stored()
+        if not self._round.feeds_stored():
+            return
         self._feeds.working.clear()
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)

@@ -1,0 +1,174 @@
+"""A record of the requests that a dupefilter drops, for those who want to know why."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from logging.handlers import RotatingFileHandler
+from random import random
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from scrapy.utils.request import referer_str
+
+from .settings import AuditSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scrapy import Request
+    from scrapy.settings import BaseSettings
+    from typing_extensions import Self
+
+    from .seen import Seen
+
+logger = logging.getLogger(__name__)
+
+FILE_BYTES = 100_000_000
+FILES = 10
+"""The file itself, and those that it was before: PATH.1, PATH.2 and so on."""
+
+
+class Why(NamedTuple):
+    """Why a request counts as seen: its URL is among the `recent` ones, its fingerprint is
+    `held` in memory until its row is safe, or in the `filter` (in an `exact` one), there in a
+    layer from 0 (None where the filter does not tell). Or why it might have: it is new, and an
+    exact filter has `avoided` to take it for a seen one."""
+
+    reason: str
+    layer: int | None = None
+
+    @classmethod
+    def of(cls, fingerprint: bytes, seen: Seen) -> Self:
+        """Return why that fingerprint counts as seen, if it does."""
+        if fingerprint in seen.held:
+            return cls("held")
+        for number, layer in enumerate(seen.filter.layers):
+            contains = getattr(layer, "__contains__", None)
+            if contains is not None and contains(fingerprint):
+                return cls("exact" if seen.filter.exact else "filter", number)
+        return cls("filter")
+
+
+class Asked(Protocol):
+    """A dupefilter, as its scheduler and DropEarlyMiddleware ask it."""
+
+    def request_seen(self, request: Request) -> bool:
+        """Return True if `request` was seen before, else remember it."""
+
+    def is_known(self, request: Request) -> bool:
+        """Return True if its URL tells that `request` was seen before."""
+
+
+class Audit:
+    """Writes the requests that a dupefilter drops to a file, a line of JSON each; what it
+    cannot write is no reason to stop. Raises ValueError if the file cannot be opened."""
+
+    def __init__(
+        self,
+        settings: AuditSettings,
+        dupefilter: Asked,
+        seen: Seen,
+        fingerprint: Callable[[Request], bytes],
+    ) -> None:
+        self._share = settings.share
+        self._ask = dupefilter.request_seen
+        self._is_known = dupefilter.is_known
+        self._seen = seen
+        self._fingerprint = fingerprint
+        self._release = seen.release
+        self._held: dict[bytes, Request] = {}
+        """The new requests whose fingerprints are held back from an exact filter."""
+        try:
+            self._handler = _Handler(settings.path)
+        except OSError as error:
+            raise ValueError(
+                f"BLOOM_AUDIT is {settings.path!r}, which cannot be written: {error.strerror}"
+            ) from error
+
+    @classmethod
+    def of(
+        cls,
+        settings: BaseSettings,
+        dupefilter: Asked,
+        seen: Seen,
+        fingerprint: Callable[[Request], bytes],
+    ) -> Self | None:
+        """Return the audit that `settings` ask for, and let it answer for `dupefilter`, or
+        None."""
+        wanted = AuditSettings.read(settings)
+        if not wanted.path:
+            return None
+        self = cls(wanted, dupefilter, seen, fingerprint)
+        # the usual way knows nothing of it, so that it costs nothing there
+        vars(dupefilter)["request_seen"] = self.request_seen
+        if seen.filter.exact:
+            vars(seen)["release"] = self.release
+        return self
+
+    def request_seen(self, request: Request) -> bool:
+        """Do what the dupefilter's own does, and record it if that is True."""
+        if random() >= self._share:  # noqa: S311 - nothing secret
+            return self._ask(request)
+        # before it is asked, since then its URL is among the recent ones in any case
+        why, avoided = self._why(request), self._avoided
+        if self._ask(request):
+            self._note(request, why)
+            return True
+        if self._avoided > avoided:
+            self._note(request, Why("avoided"))
+        elif self._seen.filter.exact and (held := self._fingerprint(request)) in self._seen.held:
+            self._held[held] = request
+        return False
+
+    def release(self, fingerprint: bytes) -> None:
+        """Do what that of what was seen does; only then an exact filter is asked to add it."""
+        avoided, request = self._avoided, self._held.pop(fingerprint, None)
+        self._release(fingerprint)
+        if request is not None and self._avoided > avoided:
+            self._note(request, Why("avoided"))
+
+    @property
+    def _avoided(self) -> int:
+        return self._seen.filter.false_positives_avoided
+
+    def _why(self, request: Request) -> Why:
+        """Return why `request` counts as seen, if it does. Never raises."""
+        if self._is_known(request):
+            return Why("recent")
+        try:
+            return Why.of(self._fingerprint(request), self._seen)
+        except Exception:  # noqa: BLE001 - whatever fails below, the crawl goes on
+            return Why("filter")
+
+    def _note(self, request: Request, why: Why) -> None:
+        line = json.dumps(
+            {
+                "time": round(time.time(), 3),
+                "url": request.url,
+                "method": request.method,
+                "referer": referer_str(request),
+                "reason": why.reason,
+                "layer": why.layer,
+            }
+        )
+        self._handler.handle(logging.makeLogRecord({"msg": line}))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._handler.close()
+
+
+class _Handler(RotatingFileHandler):
+    """Writes lines as they are, to a file of limited size; says once if it cannot."""
+
+    _has_told = False
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, maxBytes=FILE_BYTES, backupCount=FILES - 1, encoding="utf-8")
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - its name there
+        """Go on without that line."""
+        if not self._has_told:
+            self._has_told = True
+            logger.exception("Cannot write to %s, which BLOOM_AUDIT names", self.baseFilename)

@@ -1,0 +1,196 @@
+"""The subcommand top: how far a job is, in the terminal while it runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ..durable.watching import Watch
+from ..errors import BloomError, RequestFileError
+from ..reporting import in_brief, in_bytes, in_percent
+from .failed import job_in
+
+if TYPE_CHECKING:
+    from .running import Session
+
+SECONDS = 1.0
+"""Between two looks at the job."""
+PATIENCE = 5
+"""So many times in a row its file may not be readable, as when it is just opened or closed."""
+SHOWN = 8
+"""So many slots and reasons are shown."""
+
+
+def top(session: Session) -> int:
+    """Show how far a job is, once, or again and again until it is interrupted."""
+    options = session.options
+    watch = Watch(job_in(session))
+    if options.follow and not options.json:
+        raise BloomError("--follow goes with --json: without both the view is live anyway")
+    try:
+        if options.json:
+            for figures in _looks(watch, once=not options.follow):
+                session.print_lines([json.dumps(figures)])
+                sys.stdout.flush()
+        else:
+            _show(session, watch, once=options.once or not sys.stdout.isatty())
+    except KeyboardInterrupt:
+        pass  # how it ends
+    return 0
+
+
+def _looks(watch: Watch, *, once: bool) -> Iterator[dict[str, Any]]:
+    """Yield the figures of now, one a second or once. Raises RequestFileError."""
+    failures = 0
+    while True:
+        began = time.monotonic()
+        try:
+            figures = watch.figures()
+        except RequestFileError:
+            failures += 1
+            if once or failures > PATIENCE:
+                raise
+        else:
+            failures = 0
+            yield figures
+            if once:
+                return
+        time.sleep(max(0.0, SECONDS - (time.monotonic() - began)))
+
+
+def _show(session: Session, watch: Watch, *, once: bool) -> None:
+    try:
+        console = import_module("rich.console").Console(highlight=False)
+        live = import_module("rich.live").Live
+    except ImportError:
+        raise BloomError(
+            "rich is missing: pip install 'scrapy-bloom[cli]' (--json works without)"
+        ) from None
+    name = session.options.place
+    if once:
+        for figures in _looks(watch, once=True):
+            console.print(view(name, figures))
+        return
+    with live(console=console, auto_refresh=False, screen=True) as screen:
+        for figures in _looks(watch, once=False):
+            screen.update(view(name, figures), refresh=True)
+
+
+def view(name: str, figures: Mapping[str, Any]) -> Any:
+    """Return what the terminal shows of `figures`, for 80 columns and more."""
+    group, panel = import_module("rich.console").Group, import_module("rich.panel").Panel
+    text = import_module("rich.text").Text
+    lists = _grid(1, 1)
+    lists.add_row(
+        _counts("pending by slot", figures["pending_by_slot"], figures["slots"]),
+        _counts("failed by reason", reasons := figures["failed_by_reason"], len(reasons)),
+    )
+    body = group(_speed(figures), text(""), _books(figures), text(""), lists)
+    return panel(body, title=text(f" {name}  {_state(figures)} "), title_align="left")
+
+
+def _speed(figures: Mapping[str, Any]) -> Any:
+    """Return the figures that move, in two halves."""
+    left, right, halves = _grid(None, None, None), _grid(None, None, None), _grid(1, 1)
+    for key in ("pages", "items", "duplicates", "retries"):
+        left.add_row(*_row(key, figures))
+    for key in ("pending", "in_flight", "failed"):
+        right.add_row(*_row(key, figures))
+    time_left = _duration(figures["seconds_left"])
+    if (figures["pending_per_second"] or 0) > 0:
+        time_left = "grows"
+    right.add_row("time left", time_left, "")
+    halves.add_row(left, right)
+    return halves
+
+
+def _row(key: str, figures: Mapping[str, Any]) -> tuple[str, str, str]:
+    sign = "+" if key == "pending" else ""
+    rate = figures.get(f"{key}_per_second")
+    return (
+        key.replace("_", " "),
+        _number(figures[key]),
+        "" if rate is None else f"{rate:{sign},.1f}/s",
+    )
+
+
+def _books(figures: Mapping[str, Any]) -> Any:
+    """Return what the job keeps, a line each."""
+    table = _grid(None, 1)
+    if figures["filter_items"] is not None:
+        capacity = figures["filter_capacity"]
+        parts = [
+            f"{_number(figures['filter_items'])} of {_number(capacity)}"
+            f" ({in_percent(figures['filter_items'] / capacity)})",
+            in_bytes(figures["filter_bytes"]),
+        ]
+        if figures["seconds_to_growth"] is not None:
+            parts.append(f"grows in {_duration(figures['seconds_to_growth'])}")
+        table.add_row("filter", ", ".join(parts))
+    if figures["commits"] is not None:
+        age, slowest = figures["seconds_since_commit"], figures["commit_seconds_max"]
+        table.add_row(
+            "commits",
+            f"{_number(figures['commits'])}, the last {_duration(age)} ago,"
+            f" the slowest took {slowest:.3g} s",
+        )
+    sizes = in_bytes(figures["file_bytes"]), in_bytes(figures["log_bytes"])
+    table.add_row("requests.sqlite", f"{sizes[0]}, log {sizes[1]}")
+    return table
+
+
+def _counts(title: str, counts: Mapping[str, int], total: int) -> Any:
+    table = _grid(1, None)
+    table.add_row(f"[bold]{title}[/bold]", "")
+    shown = list(counts.items())[:SHOWN]
+    text = import_module("rich.text").Text
+    for name, count in shown:
+        table.add_row(text(in_brief(name) or "(all slots)"), _number(count))
+    if total > len(shown):
+        table.add_row(f"and {total - len(shown):,} more", "")
+    if not shown:
+        table.add_row("none", "")
+    return table
+
+
+def _grid(*ratios: int | None) -> Any:
+    """Return a table without lines, a column for each ratio; those with one take what room
+    there is, the others are numbers but for the first."""
+    table = import_module("rich.table").Table.grid(expand=any(ratios), padding=(0, 2))
+    for number, ratio in enumerate(ratios):
+        table.add_column(
+            ratio=ratio,
+            no_wrap=True,
+            overflow="ellipsis",
+            justify="left" if ratio or not number else "right",
+        )
+    return table
+
+
+def _state(figures: Mapping[str, Any]) -> str:
+    parts = [figures["state"] or "not there"]
+    if figures["round"] is not None:
+        parts.append(f"round {figures['round']}")
+    if figures["seconds"] is not None:
+        parts.append(f"for {_duration(figures['seconds'])}")
+    return ", ".join(parts)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _duration(seconds: float | None) -> str:
+    """Return a time in its two largest units: `2 h 5 min`."""
+    if seconds is None:
+        return "-"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    for unit, size, part, rest in (("d", 86400, "h", 3600), ("h", 3600, "min", 60)):
+        if seconds >= size:
+            return f"{seconds // size:,.0f} {unit} {seconds % size // rest:.0f} {part}"
+    return f"{seconds // 60:.0f} min {seconds % 60:.0f} s" if seconds >= 60 else f"{seconds:.0f} s"

@@ -1,0 +1,121 @@
+"""What is known of a request that has failed, under names that are the same over Scrapy's
+releases, and how it is asked again."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from scrapy import Request
+
+ATTEMPTS_KEY = "bloom_attempts"
+"""The meta key of a request that has failed before: how often it was asked until then."""
+IN_MEMORY = "scheduler/failed_in_memory"
+"""The stat that counts those that could not be kept."""
+LONGEST = 500
+"""Characters of an exception that are kept."""
+
+_DOWNLOAD_REASONS = {
+    # an exception's own class, or the first of its bases that is here: in Scrapy's exceptions
+    # of 2.15 and later, in Twisted's before
+    "CannotResolveHostError": "dns",
+    "DNSLookupError": "dns",
+    "UnknownHostError": "dns",
+    "DownloadTimeoutError": "timeout",
+    "TimeoutError": "timeout",
+    "TCPTimedOutError": "timeout",
+    "DownloadConnectionRefusedError": "refused",
+    "ConnectionRefusedError": "refused",
+    "ResponseDataLossError": "data_loss",
+    "_DataLoss": "data_loss",
+    "DownloadFailedError": "connection",
+    "ResponseFailed": "connection",
+    "ConnectError": "connection",
+    "ConnectionDone": "connection",
+    "ConnectionLost": "connection",
+    "TunnelError": "connection",
+    "OSError": "connection",
+    "DownloadCancelledError": "cancelled",
+    "CancelledError": "cancelled",
+    "StopDownload": "cancelled",
+    "UnsupportedURLSchemeError": "unsupported",
+    "NotSupported": "unsupported",
+}
+
+
+class FailedRequest(NamedTuple):
+    """A request that has failed, and why.
+
+    `status` is that of its response, `exception` the class and the message of what was
+    raised; each None without one. `attempts` counts how often it was asked, with retries
+    and in all starts of the job; `time` is in seconds since the epoch.
+    """
+
+    url: str
+    method: str
+    reason: str
+    status: int | None
+    exception: str | None
+    attempts: int
+    time: float
+    referer: str | None
+
+    @classmethod
+    def of(
+        cls,
+        request: Request,
+        reason: str,
+        *,
+        status: int | None = None,
+        exception: BaseException | None = None,
+    ) -> FailedRequest:
+        """Return what there is to know of `request`, which fails now."""
+        referer = request.headers.get("Referer")
+        before = request.meta.get(ATTEMPTS_KEY, 0) + request.meta.get("retry_times", 0)
+        return cls(
+            url=request.url,
+            method=request.method,
+            reason=reason,
+            status=status,
+            exception=None if exception is None else _described(exception),
+            attempts=before + 1,
+            time=time.time(),
+            referer=None if referer is None else referer.decode("utf-8", "backslashreplace"),
+        )
+
+
+def download_reason(exception: BaseException) -> str:
+    """Return the name of what ended a download: `download/timeout`, or `download/other`."""
+    causes = [exception, *(_value(cause) for cause in getattr(exception, "reasons", None) or ())]
+    names = [_first_known(type(cause)) for cause in causes]
+    name = "data_loss" if "data_loss" in names else names[0]
+    return f"download/{name or 'other'}"
+
+
+def to_be_repeated(
+    request: dict[str, Any], failed: FailedRequest, *, has_cache: bool
+) -> dict[str, Any]:
+    """Return `request`, as `Request.to_dict` has it, as it is asked once more: with all its
+    retries, and past a cache, which has the page that made it fail."""
+    meta = {**request["meta"], ATTEMPTS_KEY: failed.attempts}
+    meta.pop("retry_times", None)
+    if has_cache:
+        meta["dont_cache"] = True
+    return {**request, "meta": meta}
+
+
+def _first_known(kind: type) -> str | None:
+    known = (_DOWNLOAD_REASONS.get(base.__name__) for base in kind.__mro__)
+    return next(filter(None, known), None)
+
+
+def _value(cause: Any) -> BaseException:
+    """Return the exception in a Failure of Twisted's, or itself."""
+    value: BaseException = getattr(cause, "value", cause)
+    return value
+
+
+def _described(exception: BaseException) -> str:
+    name, message = type(exception).__name__, " ".join(str(exception).split())
+    return (f"{name}: {message}" if message else name)[:LONGEST]

@@ -1,0 +1,190 @@
+"""Which requests fail, as Scrapy's hooks tell it, each from its side."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from scrapy import Request, signals
+from scrapy.exceptions import IgnoreRequest
+from scrapy.http import Response
+from scrapy.spidermiddlewares.httperror import HttpError
+from twisted.python.failure import Failure
+
+from ..reporting import counted
+from ..scrapy_internals import FailureHooks
+from .failed import IN_MEMORY, FailedRequest, download_reason
+from .failed_rows import FailedRows
+from .feeds.origins import origins_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from scrapy import Spider
+    from scrapy.crawler import Crawler
+
+    from ..settings import FailedSettings
+    from .ledger import Ledger
+    from .request_file import RequestFile
+
+logger = logging.getLogger(__name__)
+
+_NOT_THE_PAGES_FAULT = (
+    "scrapy.downloadermiddlewares.offsite",
+    "scrapy.downloadermiddlewares.robotstxt",
+)
+"""Where requests are ignored that nobody wants to ask again."""
+
+_at_work: WeakSet[Failures] = WeakSet()
+
+
+class Failures:
+    """Tells the ledger which requests fail, of the kinds that count.
+
+    What the spider has handled does not: a response that got to the callback, a failure
+    whose errback did not raise. Scrapy says the rest in several places: of a download that
+    no errback has handled in its log; of a status, next to HttpErrorMiddleware; of what a
+    callback, an errback or a pipeline raises, by signals; of what a downloader middleware
+    ignores, at the engine's end of these, and there only if there is no errback.
+
+    Raises JobDirectoryError where this release of Scrapy lacks one of these places.
+    """
+
+    def __init__(self, crawler: Crawler, settings: FailedSettings) -> None:
+        self._crawler = crawler
+        self._settings = settings
+        self._origins = origins_of(crawler)
+        self._ledger: Ledger | None = None
+        self._retried = {int(code) for code in crawler.settings.getlist("RETRY_HTTP_CODES")}
+        kinds, hooks = settings.kinds, FailureHooks(crawler)
+        if "download" in kinds:
+            hooks.on_download_error(self._download_error)
+        if "status" in kinds:
+            hooks.on_unhandled_status(self.process_spider_exception)
+        if "ignored" in kinds:
+            hooks.on_download_exception(self.process_exception)
+        if "callback" in kinds:
+            crawler.signals.connect(self._spider_error, signals.spider_error)
+        if "item" in kinds:
+            crawler.signals.connect(self._item_error, signals.item_error)
+
+    def retry(self, file: RequestFile) -> None:
+        """Make all failed requests in `file` pending again, if each start is to do so.
+        Raises sqlite3.Error."""
+        if self._settings.retry and (count := FailedRows(file).retry()):
+            logger.info(
+                "Retrying %(requests)s that had failed (BLOOM_RETRY_FAILED)",
+                {"requests": counted(count, "request")},
+                extra={"spider": self._crawler.spider},
+            )
+
+    def open(self, ledger: Ledger) -> None:
+        """Begin to tell `ledger`."""
+        self._ledger = ledger
+        if self._settings.kinds:
+            _at_work.add(self)
+
+    def report(self, job: Path) -> None:
+        """Tell nothing any more, and say what has failed in `job`. Raises as the store
+        does."""
+        _at_work.discard(self)
+        ledger, self._ledger = self._ledger, None
+        reasons = {} if ledger is None else ledger.store.failed_by_reason()
+        total = sum(reasons.values())
+        self._crawler.stats.set_value("scheduler/failed", total)
+        if total:
+            logger.warning(
+                "%(requests)s failed and %(stay)s in the job: %(reasons)s. 'scrapy bloom failed"
+                " %(job)s' lists them; 'scrapy bloom retry %(job)s' has the next start ask them"
+                " once more, 'scrapy bloom drop %(job)s' forgets them.",
+                {
+                    "requests": counted(total, "request"),
+                    "stay": "stays" if total == 1 else "stay",
+                    "reasons": ", ".join(f"{count:,} {name}" for name, count in reasons.items()),
+                    "job": job,
+                },
+                extra={"spider": self._crawler.spider},
+            )
+        if in_memory := self._crawler.stats.get_value(IN_MEMORY):
+            logger.warning(
+                "%(requests)s failed that cannot be serialized, and so cannot be kept",
+                {"requests": counted(in_memory, "request")},
+                extra={"spider": self._crawler.spider},
+            )
+
+    def note(self, source: Response | Failure | None, reason: str, error: Any = None) -> bool:
+        """Note that the request which `source` answers fails; the first reason stands.
+        Return False if that is none of the ledger's."""
+        request = self._request_of(source)
+        if request is None or self._ledger is None or not self._ledger.has(request):
+            return False
+        if error is None and isinstance(source, Failure):
+            error = source.value
+        response = source if isinstance(source, Response) else getattr(error, "response", None)
+        failed = FailedRequest.of(
+            request, reason, status=getattr(response, "status", None), exception=error
+        )
+        self._ledger.fail(request, failed)
+        return True
+
+    def process_spider_exception(self, response: Response, exception: Exception) -> None:
+        """Note a status that did not reach the callback, and let it pass."""
+        if isinstance(exception, HttpError) and response.status in self._retried:
+            self.note(response, f"status/{response.status}")
+
+    def process_exception(self, request: Request, exception: Exception) -> None:
+        """Note what a downloader middleware ignores, and let it pass."""
+        if (
+            isinstance(exception, IgnoreRequest)
+            and request.errback is None
+            and _raised_in(exception) not in _NOT_THE_PAGES_FAULT
+            and self._ledger is not None
+        ):
+            self._ledger.fail(request, FailedRequest.of(request, "ignored", exception=exception))
+
+    def _download_error(self, failure: Failure, request: Request) -> None:
+        error = failure.value
+        if self._ledger is not None and error is not None:
+            failed = FailedRequest.of(request, download_reason(error), exception=error)
+            self._ledger.fail(request, failed)
+
+    def _spider_error(self, failure: Failure, response: Any, spider: Spider) -> None:
+        reason = "errback" if isinstance(response, Failure) else "callback"
+        self.note(response, reason, failure.value)
+
+    def _item_error(self, item: Any, response: Any, spider: Spider, failure: Failure) -> None:
+        self.note(response, "item", failure.value)
+
+    def _request_of(self, source: Response | Failure | None) -> Request | None:
+        if isinstance(source, Failure):
+            return getattr(source, "request", None)
+        return None if source is None else self._origins.get(source, source.request)
+
+
+def fail(response_or_failure: Response | Failure, reason: str) -> None:
+    """Let a request stay in the job as failed, although the spider handles its response or
+    its failure: a login page with status 200, for instance. To be called in the callback
+    or errback; `reason` is what `scrapy bloom failed` groups by.
+
+    Does nothing for a request that is in no job of DurableScheduler, or with
+    BLOOM_KEEP_FAILED = False. Raises TypeError, ValueError.
+    """
+    if not isinstance(response_or_failure, (Response, Failure)):
+        raise TypeError(
+            "scrapy_bloom.fail() takes the response that a callback has got, or the failure of"
+            f" an errback, and not {response_or_failure!r}"
+        )
+    if not isinstance(reason, str) or not reason.strip():
+        raise ValueError(f"the reason is {reason!r}: it must be text, such as 'login page'")
+    for failures in [*_at_work]:
+        if failures.note(response_or_failure, " ".join(reason.split())):
+            return
+
+
+def _raised_in(exception: BaseException) -> str:
+    """Return the name of the module that has raised `exception`."""
+    traceback = exception.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return "" if traceback is None else traceback.tb_frame.f_globals.get("__name__", "")

@@ -1,0 +1,358 @@
+"""Real crawls of a site that is down, in every way, and is mended later.
+
+`python -m tests.durable.failing_crawls kills` prints one line of JSON for each crawl of that
+story (of all stories without a name): what failed for which reason in each run, what was
+asked in it, and what the feed holds.
+"""
+
+import argparse
+import asyncio
+import gzip
+import json
+import os
+import random
+import shutil
+import socket
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import scrapy
+from scrapy import Request
+from scrapy.exceptions import IgnoreRequest
+from scrapy.extensions.postprocessing import GzipPlugin
+
+from scrapy_bloom import fail
+from scrapy_bloom.durable.failed_rows import failed_requests, retry_failed
+from scrapy_bloom.durable.ledger import Ledger
+from scrapy_bloom.durable.scheduler import DurableScheduler
+from tests.durable.failing_mutants import MUTANTS
+from tests.durable.harness import ASYNCIO, SELECT, Crawl, World, side_by_side
+from tests.web_server import serve
+
+REASONS = {
+    # what is asked while the site is down: why it fails
+    "status": "status/503",
+    "moved": "status/503",  # its target is
+    "quick": "status/503",
+    "closed": "download/connection",
+    "slow": "download/timeout",
+    "dns": "download/dns",
+    "refused": "download/refused",
+    "stubborn": "download/connection",
+    "worse": "download/connection",
+    "late": "errback",
+    "raising": "callback",
+    "marked": "login page",
+}
+OTHERS = ("plain", "allowed", "rescued", "handled", "missing", "robots", "dropped", "ignored")
+NUMBERS = (1, 2)
+REACTORS = (ASYNCIO, SELECT)
+
+
+class Site:
+    """Fails while there is a file of the crawl's name that says so; notes what is asked."""
+
+    def __init__(self, folder):
+        self._folder = folder
+
+    async def answer(self, _method, path, _body):
+        """Answer as `serve` of the tests' server wants it."""
+        if path == "/robots.txt":
+            return 200, {}, b"User-agent: *\nDisallow: /*/robots/\n"
+        _, crawl, kind, number = path.split("/")
+        with (self._folder / f"{crawl}.asked").open("a") as log:
+            log.write(f"{kind}/{number}\n")
+        is_down = (self._folder / f"{crawl}.down").exists()
+        if kind == "moved":
+            return 302, {"Location": f"/{crawl}/status/{number}7"}, b""
+        if kind == "missing":
+            return 404, {}, b""
+        if is_down and kind in {"status", "quick", "allowed", "rescued"}:
+            return 503, {}, b"down"
+        if is_down and kind in {"closed", "stubborn", "worse", "late", "handled"}:
+            return None
+        if is_down and kind == "slow":
+            await asyncio.sleep(5)
+            return None
+        return 200, {}, b"down" if is_down else b"up"
+
+
+class FailingWorld(World):
+    """A folder with that site."""
+
+    def _serve(self, delay, writing):
+        def ready(port):
+            os.write(writing, str(port).encode())
+            os.close(writing)
+
+        asyncio.run(serve(Site(self.folder).answer, ready))
+
+    def asked(self, crawl):
+        """Return what was asked so far, in order."""
+        try:
+            return (self.folder / f"{crawl.name}.asked").read_text().split()
+        except FileNotFoundError:
+            return []
+
+
+class FailingSpider(scrapy.Spider):
+    """Asks pages that fail, from `start()` and from a page, and one behind each."""
+
+    name = "failing"
+    custom_settings = {  # noqa: RUF012
+        "RETRY_TIMES": 1,
+        "DOWNLOAD_TIMEOUT": 30,
+        "ROBOTSTXT_OBEY": True,
+        "CONCURRENT_REQUESTS_PER_DOMAIN": 16,
+        "CONCURRENT_REQUESTS": 16,
+        "DNS_TIMEOUT": 2,
+        "LOG_LEVEL": "INFO",
+        "ITEM_PIPELINES": {f"{__name__}.Pipeline": 1},
+        "DOWNLOADER_MIDDLEWARES": {f"{__name__}.Ignoring": 1},
+        "FEEDS": {
+            "items.jsonl": {"format": "jsonlines", "overwrite": True},
+            "items.json": {"format": "json", "overwrite": True},
+            "items.gz": {"format": "json", "overwrite": True, "postprocessing": [GzipPlugin]},
+        },
+        "SPIDER_MIDDLEWARES": {f"{__name__}.Rescuing": 900},
+    }
+
+    async def start(self):
+        yield self.request("plain/0", dont_filter=True)
+        yield self.request("status/9", dont_filter=True)
+
+    def request(self, page, **options):
+        """Return the request for a page, as its kind has it."""
+        kind, number = page.split("/")
+        site = self.site
+        if kind == "dns":
+            site = site.replace("127.0.0.1", f"host{number}.invalid")
+        if kind == "refused":
+            site = "http://127.0.0.1:1/refused"
+        meta = {}
+        if kind in {"quick", "stubborn"}:
+            meta["dont_retry"] = True
+        if kind == "slow":
+            meta["download_timeout"] = 0.7
+        if kind == "allowed":
+            meta["handle_httpstatus_list"] = [503]
+        errback = getattr(self, f"failed_{kind}", None)
+        return Request(f"{site}/{page}", meta=meta, errback=errback, **options)
+
+    def parse(self, response):
+        kind, number = response.url.split("/")[-2:]
+        page = f"{kind}/{number}"
+        if page == "plain/0":
+            for each in [*REASONS, *OTHERS]:
+                for number in NUMBERS:
+                    yield self.request(f"{each}/{number}")
+        is_down = response.body == b"down"
+        yield {"page": page, "part": 1}
+        if kind == "marked" and is_down:
+            fail(response, "login page")
+            return
+        if kind != "plain":
+            yield self.request(f"plain/{kind}-{number}")
+        if kind == "raising" and is_down:
+            raise LookupError("the page has changed")
+        yield {"page": page, "part": 2}
+
+    def failed_handled(self, failure):
+        yield {"page": "handled", "part": 0}
+
+    def failed_stubborn(self, failure):
+        return failure
+
+    def failed_worse(self, failure):
+        raise KeyError("an errback")
+
+    def failed_late(self, failure):
+        yield {"page": "late", "part": 0}
+        raise KeyError("an errback that has yielded")
+
+
+class Rescuing:
+    """Does something about an error of one kind of page."""
+
+    def process_spider_exception(self, response, exception):
+        return [] if "/rescued/" in response.url else None
+
+
+class Pipeline:
+    """Cannot do with one kind of item."""
+
+    def process_item(self, item):
+        if item["page"].startswith("dropped/") and Path(f"../{Path.cwd().name}.down").exists():
+            raise ConnectionError("no database")
+        return item
+
+
+class Ignoring:
+    """Does not want one kind of request."""
+
+    def process_request(self, request):
+        if "/ignored/" in request.url:
+            raise IgnoreRequest("not now")
+
+
+@dataclass
+class Step:
+    """One start of the process: whether the site is down, whether what has failed is made
+    pending before it, and after how many requests it is killed."""
+
+    down: bool = True
+    retry: bool = False
+    kill: int | None = None
+    settings: dict = field(default_factory=dict)
+
+
+def story(world, crawl, steps, mutant=None):
+    """Start a crawl once for each step; yield what became of it."""
+    settings, runs = dict(crawl.settings), []
+    folder = world.folder / crawl.name
+    for step in steps:
+        crawl.settings.clear()
+        crawl.settings.update({**settings, **step.settings})
+        flag = world.folder / f"{crawl.name}.down"
+        flag.touch() if step.down else flag.unlink(missing_ok=True)
+        retried = retry_failed(folder / "job") if step.retry else 0
+        began = len(world.asked(crawl))
+        run = world.start(crawl, prepared(folder, step.down, mutant))
+        while not run.ended:
+            if step.kill is not None and len(world.asked(crawl)) - began >= step.kill:
+                run.kill()
+                while not run.ended:
+                    yield None
+            yield None
+        asked = world.asked(crawl)[began:]
+        runs.append(seen(folder, run, asked, retried))
+    yield {"crawl": crawl.name, "runs": runs}
+
+
+def prepared(folder, down, mutant):
+    """Return what is done first in each process of a crawl."""
+
+    def before():
+        os.chdir(folder)
+        if mutant:
+            MUTANTS[mutant]()
+        DurableScheduler.commit_operations = 5
+        Ledger.preparing_share = 1
+
+        def gethostbyname(host):
+            if down and host.endswith(".invalid"):
+                raise socket.gaierror("no such name")
+            return "127.0.0.1"
+
+        socket.gethostbyname = gethostbyname
+
+    return before
+
+
+def seen(folder, run, asked, retried):
+    """Return what a run has left."""
+    found = failed_requests(folder / "job")
+    items = []
+    if run.reason == "finished":
+        lines = (folder / "items.jsonl").read_text().splitlines()
+        items = [f"{item['page']}:{item['part']}" for item in map(json.loads, lines)]
+        for others in (
+            json.loads((folder / "items.json").read_text()),
+            json.loads(gzip.decompress((folder / "items.gz").read_bytes())),
+        ):
+            assert Counter(items) == Counter(f"{i['page']}:{i['part']}" for i in others)
+    return {
+        "status": run.status,
+        "reason": run.reason,
+        "retried": retried,
+        "asked": Counter(asked),
+        "failed": {"/".join(each.url.split("/")[-2:]): each.reason for each in found},
+        "attempts": {"/".join(each.url.split("/")[-2:]): each.attempts for each in found},
+        "items": Counter(items),
+        "stats": {k: v for k, v in run.stats.items() if k.startswith("scheduler/")},
+        "line": [line for line in run.log.splitlines() if "failed and stay" in line][-1:],
+    }
+
+
+# Stories
+
+
+def mended(world, options):
+    """The site is down, then it is up, and what failed is asked again."""
+    steps = [Step(), Step(down=False, retry=True), Step(down=False)]
+    return [
+        story(world, Crawl("mended", spider=FailingSpider, reactor=reactor), steps, options.mutant)
+        for reactor in (ASYNCIO,)
+    ]
+
+
+def unmended(world, options):
+    """It stays down: what failed fails again, at each start that is told to ask again."""
+    crawl = Crawl("unmended", spider=FailingSpider)
+    again = Step(settings={"BLOOM_RETRY_FAILED": True})
+    return [story(world, crawl, [Step(), again], options.mutant)]
+
+
+def all_kinds(world, options):
+    """Items and ignored requests count, and a cache is on."""
+    crawl = Crawl("all", spider=FailingSpider, reactor=SELECT)
+    crawl.settings.update(
+        BLOOM_FAILED="download,status,callback,ignored,item",
+        HTTPCACHE_ENABLED=True,
+        HTTPCACHE_DIR=str(world.folder / "cache"),
+    )
+    steps = [Step(), Step(down=False, retry=True)]
+    return [story(world, crawl, steps, options.mutant)]
+
+
+def off(world, options):
+    """Nothing is kept."""
+    crawl = Crawl("off", spider=FailingSpider)
+    crawl.settings["BLOOM_KEEP_FAILED"] = False
+    return [story(world, crawl, [Step()], options.mutant)]
+
+
+def kills(world, options):
+    """SIGKILL at random moments, of the run that fails and of the one that asks again."""
+    chance = random.Random(options.seed)
+    stories = []
+    for number in range(options.count):
+        crawl = Crawl(f"kill{number}", reactor=REACTORS[number % 2], spider=FailingSpider)
+        steps = [
+            *(Step(kill=chance.randrange(40)) for _ in range(chance.randint(1, 2))),
+            Step(),
+            Step(down=False, retry=True, kill=chance.randrange(20)),
+            Step(down=False),
+        ]
+        stories.append(story(world, crawl, steps, options.mutant))
+    return stories
+
+
+STORIES = {function.__name__: function for function in (mended, unmended, all_kinds, off, kills)}
+
+
+def main():
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.durable.failing_crawls")
+    parser.add_argument("stories", nargs="*", choices=[[], *STORIES])
+    parser.add_argument("--count", type=int, default=4, help="of killed crawls")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    parser.add_argument("--beside", type=int, default=3, help="crawls that run at once")
+    parser.add_argument("--mutant", choices=MUTANTS, help="break something on purpose")
+    options = parser.parse_args()
+    folder = tempfile.mkdtemp(prefix="failing-")
+    print(f"seed {options.seed}, in {folder}", file=sys.stderr, flush=True)
+    with FailingWorld(folder) as world:
+        stories = [
+            each for name in options.stories or STORIES for each in STORIES[name](world, options)
+        ]
+        for report in side_by_side(stories, options.beside):
+            print(json.dumps(report), flush=True)
+    shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

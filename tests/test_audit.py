@@ -1,0 +1,166 @@
+"""The record of the requests that are dropped."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from scrapy import Request
+
+from scrapy_bloom import audit
+from scrapy_bloom.fingerprints.canonical import META_KEY
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "monitoring.md"
+
+posix = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+
+
+def request(name, **options):
+    """Return the request for a page of that name."""
+    return Request(f"http://example.com/{name}", **options)
+
+
+def recorded(path):
+    """Return what was recorded."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def reasons(path):
+    """Return the page, the reason and the layer of each."""
+    return [(r["url"].rpartition("/")[2], r["reason"], r["layer"]) for r in recorded(path)]
+
+
+def test_each_dropped_request_is_recorded_with_why(make_dupefilter, tmp_path):
+    """By its URL or by its fingerprint, in which layer; and none that is new."""
+    path = tmp_path / "dropped.jsonl"
+    dupefilter = make_dupefilter(BLOOM_AUDIT=str(path), BLOOM_CAPACITY=3, BLOOM_RECENT_URLS=10)
+    for number in range(5):
+        assert not dupefilter.request_seen(request(str(number)))
+    assert dupefilter.request_seen(request("0#x", headers={"Referer": "http://example.com/list"}))
+    assert not dupefilter.request_seen(request("0", method="POST"))
+    assert dupefilter.request_seen(request("0", method="POST"))
+    assert dupefilter.request_seen(request("1", meta={META_KEY: b"no short way"}))
+    dupefilter._recent.clear()
+    assert dupefilter.request_seen(request("0"))
+    assert dupefilter.request_seen(request("4"))
+    assert reasons(path) == [
+        ("0#x", "recent", None),
+        ("0", "filter", 1),
+        ("1", "filter", 0),
+        ("0", "filter", 0),
+        ("4", "filter", 1),
+    ]
+    first, second, *_ = recorded(path)
+    assert (first["referer"], first["method"]) == ("http://example.com/list", "GET")
+    assert (second["referer"], second["method"]) == (None, "POST")
+
+
+@posix
+def test_what_is_held_back_is_told(make_dupefilter, tmp_path):
+    """With the durable scheduler, whose rows come first; a resumed job appends."""
+    path = tmp_path / "dropped.jsonl"
+    for _ in range(2):
+        dupefilter = make_dupefilter(BLOOM_AUDIT=path, JOBDIR=tmp_path / "job", BLOOM_RECENT_URLS=0)
+        dupefilter.hold_back(requests_kept=True)
+        dupefilter.request_seen(request("a"))
+        dupefilter.request_seen(request("a"))
+        dupefilter.close("finished")
+    assert reasons(path) == [("a", "held", None)] * 2
+
+
+@posix
+@pytest.mark.parametrize("holds_back", [False, True])
+def test_what_an_exact_filter_avoids_is_recorded(make_dupefilter, tmp_path, holds_back):
+    """Each one, whether the filter is asked at once or when rows are safe; they are new."""
+    path = tmp_path / "dropped.jsonl"
+    dupefilter = make_dupefilter(
+        BLOOM_AUDIT=path,
+        BLOOM_EXACT=True,
+        BLOOM_ERROR_RATE=0.5,
+        BLOOM_CAPACITY=10_000,
+        BLOOM_RECENT_URLS=0,
+        JOBDIR=tmp_path / "job",
+    )
+    if holds_back:
+        dupefilter.hold_back(requests_kept=True)
+    for number in range(10_000):
+        page = request(str(number))
+        assert not dupefilter.request_seen(page)
+        if holds_back:
+            dupefilter.release([dupefilter.fingerprint(page)])
+    avoided = dupefilter.filter.false_positives_avoided
+    assert avoided > 10
+    assert {line["reason"] for line in recorded(path)} == {"avoided"}
+    assert len({line["url"] for line in recorded(path)}) == len(recorded(path)) == avoided
+    assert dupefilter.request_seen(request("0"))
+    assert reasons(path)[-1] == ("0", "exact", 0)
+
+
+def test_a_share_is_recorded(make_dupefilter, tmp_path):
+    """By chance; the answers are the same."""
+    path = tmp_path / "dropped.jsonl"
+    dupefilter = make_dupefilter(BLOOM_AUDIT=path, BLOOM_AUDIT_SHARE="0.1")
+    dupefilter.request_seen(request("a"))
+    assert all(dupefilter.request_seen(request("a")) for _ in range(2000))
+    assert 100 < len(recorded(path)) < 320
+
+
+def test_files_are_rotated(make_dupefilter, tmp_path, monkeypatch):
+    """The disk has an end."""
+    monkeypatch.setattr(audit, "FILE_BYTES", 1000)
+    monkeypatch.setattr(audit, "FILES", 3)
+    dupefilter = make_dupefilter(BLOOM_AUDIT=tmp_path / "dropped.jsonl")
+    dupefilter.request_seen(request("a"))
+    for _ in range(100):
+        dupefilter.request_seen(request("a"))
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["dropped.jsonl", "dropped.jsonl.1", "dropped.jsonl.2"]
+    assert all(path.stat().st_size <= 1000 for path in tmp_path.iterdir())
+
+
+def test_what_cannot_be_written_is_left_out(make_dupefilter, tmp_path, caplog):
+    """The crawl goes on, and it is said once."""
+    dupefilter = make_dupefilter(BLOOM_AUDIT=tmp_path / "dropped.jsonl")
+    dupefilter._audit._handler.stream.close()
+    for answer in (False, True, True):
+        assert dupefilter.request_seen(request("a")) == answer
+    assert len([r for r in caplog.records if "BLOOM_AUDIT" in r.getMessage()]) == 1
+
+
+def test_without_an_audit_nothing_is_in_the_way(make_dupefilter):
+    """The method is the class's own."""
+    dupefilter = make_dupefilter()
+    assert "request_seen" not in vars(dupefilter)
+    assert dupefilter.why_not_early() is None
+
+
+def test_with_an_audit_nothing_is_dropped_early(make_dupefilter, tmp_path):
+    """What does not come to the dupefilter is not recorded."""
+    dupefilter = make_dupefilter(BLOOM_AUDIT=tmp_path / "dropped.jsonl")
+    assert dupefilter.why_not_early() == "BLOOM_AUDIT is to record them"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"BLOOM_AUDIT": "nowhere/dropped.jsonl"}, "BLOOM_AUDIT is 'nowhere/dropped.jsonl', which"),
+        ({"BLOOM_AUDIT": 5}, "BLOOM_AUDIT is 5: it must be the path"),
+        ({"BLOOM_AUDIT_SHARE": "0"}, "BLOOM_AUDIT_SHARE is 0.0: it must be a number above 0"),
+        ({"BLOOM_AUDIT_SHARE": 2}, "at most 1"),
+        ({"BLOOM_AUDIT_SHARE": "all"}, "BLOOM_AUDIT_SHARE is 'all'"),
+    ],
+)
+def test_bad_settings_are_refused_by_name(make_dupefilter, settings, message):
+    """At the start."""
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make_dupefilter(**settings)
+
+
+def test_the_line_in_the_document_is_such_a_line(make_dupefilter, tmp_path):
+    """With the same names."""
+    (line,) = re.findall(r"```json\n(.*?)\n```", DOCUMENT.read_text())
+    dupefilter = make_dupefilter(BLOOM_AUDIT=tmp_path / "dropped.jsonl")
+    for _ in range(2):
+        dupefilter.request_seen(request("a"))
+    assert recorded(tmp_path / "dropped.jsonl")[0].keys() == json.loads(line).keys()
