@@ -154,7 +154,9 @@ class Probing:
         lanes = first_lanes(salted)
         avoided = 0
         for layer in self._newest_first:
-            if _are_set(layer, salted, lanes):
+            bits = layer.bits
+            o = lanes[0] * layer.blocks >> 32 << BLOCK_SHIFT
+            if bits[o + lanes[1]] and bits[_positions(layer, salted, lanes)].all():
                 if layer.table is None or layer.table.holds(lanes[0], self._remainder(key)):
                     return True
                 avoided = 1
@@ -176,8 +178,12 @@ class Probing:
     def _holds_few(self, key: bytes, salted: bytes) -> bool:
         lanes = first_lanes(salted)
         for layer in self._newest_first:
-            if _are_set(layer, salted, lanes) and (
-                layer.table is None or layer.table.holds(lanes[0], self._remainder(key))
+            bits = layer.bits
+            o = lanes[0] * layer.blocks >> 32 << BLOCK_SHIFT
+            if (
+                bits[o + lanes[1]]
+                and bits[_positions(layer, salted, lanes)].all()
+                and (layer.table is None or layer.table.holds(lanes[0], self._remainder(key)))
             ):
                 return True
         return False
@@ -185,13 +191,6 @@ class Probing:
     def _grow(self) -> None:
         """Put an empty layer before the newest."""
         raise NotImplementedError
-
-
-def _are_set(layer: BitStore, salted: bytes, lanes: Lanes) -> bool:
-    """Return True if all bits that stand for a key are set in `layer`."""
-    bits = layer.bits
-    o = lanes[0] * layer.blocks >> 32 << BLOCK_SHIFT
-    return bool(bits[o + lanes[1]]) and bits[_positions(layer, salted, lanes)].all()
 
 
 def _positions(layer: BitStore, salted: bytes, lanes: Lanes) -> list[int]:
