@@ -14,7 +14,7 @@ import scrapy_bloom
 FLOORS = """
     __init__ __main__
     addon commands
-    early
+    early distributed
     durable shared
     job_dupefilter
     migration study
