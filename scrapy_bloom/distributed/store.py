@@ -14,8 +14,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import SharedFilterError
+from .commit import GROWN, NEW
 from .messages import LEAVE, OVER, Argument, Batch, Claim, Claims, Entry, Policy, Reply, WorkerState
-from .scripts import GROWN, NEW
 
 if TYPE_CHECKING:
     from scrapy import Request
