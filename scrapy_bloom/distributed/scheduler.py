@@ -92,9 +92,7 @@ class RedisDurableScheduler(LedgerScheduler):
         """Return True unless the crawl is at rest: nothing is pending or in flight with any
         worker."""
         worker = self._worker
-        if worker is None or worker.ledger.stopped:
-            return len(self) > 0
-        return len(self) > 0 or not worker.is_at_rest
+        return len(self) > 0 or (worker is not None and not worker.is_at_rest)
 
     def _count_stored(self) -> None:
         """Leave it to the answer: perhaps it is seen."""

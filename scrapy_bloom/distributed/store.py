@@ -305,6 +305,7 @@ class RedisStore:
 
     def _take(self, batch: Batch, reply: Reply) -> None:
         if reply.gone:
+            self.last = None
             self._observers.gone()
             return
         if batch.action:

@@ -19,6 +19,7 @@ from ..shared.client import RedisClient
 from ..shared.layout import in_one_slot
 from ..startup import announce
 from .crawl import crawl_is_gone, in_reactor, open_crawl
+from .feeds import SyncedFeeds
 from .link import Heartbeat, Link
 from .messages import Policy
 from .payload import Packer
@@ -105,12 +106,15 @@ class Worker:
             seconds=COMMIT_SECONDS,
         )
         done = self._state.start_done or self._state.over
+        self.ledger.participants.append(SyncedFeeds(crawler))
         start_requests.open(self.store, self.ledger, dupefilter, done=done)
         self._announce()
 
     @property
     def is_at_rest(self) -> bool:
-        """True if the crawl seems to be over."""
+        """True if the crawl seems to be over, and this worker has not failed in it."""
+        if self.ledger.stopped:
+            return False
         if self._start_requests.failed:
             return self.store.is_still
         return self.store.is_quiet

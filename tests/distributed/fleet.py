@@ -1,0 +1,306 @@
+"""Crawls by several workers, forked from one process, that die in every way.
+
+Run by the tests in a process of its own: prints one line of JSON for each crawl. Call it
+from a process without threads.
+"""
+
+import argparse
+import json
+import logging
+import os
+import random
+import re
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from scrapy.crawler import CrawlerProcess
+
+import scrapy_bloom.distributed.scheduler  # noqa: F401 - before the forks, not in each
+from tests.durable.harness import ASYNCIO, SELECT, Crawl, Run, World, fork, side_by_side
+from tests.durable.spider import TreeSpider
+from tests.shared.server import Cluster, Server
+
+WORKERS = 3
+LEASE = 1.0
+CONCURRENCY = 4
+SETTINGS = {
+    "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
+    "SCHEDULER": "scrapy_bloom.RedisDurableScheduler",
+    "BLOOM_CAPACITY": 20_000,
+    "BLOOM_REDIS_LEASE": LEASE,
+    "BLOOM_REDIS_TIMEOUT": 1.0,
+    "CONCURRENT_REQUESTS": CONCURRENCY,
+    "CONCURRENT_REQUESTS_PER_DOMAIN": CONCURRENCY,
+    "TELNETCONSOLE_ENABLED": False,
+    "REMOTE_CONTROL_ENABLED": False,
+}
+UNHANDLED = re.compile("Unhandled|never retrieved|Traceback.*scrapy_bloom")
+
+
+class FleetSpider(TreeSpider):
+    """Its start requests go through the filter or not, as Scrapy's do."""
+
+
+@dataclass
+class Fleet:
+    """The workers of one crawl."""
+
+    world: World
+    crawl: Crawl
+    url: str
+    workers: list[Run] = field(default_factory=list)
+    all: list[Run] = field(default_factory=list)
+    prepare: object = None
+
+    def start(self):
+        """Start one more worker; return its run."""
+        folder = self.world.folder / self.crawl.name / str(len(self.all))
+        folder.mkdir(parents=True)
+        run = Run(fork(self._work, folder / "log", folder), folder)
+        self.workers.append(run)
+        self.all.append(run)
+        return run
+
+    def _work(self, folder):
+        random.seed()
+        if self.prepare is not None:
+            self.prepare()
+        settings = {
+            **SETTINGS,
+            "TWISTED_REACTOR": self.crawl.reactor,
+            "BLOOM_REDIS_URL": self.url,
+            "BLOOM_REDIS_KEY": self.crawl.name,
+            **self.crawl.settings,
+        }
+        process = CrawlerProcess(settings, install_root_handler=True)
+        crawler = process.create_crawler(self.crawl.spider)
+        crawling = process.crawl(
+            crawler,
+            site=f"http://127.0.0.1:{self.world._port}/{self.crawl.name}",
+            pages=self.crawl.pages,
+            slow=self.crawl.slow,
+            kinds=self.crawl.kinds,
+        )
+        crawling.addErrback(lambda failure: failure.printTraceback())
+        process.start()
+        stats = crawler.stats.get_stats() if crawler.stats else {}
+        (folder / "stats.json").write_text(json.dumps(stats, default=str))
+        logging.shutdown()
+
+    def kill(self, run):
+        """Kill a worker, whatever it does."""
+        run.kill()
+        while not run.ended:
+            time.sleep(0.002)
+        self.workers.remove(run)
+
+    @property
+    def running(self):
+        return [run for run in self.workers if not run.ended]
+
+    @property
+    def answers(self):
+        return Counter(page for _, page in self.world.answers(self.crawl))
+
+    def report(self, reference, **found):
+        """Return what became of the crawl, against an undisturbed one."""
+        answers = self.answers
+        reasons = [run.reason for run in self.workers]
+        return {
+            "name": self.crawl.name,
+            "lost": sorted(set(reference) - set(answers)),
+            "more": sorted(set(answers) - set(reference)),
+            "repeated": sum((answers - Counter(reference)).values()),
+            "reasons": reasons,
+            "statuses": [run.status for run in self.workers],
+            "errors": [
+                line
+                for run in self.all
+                for line in run.log.splitlines()
+                if ("ERROR" in line and "scrapy_bloom" in line) or UNHANDLED.search(line)
+            ],
+            "stats": {
+                name: sum(run.stats.get(f"scheduler/{name}", 0) for run in self.all)
+                for name in ("reclaimed", "fenced", "calls")
+            },
+            **found,
+        }
+
+
+def pauses(seconds):
+    """Yield None for so long."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        yield None
+
+
+def to_the_end(fleet, seconds=60):
+    """Yield None until all workers have ended; kill those who never do."""
+    until = time.monotonic() + seconds
+    while fleet.running:
+        if time.monotonic() > until:
+            for run in fleet.running:
+                run.kill()
+        yield None
+
+
+def undisturbed(world, url, crawl):
+    """Crawl with workers that nobody disturbs."""
+    fleet = Fleet(world, crawl, url)
+    for _ in range(WORKERS):
+        fleet.start()
+    yield from to_the_end(fleet)
+    yield fleet.report(fleet.answers, answers=fleet.answers)
+
+
+def random_kills(world, url, crawl, reference, seed, kills):
+    """Kill workers at random moments, now and then all at once, and start others."""
+    chance = random.Random(seed)
+    fleet = Fleet(world, crawl, url)
+    for _ in range(WORKERS):
+        fleet.start()
+    done = 0
+    while done < kills:
+        yield from pauses(chance.uniform(0.15, 0.9))
+        running = fleet.running
+        if not running:
+            break
+        victims = running if chance.random() < 0.2 else [chance.choice(running)]
+        for run in victims:
+            fleet.kill(run)
+            fleet.start()
+            done += 1
+    yield from to_the_end(fleet)
+    yield fleet.report(reference, kills=done, seed=seed)
+
+
+def stops(world, url, crawl, reference, seed):
+    """Stop workers for longer than their lease, and let them go on."""
+    chance = random.Random(seed)
+    fleet = Fleet(world, crawl, url)
+    for _ in range(WORKERS):
+        fleet.start()
+    for _ in range(2):
+        yield from pauses(chance.uniform(0.6, 1.0))
+        running = fleet.running
+        if len(running) < 2:
+            break
+        run = chance.choice(running)
+        os.kill(run.pid, signal.SIGSTOP)
+        yield from pauses(LEASE * chance.uniform(1.3, 1.8))
+        os.kill(run.pid, signal.SIGCONT)
+    yield from to_the_end(fleet)
+    yield fleet.report(reference, seed=seed)
+
+
+def restarts(world, server, crawl, reference, seed, *, with_data):
+    """Restart Redis under the workers, with what it had or without."""
+    chance = random.Random(seed)
+    fleet = Fleet(world, crawl, server.url)
+    for _ in range(WORKERS):
+        fleet.start()
+    yield from pauses(chance.uniform(0.8, 1.2))
+    server.stop()
+    if not with_data:
+        for path in server.folder.rglob("*.aof*"):
+            path.unlink()
+        for path in server.folder.rglob("*.rdb"):
+            path.unlink()
+    yield from pauses(chance.uniform(0.1, 0.5))
+    server.start()
+    yield from to_the_end(fleet)
+    yield fleet.report(reference, seed=seed)
+
+
+def main():
+    """Run what the command line says."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--kills-each", type=int, default=8)
+    parser.add_argument("--stops", type=int, default=0)
+    parser.add_argument("--restarts", type=int, default=0)
+    parser.add_argument("--wipes", type=int, default=0)
+    parser.add_argument("--cluster", type=int, default=0)
+    parser.add_argument("--pages", type=int, default=120)
+    parser.add_argument("--beside", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="fleet-") as name:
+        folder = Path(name)
+        servers = []
+        with World(folder) as world:
+            try:
+                for report in run_all(world, folder, servers, options):
+                    print(json.dumps(report), flush=True)
+            finally:
+                for server in servers:
+                    server.stop()
+
+
+def run_all(world, folder, servers, options):
+    """Yield the reports."""
+
+    def serve(kind=Server, **more):
+        place = folder / f"server{len(servers)}"
+        place.mkdir()
+        servers.append(kind(place, **more))
+        return servers[-1]
+
+    main_server = serve()
+
+    def crawl(name, number=0):
+        return Crawl(
+            name,
+            pages=options.pages,
+            reactor=(ASYNCIO, SELECT)[number % 2],
+            slow=number % 3 == 1,
+            spider=FleetSpider,
+        )
+
+    (first,) = side_by_side([undisturbed(world, main_server.url, crawl("reference"))])
+    reference = first.pop("answers")
+    yield first
+    seed, each = options.seed, options.kills_each
+    url = main_server.url
+    jobs = []
+    jobs += [
+        stops(world, url, crawl(f"stops{n}", n), reference, seed + n) for n in range(options.stops)
+    ]
+    for n in range(options.restarts + options.wipes):
+        keeps = n < options.restarts
+        server = serve(appendonly="yes", appendfsync="always")
+        kept = crawl(f"{'restart' if keeps else 'wipe'}{n}", n)
+        jobs.append(restarts(world, server, kept, reference, seed + n, with_data=keeps))
+    if options.cluster:
+        url = serve(Cluster).url
+        jobs += [
+            random_kills(world, url, crawl(f"cluster{n}", n), reference, seed + n, 3)
+            for n in range(options.cluster)
+        ]
+    killed = []
+
+    def crawls_with_kills():
+        while sum(killed) < options.kills:
+            n = len(killed)
+            killed.append(0)
+            yield counting(n)
+        yield from jobs
+
+    def counting(n):
+        for report in random_kills(
+            world, main_server.url, crawl(f"kills{n}", n), reference, seed + n, each
+        ):
+            if report is not None:
+                killed[n] = report["kills"]
+            yield report
+
+    yield from side_by_side(crawls_with_kills(), options.beside)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
