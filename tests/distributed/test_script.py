@@ -80,19 +80,45 @@ def test_aborted_at_each_command_of_the_first_calls(join, position):
     assert {*crawl([join(attempt)], tree(7), random.Random(1))} == {*range(7)}
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_replies_that_are_lost(join, seed):
-    """Any reply may be lost: the same call is made again, and its reply comes back; nothing
+    """Each reply is lost, once or twice: the same call is made again, and its reply comes back; nothing
     is fetched twice."""
     chance = seeded(seed)
 
     def attempt(worker, arguments):
-        while chance.random() < 0.5:
+        for _ in range(chance.randrange(1, 3)):
             worker.call(arguments)
         return worker.call(arguments)
 
-    fetched = crawl([join(attempt), join(attempt)], tree(PAGES), chance)
-    assert fetched == dict.fromkeys(range(PAGES), 1)
+    workers = [join(attempt), join(attempt)]
+    workers[1].enqueue(str(PAGES), dont_filter=True)
+    assert crawl(workers, tree(PAGES), chance) == dict.fromkeys(range(PAGES + 1), 1)
+
+
+@pytest.mark.parametrize("position", range(8, 44, 3))
+def test_aborted_while_it_gives_back(join, redis_server, position):
+    """The call that finds a dead worker fails at some command: what that one held is there
+    again."""
+    dead, finder = join(), join()
+    for name in "abc":
+        dead.enqueue(name)
+    dead.next()
+    redis_server.command("ZADD", f"{dead.key}:workers", 1, dead.store.worker)
+    failing = [aborted(position)]
+
+    def attempt(arguments):
+        if failing:
+            with suppress(redis_py.ResponseError):
+                raw(finder, failing.pop(), arguments)
+        return finder.call(arguments)
+
+    finder.sender._attempt = attempt
+    names = set()
+    while (request := finder.next()) is not None:
+        names.add(request.url[-1])
+        finder.store.done(request)
+    assert names == {*"abc"}
 
 
 COMMANDS = (
@@ -120,7 +146,7 @@ def test_without_a_right(own_server, command):
     worker.enqueue("100", dont_filter=True)
     worker.store.mark(b"1")
     own_server.command("ACL", "SETUSER", "default", f"-{command}")
-    assert {*range(7)} <= {*crawl([worker], tree(7), random.Random(1))}
+    assert {*crawl([worker], tree(7), random.Random(1))} == {*range(7), 100}
     assert not forbidden[0]
     worker.close()
 
