@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import SharedFilterError
 from .commit import COMMIT
@@ -23,6 +23,20 @@ REACTOR_MAY_REST = 600.0
 """Seconds that the reactor may be busy with one thing before its worker counts as dead."""
 
 Call = tuple[Sequence["Argument"], Callable[[Any], None]]
+
+
+class Sender(Protocol):
+    """Makes one call after the other."""
+
+    @property
+    def busy(self) -> bool:
+        """True while a call is not answered."""
+
+    def send(self, arguments: Sequence[Argument], on_answer: Callable[[Any], None]) -> None:
+        """Make a call."""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the last one is answered; return whether it is."""
 
 
 class Link:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -168,6 +168,24 @@ class Reply:
         ):
             if shard is not None and layers and (answer == GROWN or layers >= len(shard.counts)):
                 bloom_filter.learn(shard, layers, count)
+
+
+@dataclass
+class Observers:
+    """Who is told of what."""
+
+    joined: Callable[[Reply], None]
+    """The first reply to this worker, or to it under a new name."""
+    fenced: Callable[[], None]
+    """The lease was lost, or Redis went back in time."""
+    answered: Callable[[Entry, bool], None]
+    """An entry was pushed, or else was known."""
+    changed: Callable[[], None]
+    """There are new requests to hand out, or there is news of the end."""
+    unreadable: Callable[[str, Exception], None]
+    """A request cannot be made again, and is set aside."""
+    gone: Callable[[], None]
+    """The server has this crawl no more."""
 
 
 def _flag(value: bool) -> str:

@@ -65,7 +65,7 @@ class Packer:
         if "\0" in slot:
             raise ValueError(f"the download slot {slot!r} has a NUL in it")
         try:
-            payload = self._serialize(_without_defaults(request.to_dict(spider=self._spider)))
+            payload = self._serialize(fields_of(request, self._spider))
         except Exception as error:
             raise ValueError(str(error)) from error
         if len(payload) > MAX_BYTES:
@@ -78,7 +78,14 @@ class Packer:
         return request_from_dict(self._deserialize(payload), spider=self._spider)
 
 
-def _without_defaults(fields: dict[str, Any]) -> dict[str, Any]:
+def fields_of(
+    request: Request, spider: Spider | None = None, *, callback: str | None = None
+) -> dict[str, Any]:
+    """Return what `request` is made of, but for Scrapy's defaults, with the names of the
+    methods of `spider`, or of one that is not here."""
+    fields = request.to_dict(spider=spider)
+    if callback is not None:
+        fields["callback"] = callback
     if "_class" in fields:  # it may have other defaults
         return fields
     return {name: value for name, value in fields.items() if not _is_default(name, value)}

@@ -6,21 +6,32 @@ import os
 import secrets
 import socket
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import count, islice
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..errors import SharedFilterError
 from .commit import GROWN, NEW
-from .messages import LEAVE, OVER, Argument, Batch, Claim, Claims, Entry, Policy, Reply, WorkerState
+from .messages import (
+    LEAVE,
+    OVER,
+    Batch,
+    Claim,
+    Claims,
+    Entry,
+    Observers,
+    Policy,
+    Reply,
+    WorkerState,
+)
 
 if TYPE_CHECKING:
     from scrapy import Request
 
     from ..shared.dupefilter import RedisBloomDupeFilter
+    from .link import Sender
     from .payload import Packer
 
 MOST_ENTRIES = 50
@@ -30,38 +41,6 @@ POLL_SECONDS = 0.5
 """An idle worker asks so often."""
 BUSY_SECONDS = 0.02
 """One that would have more to do asks no more often than this."""
-
-
-class Sender(Protocol):
-    """Makes one call after the other."""
-
-    @property
-    def busy(self) -> bool:
-        """True while a call is not answered."""
-
-    def send(self, arguments: Sequence[Argument], on_answer: Callable[[Any], None]) -> None:
-        """Make a call."""
-
-    def wait(self, seconds: float) -> bool:
-        """Wait until the last one is answered; return whether it is."""
-
-
-@dataclass
-class Observers:
-    """Who is told of what."""
-
-    joined: Callable[[Reply], None]
-    """The first reply to this worker, or to it under a new name."""
-    fenced: Callable[[], None]
-    """The lease was lost, or Redis went back in time."""
-    answered: Callable[[Entry, bool], None]
-    """An entry was pushed, or else was known."""
-    changed: Callable[[], None]
-    """There are new requests to hand out, or there is news of the end."""
-    unreadable: Callable[[str, Exception], None]
-    """A request cannot be made again, and is set aside."""
-    gone: Callable[[], None]
-    """The server has this crawl no more."""
 
 
 class RedisStore:

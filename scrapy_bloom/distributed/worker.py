@@ -21,9 +21,9 @@ from ..startup import announce
 from .crawl import crawl_is_gone, in_reactor, open_crawl
 from .feeds import SyncedFeeds
 from .link import Heartbeat, Link
-from .messages import Policy
+from .messages import Observers, Policy
 from .payload import Packer
-from .store import Observers, RedisStore
+from .store import RedisStore
 
 if TYPE_CHECKING:
     from scrapy import Request

@@ -8,9 +8,9 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_bloom.distributed.commit import COMMIT
 from scrapy_bloom.distributed.crawl import open_crawl
-from scrapy_bloom.distributed.messages import Policy
+from scrapy_bloom.distributed.messages import Observers, Policy
 from scrapy_bloom.distributed.payload import Packer
-from scrapy_bloom.distributed.store import Observers, RedisStore
+from scrapy_bloom.distributed.store import RedisStore
 from scrapy_bloom.errors import SharedFilterError
 from scrapy_bloom.settings import WorkerSettings
 from scrapy_bloom.shared.client import RedisClient
