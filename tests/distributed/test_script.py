@@ -82,8 +82,8 @@ def test_aborted_at_each_command_of_the_first_calls(join, position):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_replies_that_are_lost(join, seed):
-    """Each reply is lost, once or twice: the same call is made again, and its reply comes back; nothing
-    is fetched twice."""
+    """Each reply is lost, once or twice: the same call is made again, and its reply comes
+    back; nothing is fetched twice."""
     chance = seeded(seed)
 
     def attempt(worker, arguments):
