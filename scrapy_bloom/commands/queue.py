@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -68,7 +69,7 @@ def queue_lines(queue: QueueView) -> list[str]:
     ]
     lines = [*aligned(rows)]
     for priority, counts in sorted(queue.pending.items(), reverse=True):
-        slots = ", ".join(f"{slot} {n:,}" for slot, n in counts.most_common(_MOST_SHOWN))
+        slots = ", ".join(f"{slot} {n:,}" for slot, n in Counter(counts).most_common(_MOST_SHOWN))
         more = len(counts) - _MOST_SHOWN
         tail = f", and {counted(more, 'slot')} more" if more > 0 else ""
         if slots:

@@ -105,12 +105,12 @@ class QueueView:
     failed: Sequence[FailedRequest]
     failed_count: int
     alone: int
-    pending: dict[int, Counter[str]] = field(default_factory=dict)
+    pending: dict[int, dict[str, int]] = field(default_factory=dict)
 
     @property
     def pending_count(self) -> int:
         """How many requests wait, those to be handed out alone included."""
-        return self.alone + sum(counts.total() for counts in self.pending.values())
+        return self.alone + sum(sum(counts.values()) for counts in self.pending.values())
 
     @property
     def in_flight(self) -> int:
@@ -149,7 +149,7 @@ def look_at(client: RedisClient, key: str) -> QueueView | None:
         ],
         failed_count=failed_count,
         alone=alone,
-        pending=pending,
+        pending={priority: dict(counts) for priority, counts in pending.items()},
     )
 
 
