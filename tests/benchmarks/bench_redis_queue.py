@@ -186,9 +186,8 @@ def memory(server):
         if slots == 1000:
             times = sorted(first_request(server) for _ in range(5))
             print(f"  a new worker has its first request after {times[2]:.2f} s")
-    print(
-        f"  scrapy-redis                {fill_scrapy_redis(server):6.0f} bytes a request, with its set"
-    )
+    theirs = fill_scrapy_redis(server)
+    print(f"  scrapy-redis                {theirs:6.0f} bytes a request, with its set")
 
 
 def speed(server, folder, options):

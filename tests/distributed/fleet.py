@@ -15,12 +15,19 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from scrapy import Request
 from scrapy.crawler import CrawlerProcess
+from scrapy.utils.request import RequestFingerprinter
+from scrapy.utils.test import get_crawler
 
 import scrapy_bloom.distributed.scheduler  # noqa: F401 - before the forks, not in each
+from scrapy_bloom.distributed.seeds import push
+from scrapy_bloom.shared.client import RedisClient
+from scrapy_bloom.shared.layout import in_one_slot
 from tests.durable.harness import ASYNCIO, SELECT, Crawl, Run, World, fork, side_by_side
 from tests.durable.spider import TreeSpider
 from tests.shared.server import Cluster, Server
@@ -42,8 +49,12 @@ SETTINGS = {
 UNHANDLED = re.compile("Unhandled|never retrieved|Traceback.*scrapy_bloom")
 
 
-class FleetSpider(TreeSpider):
-    """Its start requests go through the filter or not, as Scrapy's do."""
+class FailingStart(TreeSpider):
+    """Raises before its last start request."""
+
+    async def start(self):
+        yield Request(f"{self.site}/plain/0", dont_filter=True)
+        raise RuntimeError("this start always raises")
 
 
 @dataclass
@@ -57,16 +68,16 @@ class Fleet:
     all: list[Run] = field(default_factory=list)
     prepare: object = None
 
-    def start(self):
+    def start(self, **settings):
         """Start one more worker; return its run."""
         folder = self.world.folder / self.crawl.name / str(len(self.all))
         folder.mkdir(parents=True)
-        run = Run(fork(self._work, folder / "log", folder), folder)
+        run = Run(fork(self._work, folder / "log", folder, settings), folder)
         self.workers.append(run)
         self.all.append(run)
         return run
 
-    def _work(self, folder):
+    def _work(self, folder, more):
         random.seed()
         if self.prepare is not None:
             self.prepare()
@@ -75,7 +86,9 @@ class Fleet:
             "TWISTED_REACTOR": self.crawl.reactor,
             "BLOOM_REDIS_URL": self.url,
             "BLOOM_REDIS_KEY": self.crawl.name,
+            "FEEDS": {str(folder / "items.jsonl"): {"format": "jsonlines"}},
             **self.crawl.settings,
+            **more,
         }
         process = CrawlerProcess(settings, install_root_handler=True)
         crawler = process.create_crawler(self.crawl.spider)
@@ -107,6 +120,16 @@ class Fleet:
     def answers(self):
         return Counter(page for _, page in self.world.answers(self.crawl))
 
+    @property
+    def items(self):
+        """The numbers of the items in the feeds; a killed worker's last line may be torn."""
+        numbers = set()
+        for path in (self.world.folder / self.crawl.name).glob("*/items.jsonl"):
+            for line in path.read_text().splitlines():
+                with suppress(ValueError):
+                    numbers.add(json.loads(line)["number"])
+        return numbers
+
     def report(self, reference, **found):
         """Return what became of the crawl, against an undisturbed one."""
         answers = self.answers
@@ -114,6 +137,11 @@ class Fleet:
         return {
             "name": self.crawl.name,
             "lost": sorted(set(reference) - set(answers)),
+            "items_lost": sorted(
+                number
+                for page in reference
+                if page.startswith("item/") and (number := int(page[5:])) not in self.items
+            ),
             "more": sorted(set(answers) - set(reference)),
             "repeated": sum((answers - Counter(reference)).values()),
             "reasons": reasons,
@@ -217,6 +245,105 @@ def restarts(world, server, crawl, reference, seed, *, with_data):
     yield fleet.report(reference, seed=seed)
 
 
+def scene_clean_stop(world, server, crawl, reference):
+    """A worker is stopped with SIGINT, and another goes on at once: nothing twice."""
+    fleet = Fleet(world, crawl, server.url)
+    first = fleet.start(BLOOM_REDIS_LEASE=60)
+    yield from until(lambda: fleet.answers.total() > 30)
+    os.kill(first.pid, signal.SIGINT)
+    while not first.ended:
+        yield None
+    fleet.start(BLOOM_REDIS_LEASE=60)
+    yield from to_the_end(fleet, 40)
+    yield fleet.report(reference)
+
+
+def scene_rounds(world, server, crawl, reference):
+    """A crawl that is over stays over, and begins again in another round."""
+    fleet = Fleet(world, crawl, server.url)
+    for settings in ({}, {}, {"BLOOM_REDIS_ROUND": "2"}, {"BLOOM_REDIS_ROUND": "2"}):
+        fleet.start(**settings)
+        yield from to_the_end(fleet)
+    yield fleet.report(reference, twice=sorted((fleet.answers - Counter(reference)).elements()))
+
+
+def scene_seeds(world, server, crawl, reference):
+    """Workers wait for BLOOM_REDIS_IDLE seconds, and fetch what is pushed meanwhile."""
+    fleet = Fleet(world, crawl, server.url)
+    for _ in range(2):
+        fleet.start(BLOOM_REDIS_IDLE=3)
+    yield from until(lambda: not set(reference) - set(fleet.answers))
+    yield from pauses(1)
+    still_there = len(fleet.running)
+    crawler = get_crawler()
+    with RedisClient(server.url) as client:
+        seed = Request(f"http://127.0.0.1:{world._port}/{crawl.name}/pushed/0")
+        pushed = push(
+            client,
+            in_one_slot(crawl.name),
+            [seed],
+            settings=crawler.settings,
+            fingerprinter=RequestFingerprinter(crawler),
+            callback="parse_leaf",
+        )
+    yield from to_the_end(fleet)
+    yield fleet.report(reference, still_there=still_there, pushed=pushed)
+
+
+def scene_close_on_error(world, server, crawl, reference):
+    """With BLOOM_REDIS_ON_ERROR "close" an outage closes the workers; others go on later."""
+    fleet = Fleet(world, crawl, server.url)
+    for _ in range(2):
+        fleet.start(BLOOM_REDIS_ON_ERROR="close", BLOOM_REDIS_TIMEOUT=0.5)
+    yield from until(lambda: fleet.answers.total() > 30)
+    server.stop()
+    yield from to_the_end(fleet)
+    closed = [run.reason for run in fleet.workers]
+    server.start()
+    fleet.workers.clear()
+    fleet.start()
+    yield from to_the_end(fleet)
+    yield fleet.report(reference, closed=closed)
+
+
+def scene_failing_start(world, server, crawl, reference):
+    """start() raises in one worker: the crawl is not over before another has run it."""
+    fleet = Fleet(world, replace(crawl, spider=FailingStart), server.url)
+    fleet.start()
+    yield from to_the_end(fleet)
+    fleet.crawl = crawl
+    fleet.start()
+    yield from to_the_end(fleet)
+    yield fleet.report(reference)
+
+
+def scene_back_in_time(world, server, crawl, reference):
+    """Redis restarts from a snapshot of the start of the crawl: what it has forgotten is
+    fetched again, start() run again."""
+    fleet = Fleet(world, crawl, server.url)
+    for _ in range(2):
+        fleet.start()
+    yield from until(lambda: fleet.answers.total() > 2)
+    server.command("SAVE")
+    yield from until(lambda: fleet.answers.total() > 60)
+    server.stop()
+    server.start()
+    yield from to_the_end(fleet)
+    yield fleet.report(reference)
+
+
+def until(condition, seconds=30):
+    """Yield None until `condition()` is true."""
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        yield None
+
+
+SCENES = {
+    name.removeprefix("scene_"): scene for name, scene in {**vars()}.items() if "scene_" in name
+}
+
+
 def main():
     """Run what the command line says."""
     parser = argparse.ArgumentParser()
@@ -226,8 +353,9 @@ def main():
     parser.add_argument("--restarts", type=int, default=0)
     parser.add_argument("--wipes", type=int, default=0)
     parser.add_argument("--cluster", type=int, default=0)
+    parser.add_argument("--scenes", nargs="*", default=[])
     parser.add_argument("--pages", type=int, default=120)
-    parser.add_argument("--beside", type=int, default=2)
+    parser.add_argument("--beside", type=int, default=3)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fleet-") as name:
@@ -259,7 +387,6 @@ def run_all(world, folder, servers, options):
             pages=options.pages,
             reactor=(ASYNCIO, SELECT)[number % 2],
             slow=number % 3 == 1,
-            spider=FleetSpider,
         )
 
     (first,) = side_by_side([undisturbed(world, main_server.url, crawl("reference"))])
@@ -276,6 +403,9 @@ def run_all(world, folder, servers, options):
         server = serve(appendonly="yes", appendfsync="always")
         kept = crawl(f"{'restart' if keeps else 'wipe'}{n}", n)
         jobs.append(restarts(world, server, kept, reference, seed + n, with_data=keeps))
+    for name in options.scenes:
+        server = serve(save="", appendonly="no" if name == "back_in_time" else "yes")
+        jobs.append(SCENES[name](world, server, crawl(name), reference))
     if options.cluster:
         url = serve(Cluster).url
         jobs += [
