@@ -11,7 +11,6 @@ from scrapy_bloom.distributed.crawl import open_crawl
 from scrapy_bloom.distributed.messages import Observers, Policy
 from scrapy_bloom.distributed.payload import Packer
 from scrapy_bloom.distributed.store import RedisStore
-from scrapy_bloom.errors import SharedFilterError
 from scrapy_bloom.settings import WorkerSettings
 from scrapy_bloom.shared.client import RedisClient
 from scrapy_bloom.shared.dupefilter import RedisBloomDupeFilter
@@ -54,14 +53,14 @@ class StoreWorker:
             "BLOOM_CAPACITY": 1000,
             "BLOOM_REDIS_URL": url,
             "BLOOM_REDIS_KEY": key,
-            "BLOOM_REDIS_TIMEOUT": 0.1,
+            "BLOOM_REDIS_TIMEOUT": 10,
             **settings,
         }
         crawler = get_crawler(Spider, settings_dict=settings)
         crawler.engine = Engine()
         crawler.spider = Spider.from_crawler(crawler, "spider")
         self.settings = WorkerSettings.read(crawler.settings)
-        self.client = RedisClient(url, 0.1)
+        self.client = RedisClient(url, 10)
         self.key = in_one_slot(key)
         self.dupefilter = RedisBloomDupeFilter.beside_queue(crawler)
         self.packer = Packer(
@@ -173,20 +172,6 @@ def crawl(workers, links, chance, most=2000):
 def tree(pages):
     """Return the links of a binary tree with a link home on each page."""
     return lambda page: [n for n in (2 * page + 1, 2 * page + 2, 0) if n < pages]
-
-
-def with_retries(call, spoil):
-    """Return an attempt that calls `spoil` first, and calls for good when it has failed."""
-
-    def attempt(arguments):
-        try:
-            if spoil(arguments):
-                return None
-        except SharedFilterError:
-            pass
-        return call(arguments)
-
-    return attempt
 
 
 def seeded(number):
