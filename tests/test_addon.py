@@ -3,7 +3,13 @@
 import pytest
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings, Settings, default_settings
 
-from scrapy_bloom import Addon, BloomDupeFilter, RedisBloomDupeFilter, RedisDurableScheduler
+from scrapy_bloom import (
+    Addon,
+    BloomDupeFilter,
+    DurableScheduler,
+    RedisBloomDupeFilter,
+    RedisDurableScheduler,
+)
 
 
 def updated(settings):
@@ -60,7 +66,12 @@ def test_a_url_of_redis_turns_on_what_workers_share():
     settings = Settings({"BLOOM_REDIS_URL": "redis://localhost", "BLOOM_DURABLE": False})
     assert updated(settings) is RedisBloomDupeFilter
     assert settings["SCHEDULER"] == default_settings.SCHEDULER
-    mine = {"BLOOM_REDIS_URL": "redis://localhost", "DUPEFILTER_CLASS": BloomDupeFilter}
-    settings = Settings(mine)
-    assert updated(settings) is BloomDupeFilter
-    assert settings["SCHEDULER"] == default_settings.SCHEDULER
+    for mine, scheduler in (
+        (BloomDupeFilter, DurableScheduler),
+        (RedisBloomDupeFilter, default_settings.SCHEDULER),
+    ):
+        settings = Settings({"BLOOM_REDIS_URL": "redis://localhost", "DUPEFILTER_CLASS": mine})
+        assert updated(settings) is mine
+        assert settings["SCHEDULER"] == scheduler
+    settings = Settings({"SCHEDULER": "scrapy_bloom.RedisDurableScheduler"})
+    assert updated(settings) is RedisBloomDupeFilter
