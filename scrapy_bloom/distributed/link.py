@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -109,7 +110,7 @@ class Link:
             with self._answered:
                 self._answers.append((on_answer, answer))
                 self._answered.notify()
-            self._in_reactor(self._hand_on)
+            self._tell(self._hand_on)
 
     def _insist(self, arguments: Sequence[Argument]) -> Any:
         pause = FIRST_PAUSE
@@ -117,10 +118,14 @@ class Link:
             try:
                 return self._client.run(COMMIT, [self._key], *arguments)
             except SharedFilterError as error:
-                self._in_reactor(self._on_outage, error)
+                self._tell(self._on_outage, error)
             self._ending.wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
         return None
+
+    def _tell(self, function: Callable[..., None], *arguments: object) -> None:
+        with suppress(RuntimeError):  # the reactor or its loop has stopped
+            self._in_reactor(function, *arguments)
 
 
 class Heartbeat:

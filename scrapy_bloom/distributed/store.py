@@ -308,7 +308,8 @@ class RedisStore:
         is_first, self.last = self.last is None, reply
         if is_first:
             self._observers.joined(reply)
-        if (self._stock and not self._ready) or len(self._unsent) >= MOST_ENTRIES:
+        starves = bool(self._stock) and not self._ready
+        if not self._leaving and (starves or len(self._unsent) >= MOST_ENTRIES):
             self._call()
         self._observers.changed()
 

@@ -152,6 +152,7 @@ class Fleet:
                 for line in run.log.splitlines()
                 if ("ERROR" in line and "scrapy_bloom" in line) or UNHANDLED.search(line)
             ],
+            "unanswered": sum("does not answer: what" in run.log for run in self.all),
             "stats": {
                 name: sum(run.stats.get(f"scheduler/{name}", 0) for run in self.all)
                 for name in ("reclaimed", "fenced", "calls")

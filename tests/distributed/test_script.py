@@ -151,17 +151,15 @@ def test_without_a_right(own_server, command):
     worker.close()
 
 
-def test_a_lost_lease_is_fenced(join):
+def test_a_lost_lease_is_fenced(join, redis_server):
     """A worker that was away for longer than its lease, while others were not, is told so:
     its claims are somebody else's, its acknowledgements are none, and what it had not sent
     it sends under a new name."""
-    sleeper, other = join(BLOOM_REDIS_LEASE=1), join(BLOOM_REDIS_LEASE=1)
+    sleeper, other = join(), join()
     sleeper.enqueue("page")
     request = sleeper.next()
     name = sleeper.store.worker
-    for _ in range(4):
-        time.sleep(0.4)  # no gap that would be taken for an outage
-        other.exchange()
+    redis_server.command("ZADD", f"{sleeper.key}:workers", 1, name)
     again = other.next()
     assert again.url == request.url
     sleeper.enqueue("child")
@@ -306,12 +304,15 @@ def test_a_page_that_kills_its_workers(join, redis_server):
 
 def test_who_leaves_gives_back(join):
     """What was claimed and not fetched is there for others at once, in its place, and
-    counts as no loss."""
+    counts as no loss; what was not sent is sent first, however much it is."""
     one, other = join(), join()
     for name in "abc":
         one.enqueue(name)
     one.next()
-    one.leave()
+    for number in range(120):
+        one.enqueue(f"low{number}", priority=-1)
+    assert one.store.leave(over=False, seconds=5)
+    assert one.store.unsent == 0
     names = [other.next().url[-1] for _ in range(3)]
     assert names == ["c", "b", "a"]
 

@@ -37,11 +37,11 @@ class InlineSender:
         self._answers.append((on_answer, answer))
 
     def wait(self, _seconds):
-        while self._answers:
+        if self._answers:
             on_answer, answer = self._answers.popleft()
             self.busy = False
             on_answer(answer)
-        return True
+        return not self.busy
 
 
 class StoreWorker:
@@ -129,14 +129,19 @@ class StoreWorker:
         self.store.commit(())
         if not self.sender.busy:
             self.store._call()
-        self.sender.wait(1)
+        self.wait()
+
+    def wait(self):
+        """Take all answers, also to calls that come of them."""
+        while not self.sender.wait(1):
+            pass
 
     def next(self):
         """Return the next request, asking for it if need be."""
         for _ in range(3):
             if (request := self.store.next()) is not None:
                 return request
-            self.sender.wait(1)
+            self.wait()
             self.exchange()
         return None
 
