@@ -14,7 +14,8 @@ import scrapy_bloom
 FLOORS = """
     __init__ __main__
     addon commands
-    early distributed
+    early
+    distributed
     durable shared
     job_dupefilter
     migration study

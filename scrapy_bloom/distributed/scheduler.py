@@ -17,7 +17,7 @@ from .start_requests import SharedStartRequests
 from .worker import Worker
 
 if TYPE_CHECKING:
-    from scrapy import Spider
+    from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from twisted.internet.defer import Deferred
     from typing_extensions import Self
@@ -75,7 +75,6 @@ class RedisDurableScheduler(LedgerScheduler):
             self.df.abandon()
             refuse(self.crawler, error)
         self._ledger = worker.ledger
-        self._start_requests = self._starts
         self.df.open()
         worker.begin()
         return None
@@ -93,6 +92,12 @@ class RedisDurableScheduler(LedgerScheduler):
         worker."""
         worker = self._worker
         return len(self) > 0 or (worker is not None and not worker.is_at_rest)
+
+    def _note_stored(self, request: Request) -> None:
+        self._starts.stored(request)
+
+    def _note_kept(self, request: Request) -> None:
+        self._starts.kept(request)
 
     def _count_stored(self) -> None:
         """Leave it to the answer: perhaps it is seen."""

@@ -31,7 +31,7 @@ from .start_requests import StartRequests, TakenStartRequests
 from .takeover import ScrapyJob
 
 if TYPE_CHECKING:
-    from scrapy import Spider
+    from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from scrapy.dupefilters import BaseDupeFilter
     from twisted.internet.defer import Deferred
