@@ -7,6 +7,7 @@ Counts what the site saw: what is missed, and what was fetched again.
 
 import contextlib
 import importlib.util
+import json
 import shutil
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from pathlib import Path
 import redis
 from example.model import pages
 from harness import PATIENCE, SESSION, Run, Site, account, read, serve, show, started, table, tail
+from w3lib.url import canonicalize_url
 
 # What the README tells to put into settings.py; the demo gives it on the command line. A short
 # lease, so that nobody has to wait for a minute for what the dead have held.
@@ -67,7 +69,8 @@ class Demo:
     def start(self) -> Worker:
         name = f"worker {len(self.workers) + 1}"
         stats, log = self.folder / f"{name}.stats", self.folder / f"{name}.log"
-        options = {**self.settings, "STATS_FILE": stats}
+        feed = {str(self.folder / f"{name}.jsonl"): {"format": "jsonlines"}}
+        options = {**self.settings, "STATS_FILE": stats, "FEEDS": json.dumps(feed)}
         pairs = [word for option, value in options.items() for word in ("-s", f"{option}={value}")]
         command = ("scrapy", "crawl", "site", "-a", f"start={self.site.url}", *pairs)
         process = self.ends.enter_context(started(*command, log=log))
@@ -104,8 +107,31 @@ class Demo:
             print(f"{fetched:,} answers of the site, which has {total:,} pages", flush=True)
 
 
-def crawl(folder: Path, name: str, settings: dict[str, object]) -> tuple[object, ...]:
-    """Crawl with workers that are killed; return the row of the table."""
+@dataclass
+class Outcome:
+    """What a crawl has come to; `items` are the pages whose items are in a feed."""
+
+    name: str
+    answers: int
+    missed: int
+    again: int
+    reads: float
+    items: set[str]
+
+
+def items_in(folder: Path) -> set[str]:
+    """Return the URLs of the items in the feeds; the last line of a worker may be torn."""
+    urls = set()
+    for feed in folder.glob("*.jsonl"):
+        for line in feed.read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(ValueError, TypeError):
+                path = json.loads(line)["url"].partition("//")[2].partition("/")[2]
+                urls.add(canonicalize_url(path))
+    return urls
+
+
+def crawl(folder: Path, name: str, settings: dict[str, object]) -> Outcome:
+    """Crawl with workers that are killed."""
     print(f"\n{name}:", flush=True)
     folder.mkdir()
     with contextlib.ExitStack() as ends:
@@ -128,7 +154,14 @@ def crawl(folder: Path, name: str, settings: dict[str, object]) -> tuple[object,
         with redis.Redis.from_url(url) as client:
             reads = client.info("stats").get("total_reads_processed", 0)
         found = account(site)
-    return name, found.fetched, len(found.missed), len(found.twice), f"{reads / found.fetched:.1f}"
+    return Outcome(
+        name,
+        found.fetched,
+        len(found.missed),
+        found.fetched - len(pages(SESSION)) + len(found.missed),
+        reads / found.fetched,
+        items_in(folder),
+    )
 
 
 def server_path() -> str | None:
@@ -172,14 +205,22 @@ def serve_redis(folder: Path) -> Iterator[str]:
 
 def together(folder: Path) -> bool:
     """Crawl with each, and print what became of it; true if we have missed nothing."""
+    ours = crawl(folder / "ours", "scrapy-bloom", OURS)
+    theirs = crawl(folder / "theirs", "scrapy-redis", SCRAPY_REDISS)
+    items = ours.items | theirs.items
     rows = [
-        crawl(folder / "ours", "scrapy-bloom", OURS),
-        crawl(folder / "theirs", "scrapy-redis", SCRAPY_REDISS),
+        ("answers of the site", ours.answers, theirs.answers),
+        (f"pages missed of {len(pages(SESSION)):,}", ours.missed, theirs.missed),
+        (
+            f"items missed of {len(items):,}",
+            len(items - ours.items),
+            len(items - theirs.items),
+        ),
+        ("pages fetched again", ours.again, theirs.again),
+        ("reads of Redis a page", f"{ours.reads:.1f}", f"{theirs.reads:.1f}"),
     ]
-    missed = f"missed of {len(pages(SESSION)):,}"
-    head = ("", "answers", missed, "fetched again", "reads of Redis a page")
-    print("\n" + table(head, rows))
-    return rows[0][2] == 0
+    print("\n" + table(("", ours.name, theirs.name), rows))
+    return not ours.missed and items == ours.items
 
 
 if __name__ == "__main__":

@@ -117,6 +117,11 @@ class Fleet:
         return [run for run in self.workers if not run.ended]
 
     @property
+    def are_open(self):
+        """True when all have begun."""
+        return all("Spider opened" in run.log for run in self.workers)
+
+    @property
     def answers(self):
         return Counter(page for _, page in self.world.answers(self.crawl))
 
@@ -233,7 +238,8 @@ def restarts(world, server, crawl, reference, seed, *, with_data):
     fleet = Fleet(world, crawl, server.url)
     for _ in range(WORKERS):
         fleet.start()
-    yield from pauses(chance.uniform(0.8, 1.2))
+    yield from until(lambda: fleet.are_open and fleet.answers.total() > 10)
+    yield from pauses(chance.uniform(0, 0.4))
     server.stop()
     if not with_data:
         for path in server.folder.rglob("*.aof*"):
@@ -296,7 +302,7 @@ def scene_close_on_error(world, server, crawl, reference):
     fleet = Fleet(world, crawl, server.url)
     for _ in range(2):
         fleet.start(BLOOM_REDIS_ON_ERROR="close", BLOOM_REDIS_TIMEOUT=0.5)
-    yield from until(lambda: fleet.answers.total() > 30)
+    yield from until(lambda: fleet.are_open and fleet.answers.total() > 10)
     server.stop()
     yield from to_the_end(fleet)
     closed = [run.reason for run in fleet.workers]
@@ -326,7 +332,7 @@ def scene_back_in_time(world, server, crawl, reference):
         fleet.start()
     yield from until(lambda: fleet.answers.total() > 2)
     server.command("SAVE")
-    yield from until(lambda: fleet.answers.total() > 60)
+    yield from until(lambda: fleet.are_open and fleet.answers.total() > 40)
     server.stop()
     server.start()
     yield from to_the_end(fleet)
