@@ -72,6 +72,7 @@ class Fleet:
         """Start one more worker; return its run."""
         folder = self.world.folder / self.crawl.name / str(len(self.all))
         folder.mkdir(parents=True)
+        (folder / "log").touch()
         run = Run(fork(self._work, folder / "log", folder, settings), folder)
         self.workers.append(run)
         self.all.append(run)
