@@ -70,6 +70,8 @@ class Worker:
         self._outage_since = self._reminded = 0.0
         self._quiet_since = 0.0
         self._gone = False
+        self._engine = EngineView(crawler)
+        packer = Packer(crawler.settings, spider, self._slot_of)
         generation = dupefilter.shared.header.generation
         client = RedisClient(redis.url, redis.timeout)
         try:
@@ -79,13 +81,12 @@ class Worker:
         except BaseException:
             client.close()
             raise
-        self._engine = EngineView(crawler)
         self._link = Link(client, self._key, in_reactor(), self._on_outage)
         self._heartbeat = Heartbeat(beats, self._key, generation, settings.lease)
         self.store = RedisStore(
             self._link,
             dupefilter,
-            packer := Packer(crawler.settings, spider, self._slot_of),
+            packer,
             _policy(crawler, settings, packer),
             capacity=max(1, crawler.settings.getint("CONCURRENT_REQUESTS")),
             observers=Observers(
