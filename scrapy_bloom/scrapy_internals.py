@@ -107,6 +107,12 @@ class EngineView:
                     if source.meta.get(key, 0) == times - 1 and _comes_of(request, source, key):
                         yield source
 
+    def require_wake(self) -> None:
+        """Raise JobDirectoryError unless `wake` can do what it says."""
+        slot = _get(self._engine, "_slot") or _new_engine_slot()
+        name = "engine._slot.nextcall.schedule"
+        _require(name, callable(_get(slot, "nextcall", "schedule")))
+
     def wake(self) -> None:
         """Have the engine ask for requests, and whether it is idle, in the next turn."""
         if self._engine._slot is not None:

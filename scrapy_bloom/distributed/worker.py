@@ -71,6 +71,7 @@ class Worker:
         self._quiet_since = 0.0
         self._gone = False
         self._engine = EngineView(crawler)
+        self._engine.require_wake()
         packer = Packer(crawler.settings, spider, self._slot_of)
         generation = dupefilter.shared.header.generation
         client = RedisClient(redis.url, redis.timeout)
