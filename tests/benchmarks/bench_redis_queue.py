@@ -107,6 +107,35 @@ def first_request(server):
     return took
 
 
+def server_time(server, count=20_000):
+    """Return the microseconds of the server for a request that is tested, pushed, claimed and
+    acknowledged, fifty a call, and for a call that has nothing to say."""
+    server.command("FLUSHALL")
+    worker = StoreWorker(server.url, "bench", capacity=50, BLOOM_CAPACITY=PENDING)
+    server.command("CONFIG", "RESETSTAT")
+    for first in range(0, count, 50):
+        for number in range(first, first + 50):
+            request = page(number, 1000)
+            if not worker.dupefilter.request_seen(request):
+                worker.store.push(request)
+        worker.exchange()
+        while worker.store.pending:
+            worker.store.done(worker.store.next())
+    each = spent(server) / count
+    server.command("CONFIG", "RESETSTAT")
+    for _ in range(1000):
+        worker.exchange()
+    idle = spent(server) / 1000
+    worker.close()
+    return each, idle
+
+
+def spent(server):
+    """Return the microseconds that the server has spent in scripts."""
+    with server.client() as client:
+        return client.info("commandstats")["cmdstat_evalsha"]["usec"]
+
+
 def reads(server):
     """Return how many times the server has read what a client has sent."""
     with server.client() as client:
@@ -186,6 +215,8 @@ def memory(server):
         if slots == 1000:
             times = sorted(first_request(server) for _ in range(5))
             print(f"  a new worker has its first request after {times[2]:.2f} s")
+    each, idle = server_time(server)
+    print(f"  the server works {each:.0f} µs a request, fifty a call; {idle:.0f} µs an empty call")
     theirs = fill_scrapy_redis(server)
     print(f"  scrapy-redis                {theirs:6.0f} bytes a request, with its set")
 
