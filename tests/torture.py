@@ -6,9 +6,9 @@ What it prints last are the totals; the last result stands in the README.
 import pytest
 
 from scrapy_bloom import ScalableBloomFilter
-from tests.durable.test_failing_crawls import check_kills
 from tests.distributed.model import World
 from tests.distributed.test_fleet import assert_whole, fleet
+from tests.durable.test_failing_crawls import check_kills
 from tests.durable.test_feed_kills import feed_torture
 from tests.durable.test_kills import torture
 from tests.durable.test_round_crawls import lost, tell

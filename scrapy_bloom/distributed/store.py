@@ -6,7 +6,7 @@ import os
 import secrets
 import socket
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from heapq import heappop, heappush
 from itertools import count, islice
 from time import monotonic
@@ -30,6 +30,7 @@ from .messages import (
 if TYPE_CHECKING:
     from scrapy import Request
 
+    from ..durable.failed import FailedRequest
     from ..shared.dupefilter import RedisBloomDupeFilter
     from .link import Sender
     from .payload import Packer
@@ -74,6 +75,7 @@ class RedisStore:
         self.identities = 0
         """How many names this worker has had."""
         self.calls = 0
+        self._set_aside = 0
         self.starting = False
         self.start_done = False
         """Whether start() is through, as far as this worker knows."""
@@ -86,11 +88,6 @@ class RedisStore:
         self._leaving = False
         self.last: Reply | None = None
         self._enter()
-
-    @property
-    def worker(self) -> str:
-        """The name of this worker, fresh at each start of the process."""
-        return self._worker
 
     @property
     def pending(self) -> Sequence[object]:
@@ -152,6 +149,7 @@ class RedisStore:
                     self._dupefilter.settle(self._dupefilter.fingerprint(request))
             except Exception as error:  # noqa: BLE001 - a stored request may raise anything
                 self._unreadable.append((claim.number, f"{type(error).__name__}: {error}"))
+                self._set_aside += 1
                 self._observers.unreadable(claim.number, error)
                 continue
             self._handed_out[request] = claim.number
@@ -165,9 +163,34 @@ class RedisStore:
         if claim is not None:
             self._done.append((self._tail, claim))
 
-    def commit(self, fingerprints: Collection[bytes]) -> None:
+    @property
+    def failed(self) -> int:
+        """How many requests this worker has set aside."""
+        return self._set_aside
+
+    @property
+    def nbytes(self) -> int:
+        """Nothing: the store is Redis's."""
+        return 0
+
+    def fail(self, request: Request, failed: FailedRequest) -> bool:
+        """Have a request that was handed out set aside. Return False, and do nothing, for any
+        other."""
+        claim = self._handed_out.pop(request, None)
+        if claim is None:
+            return False
+        self._unreadable.append((claim, failed.reason))
+        self._set_aside += 1
+        return True
+
+    def failed_by_reason(self) -> dict[str, int]:
+        """Return nothing: `scrapy bloom info` lists what all workers have set aside."""
+        return {}
+
+    def commit(self, fingerprints: Collection[bytes]) -> bool:
         """Send what there is, unless a call is under way, with the `fingerprints` that
-        belong to no request here."""
+        belong to no request here. Return whether a call was made."""
+        calls = self.calls
         for fingerprint in fingerprints:
             if fingerprint not in self._own:
                 self.note(fingerprint=fingerprint)
@@ -175,6 +198,7 @@ class RedisStore:
         self._acknowledged += self._done
         self._done.clear()
         self.flush()
+        return self.calls > calls
 
     def rollback(self) -> None:
         """Acknowledge nothing any more."""
@@ -213,16 +237,11 @@ class RedisStore:
             self._call()
         return False
 
-    @property
-    def claimed(self) -> Iterable[str]:
-        """The numbers of all claims that are not acknowledged."""
-        return self._claims
-
     def _enter(self) -> None:
         """Be a worker that the server does not know."""
         self.identities += 1
         host = socket.gethostname().partition(".")[0]
-        self._worker = f"{host}:{os.getpid()}:{secrets.token_hex(4)}"
+        self.worker = f"{host}:{os.getpid()}:{secrets.token_hex(4)}"
         self._number = 0
         self._claims: dict[str, Claim] = {}
         self._stock: deque[Claim] = deque()
@@ -250,7 +269,7 @@ class RedisStore:
         self.calls += 1
         self._last_call = monotonic()
         batch = self._batch(action)
-        arguments = batch.encode(self._crawl, self._worker, self._policy, self._dupefilter.shared)
+        arguments = batch.encode(self._crawl, self.worker, self._policy, self._dupefilter.shared)
         self._sender.send(arguments, lambda answer: self._take(batch, Reply(answer)))
 
     def _batch(self, action: str) -> Batch:
