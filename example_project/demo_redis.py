@@ -1,13 +1,14 @@
-"""Two workers crawl one site with scrapy-redis's queue and one filter in Redis.
+"""Three workers crawl one site, and two of them are killed on the way: twice, under the same kills.
 
-One of them is stopped with Ctrl-C on the way and started again. Counts what the site saw:
-nothing twice, none missed.
+Once with scrapy-bloom, where a request stays in Redis until its page is done, and once with
+scrapy-redis, which takes it out before. For each worker that is killed another one is started.
+Counts what the site saw: what is missed, and what was fetched again.
 """
 
 import contextlib
 import importlib.util
+import json
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -19,16 +20,21 @@ from pathlib import Path
 import redis
 from example.model import pages
 from harness import PATIENCE, SESSION, Run, Site, account, read, serve, show, started, table, tail
+from w3lib.url import canonicalize_url
 
-# What README.md tells to put into settings.py; the demo gives it on the command line.
-SETTINGS = {
+# What the README tells to put into settings.py; the demo gives it on the command line. A short
+# lease, so that nobody has to wait for a minute for what the dead have held.
+OURS: dict[str, object] = {"BLOOM_CAPACITY": 10_000, "BLOOM_REDIS_LEASE": 5}
+SCRAPY_REDISS: dict[str, object] = {
     "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
     "SCHEDULER_PERSIST": True,
-    "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
-    "BLOOM_CAPACITY": 10_000,
+    "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
+    # else a worker that finds the queue empty for a moment ends
+    "SCHEDULER_IDLE_BEFORE_CLOSE": 5,
 }
-# The second worker comes when there is something to do for it.
-SECOND_AFTER = 100
+WORKERS = 3
+# So much of the site has been fetched when a worker is killed.
+KILLS_AT = (0.3, 0.6)
 
 
 @dataclass
@@ -50,17 +56,21 @@ class Worker:
 class Demo:
     """The site, Redis, and the workers that were started so far."""
 
-    def __init__(self, folder: Path, site: Site, url: str, ends: contextlib.ExitStack) -> None:
+    def __init__(
+        self, folder: Path, site: Site, settings: dict[str, object], ends: contextlib.ExitStack
+    ) -> None:
         self.folder = folder
         self.site = site
-        self.url = url
+        self.settings = settings
         self.ends = ends
         self.workers: list[Worker] = []
         self.shown = 0.0
 
-    def start(self, name: str) -> Worker:
+    def start(self) -> Worker:
+        name = f"worker {len(self.workers) + 1}"
         stats, log = self.folder / f"{name}.stats", self.folder / f"{name}.log"
-        options = {**SETTINGS, "REDIS_URL": self.url, "STATS_FILE": stats}
+        feed = {str(self.folder / f"{name}.jsonl"): {"format": "jsonlines"}}
+        options = {**self.settings, "STATS_FILE": stats, "FEEDS": json.dumps(feed)}
         pairs = [word for option, value in options.items() for word in ("-s", f"{option}={value}")]
         command = ("scrapy", "crawl", "site", "-a", f"start={self.site.url}", *pairs)
         process = self.ends.enter_context(started(*command, log=log))
@@ -68,81 +78,90 @@ class Demo:
         print(f"{name} starts", flush=True)
         return self.workers[-1]
 
+    def kill(self, worker: Worker) -> None:
+        worker.process.kill()
+        worker.process.wait()
+        print(f"{worker.name} is killed at {self.site.fetched():,} pages", flush=True)
+
     def wait_for_pages(self, count: int) -> None:
-        """Wait until the site has answered so many times, or a worker has ended."""
+        """Wait until the site has answered so many times, or all workers have ended."""
         while self.site.fetched() < count and not self.ended():
             self.pause()
 
-    def wait_for(self, worker: Worker) -> None:
+    def wait_for_all(self) -> None:
         deadline = time.monotonic() + 4 * PATIENCE
-        while worker.process.poll() is None:
+        while not self.ended():
             if time.monotonic() > deadline:
-                raise RuntimeError(f"{worker.name} is stuck:\n{tail(worker.log)}")
+                raise RuntimeError(f"a worker is stuck:\n{tail(self.workers[-1].log)}")
             self.pause()
-        print(f"{worker.name} has ended: {worker.run.reason}", flush=True)
 
     def ended(self) -> bool:
         return all(worker.process.poll() is not None for worker in self.workers)
 
     def pause(self) -> None:
         """Show now and then how far the crawl is."""
-        time.sleep(0.05)
-        if time.monotonic() - self.shown > 2:
+        time.sleep(0.02)
+        if time.monotonic() - self.shown > 5:
             self.shown = time.monotonic()
-            parts = ", ".join(f"{worker.name} {worker.run.fetched:,}" for worker in self.workers)
-            print(
-                f"{self.site.fetched():,} of {len(pages(SESSION)):,} pages fetched ({parts})",
-                flush=True,
-            )
+            fetched, total = self.site.fetched(), len(pages(SESSION))
+            print(f"{fetched:,} answers of the site, which has {total:,} pages", flush=True)
 
 
-def crawl_together(demo: Demo) -> bool:
-    """Run the workers; true if each page came once."""
-    total = len(pages(SESSION))
-    first = demo.start("worker 1")
-    demo.wait_for_pages(SECOND_AFTER)
-    second = demo.start("worker 2")
-    demo.wait_for_pages(total // 2)
-    print(f"Ctrl-C for worker 2 at {demo.site.fetched():,} pages", flush=True)
-    second.process.send_signal(signal.SIGINT)
-    demo.wait_for(second)
-    again = demo.start("worker 2 again")
-    for worker in (first, again):
-        demo.wait_for(worker)
-    for worker, reason in ((first, "finished"), (second, "shutdown"), (again, "finished")):
-        if worker.run.status or worker.run.reason != reason:
-            print(f"{worker.name} ended as {worker.run.reason!r}:\n{tail(worker.log)}")
-            return False
-    return report(demo)
+@dataclass
+class Outcome:
+    """What a crawl has come to; `items` are the pages whose items are in a feed."""
+
+    name: str
+    answers: int
+    missed: int
+    again: int
+    reads: float
+    items: set[str]
 
 
-def report(demo: Demo) -> bool:
-    found = account(demo.site)
-    runs = [worker.run for worker in demo.workers]
-    offered = [
-        int(run.stats.get("scheduler/enqueued/redis", 0))
-        + run.filtered
-        - int(run.stats.get("retry/count", 0))
-        for run in runs
-    ]
-    with redis.Redis.from_url(demo.url) as client:
-        asked = client.info("commandstats")["cmdstat_evalsha"]["calls"]
-    filtered = [run.filtered for run in runs]
-    fetched = [run.fetched for run in runs]
-    rows: list[tuple[object, ...]] = [
-        ("pages fetched", *fetched, found.fetched),
-        ("pages fetched twice", *[""] * len(runs), len(found.twice)),
-        (f"pages missed of {len(pages(SESSION)):,}", *[""] * len(runs), len(found.missed)),
-        ("requests offered", *offered, sum(offered)),
-        ("duplicates dropped", *filtered, sum(filtered)),
-        ("questions to the filter in Redis", *[""] * len(runs), asked),
-    ]
-    print("\n" + table(("", *(worker.name for worker in demo.workers), "all"), rows))
-    for request in found.twice[:20]:
-        print(f"fetched twice: {request.method} {request.url} {request.body.decode()}")
-    for page in found.missed[:20]:
-        print(f"missed: {' '.join(page)}")
-    return not (found.twice or found.missed)
+def items_in(folder: Path) -> set[str]:
+    """Return the URLs of the items in the feeds; the last line of a worker may be torn."""
+    urls = set()
+    for feed in folder.glob("*.jsonl"):
+        for line in feed.read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(ValueError, TypeError):
+                path = json.loads(line)["url"].partition("//")[2].partition("/")[2]
+                urls.add(canonicalize_url(path))
+    return urls
+
+
+def crawl(folder: Path, name: str, settings: dict[str, object]) -> Outcome:
+    """Crawl with workers that are killed."""
+    print(f"\n{name}:", flush=True)
+    folder.mkdir()
+    with contextlib.ExitStack() as ends:
+        site = ends.enter_context(serve(folder))
+        url = ends.enter_context(serve_redis(folder))
+        connection = "REDIS_URL" if "SCHEDULER" in settings else "BLOOM_REDIS_URL"
+        demo = Demo(folder, site, {**settings, connection: url}, ends)
+        for _ in range(WORKERS):
+            demo.start()
+        for victim, share in enumerate(KILLS_AT):
+            demo.wait_for_pages(int(share * len(pages(SESSION))))
+            demo.kill(demo.workers[victim])
+            demo.start()
+        demo.wait_for_all()
+        left = demo.workers[len(KILLS_AT) :]
+        for worker in left:
+            if worker.run.status or worker.run.reason != "finished":
+                reason = f"{worker.name} ended as {worker.run.reason!r}"
+                raise RuntimeError(f"{reason}:\n{tail(worker.log)}")
+        with redis.Redis.from_url(url) as client:
+            reads = client.info("stats").get("total_reads_processed", 0)
+        found = account(site)
+    return Outcome(
+        name,
+        found.fetched,
+        len(found.missed),
+        found.fetched - len(pages(SESSION)) + len(found.missed),
+        reads / found.fetched,
+        items_in(folder),
+    )
 
 
 def server_path() -> str | None:
@@ -185,11 +204,23 @@ def serve_redis(folder: Path) -> Iterator[str]:
 
 
 def together(folder: Path) -> bool:
-    """Start the site and Redis, and crawl."""
-    with contextlib.ExitStack() as ends:
-        site = ends.enter_context(serve(folder))
-        url = ends.enter_context(serve_redis(folder))
-        return crawl_together(Demo(folder, site, url, ends))
+    """Crawl with each, and print what became of it; true if we have missed nothing."""
+    ours = crawl(folder / "ours", "scrapy-bloom", OURS)
+    theirs = crawl(folder / "theirs", "scrapy-redis", SCRAPY_REDISS)
+    items = ours.items | theirs.items
+    rows = [
+        ("answers of the site", ours.answers, theirs.answers),
+        (f"pages missed of {len(pages(SESSION)):,}", ours.missed, theirs.missed),
+        (
+            f"items missed of {len(items):,}",
+            len(items - ours.items),
+            len(items - theirs.items),
+        ),
+        ("pages fetched again", ours.again, theirs.again),
+        ("reads of Redis a page", f"{ours.reads:.1f}", f"{theirs.reads:.1f}"),
+    ]
+    print("\n" + table(("", ours.name, theirs.name), rows))
+    return not ours.missed and items == ours.items
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from .errors import (
 
 if TYPE_CHECKING:
     from .addon import Addon
+    from .distributed.scheduler import RedisDurableScheduler
     from .durable.failing import fail
     from .durable.feeds.exporter import DurableFeedExporter
     from .durable.scheduler import DurableScheduler
@@ -52,6 +53,7 @@ __all__ = [
     "JobDirectoryError",
     "NewLinkExtractor",
     "RedisBloomDupeFilter",
+    "RedisDurableScheduler",
     "RequestFileError",
     "ScalableBloomFilter",
     "ScrapyRedisFingerprinter",
@@ -72,6 +74,7 @@ _SCRAPY_PARTS = {
     "FastRequestFingerprinter": "fingerprints.fast",
     "NewLinkExtractor": "early.links",
     "RedisBloomDupeFilter": "shared.dupefilter",
+    "RedisDurableScheduler": "distributed.scheduler",
     "ScrapyRedisFingerprinter": "fingerprints.scrapy_redis",
     "fail": "durable.failing",
     "follow_new": "early.links",

@@ -8,6 +8,7 @@ from scrapy import signals
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.python import global_object_name
 
+from .distributed.scheduler import RedisDurableScheduler
 from .dupefilter import FilterDupeFilter
 from .durable.feeds.exporter import warn_of_losses
 from .durable.feeds.origins import AT_THE_ENGINES_END, ResponseOrigins
@@ -16,6 +17,7 @@ from .early.middleware import DropEarlyMiddleware
 from .job_dupefilter import BloomDupeFilter
 from .jobdir import JobDirectory
 from .settings import wants_durable, wants_durable_feeds
+from .shared.dupefilter import RedisBloomDupeFilter
 from .startup import announce, is_component
 
 if TYPE_CHECKING:
@@ -40,18 +42,25 @@ class Addon:
         return self
 
     def update_settings(self, settings: BaseSettings) -> None:
-        """Set DUPEFILTER_CLASS and SCHEDULER, unless they have been set, the latter not
-        for another dupefilter or with BLOOM_DURABLE = False; put our feed exporter in the
-        place of Scrapy's, where requests are durable; and put the middleware that drops
-        duplicates early next to the spider, unless it has a place."""
-        if settings.getpriority("DUPEFILTER_CLASS") == 0:
-            settings.set("DUPEFILTER_CLASS", BloomDupeFilter, "addon")
-        if (
-            settings.getpriority("SCHEDULER") == 0
-            and wants_durable(settings)
-            and is_component(settings["DUPEFILTER_CLASS"], BloomDupeFilter)
-        ):
-            settings.set("SCHEDULER", DurableScheduler, "addon")
+        """Set DUPEFILTER_CLASS and SCHEDULER, unless they have been set: with
+        BLOOM_REDIS_URL those that share a crawl, else those of one process. SCHEDULER is not
+        set for a dupefilter of somebody else's choice, but for BloomDupeFilter, nor with
+        BLOOM_DURABLE = False. Put our feed exporter in the place of Scrapy's, where requests
+        are durable in a job; and put the middleware that drops duplicates early next to the
+        spider, unless it has a place."""
+        is_free = settings.getpriority("DUPEFILTER_CLASS") == 0
+        shares = is_free and (
+            bool(settings.get("BLOOM_REDIS_URL"))
+            or is_component(settings.get("SCHEDULER"), RedisDurableScheduler)
+        )
+        if is_free:
+            dupefilter = RedisBloomDupeFilter if shares else BloomDupeFilter
+            settings.set("DUPEFILTER_CLASS", dupefilter, "addon")
+        if settings.getpriority("SCHEDULER") == 0 and wants_durable(settings):
+            if shares:
+                settings.set("SCHEDULER", RedisDurableScheduler, "addon")
+            elif is_component(settings["DUPEFILTER_CLASS"], BloomDupeFilter):
+                settings.set("SCHEDULER", DurableScheduler, "addon")
         if _has_durable_job(settings) and wants_durable_feeds(settings):
             _replace_feed_exporter(settings)
         settings.setdefault_in_component_priority_dict(
@@ -69,6 +78,8 @@ class Addon:
         if not is_component(dupefilter, FilterDupeFilter):
             announce(crawler, "filter", f"off, DUPEFILTER_CLASS is {_name(dupefilter)}")
             reason = "without scrapy-bloom's filter"
+        if is_component(scheduler, RedisDurableScheduler):
+            return
         if is_component(scheduler, DurableScheduler):
             if job is None:
                 announce(crawler, "requests", "in memory (there is no JOBDIR)")

@@ -107,6 +107,24 @@ class EngineView:
                     if source.meta.get(key, 0) == times - 1 and _comes_of(request, source, key):
                         yield source
 
+    def require_wake(self) -> None:
+        """Raise JobDirectoryError unless `wake` can do what it says."""
+        slot = _get(self._engine, "_slot") or _new_engine_slot()
+        name = "engine._slot.nextcall.schedule"
+        _require(name, callable(_get(slot, "nextcall", "schedule")))
+
+    def wake(self) -> None:
+        """Have the engine ask for requests, and whether it is idle, in the next turn."""
+        if self._engine._slot is not None:
+            self._engine._slot.nextcall.schedule()
+
+
+async def start_again(crawler: Crawler) -> AsyncIterator[Any] | None:
+    """Return what `Spider.start()` gives when it is called once more, through all spider
+    middlewares."""
+    again: AsyncIterator[Any] | None = await crawler.engine.scraper.spidermw.process_start()
+    return again
+
 
 def put_before_engine(crawler: Crawler, middleware: StartMiddleware | OutputMiddleware) -> None:
     """Make `middleware` the last spider middleware before the engine. Raises

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 ON_FULL = ("grow", "close")
 ON_ERROR = ("close", "local")
 FAILED = ("download", "status", "callback", "ignored", "item")
+QUEUE_ON_ERROR = ("wait", "close")
 MOST_RECENT_URLS = 2**24
 
 
@@ -79,13 +80,14 @@ class RedisSettings:
     on_error: str = "close"
 
     @classmethod
-    def read(cls, settings: BaseSettings, spider: str) -> RedisSettings:
-        """Return the settings in `settings` for the spider of that name. Raises
-        ValueError as BloomSettings does."""
+    def read(cls, settings: BaseSettings, spider: str, *, queue: bool = False) -> RedisSettings:
+        """Return the settings in `settings` for the spider of that name, for the filter
+        alone or with a `queue` in the same place. Raises ValueError as BloomSettings does."""
         url = settings.get("BLOOM_REDIS_URL") or _scrapy_redis_url(settings) or cls.url
         key = settings.get("BLOOM_REDIS_KEY") or cls.key
         timeout = _number(float, settings.get("BLOOM_REDIS_TIMEOUT", cls.timeout))
-        on_error = settings.get("BLOOM_REDIS_ON_ERROR", cls.on_error)
+        ways = QUEUE_ON_ERROR if queue else ON_ERROR
+        on_error = settings.get("BLOOM_REDIS_ON_ERROR", ways[0])
         if not isinstance(url, str):
             raise ValueError("BLOOM_REDIS_URL must be text, such as 'redis://localhost:6379/0'")
         if not isinstance(key, str) or "{" in key or "}" in key:
@@ -98,10 +100,49 @@ class RedisSettings:
                 f"BLOOM_REDIS_TIMEOUT is {timeout!r}: it must be a number above 0 and below 3600,"
                 " the seconds that a request may wait for Redis"
             )
-        if on_error not in ON_ERROR:
-            raise ValueError(f"BLOOM_REDIS_ON_ERROR is {on_error!r}: it must be one of {ON_ERROR}")
+        if on_error not in ways:
+            raise ValueError(f"BLOOM_REDIS_ON_ERROR is {on_error!r}: it must be one of {ways}")
         name = spider.replace("{", "(").replace("}", ")")
         return cls(url, key.replace("%(spider)s", name), float(timeout), on_error)
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """How workers share a queue in Redis. docs/redis.md says what each means."""
+
+    lease: float = 60.0
+    slot_workers: int = 0
+    max_attempts: int = 5
+    idle: float = 0.0
+    round: str = ""
+
+    @classmethod
+    def read(cls, settings: BaseSettings) -> WorkerSettings:
+        """Return the settings in `settings`. Raises ValueError as BloomSettings does."""
+        idle = _number(float, settings.get("BLOOM_REDIS_IDLE", cls.idle))
+        lease = _number(float, settings.get("BLOOM_REDIS_LEASE", cls.lease))
+        slot_workers = _quantity(
+            settings, "BLOOM_REDIS_SLOT_WORKERS", 0, range(2), "0 (any) or 1, the workers of a slot"
+        )
+        max_attempts = _quantity(
+            settings,
+            "BLOOM_REDIS_MAX_ATTEMPTS",
+            cls.max_attempts,
+            range(1, MOST),
+            "above 0, after which a page that kills its workers is set aside",
+        )
+        if type(lease) not in (int, float) or not 1 <= lease <= 86400:
+            raise ValueError(
+                f"BLOOM_REDIS_LEASE is {lease!r}: it must be a number from 1 to 86400, the seconds"
+                " after which a worker counts as dead"
+            )
+        if type(idle) not in (int, float) or not idle >= 0:
+            raise ValueError(
+                f"BLOOM_REDIS_IDLE is {idle!r}: it must be a number of seconds from 0, or inf to"
+                " wait for ever"
+            )
+        round_ = str(settings.get("BLOOM_REDIS_ROUND") or "")
+        return cls(float(lease), slot_workers, max_attempts, float(idle), round_)
 
 
 def scrapy_redis_clears(settings: BaseSettings) -> bool:

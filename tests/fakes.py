@@ -24,8 +24,14 @@ class Engine:
             slot=SimpleNamespace(active=set()),
             spidermw=SimpleNamespace(methods=defaultdict(deque)),
         )
-        self._slot = SimpleNamespace(inprogress=set())
+        self.woken = 0
+        self._slot = SimpleNamespace(
+            inprogress=set(), nextcall=SimpleNamespace(schedule=self._wake)
+        )
         self.closed = []
+
+    def _wake(self):
+        self.woken += 1
 
     async def close_spider_async(self, *, reason):
         self.closed.append(reason)

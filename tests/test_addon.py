@@ -3,7 +3,13 @@
 import pytest
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings, Settings, default_settings
 
-from scrapy_bloom import Addon, BloomDupeFilter
+from scrapy_bloom import (
+    Addon,
+    BloomDupeFilter,
+    DurableScheduler,
+    RedisBloomDupeFilter,
+    RedisDurableScheduler,
+)
 
 
 def updated(settings):
@@ -49,3 +55,23 @@ def test_dupefilter_class_is_enough(make_dupefilter):
     """Scrapy builds the dupefilter from its name in DUPEFILTER_CLASS, without the add-on."""
     made = make_dupefilter(ADDONS={}, DUPEFILTER_CLASS="scrapy_bloom.BloomDupeFilter")
     assert type(made) is BloomDupeFilter
+
+
+def test_a_url_of_redis_turns_on_what_workers_share():
+    """With BLOOM_REDIS_URL the add-on sets both classes that share a crawl, unless
+    BLOOM_DURABLE is False or somebody has set one of them."""
+    settings = Settings({"BLOOM_REDIS_URL": "redis://localhost"})
+    assert updated(settings) is RedisBloomDupeFilter
+    assert settings["SCHEDULER"] is RedisDurableScheduler
+    settings = Settings({"BLOOM_REDIS_URL": "redis://localhost", "BLOOM_DURABLE": False})
+    assert updated(settings) is RedisBloomDupeFilter
+    assert settings["SCHEDULER"] == default_settings.SCHEDULER
+    for mine, scheduler in (
+        (BloomDupeFilter, DurableScheduler),
+        (RedisBloomDupeFilter, default_settings.SCHEDULER),
+    ):
+        settings = Settings({"BLOOM_REDIS_URL": "redis://localhost", "DUPEFILTER_CLASS": mine})
+        assert updated(settings) is mine
+        assert settings["SCHEDULER"] == scheduler
+    settings = Settings({"SCHEDULER": "scrapy_bloom.RedisDurableScheduler"})
+    assert updated(settings) is RedisBloomDupeFilter

@@ -15,6 +15,7 @@ FLOORS = """
     __init__ __main__
     addon commands
     early
+    distributed
     durable shared
     job_dupefilter
     migration study

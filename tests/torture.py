@@ -6,6 +6,8 @@ What it prints last are the totals; the last result stands in the README.
 import pytest
 
 from scrapy_bloom import ScalableBloomFilter
+from tests.distributed.model import World
+from tests.distributed.test_fleet import assert_whole, fleet
 from tests.durable.test_failing_crawls import check_kills
 from tests.durable.test_feed_kills import feed_torture
 from tests.durable.test_kills import torture
@@ -91,3 +93,16 @@ def test_crawls_with_duplicates_dropped_early():
     results = crawls()
     assert list(results) == list(VARIANTS)
     require_same(results)
+
+
+def test_a_thousand_kills_of_many_workers():
+    """Three at a time on one Redis, now and then all at once."""
+    reports = fleet("--kills", 1000)
+    for report in reports:
+        assert_whole(report)
+    assert sum(report["kills"] for report in reports) >= 1000
+
+
+def test_a_hundred_thousand_crawls_of_the_model():
+    """The protocol of many workers, under every accident."""
+    assert {seed: what for seed in range(100_000) if (what := World(seed).run())} == {}

@@ -8,7 +8,7 @@ from functools import partial
 from typing import NoReturn
 
 from ..quantities import MOST, whole_number
-from . import changes, fail, figures, inspection, job_arguments
+from . import changes, fail, figures, inspection, job_arguments, queue
 from .job_arguments import add_json
 
 AddOptions = Callable[[argparse.ArgumentParser], None]
@@ -58,6 +58,8 @@ def add_subcommands(parser: argparse.ArgumentParser, program: str, add_options: 
         ("add", changes.add, "import URLs, a requests.seen or a scrapy-redis set", _ADD, _add),
         ("load", changes.load, "copy a job's filter into Redis", _LOAD, _load),
         ("export", changes.export, "copy a filter in Redis into a job", _EXPORT, _export),
+        ("push", queue.push, "add URLs to a crawl in Redis", _PUSH, _push),
+        ("workers", queue.workers, "who works on a crawl in Redis", _WORKERS, _workers),
         ("merge", changes.merge, "join filters of one origin into one of them", _MERGE, _merge),
         ("clear", changes.clear, "forget everything: remove a filter", _CLEAR, _clear),
         *job_arguments.SUBCOMMANDS,
@@ -183,6 +185,31 @@ _EXPORT = "Copy a filter in Redis into a job directory that has none yet."
 def _export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", metavar="URL", help="redis://HOST/DB")
     parser.add_argument("place", metavar="PLACE", help="a job directory")
+    _key(parser)
+    add_json(parser)
+
+
+_PUSH = (
+    "Push URLs into a crawl with RedisDurableScheduler, as GET requests, unless it has seen them."
+    " Run it in the crawl's project. What was interrupted can be run again."
+)
+
+
+def _push(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("url", metavar="REDIS", help="redis://HOST/DB")
+    parser.add_argument("urls", metavar="URL", nargs="+", help="a URL, or - for one a line")
+    _key(parser)
+    parser.add_argument("--priority", type=int, default=0, help="of the requests (default: 0)")
+    parser.add_argument("--callback", help="the spider's method (default: parse)")
+    _spider(parser)
+    add_json(parser)
+
+
+_WORKERS = "List the workers of a crawl with RedisDurableScheduler, their leases and claims."
+
+
+def _workers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("url", metavar="REDIS", help="redis://HOST/DB")
     _key(parser)
     add_json(parser)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ..bloom.merging import merge as merge_places
 from ..bloom.place import REDIS_SCHEMES
 from ..bloom.removal import remove
+from ..distributed.inspection import remove_queue
 from ..errors import BloomError
 from ..fingerprints.identity import FingerprinterIdentity
 from ..jobdir import JobDirectory
@@ -20,6 +21,7 @@ from ..migration.sources import Imported, Source, import_into, make_filter, sour
 from ..reporting import counted
 from ..shared.client import RedisClient, public_url
 from ..shared.copying import load_into_redis, save_from_redis
+from ..shared.layout import in_one_slot
 from ..shared.making import delete_filter
 from .progress import Progress
 from .running import require_fingerprinter
@@ -199,7 +201,10 @@ def clear(session: Session) -> int:
         name = f"{public_url(options.place)} {key}"
         _require_yes(session, name)
         with RedisClient(options.place) as client:
-            if not delete_filter(client, key):
+            # what there is: a filter alone, or one beside the queue of a crawl
+            removed = remove_queue(client, in_one_slot(key))
+            removed += delete_filter(client, in_one_slot(key)) + delete_filter(client, key)
+            if not removed:
                 raise BloomError(f"{name} is no filter, and nothing is left of one")
         session.print_lines([f"deleted {name}"])
         return 0

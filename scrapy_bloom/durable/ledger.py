@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     from scrapy.utils.asyncio import CallLaterResult
 
     from ..files import DirectoryLock
-    from ..job_dupefilter import BloomDupeFilter
     from ..scrapy_internals import EngineView
     from .failed import FailedRequest
-    from .store import RequestStore
+    from .store import FingerprintKeeper, RequestStore
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +70,7 @@ class Ledger:
         self,
         crawler: Crawler,
         store: RequestStore,
-        dupefilter: BloomDupeFilter,
+        dupefilter: FingerprintKeeper,
         engine: EngineView,
         *,
         operations: int,

@@ -7,7 +7,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from scrapy.core.scheduler import BaseScheduler
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 
@@ -17,6 +16,7 @@ from ..reporting import counted
 from ..scrapy_internals import EngineView, path_safe, put_before_engine
 from ..settings import FailedSettings
 from ..startup import announce, refuse
+from .base import LedgerScheduler
 from .failing import Failures
 from .feeds.exporter import durable_exporter
 from .ledger import Ledger
@@ -31,19 +31,16 @@ from .start_requests import StartRequests, TakenStartRequests
 from .takeover import ScrapyJob
 
 if TYPE_CHECKING:
-    from collections.abc import Sized
-
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from scrapy.dupefilters import BaseDupeFilter
-    from scrapy.pqueues import ScrapyPriorityQueue
     from twisted.internet.defer import Deferred
     from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
 
 
-class DurableScheduler(BaseScheduler):
+class DurableScheduler(LedgerScheduler):
     """Scheduler for SCHEDULER that loses no page, however the process ends.
 
     With JOBDIR, pending requests live in `JOBDIR/requests.sqlite`, and so do those in
@@ -66,16 +63,10 @@ class DurableScheduler(BaseScheduler):
     """… or this long after the first of them, whichever comes first."""
 
     def __init__(self, crawler: Crawler, dupefilter: BaseDupeFilter) -> None:
-        self.crawler = crawler
-        self.stats = crawler.stats
-        self.df = dupefilter
-        self.spider: Spider | None = None
-        self.mqs: ScrapyPriorityQueue | None = None
+        super().__init__(crawler, dupefilter)
         self._job: _Job | None = None
-        self._ledger: Ledger | None = None
         self.round: Round | None = None
         self._spider_state: KeptSpiderState | None = None
-        self._has_told_of_unserializable = False
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -118,9 +109,9 @@ class DurableScheduler(BaseScheduler):
     def close(self, reason: str) -> Deferred[None] | None:
         """Acknowledge what is finished, commit, and close the requests and the
         dupefilter; the requests later if feeds are to be stored yet."""
-        ledger = self._ledger
-        if ledger is not None and self.round is not None:
-            ledger.end(self._conclude)
+        ledger, job = self._ledger, self._job
+        if ledger is not None and job is not None and self.round is not None:
+            ledger.end(partial(self._conclude, job, self.round))
             if self._spider_state is not None:
                 self._spider_state.end(failed=ledger.failed)
             if self.round.awaits_feeds and isinstance(self.df, BloomDupeFilter):
@@ -132,116 +123,14 @@ class DurableScheduler(BaseScheduler):
                 ledger.close()
         return self.df.close(reason)
 
-    @property
-    def dqs(self) -> Sized | None:
-        """The pending requests on the disk, None without JOBDIR."""
-        return None if self._ledger is None else self._ledger.store.pending
+    def _note_stored(self, request: Request) -> None:
+        if self._job is not None:
+            self._job.start_requests.stored(request)
+            self._job.children.stored(request)
 
-    def __len__(self) -> int:
-        """Number of pending requests."""
-        return len(self.mqs or ()) + len(self.dqs or ())
-
-    def has_pending_requests(self) -> bool:
-        """Return True if any request is pending."""
-        return len(self) > 0
-
-    def enqueue_request(self, request: Request) -> bool:
-        """Store `request` unless it was seen; durable with the next commit. Return
-        False if it was seen or could not be stored. With JOBDIR never raises."""
-        ledger = self._ledger
-        if ledger is None:
-            return self._enqueue(request)
-        if ledger.stopped:
-            # its parent is not acknowledged any more, and yields it again
-            return False
-        try:
-            if not self._enqueue(request):
-                return False
-        except ledger.store.failures as error:
-            ledger.stop(error)
-            return False
-        except Exception as error:  # noqa: BLE001 - foreign code: queues, dupefilter, downloader
-            ledger.skip(request, error)
-            return False
-        ledger.pushed()
-        return True
-
-    def next_request(self) -> Request | None:
-        """Return the next request, as Scrapy orders them; it stays stored."""
-        ledger = self._ledger
-        if ledger is not None:
-            if ledger.stopped:
-                return None
-            ledger.before_next()
-        request, medium = self._next()
-        if request is not None:
-            if ledger is not None:
-                ledger.hand_out(request)
-            self.stats.inc_value(f"scheduler/dequeued/{medium}")
-            self.stats.inc_value("scheduler/dequeued")
-        return request
-
-    def finish_request(self, request: Request) -> None:
-        """Acknowledge `request`, with the next commit: it is not fetched again.
-
-        Does nothing while the engine still works on it, or if it is none of ours.
-        """
-        if self._ledger is not None:
-            self._ledger.finish(request)
-
-    def _enqueue(self, request: Request) -> bool:
-        if not request.dont_filter and self.df.request_seen(request):
-            assert self.spider is not None
-            self.df.log(request, self.spider)
-            return False
-        medium = "disk" if self._push_to_disk(request) else "memory"
-        if medium == "memory":
-            self._push_to_memory(request)
-        self.stats.inc_value(f"scheduler/enqueued/{medium}")
-        self.stats.inc_value("scheduler/enqueued")
-        return True
-
-    def _push_to_disk(self, request: Request) -> bool:
-        """Return True if `request` is stored now, False if it cannot be."""
-        if self._ledger is None or self._job is None:
-            return False
-        try:
-            self._ledger.push(request)
-        except ValueError as error:
-            self._tell_of_unserializable(request, error)
-            return False
-        self._job.start_requests.stored(request)
-        self._job.children.stored(request)
-        return True
-
-    def _push_to_memory(self, request: Request) -> None:
-        assert self.mqs is not None
-        self.mqs.push(request)
-        if self._ledger is not None and self._job is not None:
-            self._ledger.keep(request)
+    def _note_kept(self, request: Request) -> None:
+        if self._job is not None:
             self._job.start_requests.kept(request)
-
-    def _tell_of_unserializable(self, request: Request, error: ValueError) -> None:
-        self.stats.inc_value("scheduler/unserializable")
-        if self._has_told_of_unserializable:
-            return
-        # it costs a repetition after a crash, so it is always said
-        self._has_told_of_unserializable = True
-        logger.warning(
-            "Unable to serialize request: %(request)s - reason: %(reason)s - no more"
-            " unserializable requests will be logged (stats being collected)",
-            {"request": request, "reason": error},
-            exc_info=True,
-            extra={"spider": self.spider},
-        )
-
-    def _next(self) -> tuple[Request | None, str]:
-        """Return the next request and where it was: those in memory come first."""
-        assert self.mqs is not None
-        request = self.mqs.pop()
-        if request is not None or self._ledger is None:
-            return request, "memory"
-        return self._ledger.next(), "disk"
 
     def _open_job(self, job: _Job, dupefilter: BloomDupeFilter) -> Ledger:
         file = RequestFile.open(job.directory.requests)
@@ -297,13 +186,11 @@ class DurableScheduler(BaseScheduler):
         if exporter is not None:
             exporter.attach(ledger, self.round, job.directory)
 
-    def _conclude(self) -> None:
+    def _conclude(self, job: _Job, round_: Round) -> None:
         """End the round, if nothing of it is left, and say what has failed."""
-        assert self.round is not None
-        assert self._job is not None
-        self._job.failures.report(self._job.directory.path)
-        if self._job.start_requests.exhausted and not self.mqs and self.round.file.is_empty:
-            self.round.complete()
+        job.failures.report(job.directory.path)
+        if job.start_requests.exhausted and not self.mqs and round_.file.is_empty:
+            round_.complete()
 
     def _recover(self, file: RequestFile, dupefilter: BloomDupeFilter) -> None:
         # their rows are safe, their bits perhaps not: the process died in between

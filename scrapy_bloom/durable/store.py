@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sized
+from collections.abc import Collection, Iterable, Sized
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from scrapy import Request
 
     from .failed import FailedRequest
+
+
+class FingerprintKeeper(Protocol):
+    """A dupefilter that holds back new fingerprints until their requests are safe."""
+
+    @property
+    def held(self) -> Collection[bytes]:
+        """The fingerprints held back."""
+
+    def fingerprint(self, request: Request) -> bytes:
+        """Return the fingerprint of `request`."""
+
+    def release(self, fingerprints: Iterable[bytes]) -> None:
+        """Take note that the requests of `fingerprints` are safe. Never raises."""
+
+    def forget(self, request: Request) -> None:
+        """Drop the held fingerprint of `request`, which could not be stored."""
+
+    def close_spider(self, reason: str) -> None:
+        """Close the spider on the next reactor turn."""
 
 
 class RequestStore(Protocol):

@@ -19,6 +19,7 @@ from scrapy.spidermiddlewares.referer import RefererMiddleware
 from scrapy.utils.conf import build_component_list
 from scrapy.utils.misc import load_object
 
+from ..distributed.scheduler import RedisDurableScheduler
 from ..dupefilter import FilterDupeFilter
 from ..durable.scheduler import DurableScheduler
 from ..scrapy_internals import scheduler_of
@@ -146,7 +147,8 @@ def _why_no_links(crawler: Crawler, middleware: type) -> str | None:
 
 def _why_unsound(scheduler: object, dupefilter: object) -> str | None:
     """Return why a request that is known may not just be dropped, if that is so."""
-    if type(scheduler) not in (Scheduler, DurableScheduler) or "enqueue_request" in vars(scheduler):
+    known = type(scheduler) in (Scheduler, DurableScheduler, RedisDurableScheduler)
+    if not known or "enqueue_request" in vars(scheduler):
         return f"the scheduler is {_name(type(scheduler))}"
     if not isinstance(dupefilter, FilterDupeFilter):
         return "without scrapy-bloom's filter"

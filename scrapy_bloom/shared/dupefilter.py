@@ -4,6 +4,7 @@ a Bloom filter in Redis."""
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection, Iterable
 from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from ..settings import RedisSettings, scrapy_redis_clears
 from ..startup import announce
 from .client import RedisClient
 from .filter import RedisBloomFilter
+from .layout import in_one_slot
 from .making import stored_header
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
     _redis = RedisSettings()
     _outage = False
     _replays_at_close = True
+    _holds_back = False
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
@@ -81,6 +84,50 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         self._replays_at_close = self._redis.on_error == "local"
         return self
 
+    @classmethod
+    def beside_queue(cls, crawler: Crawler) -> Self:
+        """Return the dupefilter for a scheduler that keeps its requests in the same Redis:
+        its filter is in one hash slot with them, and new fingerprints are held back until
+        the scheduler has them set together with their requests. Refuses the start as
+        `from_crawler` does."""
+        self = cls(crawler)
+        self._holds_back = True
+        self._start()
+        self._client = None
+        self._see = self._hold
+        return self
+
+    @property
+    def shared(self) -> RedisBloomFilter:
+        """The open filter."""
+        if self._shared is None:
+            raise ValueError("the dupefilter is not open")
+        return self._shared
+
+    @property
+    def held(self) -> Collection[bytes]:
+        """The fingerprints held back, oldest first."""
+        return () if self._seen is None else self._seen.held
+
+    def release(self, fingerprints: Iterable[bytes]) -> None:
+        """Do nothing: fingerprints enter the filter with their requests."""
+
+    def settle(self, fingerprint: bytes) -> None:
+        """Take a fingerprint for seen, held back or not: Redis has said so."""
+        if self._seen is not None:
+            self._seen.forget(fingerprint)
+            self.shared.remember(fingerprint)
+
+    def forget(self, request: Request) -> None:
+        """Drop the held fingerprint of `request`, which could not be stored."""
+        if self._seen is not None and self._seen.forget(self.fingerprint(request)):
+            self._recent.clear()
+
+    def forget_known(self) -> None:
+        """Forget all that is remembered as seen but what is held back."""
+        self._recent.clear()
+        self.shared.forget_known()
+
     def request_seen(self, request: Request) -> bool:
         """Return True if any worker has seen `request`, else remember it. Never raises."""
         # what is remembered here may be forgotten there; in line, as for most requests
@@ -99,6 +146,8 @@ class RedisBloomDupeFilter(FilterDupeFilter):
     def close(self, reason: str) -> None:
         """Write the last stats and close the connection. The filter stays in Redis."""
         if self._seen is not None and self._shared is not None:
+            if self._holds_back:
+                self._seen.forget_held()
             if self._seen.held and self._replays_at_close:
                 self._replay(len(self._seen.held))
             if self._seen.held:
@@ -135,7 +184,9 @@ class RedisBloomDupeFilter(FilterDupeFilter):
                 " out, or set DUPEFILTER_CLASS to 'scrapy_bloom.BloomDupeFilter' for a filter of"
                 " one process"
             )
-        self._redis = redis = RedisSettings.read(self._crawler.settings, self._spider.name)
+        self._redis = redis = RedisSettings.read(
+            self._crawler.settings, self._spider.name, queue=self._holds_back
+        )
         client = RedisClient(redis.url, redis.timeout)
         try:
             self._shared = self._open_shared(client, settings, identity)
@@ -153,6 +204,8 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         self, client: RedisClient, settings: BloomSettings, identity: FingerprinterIdentity
     ) -> RedisBloomFilter:
         key, extra = self._redis.key, {"spider": self._spider}
+        if self._holds_back:
+            key = in_one_slot(key)
         if settings.job is not None and stored_header(client, key) is None:
             _refuse_local_job(settings.job, key)
         shared = RedisBloomFilter(
@@ -175,6 +228,14 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         known = counted(len(shared), "request")
         announce(self._crawler, "filter", f"{shared.name}, which knows {known}")
         return shared
+
+    def _hold(self, fingerprint: bytes) -> bool:
+        if self._seen is None:
+            return False
+        if fingerprint in self._seen.held or self.shared.remembers(fingerprint):
+            return True
+        self._seen.hold_unasked(fingerprint)
+        return False
 
     def _confirm(self) -> None:
         if self._shared is not None:

@@ -108,6 +108,32 @@ class RedisBloomFilter:
             self._known.add(key)
         return seen
 
+    def remembers(self, key: bytes) -> bool:
+        """Return True if this process remembers `key` as seen, without a question."""
+        return key in self._known.urls
+
+    def remember(self, key: bytes) -> None:
+        """Remember `key` as seen, as somebody else has heard from Redis."""
+        self._known.add(key)
+
+    def forget_known(self) -> None:
+        """Forget what is remembered as seen, which Redis may have forgotten."""
+        self._known.clear()
+
+    def locate(self, key: bytes) -> tuple[Shard, bytes, bytes, bytes]:
+        """Return the shard of `key`, its probes, its blocks and the shapes of the layers,
+        for a script that tests and sets it."""
+        salted = self._header.secret + key
+        selector = first_lanes(salted)[0]
+        shard = self._shards[shard_of(selector)]
+        return shard, *shard.pack(salted, selector), shard.shape
+
+    def learn(self, shard: Shard, layers: int, count: int) -> None:
+        """Take over what such a script has told of `shard`."""
+        self._count -= sum(shard.counts)
+        shard.learn_newest(layers, count)
+        self._count += sum(shard.counts)
+
     def confirm(self) -> None:
         """Forget what this process remembers as seen if Redis may have forgotten it.
 
@@ -243,34 +269,25 @@ class RedisBloomFilter:
         self._servers = self._client.servers
 
     def _remembers(self, key: bytes) -> bool:
-        if key not in self._known.urls:
+        if not self.remembers(key):
             return False
         self.confirm()
-        return key in self._known.urls
+        return self.remembers(key)
 
     def _ask(self, key: bytes, mode: str) -> bool:
         """Return True if Redis had `key` before this question, as far as can be known."""
-        salted = self._header.secret + key
-        selector = first_lanes(salted)[0]
-        shard = self._shards[shard_of(selector)]
         doubtful = False
         while True:
+            shard, *place = self.locate(key)
             (answer, layers, count), repeated = self._client.insist(
-                TEST_AND_SET,
-                shard.keys,
-                self._generation,
-                mode,
-                *shard.pack(salted, selector),
-                shard.shape,
+                TEST_AND_SET, shard.keys, self._generation, mode, *place
             )
             doubtful = doubtful or repeated
             if answer == GONE:
                 raise gone(self.name)
             if self._client.servers != self._servers or shard.has_lost(layers, count):
                 self._forget()
-            self._count -= sum(shard.counts)
-            shard.learn_newest(layers, count)
-            self._count += sum(shard.counts)
+            self.learn(shard, layers, count)
             if answer != GROWN:
                 return bool(answer == SEEN and not doubtful)
 

@@ -11,6 +11,7 @@ from ..errors import BloomError, SharedFilterError
 from ..fingerprints.identity import fingerprinter_in
 from .client import RedisClient
 from .filter import RedisBloomFilter
+from .layout import in_one_slot
 from .making import stored_header
 
 
@@ -20,10 +21,14 @@ class RedisPlace:
 
     def __init__(self, client: RedisClient, key: str) -> None:
         if stored_header(client, key) is None:
+            key = in_one_slot(key)  # a crawl's, beside its queue
+        if stored_header(client, key) is None:
             raise SharedFilterError(
-                f"there is no filter {key!r} in Redis at {client.name}: --key must be the"
+                f"there is no filter {key[1:-1]!r} in Redis at {client.name}: --key must be the"
                 " BLOOM_REDIS_KEY of its crawl"
             )
+        self.client = client
+        self.key = key
         self.filter = RedisBloomFilter.open(client, key)
         self.name = f"{client.name} {key}"
 

@@ -200,6 +200,12 @@ def first_layer(capacity: int, error_rate: float) -> LayerShape:
     return layer
 
 
+def in_one_slot(key: str) -> str:
+    """Return the key of the filter that a crawl keeps beside its queue: all of its shards
+    are in the hash slot of `key`, and so is whatever else begins with it."""
+    return f"{{{key}}}"
+
+
 def shard_of(selector: int) -> int:
     """Return the shard of the keys with that block selector."""
     return selector >> (_SELECTOR_BITS - SHARD_BITS)
@@ -208,7 +214,7 @@ def shard_of(selector: int) -> int:
 def shard_keys(key: str, shard: int) -> list[str]:
     """Return the keys of a shard of the filter at `key`: its state, and the strings of as
     many layers as it may ever get."""
-    tag = f"{{{key}:{shard}}}"
+    tag = f"{key}:{shard}" if key.startswith("{") else f"{{{key}:{shard}}}"
     return [tag, *(f"{tag}:{layer}" for layer in range(MOST_LAYERS))]
 
 
@@ -226,7 +232,7 @@ class Shard:
     """
 
     def __init__(self, key: str, number: int, header: RedisHeader) -> None:
-        self._number = number
+        self.number = number
         self._header = header
         self.all_keys = shard_keys(key, number)
         self.counts: list[int] = []
@@ -239,12 +245,12 @@ class Shard:
         if len(counts) != len(self.counts):
             shapes = [self._header.layer(number) for number in range(layers)]
             self.keys = self.all_keys[: 1 + layers]
-            self.sizes = [shape.shard_blocks(self._number) for shape in shapes]
+            self.sizes = [shape.shard_blocks(self.number) for shape in shapes]
             self.shape = b"".join(
                 _THREE.pack(shape.probes, shape.share, size)
                 for shape, size in zip(shapes, self.sizes, strict=True)
             )
-            self._blocks = [(shape.blocks, shape.first_block(self._number)) for shape in shapes]
+            self._blocks = [(shape.blocks, shape.first_block(self.number)) for shape in shapes]
             self._probes = max(shape.probes for shape in shapes)
             self._seeds = range(1, digests(self._probes))
             self._lanes = Struct(f"<{self._probes}H")

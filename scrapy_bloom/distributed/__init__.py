@@ -1,0 +1,1 @@
+"""Requests that are not done, kept in Redis for many processes."""

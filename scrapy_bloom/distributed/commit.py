@@ -1,0 +1,299 @@
+"""The Lua script of a group commit: all that a worker has to say to a crawl, and the answer.
+
+It runs in Redis on the keys that `scripts` lists, in the order in which it stands here:
+the lease; new requests; acknowledgements; what is given back; claims; the end.
+"""
+
+from __future__ import annotations
+
+from ..shared.client import Script
+from .scripts import PRELUDE
+
+NEW, SEEN, TAKEN, GROWN = range(4)
+"""What became of a request: pushed; seen; a start request that was taken; or nothing yet,
+since the filter has more layers than were named."""
+
+# KEYS: the filter's header. ARGV:
+#  1-3 crawl, worker, lease (ms)    4 number of the call     5 '1' while it is in start()
+#  6 '1' if start() is through      7 how many claims it wants
+#  8 claims a slot                  9 slots and how many of each it has, as text with NUL
+# 10 '1' for each kind whose newest request is next: others, start requests
+# 11 how long it keeps a slot to itself (ms), 0 for not at all
+# 12 after how many losses a request is set aside
+# 13-15 claims: acknowledged; handed to the engine now; held
+# 16 claims that cannot be read, and why, as text with NUL
+# 17 '', 'leave', or 'over' to leave and end the crawl
+# then for each request: '1' if the filter is asked, '0' if not, '' if there is no request but
+#  a fingerprint or a mark; shard; positions, blocks and shape as for TEST_AND_SET of the
+#  filter; priority; slot; payload; its mark as a start request, or ''.
+COMMIT = Script(
+    PRELUDE
+    + """
+local number = tonumber(ARGV[4])
+local batch, mine = key('batch:' .. worker), key('claims:' .. worker)
+local handed = key('handed:' .. worker)
+local last = redis.call('HMGET', batch, 'number', 'reply')
+if not expiry and number > 1 then return {'fenced'} end
+if expiry and tonumber(last[1]) == number then return cmsgpack.unpack(last[2]) end
+if (tonumber(last[1]) or 0) ~= number - 1 then return {'fenced'} end
+
+local newest = {['0'] = ARGV[10]:sub(1, 1) == '1', ['1'] = ARGV[10]:sub(2, 2) == '1'}
+local function is_newest(priority) return newest[tostring(tonumber(priority) % 2)] end
+local function words(text) return string.gmatch(text, '%S+') end
+local function pairs_in(text) return string.gmatch(text, '(%Z*)%z(%Z*)%z') end
+
+local function put(command, priority, slot, entry)
+  local list = key('pending:' .. priority .. ':' .. slot)
+  if redis.call('EXISTS', list) == 0 then
+    redis.call('ZADD', key('priorities'), priority, priority)
+    redis.call('LPUSH', key('slots:' .. priority), slot)
+  end
+  redis.call(command, list, entry)
+end
+
+local function set_aside(claim, record, reason, count, from)
+  redis.call('HSET', key('failed'), claim,
+    cmsgpack.pack({record[1], record[2], record[3], reason, count, from}))
+end
+
+local function give_back(from, claim, record, blamed)
+  local priority, slot, entry, alone = unpack(record, 1, 4)
+  if alone then
+    if blamed then alone = alone + 1 end
+    if alone >= tonumber(ARGV[12]) then
+      set_aside(claim, record, 'its workers died', alone, from)
+    else
+      redis.call('RPUSH', key('alone'), cmsgpack.pack({priority, slot, entry, alone}))
+    end
+  else
+    local losses = tonumber(entry:sub(1, 1))
+    if blamed then losses = losses + 1 end
+    entry = losses .. entry:sub(2)
+    if losses >= 2 then
+      redis.call('RPUSH', key('alone'), cmsgpack.pack({priority, slot, entry, 0}))
+    else
+      put(is_newest(priority) and 'RPUSH' or 'LPUSH', priority, slot, entry)
+    end
+  end
+  redis.call('HDEL', key('claims:' .. from), claim)
+end
+
+local function bury(each, blaming)
+  redis.call('SREM', key('starting'), each)
+  local claims = redis.call('HGETALL', key('claims:' .. each))
+  -- from the last one, so that the first is in front again
+  for at = #claims - 1, 1, -2 do
+    local blamed = blaming and redis.call('SISMEMBER', key('handed:' .. each), claims[at]) == 1
+    give_back(each, claims[at], cmsgpack.unpack(claims[at + 1]), blamed)
+  end
+  redis.call('DEL', key('batch:' .. each), key('handed:' .. each))
+  redis.call('ZREM', key('workers'), each)
+  return #claims / 2
+end
+
+redis.call('ZADD', key('workers'), now + lease, worker)
+redis.call(ARGV[5] == '1' and 'SADD' or 'SREM', key('starting'), worker)
+
+local answers, layers, counts = {}, {}, {}
+for at = 18, #ARGV, 9 do
+  local asks, shard, mark = ARGV[at], key(ARGV[at + 1]), ARGV[at + 8]
+  local answer, add, top, count = 0, nil, 0, 0
+  if mark ~= '' and redis.call('SISMEMBER', key('start'), mark) == 1 then
+    answer = 2
+  elseif ARGV[at + 2] ~= '' then
+    local state = redis.call('HMGET', shard, 'generation', 'layers', 'count')
+    if state[1] ~= crawl then return {'gone'} end
+    top, count = tonumber(state[2]), tonumber(state[3])
+    local lanes = {struct.unpack('<' .. string.rep('H', #ARGV[at + 2] / 2), ARGV[at + 2])}
+    local blocks = {struct.unpack('<' .. string.rep('I4', #ARGV[at + 3] / 4), ARGV[at + 3])}
+    local shape = {struct.unpack('<' .. string.rep('I4', #ARGV[at + 4] / 4), ARGV[at + 4])}
+    if top >= #blocks then
+      answer = 3
+    else
+      for layer = top, 1, -1 do
+        local string, origin, seen = shard .. ':' .. layer - 1, blocks[layer] * 32768, true
+        for probe = 1, shape[3 * layer - 2] do
+          if redis.call('GETBIT', string, origin + lanes[probe]) == 0 then
+            seen = false
+            break
+          end
+        end
+        if seen then
+          answer = 1
+          break
+        end
+      end
+    end
+    if answer == 0 then
+      if redis.call('EXISTS', shard .. ':' .. top - 1) == 0 then return {'gone'} end
+      add = function()
+        if count >= shape[3 * top - 1] then
+          top, count = top + 1, 0
+          local string = shard .. ':' .. top - 1
+          redis.call('DEL', string)
+          redis.call('SETBIT', string, shape[3 * top] * 32768 - 1, 0)
+          redis.call('HSET', shard, top - 2, state[3], 'layers', top, 'count', 0)
+        end
+        count = redis.call('HINCRBY', shard, 'count', 1)
+        local origin, bits = blocks[top] * 32768, {}
+        for probe = 1, shape[3 * top - 2] do
+          bits[#bits + 1] = 'SET'
+          bits[#bits + 1] = 'u1'
+          bits[#bits + 1] = origin + lanes[probe]
+          bits[#bits + 1] = 1
+        end
+        redis.call('BITFIELD', shard .. ':' .. top - 1, unpack(bits))
+      end
+    end
+  end
+  if answer == 0 and asks ~= '' then
+    if found[4] == '1' then
+      redis.call('HSET', key('crawl'), 'over', '')
+      found[4] = ''
+    end
+    put('RPUSH', ARGV[at + 5], ARGV[at + 6], '0' .. ARGV[at + 7])
+  end
+  if add then add() end
+  if answer == 0 and mark ~= '' then redis.call('SADD', key('start'), mark) end
+  local last = #answers + 1
+  answers[last], layers[last], counts[last] = answer, top, count
+end
+
+local function each_of(text, ...)
+  local claims = {}
+  for claim in words(text) do claims[#claims + 1] = claim end
+  if #claims == 0 then return 0 end
+  local removed = 0
+  for _, command in ipairs({...}) do
+    removed = removed + redis.call(command[1], command[2], unpack(claims))
+  end
+  return removed
+end
+local done = each_of(ARGV[13], {'HDEL', mine})
+each_of(ARGV[13], {'SREM', handed})
+if done > 0 then redis.call('HINCRBY', key('crawl'), 'done', done) end
+each_of(ARGV[14], {'SADD', handed})
+for claim, reason in pairs_in(ARGV[16]) do
+  local record = redis.call('HGET', mine, claim)
+  if record then
+    set_aside(claim, cmsgpack.unpack(record), reason, 0, worker)
+    redis.call('HDEL', mine, claim)
+  end
+end
+
+local reclaimed = 0
+for _, each in ipairs(redis.call('ZRANGEBYSCORE', key('workers'), '-inf', '(' .. now)) do
+  if reclaimed < 200 then reclaimed = reclaimed + bury(each, true) end
+end
+if ARGV[17] ~= '' then bury(worker, false) end
+
+local claimed, held = {}, {}
+for claim in words(ARGV[14]) do held[claim] = true end
+for claim in words(ARGV[15]) do held[claim] = true end
+local holds = 0
+for _ in pairs(held) do holds = holds + 1 end
+if redis.call('HLEN', mine) ~= holds then
+  -- claims of a call that was aborted
+  local all = redis.call('HGETALL', mine)
+  for at = 1, #all, 2 do
+    if not held[all[at]] then
+      local record = cmsgpack.unpack(all[at + 1])
+      local alone = record[4] and 1 or 0
+      claimed[#claimed + 1] = {all[at], record[1], record[2], record[3]:sub(2), alone}
+    end
+  end
+end
+
+local function claim(priority, slot, entry, alone, command, list)
+  local number = redis.call('HINCRBY', key('crawl'), 'claims', 1)
+  redis.call('HSET', mine, number, cmsgpack.pack({priority, slot, entry, alone}))
+  redis.call(command, list)
+  claimed[#claimed + 1] = {tostring(number), priority, slot, entry:sub(2), alone and 1 or 0}
+end
+
+local wanted, cap, keeps = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[11])
+if wanted > 0 and holds == 0 and #claimed == 0 then
+  local first = redis.call('LINDEX', key('alone'), 0)
+  if first then
+    local record = cmsgpack.unpack(first)
+    claim(record[1], record[2], record[3], record[4], 'LPOP', key('alone'))
+    wanted = 0
+  end
+end
+wanted = wanted - #claimed
+
+local of_slot = {}
+for slot, count in pairs_in(ARGV[9]) do
+  of_slot[slot] = tonumber(count)
+  if keeps > 0 then
+    redis.call('HSET', key('owners'), slot, cmsgpack.pack({worker, now + keeps}))
+  end
+end
+local function may_have(slot)
+  if keeps == 0 then return true end
+  local owner = redis.call('HGET', key('owners'), slot)
+  if owner then
+    local who, till = unpack(cmsgpack.unpack(owner))
+    if who ~= worker and till > now then return false end
+  end
+  redis.call('HSET', key('owners'), slot, cmsgpack.pack({worker, now + keeps}))
+  return true
+end
+
+local looks = 500
+for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, 99)) do
+  local ring = key('slots:' .. priority)
+  local pop, at = 'LPOP', 0
+  if is_newest(priority) then pop, at = 'RPOP', -1 end
+  local taken
+  repeat
+    taken = 0
+    local left = redis.call('LLEN', ring)
+    if left == 0 then redis.call('ZREM', key('priorities'), priority) end
+    local share = math.max(1, math.ceil(wanted / math.max(1, left)))
+    while wanted > 0 and left > 0 and looks > 0 do
+      left, looks = left - 1, looks - 1
+      local slot = redis.call('RPOPLPUSH', ring, ring)
+      local list = key('pending:' .. priority .. ':' .. slot)
+      local room = math.min(share, wanted, cap - (of_slot[slot] or 0))
+      local entry = room > 0 and redis.call('LINDEX', list, at)
+      if entry and may_have(slot) then
+        while entry and room > 0 do
+          claim(priority, slot, entry, nil, pop, list)
+          of_slot[slot] = (of_slot[slot] or 0) + 1
+          room, wanted, taken = room - 1, wanted - 1, taken + 1
+          entry = redis.call('LINDEX', list, at)
+        end
+      end
+      if redis.call('EXISTS', list) == 0 then
+        redis.call('LREM', ring, 1, slot)
+        if redis.call('EXISTS', ring) == 0 then redis.call('ZREM', key('priorities'), priority) end
+      end
+    end
+  until taken == 0 or wanted <= 0 or looks <= 0
+  if wanted <= 0 or looks <= 0 then break end
+end
+
+if ARGV[6] == '1' and found[3] ~= '1' then
+  redis.call('HSET', key('crawl'), 'start_done', 1)
+  found[3] = '1'
+end
+local still = redis.call('ZCARD', key('priorities')) == 0
+  and redis.call('EXISTS', key('alone')) == 0 and redis.call('EXISTS', key('starting')) == 0
+if still then
+  for _, each in ipairs(redis.call('ZRANGE', key('workers'), 0, -1)) do
+    if redis.call('EXISTS', key('claims:' .. each)) == 1 then still = false end
+  end
+end
+if still and ARGV[17] == 'over' and found[3] == '1' then
+  redis.call('HSET', key('crawl'), 'over', 1)
+  redis.call('DEL', key('owners'))
+end
+local reply = {'done', answers, layers, counts, claimed, reclaimed, still and 1 or 0,
+  found[3] == '1' and 1 or 0}
+if ARGV[17] == '' then
+  redis.call('HSET', batch, 'number', number, 'reply', cmsgpack.pack(reply))
+end
+return reply
+"""
+)

@@ -1,0 +1,67 @@
+"""A crawl in Redis, found or made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..errors import SharedFilterError
+from .scripts import OPEN
+
+if TYPE_CHECKING:
+    from ..settings import WorkerSettings
+    from ..shared.client import RedisClient
+
+
+@dataclass(frozen=True)
+class CrawlState:
+    """What a crawl is at the moment."""
+
+    round: str
+    start_done: bool
+    over: bool
+    workers: int
+
+
+def open_crawl(client: RedisClient, key: str, crawl: str, settings: WorkerSettings) -> CrawlState:
+    """Return the state of the crawl beside the filter at `key`, whose generation is
+    `crawl`; it is made if there is none, and a new round of it begins if it is over and
+    the settings name another one. Raises SharedFilterError for a queue of another filter,
+    or workers with another lease."""
+    lease = int(settings.lease * 1000)
+    found, lease_found, round_, start_done, over, workers = client.run(
+        OPEN, [key], crawl, lease, settings.round
+    )
+    if found.decode() != crawl:
+        raise SharedFilterError(
+            f"the queue {key!r} in Redis at {client.name} belongs to a filter that is gone: remove"
+            " both with 'scrapy bloom clear', or use another BLOOM_REDIS_KEY"
+        )
+    if int(lease_found) != lease:
+        raise SharedFilterError(
+            f"the workers of {key!r} in Redis at {client.name} have BLOOM_REDIS_LEASE ="
+            f" {int(lease_found) / 1000:g}, and this one has {settings.lease:g}: all need the same"
+        )
+    return CrawlState(round_.decode(), start_done == b"1", over == b"1", workers)
+
+
+def crawl_is_gone(name: str) -> SharedFilterError:
+    """Return the error for a running crawl that the server has no more."""
+    return SharedFilterError(
+        f"the crawl of {name} is gone: somebody has removed it, or Redis was flushed or restarted"
+        " without persistence; what was pending there is lost. To begin anew, start the workers"
+        " again"
+    )
+
+
+def in_reactor() -> Callable[..., Any]:
+    """Return a function that has another one called in the thread of this one's reactor
+    or event loop, from any thread."""
+    try:
+        return asyncio.get_running_loop().call_soon_threadsafe
+    except RuntimeError:
+        from twisted.internet import reactor
+
+        return reactor.callFromThread  # type: ignore[no-any-return]

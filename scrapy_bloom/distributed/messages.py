@@ -1,0 +1,196 @@
+"""What a worker and Redis say to each other in one group commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .commit import GROWN
+from .payload import Packed
+from .scripts import DONE, FENCED, GONE
+
+if TYPE_CHECKING:
+    from ..shared.filter import RedisBloomFilter
+    from ..shared.layout import Shard
+
+Argument = str | bytes | int
+
+LEAVE, OVER = "leave", "over"
+"""What a worker does with its last call: leave, and perhaps end the crawl."""
+
+
+@dataclass(eq=False, slots=True)
+class Entry:
+    """Something new that the server has to hear of: a request, with a fingerprint unless
+    the filter is not asked; or a fingerprint alone; and perhaps a mark, by which a start
+    request is known."""
+
+    number: int
+    packed: Packed | None = None
+    fingerprint: bytes | None = None
+    mark: bytes = b""
+
+    def encode(self, bloom_filter: RedisBloomFilter) -> tuple[list[Argument], Shard | None]:
+        """Return what the script wants of it, and the shard of its fingerprint."""
+        asks = "" if self.packed is None else "1" if self.fingerprint is not None else "0"
+        shard: Shard | None = None
+        place: list[Argument] = ["", "", "", ""]
+        if self.fingerprint is not None:
+            shard, *rest = bloom_filter.locate(self.fingerprint)
+            place = [shard.number, *rest]
+        packed = self.packed or Packed("", "", b"")
+        return [asks, *place, packed.priority, packed.slot, packed.payload, self.mark], shard
+
+
+@dataclass(eq=False, slots=True)
+class Claim:
+    """A request that this worker has claimed."""
+
+    number: str
+    priority: int
+    slot: str
+    payload: bytes
+    alone: bool
+
+
+@dataclass(frozen=True)
+class WorkerState:
+    """What a worker says of itself with each call."""
+
+    starting: bool = False
+    start_done: bool = False
+    wanted: int = 0
+    slots: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Claims:
+    """What becomes of claims, by their numbers."""
+
+    done: Sequence[str] = ()
+    handed: Sequence[str] = ()
+    held: Sequence[str] = ()
+    unreadable: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a worker says with each call, and always the same."""
+
+    lease: int
+    claims_per_slot: int
+    newest_first: tuple[bool, bool]
+    keeps_slot: int
+    """Milliseconds that a slot belongs to one worker, 0 for not at all."""
+    max_attempts: int
+
+
+class Batch:
+    """One call. What is sent again is the same, byte for byte."""
+
+    def __init__(
+        self,
+        number: int,
+        entries: Sequence[Entry],
+        claims: Claims,
+        state: WorkerState,
+        action: str = "",
+    ) -> None:
+        self.number = number
+        self.entries = entries
+        self.claims = claims
+        self.state = state
+        self.action = action
+        self.shards: list[Shard | None] = []
+
+    def encode(
+        self, crawl: str, worker: str, policy: Policy, bloom_filter: RedisBloomFilter
+    ) -> list[Argument]:
+        """Return the arguments of the script."""
+        claims, state = self.claims, self.state
+        arguments: list[Argument] = [
+            crawl,
+            worker,
+            policy.lease,
+            self.number,
+            _flag(state.starting),
+            _flag(state.start_done),
+            state.wanted,
+            policy.claims_per_slot,
+            _pairs(state.slots.items()),
+            "".join("1" if newest else "0" for newest in policy.newest_first),
+            policy.keeps_slot,
+            policy.max_attempts,
+            " ".join(claims.done),
+            " ".join(claims.handed),
+            " ".join(claims.held),
+            _pairs(claims.unreadable),
+            self.action,
+        ]
+        for entry in self.entries:
+            encoded, shard = entry.encode(bloom_filter)
+            arguments += encoded
+            self.shards.append(shard)
+        return arguments
+
+
+class Reply:
+    """What the server answers to a batch."""
+
+    def __init__(self, answer: Sequence[Any]) -> None:
+        self.fenced = answer[0] == FENCED
+        self.gone = answer[0] == GONE
+        self.answers: list[int] = []
+        self.claimed: list[Claim] = []
+        self.reclaimed = 0
+        self.still = self.start_done = False
+        self._heard: Iterable[tuple[int, int]] = ()
+        if answer[0] == DONE:
+            self.answers = answer[1]
+            self._heard = zip(answer[2], answer[3], strict=True)
+            self.claimed = [
+                Claim(number.decode(), int(priority), slot.decode(), payload, bool(alone))
+                for number, priority, slot, payload, alone in answer[4]
+            ]
+            self.reclaimed = answer[5]
+            self.still, self.start_done = bool(answer[6]), bool(answer[7])
+
+    @property
+    def quiet(self) -> bool:
+        """True if start() is through, and nothing is pending or in flight."""
+        return self.still and self.start_done
+
+    def teach(self, bloom_filter: RedisBloomFilter, batch: Batch) -> None:
+        """Tell the filter what the answer says about its shards."""
+        for answer, shard, (layers, count) in zip(
+            self.answers, batch.shards, self._heard, strict=True
+        ):
+            if shard is not None and layers and (answer == GROWN or layers >= len(shard.counts)):
+                bloom_filter.learn(shard, layers, count)
+
+
+@dataclass
+class Observers:
+    """Who is told of what."""
+
+    joined: Callable[[Reply], None]
+    """The first reply to this worker, or to it under a new name."""
+    fenced: Callable[[], None]
+    """The lease was lost, or Redis went back in time."""
+    answered: Callable[[Entry, bool], None]
+    """An entry was pushed, or else was known."""
+    changed: Callable[[], None]
+    """There are new requests to hand out, or there is news of the end."""
+    unreadable: Callable[[str, Exception], None]
+    """A request cannot be made again, and is set aside."""
+    gone: Callable[[], None]
+    """The server has this crawl no more."""
+
+
+def _flag(value: bool) -> str:
+    return "1" if value else ""
+
+
+def _pairs(pairs: Iterable[tuple[str, object]]) -> str:
+    return "".join(f"{name}\0{value}\0" for name, value in pairs)

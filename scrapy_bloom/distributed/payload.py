@@ -1,0 +1,96 @@
+"""Requests as Redis keeps them: where each waits, and the bytes that it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from scrapy import Request
+from scrapy.utils.request import request_from_dict
+
+from ..durable.queues import FORMATS, QueueSettings
+
+if TYPE_CHECKING:
+    from scrapy import Spider
+    from scrapy.settings import BaseSettings
+
+PRIORITIES = range(-(2**51), 2**51)
+"""What a score of Redis tells apart, with a bit for start requests."""
+MAX_BYTES = 100_000_000
+
+_DEFAULTS = Request("data:,").to_dict()
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A request as it is stored: in the list of `priority` (lower first) and `slot`."""
+
+    priority: str
+    slot: str
+    payload: bytes
+
+
+class SlotOf(Protocol):
+    """Says which download slot a request belongs to."""
+
+    def __call__(self, request: Request) -> str:
+        """Return the slot."""
+
+
+class Packer:
+    """Makes stored requests of requests and the other way round, in the format and the
+    order of Scrapy's SCHEDULER_DISK_QUEUE and SCHEDULER_START_DISK_QUEUE.
+
+    Fields that have Scrapy's default are left out. Raises ValueError for queue classes
+    that are not Scrapy's own.
+    """
+
+    def __init__(self, settings: BaseSettings, spider: Spider, slot_of: SlotOf) -> None:
+        self._queues = QueueSettings.read(settings)
+        self._spider = spider
+        self._slot_of = slot_of
+        self._serialize, self._deserialize = FORMATS[self._queues.kind.format]
+
+    @property
+    def newest_first(self) -> tuple[bool, bool]:
+        """Whether the newest is next of equal requests, and of equal start requests."""
+        start = self._queues.start or self._queues.kind
+        return self._queues.kind.newest_first, start.newest_first
+
+    def pack(self, request: Request) -> Packed:
+        """Return `request` as it is stored. Raises ValueError if it cannot be."""
+        if request.priority not in PRIORITIES:
+            raise ValueError(f"the priority {request.priority} does not fit into 51 bits")
+        slot = self._slot_of(request)
+        if "\0" in slot:
+            raise ValueError(f"the download slot {slot!r} has a NUL in it")
+        try:
+            payload = self._serialize(fields_of(request, self._spider))
+        except Exception as error:
+            raise ValueError(str(error)) from error
+        if len(payload) > MAX_BYTES:
+            raise ValueError(f"{len(payload):,} bytes are more than {MAX_BYTES:,}")
+        is_start = self._queues.start is not None and request.meta.get("is_start_request", False)
+        return Packed(str(-2 * request.priority + bool(is_start)), slot, payload)
+
+    def unpack(self, payload: bytes) -> Request:
+        """Return the request that was stored. Raises whatever that raises."""
+        return request_from_dict(self._deserialize(payload), spider=self._spider)
+
+
+def fields_of(
+    request: Request, spider: Spider | None = None, *, callback: str | None = None
+) -> dict[str, Any]:
+    """Return what `request` is made of, but for Scrapy's defaults, with the names of the
+    methods of `spider`, or of one that is not here."""
+    fields = request.to_dict(spider=spider)
+    if callback is not None:
+        fields["callback"] = callback
+    if "_class" in fields:  # it may have other defaults
+        return fields
+    return {name: value for name, value in fields.items() if not _is_default(name, value)}
+
+
+def _is_default(name: str, value: Any) -> bool:
+    default = _DEFAULTS.get(name)
+    return name in _DEFAULTS and type(value) is type(default) and value == default

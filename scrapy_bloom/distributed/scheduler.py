@@ -1,0 +1,114 @@
+"""The scheduler for many machines, any of which may die."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scrapy.utils.misc import load_object
+from scrapy.utils.python import global_object_name
+
+from ..durable.base import LedgerScheduler
+from ..durable.queues import memory_queue
+from ..scrapy_internals import EngineView, put_before_engine
+from ..settings import WorkerSettings
+from ..shared.dupefilter import RedisBloomDupeFilter
+from ..startup import refuse
+from .start_requests import SharedStartRequests
+from .worker import Worker
+
+if TYPE_CHECKING:
+    from scrapy import Request, Spider
+    from scrapy.crawler import Crawler
+    from twisted.internet.defer import Deferred
+    from typing_extensions import Self
+
+
+class RedisDurableScheduler(LedgerScheduler):
+    """Scheduler for SCHEDULER that shares the requests of a crawl with other processes on
+    any machines, in Redis at BLOOM_REDIS_URL under BLOOM_REDIS_KEY, and loses no page if
+    any of them dies at any moment.
+
+    A request stays in Redis until the engine of the worker that has claimed it is done
+    with it and what its callback yielded is there too. What a dead worker had claimed
+    comes back when its lease has run out. Needs RedisBloomDupeFilter, whose filter is kept
+    in the same hash slot.
+
+    While Redis is away the worker goes on with what it has claimed, and waits. A crawl
+    that is gone closes the spider with reason `bloom_error`, one that was over when the
+    worker started with `bloom_over`.
+    """
+
+    medium = "redis"
+    df: RedisBloomDupeFilter
+    _settings: WorkerSettings
+    _starts: SharedStartRequests
+    _worker: Worker | None = None
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Return the scheduler of `crawler`.
+
+        Refuses the start: ValueError for a setting, BloomError for what is in Redis, or
+        where nobody answers there.
+        """
+        dupefilter_class = load_object(crawler.settings["DUPEFILTER_CLASS"])
+        try:
+            _require_shared(dupefilter_class)
+            settings = WorkerSettings.read(crawler.settings)
+            EngineView(crawler)
+            start_requests = SharedStartRequests(crawler)
+            put_before_engine(crawler, start_requests)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
+            refuse(crawler, error)
+        self = cls(crawler, dupefilter_class.beside_queue(crawler))
+        self._settings = settings
+        self._starts = start_requests
+        return self
+
+    def open(self, spider: Spider) -> Deferred[None] | None:
+        """Join the crawl. Refuses the start as `from_crawler` does."""
+        self.spider = spider
+        self.mqs = memory_queue(self.crawler)
+        try:
+            self._worker = worker = Worker(self.crawler, self.df, self._settings, self._starts)
+        except Exception as error:  # noqa: BLE001 - see from_crawler
+            self.df.abandon()
+            refuse(self.crawler, error)
+        self._ledger = worker.ledger
+        self.df.open()
+        worker.begin()
+        return None
+
+    def close(self, reason: str) -> Deferred[None] | None:
+        """Acknowledge what is finished, send what is new, give back the rest, and leave the
+        crawl, which ends if nothing is left of it. The reactor waits for that."""
+        if self._worker is not None:
+            self._worker.end(finished=reason == "finished" and not self.mqs)
+        self.df.close(reason)
+        return None
+
+    def has_pending_requests(self) -> bool:
+        """Return True unless the crawl is at rest: nothing is pending or in flight with any
+        worker."""
+        worker = self._worker
+        return len(self) > 0 or (worker is not None and not worker.is_at_rest)
+
+    def _note_stored(self, request: Request) -> None:
+        self._starts.stored(request)
+
+    def _note_kept(self, request: Request) -> None:
+        self._starts.kept(request)
+
+    def _count_stored(self) -> None:
+        """Leave it to the answer: perhaps it is seen."""
+
+
+def _require_shared(dupefilter_class: object) -> None:
+    if not (
+        isinstance(dupefilter_class, type) and issubclass(dupefilter_class, RedisBloomDupeFilter)
+    ):
+        raise ValueError(
+            f"RedisDurableScheduler cannot work with {global_object_name(dupefilter_class)}, which"
+            " does not share its filter: set DUPEFILTER_CLASS to"
+            " 'scrapy_bloom.RedisBloomDupeFilter'"
+        )

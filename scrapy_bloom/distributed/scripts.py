@@ -1,0 +1,95 @@
+"""The Lua scripts of a crawl by many workers, on the keys of one hash slot.
+
+    {KEY}                    the filter's header; {KEY}:0 … its shards
+    {KEY}:crawl              hash: id (the filter's generation), lease, round, start_done, over;
+                             heard (ms, when a script ran last), claims (the last number),
+                             done (how many were acknowledged)
+    {KEY}:workers            sorted set: worker, by the end of its lease (ms)
+    {KEY}:starting           set: workers that are in start()
+    {KEY}:batch:WORKER       hash: number and reply of its last call
+    {KEY}:claims:WORKER      hash: claim → priority, slot, entry, losses alone or nil
+    {KEY}:handed:WORKER      set: claims that the engine may have got
+    {KEY}:priorities         sorted set: priorities that may have pending requests
+    {KEY}:slots:PRIORITY     list: slots that may have some, the next one last
+    {KEY}:pending:PRIORITY:SLOT   list: entries, each a digit (losses) and a payload
+    {KEY}:alone              list: requests that were lost with two workers
+    {KEY}:failed             hash: claim → a request that was set aside, and why
+    {KEY}:start              set: marks of the start requests that were taken
+    {KEY}:owners             hash: slot → who has it until when, if one worker may
+
+A script that fails keeps what it has written, and is sent again. So a request is pushed
+before its bits are set, a claim is written before its request is taken from the list,
+and what is given back is pushed before the claim goes: a request may be there twice then,
+and never nowhere. For the same reason a list is named in its priority's slots, and that
+in the priorities, before it holds anything, and for as long as it does.
+"""
+
+from __future__ import annotations
+
+from ..shared.client import Script
+
+FENCED, GONE, DONE = b"fenced", b"gone", b"done"
+"""What a reply begins with: the lease was lost, or Redis went back; this is another crawl,
+or none; all went well."""
+
+# What the scripts that know a worker begin with. ARGV: crawl, worker, lease (ms), and more.
+PRELUDE = """
+local T, crawl, worker = KEYS[1], ARGV[1], ARGV[2]
+local lease = tonumber(ARGV[3])
+local function key(name) return T .. ':' .. name end
+local found = redis.call('HMGET', key('crawl'), 'id', 'heard', 'start_done', 'over')
+if found[1] ~= crawl then return {'gone'} end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local gap = now - tonumber(found[2])
+if gap > lease / 2 then
+  -- nobody could renew a lease: that was an outage, and not the death of all
+  for _, each in ipairs(redis.call('ZRANGE', key('workers'), 0, -1)) do
+    redis.call('ZINCRBY', key('workers'), gap, each)
+  end
+end
+-- leases that a clock has given which was ahead
+for _, each in ipairs(redis.call('ZRANGEBYSCORE', key('workers'), now + lease + 1, '+inf')) do
+  redis.call('ZADD', key('workers'), now + lease, each)
+end
+redis.call('HSET', key('crawl'), 'heard', now)
+local expiry = tonumber(redis.call('ZSCORE', key('workers'), worker) or nil)
+if expiry and expiry < now then return {'fenced'} end
+"""
+
+# KEYS: the filter's header. ARGV: crawl, worker, lease (ms).
+HEARTBEAT = Script(
+    PRELUDE
+    + """
+if not expiry then return {'fenced'} end
+redis.call('ZADD', key('workers'), now + lease, worker)
+return {'done'}
+"""
+)
+
+# KEYS: the filter's header. ARGV: crawl, lease (ms), round. Makes the crawl unless there is
+# one, begins a new round of one that is over, and returns id, lease, round, start_done, over
+# and the number of workers.
+OPEN = Script("""
+local name = KEYS[1] .. ':crawl'
+local function told()
+  local found = redis.call('HMGET', name, 'id', 'lease', 'round', 'start_done', 'over')
+  found[6] = redis.call('ZCARD', KEYS[1] .. ':workers')
+  return found
+end
+local found = told()
+if not found[1] then
+  local time = redis.call('TIME')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  redis.call('HSET', name, 'id', ARGV[1], 'lease', ARGV[2], 'round', ARGV[3],
+    'start_done', '', 'over', '', 'heard', now, 'began', now)
+elseif found[1] == ARGV[1] then
+  if found[6] == 0 and found[2] ~= ARGV[2] then redis.call('HSET', name, 'lease', ARGV[2]) end
+  if ARGV[3] ~= '' and found[3] ~= ARGV[3] and found[5] == '1' then
+    -- the marks first: else an aborted script leaves a round without its start requests
+    redis.call('DEL', KEYS[1] .. ':start')
+    redis.call('HSET', name, 'round', ARGV[3], 'start_done', '', 'over', '')
+  end
+end
+return told()
+""")

@@ -1,0 +1,187 @@
+"""Which start requests a crawl has taken, so that each is sent once by all its workers."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from scrapy import Request
+from scrapy.utils.asyncio import call_later
+from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+from twisted.internet.defer import Deferred
+
+from ..scrapy_internals import start_again
+from ..settings import repeats_start
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+    from ..durable.ledger import Ledger
+    from ..shared.dupefilter import RedisBloomDupeFilter
+    from .messages import Reply
+    from .store import RedisStore
+
+logger = logging.getLogger(__name__)
+
+SENT_AT_ONCE = 100
+
+
+class SharedStartRequests:
+    """Spider middleware, the last one before the engine, which knows the start requests.
+
+    A start request is what arrives here, and is known by identity until it is scheduled:
+    its meta is copied to retries, redirects and children. Its mark, the fingerprint and
+    the how-manieth with it in this run of start(), goes to Redis with it, where those that
+    any worker has sent are left out. start() is not run where it is through for the whole
+    crawl; it is run again by a worker that had to give up its name before that was known.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        if repeats_start(crawler.settings):
+            raise ValueError(
+                "BLOOM_REPEAT_START is True, and the start requests of a crawl in Redis are sent"
+                " once: leave it out, and begin a new round with BLOOM_REDIS_ROUND"
+            )
+        self._crawler = crawler
+        self._offered: Request | None = None
+        self._mark = b""
+        self._met: Counter[bytes] = Counter()
+        self._in_memory: dict[Request, bytes] = {}
+        self._began_as = 0
+        self._is_through = False
+        self._is_running = False
+        self.failed = False
+        """True if start() has raised something."""
+
+    def open(
+        self,
+        store: RedisStore,
+        ledger: Ledger,
+        dupefilter: RedisBloomDupeFilter,
+        *,
+        done: bool,
+    ) -> None:
+        """Begin to work; `done` if start() is through for the crawl."""
+        self._store = store
+        self._ledger = ledger
+        self._dupefilter = dupefilter
+        ledger.participants.append(self)
+        self._is_through = done
+        store.starting, store.start_done = not done, done
+
+    def joined(self, reply: Reply) -> None:
+        """Run start() again if what it gave has got lost with the worker's last name."""
+        if reply.start_done or self._is_running or self._began_as == self._store.identities:
+            return
+        if not (self._is_through or self._began_as):
+            return  # the engine has not begun yet
+        self._is_through = False
+        self._begin()
+        deferred_from_coro(self._send_again())
+
+    async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """Yield what the engine gets."""
+        if self._is_through:
+            self._ledger.begin()
+            return
+        self._begin()
+        try:
+            async for thing in start:
+                self._offer(thing)
+                yield thing
+        except Exception:
+            self._fail()
+            raise
+        self._end()
+
+    def process_start_requests(self, start: Iterable[Any], spider: object) -> Iterator[Any]:
+        """Yield what the engine gets, with middlewares for Scrapy before 2.13."""
+        if self._is_through:
+            self._ledger.begin()
+            return
+        self._begin()
+        for thing in start:
+            self._offer(thing)
+            yield thing
+        self._end()
+
+    def stored(self, request: Request) -> None:
+        """Mark `request`, which was pushed last, if it is a start request."""
+        if request is self._offered:
+            self._store.mark(self._mark)
+
+    def kept(self, request: Request) -> None:
+        """Note that `request`, which may be a start request, lives in memory only."""
+        if request is self._offered:
+            self._in_memory[request] = self._mark
+            self._tell()
+
+    def before_commit(self, acknowledged: Sequence[Request]) -> None:
+        """Mark the start requests in memory that are done."""
+        if self._in_memory:
+            for request in acknowledged:
+                if mark := self._in_memory.pop(request, None):
+                    self._store.note(mark=mark)
+            self._tell()
+
+    def after_commit(self) -> None:
+        """Do nothing."""
+
+    def _begin(self) -> None:
+        self._ledger.begin()
+        self._met.clear()
+        self._began_as = self._store.identities
+        self._is_running = True
+        self._tell()
+
+    def _offer(self, thing: Any) -> None:
+        self._offered = None
+        if isinstance(thing, Request):
+            fingerprint = self._dupefilter.fingerprint(thing)
+            self._met[fingerprint] += 1
+            self._offered = thing
+            self._mark = fingerprint + self._met[fingerprint].to_bytes(4, "big").lstrip(b"\0")
+
+    def _end(self) -> None:
+        self._offered = None
+        self._is_running = False
+        self._is_through = self._began_as == self._store.identities
+        self._tell()
+        last = self._store.last
+        if last is not None:
+            self.joined(last)
+
+    def _fail(self) -> None:
+        self._is_running = False
+        self.failed = True
+        self._tell()
+        logger.warning(
+            "start() has failed: another worker, or the next one, runs it again.",
+            extra={"spider": self._crawler.spider},
+        )
+
+    def _tell(self) -> None:
+        self._store.starting = self._is_running
+        self._store.start_done = self._is_through and not self._in_memory
+
+    async def _send_again(self) -> None:
+        """Give the engine what a new run of start() has, but for items."""
+        with suppress(RuntimeError):  # the engine has stopped
+            again, sent = await start_again(self._crawler), 0
+            if again is None:
+                return
+            async for thing in again:
+                if isinstance(thing, Request):
+                    self._crawler.engine.crawl(thing)
+                    sent += 1
+                    if sent % SENT_AT_ONCE == 0:
+                        await _give_turn()
+
+
+async def _give_turn() -> None:
+    turn: Deferred[None] = Deferred()
+    call_later(0, turn.callback, None)
+    await maybe_deferred_to_future(turn)

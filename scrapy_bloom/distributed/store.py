@@ -1,0 +1,350 @@
+"""The requests of a crawl in Redis, as one of its workers has them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections import Counter, deque
+from collections.abc import Collection, Sequence
+from heapq import heappop, heappush
+from itertools import count, islice
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from ..errors import SharedFilterError
+from .commit import GROWN, NEW
+from .messages import (
+    LEAVE,
+    OVER,
+    Batch,
+    Claim,
+    Claims,
+    Entry,
+    Observers,
+    Policy,
+    Reply,
+    WorkerState,
+)
+
+if TYPE_CHECKING:
+    from scrapy import Request
+
+    from ..durable.failed import FailedRequest
+    from ..shared.dupefilter import RedisBloomDupeFilter
+    from .link import Sender
+    from .payload import Packer
+
+MOST_ENTRIES = 50
+"""New requests in a call: the server takes some 20 µs for each, and serves nobody else."""
+MOST_ACKNOWLEDGED = 200
+POLL_SECONDS = 0.5
+"""An idle worker asks so often."""
+BUSY_SECONDS = 0.02
+"""One that would have more to do asks no more often than this."""
+
+
+class RedisStore:
+    """A RequestStore in Redis: what this worker has pushed, claimed and done.
+
+    `push`, `done` and `note` are told to the server with the next call after `commit`,
+    children before their parent: what is done is acknowledged in a call that is made when
+    all that was pushed before has been answered. `next` gives requests that this worker
+    has claimed and has told the server of that the engine may get them.
+    """
+
+    failures: tuple[type[Exception], ...] = (SharedFilterError,)
+
+    def __init__(
+        self,
+        sender: Sender,
+        dupefilter: RedisBloomDupeFilter,
+        packer: Packer,
+        policy: Policy,
+        *,
+        capacity: int,
+        observers: Observers,
+    ) -> None:
+        self._sender = sender
+        self._dupefilter = dupefilter
+        self._packer = packer
+        self._policy = policy
+        self._capacity = capacity
+        self._observers = observers
+        self._crawl = dupefilter.shared.header.generation
+        self.identities = 0
+        """How many names this worker has had."""
+        self.calls = 0
+        self._set_aside = 0
+        self.starting = False
+        self.start_done = False
+        """Whether start() is through, as far as this worker knows."""
+        self._tail = 0
+        self._unsent: deque[Entry] = deque()
+        self._own: set[bytes] = set()
+        """Fingerprints that were pushed since the last commit."""
+        self._arrivals = count()
+        self._last_call = 0.0
+        self._leaving = False
+        self.last: Reply | None = None
+        self._enter()
+
+    @property
+    def pending(self) -> Sequence[object]:
+        """The requests that can be handed out at once."""
+        return self._ready
+
+    @property
+    def uncommitted(self) -> int:
+        """How many requests were pushed or done, or 0 while nothing can be sent."""
+        return 0 if self._sender.busy else len(self._unsent) + len(self._done)
+
+    @property
+    def is_idle(self) -> bool:
+        """True if this worker has nothing to send, to hand out or to acknowledge."""
+        return not (self._unsent or self._claims or self._done or self._acknowledged)
+
+    @property
+    def is_quiet(self) -> bool:
+        """True if the last reply said that nothing is left, and nothing has come since."""
+        return self.last is not None and self.last.quiet and self.is_idle
+
+    @property
+    def is_still(self) -> bool:
+        """As `is_quiet`, whatever has become of start()."""
+        return self.last is not None and self.last.still and self.is_idle
+
+    @property
+    def unsent(self) -> int:
+        """How many requests the server has not heard of."""
+        return sum(entry.packed is not None for entry in self._unsent)
+
+    def push(self, request: Request) -> None:
+        """Store `request`. Raises ValueError if it cannot be serialized."""
+        packed = self._packer.pack(request)
+        fingerprint = None
+        if not request.dont_filter:
+            known = self._dupefilter.fingerprint(request)
+            # what is let pass though it was seen is not held, and not asked about
+            fingerprint = known if known in self._dupefilter.held else None
+            self._own.add(known)
+        self._enqueue(packed, fingerprint, b"")
+
+    def mark(self, mark: bytes) -> None:
+        """Mark the request that was pushed last as a start request."""
+        self._unsent[-1].mark = mark
+
+    def note(self, *, fingerprint: bytes | None = None, mark: bytes = b"") -> None:
+        """Have a fingerprint or a mark set, without a request."""
+        self._enqueue(None, fingerprint, mark)
+
+    def next(self) -> Request | None:
+        """Return the next request that was claimed, or None; and see to it that more come."""
+        while self._ready:
+            _, _, claim = heappop(self._ready)
+            try:
+                request = self._packer.unpack(claim.payload)
+                if not request.dont_filter:
+                    # a redirect back to it would be taken for it
+                    self._dupefilter.settle(self._dupefilter.fingerprint(request))
+            except Exception as error:  # noqa: BLE001 - a stored request may raise anything
+                self._unreadable.append((claim.number, f"{type(error).__name__}: {error}"))
+                self._set_aside += 1
+                self._observers.unreadable(claim.number, error)
+                continue
+            self._handed_out[request] = claim.number
+            return request
+        self.flush(hungry=True)
+        return None
+
+    def done(self, request: Request) -> None:
+        """Acknowledge a request that was handed out, after all that was pushed so far."""
+        claim = self._handed_out.pop(request, None)
+        if claim is not None:
+            self._done.append((self._tail, claim))
+
+    @property
+    def failed(self) -> int:
+        """How many requests this worker has set aside."""
+        return self._set_aside
+
+    @property
+    def nbytes(self) -> int:
+        """Nothing: the store is Redis's."""
+        return 0
+
+    def fail(self, request: Request, failed: FailedRequest) -> bool:
+        """Have a request that was handed out set aside. Return False, and do nothing, for any
+        other."""
+        claim = self._handed_out.pop(request, None)
+        if claim is None:
+            return False
+        self._unreadable.append((claim, failed.reason))
+        self._set_aside += 1
+        return True
+
+    def failed_by_reason(self) -> dict[str, int]:
+        """Return nothing: `scrapy bloom info` lists what all workers have set aside."""
+        return {}
+
+    def commit(self, fingerprints: Collection[bytes]) -> bool:
+        """Send what there is, unless a call is under way, with the `fingerprints` that
+        belong to no request here. Return whether a call was made."""
+        calls = self.calls
+        for fingerprint in fingerprints:
+            if fingerprint not in self._own:
+                self.note(fingerprint=fingerprint)
+        self._own.clear()
+        self._acknowledged += self._done
+        self._done.clear()
+        self.flush()
+        return self.calls > calls
+
+    def rollback(self) -> None:
+        """Acknowledge nothing any more."""
+        self._done.clear()
+        self._acknowledged.clear()
+
+    def close(self, *, clean: bool) -> None:
+        """Do nothing: see `leave`."""
+
+    def flush(self, *, hungry: bool = False) -> None:
+        """Make a call if one is due: for news, unless this worker is only `hungry` for
+        requests; for those, if the last call was a while ago; for the lease, at last."""
+        if self._sender.busy:
+            return
+        since = monotonic() - self._last_call
+        has_news = self._unsent or self._acknowledged or self._unreadable
+        wants = self._stock or (self._wanted and (hungry or not self._claims))
+        found = self.last is None or self.last.claimed or has_news
+        if (
+            (has_news and not hungry)
+            or (wants and since >= (BUSY_SECONDS if found else POLL_SECONDS))
+            or since >= self._policy.lease / 4000
+        ):
+            self._call()
+
+    def leave(self, *, over: bool, seconds: float) -> bool:
+        """Send all there is, give back what was claimed and not acknowledged, and leave;
+        end the crawl with `over` if nothing is left of it. Return False if the server
+        does not answer for that many seconds: then the lease has to run out."""
+        self._leaving = True
+        deadline = monotonic() + seconds
+        while self._sender.wait(max(0.0, deadline - monotonic())):
+            if not (self._unsent or self._acknowledged):
+                self._call(OVER if over else LEAVE)
+                return self._sender.wait(max(0.0, deadline - monotonic()))
+            self._call()
+        return False
+
+    def _enter(self) -> None:
+        """Be a worker that the server does not know."""
+        self.identities += 1
+        host = socket.gethostname().partition(".")[0]
+        self.worker = f"{host}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._number = 0
+        self._claims: dict[str, Claim] = {}
+        self._stock: deque[Claim] = deque()
+        self._ready: list[tuple[int, int, Claim]] = []
+        self._handed_out: dict[Request, str] = {}
+        self._done: list[tuple[int, str]] = []
+        self._acknowledged: list[tuple[int, str]] = []
+        self._unreadable: list[tuple[str, str]] = []
+        self.last = None
+
+    def _enqueue(self, packed: Any, fingerprint: bytes | None, mark: bytes) -> None:
+        self._tail += 1
+        self._unsent.append(Entry(self._tail, packed, fingerprint, mark))
+
+    @property
+    def _wanted(self) -> int:
+        """How many more requests this worker wants to have claimed. Who has one that is
+        handed out alone wants no other."""
+        if self._leaving or any(claim.alone for claim in self._claims.values()):
+            return 0
+        return max(0, self._capacity - len(self._stock) - len(self._ready))
+
+    def _call(self, action: str = "") -> None:
+        self._number += 1
+        self.calls += 1
+        self._last_call = monotonic()
+        batch = self._batch(action)
+        arguments = batch.encode(self._crawl, self.worker, self._policy, self._dupefilter.shared)
+        self._sender.send(arguments, lambda answer: self._take(batch, Reply(answer)))
+
+    def _batch(self, action: str) -> Batch:
+        entries = [*islice(self._unsent, MOST_ENTRIES)]
+        answered = self._unsent[0].number - 1 if self._unsent else self._tail
+        done: list[str] = []
+        waiting: list[tuple[int, str]] = []
+        for tail, claim in self._acknowledged:
+            if tail <= answered and len(done) < MOST_ACKNOWLEDGED:
+                done.append(claim)
+            else:
+                waiting.append((tail, claim))
+        self._acknowledged = waiting
+        handed = [] if self._leaving else [claim.number for claim in self._stock]
+        gone = {*done, *(number for number, _ in self._unreadable)}
+        held = [number for number in self._claims if number not in gone]
+        if action:
+            held = []
+        return Batch(
+            self._number,
+            entries,
+            Claims(done, handed, held, [*self._unreadable]),
+            WorkerState(
+                starting=self.starting,
+                start_done=self.start_done and len(entries) == len(self._unsent),
+                wanted=self._wanted,
+                slots=Counter(claim.slot for claim in self._claims.values()),
+            ),
+            action,
+        )
+
+    def _take(self, batch: Batch, reply: Reply) -> None:
+        if reply.gone:
+            self.last = None
+            self._observers.gone()
+            return
+        if batch.action:
+            return
+        if reply.fenced:
+            self._be_fenced()
+            return
+        reply.teach(self._dupefilter.shared, batch)
+        self._settle(batch, reply)
+        gone = {*batch.claims.done, *(number for number, _ in batch.claims.unreadable)}
+        for number in gone:
+            self._claims.pop(number, None)
+        self._unreadable = self._unreadable[len(batch.claims.unreadable) :]
+        handed = {*batch.claims.handed}
+        for claim in [claim for claim in self._stock if claim.number in handed]:
+            self._stock.remove(claim)
+            heappush(self._ready, (claim.priority, next(self._arrivals), claim))
+        for claim in reply.claimed:
+            self._claims[claim.number] = claim
+            self._stock.append(claim)
+        is_first, self.last = self.last is None, reply
+        if is_first:
+            self._observers.joined(reply)
+        starves = bool(self._stock) and not self._ready
+        if not self._leaving and (starves or len(self._unsent) >= MOST_ENTRIES):
+            self._call()
+        self._observers.changed()
+
+    def _settle(self, batch: Batch, reply: Reply) -> None:
+        again: list[Entry] = []
+        for entry, answer in zip(batch.entries, reply.answers, strict=True):
+            self._unsent.popleft()
+            if answer == GROWN:
+                again.append(entry)
+                continue
+            if entry.fingerprint is not None:
+                self._dupefilter.settle(entry.fingerprint)
+            self._observers.answered(entry, answer == NEW)
+        self._unsent.extendleft(reversed(again))
+
+    def _be_fenced(self) -> None:
+        self._dupefilter.forget_known()
+        self._enter()
+        self._observers.fenced()

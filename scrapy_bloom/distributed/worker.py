@@ -1,0 +1,268 @@
+"""One process in a crawl of many, from its first call to its last."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from scrapy import signals
+from scrapy.exceptions import DontCloseSpider
+from scrapy.utils.asyncio import call_later
+
+from ..durable.ledger import Ledger
+from ..reporting import counted
+from ..scrapy_internals import EngineView
+from ..settings import RedisSettings, WorkerSettings
+from ..shared.client import RedisClient
+from ..shared.layout import in_one_slot
+from ..startup import announce
+from .crawl import crawl_is_gone, in_reactor, open_crawl
+from .feeds import SyncedFeeds
+from .link import Heartbeat, Link
+from .messages import Observers, Policy
+from .payload import Packer
+from .store import RedisStore
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from scrapy.utils.asyncio import CallLaterResult
+
+    from ..errors import SharedFilterError
+    from ..shared.dupefilter import RedisBloomDupeFilter
+    from .messages import Entry, Reply
+    from .start_requests import SharedStartRequests
+
+logger = logging.getLogger(__name__)
+
+COMMIT_OPERATIONS = 50
+"""A commit is due after so many requests pushed, or handed out …"""
+COMMIT_SECONDS = 0.1
+"""… or this long after the first of them, whichever comes first."""
+TICK_SECONDS = 0.1
+REMINDER_SECONDS = 60.0
+SLOT_GRACE_SECONDS = 5.0
+"""With BLOOM_REDIS_SLOT_WORKERS a slot is nobody else's so long after its last request."""
+
+
+class Worker:
+    """What one process does in a crawl: joins it when it is made, and tells the engine and
+    the log what Redis answers. Raises BloomError if it cannot join."""
+
+    def __init__(
+        self,
+        crawler: Crawler,
+        dupefilter: RedisBloomDupeFilter,
+        settings: WorkerSettings,
+        start_requests: SharedStartRequests,
+    ) -> None:
+        spider = crawler.spider
+        assert spider is not None
+        self._crawler = crawler
+        self._dupefilter = dupefilter
+        self._settings = settings
+        self._start_requests = start_requests
+        self._redis = redis = RedisSettings.read(crawler.settings, spider.name, queue=True)
+        self._key = in_one_slot(redis.key)
+        self._timer: CallLaterResult | None = None
+        self._outage_since = self._reminded = 0.0
+        self._quiet_since = 0.0
+        self._gone = False
+        self._engine = EngineView(crawler)
+        self._engine.require_wake()
+        packer = Packer(crawler.settings, spider, self._slot_of)
+        generation = dupefilter.shared.header.generation
+        client = RedisClient(redis.url, redis.timeout)
+        try:
+            self._name = f"the queue {self._key!r} in Redis at {client.name}"
+            self._state = open_crawl(client, self._key, generation, settings)
+            beats = RedisClient(redis.url, redis.timeout)
+        except BaseException:
+            client.close()
+            raise
+        self._link = Link(client, self._key, in_reactor(), self._on_outage)
+        self._heartbeat = Heartbeat(beats, self._key, generation, settings.lease)
+        self.store = RedisStore(
+            self._link,
+            dupefilter,
+            packer,
+            _policy(crawler, settings, packer),
+            capacity=max(1, crawler.settings.getint("CONCURRENT_REQUESTS")),
+            observers=Observers(
+                self._on_joined,
+                self._on_fenced,
+                self._on_answered,
+                self._on_change,
+                self._on_unreadable,
+                self._on_gone,
+            ),
+        )
+        self.ledger = Ledger(
+            crawler,
+            self.store,
+            dupefilter,
+            self._engine,
+            operations=COMMIT_OPERATIONS,
+            seconds=COMMIT_SECONDS,
+        )
+        done = self._state.start_done or self._state.over
+        self.ledger.participants.append(SyncedFeeds(crawler))
+        start_requests.open(self.store, self.ledger, dupefilter, done=done)
+        self._announce()
+
+    @property
+    def is_at_rest(self) -> bool:
+        """True if the crawl seems to be over, and this worker has not failed in it."""
+        if self.ledger.stopped:
+            return False
+        if self._start_requests.failed:
+            return self.store.is_still
+        return self.store.is_quiet
+
+    def begin(self) -> None:
+        """Make the first call, and go on."""
+        self._crawler.signals.connect(self._spider_idle, signals.spider_idle)
+        if self._state.over and not self._settings.idle:
+            logger.warning(
+                "%(name)s: the crawl is over%(round)s. Set BLOOM_REDIS_ROUND to any other text,"
+                " such as a date, to begin a new round, or BLOOM_REDIS_IDLE to wait for requests.",
+                {
+                    "name": self._name,
+                    "round": f" (round {self._state.round!r})" if self._state.round else "",
+                },
+                extra={"spider": self._crawler.spider},
+            )
+            self._dupefilter.close_spider("bloom_over")
+        self._tick()
+
+    def end(self, *, finished: bool) -> None:
+        """Leave the crawl, and end it if it is `finished`. Never raises."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.ledger.end(lambda: None)
+        over = finished and not self._start_requests.failed and not self.ledger.failed
+        if not self._gone and not self.store.leave(over=over, seconds=self._redis.timeout):
+            logger.warning(
+                "%(name)s does not answer: what this worker holds comes back when its lease has"
+                " run out, and then yields again what could not be sent (%(unsent)s).",
+                {"name": self._name, "unsent": counted(self.store.unsent, "request")},
+                extra={"spider": self._crawler.spider},
+            )
+        self._crawler.stats.set_value("scheduler/calls", self.store.calls)
+        self._heartbeat.close()
+        self._link.close()
+
+    def _announce(self) -> None:
+        state = self._state
+        others = counted(state.workers, "other worker")
+        announce(self._crawler, "requests", f"{self._name}, with {others}")
+        wanted = self._settings.round
+        if wanted and state.round != wanted:
+            logger.warning(
+                "%(name)s is in round %(round)r, which is not over: this worker joins it, and not"
+                " BLOOM_REDIS_ROUND = %(wanted)r.",
+                {"name": self._name, "round": state.round, "wanted": wanted},
+                extra={"spider": self._crawler.spider},
+            )
+
+    def _slot_of(self, request: Request) -> str:
+        return str(self._crawler.engine.downloader.get_slot_key(request))
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._heartbeat.turn(self.store.worker)
+        if not self.ledger.stopped:
+            self.store.flush(hungry=not self.store.pending)
+        with suppress(RuntimeError):  # there is no reactor in a script
+            self._timer = call_later(TICK_SECONDS, self._tick)
+
+    def _spider_idle(self) -> None:
+        """Keep the spider open until the crawl was at rest for BLOOM_REDIS_IDLE seconds."""
+        if self.ledger.stopped:
+            return
+        now = monotonic()
+        self._quiet_since = self._quiet_since or now
+        if now - self._quiet_since < self._settings.idle:
+            raise DontCloseSpider
+
+    def _on_joined(self, reply: Reply) -> None:
+        self._start_requests.joined(reply)
+
+    def _on_change(self) -> None:
+        if self._outage_since:
+            self._outage_since = 0.0
+            logger.warning("%s answers again.", self._name, extra={"spider": self._crawler.spider})
+        last = self.store.last
+        if last is not None and last.reclaimed:
+            self._crawler.stats.inc_value("scheduler/reclaimed", last.reclaimed)
+        if not self.store.is_quiet:
+            self._quiet_since = 0.0
+        if self.store.pending or self.is_at_rest:
+            self._engine.wake()
+
+    def _on_answered(self, entry: Entry, is_new: bool) -> None:
+        stats = self._crawler.stats
+        if entry.packed is None:
+            return
+        if is_new:
+            stats.inc_value("scheduler/enqueued/redis")
+            stats.inc_value("scheduler/enqueued")
+        elif entry.mark:
+            stats.inc_value("scheduler/start_skipped")
+        else:
+            stats.inc_value("dupefilter/filtered")
+
+    def _on_fenced(self) -> None:
+        self._crawler.stats.inc_value("scheduler/fenced")
+        logger.warning(
+            "%(name)s does not know this worker any more: it was out of touch for longer than its"
+            " lease of %(lease)g s (BLOOM_REDIS_LEASE), or Redis has gone back in time. It goes on"
+            " as a new one; what it had claimed is fetched again.",
+            {"name": self._name, "lease": self._settings.lease},
+            extra={"spider": self._crawler.spider},
+        )
+        self.store.flush()
+
+    def _on_unreadable(self, claim: str, error: Exception) -> None:
+        self._crawler.stats.inc_value("scheduler/set_aside")
+        logger.error(
+            "Request %(claim)s of %(name)s cannot be made a request again (%(error)s): it is set"
+            " aside. 'scrapy bloom info' lists such requests.",
+            {"claim": claim, "name": self._name, "error": error},
+            extra={"spider": self._crawler.spider},
+        )
+
+    def _on_gone(self) -> None:
+        self._gone = True
+        self.ledger.stop(crawl_is_gone(self._name))
+
+    def _on_outage(self, error: SharedFilterError) -> None:
+        now = monotonic()
+        if not self._outage_since:
+            self._outage_since = now
+            self._crawler.stats.inc_value("bloom/outages")
+        if self._redis.on_error == "close":
+            self.ledger.stop(error)
+        elif now - self._reminded >= REMINDER_SECONDS:
+            self._reminded = now
+            logger.warning(
+                "%(error)s. This worker goes on with what it has claimed, and waits.",
+                {"error": error},
+                extra={"spider": self._crawler.spider},
+            )
+
+
+def _policy(crawler: Crawler, settings: WorkerSettings, packer: Packer) -> Policy:
+    concurrency = crawler.settings.getint("CONCURRENT_REQUESTS")
+    per_domain = crawler.settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN") or concurrency
+    grace = max(SLOT_GRACE_SECONDS, 2 * crawler.settings.getfloat("DOWNLOAD_DELAY"))
+    return Policy(
+        lease=int(settings.lease * 1000),
+        # the next ones of a slot are there when the first are done
+        claims_per_slot=2 * max(1, per_domain),
+        newest_first=packer.newest_first,
+        keeps_slot=int(1000 * grace) * settings.slot_workers,
+        max_attempts=settings.max_attempts,
+    )

@@ -1,0 +1,161 @@
+"""A scheduler around a ledger: what it does with a request, wherever requests are stored."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from scrapy.core.scheduler import BaseScheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Sized
+
+    from scrapy import Request, Spider
+    from scrapy.crawler import Crawler
+    from scrapy.dupefilters import BaseDupeFilter
+    from scrapy.pqueues import ScrapyPriorityQueue
+
+    from .ledger import Ledger
+
+logger = logging.getLogger(__name__)
+
+
+class LedgerScheduler(BaseScheduler):
+    """Scheduler that keeps requests in the store of a ledger, and those that cannot be
+    serialized in memory; without a ledger all of them."""
+
+    medium = "disk"
+    """What the stats call the store."""
+
+    def __init__(self, crawler: Crawler, dupefilter: BaseDupeFilter) -> None:
+        self.crawler = crawler
+        self.stats = crawler.stats
+        self.df = dupefilter
+        self.spider: Spider | None = None
+        self.mqs: ScrapyPriorityQueue | None = None
+        self._ledger: Ledger | None = None
+        self._has_told_of_unserializable = False
+
+    @property
+    def dqs(self) -> Sized | None:
+        """The pending requests in the store, None without one."""
+        return None if self._ledger is None else self._ledger.store.pending
+
+    def __len__(self) -> int:
+        """Number of pending requests."""
+        return len(self.mqs or ()) + len(self.dqs or ())
+
+    def has_pending_requests(self) -> bool:
+        """Return True if any request is pending."""
+        return len(self) > 0
+
+    def enqueue_request(self, request: Request) -> bool:
+        """Store `request` unless it was seen; durable with the next commit. Return
+        False if it was seen or could not be stored. With a ledger never raises."""
+        ledger = self._ledger
+        if ledger is None:
+            return self._enqueue(request)
+        if ledger.stopped:
+            # its parent is not acknowledged any more, and yields it again
+            return False
+        try:
+            if not self._enqueue(request):
+                return False
+        except ledger.store.failures as error:
+            ledger.stop(error)
+            return False
+        except Exception as error:  # noqa: BLE001 - foreign code: queues, dupefilter, downloader
+            ledger.skip(request, error)
+            return False
+        ledger.pushed()
+        return True
+
+    def next_request(self) -> Request | None:
+        """Return the next request, as Scrapy orders them; it stays stored."""
+        ledger = self._ledger
+        if ledger is not None:
+            if ledger.stopped:
+                return None
+            ledger.before_next()
+        request, medium = self._next()
+        if request is not None:
+            if ledger is not None:
+                ledger.hand_out(request)
+            self.stats.inc_value(f"scheduler/dequeued/{medium}")
+            self.stats.inc_value("scheduler/dequeued")
+        return request
+
+    def finish_request(self, request: Request) -> None:
+        """Acknowledge `request`, with the next commit: it is not fetched again.
+
+        Does nothing while the engine still works on it, or if it is none of ours.
+        """
+        if self._ledger is not None:
+            self._ledger.finish(request)
+
+    def _enqueue(self, request: Request) -> bool:
+        if not request.dont_filter and self.df.request_seen(request):
+            assert self.spider is not None
+            self.df.log(request, self.spider)
+            return False
+        if self._push_to_store(request):
+            self._count_stored()
+        else:
+            self._push_to_memory(request)
+            self._count_enqueued("memory")
+        return True
+
+    def _count_stored(self) -> None:
+        """Count a request that was stored."""
+        self._count_enqueued(self.medium)
+
+    def _count_enqueued(self, medium: str) -> None:
+        self.stats.inc_value(f"scheduler/enqueued/{medium}")
+        self.stats.inc_value("scheduler/enqueued")
+
+    def _push_to_store(self, request: Request) -> bool:
+        """Return True if `request` is stored now, False if it cannot be."""
+        if self._ledger is None:
+            return False
+        try:
+            self._ledger.push(request)
+        except ValueError as error:
+            self._tell_of_unserializable(request, error)
+            return False
+        self._note_stored(request)
+        return True
+
+    def _push_to_memory(self, request: Request) -> None:
+        assert self.mqs is not None
+        self.mqs.push(request)
+        if self._ledger is not None:
+            self._ledger.keep(request)
+            self._note_kept(request)
+
+    def _note_stored(self, request: Request) -> None:
+        """Take note that `request` is in the ledger's store now."""
+
+    def _note_kept(self, request: Request) -> None:
+        """Take note that `request` lives in memory only."""
+
+    def _tell_of_unserializable(self, request: Request, error: ValueError) -> None:
+        self.stats.inc_value("scheduler/unserializable")
+        if self._has_told_of_unserializable:
+            return
+        # it costs a repetition after a crash, so it is always said
+        self._has_told_of_unserializable = True
+        logger.warning(
+            "Unable to serialize request: %(request)s - reason: %(reason)s - no more"
+            " unserializable requests will be logged (stats being collected)",
+            {"request": request, "reason": error},
+            exc_info=True,
+            extra={"spider": self.spider},
+        )
+
+    def _next(self) -> tuple[Request | None, str]:
+        """Return the next request and where it was: those in memory come first."""
+        assert self.mqs is not None
+        request = self.mqs.pop()
+        if request is not None or self._ledger is None:
+            return request, "memory"
+        return self._ledger.next(), self.medium

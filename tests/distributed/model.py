@@ -1,0 +1,537 @@
+"""The protocol of RedisDurableScheduler as a small model: a server, workers, and accidents.
+
+The server's script is a generator that yields before each of its writes, so that it can
+be aborted at any of them; what it has written by then stays. Each rule that the protocol
+needs has a name in RULES and can be left out.
+"""
+
+import pickle
+import random
+from collections import deque
+from dataclasses import dataclass, field
+
+RULES = (
+    "push before bits",
+    "claim before pop",
+    "acknowledge after the children's answers",
+    "numbers tell that the server went back",
+    "a worker acknowledges its own claims only",
+    "a fenced worker keeps what it has not sent",
+    "a fenced worker forgets what it knew as seen",
+    "start() again until start_done",
+    "a fenced worker runs start() again",
+    "the end takes start_done",
+    "a push takes the mark back",
+    "an expired worker is in no start()",
+    "replies list unknown claims",
+    "an empty server is an error",
+    "a resend is the same batch",
+    "marks of start requests after the push",
+)
+
+LEASE = 60
+BATCH = 3
+CLAIMS = 3
+START = ("start1", "start2")
+
+
+class AbortedError(Exception):
+    """The script ended here."""
+
+
+class ViolatedError(Exception):
+    """Something happened that never must."""
+
+
+@dataclass
+class State:
+    """What the server holds."""
+
+    crawl: int = 1
+    bits: set = field(default_factory=set)
+    pending: list = field(default_factory=list)
+    claims: dict = field(default_factory=dict)
+    workers: dict = field(default_factory=dict)
+    starting: set = field(default_factory=set)
+    batches: dict = field(default_factory=dict)
+    marks: set = field(default_factory=set)
+    serial: int = 0
+    start_done: bool = False
+    over: bool = False
+
+
+@dataclass(frozen=True)
+class Call:
+    """One group commit."""
+
+    worker: str
+    number: int
+    entries: tuple = ()
+    done: tuple = ()
+    """(claim, page) of each that is acknowledged."""
+    held: tuple = ()
+    wanted: int = 0
+    starting: bool = False
+    start_done: bool = False
+    action: str = ""
+
+
+class Server:
+    """Runs the script, perhaps not to its end."""
+
+    def __init__(self, chance, without):
+        self.chance, self.without = chance, without
+        self.now = 0
+        self.state = State()
+        self.snapshots = []
+
+    def snapshot(self):
+        self.snapshots.append(pickle.dumps(self.state))
+
+    def go_back(self):
+        if self.snapshots:
+            del self.snapshots[self.chance.randrange(-3, 0) :][1:]
+            self.state = pickle.loads(self.snapshots[-1])
+
+    def lose_everything(self):
+        self.state = State(crawl=self.state.crawl + 1)
+
+    def run(self, call, crawl, abort_at=None):
+        """Return the reply. Raises AbortedError after `abort_at` writes."""
+        script = self._script(self.state, call, crawl)
+        writes = 0
+        while True:
+            try:
+                next(script)
+            except StopIteration as end:
+                return end.value
+            if writes == abort_at:
+                raise AbortedError
+            writes += 1
+
+    def _script(self, s, call, crawl):
+        rules, w = self.without, call.worker
+        if s.crawl != crawl and "an empty server is an error" not in rules:
+            return {"gone": True}
+        stored, reply = s.batches.get(w, (0, None))
+        if s.workers.get(w, 0 if call.number > 1 else self.now) < self.now:
+            return {"fenced": True}
+        if stored == call.number:
+            return reply
+        if stored < call.number - 1 and "numbers tell that the server went back" not in rules:
+            return {"fenced": True}
+        yield
+        s.workers[w] = self.now + LEASE
+        s.claims.setdefault(w, {})
+        if call.starting:
+            yield
+            s.starting.add(w)
+        elif w in s.starting:
+            yield
+            s.starting.discard(w)
+        answers = []
+        for page, mark in call.entries:
+            if mark is not None and mark in s.marks:
+                answers.append("taken")
+                continue
+            if mark is None and page in s.bits:
+                answers.append("seen")
+                continue
+            if mark is None and "push before bits" in rules:
+                yield
+                s.bits.add(page)
+            if mark is not None and "marks of start requests after the push" in rules:
+                yield
+                s.marks.add(mark)
+            if s.over and "a push takes the mark back" not in rules:
+                yield
+                s.over = False
+            yield
+            s.pending.append(page)
+            if mark is None:
+                yield
+                s.bits.add(page)
+            else:
+                yield
+                s.marks.add(mark)
+            answers.append("new")
+        for claim, page in call.done:
+            if "a worker acknowledges its own claims only" in rules:
+                owners = [(o, c) for o, held in s.claims.items() for c in held if held[c] == page]
+            else:
+                owners = [(w, claim)] if claim in s.claims[w] else []
+            for owner, found in owners:
+                if (owner, found) != (w, claim) or s.claims[w][claim] != page:
+                    raise ViolatedError("a foreign claim was acknowledged")
+                yield
+                del s.claims[w][claim]
+        yield from self._give_back(s)
+        if call.action == "leave":
+            yield from self._bury(s, w, len(s.claims[w]))
+            return None
+        unknown = {}
+        if "replies list unknown claims" not in rules:
+            unknown = {c: p for c, p in s.claims[w].items() if c not in call.held}
+        claimed = {}
+        while s.pending and len(claimed) + len(unknown) < call.wanted:
+            page = s.pending[0]
+            yield
+            s.serial += 1
+            claim = s.serial
+            if "claim before pop" in rules:
+                yield
+                s.pending.pop(0)
+                yield
+                s.claims[w][claim] = page
+            else:
+                yield
+                s.claims[w][claim] = page
+                yield
+                s.pending.pop(0)
+            claimed[claim] = page
+        if call.start_done and not s.start_done:
+            yield
+            s.start_done = True
+        still = not s.pending and not any(s.claims.values()) and not s.starting
+        quiet = still and (s.start_done or "the end takes start_done" in rules)
+        if call.action == "over" and quiet:
+            yield
+            s.over = True
+        reply = {
+            "answers": answers,
+            "claimed": unknown | claimed,
+            "still": still,
+            "quiet": quiet,
+            "over": s.over,
+            "start_done": s.start_done,
+        }
+        yield
+        s.batches[w] = (call.number, reply)
+        return reply
+
+    def _give_back(self, s):
+        """Give back what expired workers hold, a few claims a call."""
+        for w, until in list(s.workers.items()):
+            if until < self.now:
+                yield from self._bury(s, w, 2)
+
+    def _bury(self, s, w, most):
+        if w in s.starting and "an expired worker is in no start()" not in self.without:
+            yield
+            s.starting.discard(w)
+        for claim, page in list(s.claims[w].items())[:most]:
+            yield
+            s.pending.insert(0, page)
+            yield
+            del s.claims[w][claim]
+        if not s.claims[w]:
+            yield
+            s.batches.pop(w, None)
+            yield
+            del s.workers[w]
+
+
+class Worker:
+    """One process."""
+
+    def __init__(self, world, name):
+        self.world, self.name = world, name
+        self.crawl = world.server.state.crawl
+        self.known = set()
+        self.unsent = deque()
+        self.tail = 0
+        self.ended = None
+        self.start = None
+        self.exhausted = False
+        self.is_new = True
+        self.extra = world.chance.random() < 0.5
+        self._enter()
+
+    def _enter(self):
+        self.identity = f"{self.name}.{next(self.world.identities)}"
+        self.number = 0
+        self.batch = None
+        self.stock, self.engine = {}, {}
+        self.done = []
+        self.quiet = False
+
+    @property
+    def is_idle(self):
+        return not (self.unsent or self.batch or self.stock or self.engine or self.done) and (
+            self.start is not None and not self.start
+        )
+
+    def actions(self):
+        yield self.call
+        if self.start:
+            yield self.take_start
+        if self.stock:
+            yield self.hand_out
+        for claim in self.engine:
+            yield lambda claim=claim: self.fetch(claim)
+        if (
+            self.extra
+            and self.start is not None
+            and (self.quiet or self.world.chance.random() < 0.03)
+        ):
+            yield self.think_of_more
+        if self.is_idle and self.quiet:
+            yield self.finish
+
+    def enqueue(self, page, mark=None):
+        self.quiet = False
+        if mark is None:
+            if page in self.known:
+                return
+            self.known.add(page)
+        self.tail += 1
+        self.unsent.append((self.tail, page, mark))
+
+    def take_start(self):
+        if self.world.strikes("fail", 0.1):
+            self.start.clear()
+            return
+        page = self.start.popleft()
+        self.enqueue(page, (page, 1))
+        self.exhausted = not self.start
+
+    def hand_out(self):
+        claim = min(self.stock)
+        self.engine[claim] = [self.stock.pop(claim), 0]
+
+    def fetch(self, claim):
+        """Yield one child, or be done."""
+        page, yielded = self.engine[claim]
+        children = self.world.links[page]
+        if yielded < len(children):
+            self.enqueue(children[yielded])
+            self.engine[claim][1] += 1
+            return
+        del self.engine[claim]
+        self.world.fetched.add(page)
+        self.done.append((self.tail, claim, page))
+
+    def think_of_more(self):
+        """A timer of the spider's adds a page that no link leads to."""
+        self.extra = False
+        self.enqueue(f"extra{self.name}")
+
+    def _build(self, action=""):
+        answered = self.unsent[0][0] - 1 if self.unsent else self.tail
+        if "acknowledge after the children's answers" in self.world.without:
+            answered = self.tail
+        ready = [each for each in self.done if each[0] <= answered]
+        self.done = [each for each in self.done if each[0] > answered]
+        self._acknowledged = ready
+        entries = list(self.unsent)[:BATCH]
+        held = (*self.stock, *self.engine, *(claim for _, claim, _ in self.done))
+        self.number += 1
+        return Call(
+            self.identity,
+            self.number,
+            tuple((page, mark) for _, page, mark in entries),
+            tuple((claim, page) for _, claim, page in ready),
+            held,
+            max(0, CLAIMS - len(self.stock)) if not action else 0,
+            starting=bool(self.start),
+            start_done=self.start is not None
+            and self.exhausted
+            and len(self.unsent) == len(entries),
+            action=action,
+        )
+
+    def call(self):
+        """Send the batch, or send it again."""
+        if self.batch is None:
+            self.batch = self._build()
+        elif "a resend is the same batch" in self.world.without:
+            self.number -= 1
+            self.done += self._acknowledged
+            self.batch = self._build()
+        reply = self.world.deliver(self, self.batch)
+        if reply is None:
+            return
+        self._take(reply)
+
+    def _take(self, reply):
+        call, self.batch = self.batch, None
+        if len(reply.get("answers", call.entries)) != len(call.entries):
+            raise ViolatedError("an answer to another batch")
+        if reply.get("gone"):
+            self.ended = "error"
+        elif reply.get("fenced"):
+            self._be_fenced()
+        else:
+            for (page, mark), answer in zip(call.entries, reply["answers"], strict=True):
+                self.unsent.popleft()
+                if answer == "new" and mark is None and page.startswith("extra"):
+                    self.world.pushed.add(page)
+            self.stock.update(reply["claimed"])
+            if self.start is None:
+                if reply["over"] and self.is_new:
+                    self.ended = "over"
+                elif reply["start_done"] or (
+                    "start() again until start_done" in self.world.without and self.world.has_begun
+                ):
+                    self.start, self.exhausted = deque(), True
+                else:
+                    self.world.has_begun = True
+                    self.start, self.exhausted = deque(START), False
+                self.is_new = False
+            self.quiet = reply["quiet"] or reply["over"] or (reply["still"] and not self.exhausted)
+
+    def _be_fenced(self):
+        if "a fenced worker forgets what it knew as seen" not in self.world.without:
+            self.known = {page for _, page, mark in self.unsent if mark is None}
+        if "a fenced worker keeps what it has not sent" in self.world.without:
+            self.unsent.clear()
+        if "a fenced worker runs start() again" not in self.world.without:
+            self.start = None
+        self._enter()
+
+    def finish(self):
+        """The engine closes the spider."""
+        # who has seen start() fail leaves it to others
+        marks = self.exhausted or "the end takes start_done" in self.world.without
+        self.batch = self._build("over" if marks else "leave")
+        if self.batch.action == "leave":
+            self.ended = "left"
+        reply = self.world.deliver(self, self.batch)
+        if reply is None:
+            return
+        fenced = reply.get("fenced") or reply.get("gone")
+        self._take(reply)
+        if not fenced:
+            self.ended = "finished"
+            if self.crawl != self.world.server.state.crawl:
+                raise ViolatedError("the end of a crawl that is gone")
+
+
+class World:
+    """A crawl of a random site under random accidents."""
+
+    def __init__(self, seed, without=(), accidents=True):
+        self.chance = random.Random(seed)
+        self.without = set(without)
+        self.server = Server(self.chance, self.without)
+        self.identities = iter(range(10**9))
+        self.links = self._site()
+        self.fetched, self.pushed = set(), set()
+        self.has_begun = False
+        self.went_back = self.lost_everything = False
+        self.accidents = accidents
+        kinds = ("kill", "pause", "lose", "abort", "back", "refuse", "fail")
+        self.kinds = set(self.chance.sample(kinds, 4))
+        if self.chance.random() < 0.1:
+            self.kinds.add("wipe")
+        self.workers = []
+        self.paused = {}
+
+    def _site(self):
+        count = self.chance.randrange(3, 12)
+        pages = [f"page{n}" for n in range(count)]
+        links = {
+            page: [
+                *(pages[2 * n + 1 : 2 * n + 3]),
+                *self.chance.choices(pages, k=self.chance.randrange(3)),
+            ]
+            for n, page in enumerate(pages)
+        }
+        links["start1"] = pages[:1]
+        links["start2"] = [pages[-1], pages[0]]
+        for n in range(100):
+            links[f"extra{n}"] = []
+        return links
+
+    def deliver(self, worker, call):
+        """Return the reply, or None if the worker does not get it."""
+        server, chance = self.server, self.chance
+        if self.strikes("refuse", 0.1):
+            return None
+        abort_at = chance.randrange(12) if self.strikes("abort", 0.2) else None
+        try:
+            reply = server.run(call, worker.crawl, abort_at)
+        except AbortedError:
+            return None
+        finally:
+            if self.strikes("back", 0.2):
+                server.snapshot()
+        return None if self.strikes("lose", 0.2) else reply
+
+    def strikes(self, kind, share):
+        """Return True if that accident happens now."""
+        return self.accidents and kind in self.kinds and self.chance.random() < share
+
+    def run(self):
+        """Return what went wrong, or None."""
+        try:
+            return self._run()
+        except ViolatedError as violation:
+            return str(violation)
+
+    def _run(self):
+        for _ in range(self.chance.randrange(20, 250)):
+            self._step()
+        self.accidents = False
+        self.paused.clear()
+        self.server.now += 1
+        if not self._living():
+            self._start()
+        for _ in range(4000):
+            if not self._living():
+                break
+            self._step()
+        else:
+            return "endless"
+        # who comes to a crawl that seems to be over must be right in going
+        last = self._start()
+        for _ in range(4000):
+            if last.ended:
+                break
+            self._step()
+        else:
+            return "endless"
+        if any(worker.ended == "error" for worker in self.workers):
+            return None if self.lost_everything else "an error without a cause"
+        missed = self._reachable() - self.fetched
+        return f"lost {sorted(missed)}" if missed else None
+
+    def _reachable(self):
+        found, todo = set(), [*START]
+        if not self.went_back and not self.lost_everything:
+            todo += self.pushed
+        while todo:
+            page = todo.pop()
+            if page not in found:
+                found.add(page)
+                todo += self.links[page]
+        return found
+
+    def _living(self):
+        return [worker for worker in self.workers if not worker.ended]
+
+    def _start(self):
+        self.workers.append(Worker(self, str(len(self.workers))))
+        return self.workers[-1]
+
+    def _step(self):
+        chance, server = self.chance, self.server
+        server.now += chance.randrange(3)
+        living = self._living()
+        if self.accidents and len(living) < 3 and (not living or chance.random() < 0.05):
+            self._start()
+        elif living and self.strikes("kill", 0.04):
+            chance.choice(living).ended = "killed"
+        elif living and self.strikes("pause", 0.04):
+            self.paused[chance.choice(living).name] = server.now + chance.randrange(3 * LEASE)
+        elif self.strikes("back", 0.01):
+            server.go_back()
+            self.went_back = True
+        elif self.strikes("wipe", 0.005):
+            server.lose_everything()
+            self.lost_everything = True
+        elif self.accidents and chance.random() < 0.01:
+            server.now += LEASE // 2
+        awake = [w for w in self._living() if self.paused.get(w.name, 0) <= server.now]
+        if awake:
+            chance.choice([*chance.choice(awake).actions()])()

@@ -1,0 +1,364 @@
+"""The script on a real server: aborted anywhere, its replies lost, and the rules of a claim."""
+
+import random
+import time
+from contextlib import suppress
+
+import pytest
+import redis as redis_py
+
+from scrapy_bloom.distributed.commit import COMMIT
+from scrapy_bloom.shared.client import Script
+from tests.distributed.workers import StoreWorker, crawl, seeded, tree
+
+pytest_plugins = ["tests.shared.fixtures"]
+PAGES = 15
+
+ABORTING = """
+local calls, real = 0, redis
+local redis = {call = function(...)
+  calls = calls + 1
+  if calls == %d then error('aborted') end
+  return real.call(...)
+end}
+"""
+
+
+def aborted(at):
+    """Return the script as it is when its command `at` fails."""
+    return Script(ABORTING % at + COMMIT.text)
+
+
+@pytest.fixture
+def join(redis_server, key):
+    """Return a function that makes a worker of the crawl at `key`."""
+    made = []
+
+    def make(attempt=None, **settings):
+        worker = StoreWorker(redis_server.url, key, **settings)
+        if attempt is not None:
+            worker.sender._attempt = lambda arguments: attempt(worker, arguments)
+        made.append(worker)
+        return worker
+
+    yield make
+    for worker in made:
+        worker.close()
+
+
+def raw(worker, script, arguments):
+    """Run a script once, whatever becomes of it."""
+    client = worker.client._redis
+    return client.eval(script.text, 1, worker.key, *arguments)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_aborted_anywhere(join, seed):
+    """Each call fails at a random command of its own, keeps what it has written, and is
+    sent again: every page is fetched and the crawl ends."""
+    chance = seeded(seed)
+
+    def attempt(worker, arguments):
+        with_abort = aborted(chance.choice([chance.randrange(1, 60), chance.randrange(1, 400)]))
+        with suppress(redis_py.ResponseError):
+            raw(worker, with_abort, arguments)
+        return worker.call(arguments)
+
+    fetched = crawl([join(attempt), join(attempt)], tree(PAGES), chance)
+    assert {*fetched} == {*range(PAGES)}
+
+
+@pytest.mark.parametrize("position", range(12, 60, 3))
+def test_aborted_at_each_command_of_the_first_calls(join, position):
+    """The calls that push and claim fail at the same command each."""
+
+    def attempt(worker, arguments):
+        with suppress(redis_py.ResponseError):
+            raw(worker, aborted(position), arguments)
+        return worker.call(arguments)
+
+    assert {*crawl([join(attempt)], tree(7), random.Random(1))} == {*range(7)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_replies_that_are_lost(join, seed):
+    """Each reply is lost, once or twice: the same call is made again, and its reply comes
+    back; nothing is fetched twice."""
+    chance = seeded(seed)
+
+    def attempt(worker, arguments):
+        for _ in range(chance.randrange(1, 3)):
+            worker.call(arguments)
+        return worker.call(arguments)
+
+    workers = [join(attempt), join(attempt)]
+    workers[1].enqueue(str(PAGES), dont_filter=True)
+    assert crawl(workers, tree(PAGES), chance) == dict.fromkeys(range(PAGES + 1), 1)
+
+
+@pytest.mark.parametrize("position", range(8, 44, 3))
+def test_aborted_while_it_gives_back(join, redis_server, position):
+    """The call that finds a dead worker fails at some command: what that one held is there
+    again."""
+    dead, finder = join(), join()
+    for name in "abc":
+        dead.enqueue(name)
+    dead.next()
+    redis_server.command("ZADD", f"{dead.key}:workers", 1, dead.store.worker)
+    failing = [aborted(position)]
+
+    def attempt(arguments):
+        if failing:
+            with suppress(redis_py.ResponseError):
+                raw(finder, failing.pop(), arguments)
+        return finder.call(arguments)
+
+    finder.sender._attempt = attempt
+    names = set()
+    while (request := finder.next()) is not None:
+        names.add(request.url[-1])
+        finder.store.done(request)
+    assert names == {*"abc"}
+
+
+COMMANDS = (
+    *("zadd", "srem", "sadd", "hmget", "getbit", "exists", "hincrby", "bitfield", "rpush", "lpush"),
+    *("sismember", "hdel", "zrangebyscore", "hlen", "lindex", "hset", "rpoplpush", "lrem", "zrem"),
+    *("zrange", "zcard", "llen", "rpop", "time"),
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_without_a_right(own_server, command):
+    """A command is forbidden for a while: the calls that need it fail half-way, and once it
+    is allowed again the crawl comes to its end with every page."""
+    forbidden = [True]
+
+    def attempt(arguments):
+        try:
+            return worker.client._run(COMMIT, [worker.key], arguments)
+        except redis_py.ResponseError:
+            forbidden[0] = False
+            own_server.command("ACL", "SETUSER", "default", f"+{command}")
+
+    worker = StoreWorker(own_server.url, "crawl")
+    worker.sender._attempt = attempt
+    worker.enqueue("100", dont_filter=True)
+    worker.store.mark(b"1")
+    own_server.command("ACL", "SETUSER", "default", f"-{command}")
+    assert {*crawl([worker], tree(7), random.Random(1))} == {*range(7), 100}
+    assert not forbidden[0]
+    worker.close()
+
+
+def test_a_lost_lease_is_fenced(join, redis_server):
+    """A worker that was away for longer than its lease, while others were not, is told so:
+    its claims are somebody else's, its acknowledgements are none, and what it had not sent
+    it sends under a new name."""
+    sleeper, other = join(), join()
+    sleeper.enqueue("page")
+    request = sleeper.next()
+    name = sleeper.store.worker
+    redis_server.command("ZADD", f"{sleeper.key}:workers", 1, name)
+    again = other.next()
+    assert again.url == request.url
+    sleeper.enqueue("child")
+    sleeper.store.done(request)
+    sleeper.exchange()
+    assert (sleeper.fences, sleeper.store.worker != name) == (1, True)
+    sleeper.exchange()
+    assert [entry.packed is not None and new for entry, new in sleeper.heard[-1:]] == [True]
+    assert not other.store.is_quiet
+    other.store.done(again)
+    child = (sleeper.next() or other.next()).url
+    assert child.endswith("/child")
+
+
+def test_an_outage_fences_nobody(join):
+    """When no script has run for longer than the lease, all leases are extended."""
+    workers = [join(BLOOM_REDIS_LEASE=1) for _ in range(2)]
+    for number, worker in enumerate(workers):
+        worker.enqueue(str(number))
+        worker.exchange()
+    time.sleep(1.3)
+    for worker in workers:
+        worker.exchange()
+    assert [worker.fences for worker in workers] == [0, 0]
+
+
+def test_redis_that_went_back_in_time(join, redis_server, key):
+    """A call that Redis does not remember fences the worker at its next, and what it
+    remembered as seen is asked about again."""
+    worker = join()
+    worker.enqueue("a")
+    worker.exchange()
+    batch = f"{worker.key}:batch:{worker.store.worker}"
+    number = int(redis_server.command("HGET", batch, "number"))
+    worker.enqueue("b")
+    worker.exchange()
+    assert not worker.enqueue("a")
+    redis_server.command("HSET", batch, "number", number - 1)
+    worker.exchange()
+    assert worker.fences == 1
+    assert worker.enqueue("a")
+
+
+def test_an_empty_server_is_no_end(join, redis_server):
+    """Whoever finds another crawl than its own, or none, is told that it is gone."""
+    worker = join()
+    worker.exchange()
+    redis_server.command("DEL", f"{worker.key}:crawl")
+    worker.exchange()
+    assert worker.is_gone
+    assert not worker.store.is_quiet
+
+
+def test_order(join):
+    """Higher priorities first; among equals the newest first, and start requests after the
+    others, the oldest first, as Scrapy has it."""
+    worker = join()
+    worker.enqueue("low", priority=-1)
+    for name in ("start1", "start2"):
+        worker.enqueue(name, meta={"is_start_request": True})
+    for name in ("old", "new"):
+        worker.enqueue(name)
+    worker.enqueue("high", priority=3)
+    names = []
+    while (request := worker.next()) is not None:
+        names.append(request.url.rpartition("/")[2])
+        worker.store.done(request)
+    assert names == ["high", "new", "old", "start1", "start2", "low"]
+
+
+def test_slots_take_turns(join):
+    """Claims go round the slots, and no worker gets more of a slot than its share."""
+    worker = join()
+    for number in range(30):
+        worker.enqueue(f"{number}", meta={"download_slot": "ab"[number % 10 == 0]})
+    for _ in range(12):
+        worker.exchange()
+        while worker.store.pending:
+            worker.store.next()
+    slots = [claim.slot for claim in worker.store._claims.values()]
+    assert sorted(slots) == ["a"] * 8 + ["b"] * 3
+    assert {*slots[:4]} == {"a", "b"}
+
+
+def test_a_slot_of_one_worker(join):
+    """With BLOOM_REDIS_SLOT_WORKERS = 1 nobody else gets a request of a slot while a worker
+    has one."""
+    one, other = join(BLOOM_REDIS_SLOT_WORKERS=1), join(BLOOM_REDIS_SLOT_WORKERS=1)
+    for number in range(9):
+        one.enqueue(f"{number}", meta={"download_slot": "only"})
+    assert one.next() is not None
+    assert other.next() is None
+    other.enqueue("x", meta={"download_slot": "another"})
+    assert other.next().url.endswith("x")
+
+
+def test_start_requests_are_taken_once(join):
+    """A start request that another worker has sent is left out; the same one, for the second
+    time in this start(), is another."""
+    one, other = join(), join()
+    for worker, marks in ((one, [b"1", b"2"]), (other, [b"1", b"2", b"3"])):
+        for mark in marks:
+            worker.enqueue("start", dont_filter=True)
+            worker.store.mark(mark)
+        worker.exchange()
+    assert [new for _, new in one.heard] == [True, True]
+    assert [new for _, new in other.heard] == [False, False, True]
+
+
+def test_a_page_that_kills_its_workers(join, redis_server):
+    """Lost twice, it is handed out alone; lost alone as often as BLOOM_REDIS_MAX_ATTEMPTS says,
+    it is set aside; a good page that was lost with it is not."""
+    first = join(BLOOM_REDIS_MAX_ATTEMPTS=2)
+    first.enqueue("poison")
+    first.enqueue("good")
+    first.leave()
+    alone = []
+    for _ in range(12):
+        worker = join(BLOOM_REDIS_MAX_ATTEMPTS=2)
+        request = worker.next()
+        names = [request.url.rpartition("/")[2]] if request else []
+        while worker.store.pending:
+            names.append(worker.next().url.rpartition("/")[2])
+        alone.append(names)
+        if names == ["good"]:
+            worker.store.done(request)
+            worker.exchange()
+            continue
+        if not names:
+            break
+        # whoever had the poison dies
+        redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+    assert alone[0] in (["good", "poison"], ["poison", "good"])
+    assert alone.count(["poison"]) == 2
+    assert alone.count(["good"]) == 1
+    failed = redis_server.command("HVALS", f"{worker.key}:failed")
+    assert [b"poison" in record for record in failed] == [True]
+    last = join()
+    last.exchange()
+    assert last.store.is_quiet
+
+
+def test_who_leaves_gives_back(join):
+    """What was claimed and not fetched is there for others at once, in its place, and
+    counts as no loss; what was not sent is sent first, however much it is."""
+    one, other = join(), join()
+    for name in "abc":
+        one.enqueue(name)
+    one.next()
+    for number in range(120):
+        one.enqueue(f"low{number}", priority=-1)
+    assert one.store.leave(over=False, seconds=5)
+    assert one.store.unsent == 0
+    names = [other.next().url[-1] for _ in range(3)]
+    assert names == ["c", "b", "a"]
+
+
+def test_the_end_and_a_push_after_it(join):
+    """The first to leave when nothing is left marks the end; a push takes the mark back."""
+    one, other = join(), join()
+    one.exchange()
+    other.exchange()
+    one.leave(over=True)
+    assert join().state.over
+    other.enqueue("late")
+    other.exchange()
+    assert not join().state.over
+
+
+def test_rounds(join):
+    """A crawl that is over begins again with another BLOOM_REDIS_ROUND: start requests are
+    taken again, and what was seen stays seen."""
+    worker = join(BLOOM_REDIS_ROUND="monday")
+    worker.enqueue("start", dont_filter=True)
+    worker.store.mark(b"1")
+    worker.enqueue("page")
+    while (request := worker.next()) is not None:
+        worker.store.done(request)
+    worker.exchange()
+    worker.leave(over=True)
+    assert join(BLOOM_REDIS_ROUND="monday").state.over
+    tuesday = join(BLOOM_REDIS_ROUND="tuesday")
+    assert (tuesday.state.over, tuesday.state.start_done) == (False, False)
+    tuesday.enqueue("start", dont_filter=True)
+    tuesday.store.mark(b"1")
+    tuesday.enqueue("page")
+    tuesday.exchange()
+    assert [new for _, new in tuesday.heard] == [True, False]
+
+
+def test_a_filter_that_grows_meanwhile(join):
+    """A worker that does not know of a new layer asks again; none of its requests is lost."""
+    one, other = join(BLOOM_CAPACITY=64), join(BLOOM_CAPACITY=64)
+    for number in range(600):
+        one.enqueue(f"{number}")
+        if number % 50 == 49:
+            one.exchange()
+    for number in range(900):
+        other.enqueue(f"{number}")
+    while other.store.unsent:
+        other.exchange()
+    assert sum(new for _, new in other.heard) == 300

@@ -1,0 +1,185 @@
+"""Workers without Scrapy's engine, who talk to a real server one call after the other."""
+
+import random
+from collections import deque
+
+from scrapy import Request, Spider
+from scrapy.utils.test import get_crawler
+
+from scrapy_bloom.distributed.commit import COMMIT
+from scrapy_bloom.distributed.crawl import open_crawl
+from scrapy_bloom.distributed.messages import Observers, Policy
+from scrapy_bloom.distributed.payload import Packer
+from scrapy_bloom.distributed.store import RedisStore
+from scrapy_bloom.settings import WorkerSettings
+from scrapy_bloom.shared.client import RedisClient
+from scrapy_bloom.shared.dupefilter import RedisBloomDupeFilter
+from scrapy_bloom.shared.layout import in_one_slot
+from tests.fakes import Engine
+
+LEASE = 60_000
+
+
+class InlineSender:
+    """Makes a call at once, in the way of `attempt`, until that returns an answer."""
+
+    busy = False
+
+    def __init__(self, attempt):
+        self._attempt = attempt
+        self._answers = deque()
+
+    def send(self, arguments, on_answer):
+        assert not self.busy
+        self.busy = True
+        while (answer := self._attempt(arguments)) is None:
+            pass
+        self._answers.append((on_answer, answer))
+
+    def wait(self, _seconds):
+        if self._answers:
+            on_answer, answer = self._answers.popleft()
+            self.busy = False
+            on_answer(answer)
+        return not self.busy
+
+
+class StoreWorker:
+    """A worker of a crawl at `key`; its calls are made by `attempt`, if there is one."""
+
+    def __init__(self, url, key, attempt=None, capacity=4, open_=True, **settings):
+        settings = {
+            "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
+            "BLOOM_CAPACITY": 1000,
+            "BLOOM_REDIS_URL": url,
+            "BLOOM_REDIS_KEY": key,
+            "BLOOM_REDIS_TIMEOUT": 10,
+            **settings,
+        }
+        crawler = get_crawler(Spider, settings_dict=settings)
+        crawler.engine = Engine()
+        crawler.spider = Spider.from_crawler(crawler, "spider")
+        self.settings = WorkerSettings.read(crawler.settings)
+        self.client = RedisClient(url, 10)
+        self.key = in_one_slot(key)
+        self.dupefilter = RedisBloomDupeFilter.beside_queue(crawler)
+        self.packer = Packer(
+            crawler.settings, crawler.spider, crawler.engine.downloader.get_slot_key
+        )
+        self.sender = InlineSender(attempt or self.call)
+        self.heard = []
+        self.joins, self.fences, self.is_gone = 0, 0, False
+        lease = int(self.settings.lease * 1000)
+        self.policy = Policy(
+            lease,
+            8,
+            self.packer.newest_first,
+            5000 * self.settings.slot_workers,
+            self.settings.max_attempts,
+        )
+        self.state = open_crawl(
+            self.client, self.key, self.dupefilter.shared.header.generation, self.settings
+        )
+        self.store = RedisStore(
+            self.sender,
+            self.dupefilter,
+            self.packer,
+            self.policy,
+            capacity=capacity,
+            observers=Observers(
+                self._joined,
+                self._fenced,
+                self._answered,
+                lambda: None,
+                self._unreadable,
+                self._gone,
+            ),
+        )
+        self.store.start_done = True
+
+    def _joined(self, _reply):
+        self.joins += 1
+
+    def _fenced(self):
+        self.fences += 1
+
+    def _gone(self):
+        self.is_gone = True
+
+    def _answered(self, entry, is_new):
+        self.heard.append((entry, is_new))
+
+    def _unreadable(self, claim, error):
+        self.heard.append((claim, error))
+
+    def call(self, arguments):
+        """Make the call, once."""
+        return self.client.run(COMMIT, [self.key], *arguments)
+
+    def enqueue(self, name, **options):
+        """Do what the scheduler does with a request; return whether it may be new."""
+        request = Request(f"http://example.com/{name}", **options)
+        if not request.dont_filter and self.dupefilter.request_seen(request):
+            return False
+        self.store.push(request)
+        return True
+
+    def exchange(self):
+        """Make a call, and take its answer."""
+        self.store.commit(())
+        if not self.sender.busy:
+            self.store._call()
+        self.wait()
+
+    def wait(self):
+        """Take all answers, also to calls that come of them."""
+        while not self.sender.wait(1):
+            pass
+
+    def next(self):
+        """Return the next request, asking for it if need be."""
+        for _ in range(3):
+            if (request := self.store.next()) is not None:
+                return request
+            self.wait()
+            self.exchange()
+        return None
+
+    def leave(self, over=False):
+        """Leave the crawl."""
+        self.store.leave(over=over, seconds=1)
+        self.close()
+
+    def close(self):
+        """Let go of the connections, as a process does that is killed."""
+        self.dupefilter.abandon()
+        self.client.close()
+
+
+def crawl(workers, links, chance, most=2000):
+    """Let `workers` fetch what can be reached from page 0; return how often each was."""
+    fetched = {}
+    workers[0].enqueue("0")
+    for _ in range(most):
+        worker = chance.choice(workers)
+        request = worker.next()
+        if request is not None:
+            page = int(request.url.rpartition("/")[2])
+            fetched[page] = fetched.get(page, 0) + 1
+            for linked in links(page):
+                worker.enqueue(str(linked))
+            worker.store.done(request)
+        elif all(each.store.is_quiet for each in workers):
+            return fetched
+    raise AssertionError("this crawl has no end")
+
+
+def tree(pages):
+    """Return the links of a binary tree with a link home on each page."""
+    return lambda page: [n for n in (2 * page + 1, 2 * page + 2, 0) if n < pages]
+
+
+def seeded(number):
+    """Return a random generator, and say which."""
+    print("seed", number)
+    return random.Random(number)
