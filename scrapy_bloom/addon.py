@@ -61,8 +61,12 @@ class Addon:
                 settings.set("SCHEDULER", RedisDurableScheduler, "addon")
             elif is_component(settings["DUPEFILTER_CLASS"], BloomDupeFilter):
                 settings.set("SCHEDULER", DurableScheduler, "addon")
-        if _has_durable_job(settings) and wants_durable_feeds(settings):
-            _replace_feed_exporter(settings)
+        if _has_durable_job(settings):
+            settings.setdefault_in_component_priority_dict(
+                "DOWNLOADER_MIDDLEWARES", ResponseOrigins, AT_THE_ENGINES_END
+            )
+            if wants_durable_feeds(settings):
+                _replace_feed_exporter(settings)
         settings.setdefault_in_component_priority_dict(
             "SPIDER_MIDDLEWARES", DropEarlyMiddleware, DropEarlyMiddleware.order
         )
@@ -103,9 +107,6 @@ def _replace_feed_exporter(settings: BaseSettings) -> None:
     # before Scrapy 2.15 or so, a class does not stand for its path
     extensions |= {**dict.fromkeys(keys), "scrapy_bloom.DurableFeedExporter": orders[keys[-1]]}
     settings.set("EXTENSIONS", extensions, settings.getpriority("EXTENSIONS") or 0)
-    settings.setdefault_in_component_priority_dict(
-        "DOWNLOADER_MIDDLEWARES", ResponseOrigins, AT_THE_ENGINES_END
-    )
 
 
 def _name(setting: Any) -> str:

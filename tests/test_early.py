@@ -58,6 +58,7 @@ class Crawl:
         crawler.spider = self.spider = spider.from_crawler(crawler)
         self.chain = build_from_crawler(SpiderMiddlewareManager, crawler)
         self.engine.scraper.spidermw = self.chain
+        self.engine.scraper.logformatter = crawler.logformatter
         self.scheduler = build_from_crawler(load_object(crawler.settings["SCHEDULER"]), crawler)
         self.engine._slot.scheduler = self.scheduler
         self.scheduler.open(self.spider)

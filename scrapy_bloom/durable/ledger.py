@@ -113,7 +113,12 @@ class Ledger:
         """Store `request`. Raises ValueError if it cannot be serialized."""
         self.store.push(request)
         self._unreleased += self._fingerprints(request)
-        self._sent_again.update(self._engine.sent_again_as(request))
+        self._sent_again.update(self.sources_of(request))
+
+    def sources_of(self, request: Request) -> Iterator[Request]:
+        """Yield what is sent again as `request`, a retry or a redirect, while that is
+        scheduled."""
+        return self._engine.sent_again_as(request)
 
     def keep(self, request: Request) -> None:
         """Note that `request` waits in memory only."""

@@ -3,7 +3,8 @@ when its callback is repeated after a crash."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -12,6 +13,7 @@ from scrapy import Request
 from .feeds.origins import origins_of
 
 if TYPE_CHECKING:
+    from scrapy import Spider
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
@@ -20,39 +22,62 @@ if TYPE_CHECKING:
     from .sqlite_store import SqliteStore
 
 
+VOLATILE = frozenset({"download_latency", "retry_times"})
+"""What Scrapy notes in a meta that may be copied to children, and another time otherwise."""
+
+
 class TakenChildren:
     """The unfiltered requests in `file` that came of a page that is not done, by its row.
 
-    `taken` counts those with a fingerprint that the job has, `met` how many of them this
-    start of the process has met. What belongs to a row goes with it. Any method may raise
-    sqlite3.Error.
+    Two of them are the same if everything is that Scrapy stores of them: where a callback
+    gives them in another order the second time, none is taken for another one. `taken`
+    counts those that the job has, `met` how many of them this start of the process has
+    met. What belongs to a row goes with it. Any method may raise sqlite3.Error.
     """
 
-    def __init__(self, file: RequestFile, fingerprint: Callable[[Request], bytes]) -> None:
+    def __init__(self, file: RequestFile, spider: Spider | None) -> None:
         self._file = file
-        self._fingerprint = fingerprint
+        self._spider = spider
         file.execute("UPDATE taken_children SET met = 0")
         self._left = {row for (row,) in file.query("SELECT DISTINCT parent FROM taken_children")}
 
     def meet(self, row: int, child: Request) -> bool:
         """Return True if an earlier start has taken `child` of the page in `row`; the how-
-        manieth with its fingerprint it is counts, in this start and in that."""
+        manieth of its kind it is counts, in this start and in that."""
         if row not in self._left:
+            return False
+        try:
+            digest = self._digest(child)
+        except Exception:  # noqa: BLE001 - what cannot be stored was not taken
             return False
         met = self._file.execute(
             "UPDATE taken_children SET met = met + 1"
-            " WHERE parent = ? AND fingerprint = ? AND met < taken",
-            (row, self._fingerprint(child)),
+            " WHERE parent = ? AND digest = ? AND met < taken",
+            (row, digest),
         )
         return met.rowcount == 1
 
     def add(self, row: int, child: Request) -> None:
-        """Note with the next commit that the job has taken `child`."""
+        """Note with the next commit that the job has taken `child`, which is stored."""
         self._file.execute(
             "INSERT INTO taken_children VALUES (?, ?, 1, 1) ON CONFLICT DO UPDATE SET"
             " taken = taken + 1, met = met + 1",
-            (row, self._fingerprint(child)),
+            (row, self._digest(child)),
         )
+
+    def move(self, row: int) -> None:
+        """Let what belongs to the page in `row` belong to the request that was stored last,
+        as which it is sent again."""
+        if row in self._left:
+            new = self._file.last_pushed
+            self._left.add(new)
+            self._file.execute("UPDATE taken_children SET parent = ? WHERE parent = ?", (new, row))
+
+    def _digest(self, request: Request) -> bytes:
+        described = request.to_dict(spider=self._spider)
+        meta = described["meta"].items()
+        described["meta"] = {key: value for key, value in meta if key not in VOLATILE}
+        return blake2b(repr(described).encode("utf-8", "backslashreplace"), digest_size=16).digest()
 
 
 class RepeatedChildren:
@@ -69,7 +94,7 @@ class RepeatedChildren:
         self._origins = origins_of(crawler)
         self._rows: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
         """The row that each request is taken with, or that lives in memory and came of it."""
-        self._stored: list[Request] = []
+        self._stored: list[tuple[int, Request]] = []
 
     def open(self, taken: TakenChildren, store: SqliteStore, ledger: Ledger) -> None:
         """Begin to work."""
@@ -93,29 +118,38 @@ class RepeatedChildren:
                 yield thing
 
     def stored(self, request: Request) -> None:
-        """Note that `request` has a row now."""
-        if request.dont_filter and request in self._rows:
-            self._stored.append(request)
+        """Note that `request` has a row now. Raises sqlite3.Error."""
+        if request.dont_filter and (row := self._rows.get(request)) is not None:
+            self._stored.append((row, request))
+        for source in self._ledger.sources_of(request):
+            if (row := self._store.row_of(source)) is not None:
+                self._taken.move(row)
+
+    def kept(self, request: Request) -> None:
+        """Note that `request` lives in memory only."""
+        for source in self._ledger.sources_of(request):
+            if (row := self._row_of(source)) is not None:
+                self._rows[request] = row
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Note what came of pages that are not done."""
         if self._stored:
             not_done = self._store.rows_handed_out
-            for request in self._stored:
-                if self._rows[request] in not_done:
-                    self._taken.add(self._rows[request], request)
+            for row, request in self._stored:
+                if row in not_done:
+                    self._taken.add(row, request)
             self._stored.clear()
 
     def after_commit(self) -> None:
         """Do nothing."""
 
+    def _row_of(self, page: Request) -> int | None:
+        row = self._store.row_of(page)
+        return self._rows.get(page) if row is None else row
+
     def _is_skipped(self, response: Response, child: Request) -> bool:
         page = self._origins.get(response, response.request)
-        if page is None:
-            return False
-        row = self._store.row_of(page)
-        if row is None:
-            row = self._rows.get(page)
+        row = None if page is None else self._row_of(page)
         if row is None:
             return False
         if child.dont_filter:

@@ -47,8 +47,8 @@ class RequestFile:
     which fingerprints of stored requests the filter may not have got then, and
     `counts` how many requests there were in each group. `operations` counts the rows
     pushed and deleted since the last commit, `set_aside_count` those set aside since
-    the file was opened. `taken_over` is the stamp of the last queues of Scrapy that
-    were taken over.
+    the file was opened. `last_pushed` is the row that was pushed last, `taken_over` the
+    stamp of the last queues of Scrapy that were taken over.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -59,6 +59,7 @@ class RequestFile:
         self._popped: set[int] = set()
         self.operations = 0
         self.set_aside_count = 0
+        self.last_pushed = 0
         self.pushing_back = False
         self.clean, unreleased, self.taken_over = connection.execute("SELECT * FROM job").fetchone()
         self.unreleased = [bytes.fromhex(text) for text in json.loads(unreleased)]
@@ -133,6 +134,7 @@ class RequestFile:
             self._last += 1
             row = self._last
         self.operations += 1
+        self.last_pushed = row
         self._pushed.append((row, *group, format_, request))
 
     def pop(self, group: Group, *, newest: bool, keep: bool = False) -> tuple[int, str, bytes]:

@@ -131,6 +131,7 @@ class DurableScheduler(LedgerScheduler):
     def _note_kept(self, request: Request) -> None:
         if self._job is not None:
             self._job.start_requests.kept(request)
+            self._job.children.kept(request)
 
     def _open_job(self, job: _Job, dupefilter: BloomDupeFilter) -> Ledger:
         file = RequestFile.open(job.directory.requests)
@@ -161,7 +162,7 @@ class DurableScheduler(LedgerScheduler):
                 seconds=self.commit_seconds,
             )
             self._open_round(job, file, ledger, dupefilter)
-            job.children.open(TakenChildren(file, dupefilter.fingerprint), store, ledger)
+            job.children.open(TakenChildren(file, self.crawler.spider), store, ledger)
             job.failures.open(ledger)
             Progress(self.crawler, file, ledger, dupefilter, pending=self.__len__)
         except BaseException:

@@ -35,10 +35,11 @@ STEPS: dict[int, tuple[str, ...]] = {
         "CREATE TABLE taken_start_requests (fingerprint BLOB NOT NULL,"
         " occurrence INTEGER NOT NULL, PRIMARY KEY (fingerprint, occurrence)) WITHOUT ROWID",
         # goes with the row of its parent: durable/repeated_children.py
-        "CREATE TABLE taken_children (parent INTEGER NOT NULL, fingerprint BLOB NOT NULL,"
-        " taken INTEGER NOT NULL, met INTEGER NOT NULL, PRIMARY KEY (parent, fingerprint))"
+        "CREATE TABLE taken_children (parent INTEGER NOT NULL, digest BLOB NOT NULL,"
+        " taken INTEGER NOT NULL, met INTEGER NOT NULL, PRIMARY KEY (parent, digest))"
         " WITHOUT ROWID",
-        "CREATE TRIGGER children_of_done AFTER DELETE ON requests BEGIN"
+        "CREATE TRIGGER children_of_done AFTER DELETE ON requests"
+        " WHEN NOT EXISTS (SELECT 1 FROM set_aside WHERE id = OLD.id) BEGIN"
         " DELETE FROM taken_children WHERE parent = OLD.id; END",
         # one row, if any; `replaces` is a hash of the file spider.state
         "CREATE TABLE spider_state (state BLOB NOT NULL, replaces BLOB)",

@@ -5,10 +5,19 @@ import os
 import pytest
 from scrapy.http import Response
 
-from tests.durable.engine import name_of, request
+from tests.durable.engine import TestSpider, name_of, request
 from tests.durable.rounds import waited_for
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+
+
+class WithoutOther(TestSpider):
+    """Has lost a callback."""
+
+    def __getattribute__(self, name):
+        if name == "parse_other":
+            raise AttributeError(name)
+        return super().__getattribute__(name)
 
 
 def child(name, **options):
@@ -150,6 +159,104 @@ def test_children_of_a_page_in_memory_belong_to_the_stored_one_before(make_round
     assert give(resumed, page, in_memory("m")) == ["m"]
     assert give(resumed, resumed.pop(), in_memory("n")) == ["n"]
     assert give(resumed, resumed.pop(), child("a")) == []
+
+
+def test_another_order_loses_nothing(make_round, crash_round):
+    """A callback may give its requests in another order the second time: what is in no
+    fingerprint tells them apart."""
+    job = make_round()
+    page = page_in_progress(job)
+    one, two = (child("api", headers={"Page": str(n)}, cb_kwargs={"n": n}) for n in (1, 2))
+    give(job, page, one)
+    job.commit()
+    resumed = crash_round()
+    page = again(resumed)
+    give(resumed, page, two.copy(), one.copy())
+    numbers = []
+    while (popped := resumed.pop()) is not None:
+        numbers.append(popped.cb_kwargs["n"])
+    assert sorted(numbers) == [1, 2]
+
+
+def test_what_scrapy_measures_does_not_tell_them_apart(make_round, crash_round):
+    """A callback that hands on the meta of its response."""
+    job = make_round()
+    page = page_in_progress(job)
+    give(job, page, child("a", meta={"download_latency": 0.1, "depth": 1}))
+    job.commit()
+    resumed = crash_round()
+    latency = {"download_latency": 0.2, "depth": 1}
+    assert give(resumed, again(resumed), child("a", meta=latency)) == []
+
+
+def test_one_object_that_two_pages_give(make_round, crash_round):
+    """It is a child of each."""
+    job = make_round()
+    page = page_in_progress(job)
+    job.push("other", priority=8)
+    other = job.pop()
+    same = child("a")
+    give(job, page, same)
+    give(job, other, same)
+    job.commit()
+    resumed = crash_round()
+    pages = {name_of(popped): popped for popped in (resumed.pop(), resumed.pop())}
+    assert give(resumed, pages["page"], child("a")) == []
+    assert give(resumed, pages["other"], child("a")) == []
+
+
+def sent_again(job, source, **options):
+    """A downloader middleware has answered with a retry of `source`."""
+    retry = source.replace(dont_filter=True, meta={**source.meta, "retry_times": 1}, **options)
+    job.scheduler.enqueue_request(retry)
+    job.done(source)
+
+
+def test_a_repeated_page_that_is_retried(make_round, crash_round):
+    """What the job has of it is not forgotten."""
+    job = make_round()
+    page = page_in_progress(job)
+    give(job, page, child("a"))
+    job.commit()
+    resumed = crash_round()
+    sent_again(resumed, again(resumed), priority=99)
+    resumed.commit()
+    retry = resumed.pop()
+    assert retry.meta["retry_times"] == 1
+    assert give(resumed, retry, child("a"), child("b")) == ["b"]
+
+
+def test_a_page_in_memory_that_is_retried(make_round, crash_round):
+    """Its children belong to the stored page from which it came, too."""
+    job = make_round()
+    page = page_in_progress(job)
+    give(job, page, in_memory("m"), in_memory("n"))
+    middle = job.pop()
+    sent_again(job, middle)
+    retry = job.pop()
+    assert retry.meta["retry_times"] == 1
+    give(job, retry, child("a"))
+    job.commit()
+    resumed = crash_round()
+    page = again(resumed)
+    give(resumed, page, in_memory("m"), in_memory("n"))
+    assert give(resumed, resumed.pop(), child("a")) == []
+
+
+def test_a_page_that_was_set_aside(make_round, crash_round):
+    """It keeps its children until it can be read back."""
+    job = make_round()
+    job.push("page", priority=9, callback=job.spider.parse_other)
+    page = job.pop()
+    give(job, page, child("a"))
+    job.commit()
+    job.drop()
+    without = make_round(spider=WithoutOther)
+    assert without.names() == ["a"]
+    assert without.stat("scheduler/set_aside") == 1
+    without.close("shutdown")
+    resumed = make_round()
+    assert give(resumed, again(resumed), child("a")) == []
 
 
 def test_nothing_is_kept_of_pages_that_are_done(make_round):

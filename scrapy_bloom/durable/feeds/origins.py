@@ -74,8 +74,8 @@ class ResponseOrigins:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Return the middleware, or disable it where nobody asks for origins."""
-        if crawler not in _origins:
+        """Return the middleware, or disable it where no job asks for origins."""
+        if not crawler.settings.get("JOBDIR"):
             raise NotConfigured
         return cls(crawler)
 
