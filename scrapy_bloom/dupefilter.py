@@ -23,7 +23,7 @@ from .redirects import RequestChains
 from .reporting import closing_line
 from .seen import FingerprintFilter, Seen
 from .settings import BloomSettings
-from .startup import refuse
+from .startup import is_own_method, refuse
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -181,8 +181,8 @@ class FilterDupeFilter(BaseDupeFilter):
         if self._audit is not None:
             return "BLOOM_AUDIT is to record them"
         for name in ("request_seen", "fingerprint", "log"):
-            if not _is_own_method(self, name):
-                return f"{global_object_name(type(self))} has its own {name}"
+            if not self._is_own(name):
+                return f"{global_object_name(type(self))} has a changed {name}"
         if self._fingerprint_of_url is None:
             fingerprinter = type(self._crawler.request_fingerprinter)
             return f"the fingerprinter is {global_object_name(fingerprinter)}"
@@ -264,11 +264,14 @@ class FilterDupeFilter(BaseDupeFilter):
         self._watches_each_new = self._settings.on_full == "close"
         self._recent = RecentUrls(self._settings.recent_urls)
         self._surely_seen = self._recent.urls
-        if _is_own_method(self, "fingerprint"):
+        if self._is_own("fingerprint"):
             self._fingerprint_of_url = self._fingerprinter.of_url
         if not self._fingerprinter.is_scrapys:
             self._chains = RequestChains(self._crawler, self._fingerprinter)
             self._surely_seen = frozenset()  # a redirect may still be new
+
+    def _is_own(self, name: str) -> bool:
+        return is_own_method(self, name, "scrapy_bloom")
 
     def _let_go(self) -> None:
         """Close what is open, and keep nothing of the crawl."""
@@ -338,10 +341,3 @@ class FilterDupeFilter(BaseDupeFilter):
 
 def _not_open(fingerprint: bytes) -> bool:
     raise ValueError("the dupefilter is not open")
-
-
-def _is_own_method(dupefilter: FilterDupeFilter, name: str) -> bool:
-    """Return True if no subclass of a user's has overridden that method, nor the object
-    itself."""
-    owner = next(each for each in type(dupefilter).__mro__ if name in vars(each))
-    return name not in vars(dupefilter) and owner.__module__.startswith(f"{__package__}.")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from inspect import getattr_static
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakKeyDictionary, ref
 
@@ -50,6 +52,16 @@ def is_component(setting: Any, base: type) -> bool:
         return False
     # not issubclass: for Scrapy's schedulers whatever has three methods is a subclass
     return isinstance(found, type) and base in found.__mro__
+
+
+def is_own_method(thing: object, name: str, *packages: str) -> bool:
+    """Return True if the method of `thing` that has this name was written in one of
+    `packages`: nobody has overridden it in a subclass, nor replaced it in the class or in
+    the object."""
+    found = getattr_static(thing, name)
+    # not its __module__, which functools.wraps copies from what it wraps
+    home = found.__globals__.get("__name__", "") if type(found) is FunctionType else ""
+    return home.partition(".")[0] in packages
 
 
 def refuse(crawler: Crawler, error: Exception) -> NoReturn:

@@ -4,7 +4,8 @@ and only where nobody but Scrapy would have seen them."""
 import logging
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, wraps
+from inspect import Parameter, signature
 from types import SimpleNamespace
 
 import pytest
@@ -30,6 +31,7 @@ from scrapy_bloom import (
     NewLinkExtractor,
     follow_new,
 )
+from scrapy_bloom.dupefilter import FilterDupeFilter
 from tests.fakes import Engine
 
 ADDON = {Addon: 300}
@@ -518,14 +520,14 @@ REWRITING = mine("RewritingMiddleware")
             f"scrapy_plugin.middlewares.PluginMiddleware {BETWEEN}",
         ),
         ({"SPIDER_MIDDLEWARES": {RefererMiddleware: None}}, None),
-        ({"DUPEFILTER_CLASS": SilentDupeFilter}, f"{mine('SilentDupeFilter')} has its own log"),
+        ({"DUPEFILTER_CLASS": SilentDupeFilter}, f"{mine('SilentDupeFilter')} has a changed log"),
         (
             {"DUPEFILTER_CLASS": PickyDupeFilter, "BLOOM_DROP_EARLY": True},
-            f"{mine('PickyDupeFilter')} has its own request_seen",
+            f"{mine('PickyDupeFilter')} has a changed request_seen",
         ),
         (
             {"DUPEFILTER_CLASS": OtherDupeFilter},
-            f"{mine('OtherDupeFilter')} has its own fingerprint",
+            f"{mine('OtherDupeFilter')} has a changed fingerprint",
         ),
         ({"DUPEFILTER_CLASS": PlainDupeFilter}, None),
         ({"SCHEDULER": Scheduler}, None),
@@ -587,6 +589,41 @@ def test_it_is_off_for_a_scheduler_that_was_changed(crawl):
         tested.scheduler.enqueue_request = lambda request: enqueue(request)
 
     assert not crawl(wrap).is_on
+
+
+@pytest.mark.parametrize("disguised", [False, True])
+@pytest.mark.parametrize(
+    ("cls", "name"),
+    [
+        (FilterDupeFilter, "request_seen"),
+        (FilterDupeFilter, "fingerprint"),
+        (FilterDupeFilter, "log"),
+        (BloomDupeFilter, "request_seen"),
+        (Scheduler, "enqueue_request"),
+        (DurableScheduler, "enqueue_request"),
+    ],
+)
+def test_it_is_off_for_a_class_that_was_changed(crawl, caplog, monkeypatch, cls, name, disguised):
+    """A method that somebody has replaced in Scrapy's class, or in ours, may look at more
+    than the URL; so may one that has taken over the name and the module of the old one."""
+    found = getattr(cls, name)
+
+    def changed(*args):
+        return found(*args)
+
+    monkeypatch.setattr(cls, name, wraps(found)(changed) if disguised else changed)
+    scheduler = cls if "Scheduler" in cls.__name__ else Scheduler
+    with caplog.at_level(logging.INFO):
+        tested = crawl(SCHEDULER=scheduler, BLOOM_DROP_EARLY=True)
+    assert f" has a changed {name}" in caplog.text
+    assert not tested.is_on
+
+
+def test_a_fingerprint_that_was_changed_in_the_class_counts(crawl, monkeypatch):
+    """The short way is not taken past it."""
+    monkeypatch.setattr(FilterDupeFilter, "fingerprint", lambda self, request: b"same" * 5)
+    enqueue = crawl().scheduler.enqueue_request
+    assert [enqueue(Request(SITE + name)) for name in "bc"] == [True, False]
 
 
 def handler(**_):
@@ -1140,6 +1177,29 @@ def test_the_extractor_goes_by_the_value_of_its_own(crawl):
     links = LinkExtractor(process_value=swapped.get).extract_links(response)
     assert [link.url for link in links] == [f"{SITE}c", f"{SITE}b"]
     assert NewLinkExtractor(process_value=swapped.get).extract_links(response) == links[:1]
+
+
+def test_the_extractor_takes_positional_arguments(crawl):
+    """All that LinkExtractor takes, in its order; a mistake is an error as it is there."""
+    tested = crawl()
+    tested.scheduler.enqueue_request(Request(f"{SITE}b"))
+    response = tested.input(page("from", b"<a href=x>1</a> <a href=y>2</a> <a href=z>3</a>"))
+    given = {
+        "deny": "/z",
+        "process_value": {f"{SITE}x": f"{SITE}b", f"{SITE}y": f"{SITE}c"}.get,
+        "restrict_css": "a",
+    }
+    parameters = signature(LinkExtractor).parameters.values()
+    assert all(each.kind is Parameter.POSITIONAL_OR_KEYWORD for each in parameters)
+    arguments = [given.get(each.name, each.default) for each in parameters]
+    for count in range(len(arguments) + 1):
+        names = [each.name for each in parameters][:count]
+        options = {name: value for name, value in given.items() if name not in names}
+        extractor = NewLinkExtractor(*arguments[:count], **options)
+        assert [link.url for link in extractor.extract_links(response)] == [f"{SITE}c"]
+    for args, options in (([*arguments, 1], {}), (["b"], {"allow": "b"}), ([], {"allowed": "b"})):
+        with pytest.raises(TypeError):
+            NewLinkExtractor(*args, **options)
 
 
 def test_the_extractor_does_not_count_what_it_does_not_want(crawl):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
+from inspect import signature
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urljoin
@@ -70,15 +71,16 @@ class NewLinkExtractor(LinkExtractor):
 
     For links that become plain requests, as those of CrawlSpider's rules do: GET, with
     the filter, and with nothing in their meta that counts for a fingerprint. Not for a
-    rule whose `process_request` makes other requests of them, nor before such a rule,
-    which would get the links that this one leaves out.
+    rule whose `process_links` rewrites them, or whose `process_request` makes other
+    requests of them, nor before such a rule, which would get the links that this one
+    leaves out.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        process = options.get("process_value")
+        given = signature(LinkExtractor).bind(*args, **options).arguments
+        process = given.get("process_value")
         self._process: Callable[[Any], Any] | None = process if callable(process) else None
-        options["process_value"] = self._process_new
-        super().__init__(*args, **options)
+        super().__init__(**{**given, "process_value": self._process_new})
         self._dupefilter: FilterDupeFilter | None = None
         self._known: set[str] = set()
 

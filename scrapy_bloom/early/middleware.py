@@ -24,7 +24,7 @@ from ..dupefilter import FilterDupeFilter
 from ..durable.scheduler import DurableScheduler
 from ..scrapy_internals import scheduler_of
 from ..settings import wants_early
-from ..startup import announce, is_component, refuse
+from ..startup import announce, is_component, is_own_method, refuse
 from .links import leave_out_known
 
 if TYPE_CHECKING:
@@ -147,9 +147,10 @@ def _why_no_links(crawler: Crawler, middleware: type) -> str | None:
 
 def _why_unsound(scheduler: object, dupefilter: object) -> str | None:
     """Return why a request that is known may not just be dropped, if that is so."""
-    known = type(scheduler) in (Scheduler, DurableScheduler, RedisDurableScheduler)
-    if not known or "enqueue_request" in vars(scheduler):
+    if type(scheduler) not in (Scheduler, DurableScheduler, RedisDurableScheduler):
         return f"the scheduler is {_name(type(scheduler))}"
+    if not is_own_method(scheduler, "enqueue_request", "scrapy", "scrapy_bloom"):
+        return f"{_name(type(scheduler))} has a changed enqueue_request"
     if not isinstance(dupefilter, FilterDupeFilter):
         return "without scrapy-bloom's filter"
     return dupefilter.why_not_early()
