@@ -12,7 +12,7 @@ demo-redis: .venv/.test
 	$(BIN)/python example_project/demo_redis.py
 
 test: .venv/.test
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 bench: .venv/.bench
 	$(BIN)/python -m tests.benchmarks

@@ -332,7 +332,7 @@ def test_any_stream_has_the_same_verdicts(stream, identity, recent):
         assert early == stock
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(stream=streams, identity=identities)
 def test_any_stream_has_the_same_verdicts_in_a_job(stream, identity, tmp_path_factory):
     """So it is where fingerprints are held back until requests are safe, and forgotten where

@@ -83,8 +83,7 @@ class Ledger:
         self.ends = False
         """True in the last commit that acknowledges anything."""
         self.commits = 0
-        self.slowest_commit = 0.0
-        """Seconds."""
+        self.slowest_commit = 0.0  # seconds
         self._acknowledged: list[Request] = []
         self._crawler = crawler
         self._dupefilter = dupefilter
@@ -116,8 +115,7 @@ class Ledger:
         self._sent_again.update(self.sources_of(request))
 
     def sources_of(self, request: Request) -> Iterator[Request]:
-        """Yield what is sent again as `request`, a retry or a redirect, while that is
-        scheduled."""
+        """Yield what is sent again as `request`, while that is scheduled."""
         return self._engine.sent_again_as(request)
 
     def keep(self, request: Request) -> None:

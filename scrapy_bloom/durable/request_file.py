@@ -128,11 +128,9 @@ class RequestFile:
         """Add a row, with the next commit: the newest; in a queue that has the newest
         first, the oldest while `pushing_back`."""
         if self.pushing_back and newest_first:
-            self._first -= 1
-            row = self._first
+            self._first = row = self._first - 1
         else:
-            self._last += 1
-            row = self._last
+            self._last = row = self._last + 1
         self.operations += 1
         self.last_pushed = row
         self._pushed.append((row, *group, format_, request))
