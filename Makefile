@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo demo-redis test bench torture oldest scrapys-own lint clean
+.PHONY: demo demo-redis test bench torture oldest scrapys-own lint docs dist clean
 
 demo: .venv/.demo
 	$(BIN)/python example_project/demo.py
@@ -33,6 +33,10 @@ lint: .venv/.lint
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+# the site, in docs/_build/html
+docs: .venv/.docs
+	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
 
 clean:
 	rm -rf .venv .venv-*
