@@ -183,7 +183,10 @@ class Run:
     @property
     def log(self):
         """What this and earlier runs of the crawl have logged."""
-        return (self.folder / "log").read_text()
+        try:
+            return (self.folder / "log").read_text()
+        except FileNotFoundError:  # killed before it began
+            return ""
 
 
 def fork(function, log, *arguments):
