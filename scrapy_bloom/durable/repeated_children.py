@@ -3,7 +3,7 @@ when its callback is repeated after a crash."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -13,14 +13,12 @@ from scrapy import Request
 from .feeds.origins import origins_of
 
 if TYPE_CHECKING:
-    from scrapy import Spider
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
     from .ledger import Ledger
     from .request_file import RequestFile
     from .sqlite_store import SqliteStore
-
 
 VOLATILE = frozenset({"download_latency", "retry_times"})
 """What Scrapy notes in a meta that may be copied to children, and another time otherwise."""
@@ -35,9 +33,9 @@ class TakenChildren:
     met. What belongs to a row goes with it. Any method may raise sqlite3.Error.
     """
 
-    def __init__(self, file: RequestFile, spider: Spider | None) -> None:
+    def __init__(self, file: RequestFile, describe: Callable[[Request], dict[str, Any]]) -> None:
         self._file = file
-        self._spider = spider
+        self._describe = describe
         file.execute("UPDATE taken_children SET met = 0")
         self._left = {row for (row,) in file.query("SELECT DISTINCT parent FROM taken_children")}
 
@@ -74,7 +72,7 @@ class TakenChildren:
             self._file.execute("UPDATE taken_children SET parent = ? WHERE parent = ?", (new, row))
 
     def _digest(self, request: Request) -> bytes:
-        described = request.to_dict(spider=self._spider)
+        described = self._describe(request)
         meta = described["meta"].items()
         described["meta"] = {key: value for key, value in meta if key not in VOLATILE}
         return blake2b(repr(described).encode("utf-8", "backslashreplace"), digest_size=16).digest()

@@ -162,7 +162,7 @@ class DurableScheduler(LedgerScheduler):
                 seconds=self.commit_seconds,
             )
             self._open_round(job, file, ledger, dupefilter)
-            job.children.open(TakenChildren(file, self.crawler.spider), store, ledger)
+            job.children.open(TakenChildren(file, store.describe), store, ledger)
             job.failures.open(ledger)
             Progress(self.crawler, file, ledger, dupefilter, pending=self.__len__)
         except BaseException:

@@ -52,6 +52,7 @@ class SqliteStore:
         self._path = path
         self._settings = settings
         self._handed_out: dict[Request, int] = {}
+        self._callbacks = Callbacks(crawler.spider)
         self._failed = FailedRows(file)
         self._has_cache = crawler.settings.getbool("HTTPCACHE_ENABLED")
         self.pending: ScrapyPriorityQueue = self._open_queue()
@@ -109,6 +110,11 @@ class SqliteStore:
         """Return how many requests are kept as failed, by reason, most first. Raises
         sqlite3.Error."""
         return self._failed.by_reason()
+
+    def describe(self, request: Request) -> dict[str, Any]:
+        """Return what is stored of `request`. Raises ValueError for a callback that is no
+        method of the spider."""
+        return self._callbacks.to_dict(request)
 
     def row_of(self, request: Request) -> int | None:
         """Return the row of a request that was handed out and is not done."""
@@ -173,8 +179,6 @@ class SqliteStore:
         # never a folder: Scrapy's queues remove those of slots that are empty
         root = str(self._path)
 
-        callbacks = Callbacks(self._crawler.spider)
-
         def queue_class(kind: QueueKind) -> type[RowQueue]:
             return RowQueue.bound(
                 file=file,
@@ -182,7 +186,7 @@ class SqliteStore:
                 root=root,
                 slots=slots,
                 handed_out=self._handed_out,
-                callbacks=callbacks,
+                callbacks=self._callbacks,
             )
 
         queue: ScrapyPriorityQueue = build_from_crawler(

@@ -5,18 +5,14 @@ run. A thousand kills are in `make torture`.
 """
 
 import json
-import os
-import random
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.seeded import run_module, seed_of
 from tests.shared.server import missing
 
-TESTS = Path(__file__).resolve().parent.parent
-SEED = int(os.environ.get("FLEET_SEED", random.randrange(1 << 32)))
+SEED = seed_of("FLEET_SEED")
 HELD = 40
 """What three workers hold at most: in the engine, claimed, not acknowledged yet, and what
 waits for a request in memory."""
@@ -29,18 +25,7 @@ pytestmark = [
 
 def fleet(*arguments):
     """Return the reports of the crawls that the arguments ask for."""
-    path = [str(TESTS.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    arguments = [*map(str, arguments), "--seed", str(SEED)]
-    print("python -m tests.distributed.fleet", *arguments)
-    run = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.distributed.fleet", *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
-        capture_output=True,
-        text=True,
-        timeout=7200,
-        check=False,
-    )
-    print(run.stdout, run.stderr)
+    run = run_module("tests.distributed.fleet", *arguments, seed=SEED)
     assert run.returncode == 0
     return [json.loads(line) for line in run.stdout.splitlines()][1:]
 

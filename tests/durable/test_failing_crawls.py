@@ -7,18 +7,14 @@ the crawls. Set DURABLE_SEED to repeat a run. What each mutant of
 
 import json
 import os
-import random
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from tests.durable.failing_crawls import NUMBERS, REASONS
+from tests.seeded import run_module, seed_of
 
-TESTS = Path(__file__).resolve().parent.parent
-SEED = int(os.environ.get("DURABLE_SEED", random.randrange(1 << 32)))
+SEED = seed_of("DURABLE_SEED")
 MUTANT = ("--mutant", os.environ["FAILING_MUTANT"]) if "FAILING_MUTANT" in os.environ else ()
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
@@ -26,18 +22,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 
 def tell(*arguments):
     """Return what became of the crawls of a story."""
-    path = [str(TESTS.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    command = ["-m", "tests.durable.failing_crawls", *map(str, arguments), "--seed", str(SEED)]
-    print("python", *command)
-    run = subprocess.run(
-        [sys.executable, "-W", "ignore", *command, *MUTANT],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
-        capture_output=True,
-        text=True,
-        timeout=3600,
-        check=False,
-    )
-    print(run.stdout, run.stderr)
+    run = run_module("tests.durable.failing_crawls", *arguments, *MUTANT, seed=SEED)
     assert run.returncode == 0
     return {report["crawl"]: report["runs"] for report in map(json.loads, run.stdout.splitlines())}
 

@@ -16,17 +16,14 @@ notices it (run by hand with `python -m tests.durable.torture --mutant …`):
 """
 
 import json
-import os
-import random
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import scrapy
 
-TESTS = Path(__file__).resolve().parent.parent
-SEED = int(os.environ.get("DURABLE_SEED", random.randrange(1 << 32)))
+from tests.seeded import run_module, seed_of
+
+SEED = seed_of("DURABLE_SEED")
 CONCURRENCY = 8
 IN_PROGRESS = 2 if scrapy.version_info >= (2, 15) else 4
 """Times as many requests as are downloaded at once; before Scrapy 2.15 more callbacks wait."""
@@ -38,18 +35,7 @@ pytestmark = pytest.mark.skipif(
 
 def torture(*arguments, module="tests.durable.torture", seed=SEED):
     """Return what a run prints."""
-    path = [str(TESTS.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    arguments = [*map(str, arguments), "--seed", str(seed)]
-    print("python -m", module, *arguments)
-    run = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", module, "--kills", "0", *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
-        capture_output=True,
-        text=True,
-        timeout=7200,
-        check=False,
-    )
-    print(run.stdout, run.stderr)
+    run = run_module(module, "--kills", 0, *arguments, seed=seed)
     (line,) = run.stdout.splitlines()
     return json.loads(line)
 

@@ -22,33 +22,19 @@ breaks, and which test notices it:
 
 import json
 import os
-import random
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).resolve().parent.parent
-SEED = int(os.environ.get("DURABLE_SEED", random.randrange(1 << 32)))
+from tests.seeded import run_module, seed_of
+
+SEED = seed_of("DURABLE_SEED")
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 
 
 def tell(*arguments):
     """Return what became of the crawls of a story."""
-    path = [str(TESTS.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    command = ["-m", "tests.durable.round_crawls", *map(str, arguments), "--seed", str(SEED)]
-    print("python", *command)
-    run = subprocess.run(
-        [sys.executable, "-W", "ignore", *command],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
-        capture_output=True,
-        text=True,
-        timeout=3600,
-        check=False,
-    )
-    print(run.stdout, run.stderr)
+    run = run_module("tests.durable.round_crawls", *arguments, seed=SEED)
     assert run.returncode == 0
     return [json.loads(line) for line in run.stdout.splitlines()]
 

@@ -214,8 +214,8 @@ SCRAPY_REDISS = [
     {"REDIS_PARAMS": {"password": "p", "db": 2}, "REDIS_URL": "redis://h:8"},
     {"REDIS_PARAMS": {"password": "p", "db": 2}, "REDIS_URL": "redis://u:other@h:8/5"},
     {"REDIS_PARAMS": {"ssl": True, "ssl_check_hostname": False}, "REDIS_HOST": "h"},
-    {"REDIS_PARAMS": {"unix_socket_path": "/tmp/x?y", "password": "p"}},
-    {"REDIS_URL": "unix:///tmp/x", "REDIS_DB": 4},
+    {"REDIS_PARAMS": {"unix_socket_path": "/run/x?y", "password": "p"}},
+    {"REDIS_URL": "unix:///run/x", "REDIS_DB": 4},
 ]
 
 
