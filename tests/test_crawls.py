@@ -33,16 +33,13 @@ def scenarios(function, *each):
     return pytest.mark.parametrize("outcome", cases, indirect=True, ids=ids)
 
 
-both_reactors = ((ASYNCIO,), (SELECT,))
-
-
 def uninterrupted(reactor, folder):
     with SmallSite() as site:
         run = crawl(site, folder, job=False, TWISTED_REACTOR=reactor, **ADDON)
         return site, run.end()
 
 
-@scenarios(uninterrupted, *both_reactors)
+@scenarios(uninterrupted, (ASYNCIO,), (SELECT,))
 def test_uninterrupted_crawl_fetches_every_page_once(outcome):
     """With the add-on every page, method and body is fetched, each once."""
     site, run = outcome
@@ -68,13 +65,7 @@ def stopped_and_resumed(signal, reactor, folder):
         return site, first, between, crawl(site, folder, TWISTED_REACTOR=reactor).end()
 
 
-@scenarios(
-    stopped_and_resumed,
-    (SIGINT, ASYNCIO),
-    (SIGINT, SELECT),
-    (SIGTERM, ASYNCIO),
-    (SIGTERM, SELECT),
-)
+@scenarios(stopped_and_resumed, (SIGINT, ASYNCIO), (SIGTERM, SELECT))
 def test_stopped_crawl_resumes_and_misses_nothing(outcome):
     """Over a stop by signal and a resumption no page is missed and none fetched twice."""
     site, first, between, second = outcome
@@ -177,7 +168,7 @@ def full_and_resumed(reactor, capacity, folder):
 
 
 # with 1 nothing else is in progress while the request that fills the filter is pushed
-@scenarios(full_and_resumed, (ASYNCIO, 60), (SELECT, 60), (ASYNCIO, 1), (SELECT, 1))
+@scenarios(full_and_resumed, (ASYNCIO, 60), (SELECT, 1))
 def test_full_filter_closes_the_spider_and_a_larger_one_resumes(outcome):
     """BLOOM_ON_FULL = "close" ends the crawl cleanly; with more capacity it goes on where
     it was."""
@@ -208,7 +199,7 @@ def failed_and_resumed(reactor, folder):
     return SimpleNamespace(**locals())
 
 
-@scenarios(failed_and_resumed, *both_reactors)
+@scenarios(failed_and_resumed, (ASYNCIO,))
 def test_filter_that_cannot_grow_closes_the_spider_and_loses_nothing(outcome):
     """A crawl whose filter finds no room ends with bloom_error and one ERROR line; with
     room it goes on and misses nothing."""

@@ -28,7 +28,16 @@ import scrapy_bloom.distributed.scheduler  # noqa: F401 - before the forks, not 
 from scrapy_bloom.distributed.seeds import push
 from scrapy_bloom.shared.client import RedisClient
 from scrapy_bloom.shared.layout import in_one_slot
-from tests.durable.harness import ASYNCIO, SELECT, Crawl, Run, World, fork, side_by_side
+from tests.durable.harness import (
+    ASYNCIO,
+    SELECT,
+    Crawl,
+    Run,
+    World,
+    fork,
+    side_by_side,
+    write_stats,
+)
 from tests.durable.spider import TreeSpider
 from tests.shared.server import Cluster, Server
 
@@ -102,8 +111,7 @@ class Fleet:
         )
         crawling.addErrback(lambda failure: failure.printTraceback())
         process.start()
-        stats = crawler.stats.get_stats() if crawler.stats else {}
-        (folder / "stats.json").write_text(json.dumps(stats, default=str))
+        write_stats(folder, crawler.stats.get_stats() if crawler.stats else {})
         logging.shutdown()
 
     def kill(self, run):

@@ -103,8 +103,7 @@ class World:
         what it returns at the end."""
         folder = self.folder / crawl.name
         folder.mkdir(exist_ok=True)
-        for old in folder.glob("stats.json"):
-            old.unlink()
+        (folder / "stats.json").unlink(missing_ok=True)
         return Run(fork(self._crawl, folder / "log", crawl, before, job), folder)
 
     def _crawl(self, crawl, before, job):
@@ -124,8 +123,7 @@ class World:
         process.start()
         if after is not None:
             after()
-        stats = crawler.stats.get_stats() if crawler.stats else {}
-        (folder / "stats.json").write_text(json.dumps(stats, default=str))
+        write_stats(folder, crawler.stats.get_stats() if crawler.stats else {})
         logging.shutdown()
 
     def answers(self, crawl):
@@ -135,6 +133,13 @@ class World:
     def pages(self, crawl):
         """Return the pages that `crawl` was answered so far, each once."""
         return {page for _, page in self.answers(crawl)}
+
+
+def write_stats(folder, stats):
+    """Write what a run tells of itself; a kill leaves all of it or nothing."""
+    new = folder / "stats.new"
+    new.write_text(json.dumps(stats, default=str))
+    new.replace(folder / "stats.json")
 
 
 class Run:
