@@ -5,7 +5,6 @@ The figures are those in speed.md and exactness.md, which say what has printed t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from html import escape
 from math import log10
@@ -182,8 +181,8 @@ def cpu_picture() -> Picture:
             picture.text(left + wide * share + 6, top + 11, f"{share:.2f}", size=12)
     picture.line([(left, 78), (left, 86 + high * len(rows) - 8)], LINE)
     picture.text(
-        16, 104 + high * len(rows), "python tests/benchmarks/bench_crawl.py, with JOBDIR, medians of"
-        " 5 pairs: the table in speed.md", colour=GREY, size=12,
+        16, 104 + high * len(rows), "python tests/benchmarks/bench_crawl.py, with JOBDIR, medians"
+        " of 5 pairs: the table in speed.md", colour=GREY, size=12,
     )  # fmt: skip
     return picture
 
@@ -191,14 +190,14 @@ def cpu_picture() -> Picture:
 def memory_picture() -> Picture:
     """Memory of a process by its requests, as bench_memory.py has measured it."""
     rows = rows_of("exactness.md", "| Requests | RFPDupeFilter")
-    names = ("RFPDupeFilter", "scrapy-bloom, grown from 1 M", "scrapy-bloom, capacity set")
-    colours = (STOCK, "#5aa986", OURS)
-    left, top, wide, high = 74, 66, 520, 300
+    names = ("RFPDupeFilter", "grown from 1 M", "capacity set", "exact, capacity set")
+    colours = (STOCK, "#5aa986", OURS, "#2b6cb0")
+    left, top, wide, high = 74, 76, 560, 300
     picture = Picture(left + wide + 56, top + high + 76, memory_picture.__doc__ or "")
     picture.text(16, 30, "Memory by the number of requests", bold=True, size=18)
     counts = [int(row[0].replace(",", "")) for row in rows]
-    low, top_power = 5.0, 9.0  # 100 kB to 1 GB
-    for power, name in ((5, "100 kB"), (6, "1 MB"), (7, "10 MB"), (8, "100 MB"), (9, "1 GB")):
+    low, top_power = 6.0, 9.0  # 1 MB to 1 GB
+    for power, name in ((6, "1 MB"), (7, "10 MB"), (8, "100 MB"), (9, "1 GB")):
         y = top + high * (1 - (power - low) / (top_power - low))
         picture.line([(left, y), (left + wide, y)], "#e4e7eb")
         picture.text(left - 8, y + 5, name, anchor="end", colour=GREY, size=12)
@@ -215,7 +214,7 @@ def memory_picture() -> Picture:
         picture.line(points, colour, 2)
         for point in points:
             picture.dot(*point, colour)
-        x = left + (0, 140, 360)[column - 1]
+        x = left + (0, 150, 296, 424)[column - 1]
         picture.box(x, 44, 14, 14, fill=colour, stroke="none", radius=2)
         picture.text(x + 20, 56, name, colour=GREY)
     picture.text(

@@ -14,7 +14,9 @@ class Spider(scrapy.Spider):
     """A crawl of one page, which needs no network."""
 
     name = "shop"
-    start_urls = ["data:,"]
+
+    async def start(self):
+        yield scrapy.Request("data:,")
 
     def parse(self, response):
         yield {"url": response.url}

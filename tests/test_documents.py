@@ -30,9 +30,6 @@ DOCS = "\n".join(TEXT[path] for path in PAGES)
 CODE = {path: path.read_text(encoding="utf-8") for path in (ROOT / "scrapy_bloom").rglob("*.py")}
 
 
-
-
-
 def constants():
     """Yield each text in the package that is neither a docstring nor a part of an f-string."""
     for text in CODE.values():
@@ -118,7 +115,7 @@ def test_public_names_are_in_the_documents():
 
 def test_documents_name_nothing_that_is_not_public():
     """Whoever copies `scrapy_bloom.X` out of a page gets it."""
-    names = {n for n in re.findall(r"\bscrapy_bloom\.([A-Za-z]\w*)(?![\w/])", DOCS)}
+    names = set(re.findall(r"\bscrapy_bloom\.([A-Za-z]\w*)(?![\w/])", DOCS))
     logged = set(re.findall(r"\[scrapy_bloom\.(\w+)[.\w]*\] (?:INFO|WARNING|ERROR)", DOCS))
     assert names - {*scrapy_bloom.__all__, "signals", "__version__"} - logged == set()
     imported = re.findall(r"from scrapy_bloom import ([\w, ]+)", DOCS)
@@ -232,9 +229,11 @@ def test_commands_of_the_repository_exist():
     wrong = []
     for path in ALL:
         text = TEXT[path].replace("\n", " ")
-        for target in re.findall(r"`make ([a-z][a-z-]*)`", text):
-            if not re.search(rf"^{target}:", makefile, re.MULTILINE):
-                wrong.append(f"{path.name}: make {target}")
+        wrong += [
+            f"{path.name}: make {target}"
+            for target in re.findall(r"`make ([a-z][a-z-]*)`", text)
+            if not re.search(rf"^{target}:", makefile, re.MULTILINE)
+        ]
         for script, rest in re.findall(r"`(?:python )?(tests/[\w/]+\.py)([^`]*)`", text):
             source = ROOT / script
             text_of = source.read_text(encoding="utf-8") if source.exists() else ""
@@ -256,7 +255,9 @@ def anchors(path):
     for heading in re.findall(r"^#{1,6} (.+)$", text, re.MULTILINE):
         words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
         slug = re.sub(r"[^\w\- ]", "", words).strip().replace(" ", "-")
-        count = sum(re.fullmatch(rf"{re.escape(slug)}(-\d+)?", other) is not None for other in found)
+        count = sum(
+            re.fullmatch(rf"{re.escape(slug)}(-\d+)?", other) is not None for other in found
+        )
         found.add(f"{slug}-{count}" if count else slug)
     return found
 
@@ -329,7 +330,9 @@ def test_python_snippets(text, run, tmp_path):
 def test_settings_give_a_crawler_that_starts(started):
     """Whoever copies the settings of a page gets a crawl that opens and ends."""
     assert len(started["reasons"]) > 8
-    assert {name: reason for name, reason in started["reasons"].items() if reason != "finished"} == {
+    assert {
+        name: reason for name, reason in started["reasons"].items() if reason != "finished"
+    } == {
         name: reason for name, reason in started["reasons"].items() if reason.startswith("without ")
     }
 
