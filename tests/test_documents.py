@@ -340,9 +340,9 @@ def test_settings_give_a_crawler_that_starts(started):
 def test_yaml_snippets_are_yaml():
     """Compose files, manifests and rules are documents that a parser takes."""
     yaml = pytest.importorskip("yaml")
-    for path in PAGES:
-        for _, text, _ in fences(path, "yaml"):
-            assert list(yaml.safe_load_all(text))
+    snippets = [text for path in PAGES for _, text, _ in fences(path, "yaml")]
+    assert all(list(yaml.safe_load_all(text)) for text in snippets)
+    assert (ROOT / "example_project" / "compose.yaml").read_text(encoding="utf-8") in snippets
 
 
 # --- pictures ---------------------------------------------------------------------------
