@@ -54,16 +54,17 @@ def in_documents(pattern):
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory):
-    """What becomes of a crawler with the settings of each snippet, in a process of its own."""
+    """What becomes of crawls with the settings and the spiders of the pages, in a process of
+    their own."""
     if reason := missing():
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("settings")
     server = Server(folder)
     try:
-        snippets = [[f"{path.name}, snippet {n}", text] for path, n, text in settings_snippets()]
+        given = {"redis": server.url, "settings": settings_snippets(), "spiders": spiders()}
         process = subprocess.run(
-            [sys.executable, str(HERE / "documents_settings.py")],
-            input=json.dumps({"redis": server.url, "snippets": snippets}),
+            [sys.executable, str(HERE / "documents_crawls.py")],
+            input=json.dumps(given),
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             cwd=folder,
             capture_output=True,
@@ -94,11 +95,24 @@ def python_snippets():
 
 
 def settings_snippets():
-    """Yield the snippets that are settings: those that name the file, or assign nothing else."""
-    for path, number, text, _ in python_snippets():
-        body = ast.parse(text).body
-        if all(isinstance(n, ast.Assign) and n.targets[0].id.isupper() for n in body):
-            yield path, number, text
+    """Return {name: text} of the snippets that assign settings, and do nothing else."""
+    return {
+        f"{path.name}, snippet {number}": text
+        for path, number, text, _ in python_snippets()
+        if all(
+            isinstance(node, ast.Assign) and node.targets[0].id.isupper()
+            for node in ast.parse(text).body
+        )
+    }
+
+
+def spiders():
+    """Return {name: text} of the snippets that are a whole spider."""
+    return {
+        f"{path.name}, snippet {number}": text
+        for path, number, text, _ in python_snippets()
+        if "Spider):" in text and "https://books.toscrape.com/" in text
+    }
 
 
 # --- names ------------------------------------------------------------------------------
@@ -327,12 +341,17 @@ def test_python_snippets(text, run, tmp_path):
 
 def test_settings_give_a_crawler_that_starts(started):
     """Whoever copies the settings of a page gets a crawl that opens and ends."""
-    assert len(started["reasons"]) > 8
-    assert {
-        name: reason for name, reason in started["reasons"].items() if reason != "finished"
-    } == {
-        name: reason for name, reason in started["reasons"].items() if reason.startswith("without ")
-    }
+    outcomes = {name: started["outcomes"][name] for name in settings_snippets()}
+    assert len(outcomes) > 8
+    good = [outcome.startswith(("finished", "without ")) for outcome in outcomes.values()]
+    assert all(good), outcomes
+
+
+def test_spiders_crawl(started):
+    """Whoever copies a spider gets its items: three pages, the start page perhaps twice."""
+    outcomes = {name: started["outcomes"][name] for name in spiders()}
+    assert len(outcomes) >= 4
+    assert {*outcomes.values()} <= {f"finished, {n} items" for n in (2, 3, 4)}, outcomes
 
 
 def test_yaml_snippets_are_yaml():
