@@ -65,7 +65,7 @@ def main():
         # a place and a server of its own, and no network
         mine = {"JOBDIR": f"job{number}", "LOG_ENABLED": False, "TELNETCONSOLE_ENABLED": False}
         mine |= {n: given["redis"] for n in ("BLOOM_REDIS_URL", "REDIS_URL") if settings.get(n)}
-        mine["BLOOM_REDIS_KEY"] = f"shop{number}"
+        mine |= {"BLOOM_REDIS_KEY": f"shop{number}", "SCHEDULER_QUEUE_KEY": f"queue{number}"}
         settings.setdict(mine, "cmdline")
         crawlers[name] = Crawler(OnePage, settings)
     for name, text in given["spiders"].items():
