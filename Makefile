@@ -38,6 +38,12 @@ lint: .venv/.lint
 docs: .venv/.docs
 	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
 
+# the wheel and the source distribution, in dist/
+dist: .venv/.dist
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+
 clean:
 	rm -rf .venv .venv-*
 

@@ -10,6 +10,9 @@ version = release = scrapy_bloom.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.intersphinx"]
 exclude_patterns = ["_build"]
 html_theme = "sphinx_rtd_theme"
+html_static_path = ["_static"]
+html_use_index = html_domain_indices = False
+html_css_files = ["site.css"]
 html_show_sphinx = False
 
 myst_heading_anchors = 3

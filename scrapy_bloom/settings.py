@@ -23,7 +23,7 @@ MOST_RECENT_URLS = 2**24
 
 @dataclass(frozen=True)
 class BloomSettings:
-    """The settings of a dupefilter. README.md says what each means."""
+    """The settings of a dupefilter. docs/settings.md says what each means."""
 
     capacity: int = 1_000_000
     error_rate: float = 1e-6
@@ -108,7 +108,7 @@ class RedisSettings:
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """How workers share a queue in Redis. docs/redis.md says what each means."""
+    """How workers share a queue in Redis. docs/workers.md says what each means."""
 
     lease: float = 60.0
     slot_workers: int = 0

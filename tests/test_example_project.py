@@ -4,19 +4,24 @@ import http.client
 import json
 import os
 import re
+import shlex
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from w3lib.url import canonicalize_url
+
+from tests.shared import server
 
 PROJECT = Path(__file__).resolve().parent.parent / "example_project"
 sys.path.insert(0, str(PROJECT))
@@ -257,6 +262,95 @@ def test_another_site_can_be_crawled(tmp_path):
     assert sorted(asked) == [("GET", "127.0.0.1", path) for path in ("/", "/one", "/two")]
     found = [json.loads(line) for line in items.read_text().splitlines()]
     assert sorted(item["title"] for item in found) == ["/", "/one"]
+
+
+def stored(path):
+    """Return {URL: title} of the table that the spider `stored` fills, as far as it is there."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        return dict(connection.execute("SELECT url, title FROM pages"))
+
+
+def known(running, pattern):
+    """Return the URLs of the site's pages whose addresses match, as Scrapy writes them."""
+    addresses = [page.url for page in pages(harness.SESSION) if re.fullmatch(pattern, page.url)]
+    return {canonicalize_url(running.request("GET", address, "").url) for address in addresses}
+
+
+def test_lists_and_details(served, tmp_path):
+    """The spider `catalogue` yields each detail of each list, and nothing else."""
+    feed = tmp_path / "entries.jsonl"
+    ended = scrapy("crawl", "catalogue", "-a", f"start={served.url}", "-o", feed)
+    assert ended.returncode == 0, ended.stderr
+    assert "ERROR" not in ended.stderr
+    found = [canonicalize_url(json.loads(line)["url"]) for line in feed.read_text().splitlines()]
+    assert sorted(found) == sorted(known(served, r"/api\?.*name=.*"))
+
+
+def test_a_pipeline_that_stores_before_each_commit(served, tmp_path):
+    """The spider `stored` is killed when something is in its database, and resumed: each term is
+    there."""
+    path = tmp_path / "items.sqlite"
+    options = [f"JOBDIR={tmp_path / 'job'}", f"SQLITE_FILE={path}", "DOWNLOAD_DELAY=0.02"]
+    arguments = ["crawl", "stored", "-a", f"start={served.url}"]
+    arguments += [word for option in options for word in ("-s", option)]
+    command = [sys.executable, "-m", "scrapy", *arguments]
+    with subprocess.Popen(command, cwd=PROJECT, stderr=subprocess.DEVNULL) as crawl:
+        for _ in range(1_000):
+            with suppress(sqlite3.OperationalError):  # not yet there
+                if stored(path):
+                    break
+            time.sleep(0.03)
+        crawl.kill()
+    assert crawl.returncode == -signal.SIGKILL
+    before = stored(path)
+    ended = scrapy(*arguments, "-s", "DOWNLOAD_DELAY=0")
+    assert ended.returncode == 0, ended.stderr
+    assert "ERROR" not in ended.stderr
+    assert 0 < len(before) < len(stored(path))
+    assert {canonicalize_url(url) for url in stored(path)} == known(served, "/glossary/.+")
+
+
+def test_the_compose_file(tmp_path):
+    """Its commands, run here against a server started by its own, crawl a site between them."""
+    yaml = pytest.importorskip("yaml")
+    if reason := server.missing():
+        pytest.skip(reason)
+    services = yaml.safe_load((PROJECT / "compose.yaml").read_text())["services"]
+    program, *options = shlex.split(services["redis"]["command"])
+    assert program == "redis-server"
+    worker = services["worker"]
+    assert worker["environment"]["BLOOM_REDIS_URL"] == "redis://redis:6379/0"
+    command = worker["command"].replace("$$", "$").replace("/items/", f"{tmp_path}/")
+    asked, configuration = [], dict(zip(options[::2], options[1::2], strict=True))
+    redis = server.Server(tmp_path, **{name[2:]: value for name, value in configuration.items()})
+    try:
+        with another_site(asked) as url:
+            crawls = [
+                subprocess.Popen(
+                    shlex.split(command),
+                    cwd=PROJECT,
+                    env={
+                        **os.environ,
+                        "PATH": os.pathsep.join(
+                            [str(Path(sys.executable).parent), os.environ["PATH"]]
+                        ),
+                        "PYTHONPATH": str(PROJECT.parent),
+                        "START": url,
+                        "HOSTNAME": f"worker{number}",
+                        "BLOOM_REDIS_URL": redis.url,
+                    },
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+                for number in range(worker["deploy"]["replicas"])
+            ]
+            errors = [crawl.communicate(timeout=60)[1] for crawl in crawls]
+    finally:
+        redis.stop()
+    assert [crawl.returncode for crawl in crawls] == [0, 0, 0], errors
+    assert sorted(path for _, _, path in asked) == ["/", "/one", "/two"]
+    lines = [line for feed in tmp_path.glob("*.jsonl") for line in feed.read_text().splitlines()]
+    assert sorted(json.loads(line)["title"] for line in lines) == ["/", "/one"]
 
 
 def test_the_shell_works_in_the_project(served):

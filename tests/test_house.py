@@ -2,7 +2,6 @@
 
 import ast
 import inspect
-import re
 import sys
 from pathlib import Path
 
@@ -155,14 +154,3 @@ def test_public_names_are_documented(name):
     if inspect.isclass(thing):
         methods = [n for n, m in vars(thing).items() if callable(m) and not n.startswith("_")]
         assert [n for n in methods if not inspect.getdoc(getattr(thing, n))] == []
-
-
-def test_links_of_the_readme_work_anywhere():
-    """A package index shows it without the repository around it, and renames its anchors."""
-    readme = (PACKAGE.parent / "README.md").read_text()
-    inline = re.findall(r"\]\(([^)]*)\)", readme)
-    named = dict(re.findall(r"^\[([^]]+)\]: (\S+)$", readme, re.MULTILINE))
-    assert [link for link in [*inline, *named.values()] if not link.startswith("https://")] == []
-    ours = [link.partition("/blob/main/")[2] for link in named.values()]
-    assert [path for path in ours if not (PACKAGE.parent / path).exists()] == []
-    assert [name for name in named if readme.count(f"[{name}]") < 2] == []

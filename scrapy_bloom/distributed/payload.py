@@ -19,6 +19,7 @@ PRIORITIES = range(-(2**51), 2**51)
 MAX_BYTES = 100_000_000
 
 _DEFAULTS = Request("data:,").to_dict()
+del _DEFAULTS["url"]  # has none: a request may be for just that URL
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,376 @@
+"""The documents say what the code does: names, links, snippets and commands are held against it."""
+
+import argparse
+import ast
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from scrapy.settings import Settings
+
+import scrapy_bloom
+from scrapy_bloom import signals
+from scrapy_bloom.commands import BloomCommand
+from scrapy_bloom.commands.arguments import add_subcommands
+from tests.shared.server import Server, missing
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+SITE = "https://github.com/scrapy-bloom/scrapy-bloom/blob/main/"
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+ALL = [*PAGES, *(ROOT / name for name in ("README.md", "CHANGELOG.md", "SECURITY.md"))]
+TEXT = {path: path.read_text(encoding="utf-8") for path in ALL}
+DOCS = "\n".join(TEXT[path] for path in PAGES)
+CODE = {path: path.read_text(encoding="utf-8") for path in (ROOT / "scrapy_bloom").rglob("*.py")}
+
+
+def constants():
+    """Yield each text in the package that is neither a docstring nor a part of an f-string."""
+    for text in CODE.values():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+
+
+def in_code(pattern):
+    """Return the texts in the package that are a name of this kind and nothing else."""
+    return {text for text in constants() if re.fullmatch(pattern, text)}
+
+
+def in_documents(pattern):
+    """Return {name: pages} for the names of this kind in the documents."""
+    found = defaultdict(set)
+    for path, text in TEXT.items():
+        for name in re.findall(rf"(?<![\w/.{{:#-])({pattern})(?![\w/.(*…]|\.\w)", text):
+            found[name].add(path.name)
+    return dict(found)
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory):
+    """What becomes of crawls with the settings and the spiders of the pages, in a process of
+    their own."""
+    if reason := missing():
+        pytest.skip(reason)
+    folder = tmp_path_factory.mktemp("settings")
+    server = Server(folder)
+    try:
+        given = {"redis": server.url, "settings": settings_snippets(), "spiders": spiders()}
+        process = subprocess.run(
+            [sys.executable, str(HERE / "documents_crawls.py")],
+            input=json.dumps(given),
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+    finally:
+        server.stop()
+    assert process.returncode == 0, process.stderr[-3000:]
+    return json.loads(process.stdout.splitlines()[-1])
+
+
+def fences(path, *languages):
+    """Yield (number, text, whether `<!-- run -->` stands before it) of a page's snippets."""
+    pattern = r"^( *)(<!-- run -->\s+)?```(\w+)\n(.*?)^ *```$"
+    for number, match in enumerate(re.finditer(pattern, TEXT[path], re.MULTILINE | re.DOTALL), 1):
+        indent, run, language, text = match.groups()
+        if language in languages:
+            lines = [line.removeprefix(indent) for line in text.splitlines(keepends=True)]
+            yield number, "".join(lines), bool(run)
+
+
+def python_snippets():
+    for path in ALL:
+        for number, text, run in fences(path, "python"):
+            yield path, number, text, run
+
+
+def settings_snippets():
+    """Return {name: text} of the snippets that assign settings, and do nothing else."""
+    return {
+        f"{path.name}, snippet {number}": text
+        for path, number, text, _ in python_snippets()
+        if all(
+            isinstance(node, ast.Assign) and node.targets[0].id.isupper()
+            for node in ast.parse(text).body
+        )
+    }
+
+
+def spiders():
+    """Return {name: text} of the snippets that are a whole spider."""
+    return {
+        f"{path.name}, snippet {number}": text
+        for path, number, text, _ in python_snippets()
+        if "Spider):" in text and "https://books.toscrape.com/" in text
+    }
+
+
+# --- names ------------------------------------------------------------------------------
+
+
+def test_public_names_are_in_the_documents():
+    """The API page shows all of them; each is also told of where somebody would look for it."""
+    named = in_documents(r"(?:scrapy_bloom\.)?[A-Za-z_]+")
+    prose = {name.removeprefix("scrapy_bloom.") for name in named}
+    errors = {n for n in scrapy_bloom.__all__ if n.endswith("Error")}  # the API page has those
+    assert set(scrapy_bloom.__all__) - errors - prose == set()
+    assert "automodule:: scrapy_bloom" in TEXT[ROOT / "docs" / "api.md"]
+
+
+def test_documents_name_nothing_that_is_not_public():
+    """Whoever copies `scrapy_bloom.X` out of a page gets it."""
+    names = set(re.findall(r"\bscrapy_bloom\.([A-Za-z]\w*)(?![\w/])", DOCS))
+    logged = set(re.findall(r"\[scrapy_bloom\.(\w+)[.\w]*\] (?:INFO|WARNING|ERROR)", DOCS))
+    assert names - {*scrapy_bloom.__all__, "signals", "__version__"} - logged == set()
+    imported = re.findall(r"from scrapy_bloom import ([\w, ]+)", DOCS)
+    assert {n.strip() for line in imported for n in line.split(",")} <= {*scrapy_bloom.__all__}
+
+
+def test_settings():
+    """Each has its heading or its place in a table, and none is documented that does nothing."""
+    code, documents = in_code("BLOOM_[A-Z_]+[A-Z]"), in_documents("BLOOM_[A-Z_]+[A-Z]")
+    assert code == documents.keys()
+    page = TEXT[ROOT / "docs" / "settings.md"]
+    headed = set(re.findall(r"^### `(BLOOM_[A-Z_]+)`$", page, re.MULTILINE))
+    assert headed <= code
+    assert [name for name in code - headed if not documents[name] & {p.name for p in PAGES}] == []
+    assert len(re.findall(r"^Default: ", page, re.MULTILINE)) == len(headed)
+
+
+def test_stats(started):
+    """Those that the package sets, by name or in a crawl, are the documented ones."""
+    pattern = r"(?:bloom|scheduler|dupefilter)/[a-z_]+(?:/[a-z_]+)?"
+    code = in_code(pattern) | set(re.findall(pattern, " ".join(started["stats"])))
+    documents = in_documents(pattern)
+    whole = {name for name in documents if not name.startswith("scheduler/feeds")}
+    ways = {"disk", "memory", "redis"}
+    assert {name for name in code if name.partition("/")[2].partition("/")[2] not in ways} == whole
+
+
+def test_meta_keys_and_reasons():
+    """All that a request or a closing spider says in our words is in the documents."""
+    assert in_code("bloom_[a-z_]+") == in_documents("bloom_[a-z_]+").keys()
+
+
+def test_signals():
+    """Each signal has a heading."""
+    names = {name for name in vars(signals) if not name.startswith("_")}
+    assert names == set(re.findall(r"`scrapy_bloom\.signals\.(\w+)`", DOCS))
+
+
+# --- commands ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def subcommands():
+    """{name: parser} of `scrapy bloom`, without Scrapy's own options."""
+    parser = argparse.ArgumentParser()
+    add_subcommands(parser, "scrapy bloom", lambda _: None)
+    (action,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    return action.choices
+
+
+def options(parser):
+    return {o for action in parser._actions for o in action.option_strings} - {"-h", "--help"}
+
+
+def test_subcommands_and_their_options(subcommands):
+    """Each stands on the page of the commands, or on one that it points to."""
+    assert [n for n in subcommands if not re.search(rf"\b{n}\b", _commands_page())] == []
+    known = {option for parser in subcommands.values() for option in options(parser)}
+    named = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+|-o)(?![\w-])", DOCS))
+    assert sorted(known - named) == []
+
+
+def _commands_page():
+    return TEXT[ROOT / "docs" / "commands.md"]
+
+
+def shell_lines():
+    """Yield (page, words) of each command in a shell snippet, and in `ticks` if it is whole."""
+    for path in PAGES:
+        for _, text, _ in fences(path, "console", "sh", "shell"):
+            joined = text.replace("\\\n", " ")
+            for line in re.findall(r"^\$ (.*)$", joined, re.MULTILINE):
+                for part in re.split(r"(?<!\S)(?:\||&&|;|&)(?!\S)|;", line):
+                    if words := shlex.split(part, comments=True):
+                        yield path.name, words
+        for code in re.findall(r"`(scrapy bloom [^`]+)`", TEXT[path].replace("\n", " ")):
+            if not re.search(r"[|…<*]|[a-z]\|", code):
+                yield path.name, shlex.split(code)
+
+
+def test_commands_in_snippets_parse(subcommands, capsys):
+    """Each `scrapy bloom …` in the pages is one that the real parser takes."""
+    parser = argparse.ArgumentParser()
+    command = BloomCommand()
+    command.settings = Settings()
+    command.add_options(parser)
+    wrong, seen = [], 0
+    for page, words in shell_lines():
+        if words[:2] != ["scrapy", "bloom"]:
+            continue
+        seen += 1
+        arguments = [{"N": "5", "P": "0.5"}.get(word, word) for word in words[2:]]
+        if len(arguments) <= 1:  # its name alone, in a sentence
+            known = not arguments or arguments[0] in subcommands
+        else:
+            try:
+                known = parser.parse_args(arguments) is not None
+            except SystemExit:
+                known = False
+        if not known:
+            wrong.append(f"{page}: {shlex.join(words)}: {capsys.readouterr().err.strip()}")
+    assert wrong == []
+    assert seen > 40
+
+
+def test_commands_of_the_repository_exist():
+    """What has printed a figure can be run again: scripts, their options, targets of make."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    wrong = []
+    for path in ALL:
+        text = TEXT[path].replace("\n", " ")
+        wrong += [
+            f"{path.name}: make {target}"
+            for target in re.findall(r"`make ([a-z][a-z-]*)`", text)
+            if not re.search(rf"^{target}:", makefile, re.MULTILINE)
+        ]
+        for script, rest in re.findall(r"`(?:python )?(tests/[\w/]+\.py)([^`]*)`", text):
+            source = ROOT / script
+            text_of = source.read_text(encoding="utf-8") if source.exists() else ""
+            wrong += [
+                f"{path.name}: {script} {option}"
+                for option in [*re.findall(r"--[a-z-]+", rest), ""]
+                if not source.exists() or option not in text_of
+            ]
+    assert wrong == []
+
+
+# --- links ------------------------------------------------------------------------------
+
+
+def anchors(path):
+    """Return the anchors of a page, as GitHub and the site make them of headings."""
+    text = re.sub(r"^ *```.*?^ *```$", "", TEXT[path], flags=re.MULTILINE | re.DOTALL)
+    found = set()
+    for heading in re.findall(r"^#{1,6} (.+)$", text, re.MULTILINE):
+        words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
+        slug = re.sub(r"[^\w\- ]", "", words).strip().replace(" ", "-")
+        count = sum(
+            re.fullmatch(rf"{re.escape(slug)}(-\d+)?", other) is not None for other in found
+        )
+        found.add(f"{slug}-{count}" if count else slug)
+    return found
+
+
+def links(path):
+    text = re.sub(r"^ *```.*?^ *```$", "", TEXT[path], flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"`[^`\n]*`", "``", text)
+    yield from re.findall(r"\]\(([^)\s]+)\)", text)
+    yield from re.findall(r"^\[[^]]+\]: (\S+)$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", ALL, ids=lambda path: path.name)
+def test_no_link_is_dead(path):
+    """Each one inside the repository leads to a file, and to a heading of it."""
+    dead = []
+    for link in links(path):
+        if link.startswith(SITE):
+            place, _, anchor = link.removeprefix(SITE).partition("#")
+            target = ROOT / place
+        elif re.match(r"[a-z]+:", link):
+            continue
+        else:
+            place, _, anchor = link.partition("#")
+            target = (path.parent / place).resolve() if place else path
+        headings = anchors(target) if target in TEXT else set()
+        if not target.is_file() or (anchor and anchor not in headings):
+            dead.append(link)
+    assert dead == []
+
+
+def test_links_of_the_readme_work_anywhere():
+    """A package index shows it without the repository around it."""
+    readme = TEXT[ROOT / "README.md"]
+    named = dict(re.findall(r"^\[([^]]+)\]: (\S+)$", readme, re.MULTILINE))
+    assert [link for link in links(ROOT / "README.md") if not link.startswith("https://")] == []
+    text = readme.lower()
+    assert [name for name in named if text.count(f"[{name.lower()}]") < 2] == []
+
+
+def test_each_page_is_in_the_index():
+    """A page that nobody lists is one that nobody reads."""
+    listed = re.findall(r"^([a-z-]+)$", TEXT[ROOT / "docs" / "index.md"], re.MULTILINE)
+    assert sorted(listed) == sorted(path.stem for path in PAGES if path.stem != "index")
+
+
+# --- snippets ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "run"),
+    [pytest.param(t, run, id=f"{path.stem}-{n}") for path, n, t, run in python_snippets()],
+)
+def test_python_snippets(text, run, tmp_path):
+    """Each compiles; those marked with `<!-- run -->` run as they stand."""
+    code = compile(text, "snippet", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    if run:
+        ended = subprocess.run(
+            [sys.executable, "-c", text],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr
+    assert code is not None
+
+
+def test_settings_give_a_crawler_that_starts(started):
+    """Whoever copies the settings of a page gets a crawl that opens and ends."""
+    outcomes = {name: started["outcomes"][name] for name in settings_snippets()}
+    assert len(outcomes) > 8
+    installed = {outcome for outcome in outcomes.values() if not outcome.startswith("without ")}
+    assert installed == {"finished, 1 items"}, outcomes
+
+
+def test_spiders_crawl(started):
+    """Whoever copies a spider gets its items: three pages, the start page perhaps twice."""
+    outcomes = {name: started["outcomes"][name] for name in spiders()}
+    assert len(outcomes) >= 4
+    assert {*outcomes.values()} <= {f"finished, {n} items" for n in (2, 3, 4)}, outcomes
+
+
+def test_yaml_snippets_are_yaml():
+    """Compose files, manifests and rules are documents that a parser takes."""
+    yaml = pytest.importorskip("yaml")
+    snippets = [text for path in PAGES for _, text, _ in fences(path, "yaml")]
+    assert all(list(yaml.safe_load_all(text)) for text in snippets)
+    assert (ROOT / "example_project" / "compose.yaml").read_text(encoding="utf-8") in snippets
+
+
+# --- pictures ---------------------------------------------------------------------------
+
+
+def test_pictures_are_those_of_their_source(monkeypatch):
+    """What docs/pictures.py draws of the pages' figures is what lies in docs/images."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import pictures
+
+    for name, draw in pictures.PICTURES.items():
+        assert (ROOT / "docs" / "images" / name).read_text(encoding="utf-8") == str(draw()), (
+            f"run: python docs/pictures.py ({name})"
+        )
