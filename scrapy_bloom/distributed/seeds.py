@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -86,13 +86,11 @@ def push(
     *,
     settings: BaseSettings,
     fingerprinter: RequestFingerprinterProtocol,
-    spider: Spider | None = None,
     callback: str | None = None,
 ) -> tuple[int, int]:
     """Push `requests` into the crawl beside the filter at `key`, in the form that the
-    settings of its project want; return how many are new, and how many were seen, where
-    they do not have `dont_filter`. Their callbacks are those of `spider`, or all of them
-    its method `callback`.
+    settings of its project want, for the spider's method `callback`; return how many are
+    new, and how many were seen.
 
     Raises SharedFilterError if there is no crawl, or Redis does not answer: then some of
     them may be pushed, and can be pushed again. Raises ValueError if one cannot be stored.
@@ -105,15 +103,24 @@ def push(
         )
     queues = QueueSettings.read(settings)
 
-    def entries() -> Iterator[Entry]:
-        for request in requests:
-            fields = request.to_dict(spider=spider)
-            if callback is not None:
-                fields["callback"] = callback
-            fingerprint = None if request.dont_filter else fingerprinter.fingerprint(request)
-            yield Entry(0, pack(fields, queues), fingerprint)
-
+    entries = (entry_of(each, queues, fingerprinter, None, callback) for each in requests)
     pusher = Pusher(client, key, RedisBloomFilter.open(client, key), state.lease, "push")
-    pushed = pusher.push(entries())
+    pushed = pusher.push(entries)
     pusher.leave()
     return pushed
+
+
+def entry_of(
+    request: Request,
+    queues: QueueSettings,
+    fingerprinter: RequestFingerprinterProtocol,
+    spider: Spider | None,
+    callback: str | None = None,
+) -> Entry:
+    """Return `request` as it is pushed, with a callback of `spider`, or the method of that
+    name. Raises ValueError if it cannot be stored, and what the fingerprinter raises."""
+    fields = request.to_dict(spider=spider)
+    if callback is not None:
+        fields["callback"] = callback
+    fingerprint = None if request.dont_filter else fingerprinter.fingerprint(request)
+    return Entry(0, pack(fields, queues), fingerprint)

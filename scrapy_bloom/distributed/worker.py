@@ -23,6 +23,7 @@ from .feeds import SyncedFeeds
 from .link import Heartbeat, Link
 from .messages import Observers, Policy
 from .payload import Packer
+from .seed_list import SeedList
 from .store import RedisStore
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Worker:
         self._engine.require_wake()
         packer = Packer(crawler.settings, spider, self._slot_of)
         generation = dupefilter.shared.header.generation
+        self._seeds = SeedList.of(crawler, redis, self._key, dupefilter, settings)
         client = RedisClient(redis.url, redis.timeout)
         try:
             self._name = f"the queue {self._key!r} in Redis at {client.name}"
@@ -115,7 +117,7 @@ class Worker:
     @property
     def is_at_rest(self) -> bool:
         """True if the crawl seems to be over, and this worker has not failed in it."""
-        if self.ledger.stopped:
+        if self.ledger.stopped or (self._seeds is not None and not self._seeds.is_empty):
             return False
         if self._start_requests.failed:
             return self.store.is_still
@@ -124,7 +126,7 @@ class Worker:
     def begin(self) -> None:
         """Make the first call, and go on."""
         self._crawler.signals.connect(self._spider_idle, signals.spider_idle)
-        if self._state.over and not self._settings.idle:
+        if self._state.over and not self._settings.idle and self._seeds is None:
             logger.warning(
                 "%(name)s: the crawl is over%(round)s. Set BLOOM_REDIS_ROUND to any other text,"
                 " such as a date, to begin a new round, or BLOOM_REDIS_IDLE to wait for requests.",
@@ -135,12 +137,16 @@ class Worker:
                 extra={"spider": self._crawler.spider},
             )
             self._dupefilter.close_spider("bloom_over")
+        if self._seeds is not None:
+            self._seeds.open(in_reactor(), lambda: not self.store.pending)
         self._tick()
 
     def end(self, *, finished: bool) -> None:
         """Leave the crawl, and end it if it is `finished`. Never raises."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._seeds is not None:
+            self._seeds.close()
         self.ledger.end(lambda: None)
         over = finished and not self._start_requests.failed and not self.ledger.failed
         if not self._gone and not self.store.leave(over=over, seconds=self._redis.timeout):

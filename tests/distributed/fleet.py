@@ -306,6 +306,43 @@ def scene_seeds(world, server, crawl, reference):
     yield fleet.report(reference, still_there=still_there, pushed=pushed)
 
 
+def scene_start_urls(world, server, crawl, reference):
+    """A spider of scrapy-redis takes seeds from its list, whoever of the workers lives."""
+    fleet = Fleet(world, replace(crawl, spider=seeded_spider()), server.url)
+    settings = {"REDIS_URL": server.url, "MAX_IDLE_TIME_BEFORE_CLOSE": 3}
+    first, _ = fleet.start(**settings), fleet.start(**settings)
+    url = f"http://127.0.0.1:{world._port}/{crawl.name}/pushed"
+    yield from until(lambda: fleet.are_open)
+    with server.client() as client:
+        for number in range(1000, 1060):
+            seed = json.dumps({"url": f"{url}/{number}", "meta": {"seed": number}})
+            client.rpush("tree:start_urls", seed if number % 2 else f"{url}/{number}")
+            if number % 20 == 0:
+                yield from pauses(0.4)
+        fleet.kill(first)
+        fleet.start(**settings)
+        yield from to_the_end(fleet)
+        left = client.keys("*tree:start_urls*")
+    yield fleet.report(reference, left=len(left))
+
+
+def seeded_spider():
+    """Return the spider of the crawls as one of scrapy-redis's."""
+    from scrapy_redis.spiders import RedisMixin
+
+    class SeededSpider(RedisMixin, TreeSpider):
+        @classmethod
+        def from_crawler(cls, crawler, *args, **kwargs):
+            self = super().from_crawler(crawler, *args, **kwargs)
+            self.setup_redis(crawler)
+            return self
+
+        def parse(self, response):
+            return () if "/pushed/" in response.url else super().parse(response)
+
+    return SeededSpider
+
+
 def scene_close_on_error(world, server, crawl, reference):
     """With BLOOM_REDIS_ON_ERROR "close" an outage closes the workers; others go on later."""
     fleet = Fleet(world, crawl, server.url)
