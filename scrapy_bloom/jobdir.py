@@ -68,6 +68,11 @@ class JobDirectory:
         return self.path / "feeds"
 
     @property
+    def worker_feeds(self) -> Path:
+        """What the feeds of a worker of RedisDurableScheduler have got, an SQLite database."""
+        return self.path / "feeds.sqlite"
+
+    @property
     def seen_file(self) -> Path:
         """What Scrapy's RFPDupeFilter has seen."""
         return self.path / "requests.seen"

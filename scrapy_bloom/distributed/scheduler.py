@@ -13,6 +13,7 @@ from ..scrapy_internals import EngineView, put_before_engine
 from ..settings import WorkerSettings
 from ..shared.dupefilter import RedisBloomDupeFilter
 from ..startup import refuse
+from .feeds import WorkerFeeds
 from .start_requests import SharedStartRequests
 from .worker import Worker
 
@@ -42,6 +43,7 @@ class RedisDurableScheduler(LedgerScheduler):
     df: RedisBloomDupeFilter
     _settings: WorkerSettings
     _starts: SharedStartRequests
+    _feeds: WorkerFeeds
     _worker: Worker | None = None
 
     @classmethod
@@ -58,11 +60,13 @@ class RedisDurableScheduler(LedgerScheduler):
             EngineView(crawler)
             start_requests = SharedStartRequests(crawler)
             put_before_engine(crawler, start_requests)
+            feeds = WorkerFeeds(crawler)
         except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
             refuse(crawler, error)
         self = cls(crawler, dupefilter_class.beside_queue(crawler))
         self._settings = settings
         self._starts = start_requests
+        self._feeds = feeds
         return self
 
     def open(self, spider: Spider) -> Deferred[None] | None:
@@ -70,7 +74,9 @@ class RedisDurableScheduler(LedgerScheduler):
         self.spider = spider
         self.mqs = memory_queue(self.crawler)
         try:
-            self._worker = worker = Worker(self.crawler, self.df, self._settings, self._starts)
+            self._worker = worker = Worker(
+                self.crawler, self.df, self._settings, self._starts, self._feeds
+            )
         except Exception as error:  # noqa: BLE001 - see from_crawler
             self.df.abandon()
             refuse(self.crawler, error)

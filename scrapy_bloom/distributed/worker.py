@@ -19,7 +19,6 @@ from ..shared.client import RedisClient
 from ..shared.layout import in_one_slot
 from ..startup import announce
 from .crawl import crawl_is_gone, in_reactor, open_crawl
-from .feeds import SyncedFeeds
 from .link import Heartbeat, Link
 from .messages import Observers, Policy
 from .payload import Packer
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 
     from ..errors import SharedFilterError
     from ..shared.dupefilter import RedisBloomDupeFilter
+    from .feeds import WorkerFeeds
     from .messages import Entry, Reply
     from .start_requests import SharedStartRequests
 
@@ -58,6 +58,7 @@ class Worker:
         dupefilter: RedisBloomDupeFilter,
         settings: WorkerSettings,
         start_requests: SharedStartRequests,
+        feeds: WorkerFeeds,
     ) -> None:
         spider = crawler.spider
         assert spider is not None
@@ -65,12 +66,13 @@ class Worker:
         self._dupefilter = dupefilter
         self._settings = settings
         self._start_requests = start_requests
+        self._feeds = feeds
         self._redis = redis = RedisSettings.read(crawler.settings, spider.name, queue=True)
         self._key = in_one_slot(redis.key)
         self._timer: CallLaterResult | None = None
         self._outage_since = self._reminded = 0.0
         self._quiet_since = 0.0
-        self._gone = False
+        self._gone = self._is_late = False
         self._engine = EngineView(crawler)
         self._engine.require_wake()
         packer = Packer(crawler.settings, spider, self._slot_of)
@@ -110,7 +112,7 @@ class Worker:
             seconds=COMMIT_SECONDS,
         )
         done = self._state.start_done or self._state.over
-        self.ledger.participants.append(SyncedFeeds(crawler))
+        feeds.open(self.ledger)
         start_requests.open(self.store, self.ledger, dupefilter, done=done)
         self._announce()
 
@@ -136,6 +138,7 @@ class Worker:
                 },
                 extra={"spider": self._crawler.spider},
             )
+            self._is_late = True
             self._dupefilter.close_spider("bloom_over")
         if self._seeds is not None:
             self._seeds.open(in_reactor(), lambda: not self.store.pending)
@@ -147,7 +150,8 @@ class Worker:
             self._timer.cancel()
         if self._seeds is not None:
             self._seeds.close()
-        self.ledger.end(lambda: None)
+        self.ledger.end(lambda: self._feeds.conclude(over=finished or self._is_late))
+        self._feeds.close()
         over = finished and not self._start_requests.failed and not self.ledger.failed
         if not self._gone and not self.store.leave(over=over, seconds=self._redis.timeout):
             logger.warning(

@@ -32,6 +32,7 @@ def fleet(*arguments):
 
 
 SCENES = ["clean_stop", "rounds", "seeds", "close_on_error", "failing_start", "back_in_time"]
+SCENES += ["parts"]
 SCENES += ["start_urls"] if importlib.util.find_spec("scrapy_redis") else []
 
 
@@ -113,6 +114,17 @@ def test_seeds_of_scrapy_redis_are_taken_from_their_list(reports):
     assert_whole(report)
     assert report["more"] == [f"pushed/{number}" for number in range(1000, 1060)]
     assert report["left"] == 0
+
+
+def test_feeds_that_are_stored_at_the_end_outlive_their_worker(reports):
+    """With a JOBDIR of its own a worker that was killed and is started again delivers what it
+    had, each item at least once, compressed and in a JSON array; a second worker with that
+    JOBDIR is refused in one line."""
+    report = reports["parts"]
+    assert (report["lost"], report["items_lost"]) == ([], [[], []])
+    assert report["reasons"] == ["finished"] * 2
+    assert report["refused"] >= 1
+    assert report["told"] == 8
 
 
 def test_an_outage_may_close_workers(reports):

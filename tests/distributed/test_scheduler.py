@@ -6,7 +6,8 @@ import pytest
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.test import get_crawler
 
-from scrapy_bloom import RedisDurableScheduler, SharedFilterError
+from scrapy_bloom import RedisDurableScheduler, SharedFilterError, startup
+from scrapy_bloom.errors import FilterLockedError
 from tests.distributed.workers import StoreWorker
 from tests.durable.engine import TestSpider, request
 from tests.fakes import Engine
@@ -127,3 +128,31 @@ def test_another_lease_is_refused(build):
     talk(build(BLOOM_REDIS_LEASE=30))
     with pytest.raises(SharedFilterError, match="BLOOM_REDIS_LEASE = 30, and this one has 20"):
         build(BLOOM_REDIS_LEASE=20)
+
+
+def test_a_kill_loses_no_feed_of_a_worker_with_a_job_directory(build, tmp_path):
+    """What is stored at the end is named where there is no JOBDIR; with one it is kept there,
+    and a second worker with the same one is refused."""
+    feeds = {
+        "ftp://example.com/items.json": {"format": "json"},
+        str(tmp_path / "items.jsonl"): {"format": "jsonlines"},
+    }
+
+    def told(scheduler):
+        return startup._reports[scheduler.crawler].parts
+
+    lost = told(build(FEEDS=feeds))["feeds"]
+    assert lost == (
+        "a kill loses what is in ftp://example.com/items.json by then: there is no JOBDIR"
+    )
+    settings = {"FEEDS": feeds, "JOBDIR": str(tmp_path / "job")}
+    kept = build(**settings)
+    assert told(kept)["items"] == "2 feeds with each item at least once"
+    assert "feeds" not in told(kept)
+    with pytest.raises(FilterLockedError, match="is in use by process"):
+        build(**settings)
+    kept.close("shutdown")
+    kept._feeds._release()
+    again = build(**settings)
+    again.close("shutdown")
+    again._feeds._release()

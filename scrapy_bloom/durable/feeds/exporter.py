@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import sqlite3
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -100,7 +101,7 @@ class DurableFeedExporter(FeedExporter):
                 if self.filters[template].accepts(item):
                     exported = working.plan.format.export(item)
                     feeds.add(working, origin, exported, is_start_item=is_start_item)
-        except ledger.store.failures as error:
+        except (sqlite3.Error, OSError) as error:
             ledger.stop(error)
         ledger.pushed()
 
@@ -126,8 +127,11 @@ class DurableFeedExporter(FeedExporter):
 
     # -- what the scheduler calls --------------------------------------------------
 
-    def attach(self, ledger: Ledger, round_: Round, directory: JobDirectory) -> None:
-        """Write in the commits of `ledger` from when the spider is open.
+    def attach(
+        self, ledger: Ledger, round_: Round, directory: JobDirectory, *, repeats: bool = False
+    ) -> None:
+        """Write in the commits of `ledger` from when the spider is open. It `repeats` items
+        where their requests are acknowledged later than they are final.
 
         Raises FeedError if a feed of the round cannot go on; changes no feed.
         """
@@ -138,7 +142,7 @@ class DurableFeedExporter(FeedExporter):
         round_.at_end.append(outbox.empty)
         self._scrapys = {uri for uri in self.feeds if self._is_scrapys(uri)}
         durable = [uri for uri in self.feeds if uri not in self._scrapys]
-        self._announce(durable)
+        self._announce(durable, "at least once" if repeats else "once")
         if not durable and not known:
             return
         self._ledger, self._round, self._directory = ledger, round_, directory.feeds
@@ -151,9 +155,9 @@ class DurableFeedExporter(FeedExporter):
                 self._give_up_or_finish(feed)
         round_.awaits_feeds = True
 
-    def _announce(self, durable: list[str]) -> None:
+    def _announce(self, durable: list[str], how_often: str) -> None:
         others = sorted(self._scrapys)
-        how = [f"{counted(len(durable), 'feed')} with each item once"] if durable else []
+        how = [f"{counted(len(durable), 'feed')} with each item {how_often}"] if durable else []
         if others:
             how.append(f"{', '.join(others)} as Scrapy does it")
             warn_of_losses(self.crawler, others)
@@ -218,7 +222,8 @@ class DurableFeedExporter(FeedExporter):
             for template in self.feeds:
                 if template not in self._scrapys and template not in feeds.working:
                     self._begin(template, spider)
-            ledger.participants.append(feeds)
+            # before whoever makes durable what they write
+            ledger.participants.insert(0, feeds)
             ledger.commit()
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing may be acknowledged
             ledger.stop(error)
