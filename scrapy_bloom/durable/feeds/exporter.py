@@ -52,7 +52,8 @@ class DurableFeedExporter(FeedExporter):
     item once when the crawl is finished, however often the process died.
 
     That needs DurableScheduler and JOBDIR; else it is Scrapy's, and so is a feed to
-    standard output. Local files get an item when the request that it came from is
+    standard output. With RedisDurableScheduler and a JOBDIR for each worker they hold each
+    item at least once. Local files get an item when the request that it came from is
     acknowledged; other feeds are put together in JOBDIR and stored when the spider
     closes.
     """
