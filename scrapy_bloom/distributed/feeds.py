@@ -55,7 +55,7 @@ class WorkerFeeds:
             return
         self._file = RequestFile.open(self._job.worker_feeds)
         self._round = Round(self._file, self._commit)
-        self._exporter.attach(ledger, self._round, self._job, repeats=True)
+        self._exporter.attach(ledger, self._round, self._job.worker_parts, repeats=True)
         if self._round.awaits_feeds:
             self._round.begin()
             ledger.participants.append(self)

@@ -172,7 +172,9 @@ def _crawl(
             pusher.leave()
         except BaseException:
             with suppress(SharedFilterError):
-                remove_queue(client, key)
+                # another load may have taken this one for interrupted, and its place
+                if client.call("hget", f"{key}:crawl", "id") == header.generation.encode():
+                    remove_queue(client, key)
             raise
 
 

@@ -19,7 +19,7 @@ from .request_file import check_header
 _FINAL = "SELECT COUNT(*) FROM items WHERE request IS NULL"
 _NOT_STORED = (
     "SELECT COALESCE(SUM(items - COALESCE(json_extract(stored, '$.items'), 0)), 0) FROM batches"
-    " WHERE state != 'stored' AND path LIKE '%.part'"
+    " WHERE state != 'stored' AND path GLOB '*feeds/[0-9]*.part'"
 )
 
 

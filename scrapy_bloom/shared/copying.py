@@ -48,10 +48,10 @@ def put_layers(
     key: str,
     header: RedisHeader,
     local: ScalableBloomFilter,
-    on_shard: Callable[[], None] = lambda: None,
+    beat: Callable[[], None] = lambda: None,
 ) -> None:
     """Fill the shards of the filter of that `header` at `key` with the layers of `local`;
-    call `on_shard` after each."""
+    call `beat` before each MB, which may raise."""
     counts = [
         _keys_in_shards(layer, shape)
         for layer, shape in zip(local.layers, header.layers, strict=True)
@@ -63,8 +63,7 @@ def put_layers(
         client.run(MAKE_SHARD, shard.all_keys, header.generation, *arguments)
         for string, layer in enumerate(local.layers):
             first = header.layers[string].first_block(number)
-            _put(client, shard.keys[1 + string], layer, first, shard.sizes[string])
-        on_shard()
+            _put(client, shard.keys[1 + string], layer, first, shard.sizes[string], beat)
 
 
 def save_from_redis(url: str, key: str, path: PathArgument) -> int:
@@ -152,9 +151,17 @@ def _apportioned(total: int, weights: Sequence[int]) -> list[int]:
     ]
 
 
-def _put(client: RedisClient, name: str, layer: BloomFilter, first: int, blocks: int) -> None:
+def _put(
+    client: RedisClient,
+    name: str,
+    layer: BloomFilter,
+    first: int,
+    blocks: int,
+    beat: Callable[[], None],
+) -> None:
     """Fill the string `name` with some blocks of `layer`, piece by piece."""
     for done in range(0, blocks, _CHUNK_BLOCKS):
+        beat()
         piece = layer.read_blocks(first + done, min(_CHUNK_BLOCKS, blocks - done))
         # a byte of Redis begins with its highest bit, one of ours with its lowest
         client.call("setrange", name, done * PAGE, piece.translate(_REVERSED))

@@ -346,7 +346,7 @@ def seeded_spider():
 
 def scene_parts(world, server, crawl, reference):
     """Feeds that are stored at the end, of workers with a JOBDIR of their own, which are
-    killed and started again with it."""
+    killed and started again with it, one of them when the crawl is over."""
     fleet = Fleet(world, crawl, server.url)
     folder = world.folder / crawl.name
 
@@ -370,11 +370,14 @@ def scene_parts(world, server, crawl, reference):
             fleet.kill(run)
             names[name] = start(name)
     yield from until(lambda: fleet.are_open)
-    second = start("a")
+    fleet.kill(names["a"])
+    second = start("b")
     while not second.ended:
         yield None
     fleet.workers.remove(second)
     refused = [line for line in second.log.splitlines() if "is in use by process" in line]
+    yield from to_the_end(fleet)
+    start("a")
     yield from to_the_end(fleet)
     zipped = [json.loads(line) for name in names for line in unzip(folder / f"{name}.jsonl.gz")]
     plain = [item for name in names for item in json.loads((folder / f"{name}.json").read_text())]

@@ -11,7 +11,12 @@ from scrapy import Request, Spider
 from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 
-from scrapy_bloom import BloomDupeFilter, BloomError, ScrapyRedisFingerprinter
+from scrapy_bloom import (
+    BloomDupeFilter,
+    BloomError,
+    ScalableBloomFilter,
+    ScrapyRedisFingerprinter,
+)
 from scrapy_bloom.distributed import loading
 from scrapy_bloom.distributed.inspection import look_at
 from scrapy_bloom.distributed.loading import load_job, load_scrapy_redis
@@ -326,6 +331,39 @@ def test_a_source_that_changes_meanwhile_is_refused(client, key, left, settings,
     assert look_at(client, in_one_slot(key)) is None
     monkeypatch.undo()
     assert load_left(client, key, settings).pending == 9
+
+
+def test_a_filter_without_requests_makes_a_crawl(redis_server, key, settings, tmp_path):
+    """Such as one that was filled with URLs: nothing is pending, and what it has is seen."""
+    job = JobDirectory(tmp_path / "job")
+    job.make()
+    with ScalableBloomFilter(1000, 1e-6, job.filter) as bloom_filter:
+        bloom_filter.add(b"seen")
+    with RedisClient(redis_server.url) as client:
+        loaded = load_job(client, in_one_slot(key), job, settings)
+        assert (loaded.items, loaded.pending) == (1, 0)
+        assert b"seen" in RedisPlace(client, key).filter
+        assert look_at(client, in_one_slot(key)).pending_count == 0
+
+
+def test_a_load_that_has_slept_leaves_the_next_one_alone(
+    redis, client, key, left, settings, monkeypatch
+):
+    """Who was taken for dead removes nothing of whoever came after."""
+    stored = scrapy_redis_queue.RedisQueue.requests
+
+    def slept(self, **options):
+        monkeypatch.undo()
+        other.call("delete", f"{in_one_slot(key)}:workers")
+        load_left(other, key, settings)
+        yield from stored(self, **options)
+
+    monkeypatch.setattr(scrapy_redis_queue.RedisQueue, "requests", slept)
+    with RedisClient(redis.url) as other:
+        with pytest.raises(BloomError, match="is gone"):
+            load_left(client, key, settings)
+    assert look_at(client, in_one_slot(key)).pending_count == 9
+    assert len(RedisPlace(client, key).filter) == 8
 
 
 def test_a_job_that_runs_is_refused(redis_server, key, settings, tmp_path):

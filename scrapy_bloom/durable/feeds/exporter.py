@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from scrapy.exporters import BaseItemExporter
     from scrapy.extensions.feedexport import FeedSlot
 
-    from ...jobdir import JobDirectory
     from ..ledger import Ledger
     from ..rounds import Round
     from .formats import Format
@@ -129,10 +128,11 @@ class DurableFeedExporter(FeedExporter):
     # -- what the scheduler calls --------------------------------------------------
 
     def attach(
-        self, ledger: Ledger, round_: Round, directory: JobDirectory, *, repeats: bool = False
+        self, ledger: Ledger, round_: Round, directory: Path, *, repeats: bool = False
     ) -> None:
-        """Write in the commits of `ledger` from when the spider is open. It `repeats` items
-        where their requests are acknowledged later than they are final.
+        """Write in the commits of `ledger` from when the spider is open, and put together in
+        `directory` what is stored at the end. It `repeats` items where their requests are
+        acknowledged later than they are final.
 
         Raises FeedError if a feed of the round cannot go on; changes no feed.
         """
@@ -146,7 +146,7 @@ class DurableFeedExporter(FeedExporter):
         self._announce(durable, "at least once" if repeats else "once")
         if not durable and not known:
             return
-        self._ledger, self._round, self._directory = ledger, round_, directory.feeds
+        self._ledger, self._round, self._directory = ledger, round_, directory
         self._feeds = Feeds(outbox, self._store_soon)
         for feed in known:
             if feed.round == round_.number and feed.template in durable:
