@@ -359,9 +359,8 @@ def test_a_load_that_has_slept_leaves_the_next_one_alone(
         yield from stored(self, **options)
 
     monkeypatch.setattr(scrapy_redis_queue.RedisQueue, "requests", slept)
-    with RedisClient(redis.url) as other:
-        with pytest.raises(BloomError, match="is gone"):
-            load_left(client, key, settings)
+    with RedisClient(redis.url) as other, pytest.raises(BloomError, match="is gone"):
+        load_left(client, key, settings)
     assert look_at(client, in_one_slot(key)).pending_count == 9
     assert len(RedisPlace(client, key).filter) == 8
 
