@@ -1,5 +1,6 @@
 """Crawls that begin with scrapy-redis, or in a job, and go on with RedisDurableScheduler."""
 
+import marshal
 import os
 import time
 from functools import partial
@@ -21,6 +22,9 @@ from scrapy_bloom.distributed import loading
 from scrapy_bloom.distributed.inspection import look_at
 from scrapy_bloom.distributed.loading import load_job, load_scrapy_redis
 from scrapy_bloom.distributed.seeds import Pusher
+from scrapy_bloom.distributed.start_requests import mark_of
+from scrapy_bloom.durable.request_file import RequestFile
+from scrapy_bloom.durable.start_requests import TakenStartRequests
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.migration import scrapy_redis_queue
 from scrapy_bloom.shared.client import RedisClient
@@ -331,6 +335,29 @@ def test_a_source_that_changes_meanwhile_is_refused(client, key, left, settings,
     assert look_at(client, in_one_slot(key)) is None
     monkeypatch.undo()
     assert load_left(client, key, settings).pending == 9
+
+
+def test_requests_of_a_job_keep_what_they_are(redis, client, key, settings, tmp_path):
+    """Their order, what the filter may not have got, and which start requests were taken."""
+    job = JobDirectory(tmp_path / "job")
+    job.make()
+    ScalableBloomFilter(1000, 1e-6, job.filter).close()
+    file = RequestFile.open(job.requests)
+    for number in range(6):
+        request = Request(f"http://example.com/{number}", priority=number // 3, meta={"n": number})
+        file.push(("", -request.priority, 0), "marshal", marshal.dumps(request.to_dict()))
+    TakenStartRequests(file, lambda request: b"f" * 20).add((b"f" * 20, 258))
+    file.commit([b"unreleased"])
+    file.close(clean=False)
+    assert load_job(client, in_one_slot(key), job, settings).pending == 6
+    assert b"unreleased" in RedisPlace(client, key).filter
+    worker = StoreWorker(redis.url, key, capacity=6)
+    worker.store.note(mark=mark_of(b"f" * 20, 258))
+    worker.exchange()
+    worker.exchange()
+    assert worker.heard[0][1] is False
+    assert [worker.next().meta["n"] for _ in range(6)] == [5, 4, 3, 2, 1, 0]
+    worker.close()
 
 
 def test_a_filter_without_requests_makes_a_crawl(redis_server, key, settings, tmp_path):
