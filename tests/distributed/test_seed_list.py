@@ -7,11 +7,10 @@ from scrapy import FormRequest, Request, Spider
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import SharedFilterError
-from scrapy_bloom.distributed.inspection import look_at
 from scrapy_bloom.distributed.seed_list import SeedList
 from scrapy_bloom.distributed.seeds import Pusher
 from scrapy_bloom.settings import RedisSettings
-from tests.distributed.workers import StoreWorker
+from tests.distributed.workers import StoreWorker, waiting
 
 pytest_plugins = ["tests.shared.fixtures"]
 
@@ -79,7 +78,7 @@ def test_every_seed_is_moved_once(worker, seed_list, key, kind):
         command = {"list": "rpush", "set": "sadd", "sorted set": "zadd"}[kind]
         worker.client.call(command, f"{key}:seeded", {url: at} if kind == "sorted set" else url)
     assert one._move(worker.dupefilter.shared)
-    assert look_at(worker.client, worker.key).pending_count == 5
+    assert waiting(worker.client, worker.key).total() == 5
     assert not one.is_empty
     move_all(one, other, filter_of=worker)
     assert one.is_empty
@@ -111,7 +110,7 @@ def test_seeds_of_a_worker_that_dies_are_taken_by_another(
     other = seed_list()
     assert not other._move(worker.dupefilter.shared)
     assert not other.is_empty
-    assert look_at(worker.client, worker.key).pending_count == 5
+    assert waiting(worker.client, worker.key).total() == 5
     deadline = 50
     while not other._move(worker.dupefilter.shared) and deadline:
         dying._ending.wait(0.02)

@@ -31,7 +31,7 @@ from scrapy_bloom.shared.client import RedisClient
 from scrapy_bloom.shared.inspection import RedisPlace
 from scrapy_bloom.shared.layout import in_one_slot
 from tests.commands.command_line import bloom
-from tests.distributed.workers import StoreWorker
+from tests.distributed.workers import StoreWorker, waiting
 from tests.shared.server import Server, missing
 from tests.small_site import PAGES, SmallSite, crawl
 
@@ -222,14 +222,12 @@ def test_requests_of_scrapy_redis_keep_what_they_are(redis, client, key, left, s
     """Priorities, slots and meta; what is pending is seen, and its like is dropped."""
     loaded = load_left(client, key, settings)
     assert (loaded.items, loaded.pending) == (8, 9)
-    queue = look_at(client, in_one_slot(key))
-    assert {priority: sum(slots.values()) for priority, slots in queue.pending.items()} == {
-        0: 3,
-        1: 3,
-        2: 3,
-    }
-    assert {*queue.pending[0]} == {"shop0.example.com", "shop1.example.com"}
-    assert not queue.workers
+    counts = waiting(client, in_one_slot(key))
+    for priority in range(3):
+        slots = [counts[priority, f"shop{number}.example.com"] for number in range(2)]
+        assert sum(slots) == 3
+        assert all(slots)
+    assert not look_at(client, in_one_slot(key)).workers
     worker = StoreWorker(
         redis.url, key, capacity=20, REQUEST_FINGERPRINTER_CLASS=ScrapyRedisFingerprinter
     )
@@ -294,8 +292,7 @@ def test_an_interrupted_load_is_run_again(client, key, left, settings, monkeypat
             monkeypatch.setattr(loading, "look_at", lambda *_: None)
             patch.undo()
             load_left(client, key, settings)
-    queue = look_at(client, in_one_slot(key))
-    assert queue.pending_count == 9
+    assert waiting(client, in_one_slot(key)).total() == 9
     assert len(RedisPlace(client, key).filter) == 8
 
 
@@ -370,7 +367,7 @@ def test_a_filter_without_requests_makes_a_crawl(redis_server, key, settings, tm
         loaded = load_job(client, in_one_slot(key), job, settings)
         assert (loaded.items, loaded.pending) == (1, 0)
         assert b"seen" in RedisPlace(client, key).filter
-        assert look_at(client, in_one_slot(key)).pending_count == 0
+        assert waiting(client, in_one_slot(key)).total() == 0
 
 
 def test_a_load_that_has_slept_leaves_the_next_one_alone(
@@ -388,7 +385,7 @@ def test_a_load_that_has_slept_leaves_the_next_one_alone(
     monkeypatch.setattr(scrapy_redis_queue.RedisQueue, "requests", slept)
     with RedisClient(redis.url) as other, pytest.raises(BloomError, match="is gone"):
         load_left(client, key, settings)
-    assert look_at(client, in_one_slot(key)).pending_count == 9
+    assert waiting(client, in_one_slot(key)).total() == 9
     assert len(RedisPlace(client, key).filter) == 8
 
 
