@@ -64,7 +64,7 @@ for _, each in ipairs(redis.call('ZRANGE', key('workers'), 0, -1)) do
     key('handed:' .. each))
 end
 return gone + redis.call('UNLINK', key('workers'), key('starting'), key('alone'), key('failed'),
-  key('start'), key('owners'))
+  key('start'), key('owners'), key('progress'))
 """)
 
 

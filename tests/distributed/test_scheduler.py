@@ -29,6 +29,7 @@ def build(redis_server, key):
         }
         crawler = get_crawler(TestSpider, settings_dict=settings)
         crawler.engine = Engine()
+        crawler.engine.scraper.logformatter = crawler.logformatter
         crawler.spider = TestSpider.from_crawler(crawler)
         scheduler = build_from_crawler(load_object(crawler.settings["SCHEDULER"]), crawler)
         scheduler.open(crawler.spider)

@@ -239,7 +239,7 @@ def test_slots_take_turns(join):
         worker.exchange()
         while worker.store.pending:
             worker.store.next()
-    slots = [claim.slot for claim in worker.store._claims.values()]
+    slots = [claim.slot for claim in worker.store.held.claims.values()]
     assert sorted(slots) == ["a"] * 8 + ["b"] * 3
     assert {*slots[:4]} == {"a", "b"}
 
