@@ -25,7 +25,10 @@ SECONDS = 1.0
 PATIENCE = 5
 """So many times in a row its file may not be readable, as when it is just opened or closed."""
 SHOWN = 8
-"""So many slots and reasons are shown."""
+"""So many slots, reasons and workers are shown …"""
+FEWER = 4
+LOW = 32
+"""… or fewer of a crawl of many workers, where the terminal has fewer lines than this."""
 
 
 class Watched(Protocol):
@@ -93,21 +96,22 @@ def _show(name: str, watch: Watched, *, once: bool) -> None:
         return
     with live(console=console, auto_refresh=False, screen=True) as screen:
         for figures in _looks(watch, once=False):
-            screen.update(view(name, figures), refresh=True)
+            screen.update(view(name, figures, height=console.height), refresh=True)
 
 
-def view(name: str, figures: Mapping[str, Any]) -> Any:
-    """Return what the terminal shows of `figures`, for 80 columns and more."""
+def view(name: str, figures: Mapping[str, Any], *, height: int = LOW) -> Any:
+    """Return what the terminal shows of `figures`, for 80 columns and 24 lines and more."""
+    shown = FEWER if "workers" in figures and height < LOW else SHOWN
     group, panel = import_module("rich.console").Group, import_module("rich.panel").Panel
     text = import_module("rich.text").Text
     lists = _grid(1, 1)
     lists.add_row(
-        _counts("pending by slot", figures["pending_by_slot"], figures["slots"]),
-        _counts("failed by reason", reasons := figures["failed_by_reason"], len(reasons)),
+        _counts("pending by slot", figures["pending_by_slot"], figures["slots"], shown),
+        _counts("failed by reason", reasons := figures["failed_by_reason"], len(reasons), shown),
     )
     parts = [_speed(figures), _books(figures), lists]
     if "workers" in figures:
-        parts.append(_workers(figures["workers"]))
+        parts.append(_workers(figures["workers"], shown))
     body = group(*[each for part in parts for each in (part, text(""))][:-1])
     return panel(body, title=text(f" {name}  {_state(figures)} "), title_align="left")
 
@@ -167,10 +171,10 @@ def _books(figures: Mapping[str, Any]) -> Any:
     return table
 
 
-def _counts(title: str, counts: Mapping[str, int], total: int) -> Any:
+def _counts(title: str, counts: Mapping[str, int], total: int, most: int) -> Any:
     table = _grid(1, None)
     table.add_row(f"[bold]{title}[/bold]", "")
-    shown = list(counts.items())[:SHOWN]
+    shown = list(counts.items())[:most]
     text = import_module("rich.text").Text
     for name, count in shown:
         table.add_row(text(in_brief(name) or "(all slots)"), _number(count))
@@ -181,14 +185,14 @@ def _counts(title: str, counts: Mapping[str, int], total: int) -> Any:
     return table
 
 
-def _workers(workers: Sequence[Mapping[str, Any]]) -> Any:
+def _workers(workers: Sequence[Mapping[str, Any]], most: int) -> Any:
     """Return what is in flight by worker, that with the oldest request first."""
     table = _grid(1, None, None, None)
     text = import_module("rich.text").Text
     heads = ("in flight by worker", "requests", "oldest", "lease left")
     table.add_row(*(f"[bold]{head}[/bold]" for head in heads))
     by_age = sorted(workers, key=lambda worker: -(worker["oldest_seconds"] or 0))
-    for worker in by_age[:SHOWN]:
+    for worker in by_age[:most]:
         left = worker["lease_seconds"]
         table.add_row(
             text(in_brief(worker["name"])),
@@ -196,8 +200,8 @@ def _workers(workers: Sequence[Mapping[str, Any]]) -> Any:
             _duration(worker["oldest_seconds"]),
             "run out" if left < 0 else _duration(left),
         )
-    if len(workers) > SHOWN:
-        table.add_row(f"and {len(workers) - SHOWN:,} more", "", "", "")
+    if len(workers) > most:
+        table.add_row(f"and {len(workers) - most:,} more", "", "", "")
     if not workers:
         table.add_row("nobody works on it", "", "", "")
     return table

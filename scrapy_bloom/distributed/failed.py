@@ -80,15 +80,14 @@ class FailedHash:
         """Return how many there are for each reason, most first; what was not looked at
         comes as `others`."""
         seen: dict[bytes, str] = {}
+        others = 0
         for claim, reason in self._scan(brief=True):
             seen[claim] = reason.decode()
-            if self._most is not None and len(seen) >= self._most:
+            if len(seen) == self._most:
+                others = self._client.call("hlen", f"{self._key}:failed") - len(seen)
                 break
         reasons = dict(Counter(seen.values()).most_common())
-        others = self._client.call("hlen", f"{self._key}:failed") - len(seen)
-        if self._most is not None and others > 0:
-            reasons["others"] = others
-        return reasons
+        return {**reasons, "others": others} if others > 0 else reasons
 
     def requests(self, choice: Choice = ALL) -> list[FailedRequest]:
         """Return the chosen ones, oldest first."""

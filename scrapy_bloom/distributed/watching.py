@@ -14,9 +14,6 @@ from .inspection import CrawlView, PendingView, look_at, pending_of
 if TYPE_CHECKING:
     from ..shared.client import RedisClient
 
-FORGOTTEN_SECONDS = 10.0
-"""What was noted longer ago says nothing of how fast the crawl is now."""
-
 
 class RedisWatch:
     """Reads how far the crawl beside the filter at `key` is, as often as it is asked. Changes
@@ -39,8 +36,7 @@ class RedisWatch:
         pending = self._pending.of(self._client)
         self._refreshed.of(self._filter)
         slots = pending.by_slot
-        is_fresh = crawl.samples and crawl.time - crawl.samples[-1][0] < FORGOTTEN_SECONDS
-        growth = rates_of(crawl.samples) if is_fresh else {}
+        growth = rates_of(crawl.samples) if crawl.state == "running" else {}
         return {
             "time": crawl.time,
             "state": crawl.state,
