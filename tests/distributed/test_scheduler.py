@@ -38,7 +38,8 @@ def build(redis_server, key):
 
     yield build
     for scheduler in opened:
-        scheduler.close("shutdown")
+        if scheduler._worker._link._thread.is_alive():
+            scheduler.close("shutdown")
 
 
 def talk(scheduler):
