@@ -59,7 +59,8 @@ local found = {}
 for _, each in ipairs(ARGV) do
   local claims, oldest = redis.call('HVALS', key('claims:' .. each)), nil
   for _, claim in ipairs(claims) do
-    local at = cmsgpack.unpack(claim)[5]
+    local is_packed, record = pcall(cmsgpack.unpack, claim)
+    local at = is_packed and type(record) == 'table' and record[5]
     if at and (not oldest or at < oldest) then oldest = at end
   end
   found[#found + 1] = {#claims, redis.call('SCARD', key('handed:' .. each)),
