@@ -25,6 +25,7 @@ from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 
 import scrapy_bloom.distributed.scheduler  # noqa: F401 - before the forks, not in each
+from scrapy_bloom.distributed.inspection import look_at
 from scrapy_bloom.distributed.seeds import push
 from scrapy_bloom.shared.client import RedisClient
 from scrapy_bloom.shared.layout import in_one_slot
@@ -272,6 +273,35 @@ def scene_clean_stop(world, server, crawl, reference):
     fleet.start(BLOOM_REDIS_LEASE=60)
     yield from to_the_end(fleet, 40)
     yield fleet.report(reference)
+
+
+def scene_close_spider(world, server, crawl, reference):
+    """Each worker closes itself after some pages: the others have what it had claimed, at
+    once, and the next start goes on. Duplicates are dropped next to the spider."""
+    fleet = Fleet(world, crawl, server.url)
+    options = {
+        "ADDONS": {"scrapy_bloom.Addon": 300},
+        "BLOOM_DROP_EARLY": True,
+        "BLOOM_REDIS_LEASE": 60,
+    }
+    for _ in range(WORKERS):
+        fleet.start(CLOSESPIDER_PAGECOUNT=12, **options)
+    yield from to_the_end(fleet)
+    with RedisClient(server.url) as client:
+        left = look_at(client, in_one_slot(crawl.name))
+    closed = [run.reason for run in fleet.workers]
+    first = fleet.answers.total()
+    fleet.workers.clear()
+    for _ in range(2):
+        fleet.start(**options)
+    yield from to_the_end(fleet)
+    yield fleet.report(
+        reference,
+        closed=closed,
+        first=first,
+        left=[left.state, left.in_flight, len(left.workers), left.waiting > 0],
+        early=["duplicates: dropped early" in run.log for run in fleet.all],
+    )
 
 
 def scene_rounds(world, server, crawl, reference):
