@@ -3,14 +3,18 @@ them, found again, and asked again."""
 
 import os
 import pickle
+import re
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import redis as redis_py
 
 from scrapy_bloom.distributed.failed import FailedHash
-from scrapy_bloom.distributed.inspection import look_at, pending_of
+from scrapy_bloom.distributed.inspection import look_at, pending_of, remove_queue
 from scrapy_bloom.distributed.payload import plain_fields
+from scrapy_bloom.distributed.verifying import queue_findings
+from scrapy_bloom.distributed.watching import RedisWatch
 from scrapy_bloom.durable.failed import FailedRequest
 from scrapy_bloom.durable.failed_rows import Choice
 from tests.distributed.test_scheduler import build, talk  # noqa: F401 - a fixture
@@ -266,3 +270,31 @@ def test_stats_that_can_be_alerted_on(build, tmp_path, key, caplog):  # noqa: F8
     assert "hush" not in caplog.text
     assert scheduler.stats.get_value("scheduler/failed") == 1
     assert scheduler.stats.get_value("scheduler/bytes") > 100
+
+
+def test_the_rights_in_the_documents_are_enough(tmp_path):
+    """For a worker whose pages fail, and with those for the command line for that."""
+    text = (Path(__file__).parents[2] / "docs" / "workers.md").read_text()
+    rights = re.search(r"ACL SETUSER worker on >password (.*?)```", text, re.DOTALL)[1]
+    more = re.search(r"in a Cluster; `(.*?)` for `scrapy bloom`", text, re.DOTALL)[1]
+    words = rights.replace("books:bloom", "key").replace("\\", "").split()
+    server = Server(tmp_path)
+    try:
+        server.command("ACL", "SETUSER", "worker", "on", ">password", *words)
+        url = server.url.replace("//", "//worker:password@")
+        worker = StoreWorker(url, "key")
+        for name in "abc":
+            worker.enqueue(name)
+        fail(worker, worker.next())
+        worker.exchange()
+        assert FailedHash(worker.client, worker.key).by_reason() == {"callback": 1}
+        server.command("ACL", "SETUSER", "worker", *more.split())
+        look = RedisWatch(worker.client, worker.key).figures()
+        assert look["memory_bytes"] > 0
+        assert all(each.sound for each in queue_findings(worker.client, worker.key))
+        assert FailedHash(worker.client, worker.key).retry() == 1
+        worker.store.leave(over=False, seconds=1)
+        assert remove_queue(worker.client, worker.key) >= 3
+        worker.close()
+    finally:
+        server.stop()
