@@ -28,7 +28,7 @@ SHOWN = 5
 """So many requests of each reason are shown."""
 
 
-class Kept(Protocol):
+class FailedRequests(Protocol):
     """The failed requests of a job or a crawl."""
 
     def requests(self, choice: Choice) -> list[FailedRequest]:
@@ -43,7 +43,7 @@ class Kept(Protocol):
 
 @dataclass(frozen=True)
 class _OfJob:
-    """Those of a job, as Kept has them."""
+    """Those of a job."""
 
     job: Path
 
@@ -95,7 +95,7 @@ def drop(session: Session) -> int:
 
 
 @contextmanager
-def _kept(session: Session) -> Iterator[tuple[str, Kept]]:
+def _kept(session: Session) -> Iterator[tuple[str, FailedRequests]]:
     """Yield the name of the job or the crawl, and what has failed there."""
     place = session.options.place
     if not place.startswith(REDIS_SCHEMES):

@@ -41,7 +41,8 @@ class HeldClaims:
         self.uncommitted: list[Finished] = []
         self.given_up: list[Finished] = []
         self._unreadable: list[Failing] = []
-        self._handed_out: dict[Request, str] = {}
+        self.handed_out: dict[Request, str] = {}
+        """The numbers of those that the engine has got, and is not done with."""
         self._arrivals = count()
 
     @property
@@ -75,7 +76,7 @@ class HeldClaims:
 
     def hand_out(self, request: Request, claim: Claim) -> None:
         """Note that the engine gets `claim` as `request`."""
-        self._handed_out[request] = claim.number
+        self.handed_out[request] = claim.number
 
     def set_aside(self, failing: Failing) -> None:
         """Give up a claim that the engine does not get."""
@@ -83,13 +84,13 @@ class HeldClaims:
 
     def claim_of(self, request: Request) -> Claim | None:
         """Return the claim that was handed out as `request`, or None."""
-        number = self._handed_out.get(request)
+        number = self.handed_out.get(request)
         return None if number is None else self.claims[number]
 
     def finish(self, request: Request, tail: int, failing: Failing | None = None) -> None:
         """Give up what was handed out as `request`, with the next commit. Does nothing for
         any other."""
-        claim = self._handed_out.pop(request, None)
+        claim = self.handed_out.pop(request, None)
         if claim is not None:
             self.uncommitted.append(Finished(tail, claim, failing))
 

@@ -34,6 +34,8 @@ class RedisDurableScheduler(LedgerScheduler):
     comes back when its lease has run out. Needs RedisBloomDupeFilter, whose filter is kept
     in the same hash slot.
 
+    Requests that fail stay in the crawl, as with DurableScheduler in the job.
+
     While Redis is away the worker goes on with what it has claimed, and waits. A crawl
     that is gone closes the spider with reason `bloom_error`, one that was over when the
     worker started with `bloom_over`.

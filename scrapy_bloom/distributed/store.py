@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from ..errors import SharedFilterError
 from .commit import GROWN, NEW
@@ -82,6 +83,7 @@ class RedisStore:
         """Fingerprints that were pushed since the last commit."""
         self._last_call = 0.0
         self._leaving = False
+        self._given_away: WeakSet[Request] = WeakSet()
         self.last: Reply | None = None
         self._enter()
 
@@ -157,10 +159,11 @@ class RedisStore:
 
     def fail(self, request: Request, failed: FailedRequest) -> bool:
         """Have a request that was handed out kept as failed, after all that was pushed so
-        far. Return False, and do nothing, for any other."""
+        far; one that this worker has lost since fails with whoever has it now. Return False,
+        and do nothing, for any other."""
         claim = self.held.claim_of(request)
         if claim is None:
-            return False
+            return request in self._given_away
         self.held.finish(request, self._tail, failing_of(claim, failed, self._packer))
         return True
 
@@ -299,5 +302,6 @@ class RedisStore:
 
     def _be_fenced(self) -> None:
         self._dupefilter.forget_known()
+        self._given_away.update(self.held.handed_out)
         self._enter()
         self._observers.fenced()

@@ -8,6 +8,7 @@ from ..durable.progress import FILTER_FIGURES
 from ..durable.watching import RATED, SLOTS, Costly, rates_of, seconds_to
 from ..errors import SharedFilterError
 from ..shared.filter import RedisBloomFilter
+from ..shared.inspection import RedisPlace
 from .failed import FailedHash
 from .inspection import CrawlView, PendingView, look_at, pending_of
 
@@ -23,7 +24,7 @@ class RedisWatch:
         self._client = client
         self._key = key
         self._look()
-        self._filter = RedisBloomFilter.open(client, key)
+        self._filter = RedisPlace(client, key).filter
         self._refreshed: Costly[RedisBloomFilter, None] = Costly(RedisBloomFilter.refresh)
         self._pending: Costly[RedisClient, PendingView] = Costly(lambda it: pending_of(it, key))
         self._reasons: Costly[FailedHash, dict[str, int]] = Costly(FailedHash.by_reason)

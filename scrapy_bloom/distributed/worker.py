@@ -286,7 +286,7 @@ class Worker:
         self._crawler.stats.inc_value("scheduler/set_aside")
         logger.error(
             "Request %(claim)s of %(name)s cannot be made a request again (%(error)s): it is set"
-            " aside. 'scrapy bloom info' lists such requests.",
+            " aside. 'scrapy bloom failed' lists such requests.",
             {"claim": claim, "name": self._name, "error": error},
             extra={"spider": self._crawler.spider},
         )

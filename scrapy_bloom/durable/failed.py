@@ -77,7 +77,7 @@ class FailedRequest(NamedTuple):
         return cls(
             url=request.url,
             method=request.method,
-            reason=reason,
+            reason=_storable(reason),
             status=status,
             exception=None if exception is None else _described(exception),
             attempts=before + 1,
@@ -120,4 +120,9 @@ def _value(cause: Any) -> BaseException:
 
 def _described(exception: BaseException) -> str:
     name, message = type(exception).__name__, " ".join(str(exception).split())
-    return (f"{name}: {message}" if message else name)[:LONGEST]
+    return _storable((f"{name}: {message}" if message else name)[:LONGEST])
+
+
+def _storable(text: str) -> str:
+    """Return `text` without halves of characters, as names of files may have them."""
+    return text.encode("utf-8", "backslashreplace").decode()

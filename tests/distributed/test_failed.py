@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import redis as redis_py
+from scrapy import Request
 
 from scrapy_bloom.distributed.failed import FailedHash
 from scrapy_bloom.distributed.inspection import look_at, pending_of, remove_queue
@@ -125,6 +126,29 @@ def test_a_killed_worker_fails_nothing(join, redis_server):  # noqa: F811
     fail(other, request)
     other.exchange()
     assert names(kept(other)) == ["page"]
+
+
+def test_what_a_sleeper_has_lost_fails_with_another(join, redis_server):  # noqa: F811
+    """Its own failure is no request in memory that cannot be kept."""
+    worker = join()
+    worker.enqueue("page")
+    request = worker.next()
+    redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+    worker.exchange()
+    assert worker.fences == 1
+    assert fail(worker, request)
+    assert not fail(worker, Request("http://example.com/in-memory"))
+    worker.exchange()
+    assert kept(worker) == []
+
+
+def test_any_text_is_a_reason(join):  # noqa: F811
+    """Also one that has half a character in it."""
+    worker = join()
+    worker.enqueue("page")
+    fail(worker, worker.next(), "no \udcff file")
+    worker.exchange()
+    assert [each.reason for each in kept(worker)] == ["no \\udcff file"]
 
 
 def test_what_was_set_aside_is_told_in_the_same_way(join, redis_server):  # noqa: F811
