@@ -73,11 +73,11 @@ def test_it_is_not_pending_and_the_crawl_ends(join, redis_server):  # noqa: F811
     worker.exchange()
     worker.exchange()
     assert worker.store.is_quiet
+    assert redis_server.command("SCARD", f"{worker.key}:handed:{worker.store.worker}") == 0
     redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
     other = join()
     assert other.next() is None
     assert other.store.is_quiet
-    assert redis_server.command("SCARD", f"{worker.key}:handed:{worker.store.worker}") == 0
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -109,6 +109,67 @@ def test_aborted_anywhere(join, seed):  # noqa: F811
     assert {*names(kept(workers[0]))} == fails
     # what an aborted call has pushed without counting it is not counted later
     assert look_at(workers[0].client, workers[0].key).waiting == 0
+
+
+def test_aborted_at_each_command_of_the_call_that_tells_it(join):  # noqa: F811
+    """It is kept all the same, when the call is made again."""
+    failing = []
+
+    def attempt(worker, arguments):
+        if failing:
+            with suppress(redis_py.ResponseError):
+                raw(worker, aborted(failing.pop()), arguments)
+        return worker.call(arguments)
+
+    worker = join(attempt)
+    for position in range(1, 45):
+        worker.enqueue(str(position))
+        fail(worker, worker.next())
+        failing.append(position)
+        worker.exchange()
+        assert not failing
+        assert names(kept(worker))[-1] == str(position)
+    assert len(kept(worker)) == 44
+
+
+def test_what_waits_is_counted(join, redis_server):  # noqa: F811
+    """As the lists have it, whoever claims, dies and gives back; an aborted call counts too
+    little rather than too much."""
+
+    def check(worker):
+        """Return what is counted, and what there is."""
+        seen = look_at(worker.client, worker.key)
+        return seen.waiting, pending_of(worker.client, worker.key).by_slot.total() + seen.alone
+
+    worker = join()
+    for number in range(30):
+        worker.enqueue(str(number))
+    for _ in range(4):
+        worker.store.done(worker.next())
+        worker.exchange()
+        counted, there = check(worker)
+        assert counted == there > 15
+    for _ in range(3):
+        redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+        worker = join()
+        assert worker.next() is not None
+        counted, there = check(worker)
+        assert counted == there > 15
+    for position in range(20, 90, 3):
+        redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+        worker = join()
+        worker.enqueue(f"more{position}")
+        worker.sender._attempt = lambda arguments, worker=worker, at=position: (
+            _once(worker, at, arguments) or worker.call(arguments)
+        )
+        worker.exchange()
+        counted, there = check(worker)
+        assert counted <= there
+
+
+def _once(worker, position, arguments):
+    with suppress(redis_py.ResponseError):
+        raw(worker, aborted(position), arguments)
 
 
 def test_a_killed_worker_fails_nothing(join, redis_server):  # noqa: F811
