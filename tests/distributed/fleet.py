@@ -51,7 +51,7 @@ SETTINGS = {
     "SCHEDULER": "scrapy_bloom.RedisDurableScheduler",
     "BLOOM_CAPACITY": 20_000,
     "BLOOM_REDIS_LEASE": LEASE,
-    "BLOOM_REDIS_TIMEOUT": 1.0,
+    "BLOOM_REDIS_TIMEOUT": 3.0,  # a loaded machine is no outage
     "CONCURRENT_REQUESTS": CONCURRENCY,
     "CONCURRENT_REQUESTS_PER_DOMAIN": CONCURRENCY,
     "TELNETCONSOLE_ENABLED": False,
