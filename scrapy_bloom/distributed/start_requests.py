@@ -119,6 +119,10 @@ class SharedStartRequests:
             self._in_memory[request] = self._mark
             self._tell()
 
+    def fenced(self) -> None:
+        """Mark none of those in memory: see `RedisStore`."""
+        self._in_memory.clear()
+
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Mark the start requests in memory that are done."""
         if self._in_memory:

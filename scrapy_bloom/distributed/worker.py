@@ -283,6 +283,7 @@ class Worker:
 
     def _on_fenced(self) -> None:
         self._crawler.stats.inc_value("scheduler/fenced")
+        self._start_requests.fenced()
         logger.warning(
             "%(name)s does not know this worker any more: it was out of touch for longer than its"
             " lease of %(lease)g s (BLOOM_REDIS_LEASE), or Redis has gone back in time. It goes on"
