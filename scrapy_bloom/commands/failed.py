@@ -1,17 +1,24 @@
-"""The subcommands about the requests of a job that have failed: failed, retry, drop."""
+"""The subcommands about the requests of a job or a crawl that have failed: failed, retry,
+drop."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from ..bloom.place import REDIS_SCHEMES
+from ..distributed.failed import FailedHash
 from ..durable.failed_rows import Choice, drop_failed, failed_requests, retry_failed
 from ..errors import BloomError, JobDirectoryError
 from ..jobdir import JobDirectory
 from ..reporting import counted, in_brief
+from ..shared.client import RedisClient
+from ..shared.layout import in_one_slot
 
 if TYPE_CHECKING:
     from ..durable.failed import FailedRequest
@@ -21,41 +28,97 @@ SHOWN = 5
 """So many requests of each reason are shown."""
 
 
+class FailedRequests(Protocol):
+    """The failed requests of a job or a crawl."""
+
+    def requests(self, choice: Choice) -> list[FailedRequest]:
+        """Return the chosen ones, oldest first."""
+
+    def retry(self, choice: Choice) -> int:
+        """Make the chosen ones pending again; return how many."""
+
+    def drop(self, choice: Choice) -> int:
+        """Forget the chosen ones; return how many."""
+
+
+@dataclass(frozen=True)
+class _OfJob:
+    """Those of a job."""
+
+    job: Path
+
+    def requests(self, choice: Choice) -> list[FailedRequest]:
+        return failed_requests(self.job, choice)
+
+    def retry(self, choice: Choice) -> int:
+        return retry_failed(self.job, choice)
+
+    def drop(self, choice: Choice) -> int:
+        return drop_failed(self.job, choice)
+
+
 def failed(session: Session) -> int:
     """List the requests that have failed."""
     options = session.options
-    job = job_in(session)
-    found = failed_requests(job, _choice(session))
+    with _kept(session) as (name, kept):
+        found = kept.requests(_choice(session))
     if options.output is not None:
         _write_urls(session, found)
         return 0
     session.print(
-        [{**each._asdict(), "time": _written(each.time)} for each in found], _lines(job, found)
+        [{**each._asdict(), "time": _written(each.time)} for each in found], _lines(name, found)
     )
     return 0
 
 
 def retry(session: Session) -> int:
     """Make requests that have failed pending again."""
-    count = retry_failed(job_in(session), _choice(session))
-    session.print(
-        {"retried": count}, [f"{counted(count, 'request')} pending again, for the next start"]
-    )
+    with _kept(session) as (_, kept):
+        count = kept.retry(_choice(session))
+        when = "for the next start" if isinstance(kept, _OfJob) else "for all workers"
+    session.print({"retried": count}, [f"{counted(count, 'request')} pending again, {when}"])
     return 0
 
 
 def drop(session: Session) -> int:
     """Forget requests that have failed."""
-    options = session.options
-    job, choice = job_in(session), _choice(session)
-    if not options.yes:
-        count = len(failed_requests(job, choice))
-        raise BloomError(
-            f"{counted(count, 'failed request')} of {options.place} would be forgotten for good:"
-            " say so with --yes"
-        )
-    session.print_lines([f"forgot {counted(drop_failed(job, choice), 'failed request')}"])
+    choice = _choice(session)
+    with _kept(session) as (name, kept):
+        if not session.options.yes:
+            count = len(kept.requests(choice))
+            raise BloomError(
+                f"{counted(count, 'failed request')} of {name} would be forgotten for good: say so"
+                " with --yes"
+            )
+        session.print_lines([f"forgot {counted(kept.drop(choice), 'failed request')}"])
     return 0
+
+
+@contextmanager
+def _kept(session: Session) -> Iterator[tuple[str, FailedRequests]]:
+    """Yield the name of the job or the crawl, and what has failed there."""
+    place = session.options.place
+    if not place.startswith(REDIS_SCHEMES):
+        job = job_in(session)
+        yield str(job), _OfJob(job)
+        return
+    with crawl_in(session) as (client, key):
+        yield f"{client.name} {key[1:-1]}", FailedHash(client, key)
+
+
+@contextmanager
+def crawl_in(session: Session) -> Iterator[tuple[RedisClient, str]]:
+    """Yield a client for the crawl that was named, and its key. Raises BloomError."""
+    place = session.options.place
+    name = session.key(place)
+    key = in_one_slot(name)
+    with RedisClient(place) as client:
+        if not client.call("exists", f"{key}:crawl"):
+            raise BloomError(
+                f"there is no crawl {name!r} in Redis at {client.name}: --key must be the"
+                " BLOOM_REDIS_KEY of its workers"
+            )
+        yield client, key
 
 
 def job_in(session: Session) -> Path:
@@ -76,7 +139,7 @@ def _choice(session: Session) -> Choice:
 
 def _write_urls(session: Session, found: Sequence[FailedRequest]) -> None:
     """Write their URLs, one a line, to a new file or to standard output."""
-    lines = [each.url for each in found]
+    lines = [each.url for each in found if each.url]
     if session.options.output == "-":
         session.print_lines(lines)
         return
@@ -89,24 +152,26 @@ def _write_urls(session: Session, found: Sequence[FailedRequest]) -> None:
     session.print_lines([f"wrote {counted(len(lines), 'URL')} to {path}"])
 
 
-def _lines(job: Path, found: Sequence[FailedRequest]) -> Iterator[str]:
+def _lines(name: str, found: Sequence[FailedRequest]) -> Iterator[str]:
     by_reason: defaultdict[str, list[FailedRequest]] = defaultdict(list)
     for each in found:
         by_reason[each.reason].append(each)
-    yield f"{job}: {counted(len(found), 'failed request')}"
+    yield f"{name}: {counted(len(found), 'failed request')}"
     for reason, requests in sorted(by_reason.items(), key=lambda item: -len(item[1])):
         yield ""
         yield f"{reason}  {len(requests):,}"
         for each in requests[:SHOWN]:
             method = "" if each.method == "GET" else f"{each.method} "
-            yield f"  {method}{each.url}"
+            yield f"  {method}{each.url or '(a URL that only the spider can read)'}"
             yield f"    {_details(each)}"
         if len(requests) > SHOWN:
             yield f"  and {len(requests) - SHOWN:,} more (all with --json, or -o FILE)"
 
 
 def _details(each: FailedRequest) -> str:
-    parts = [counted(each.attempts, "attempt"), f"last {_written(each.time)}"]
+    parts = [counted(each.attempts, "attempt")]
+    if each.time:
+        parts.append(f"last {_written(each.time)}")
     if each.status is not None:
         parts.append(f"status {each.status}")
     if each.exception is not None:
@@ -114,5 +179,7 @@ def _details(each: FailedRequest) -> str:
     return ", ".join(parts)
 
 
-def _written(seconds: float) -> str:
+def _written(seconds: float) -> str | None:
+    if not seconds:
+        return None
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")

@@ -11,7 +11,7 @@ from scrapy import Request
 from ..bloom.inspection import Description, describe
 from ..bloom.inspection import verify as findings_in
 from ..bloom.place import REDIS_SCHEMES, AnyFilter
-from ..distributed.inspection import look_at
+from ..distributed.verifying import queue_findings
 from ..durable.inspection import (
     JobState,
     SetAside,
@@ -24,7 +24,7 @@ from ..fingerprints.identity import fingerprinter_in
 from ..jobdir import JobDirectory
 from ..migration.url_list import open_list, url_in
 from ..reporting import counted, in_brief, in_bytes, in_percent, in_short, pages
-from .queue import queue_lines
+from .queue import queue_in
 from .running import aligned, require_fingerprinter, table
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ def info(session: Session) -> int:
     if name.startswith(REDIS_SCHEMES):
         with session.redis(name) as shared:
             description = shared.describe()
-            queue = look_at(shared.client, shared.key)
-        lines = _info_lines(description, None, on_disk=False)
-        if queue is not None:
-            lines += ["", *queue_lines(queue)]
-        session.print({**asdict(description), "queue": queue and asdict(queue)}, lines)
+            queue, lines = queue_in(shared.client, shared.key)
+        session.print(
+            {**asdict(description), "queue": queue},
+            [*_info_lines(description, None, on_disk=False), *lines],
+        )
         return 0
     place = session.place(name)
     description = describe(place, fingerprinter_in)
@@ -114,7 +114,8 @@ def verify(session: Session) -> int:
     name = session.options.place
     if name.startswith(REDIS_SCHEMES):
         with session.redis(name) as shared:
-            name, findings = shared.name, [shared.verify()]
+            name = shared.name
+            findings = [shared.verify(), *queue_findings(shared.client, shared.key)]
     else:
         findings = list(findings_in(session.place(name)))
     trusted = all(finding.sound for finding in findings)

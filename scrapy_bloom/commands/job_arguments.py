@@ -1,4 +1,4 @@
-"""The arguments of the subcommands about a job: failed, retry, drop, top."""
+"""The arguments of the subcommands about a job or a crawl in Redis: failed, retry, drop, top."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import argparse
 from . import failed, top
 
 _FAILED = (
-    "List the requests of a job that have failed, by reason, with how often they were asked and"
-    " why they failed. Changes nothing, and works while the job runs."
+    "List the requests of a job or a crawl that have failed, by reason, with how often they were"
+    " asked and why they failed. Changes nothing, and works while the job runs."
 )
 
 
@@ -21,8 +21,9 @@ def _failed(parser: argparse.ArgumentParser) -> None:
 
 
 _RETRY = (
-    "Make requests of a job that have failed pending again: its next start asks them once more,"
-    " goes on with the round, and adds to its feeds."
+    "Make requests of a job or a crawl that have failed pending again: its next start asks them"
+    " once more, goes on with the round, and adds to its feeds. In Redis its workers do, at once"
+    " if there are any."
 )
 
 
@@ -31,7 +32,7 @@ def _retry(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-_DROP = "Forget requests of a job that have failed: they count as done."
+_DROP = "Forget requests of a job or a crawl that have failed: they count as done."
 
 
 def _drop(parser: argparse.ArgumentParser) -> None:
@@ -40,8 +41,9 @@ def _drop(parser: argparse.ArgumentParser) -> None:
 
 
 _TOP = (
-    "Show how far a running job is, live in the terminal: its speed, what waits and has failed,"
-    " and what it keeps, as it was last committed. Changes nothing. Ctrl-C ends it."
+    "Show how far a running job is, or a crawl in Redis with all its workers, live in the"
+    " terminal: its speed, what waits and has failed, and what it keeps, as it was last committed."
+    " Changes nothing. Ctrl-C ends it."
 )
 
 
@@ -55,7 +57,10 @@ def _top(parser: argparse.ArgumentParser) -> None:
 
 
 def _place(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("place", metavar="JOB", help="a job directory (JOBDIR)")
+    parser.add_argument(
+        "place", metavar="JOB", help="a job directory (JOBDIR), or redis://HOST/DB with --key"
+    )
+    parser.add_argument("--key", help="of the crawl in Redis (default: BLOOM_REDIS_KEY)")
 
 
 def _choice(parser: argparse.ArgumentParser) -> None:

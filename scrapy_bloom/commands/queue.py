@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
 
-from ..distributed.inspection import QueueView, WorkerView, look_at
+from ..distributed.failed import FailedHash
+from ..distributed.inspection import CrawlView, PendingView, WorkerView, look_at, pending_of
 from ..distributed.seeds import push as push_into
+from ..durable.watching import rates_of
 from ..errors import BloomError
 from ..migration.url_list import open_list, url_in
-from ..reporting import counted
+from ..reporting import counted, in_brief, in_bytes
 from ..shared.client import RedisClient
 from ..shared.layout import in_one_slot
 from .running import aligned, table
@@ -49,51 +51,84 @@ def workers(session: Session) -> int:
     options = session.options
     key = session.key(options.url)
     with RedisClient(options.url) as client:
-        queue = look_at(client, in_one_slot(key))
-        if queue is None:
+        crawl = look_at(client, in_one_slot(key))
+        if crawl is None:
             raise BloomError(f"there is no crawl {key!r} in Redis at {client.name}")
-    session.print([asdict(worker) for worker in queue.workers], _worker_lines(queue))
+    session.print([asdict(worker) for worker in crawl.workers], _worker_lines(crawl.workers))
     return 0
 
 
-def queue_lines(queue: QueueView) -> list[str]:
-    """Return what `info` says of the queue of a crawl."""
-    rate = queue.done / queue.seconds if queue.seconds > 0 else 0.0
-    state = "over" if queue.over else "start() is through" if queue.start_done else "in start()"
+def queue_in(client: RedisClient, key: str) -> tuple[dict[str, Any] | None, list[str]]:
+    """Return what `info` says of the crawl beside the filter at `key`, as figures and as
+    lines, of which there are none without a crawl."""
+    crawl = look_at(client, key)
+    if crawl is None:
+        return None, []
+    pending, reasons = pending_of(client, key), FailedHash(client, key).by_reason()
+    nbytes = None
+    if crawl.nbytes is not None and pending.nbytes is not None:
+        nbytes = crawl.nbytes + pending.nbytes
+    waiting = crawl.alone + sum(pending.by_slot.values())
+    lately = rates_of(crawl.samples) if crawl.state == "running" else {}
+    figures = {
+        **asdict(crawl),
+        "state": crawl.state,
+        "seconds": crawl.seconds,
+        "pages_per_second": lately.get("pages"),
+        "pending": pending.counts,
+        "pending_count": waiting,
+        "in_flight": crawl.in_flight,
+        "failed_by_reason": reasons,
+        "bytes": nbytes,
+    }
+    for name in ("samples", "nbytes", "waiting"):
+        del figures[name]
+    return figures, _queue_lines(crawl, pending, waiting, reasons, lately.get("pages"), nbytes)
+
+
+def _queue_lines(
+    crawl: CrawlView,
+    pending: PendingView,
+    waiting: int,
+    reasons: dict[str, int],
+    pages_per_second: float | None,
+    nbytes: int | None,
+) -> list[str]:
+    state = "over" if crawl.over else "start() is through" if crawl.start_done else "in start()"
+    rate = crawl.done / crawl.seconds if crawl.seconds > 0 else 0.0
+    lately = "" if pages_per_second is None else f", {pages_per_second:,.1f} pages a second now"
+    failed = ", ".join(f"{count:,} {in_brief(name)}" for name, count in reasons.items())
     rows = [
-        ("crawl", f"{state}{f', round {queue.round}' if queue.round else ''}"),
-        ("pending", f"{queue.pending_count:,} requests"),
-        ("in flight", f"{queue.in_flight:,} with {counted(len(queue.workers), 'worker')}"),
-        ("done", f"{queue.done:,} requests, {rate:,.1f} a second since it began"),
-        ("failed", f"{queue.failed_count:,} requests were set aside"),
+        ("crawl", f"{crawl.state}, {state}{f', round {crawl.round}' if crawl.round else ''}"),
+        ("pending", f"{waiting:,} requests"),
+        ("in flight", f"{crawl.in_flight:,} with {counted(len(crawl.workers), 'worker')}"),
+        ("done", f"{crawl.done:,} requests, {rate:,.1f} a second since it began{lately}"),
+        ("failed", f"{crawl.failed:,} requests{f': {failed}' if failed else ''}"),
+        ("memory", "not known" if nbytes is None else f"{in_bytes(nbytes)} beside the filter"),
     ]
-    lines = [*aligned(rows)]
-    for priority, counts in sorted(queue.pending.items(), reverse=True):
+    lines = ["", *aligned(rows)]
+    for priority, counts in sorted(pending.counts.items(), reverse=True):
         slots = ", ".join(f"{slot} {n:,}" for slot, n in Counter(counts).most_common(_MOST_SHOWN))
         more = len(counts) - _MOST_SHOWN
         tail = f", and {counted(more, 'slot')} more" if more > 0 else ""
         if slots:
             lines.append(f"  priority {priority}: {slots}{tail}")
-    lines += [
-        f"  failed {each.claim} of {each.slot}: {each.reason} ({each.attempts} times, last"
-        f" {each.worker})"
-        for each in queue.failed[:_MOST_SHOWN]
-    ]
-    return lines
+    return [*lines, "", *_worker_lines(crawl.workers)] if crawl.workers else lines
 
 
-def _worker_lines(queue: QueueView) -> list[str]:
-    if not queue.workers:
+def _worker_lines(workers: Sequence[WorkerView]) -> list[str]:
+    if not workers:
         return ["nobody works on it"]
-    heads = ["worker", "lease left", "claimed", "handed out", "start()"]
-    return table([heads, *(_row(worker) for worker in queue.workers)])
+    heads = ["worker", "lease left", "claimed", "oldest", "handed out", "start()"]
+    return table([heads, *(_row(worker) for worker in workers)])
 
 
 def _row(worker: WorkerView) -> list[str]:
     return [
         worker.name,
-        f"{worker.lease_left:.0f} s",
+        f"{worker.lease_left:.0f} s" if worker.lease_left >= 0 else "run out",
         f"{worker.claimed:,}",
+        "" if worker.oldest is None else f"{worker.oldest:,.0f} s",
         f"{worker.handed:,}",
         "runs" if worker.in_start else "",
     ]

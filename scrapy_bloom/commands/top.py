@@ -1,18 +1,21 @@
-"""The subcommand top: how far a job is, in the terminal while it runs."""
+"""The subcommand top: how far a job is, or a crawl in Redis, in the terminal while it runs."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from ..bloom.place import REDIS_SCHEMES
+from ..distributed.watching import RedisWatch
 from ..durable.watching import Watch
-from ..errors import BloomError, RequestFileError
+from ..errors import BloomError, RequestFileError, SharedFilterError
 from ..reporting import in_brief, in_bytes, in_percent
-from .failed import job_in
+from .failed import crawl_in, job_in
 
 if TYPE_CHECKING:
     from .running import Session
@@ -22,13 +25,30 @@ SECONDS = 1.0
 PATIENCE = 5
 """So many times in a row its file may not be readable, as when it is just opened or closed."""
 SHOWN = 8
-"""So many slots and reasons are shown."""
+"""So many slots, reasons and workers are shown …"""
+FEWER = 4
+LOW = 32
+"""… or fewer of a crawl of many workers, where the terminal has fewer lines than this."""
+
+
+class Watched(Protocol):
+    """What is watched."""
+
+    def figures(self) -> dict[str, Any]:
+        """Return the figures of now. Raises BloomError."""
 
 
 def top(session: Session) -> int:
-    """Show how far a job is, once, or again and again until it is interrupted."""
+    """Show how far a job or a crawl is, once, or again and again until it is interrupted."""
+    with ExitStack() as stack:
+        if session.options.place.startswith(REDIS_SCHEMES):
+            client, key = stack.enter_context(crawl_in(session))
+            return _top(session, RedisWatch(client, key), f"{client.name} {key[1:-1]}")
+        return _top(session, Watch(job_in(session)), session.options.place)
+
+
+def _top(session: Session, watch: Watched, name: str) -> int:
     options = session.options
-    watch = Watch(job_in(session))
     if options.follow and not options.json:
         raise BloomError("--follow goes with --json: without both the view is live anyway")
     try:
@@ -37,20 +57,20 @@ def top(session: Session) -> int:
                 session.print_lines([json.dumps(figures)])
                 sys.stdout.flush()
         else:
-            _show(session, watch, once=options.once or not sys.stdout.isatty())
+            _show(name, watch, once=options.once or not sys.stdout.isatty())
     except KeyboardInterrupt:
         pass  # how it ends
     return 0
 
 
-def _looks(watch: Watch, *, once: bool) -> Iterator[dict[str, Any]]:
-    """Yield the figures of now, one a second or once. Raises RequestFileError."""
+def _looks(watch: Watched, *, once: bool) -> Iterator[dict[str, Any]]:
+    """Yield the figures of now, one a second or once. Raises BloomError."""
     failures = 0
     while True:
         began = time.monotonic()
         try:
             figures = watch.figures()
-        except RequestFileError:
+        except (RequestFileError, SharedFilterError):
             failures += 1
             if once or failures > PATIENCE:
                 raise
@@ -62,7 +82,7 @@ def _looks(watch: Watch, *, once: bool) -> Iterator[dict[str, Any]]:
         time.sleep(max(0.0, SECONDS - (time.monotonic() - began)))
 
 
-def _show(session: Session, watch: Watch, *, once: bool) -> None:
+def _show(name: str, watch: Watched, *, once: bool) -> None:
     try:
         console = import_module("rich.console").Console(highlight=False)
         live = import_module("rich.live").Live
@@ -70,26 +90,29 @@ def _show(session: Session, watch: Watch, *, once: bool) -> None:
         raise BloomError(
             "rich is missing: pip install 'scrapy-bloom[cli]' (--json works without)"
         ) from None
-    name = session.options.place
     if once:
         for figures in _looks(watch, once=True):
             console.print(view(name, figures))
         return
     with live(console=console, auto_refresh=False, screen=True) as screen:
         for figures in _looks(watch, once=False):
-            screen.update(view(name, figures), refresh=True)
+            screen.update(view(name, figures, height=console.height), refresh=True)
 
 
-def view(name: str, figures: Mapping[str, Any]) -> Any:
-    """Return what the terminal shows of `figures`, for 80 columns and more."""
+def view(name: str, figures: Mapping[str, Any], *, height: int = LOW) -> Any:
+    """Return what the terminal shows of `figures`, for 80 columns and 24 lines and more."""
+    shown = FEWER if "workers" in figures and height < LOW else SHOWN
     group, panel = import_module("rich.console").Group, import_module("rich.panel").Panel
     text = import_module("rich.text").Text
     lists = _grid(1, 1)
     lists.add_row(
-        _counts("pending by slot", figures["pending_by_slot"], figures["slots"]),
-        _counts("failed by reason", reasons := figures["failed_by_reason"], len(reasons)),
+        _counts("pending by slot", figures["pending_by_slot"], figures["slots"], shown),
+        _counts("failed by reason", reasons := figures["failed_by_reason"], len(reasons), shown),
     )
-    body = group(_speed(figures), text(""), _books(figures), text(""), lists)
+    parts = [_speed(figures), _books(figures), lists]
+    if "workers" in figures:
+        parts.append(_workers(figures["workers"], shown))
+    body = group(*[each for part in parts for each in (part, text(""))][:-1])
     return panel(body, title=text(f" {name}  {_state(figures)} "), title_align="left")
 
 
@@ -131,6 +154,11 @@ def _books(figures: Mapping[str, Any]) -> Any:
         if figures["seconds_to_growth"] is not None:
             parts.append(f"grows in {_duration(figures['seconds_to_growth'])}")
         table.add_row("filter", ", ".join(parts))
+    if "workers" in figures:
+        nbytes = figures["memory_bytes"]
+        known = "not known: the right MEMORY is missing" if nbytes is None else in_bytes(nbytes)
+        table.add_row("memory of Redis", known)
+        return table
     if figures["commits"] is not None:
         age, slowest = figures["seconds_since_commit"], figures["commit_seconds_max"]
         table.add_row(
@@ -143,10 +171,10 @@ def _books(figures: Mapping[str, Any]) -> Any:
     return table
 
 
-def _counts(title: str, counts: Mapping[str, int], total: int) -> Any:
+def _counts(title: str, counts: Mapping[str, int], total: int, most: int) -> Any:
     table = _grid(1, None)
     table.add_row(f"[bold]{title}[/bold]", "")
-    shown = list(counts.items())[:SHOWN]
+    shown = list(counts.items())[:most]
     text = import_module("rich.text").Text
     for name, count in shown:
         table.add_row(text(in_brief(name) or "(all slots)"), _number(count))
@@ -154,6 +182,28 @@ def _counts(title: str, counts: Mapping[str, int], total: int) -> Any:
         table.add_row(f"and {total - len(shown):,} more", "")
     if not shown:
         table.add_row("none", "")
+    return table
+
+
+def _workers(workers: Sequence[Mapping[str, Any]], most: int) -> Any:
+    """Return what is in flight by worker, that with the oldest request first."""
+    table = _grid(1, None, None, None)
+    text = import_module("rich.text").Text
+    heads = ("in flight by worker", "requests", "oldest", "lease left")
+    table.add_row(*(f"[bold]{head}[/bold]" for head in heads))
+    by_age = sorted(workers, key=lambda worker: -(worker["oldest_seconds"] or 0))
+    for worker in by_age[:most]:
+        left = worker["lease_seconds"]
+        table.add_row(
+            text(in_brief(worker["name"])),
+            _number(worker["in_flight"]),
+            _duration(worker["oldest_seconds"]),
+            "run out" if left < 0 else _duration(left),
+        )
+    if len(workers) > most:
+        table.add_row(f"and {len(workers) - most:,} more", "", "", "")
+    if not workers:
+        table.add_row("nobody works on it", "", "", "")
     return table
 
 

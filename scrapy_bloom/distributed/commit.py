@@ -1,13 +1,14 @@
 """The Lua script of a group commit: all that a worker has to say to a crawl, and the answer.
 
 It runs in Redis on the keys that `scripts` lists, in the order in which it stands here:
-the lease; new requests; acknowledgements; what is given back; claims; the end.
+the lease; new requests; acknowledgements, and what has failed instead; what is given back;
+claims; the end; how far the crawl is.
 """
 
 from __future__ import annotations
 
 from ..shared.client import Script
-from .scripts import PRELUDE
+from .scripts import PRELUDE, PUT
 
 NEW, SEEN, TAKEN, GROWN = range(4)
 """What became of a request: pushed; seen; a start request that was taken; or nothing yet,
@@ -21,13 +22,17 @@ since the filter has more layers than were named."""
 # 11 how long it keeps a slot to itself (ms), 0 for not at all
 # 12 after how many losses a request is set aside
 # 13-15 claims: acknowledged; handed to the engine now; held
-# 16 claims that cannot be read, and why, as text with NUL
+# 16 how many claims have failed
 # 17 '', 'leave', or 'over' to leave and end the crawl
+# 18 what this worker has counted since its last call: COUNTED of `messages`, as words
+# then for each that has failed: claim; reason; attempts; what else is known, as JSON, or '';
+#  the payload that is asked the next time, or '' for the same.
 # then for each request: '1' if the filter is asked, '0' if not, '' if there is no request but
 #  a fingerprint or a mark; shard; positions, blocks and shape as for TEST_AND_SET of the
 #  filter; priority; slot; payload; its mark as a start request, or ''.
 COMMIT = Script(
     PRELUDE
+    + PUT
     + """
 local number = tonumber(ARGV[4])
 local batch, mine = key('batch:' .. worker), key('claims:' .. worker)
@@ -42,18 +47,9 @@ local function is_newest(priority) return newest[tostring(tonumber(priority) % 2
 local function words(text) return string.gmatch(text, '%S+') end
 local function pairs_in(text) return string.gmatch(text, '(%Z*)%z(%Z*)%z') end
 
-local function put(command, priority, slot, entry)
-  local list = key('pending:' .. priority .. ':' .. slot)
-  if redis.call('EXISTS', list) == 0 then
-    redis.call('ZADD', key('priorities'), priority, priority)
-    redis.call('LPUSH', key('slots:' .. priority), slot)
-  end
-  redis.call(command, list, entry)
-end
-
-local function set_aside(claim, record, reason, count, from)
-  redis.call('HSET', key('failed'), claim,
-    cmsgpack.pack({record[1], record[2], record[3], reason, count, from}))
+local function put_alone(record)
+  redis.call('RPUSH', key('alone'), cmsgpack.pack(record))
+  added, added_bytes = added + 1, added_bytes + #record[3]
 end
 
 local function give_back(from, claim, record, blamed)
@@ -61,16 +57,17 @@ local function give_back(from, claim, record, blamed)
   if alone then
     if blamed then alone = alone + 1 end
     if alone >= tonumber(ARGV[12]) then
-      set_aside(claim, record, 'its workers died', alone, from)
+      redis.call('HSET', key('failed'), claim,
+        cmsgpack.pack({priority, slot, entry, 'worker_died', alone + 2, from, now, ''}))
     else
-      redis.call('RPUSH', key('alone'), cmsgpack.pack({priority, slot, entry, alone}))
+      put_alone({priority, slot, entry, alone})
     end
   else
     local losses = tonumber(entry:sub(1, 1))
     if blamed then losses = losses + 1 end
     entry = losses .. entry:sub(2)
     if losses >= 2 then
-      redis.call('RPUSH', key('alone'), cmsgpack.pack({priority, slot, entry, 0}))
+      put_alone({priority, slot, entry, 0})
     else
       put(is_newest(priority) and 'RPUSH' or 'LPUSH', priority, slot, entry)
     end
@@ -80,22 +77,25 @@ end
 
 local function bury(each, blaming)
   redis.call('SREM', key('starting'), each)
-  local claims = redis.call('HGETALL', key('claims:' .. each))
+  local claims, records = {}, redis.call('HGETALL', key('claims:' .. each))
+  for at = 1, #records, 2 do claims[#claims + 1] = {records[at], records[at + 1]} end
   -- from the last one, so that the first is in front again
-  for at = #claims - 1, 1, -2 do
-    local blamed = blaming and redis.call('SISMEMBER', key('handed:' .. each), claims[at]) == 1
-    give_back(each, claims[at], cmsgpack.unpack(claims[at + 1]), blamed)
+  table.sort(claims, function(one, other) return tonumber(one[1]) > tonumber(other[1]) end)
+  for _, held in ipairs(claims) do
+    local blamed = blaming and redis.call('SISMEMBER', key('handed:' .. each), held[1]) == 1
+    give_back(each, held[1], cmsgpack.unpack(held[2]), blamed)
   end
   redis.call('DEL', key('batch:' .. each), key('handed:' .. each))
   redis.call('ZREM', key('workers'), each)
-  return #claims / 2
+  return #claims
 end
 
 redis.call('ZADD', key('workers'), now + lease, worker)
 redis.call(ARGV[5] == '1' and 'SADD' or 'SREM', key('starting'), worker)
 
-local answers, layers, counts = {}, {}, {}
-for at = 18, #ARGV, 9 do
+local answers, layers, counts, adds = {}, {}, {}, 0
+local first_entry = 19 + 5 * ARGV[16]
+for at = first_entry, #ARGV, 9 do
   local asks, shard, mark = ARGV[at], key(ARGV[at + 1]), ARGV[at + 8]
   local answer, add, top, count = 0, nil, 0, 0
   if mark ~= '' and redis.call('SISMEMBER', key('start'), mark) == 1 then
@@ -153,7 +153,10 @@ for at = 18, #ARGV, 9 do
     end
     put('RPUSH', ARGV[at + 5], ARGV[at + 6], '0' .. ARGV[at + 7])
   end
-  if add then add() end
+  if add then
+    add()
+    adds = adds + 1
+  end
   if answer == 0 and mark ~= '' then redis.call('SADD', key('start'), mark) end
   local last = #answers + 1
   answers[last], layers[last], counts[last] = answer, top, count
@@ -173,11 +176,16 @@ local done = each_of(ARGV[13], {'HDEL', mine})
 each_of(ARGV[13], {'SREM', handed})
 if done > 0 then redis.call('HINCRBY', key('crawl'), 'done', done) end
 each_of(ARGV[14], {'SADD', handed})
-for claim, reason in pairs_in(ARGV[16]) do
-  local record = redis.call('HGET', mine, claim)
+for at = 19, first_entry - 1, 5 do
+  local failing, again = ARGV[at], ARGV[at + 4]
+  local record = redis.call('HGET', mine, failing)
   if record then
-    set_aside(claim, cmsgpack.unpack(record), reason, 0, worker)
-    redis.call('HDEL', mine, claim)
+    local priority, slot, entry = unpack(cmsgpack.unpack(record), 1, 3)
+    if again ~= '' then entry = '0' .. again end
+    redis.call('HSET', key('failed'), failing, cmsgpack.pack({priority, slot, entry,
+      ARGV[at + 1], tonumber(ARGV[at + 2]), worker, now, ARGV[at + 3]}))
+    redis.call('HDEL', mine, failing)
+    redis.call('SREM', handed, failing)
   end
 end
 
@@ -204,10 +212,13 @@ if redis.call('HLEN', mine) ~= holds then
   end
 end
 
+-- before they are taken: what is counted is never more than there is
+local function count_less(count) redis.call('HINCRBY', key('crawl'), 'waiting', -count) end
 local function claim(priority, slot, entry, alone, command, list)
   local number = redis.call('HINCRBY', key('crawl'), 'claims', 1)
-  redis.call('HSET', mine, number, cmsgpack.pack({priority, slot, entry, alone}))
+  redis.call('HSET', mine, number, cmsgpack.pack({priority, slot, entry, alone, now}))
   redis.call(command, list)
+  added_bytes = added_bytes - #entry
   claimed[#claimed + 1] = {tostring(number), priority, slot, entry:sub(2), alone and 1 or 0}
 end
 
@@ -216,6 +227,7 @@ if wanted > 0 and holds == 0 and #claimed == 0 then
   local first = redis.call('LINDEX', key('alone'), 0)
   if first then
     local record = cmsgpack.unpack(first)
+    count_less(1)
     claim(record[1], record[2], record[3], record[4], 'LPOP', key('alone'))
     wanted = 0
   end
@@ -256,14 +268,14 @@ for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, 99)) do
       local slot = redis.call('RPOPLPUSH', ring, ring)
       local list = key('pending:' .. priority .. ':' .. slot)
       local room = math.min(share, wanted, cap - (of_slot[slot] or 0))
-      local entry = room > 0 and redis.call('LINDEX', list, at)
-      if entry and may_have(slot) then
-        while entry and room > 0 do
-          claim(priority, slot, entry, nil, pop, list)
-          of_slot[slot] = (of_slot[slot] or 0) + 1
-          room, wanted, taken = room - 1, wanted - 1, taken + 1
-          entry = redis.call('LINDEX', list, at)
+      local count = room > 0 and math.min(room, redis.call('LLEN', list)) or 0
+      if count > 0 and may_have(slot) then
+        count_less(count)
+        for _ = 1, count do
+          claim(priority, slot, redis.call('LINDEX', list, at), false, pop, list)
         end
+        of_slot[slot] = (of_slot[slot] or 0) + count
+        wanted, taken = wanted - count, taken + count
       end
       if redis.call('EXISTS', list) == 0 then
         redis.call('LREM', ring, 1, slot)
@@ -278,8 +290,16 @@ if ARGV[6] == '1' and found[3] ~= '1' then
   redis.call('HSET', key('crawl'), 'start_done', 1)
   found[3] = '1'
 end
+
+local waiting = redis.call('HINCRBY', key('crawl'), 'waiting', added)
+local waiting_bytes = redis.call('HINCRBY', key('crawl'), 'waiting_bytes', added_bytes)
 local still = redis.call('ZCARD', key('priorities')) == 0
-  and redis.call('EXISTS', key('alone')) == 0 and redis.call('EXISTS', key('starting')) == 0
+  and redis.call('EXISTS', key('alone')) == 0
+if still and (waiting ~= 0 or waiting_bytes ~= 0) then
+  redis.call('HSET', key('crawl'), 'waiting', 0, 'waiting_bytes', 0)
+  waiting, waiting_bytes = 0, 0
+end
+still = still and redis.call('EXISTS', key('starting')) == 0
 if still then
   for _, each in ipairs(redis.call('ZRANGE', key('workers'), 0, -1)) do
     if redis.call('EXISTS', key('claims:' .. each)) == 1 then still = false end
@@ -289,8 +309,28 @@ if still and ARGV[17] == 'over' and found[3] == '1' then
   redis.call('HSET', key('crawl'), 'over', 1)
   redis.call('DEL', key('owners'))
 end
+
+local counted = {'pages', 'items', 'duplicates', 'retries', 'added'}
+local increments = {}
+for each in words(ARGV[18]) do increments[#increments + 1] = each end
+increments[5] = adds
+for at, name in ipairs(counted) do
+  local more = tonumber(increments[at])
+  if more > 0 then redis.call('HINCRBY', key('crawl'), name, more) end
+end
+local failed = redis.call('HLEN', key('failed'))
+local newest_note = redis.call('LINDEX', key('progress'), 0)
+local age = newest_note and now - cjson.decode(newest_note).time
+if not age or age < 0 or age >= 1000 then
+  local note = {time = now, pending = waiting, failed = failed}
+  local totals = redis.call('HMGET', key('crawl'), 'done', unpack(counted))
+  note.done = tonumber(totals[1] or 0)
+  for at, name in ipairs(counted) do note[name] = tonumber(totals[at + 1] or 0) end
+  redis.call('LPUSH', key('progress'), cjson.encode(note))
+  redis.call('LTRIM', key('progress'), 0, 59)
+end
 local reply = {'done', answers, layers, counts, claimed, reclaimed, still and 1 or 0,
-  found[3] == '1' and 1 or 0}
+  found[3] == '1' and 1 or 0, failed, waiting, waiting_bytes}
 if ARGV[17] == '' then
   redis.call('HSET', batch, 'number', number, 'reply', cmsgpack.pack(reply))
 end

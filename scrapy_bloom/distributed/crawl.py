@@ -23,6 +23,7 @@ class CrawlState:
     start_done: bool
     over: bool
     workers: int
+    """How many work on it: those whose lease has not run out."""
 
 
 def open_crawl(client: RedisClient, key: str, crawl: str, settings: WorkerSettings) -> CrawlState:
@@ -31,7 +32,7 @@ def open_crawl(client: RedisClient, key: str, crawl: str, settings: WorkerSettin
     the settings name another one. Raises SharedFilterError for a queue of another filter,
     or workers with another lease."""
     lease = int(settings.lease * 1000)
-    found, lease_found, round_, start_done, over, workers = client.run(
+    found, lease_found, round_, start_done, over, _, workers = client.run(
         OPEN, [key], crawl, lease, settings.round
     )
     if found.decode() != crawl:

@@ -2,48 +2,90 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..shared.client import Script
+from .messages import COUNTED
 
 if TYPE_CHECKING:
     from ..shared.client import RedisClient
 
-_SLOTS_AT_ONCE = 1000
+_SLOTS_AT_ONCE = 500
+_WORKERS_AT_ONCE = 20
 _REMOVED_AT_ONCE = 100
 
-# KEYS: the filter's header. Returns what there is to know but for what is pending.
-_LOOK = Script("""
+_KEYS = """
 local function key(name) return KEYS[1] .. ':' .. name end
+local unknown, bytes = false, 0
+local function weigh(name)
+  local found = redis.pcall('MEMORY', 'USAGE', name)
+  -- the user may not have the right
+  if type(found) == 'table' and found.err then unknown = true else bytes = bytes + (found or 0) end
+end
+"""
+
+# KEYS: the filter's header. Returns what there is to know but for what each worker and each
+# slot has.
+_LOOK = Script(
+    _KEYS
+    + """
 local time = redis.call('TIME')
 local workers = {}
 for _, each in ipairs(redis.call('ZRANGE', key('workers'), 0, -1)) do
-  workers[#workers + 1] = {each, redis.call('ZSCORE', key('workers'), each),
-    redis.call('HLEN', key('claims:' .. each)), redis.call('SCARD', key('handed:' .. each)),
-    redis.call('SISMEMBER', key('starting'), each)}
+  workers[#workers + 1] = {each, redis.call('ZSCORE', key('workers'), each)}
 end
-local failed, records = {}, redis.call('HGETALL', key('failed'))
-for at = 1, math.min(#records, 200), 2 do
-  local record = cmsgpack.unpack(records[at + 1])
-  failed[#failed + 1] = {records[at], record[2], record[3], record[4], record[5], record[6]}
+for _, name in ipairs({'crawl', 'workers', 'starting', 'priorities', 'alone', 'failed', 'start',
+    'owners', 'progress'}) do
+  weigh(key(name))
 end
-return {redis.call('HMGET', key('crawl'), 'lease', 'round', 'start_done', 'over', 'done', 'began'),
-  tostring(time[1] * 1000), workers, failed, #records / 2, redis.call('LLEN', key('alone')),
-  redis.call('ZRANGE', key('priorities'), 0, -1)}
-""")
+return {redis.call('HMGET', key('crawl'), 'lease', 'round', 'start_done', 'over', 'began', 'done',
+    'waiting', unpack(ARGV)),
+  time[1] * 1000 + math.floor(time[2] / 1000), workers, redis.call('HLEN', key('failed')),
+  redis.call('LLEN', key('alone')), redis.call('LRANGE', key('progress'), 0, -1),
+  unknown and -1 or bytes}
+"""
+)
+
+# KEYS: the filter's header. ARGV: workers. Returns what each has, when it claimed the oldest
+# (ms, 0 for none), and the bytes of it all.
+_WORKERS = Script(
+    _KEYS
+    + """
+local found = {}
+for _, each in ipairs(ARGV) do
+  local claims, oldest = redis.call('HVALS', key('claims:' .. each)), nil
+  for _, claim in ipairs(claims) do
+    local is_packed, record = pcall(cmsgpack.unpack, claim)
+    local at = is_packed and type(record) == 'table' and record[5]
+    if at and (not oldest or at < oldest) then oldest = at end
+  end
+  found[#found + 1] = {#claims, redis.call('SCARD', key('handed:' .. each)),
+    redis.call('SISMEMBER', key('starting'), each), oldest or 0}
+  for _, name in ipairs({'claims:', 'handed:', 'batch:'}) do weigh(key(name .. each)) end
+end
+return {found, unknown and -1 or bytes}
+"""
+)
 
 # KEYS: the filter's header. ARGV: priority, first slot, last slot.
-_COUNT = Script("""
+_SLOTS = Script(
+    _KEYS
+    + """
 local counts = {}
-for _, slot in ipairs(redis.call('LRANGE', KEYS[1] .. ':slots:' .. ARGV[1], ARGV[2], ARGV[3])) do
+for _, slot in ipairs(redis.call('LRANGE', key('slots:' .. ARGV[1]), ARGV[2], ARGV[3])) do
+  local list = key('pending:' .. ARGV[1] .. ':' .. slot)
   counts[#counts + 1] = slot
-  counts[#counts + 1] = redis.call('LLEN', KEYS[1] .. ':pending:' .. ARGV[1] .. ':' .. slot)
+  counts[#counts + 1] = redis.call('LLEN', list)
+  weigh(list)
 end
-return counts
-""")
+if ARGV[2] == '0' then weigh(key('slots:' .. ARGV[1])) end
+return {counts, unknown and -1 or bytes}
+"""
+)
 
 # KEYS: the filter's header. ARGV: how many lists of requests to remove at most. The state
 # goes first: workers notice. Returns how many keys are gone.
@@ -64,92 +106,136 @@ for _, each in ipairs(redis.call('ZRANGE', key('workers'), 0, -1)) do
     key('handed:' .. each))
 end
 return gone + redis.call('UNLINK', key('workers'), key('starting'), key('alone'), key('failed'),
-  key('start'), key('owners'))
+  key('start'), key('owners'), key('progress'))
 """)
 
 
 @dataclass(frozen=True)
 class WorkerView:
     """One worker: how long its lease lasts yet, in seconds, below 0 where it has run out; how
-    many requests it has claimed, and how many of them the engine may have got."""
+    many requests it has claimed, how long ago the oldest of them (seconds, None without one),
+    and how many of them the engine may have got."""
 
     name: str
     lease_left: float
     claimed: int
+    oldest: float | None
     handed: int
     in_start: bool
 
 
 @dataclass(frozen=True)
-class FailedRequest:
-    """A request that was set aside, and why."""
-
-    claim: str
-    slot: str
-    reason: str
-    attempts: int
-    worker: str
-
-
-@dataclass(frozen=True)
-class QueueView:
-    """What a crawl has that is not done. `pending` counts by Scrapy's priority, then slot."""
+class CrawlView:
+    """What a crawl is, but for what waits. `time` is the server's; `waiting` counts what
+    waits, too few after a script that was aborted; `counted` is what its workers have
+    counted; `samples` is the same of the last minute, oldest first, with the time of each;
+    `nbytes` are those of its keys, None where the server may not be asked."""
 
     round: str
     start_done: bool
     over: bool
     lease: float
+    time: float
+    began: float
     done: int
-    seconds: float
     workers: Sequence[WorkerView]
-    failed: Sequence[FailedRequest]
-    failed_count: int
+    failed: int
     alone: int
-    pending: dict[int, dict[str, int]] = field(default_factory=dict)
+    waiting: int
+    counted: dict[str, int]
+    samples: Sequence[tuple[float, dict[str, Any]]] = field(repr=False)
+    nbytes: int | None
 
     @property
-    def pending_count(self) -> int:
-        """How many requests wait, those to be handed out alone included."""
-        return self.alone + sum(sum(counts.values()) for counts in self.pending.values())
+    def seconds(self) -> float:
+        """How long ago it began."""
+        return self.time - self.began
 
     @property
     def in_flight(self) -> int:
         """How many requests workers have claimed."""
         return sum(worker.claimed for worker in self.workers)
 
+    @property
+    def living(self) -> Sequence[WorkerView]:
+        """The workers whose lease has not run out."""
+        return [worker for worker in self.workers if worker.lease_left >= 0]
 
-def look_at(client: RedisClient, key: str) -> QueueView | None:
-    """Return what the crawl beside the filter at `key` has, None if there is none. Cost: a
-    round trip, and one for a thousand slots."""
-    crawl, now, workers, failed, failed_count, alone, priorities = client.run(_LOOK, [key])
+    @property
+    def state(self) -> str:
+        """What has become of it."""
+        if self.living:
+            return "running"
+        return "finished" if self.over else "at rest"
+
+
+@dataclass(frozen=True)
+class PendingView:
+    """What waits, by Scrapy's priority, then by slot; without what is to be handed out
+    alone. `nbytes` as in CrawlView."""
+
+    counts: dict[int, dict[str, int]]
+    nbytes: int | None
+
+    @property
+    def by_slot(self) -> Counter[str]:
+        """How many wait in each slot."""
+        return sum(map(Counter, self.counts.values()), Counter[str]())
+
+
+def look_at(client: RedisClient, key: str) -> CrawlView | None:
+    """Return what the crawl beside the filter at `key` is, None if there is none. Cost: a
+    round trip, and one for twenty workers."""
+    crawl, now, names, failed, alone, notes, nbytes = client.run(_LOOK, [key], *COUNTED)
     if crawl[0] is None:
         return None
-    lease, round_, start_done, over, done, began = crawl
-    pending: dict[int, Counter[str]] = {}
-    for priority in priorities:
-        # two for each of Scrapy's: others, start requests
-        counts = pending.setdefault(-(int(priority) // 2), Counter())
-        counts.update(dict(_slots(client, key, priority.decode())))
-    return QueueView(
+    lease, round_, start_done, over, began, done, waiting, *counted = crawl
+    workers: list[WorkerView] = []
+    for first in range(0, len(names), _WORKERS_AT_ONCE):
+        group = names[first : first + _WORKERS_AT_ONCE]
+        found, more = client.run(_WORKERS, [key], *(name for name, _ in group))
+        nbytes = _sum(nbytes, more)
+        for (name, until), (claimed, handed, in_start, oldest) in zip(group, found, strict=True):
+            age = max(0.0, (now - oldest) / 1000) if oldest else None
+            left = (float(until) - now) / 1000
+            workers.append(WorkerView(name.decode(), left, claimed, age, handed, bool(in_start)))
+    return CrawlView(
         round=round_.decode(),
         start_done=start_done == b"1",
         over=over == b"1",
         lease=int(lease) / 1000,
+        time=now / 1000,
+        began=int(began) / 1000,
         done=int(done or 0),
-        seconds=(int(now) - int(began)) / 1000,
-        workers=[
-            WorkerView(
-                name.decode(), (float(until) - int(now)) / 1000, claimed, handed, bool(in_start)
-            )
-            for name, until, claimed, handed, in_start in workers
-        ],
-        failed=[
-            FailedRequest(claim.decode(), slot.decode(), reason.decode(), attempts, worker.decode())
-            for claim, slot, _, reason, attempts, worker in failed
-        ],
-        failed_count=failed_count,
+        workers=workers,
+        failed=failed,
         alone=alone,
-        pending={priority: dict(counts) for priority, counts in pending.items()},
+        waiting=max(0, int(waiting or 0)),
+        counted={name: int(value or 0) for name, value in zip(COUNTED, counted, strict=True)},
+        samples=[_sample(json.loads(note)) for note in reversed(notes)],
+        nbytes=None if nbytes < 0 else nbytes,
+    )
+
+
+def pending_of(client: RedisClient, key: str) -> PendingView:
+    """Return what waits in the crawl beside the filter at `key`. Cost: a round trip for five
+    hundred slots of a priority."""
+    nbytes = 0
+    pending: dict[int, Counter[str]] = {}
+    for priority in client.call("zrange", f"{key}:priorities", 0, -1):
+        # two for each of Scrapy's: others, start requests
+        counts = pending.setdefault(-(int(priority) // 2), Counter())
+        first, found = 0, [b""]
+        while found:
+            last = first + _SLOTS_AT_ONCE - 1
+            found, more = client.run(_SLOTS, [key], priority, first, last)
+            nbytes = _sum(nbytes, more)
+            for slot, count in zip(found[::2], found[1::2], strict=True):
+                counts[slot.decode()] += count
+            first += _SLOTS_AT_ONCE
+    return PendingView(
+        {priority: dict(+counts) for priority, counts in pending.items()},
+        None if nbytes < 0 else nbytes,
     )
 
 
@@ -161,10 +247,11 @@ def remove_queue(client: RedisClient, key: str) -> int:
     return removed
 
 
-def _slots(client: RedisClient, key: str, priority: str) -> Iterator[tuple[str, int]]:
-    first = 0
-    while found := client.run(_COUNT, [key], priority, first, first + _SLOTS_AT_ONCE - 1):
-        for slot, count in zip(found[::2], found[1::2], strict=True):
-            if count:
-                yield slot.decode(), count
-        first += _SLOTS_AT_ONCE
+def _sum(one: int, other: int) -> int:
+    """Return the sum of two sizes, -1 if one of them is not known."""
+    return -1 if one < 0 or other < 0 else one + other
+
+
+def _sample(note: dict[str, Any]) -> tuple[float, dict[str, Any]]:
+    note["filter_items"] = note.pop("added")
+    return note.pop("time") / 1000, note

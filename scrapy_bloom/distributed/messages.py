@@ -19,6 +19,9 @@ Argument = str | bytes | int
 LEAVE, OVER = "leave", "over"
 """What a worker does with its last call: leave, and perhaps end the crawl."""
 
+COUNTED = ("pages", "items", "duplicates", "retries")
+"""What workers count, each for itself."""
+
 
 @dataclass(eq=False, slots=True)
 class Entry:
@@ -62,6 +65,20 @@ class WorkerState:
     start_done: bool = False
     wanted: int = 0
     slots: dict[str, int] = field(default_factory=dict)
+    counted: Sequence[int] = (0,) * len(COUNTED)
+    """What it has counted since its last call, as COUNTED has it."""
+
+
+@dataclass(frozen=True)
+class Failing:
+    """A claim whose request has failed: for which reason, asked how often, what else is
+    known of it as JSON, and the payload that is asked the next time, empty for the same."""
+
+    claim: str
+    reason: str
+    attempts: int
+    details: str
+    payload: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -71,7 +88,7 @@ class Claims:
     done: Sequence[str] = ()
     handed: Sequence[str] = ()
     held: Sequence[str] = ()
-    unreadable: Sequence[tuple[str, str]] = ()
+    failed: Sequence[Failing] = ()
 
 
 @dataclass(frozen=True)
@@ -125,9 +142,12 @@ class Batch:
             " ".join(claims.done),
             " ".join(claims.handed),
             " ".join(claims.held),
-            _pairs(claims.unreadable),
+            len(claims.failed),
             self.action,
+            " ".join(map(str, state.counted)),
         ]
+        for each in claims.failed:
+            arguments += [each.claim, each.reason, each.attempts, each.details, each.payload]
         for entry in self.entries:
             encoded, shard = entry.encode(bloom_filter)
             arguments += encoded
@@ -145,6 +165,7 @@ class Reply:
         self.claimed: list[Claim] = []
         self.reclaimed = 0
         self.still = self.start_done = False
+        self.failed = self.waiting = self.waiting_bytes = 0
         self._heard: Iterable[tuple[int, int]] = ()
         if answer[0] == DONE:
             self.answers = answer[1]
@@ -155,6 +176,7 @@ class Reply:
             ]
             self.reclaimed = answer[5]
             self.still, self.start_done = bool(answer[6]), bool(answer[7])
+            self.failed, self.waiting, self.waiting_bytes = answer[8:11]
 
     @property
     def quiet(self) -> bool:

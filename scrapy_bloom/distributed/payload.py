@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import marshal
+import pickle
 from dataclasses import dataclass
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, Protocol
 
 from scrapy import Request
 from scrapy.utils.request import request_from_dict
 
+from ..durable.failed import to_be_repeated
 from ..durable.queues import FORMATS, QueueSettings
 
 if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.settings import BaseSettings
+
+    from ..durable.failed import FailedRequest
 
 PRIORITIES = range(-(2**51), 2**51)
 """What a score of Redis tells apart, with a bit for start requests."""
@@ -51,6 +57,7 @@ class Packer:
         self._spider = spider
         self._slot_of = slot_of
         self._serialize, self._deserialize = FORMATS[self._queues.kind.format]
+        self._has_cache = settings.getbool("HTTPCACHE_ENABLED")
 
     @property
     def newest_first(self) -> tuple[bool, bool]:
@@ -78,6 +85,11 @@ class Packer:
         """Return the request that was stored. Raises whatever that raises."""
         return request_from_dict(self._deserialize(payload), spider=self._spider)
 
+    def to_be_repeated(self, payload: bytes, failed: FailedRequest) -> bytes:
+        """Return a stored request that has failed as it is asked once more."""
+        fields = self._deserialize(payload)
+        return self._serialize(to_be_repeated(fields, failed, has_cache=self._has_cache))
+
 
 def fields_of(
     request: Request, spider: Spider | None = None, *, callback: str | None = None
@@ -90,6 +102,24 @@ def fields_of(
     if "_class" in fields:  # it may have other defaults
         return fields
     return {name: value for name, value in fields.items() if not _is_default(name, value)}
+
+
+def plain_fields(payload: bytes) -> dict[str, Any]:
+    """Return what a stored request is made of, as far as that can be read without the
+    spider and without running anybody's code: nothing, if it holds objects."""
+    try:
+        if payload.startswith(pickle.PROTO):
+            fields = _PlainUnpickler(BytesIO(payload)).load()
+        else:
+            fields = marshal.loads(payload)  # noqa: S302 - it makes no objects
+    except Exception:  # noqa: BLE001 - whatever is wrong with it
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"{module}.{name} is an object")
 
 
 def _is_default(name: str, value: Any) -> bool:

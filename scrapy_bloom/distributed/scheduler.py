@@ -8,9 +8,10 @@ from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
 from ..durable.base import LedgerScheduler
+from ..durable.failing import Failures
 from ..durable.queues import memory_queue
 from ..scrapy_internals import EngineView, put_before_engine
-from ..settings import WorkerSettings
+from ..settings import FailedSettings, WorkerSettings
 from ..shared.dupefilter import RedisBloomDupeFilter
 from ..startup import refuse
 from .start_requests import SharedStartRequests
@@ -33,6 +34,8 @@ class RedisDurableScheduler(LedgerScheduler):
     comes back when its lease has run out. Needs RedisBloomDupeFilter, whose filter is kept
     in the same hash slot.
 
+    Requests that fail stay in the crawl, as with DurableScheduler in the job.
+
     While Redis is away the worker goes on with what it has claimed, and waits. A crawl
     that is gone closes the spider with reason `bloom_error`, one that was over when the
     worker started with `bloom_over`.
@@ -42,6 +45,7 @@ class RedisDurableScheduler(LedgerScheduler):
     df: RedisBloomDupeFilter
     _settings: WorkerSettings
     _starts: SharedStartRequests
+    _failures: Failures
     _worker: Worker | None = None
 
     @classmethod
@@ -58,11 +62,13 @@ class RedisDurableScheduler(LedgerScheduler):
             EngineView(crawler)
             start_requests = SharedStartRequests(crawler)
             put_before_engine(crawler, start_requests)
+            failures = Failures(crawler, FailedSettings.read(crawler.settings))
         except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
             refuse(crawler, error)
         self = cls(crawler, dupefilter_class.beside_queue(crawler))
         self._settings = settings
         self._starts = start_requests
+        self._failures = failures
         return self
 
     def open(self, spider: Spider) -> Deferred[None] | None:
@@ -70,7 +76,14 @@ class RedisDurableScheduler(LedgerScheduler):
         self.spider = spider
         self.mqs = memory_queue(self.crawler)
         try:
-            self._worker = worker = Worker(self.crawler, self.df, self._settings, self._starts)
+            self._worker = worker = Worker(
+                self.crawler,
+                self.df,
+                self._settings,
+                self._starts,
+                self._failures,
+                in_memory=self.mqs.__len__,
+            )
         except Exception as error:  # noqa: BLE001 - see from_crawler
             self.df.abandon()
             refuse(self.crawler, error)

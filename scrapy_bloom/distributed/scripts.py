@@ -3,17 +3,22 @@
     {KEY}                    the filter's header; {KEY}:0 … its shards
     {KEY}:crawl              hash: id (the filter's generation), lease, round, start_done, over;
                              heard (ms, when a script ran last), claims (the last number),
-                             done (how many were acknowledged)
+                             done (how many were acknowledged), waiting and waiting_bytes (of
+                             what is pending; too few after an aborted script), and what
+                             workers have counted: pages, items, duplicates, retries, added
+    {KEY}:progress           list: JSON of the time and the counts, one a second, of a minute
     {KEY}:workers            sorted set: worker, by the end of its lease (ms)
     {KEY}:starting           set: workers that are in start()
     {KEY}:batch:WORKER       hash: number and reply of its last call
-    {KEY}:claims:WORKER      hash: claim → priority, slot, entry, losses alone or nil
+    {KEY}:claims:WORKER      hash: claim → priority, slot, entry, losses alone or false, when (ms)
     {KEY}:handed:WORKER      set: claims that the engine may have got
     {KEY}:priorities         sorted set: priorities that may have pending requests
     {KEY}:slots:PRIORITY     list: slots that may have some, the next one last
     {KEY}:pending:PRIORITY:SLOT   list: entries, each a digit (losses) and a payload
     {KEY}:alone              list: requests that were lost with two workers
-    {KEY}:failed             hash: claim → a request that was set aside, and why
+    {KEY}:failed             hash: claim → priority, slot, entry, reason, attempts, worker,
+                             when (ms), and what the worker knows of it as JSON, or ''; of
+                             an earlier version the first six
     {KEY}:start              set: marks of the start requests that were taken
     {KEY}:owners             hash: slot → who has it until when, if one worker may
 
@@ -57,6 +62,20 @@ local expiry = tonumber(redis.call('ZSCORE', key('workers'), worker) or nil)
 if expiry and expiry < now then return {'fenced'} end
 """
 
+# Puts an entry into its list. `key` is that of PRELUDE, `added` and `added_bytes` count.
+PUT = """
+local added, added_bytes = 0, 0
+local function put(command, priority, slot, entry)
+  local list = key('pending:' .. priority .. ':' .. slot)
+  if redis.call('EXISTS', list) == 0 then
+    redis.call('ZADD', key('priorities'), priority, priority)
+    redis.call('LPUSH', key('slots:' .. priority), slot)
+  end
+  redis.call(command, list, entry)
+  added, added_bytes = added + 1, added_bytes + #entry
+end
+"""
+
 # KEYS: the filter's header. ARGV: crawl, worker, lease (ms).
 HEARTBEAT = Script(
     PRELUDE
@@ -68,19 +87,20 @@ return {'done'}
 )
 
 # KEYS: the filter's header. ARGV: crawl, lease (ms), round. Makes the crawl unless there is
-# one, begins a new round of one that is over, and returns id, lease, round, start_done, over
-# and the number of workers.
+# one, begins a new round of one that is over, and returns id, lease, round, start_done, over,
+# the number of workers, and of those whose lease has not run out.
 OPEN = Script("""
 local name = KEYS[1] .. ':crawl'
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local function told()
   local found = redis.call('HMGET', name, 'id', 'lease', 'round', 'start_done', 'over')
   found[6] = redis.call('ZCARD', KEYS[1] .. ':workers')
+  found[7] = #redis.call('ZRANGEBYSCORE', KEYS[1] .. ':workers', now, '+inf')
   return found
 end
 local found = told()
 if not found[1] then
-  local time = redis.call('TIME')
-  local now = time[1] * 1000 + math.floor(time[2] / 1000)
   redis.call('HSET', name, 'id', ARGV[1], 'lease', ARGV[2], 'round', ARGV[3],
     'start_done', '', 'over', '', 'heard', now, 'began', now)
 elseif found[1] == ARGV[1] then

@@ -5,27 +5,18 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections import Counter, deque
-from collections.abc import Collection, Sequence
-from heapq import heappop, heappush
-from itertools import count, islice
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from ..errors import SharedFilterError
 from .commit import GROWN, NEW
-from .messages import (
-    LEAVE,
-    OVER,
-    Batch,
-    Claim,
-    Claims,
-    Entry,
-    Observers,
-    Policy,
-    Reply,
-    WorkerState,
-)
+from .failed import failing_of, unreadable
+from .held import HeldClaims
+from .messages import COUNTED, LEAVE, OVER, Batch, Entry, Observers, Policy, Reply, WorkerState
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -37,11 +28,12 @@ if TYPE_CHECKING:
 
 MOST_ENTRIES = 50
 """New requests in a call: the server takes some 20 µs for each, and serves nobody else."""
-MOST_ACKNOWLEDGED = 200
 POLL_SECONDS = 0.5
 """An idle worker asks so often."""
 BUSY_SECONDS = 0.02
 """One that would have more to do asks no more often than this."""
+
+_NOTHING = (0,) * len(COUNTED)
 
 
 class RedisStore:
@@ -64,6 +56,7 @@ class RedisStore:
         *,
         capacity: int,
         observers: Observers,
+        counted: Callable[[], tuple[int, ...]] = lambda: _NOTHING,
     ) -> None:
         self._sender = sender
         self._dupefilter = dupefilter
@@ -71,11 +64,16 @@ class RedisStore:
         self._policy = policy
         self._capacity = capacity
         self._observers = observers
+        self._counted = counted
+        self._told = self._counting = _NOTHING
         self._crawl = dupefilter.shared.header.generation
         self.identities = 0
         """How many names this worker has had."""
         self.calls = 0
-        self._set_aside = 0
+        self.slowest_call = 0.0  # seconds
+        self.waiting = self.failed = self.nbytes = 0
+        """Requests of the crawl that wait, that are kept as failed, and the bytes of those that
+        wait, as the last reply had it."""
         self.starting = False
         self.start_done = False
         """Whether start() is through, as far as this worker knows."""
@@ -83,26 +81,26 @@ class RedisStore:
         self._unsent: deque[Entry] = deque()
         self._own: set[bytes] = set()
         """Fingerprints that were pushed since the last commit."""
-        self._arrivals = count()
         self._last_call = 0.0
         self._leaving = False
+        self._given_away: WeakSet[Request] = WeakSet()
         self.last: Reply | None = None
         self._enter()
 
     @property
     def pending(self) -> Sequence[object]:
         """The requests that can be handed out at once."""
-        return self._ready
+        return self.held.ready
 
     @property
     def uncommitted(self) -> int:
         """How many requests were pushed or done, or 0 while nothing can be sent."""
-        return 0 if self._sender.busy else len(self._unsent) + len(self._done)
+        return 0 if self._sender.busy else len(self._unsent) + len(self.held.uncommitted)
 
     @property
     def is_idle(self) -> bool:
         """True if this worker has nothing to send, to hand out or to acknowledge."""
-        return not (self._unsent or self._claims or self._done or self._acknowledged)
+        return not self._unsent and self.held.is_idle
 
     @property
     def is_quiet(self) -> bool:
@@ -140,52 +138,34 @@ class RedisStore:
 
     def next(self) -> Request | None:
         """Return the next request that was claimed, or None; and see to it that more come."""
-        while self._ready:
-            _, _, claim = heappop(self._ready)
+        while (claim := self.held.pop()) is not None:
             try:
                 request = self._packer.unpack(claim.payload)
                 if not request.dont_filter:
                     # a redirect back to it would be taken for it
                     self._dupefilter.settle(self._dupefilter.fingerprint(request))
             except Exception as error:  # noqa: BLE001 - a stored request may raise anything
-                self._unreadable.append((claim.number, f"{type(error).__name__}: {error}"))
-                self._set_aside += 1
+                self.held.set_aside(unreadable(claim, error))
                 self._observers.unreadable(claim.number, error)
                 continue
-            self._handed_out[request] = claim.number
+            self.held.hand_out(request, claim)
             return request
         self.flush(hungry=True)
         return None
 
     def done(self, request: Request) -> None:
         """Acknowledge a request that was handed out, after all that was pushed so far."""
-        claim = self._handed_out.pop(request, None)
-        if claim is not None:
-            self._done.append((self._tail, claim))
-
-    @property
-    def failed(self) -> int:
-        """How many requests this worker has set aside."""
-        return self._set_aside
-
-    @property
-    def nbytes(self) -> int:
-        """Nothing: the store is Redis's."""
-        return 0
+        self.held.finish(request, self._tail)
 
     def fail(self, request: Request, failed: FailedRequest) -> bool:
-        """Have a request that was handed out set aside. Return False, and do nothing, for any
-        other."""
-        claim = self._handed_out.pop(request, None)
+        """Have a request that was handed out kept as failed, after all that was pushed so
+        far; one that this worker has lost since fails with whoever has it now. Return False,
+        and do nothing, for any other."""
+        claim = self.held.claim_of(request)
         if claim is None:
-            return False
-        self._unreadable.append((claim, failed.reason))
-        self._set_aside += 1
+            return request in self._given_away
+        self.held.finish(request, self._tail, failing_of(claim, failed, self._packer))
         return True
-
-    def failed_by_reason(self) -> dict[str, int]:
-        """Return nothing: `scrapy bloom info` lists what all workers have set aside."""
-        return {}
 
     def commit(self, fingerprints: Collection[bytes]) -> bool:
         """Send what there is, unless a call is under way, with the `fingerprints` that
@@ -195,15 +175,13 @@ class RedisStore:
             if fingerprint not in self._own:
                 self.note(fingerprint=fingerprint)
         self._own.clear()
-        self._acknowledged += self._done
-        self._done.clear()
+        self.held.commit()
         self.flush()
         return self.calls > calls
 
     def rollback(self) -> None:
         """Acknowledge nothing any more."""
-        self._done.clear()
-        self._acknowledged.clear()
+        self.held.rollback()
 
     def close(self, *, clean: bool) -> None:
         """Do nothing: see `leave`."""
@@ -214,8 +192,8 @@ class RedisStore:
         if self._sender.busy:
             return
         since = monotonic() - self._last_call
-        has_news = self._unsent or self._acknowledged or self._unreadable
-        wants = self._stock or (self._wanted and (hungry or not self._claims))
+        has_news = self._unsent or self.held.has_news
+        wants = self.held.stock or (self._wanted and (hungry or not self.held.claims))
         found = self.last is None or self.last.claimed or has_news
         if (
             (has_news and not hungry)
@@ -231,7 +209,7 @@ class RedisStore:
         self._leaving = True
         deadline = monotonic() + seconds
         while self._sender.wait(max(0.0, deadline - monotonic())):
-            if not (self._unsent or self._acknowledged):
+            if not (self._unsent or self.held.given_up):
                 self._call(OVER if over else LEAVE)
                 return self._sender.wait(max(0.0, deadline - monotonic()))
             self._call()
@@ -243,13 +221,7 @@ class RedisStore:
         host = socket.gethostname().partition(".")[0]
         self.worker = f"{host}:{os.getpid()}:{secrets.token_hex(4)}"
         self._number = 0
-        self._claims: dict[str, Claim] = {}
-        self._stock: deque[Claim] = deque()
-        self._ready: list[tuple[int, int, Claim]] = []
-        self._handed_out: dict[Request, str] = {}
-        self._done: list[tuple[int, str]] = []
-        self._acknowledged: list[tuple[int, str]] = []
-        self._unreadable: list[tuple[str, str]] = []
+        self.held = HeldClaims()
         self.last = None
 
     def _enqueue(self, packed: Any, fingerprint: bytes | None, mark: bytes) -> None:
@@ -260,9 +232,9 @@ class RedisStore:
     def _wanted(self) -> int:
         """How many more requests this worker wants to have claimed. Who has one that is
         handed out alone wants no other."""
-        if self._leaving or any(claim.alone for claim in self._claims.values()):
+        if self._leaving or self.held.has_alone:
             return 0
-        return max(0, self._capacity - len(self._stock) - len(self._ready))
+        return max(0, self._capacity - self.held.spare)
 
     def _call(self, action: str = "") -> None:
         self._number += 1
@@ -275,37 +247,31 @@ class RedisStore:
     def _batch(self, action: str) -> Batch:
         entries = [*islice(self._unsent, MOST_ENTRIES)]
         answered = self._unsent[0].number - 1 if self._unsent else self._tail
-        done: list[str] = []
-        waiting: list[tuple[int, str]] = []
-        for tail, claim in self._acknowledged:
-            if tail <= answered and len(done) < MOST_ACKNOWLEDGED:
-                done.append(claim)
-            else:
-                waiting.append((tail, claim))
-        self._acknowledged = waiting
-        handed = [] if self._leaving else [claim.number for claim in self._stock]
-        gone = {*done, *(number for number, _ in self._unreadable)}
-        held = [number for number in self._claims if number not in gone]
-        if action:
-            held = []
+        self._counting = self._counted()
         return Batch(
             self._number,
             entries,
-            Claims(done, handed, held, [*self._unreadable]),
+            self.held.to_tell(answered, leaving=self._leaving, last=bool(action)),
             WorkerState(
                 starting=self.starting,
                 start_done=self.start_done and len(entries) == len(self._unsent),
                 wanted=self._wanted,
-                slots=Counter(claim.slot for claim in self._claims.values()),
+                slots=self.held.by_slot,
+                counted=[now - then for now, then in zip(self._counting, self._told, strict=True)],
             ),
             action,
         )
 
     def _take(self, batch: Batch, reply: Reply) -> None:
+        self.slowest_call = max(self.slowest_call, monotonic() - self._last_call)
         if reply.gone:
             self.last = None
             self._observers.gone()
             return
+        if not reply.fenced:
+            self._told = self._counting
+            self.waiting, self.nbytes = reply.waiting, reply.waiting_bytes
+            self.failed = reply.failed
         if batch.action:
             return
         if reply.fenced:
@@ -313,21 +279,11 @@ class RedisStore:
             return
         reply.teach(self._dupefilter.shared, batch)
         self._settle(batch, reply)
-        gone = {*batch.claims.done, *(number for number, _ in batch.claims.unreadable)}
-        for number in gone:
-            self._claims.pop(number, None)
-        self._unreadable = self._unreadable[len(batch.claims.unreadable) :]
-        handed = {*batch.claims.handed}
-        for claim in [claim for claim in self._stock if claim.number in handed]:
-            self._stock.remove(claim)
-            heappush(self._ready, (claim.priority, next(self._arrivals), claim))
-        for claim in reply.claimed:
-            self._claims[claim.number] = claim
-            self._stock.append(claim)
+        self.held.settle(batch, reply.claimed)
         is_first, self.last = self.last is None, reply
         if is_first:
             self._observers.joined(reply)
-        starves = bool(self._stock) and not self._ready
+        starves = bool(self.held.stock) and not self.held.ready
         if not self._leaving and (starves or len(self._unsent) >= MOST_ENTRIES):
             self._call()
         self._observers.changed()
@@ -346,5 +302,6 @@ class RedisStore:
 
     def _be_fenced(self) -> None:
         self._dupefilter.forget_known()
+        self._given_away.update(self.held.handed_out)
         self._enter()
         self._observers.fenced()

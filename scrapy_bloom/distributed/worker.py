@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -12,6 +13,9 @@ from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.asyncio import call_later
 
 from ..durable.ledger import Ledger
+from ..durable.progress import COUNTED as COUNTED_STATS
+from ..durable.progress import set_stats
+from ..errors import SharedFilterError
 from ..reporting import counted
 from ..scrapy_internals import EngineView
 from ..settings import RedisSettings, WorkerSettings
@@ -19,19 +23,23 @@ from ..shared.client import RedisClient
 from ..shared.layout import in_one_slot
 from ..startup import announce
 from .crawl import crawl_is_gone, in_reactor, open_crawl
+from .failed import FailedHash
 from .feeds import SyncedFeeds
 from .link import Heartbeat, Link
-from .messages import Observers, Policy
+from .messages import COUNTED, Observers, Policy
 from .payload import Packer
 from .store import RedisStore
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.utils.asyncio import CallLaterResult
 
-    from ..errors import SharedFilterError
+    from ..durable.failing import Failures
     from ..shared.dupefilter import RedisBloomDupeFilter
+    from .crawl import CrawlState
     from .messages import Entry, Reply
     from .start_requests import SharedStartRequests
 
@@ -42,6 +50,9 @@ COMMIT_OPERATIONS = 50
 COMMIT_SECONDS = 0.1
 """… or this long after the first of them, whichever comes first."""
 TICK_SECONDS = 0.1
+STATS_SECONDS = 1.0
+MOST_TOLD = 10_000
+"""The line at the end counts the reasons of so many failed requests."""
 REMINDER_SECONDS = 60.0
 SLOT_GRACE_SECONDS = 5.0
 """With BLOOM_REDIS_SLOT_WORKERS a slot is nobody else's so long after its last request."""
@@ -57,6 +68,9 @@ class Worker:
         dupefilter: RedisBloomDupeFilter,
         settings: WorkerSettings,
         start_requests: SharedStartRequests,
+        failures: Failures,
+        *,
+        in_memory: Callable[[], int],
     ) -> None:
         spider = crawler.spider
         assert spider is not None
@@ -64,20 +78,25 @@ class Worker:
         self._dupefilter = dupefilter
         self._settings = settings
         self._start_requests = start_requests
+        self._failures = failures
+        self._in_memory = in_memory
         self._redis = redis = RedisSettings.read(crawler.settings, spider.name, queue=True)
         self._key = in_one_slot(redis.key)
         self._timer: CallLaterResult | None = None
         self._outage_since = self._reminded = 0.0
         self._quiet_since = 0.0
         self._gone = False
+        self._stats_set = 0.0
         self._engine = EngineView(crawler)
         self._engine.require_wake()
         packer = Packer(crawler.settings, spider, self._slot_of)
         generation = dupefilter.shared.header.generation
         client = RedisClient(redis.url, redis.timeout)
         try:
+            self._server = client.name
             self._name = f"the queue {self._key!r} in Redis at {client.name}"
-            self._state = open_crawl(client, self._key, generation, settings)
+            self._failed = FailedHash(client, self._key, MOST_TOLD)
+            self._state = self._join(client, generation)
             beats = RedisClient(redis.url, redis.timeout)
         except BaseException:
             client.close()
@@ -98,6 +117,7 @@ class Worker:
                 self._on_unreadable,
                 self._on_gone,
             ),
+            counted=self._counted,
         )
         self.ledger = Ledger(
             crawler,
@@ -110,6 +130,7 @@ class Worker:
         done = self._state.start_done or self._state.over
         self.ledger.participants.append(SyncedFeeds(crawler))
         start_requests.open(self.store, self.ledger, dupefilter, done=done)
+        failures.open(self.ledger, self._failed)
         self._announce()
 
     @property
@@ -143,7 +164,12 @@ class Worker:
             self._timer.cancel()
         self.ledger.end(lambda: None)
         over = finished and not self._start_requests.failed and not self.ledger.failed
-        if not self._gone and not self.store.leave(over=over, seconds=self._redis.timeout):
+        if self._gone:
+            pass
+        elif self.store.leave(over=over, seconds=self._redis.timeout):
+            self._set_stats()
+            self._report()
+        else:
             logger.warning(
                 "%(name)s does not answer: what this worker holds comes back when its lease has"
                 " run out, and then yields again what could not be sent (%(unsent)s).",
@@ -153,6 +179,34 @@ class Worker:
         self._crawler.stats.set_value("scheduler/calls", self.store.calls)
         self._heartbeat.close()
         self._link.close()
+
+    def _join(self, client: RedisClient, generation: str) -> CrawlState:
+        """Find or make the crawl. Who finds nobody at work asks once more what has failed,
+        if that is set: so it is done once a start, and not by each worker."""
+        state = open_crawl(client, self._key, generation, self._settings)
+        if not state.workers and self._failures.retry(self._failed):
+            state = open_crawl(client, self._key, generation, self._settings)
+        return state
+
+    def _report(self) -> None:
+        url, key = self._server, shlex.quote(self._key[1:-1])
+        with suppress(SharedFilterError):  # it has just answered: then the next worker says it
+            self._failures.report("crawl", f"{url} --key {key}")
+
+    def _counted(self) -> tuple[int, ...]:
+        stats = self._crawler.stats
+        return tuple(stats.get_value(COUNTED_STATS[name], 0) for name in COUNTED)
+
+    def _set_stats(self) -> None:
+        """Set what can be alerted on, of the crawl as the last reply had it, and of this
+        worker."""
+        set_stats(
+            self._crawler,
+            self.ledger,
+            self.store.waiting + self.store.unsent + self.store.held.spare + self._in_memory(),
+        )
+        slowest = max(self.store.slowest_call, self.ledger.slowest_commit)
+        self._crawler.stats.set_value("scheduler/commit_seconds_max", round(slowest, 6))
 
     def _announce(self) -> None:
         state = self._state
@@ -173,6 +227,9 @@ class Worker:
     def _tick(self) -> None:
         self._timer = None
         self._heartbeat.turn(self.store.worker)
+        if monotonic() - self._stats_set >= STATS_SECONDS:
+            self._stats_set = monotonic()
+            self._set_stats()
         if not self.ledger.stopped:
             self.store.flush(hungry=not self.store.pending)
         with suppress(RuntimeError):  # there is no reactor in a script
@@ -229,7 +286,7 @@ class Worker:
         self._crawler.stats.inc_value("scheduler/set_aside")
         logger.error(
             "Request %(claim)s of %(name)s cannot be made a request again (%(error)s): it is set"
-            " aside. 'scrapy bloom info' lists such requests.",
+            " aside. 'scrapy bloom failed' lists such requests.",
             {"claim": claim, "name": self._name, "error": error},
             extra={"spider": self._crawler.spider},
         )

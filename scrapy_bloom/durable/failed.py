@@ -49,7 +49,8 @@ class FailedRequest(NamedTuple):
 
     `status` is that of its response, `exception` the class and the message of what was
     raised; each None without one. `attempts` counts how often it was asked, with retries
-    and in all starts of the job; `time` is in seconds since the epoch.
+    and in all starts of the job; `time` is in seconds since the epoch, 0 where nobody noted
+    it.
     """
 
     url: str
@@ -76,7 +77,7 @@ class FailedRequest(NamedTuple):
         return cls(
             url=request.url,
             method=request.method,
-            reason=reason,
+            reason=_storable(reason),
             status=status,
             exception=None if exception is None else _described(exception),
             attempts=before + 1,
@@ -96,9 +97,10 @@ def download_reason(exception: BaseException) -> str:
 def to_be_repeated(
     request: dict[str, Any], failed: FailedRequest, *, has_cache: bool
 ) -> dict[str, Any]:
-    """Return `request`, as `Request.to_dict` has it, as it is asked once more: with all its
-    retries, and past a cache, which has the page that made it fail."""
-    meta = {**request["meta"], ATTEMPTS_KEY: failed.attempts}
+    """Return `request`, as `Request.to_dict` has it, perhaps without defaults, as it is
+    asked once more: with all its retries, and past a cache, which has the page that made it
+    fail."""
+    meta = {**request.get("meta", {}), ATTEMPTS_KEY: failed.attempts}
     meta.pop("retry_times", None)
     if has_cache:
         meta["dont_cache"] = True
@@ -118,4 +120,9 @@ def _value(cause: Any) -> BaseException:
 
 def _described(exception: BaseException) -> str:
     name, message = type(exception).__name__, " ".join(str(exception).split())
-    return (f"{name}: {message}" if message else name)[:LONGEST]
+    return _storable((f"{name}: {message}" if message else name)[:LONGEST])
+
+
+def _storable(text: str) -> str:
+    """Return `text` without halves of characters, as names of files may have them."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -4,7 +4,7 @@ look at, make pending again, and forget."""
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -46,6 +46,17 @@ class Choice(NamedTuple):
     def values(self) -> tuple[str, ...]:
         """What belongs to the question marks in it."""
         return (*self.reasons, *self.urls)
+
+    def means(self, requests: Iterable[FailedRequest]) -> Iterator[bool]:
+        """Yield for each of `requests`, which are in no file, whether it is meant."""
+        if self == ALL:
+            yield from (True for _ in requests)
+            return
+        question = f"SELECT 1 FROM (SELECT ? AS reason, ? AS url) WHERE {self.condition}"  # noqa: S608
+        with closing(sqlite3.connect(":memory:")) as connection:  # whose globs they are
+            for each in requests:
+                values = (each.reason, each.url, *self.values)
+                yield connection.execute(question, values).fetchone() is not None
 
 
 ALL = Choice()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
 from scrapy import Request, signals
@@ -15,18 +15,14 @@ from twisted.python.failure import Failure
 from ..reporting import counted
 from ..scrapy_internals import FailureHooks
 from .failed import IN_MEMORY, FailedRequest, download_reason
-from .failed_rows import FailedRows
 from .feeds.origins import origins_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from scrapy import Spider
     from scrapy.crawler import Crawler
 
     from ..settings import FailedSettings
     from .ledger import Ledger
-    from .request_file import RequestFile
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +33,16 @@ _NOT_THE_PAGES_FAULT = (
 """Where requests are ignored that nobody wants to ask again."""
 
 _at_work: WeakSet[Failures] = WeakSet()
+
+
+class Kept(Protocol):
+    """The failed requests of a job or a crawl."""
+
+    def retry(self) -> int:
+        """Make all of them pending again; return how many."""
+
+    def by_reason(self) -> dict[str, int]:
+        """Return how many there are for each reason, most first."""
 
 
 class Failures:
@@ -56,6 +62,7 @@ class Failures:
         self._settings = settings
         self._origins = origins_of(crawler)
         self._ledger: Ledger | None = None
+        self._kept: Kept | None = None
         self._retried = {int(code) for code in crawler.settings.getlist("RETRY_HTTP_CODES")}
         kinds, hooks = settings.kinds, FailureHooks(crawler)
         if "download" in kinds:
@@ -69,40 +76,43 @@ class Failures:
         if "item" in kinds:
             crawler.signals.connect(self._item_error, signals.item_error)
 
-    def retry(self, file: RequestFile) -> None:
-        """Make all failed requests in `file` pending again, if each start is to do so.
-        Raises sqlite3.Error."""
-        if self._settings.retry and (count := FailedRows(file).retry()):
+    def retry(self, kept: Kept) -> int:
+        """Make all that are `kept` pending again, if each start is to do so; return how
+        many. Raises as `kept` does."""
+        count = kept.retry() if self._settings.retry else 0
+        if count:
             logger.info(
                 "Retrying %(requests)s that had failed (BLOOM_RETRY_FAILED)",
                 {"requests": counted(count, "request")},
                 extra={"spider": self._crawler.spider},
             )
+        return count
 
-    def open(self, ledger: Ledger) -> None:
-        """Begin to tell `ledger`."""
-        self._ledger = ledger
+    def open(self, ledger: Ledger, kept: Kept) -> None:
+        """Begin to tell `ledger`, whose failed requests are `kept`."""
+        self._ledger, self._kept = ledger, kept
         if self._settings.kinds:
             _at_work.add(self)
 
-    def report(self, job: Path) -> None:
-        """Tell nothing any more, and say what has failed in `job`. Raises as the store
-        does."""
+    def report(self, where: str, place: object) -> None:
+        """Tell nothing any more, and say what has failed and stays: in the "job" or `where`
+        it is, at a place as the command line has it. Raises as what is kept does."""
         _at_work.discard(self)
-        ledger, self._ledger = self._ledger, None
-        reasons = {} if ledger is None else ledger.store.failed_by_reason()
+        self._ledger, kept = None, self._kept
+        reasons = {} if kept is None else kept.by_reason()
         total = sum(reasons.values())
         self._crawler.stats.set_value("scheduler/failed", total)
         if total:
             logger.warning(
-                "%(requests)s failed and %(stay)s in the job: %(reasons)s. 'scrapy bloom failed"
-                " %(job)s' lists them; 'scrapy bloom retry %(job)s' has the next start ask them"
-                " once more, 'scrapy bloom drop %(job)s' forgets them.",
+                "%(requests)s failed and %(stay)s in the %(where)s: %(reasons)s. 'scrapy bloom"
+                " failed %(place)s' lists them; 'scrapy bloom retry %(place)s' has the next start"
+                " ask them once more, 'scrapy bloom drop %(place)s' forgets them.",
                 {
                     "requests": counted(total, "request"),
                     "stay": "stays" if total == 1 else "stay",
+                    "where": where,
                     "reasons": ", ".join(f"{count:,} {name}" for name, count in reasons.items()),
-                    "job": job,
+                    "place": place,
                 },
                 extra={"spider": self._crawler.spider},
             )

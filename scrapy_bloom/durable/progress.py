@@ -60,9 +60,7 @@ class Progress:
 
     def _note(self) -> None:
         self._noted = time.time()
-        stats, books = self._crawler.stats, self._books()
-        for name, value in books.items():
-            stats.set_value(f"scheduler/{name}", value)
+        stats, books = self._crawler.stats, set_stats(self._crawler, self._ledger, self._pending())
         figures: dict[str, Any] = {"began": self._began, **books}
         figures.update({name: stats.get_value(stat, 0) for name, stat in COUNTED.items()})
         figures |= self._of_filter()
@@ -73,19 +71,23 @@ class Progress:
         )
         self._file.execute("INSERT INTO progress VALUES (?, ?)", (self._noted, json.dumps(figures)))
 
-    def _books(self) -> dict[str, float]:
-        store = self._ledger.store
-        return {
-            "pending": self._pending(),
-            "in_flight": self._ledger.in_flight,
-            "failed": store.failed,
-            "commits": self._ledger.commits,
-            "commit_seconds_max": round(self._ledger.slowest_commit, 6),
-            "bytes": store.nbytes,
-        }
-
     def _of_filter(self) -> dict[str, float]:
         found = self._dupefilter.filter
         capacity = sum(layer.capacity for layer in found.layers)
         figures = (len(found), capacity, len(found.layers), found.nbytes)
         return dict(zip(FILTER_FIGURES, figures, strict=True))
+
+
+def set_stats(crawler: Crawler, ledger: Ledger, pending: int) -> dict[str, float]:
+    """Set what can be alerted on in the stats of `crawler`, and return it."""
+    books = {
+        "pending": pending,
+        "in_flight": ledger.in_flight,
+        "failed": ledger.store.failed,
+        "commits": ledger.commits,
+        "commit_seconds_max": round(ledger.slowest_commit, 6),
+        "bytes": ledger.store.nbytes,
+    }
+    for name, value in books.items():
+        crawler.stats.set_value(f"scheduler/{name}", value)
+    return books

@@ -17,6 +17,7 @@ from ..scrapy_internals import EngineView, path_safe, put_before_engine
 from ..settings import FailedSettings
 from ..startup import announce, refuse
 from .base import LedgerScheduler
+from .failed_rows import FailedRows
 from .failing import Failures
 from .feeds.exporter import durable_exporter
 from .ledger import Ledger
@@ -139,7 +140,8 @@ class DurableScheduler(LedgerScheduler):
             dupefilter.hold_back(requests_kept=job.was_durable)
             if not file.clean:
                 self._recover(file, dupefilter)
-            job.failures.retry(file)
+            failed = FailedRows(file)
+            job.failures.retry(failed)
             store = SqliteStore(self.crawler, file, job.directory.requests, job.queues)
             if len(store.pending):
                 logger.info(
@@ -163,7 +165,7 @@ class DurableScheduler(LedgerScheduler):
             )
             self._open_round(job, file, ledger, dupefilter)
             job.children.open(TakenChildren(file, store.describe), store, ledger)
-            job.failures.open(ledger)
+            job.failures.open(ledger, failed)
             Progress(self.crawler, file, ledger, dupefilter, pending=self.__len__)
         except BaseException:
             with suppress(Exception):
@@ -189,7 +191,7 @@ class DurableScheduler(LedgerScheduler):
 
     def _conclude(self, job: _Job, round_: Round) -> None:
         """End the round, if nothing of it is left, and say what has failed."""
-        job.failures.report(job.directory.path)
+        job.failures.report("job", job.directory.path)
         if job.start_requests.exhausted and not self.mqs and round_.file.is_empty:
             round_.complete()
 

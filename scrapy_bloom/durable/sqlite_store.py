@@ -106,11 +106,6 @@ class SqliteStore:
         self._file.delete(row)
         return True
 
-    def failed_by_reason(self) -> dict[str, int]:
-        """Return how many requests are kept as failed, by reason, most first. Raises
-        sqlite3.Error."""
-        return self._failed.by_reason()
-
     def describe(self, request: Request) -> dict[str, Any]:
         """Return what is stored of `request`. Raises ValueError for a callback that is no
         method of the spider."""

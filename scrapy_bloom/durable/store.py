@@ -72,9 +72,6 @@ class RequestStore(Protocol):
         """Keep a request that was handed out as one that has failed, and is neither pending
         nor handed out any more. Return False, and do nothing, for any other."""
 
-    def failed_by_reason(self) -> dict[str, int]:
-        """Return how many requests are kept as failed, by reason, most first."""
-
     def commit(self, fingerprints: Collection[bytes]) -> bool:
         """Make everything durable, with the `fingerprints` that the filter gets next. Return
         False if there was nothing to do."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -20,6 +20,7 @@ SLOTS = 10
 COSTLY_SHARE = 0.005
 """What has to read many rows may take this share of the time."""
 
+Source = TypeVar("Source")
 Result = TypeVar("Result")
 
 
@@ -29,8 +30,8 @@ class Watch:
     def __init__(self, job: Path) -> None:
         self._job = job
         self._path = JobDirectory(job).requests
-        self._slots = _Costly(_pending_by_slot)
-        self._reasons = _Costly(_failed_by_reason)
+        self._slots = Costly(_pending_by_slot)
+        self._reasons = Costly(_failed_by_reason)
 
     def figures(self) -> dict[str, Any]:
         """Return the figures of now, and what follows from them. What is not known is None.
@@ -43,7 +44,7 @@ class Watch:
             by_slot, slots = self._slots.of(connection)
             by_reason = self._reasons.of(connection)
         last = samples[-1][1] if samples else {}
-        rates = _rates(samples) if is_running else {}
+        growth = rates_of(samples) if is_running else {}
         return {
             "time": now,
             "state": None if state is None else state.state,
@@ -51,13 +52,13 @@ class Watch:
             "seconds": _since(samples, now if is_running else None),
             **{name: last.get(name) for name in _TOTALS},
             "failed": 0 if state is None else state.failed,
-            **{f"{name}_per_second": rates.get(name) for name in _RATED},
-            "seconds_left": _seconds_to(last.get("pending"), rates.get("pending"), -1),
+            **{f"{name}_per_second": growth.get(name) for name in RATED},
+            "seconds_left": seconds_to(last.get("pending"), growth.get("pending"), -1),
             "pending_by_slot": by_slot,
             "slots": slots,
             "failed_by_reason": by_reason,
             **{name: last.get(name) for name in FILTER_FIGURES},
-            "seconds_to_growth": _seconds_to(_room(last), rates.get("filter_items"), 1),
+            "seconds_to_growth": seconds_to(_room(last), growth.get("filter_items"), 1),
             **self._sizes(now),
         }
 
@@ -81,24 +82,51 @@ _TOTALS = (
     "commits",
     "commit_seconds_max",
 )
-_RATED = ("pages", "items", "pending")
+RATED = ("pages", "items", "pending")
 
 
-class _Costly(Generic[Result]):
+class Costly(Generic[Source, Result]):
     """Asks again what takes long only so often that it takes a small share of the time."""
 
-    def __init__(self, ask: Callable[[sqlite3.Connection], Result]) -> None:
+    def __init__(self, ask: Callable[[Source], Result]) -> None:
         self._ask = ask
         self._due = 0.0
         self._known: list[Result] = []
 
-    def of(self, connection: sqlite3.Connection) -> Result:
+    def of(self, source: Source) -> Result:
+        """Return what is known of `source`, which is always the same."""
         began = time.monotonic()
         if began >= self._due or not self._known:
-            self._known = [self._ask(connection)]
+            self._known = [self._ask(source)]
             ended = time.monotonic()
             self._due = ended + (ended - began) / COSTLY_SHARE
         return self._known[0]
+
+
+def rates_of(samples: Sequence[tuple[float, dict[str, Any]]]) -> dict[str, float]:
+    """Return how much each figure has grown a second, lately; `samples` come with their
+    times, oldest first."""
+    if len(samples) < 2:
+        return {}
+    (last_at, last) = samples[-1]
+    # a clock may have been set back
+    earlier = [each for each in samples[:-1] if each[0] < last_at]
+    recent = [each for each in earlier if last_at - each[0] <= RATE_SECONDS]
+    if not earlier:
+        return {}
+    (at, first) = recent[0] if recent else earlier[-1]
+    return {
+        name: (last[name] - first[name]) / (last_at - at)
+        for name in (*RATED, "filter_items")
+        if name in last and name in first
+    }
+
+
+def seconds_to(distance: float | None, rate: float | None, sign: int) -> float | None:
+    """Return how long `distance` takes at a rate of that sign, None for any other."""
+    if distance is None or rate is None or rate * sign <= 0:
+        return None
+    return distance / (rate * sign)
 
 
 def _samples(connection: sqlite3.Connection) -> list[tuple[float, dict[str, Any]]]:
@@ -108,20 +136,6 @@ def _samples(connection: sqlite3.Connection) -> list[tuple[float, dict[str, Any]
     rows = connection.execute("SELECT time, figures FROM progress ORDER BY time")
     samples = [(at, json.loads(figures)) for at, figures in rows]
     return [each for each in samples if each[1]["began"] == samples[-1][1]["began"]]
-
-
-def _rates(samples: list[tuple[float, dict[str, Any]]]) -> dict[str, float]:
-    """Return how much each figure has grown a second, lately."""
-    if len(samples) < 2:
-        return {}
-    (last_at, last) = samples[-1]
-    recent = [each for each in samples[:-1] if last_at - each[0] <= RATE_SECONDS]
-    (at, first) = recent[0] if recent else samples[-2]
-    return {
-        name: (last[name] - first[name]) / (last_at - at)
-        for name in (*_RATED, "filter_items")
-        if name in last and name in first
-    }
 
 
 def _since(samples: list[tuple[float, dict[str, Any]]], now: float | None) -> float | None:
@@ -136,13 +150,6 @@ def _room(last: dict[str, Any]) -> float | None:
     if "filter_capacity" not in last:
         return None
     return max(0.0, float(last["filter_capacity"] - last["filter_items"]))
-
-
-def _seconds_to(distance: float | None, rate: float | None, sign: int) -> float | None:
-    """Return how long `distance` takes at a rate of that sign, None for any other."""
-    if distance is None or rate is None or rate * sign <= 0:
-        return None
-    return distance / (rate * sign)
 
 
 def _pending_by_slot(connection: sqlite3.Connection) -> tuple[dict[str, int], int]:

@@ -1,19 +1,41 @@
-"""The requests of a job that have failed: listed, asked again, forgotten."""
+"""The requests of a job or a crawl that have failed: listed, asked again, forgotten."""
 
 import json
 import os
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+from scrapy_bloom.distributed.failed import FailedHash
+from scrapy_bloom.distributed.inspection import look_at, pending_of
 from scrapy_bloom.durable.failed import FailedRequest
-from scrapy_bloom.durable.failed_rows import FailedRows
+from scrapy_bloom.durable.failed_rows import FailedRows, retry_failed
 from scrapy_bloom.durable.inspection import unfinished_requests
 from scrapy_bloom.durable.request_file import RequestFile
 from scrapy_bloom.jobdir import JobDirectory
+from scrapy_bloom.shared.client import RedisClient
+from scrapy_bloom.shared.layout import in_one_slot
+from tests.distributed.workers import StoreWorker
 
+pytest_plugins = ["tests.shared.fixtures"]
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 MANY = 7
+
+
+def failed_request(number):
+    """Return one that has failed."""
+    return FailedRequest(
+        f"http://example.com/{number}",
+        "GET" if number else "POST",
+        "download/timeout" if number else "callback",
+        None if number else 200,
+        "TimeoutError: " + "x" * 200,
+        3,
+        1795286400.0,
+        "http://example.com/list",
+    )
 
 
 @pytest.fixture
@@ -24,45 +46,89 @@ def failed_job(tmp_path):
     for number in range(MANY + 1):
         file.push(("", 0, 0), "pickle", b"request")
         row, *_ = file.pop(("", 0, 0), newest=False)
-        rows.add(
-            row,
-            b"request once more",
-            FailedRequest(
-                f"http://example.com/{number}",
-                "GET" if number else "POST",
-                "download/timeout" if number else "callback",
-                None if number else 200,
-                "TimeoutError: " + "x" * 200,
-                3,
-                1795286400.0,
-                "http://example.com/list",
-            ),
-        )
+        rows.add(row, b"request once more", failed_request(number))
         file.delete(row)
     file.commit()
     file.close(clean=True)
     return tmp_path
 
 
-def test_failed_requests_are_listed_by_reason(run, failed_job):
+@pytest.fixture
+def failed_crawl(redis_server, key):
+    """The key of a finished crawl in Redis with the same ones."""
+    worker = StoreWorker(redis_server.url, key)
+    for number in range(MANY + 1):
+        worker.enqueue(str(number), priority=-number)
+    for number in range(MANY + 1):
+        assert worker.store.fail(worker.next(), failed_request(number))
+        worker.exchange()
+    worker.leave(over=True)
+    return key
+
+
+@dataclass
+class Failed:
+    """Where they are: in a folder, what names the place there, and what it is called."""
+
+    runs: object
+    folder: Path
+    place: list
+    name: str
+    pending: str
+
+    def run(self, subcommand, *options):
+        """Run a subcommand about them."""
+        return self.runs(self.folder, subcommand, *self.place, *options)
+
+    def unfinished(self):
+        """Return how many requests wait, in Redis as the lists have it and as it is counted."""
+        if self.place == ["."]:
+            return unfinished_requests(self.folder)
+        url, _, key = self.place
+        with RedisClient(url) as client:
+            crawl = look_at(client, in_one_slot(key))
+            waiting = pending_of(client, in_one_slot(key)).by_slot.total()
+        assert (crawl.waiting, crawl.over) == (waiting, waiting == 0)
+        return waiting
+
+
+@pytest.fixture(params=["job", "redis"])
+def failed(request, run, tmp_path):
+    """A job, and a crawl."""
+    if request.param == "job":
+        request.getfixturevalue("failed_job")
+        return Failed(run, tmp_path, ["."], ".", "for the next start")
+    server = request.getfixturevalue("redis_server")
+    key = request.getfixturevalue("failed_crawl")
+    return Failed(
+        run, tmp_path, [server.url, "--key", key], f"{server.url} {key}", "for all workers"
+    )
+
+
+def test_failed_requests_are_listed_by_reason(failed):
     """With counts, the most frequent first, and what is known of a few of them."""
-    result = run(failed_job, "failed", ".")
+    result = failed.run("failed")
     assert result.status == 0
-    assert result.lines[0] == ".: 8 failed requests"
+    assert result.lines[0] == f"{failed.name}: 8 failed requests"
+    found = failed.run("failed", "--json").json
     assert result.lines[2:5] == [
         "download/timeout  7",
         "  http://example.com/1",
-        "    3 attempts, last 2026-11-21T18:40:00+00:00, TimeoutError: " + "x" * 86 + "…",
+        f"    3 attempts, last {found[1]['time']}, TimeoutError: " + "x" * 86 + "…",
     ]
     assert "  and 2 more (all with --json, or -o FILE)" in result.lines
     assert "  POST http://example.com/0" in result.lines
-    assert run(failed_job, "failed", ".", "--reason", "callback").lines[0] == ".: 1 failed request"
+    assert (
+        failed.run("failed", "--reason", "callback").lines[0] == f"{failed.name}: 1 failed request"
+    )
 
 
-def test_failed_requests_come_as_json(run, failed_job):
+def test_failed_requests_come_as_json(failed):
     """One object each, whole."""
-    found = run(failed_job, "failed", ".", "--json").json
+    found = failed.run("failed", "--json").json
     assert len(found) == MANY + 1
+    at = found[0].pop("time")  # in Redis by its clock
+    assert at == "2026-11-21T18:40:00+00:00" or failed.place != ["."]
     assert found[0] == {
         "url": "http://example.com/0",
         "method": "POST",
@@ -70,49 +136,70 @@ def test_failed_requests_come_as_json(run, failed_job):
         "status": 200,
         "exception": "TimeoutError: " + "x" * 200,
         "attempts": 3,
-        "time": "2026-11-21T18:40:00+00:00",
         "referer": "http://example.com/list",
     }
-    assert run(failed_job, "failed", ".", "--json", "--url", "*/7", "*/1").json[1]["url"] == (
+    assert failed.run("failed", "--json", "--url", "*/7", "*/1").json[1]["url"] == (
         "http://example.com/7"
     )
 
 
-def test_urls_of_failed_requests_are_written(run, failed_job):
+def test_urls_of_failed_requests_are_written(failed):
     """To a new file, or printed; what is there already is not overwritten."""
-    printed = run(failed_job, "failed", ".", "--url", "*/[01]", "-o", "-")
+    printed = failed.run("failed", "--url", "*/[01]", "-o", "-")
     assert printed.lines == ["http://example.com/0", "http://example.com/1"]
-    assert run(failed_job, "failed", ".", "-o", "urls.txt").lines == ["wrote 8 URLs to urls.txt"]
-    assert len((failed_job / "urls.txt").read_text().splitlines()) == MANY + 1
-    assert "is there already" in run(failed_job, "failed", ".", "-o", "urls.txt").refusal
+    assert failed.run("failed", "-o", "urls.txt").lines == ["wrote 8 URLs to urls.txt"]
+    assert len((failed.folder / "urls.txt").read_text().splitlines()) == MANY + 1
+    assert "is there already" in failed.run("failed", "-o", "urls.txt").refusal
 
 
-def test_failed_requests_are_made_pending(run, failed_job):
+def test_failed_requests_are_made_pending(failed):
     """Those that are chosen, as they are to be asked."""
-    result = run(failed_job, "retry", ".", "--reason", "download/*")
-    assert result.lines == ["7 requests pending again, for the next start"]
-    assert unfinished_requests(failed_job) == MANY
-    assert json.loads(run(failed_job, "retry", ".", "--json").out) == {"retried": 1}
-    assert run(failed_job, "retry", ".").lines == ["0 requests pending again, for the next start"]
-    file = RequestFile.open(failed_job / "requests.sqlite")
-    assert file.pop(("", 0, 0), newest=False)[1:] == ("pickle", b"request once more")
+    result = failed.run("retry", "--reason", "download/*")
+    assert result.lines == [f"7 requests pending again, {failed.pending}"]
+    assert failed.unfinished() == MANY
+    assert json.loads(failed.run("retry", "--json").out) == {"retried": 1}
+    assert failed.run("retry").lines == [f"0 requests pending again, {failed.pending}"]
+    assert failed.unfinished() == MANY + 1
 
 
-def test_failed_requests_are_forgotten_when_that_is_meant(run, failed_job):
+def test_failed_requests_are_forgotten_when_that_is_meant(failed):
     """There is no way back, so it has to be said."""
-    refusal = run(failed_job, "drop", ".", "--reason", "callback").refusal
-    assert refusal.startswith("1 failed request of . would be forgotten for good")
-    result = run(failed_job, "drop", ".", "--reason", "callback", "--yes")
+    refusal = failed.run("drop", "--reason", "callback").refusal
+    assert refusal.startswith(f"1 failed request of {failed.name} would be forgotten for good")
+    result = failed.run("drop", "--reason", "callback", "--yes")
     assert result.lines == ["forgot 1 failed request"]
-    assert len(run(failed_job, "failed", ".", "--json").json) == MANY
-    assert unfinished_requests(failed_job) == 0
+    assert len(failed.run("failed", "--json").json) == MANY
+    assert failed.unfinished() == 0
 
 
 def test_a_place_without_requests_is_refused(run, tmp_path):
     """With what would do; and a job that runs is not changed."""
     for command in ("failed", "retry", "drop"):
         assert "no requests of DurableScheduler" in run(tmp_path, command, "job").refusal
-        assert "job directory" in run(tmp_path, command, "redis://localhost").refusal
+        assert "give the BLOOM_REDIS_KEY" in run(tmp_path, command, "redis://localhost").refusal
+
+
+def test_a_place_without_a_crawl_is_refused(run, tmp_path, redis_server, key):
+    """Without the password, which belongs to the URL."""
+    for command in ("failed", "retry", "drop", "top"):
+        refusal = run(tmp_path, command, redis_server.url, "--key", key).refusal
+        assert f"there is no crawl {key!r}" in refusal
+
+
+def test_what_was_asked_again_goes_on(failed_job, failed_crawl, redis_server):
+    """As it is to be asked: in a job and in Redis, where a crawl that was over is not any
+    more."""
+    assert retry_failed(failed_job) == MANY + 1
+    file = RequestFile.open(failed_job / "requests.sqlite")
+    assert file.pop(("", 0, 0), newest=False)[1:] == ("pickle", b"request once more")
+    with RedisClient(redis_server.url) as client:
+        assert look_at(client, in_one_slot(failed_crawl)).over
+        assert FailedHash(client, in_one_slot(failed_crawl)).retry() == MANY + 1
+    worker = StoreWorker(redis_server.url, failed_crawl)
+    assert not worker.state.over
+    request = worker.next()
+    assert request.meta["bloom_attempts"] == 3
+    worker.leave()
 
 
 def test_a_running_job_is_not_changed(run, failed_job):

@@ -1,7 +1,14 @@
 """`scrapy bloom` on the queue of a crawl."""
 
-import pytest
+import io
+import json
 
+import pytest
+from rich.console import Console
+
+from scrapy_bloom.commands.top import view
+from scrapy_bloom.distributed.watching import RedisWatch
+from scrapy_bloom.durable.failed import FailedRequest
 from tests.commands.command_line import bloom
 from tests.distributed.workers import StoreWorker
 
@@ -12,6 +19,7 @@ pytest_plugins = ["tests.shared.fixtures"]
 def worker(redis_server, key):
     """A worker that has pushed nine requests, and has claimed some of them."""
     worker = StoreWorker(redis_server.url, key, capacity=2)
+    worker.store._counted = lambda: (12, 7, 3, 0)
     for number in range(9):
         worker.enqueue(str(number), priority=number % 2, meta={"download_slot": "shop"})
     worker.exchange()
@@ -27,7 +35,7 @@ def test_info_and_workers_know_the_queue(run, tmp_path, redis_server, key, worke
     """Pending by priority and slot, in flight by worker, what is done; as text and as JSON."""
     queue = run(tmp_path, "info", redis_server.url, "--key", key, "--json").json["queue"]
     (claimed,) = (each["claimed"] for each in queue["workers"])
-    assert claimed == len(worker.store._claims)
+    assert claimed == len(worker.store.held.claims)
     assert queue["pending"] == {"0": {"shop": 9 - claimed}}
     text = run(tmp_path, "info", redis_server.url, "--key", key).out
     assert f"{claimed} with 1 worker" in text
@@ -61,3 +69,123 @@ def test_clear_removes_all_of_a_crawl(run, tmp_path, redis_server, key, worker):
     assert redis_server.names(key) == []
     worker.exchange()
     assert worker.is_gone
+
+
+def test_info_tells_how_far_the_crawl_is(run, tmp_path, redis_server, key, worker):
+    """Its state, what is in flight and how long, its speed, its memory, and what has failed."""
+    request = worker.next()
+    worker.store.fail(request, FailedRequest.of(request, "download/timeout"))
+    worker.exchange()
+    info = run(tmp_path, "info", redis_server.url, "--key", key)
+    for expected in (
+        "crawl      running, start() is through",
+        "failed     1 requests: 1 download/timeout",
+        "kB beside the filter",
+        "oldest",
+        worker.store.worker,
+    ):
+        assert expected in info.out
+    queue = run(tmp_path, "info", redis_server.url, "--key", key, "--json").json["queue"]
+    assert queue["failed_by_reason"] == {"download/timeout": 1}
+    assert queue["bytes"] > 1000
+    (found,) = queue["workers"]
+    assert 0 <= found["oldest"] < 60
+    assert queue["pending_count"] + queue["in_flight"] + queue["failed"] + queue["done"] == 9
+
+
+def test_verify_knows_the_queue(run, tmp_path, redis_server, key, worker):
+    """While workers are at work, and when one is dead, whose claims come back."""
+    arguments = ["verify", redis_server.url, "--key", key]
+    result = run(tmp_path, *arguments)
+    assert result.status == 0
+    assert "each of 4 claimed ones has a worker" in result.out
+    redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+    assert "1 worker is dead" in run(tmp_path, *arguments).out
+    redis_server.command("DEL", f"{worker.key}:crawl")
+    assert run(tmp_path, *arguments).status == 0
+
+
+@pytest.mark.parametrize(
+    ("commands", "finding"),
+    [
+        (["DEL {k}:slots:0"], "no worker finds that list"),
+        (["ZREM {k}:priorities 0"], "no worker finds that list"),
+        (["RPUSH {k}:pending:0:shop x"], "1 request of 'pending:0:shop' cannot be read"),
+        (["HSET {k}:failed 9 x"], "1 failed request cannot be read"),
+        (["HSET {k}:claims:{w} 9 x"], "1 claim of {w} cannot be read"),
+        (["ZREM {k}:workers {w}"], "4 claims of {w}, which is none of the workers"),
+        (["SADD {k}:starting ghost"], "1 worker in start() that nobody knows"),
+        (["HSET {k}:crawl over 1"], "the crawl is over, but something waits"),
+        (["HSET {k}:crawl id other"], "belongs to a filter that is gone"),
+        (["ZADD {k}:workers 1 {w}", "LPOP {k}:pending:0:shop"], "1 request is gone"),
+    ],
+)
+def test_verify_finds_what_is_wrong(run, tmp_path, redis_server, key, worker, commands, finding):
+    """Each in one line."""
+    names = {"k": worker.key, "w": worker.store.worker}
+    for command in commands:
+        redis_server.command(*(word.format(**names) for word in command.split()))
+    result = run(tmp_path, "verify", redis_server.url, "--key", key)
+    assert result.status == 2
+    (line,) = [line for line in result.lines if line.startswith("BAD")]
+    assert finding.format(**names) in line
+    assert redis_server.url in line
+
+
+def test_top_shows_a_crawl(run, tmp_path, redis_server, key, worker):
+    """With what its workers have counted, and each of them; a crawl has no file and no log."""
+    result = run(tmp_path, "top", redis_server.url, "--key", key, "--once")
+    assert result.lines[0].startswith(f"╭─  {redis_server.url} {key}  running, for ")
+    assert "in flight by worker" in result.out
+    assert worker.store.worker in result.out
+    (line,) = run(tmp_path, "top", redis_server.url, "--key", key, "--json").lines
+    figures = json.loads(line)
+    assert (figures["pages"], figures["items"]) == (12, 7)
+    assert figures["pending"] + figures["in_flight"] == 9
+    assert figures["pending_by_slot"] == {"shop": figures["pending"]}
+    assert figures["filter_items"] == 9
+    assert figures["memory_bytes"] > figures["filter_bytes"]
+    (found,) = figures["workers"]
+    assert found["lease_seconds"] > 0
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("height", [24, 40])
+def test_the_view_fits_the_terminal(redis_server, worker, width, height):
+    """All of it, with as many slots, reasons and workers as there may be."""
+    figures = RedisWatch(worker.client, worker.key).figures()
+    figures["pending_by_slot"] = {f"{n}" * 200: 2_000_000 for n in range(9)}
+    figures["failed_by_reason"] = {f"reason {n}": n for n in range(9)}
+    figures["workers"] = [
+        {**figures["workers"][0], "name": "w" * 99, "oldest_seconds": float(n)} for n in range(12)
+    ]
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    console.print(view("redis://localhost/0 shop", figures, height=height))
+    lines = console.file.getvalue().splitlines()
+    assert {len(line) for line in lines} == {width}
+    assert len(lines) <= height
+    assert any("11 s" in line for line in lines)
+
+
+def test_a_crawl_that_rests_has_no_speed(redis_server, worker):
+    """And what follows from it; what was counted stays."""
+    watch = RedisWatch(worker.client, worker.key)
+    note = {"time": 1, "pages": 0, "items": 0, "pending": 9, "added": 0}
+    redis_server.command("RPUSH", f"{worker.key}:progress", json.dumps(note))
+    assert watch.figures()["pages_per_second"] > 0
+    worker.store.leave(over=False, seconds=1)
+    figures = watch.figures()
+    assert (figures["state"], figures["pages"]) == ("at rest", 12)
+    assert figures["pages_per_second"] is figures["seconds_left"] is None
+
+
+def test_a_user_without_the_right_to_ask_for_memory(own_server):
+    """Is told that, and all the rest."""
+    worker = StoreWorker(own_server.url, "crawl")
+    worker.enqueue("page")
+    worker.exchange()
+    watch = RedisWatch(worker.client, worker.key)
+    own_server.command("ACL", "SETUSER", "default", "-memory")
+    figures = watch.figures()
+    assert (figures["memory_bytes"], figures["in_flight"]) == (None, 1)
+    worker.close()

@@ -25,6 +25,7 @@ from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 
 import scrapy_bloom.distributed.scheduler  # noqa: F401 - before the forks, not in each
+from scrapy_bloom.distributed.inspection import look_at
 from scrapy_bloom.distributed.seeds import push
 from scrapy_bloom.shared.client import RedisClient
 from scrapy_bloom.shared.layout import in_one_slot
@@ -38,6 +39,7 @@ from tests.durable.harness import (
     side_by_side,
     write_stats,
 )
+from tests.durable.site import KINDS, kind_of
 from tests.durable.spider import TreeSpider
 from tests.shared.server import Cluster, Server
 
@@ -49,7 +51,7 @@ SETTINGS = {
     "SCHEDULER": "scrapy_bloom.RedisDurableScheduler",
     "BLOOM_CAPACITY": 20_000,
     "BLOOM_REDIS_LEASE": LEASE,
-    "BLOOM_REDIS_TIMEOUT": 1.0,
+    "BLOOM_REDIS_TIMEOUT": 3.0,  # a loaded machine is no outage
     "CONCURRENT_REQUESTS": CONCURRENCY,
     "CONCURRENT_REQUESTS_PER_DOMAIN": CONCURRENCY,
     "TELNETCONSOLE_ENABLED": False,
@@ -272,6 +274,47 @@ def scene_clean_stop(world, server, crawl, reference):
     fleet.start(BLOOM_REDIS_LEASE=60)
     yield from to_the_end(fleet, 40)
     yield fleet.report(reference)
+
+
+def scene_close_spider(world, server, crawl, reference):
+    """Each worker closes itself after some pages: the others have what it had claimed, at
+    once, and the next start goes on. Duplicates are dropped next to the spider. Nothing of it
+    waits in memory."""
+    kinds = tuple(kind for kind in KINDS if kind != "unserializable")
+    reference = Counter(
+        {
+            re.sub(
+                r"unserializable/(\d+)",
+                lambda page: f"{kind_of(int(page[1]), kinds)}/{page[1]}",
+                page,
+            ): n
+            for page, n in reference.items()
+        }
+    )
+    fleet = Fleet(world, replace(crawl, kinds=kinds), server.url)
+    options = {
+        "ADDONS": {"scrapy_bloom.Addon": 300},
+        "BLOOM_DROP_EARLY": True,
+        "BLOOM_REDIS_LEASE": 60,
+    }
+    for _ in range(WORKERS):
+        fleet.start(CLOSESPIDER_PAGECOUNT=12, **options)
+    yield from to_the_end(fleet)
+    with RedisClient(server.url) as client:
+        left = look_at(client, in_one_slot(crawl.name))
+    closed = [run.reason for run in fleet.workers]
+    first = fleet.answers.total()
+    fleet.workers.clear()
+    for _ in range(2):
+        fleet.start(**options)
+    yield from to_the_end(fleet)
+    yield fleet.report(
+        reference,
+        closed=closed,
+        first=first,
+        left=[left.state, left.in_flight, len(left.workers), left.waiting > 0],
+        early=["duplicates: dropped early" in run.log for run in fleet.all],
+    )
 
 
 def scene_rounds(world, server, crawl, reference):

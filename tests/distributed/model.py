@@ -8,6 +8,7 @@ needs has a name in RULES and can be left out.
 import pickle
 import random
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 RULES = (
@@ -27,6 +28,9 @@ RULES = (
     "an empty server is an error",
     "a resend is the same batch",
     "marks of start requests after the push",
+    "a failure is kept before the claim goes",
+    "a retry is pushed before it is forgotten",
+    "a retry takes the mark back",
 )
 
 LEASE = 60
@@ -55,6 +59,7 @@ class State:
     starting: set = field(default_factory=set)
     batches: dict = field(default_factory=dict)
     marks: set = field(default_factory=set)
+    failed: dict = field(default_factory=dict)
     serial: int = 0
     start_done: bool = False
     over: bool = False
@@ -69,6 +74,8 @@ class Call:
     entries: tuple = ()
     done: tuple = ()
     """(claim, page) of each that is acknowledged."""
+    failed: tuple = ()
+    """The same of each that has failed."""
     held: tuple = ()
     wanted: int = 0
     starting: bool = False
@@ -98,7 +105,13 @@ class Server:
 
     def run(self, call, crawl, abort_at=None):
         """Return the reply. Raises AbortedError after `abort_at` writes."""
-        script = self._script(self.state, call, crawl)
+        return self._finish(self._script(self.state, call, crawl), abort_at)
+
+    def retry(self, abort_at=None):
+        """Make what has failed pending again. Raises AbortedError as `run` does."""
+        return self._finish(self._retry(self.state), abort_at)
+
+    def _finish(self, script, abort_at):
         writes = 0
         while True:
             try:
@@ -165,6 +178,16 @@ class Server:
                     raise ViolatedError("a foreign claim was acknowledged")
                 yield
                 del s.claims[w][claim]
+        for claim, page in call.failed:
+            if claim not in s.claims[w]:
+                continue
+            for step in ("keep", "remove"):
+                first = "a failure is kept before the claim goes" in rules
+                yield
+                if (step == "keep") != first:
+                    s.failed[claim] = page
+                else:
+                    del s.claims[w][claim]
         yield from self._give_back(s)
         if call.action == "leave":
             yield from self._bury(s, w, len(s.claims[w]))
@@ -208,6 +231,19 @@ class Server:
         yield
         s.batches[w] = (call.number, reply)
         return reply
+
+    def _retry(self, s):
+        for claim, page in list(s.failed.items()):
+            if s.over and "a retry takes the mark back" not in self.without:
+                yield
+                s.over = False
+            for step in ("push", "forget"):
+                first = "a retry is pushed before it is forgotten" in self.without
+                yield
+                if (step == "push") != first:
+                    s.pending.append(page)
+                else:
+                    del s.failed[claim]
 
     def _give_back(self, s):
         """Give back what expired workers hold, a few claims a call."""
@@ -300,7 +336,7 @@ class Worker:
         self.engine[claim] = [self.stock.pop(claim), 0]
 
     def fetch(self, claim):
-        """Yield one child, or be done."""
+        """Yield one child, or be done, or fail."""
         page, yielded = self.engine[claim]
         children = self.world.links[page]
         if yielded < len(children):
@@ -308,8 +344,10 @@ class Worker:
             self.engine[claim][1] += 1
             return
         del self.engine[claim]
-        self.world.fetched.add(page)
-        self.done.append((self.tail, claim, page))
+        fails = self.world.strikes("failure", 0.2)
+        if not fails:
+            self.world.fetched.add(page)
+        self.done.append((self.tail, claim, page, fails))
 
     def think_of_more(self):
         """A timer of the spider's adds a page that no link leads to."""
@@ -324,13 +362,14 @@ class Worker:
         self.done = [each for each in self.done if each[0] > answered]
         self._acknowledged = ready
         entries = list(self.unsent)[:BATCH]
-        held = (*self.stock, *self.engine, *(claim for _, claim, _ in self.done))
+        held = (*self.stock, *self.engine, *(claim for _, claim, _, _ in self.done))
         self.number += 1
         return Call(
             self.identity,
             self.number,
             tuple((page, mark) for _, page, mark in entries),
-            tuple((claim, page) for _, claim, page in ready),
+            tuple((claim, page) for _, claim, page, fails in ready if not fails),
+            tuple((claim, page) for _, claim, page, fails in ready if fails),
             held,
             max(0, CLAIMS - len(self.stock)) if not action else 0,
             starting=bool(self.start),
@@ -420,7 +459,7 @@ class World:
         self.has_begun = False
         self.went_back = self.lost_everything = False
         self.accidents = accidents
-        kinds = ("kill", "pause", "lose", "abort", "back", "refuse", "fail")
+        kinds = ("kill", "pause", "lose", "abort", "back", "refuse", "fail", "failure")
         self.kinds = set(self.chance.sample(kinds, 4))
         if self.chance.random() < 0.1:
             self.kinds.add("wipe")
@@ -439,7 +478,7 @@ class World:
         }
         links["start1"] = pages[:1]
         links["start2"] = [pages[-1], pages[0]]
-        for n in range(100):
+        for n in range(500):
             links[f"extra{n}"] = []
         return links
 
@@ -477,24 +516,28 @@ class World:
         self.server.now += 1
         if not self._living():
             self._start()
-        for _ in range(4000):
-            if not self._living():
-                break
-            self._step()
-        else:
-            return "endless"
         # who comes to a crawl that seems to be over must be right in going
-        last = self._start()
-        for _ in range(4000):
-            if last.ended:
-                break
-            self._step()
-        else:
+        if not self._goes_on() or not self._goes_on(self._start()):
             return "endless"
+        dropped = set()
+        if self.chance.random() < 0.5:
+            dropped = set(self.server.state.failed.values())
+        elif self.server.state.failed:
+            self.server.retry()
+            if not self._goes_on(self._start()):
+                return "endless"
         if any(worker.ended == "error" for worker in self.workers):
             return None if self.lost_everything else "an error without a cause"
-        missed = self._reachable() - self.fetched
+        missed = self._reachable() - self.fetched - dropped
         return f"lost {sorted(missed)}" if missed else None
+
+    def _goes_on(self, worker=None):
+        """Return whether `worker` comes to an end, or all of them."""
+        for _ in range(4000):
+            if worker.ended if worker else not self._living():
+                return True
+            self._step()
+        return False
 
     def _reachable(self):
         found, todo = set(), [*START]
@@ -532,6 +575,9 @@ class World:
             self.lost_everything = True
         elif self.accidents and chance.random() < 0.01:
             server.now += LEASE // 2
+        elif self.strikes("failure", 0.004):
+            with suppress(AbortedError):
+                server.retry(chance.randrange(6))
         awake = [w for w in self._living() if self.paused.get(w.name, 0) <= server.now]
         if awake:
             chance.choice([*chance.choice(awake).actions()])()

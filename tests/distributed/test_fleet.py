@@ -30,7 +30,15 @@ def fleet(*arguments):
     return [json.loads(line) for line in run.stdout.splitlines()][1:]
 
 
-SCENES = ["clean_stop", "rounds", "seeds", "close_on_error", "failing_start", "back_in_time"]
+SCENES = [
+    "clean_stop",
+    "close_spider",
+    "rounds",
+    "seeds",
+    "close_on_error",
+    "failing_start",
+    "back_in_time",
+]
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +92,21 @@ def test_a_worker_that_is_stopped_gives_back(reports):
     assert report["reasons"] == ["shutdown", "finished"]
     assert report["unanswered"] == report["stats"]["reclaimed"] == 0
     assert report["repeated"] <= HELD
+
+
+def test_workers_that_close_themselves_give_back(reports):
+    """CLOSESPIDER_PAGECOUNT in each of three, with a lease of a minute: nothing is claimed
+    any more, the next start goes on and need not wait, no page is fetched twice, and
+    duplicates are dropped early."""
+    report = reports["close_spider"]
+    assert_whole(report)
+    assert report["closed"] == ["closespider_pagecount"] * 3
+    assert report["left"] == ["at rest", 0, 0, True]
+    assert report["first"] < 90
+    assert report["stats"]["reclaimed"] == 0
+    assert all(page.startswith("piped/") for page in report["more"])
+    assert report["repeated"] == len(report["more"])
+    assert all(report["early"])
 
 
 def test_a_crawl_that_is_over_and_its_next_round(reports):

@@ -29,6 +29,7 @@ def build(redis_server, key):
         }
         crawler = get_crawler(TestSpider, settings_dict=settings)
         crawler.engine = Engine()
+        crawler.engine.scraper.logformatter = crawler.logformatter
         crawler.spider = TestSpider.from_crawler(crawler)
         scheduler = build_from_crawler(load_object(crawler.settings["SCHEDULER"]), crawler)
         scheduler.open(crawler.spider)
@@ -37,7 +38,8 @@ def build(redis_server, key):
 
     yield build
     for scheduler in opened:
-        scheduler.close("shutdown")
+        if scheduler._worker._link._thread.is_alive():
+            scheduler.close("shutdown")
 
 
 def talk(scheduler):

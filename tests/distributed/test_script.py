@@ -239,7 +239,7 @@ def test_slots_take_turns(join):
         worker.exchange()
         while worker.store.pending:
             worker.store.next()
-    slots = [claim.slot for claim in worker.store._claims.values()]
+    slots = [claim.slot for claim in worker.store.held.claims.values()]
     assert sorted(slots) == ["a"] * 8 + ["b"] * 3
     assert {*slots[:4]} == {"a", "b"}
 
@@ -305,16 +305,16 @@ def test_a_page_that_kills_its_workers(join, redis_server):
 def test_who_leaves_gives_back(join):
     """What was claimed and not fetched is there for others at once, in its place, and
     counts as no loss; what was not sent is sent first, however much it is."""
-    one, other = join(), join()
-    for name in "abc":
+    one, other = join(capacity=8), join(capacity=8)
+    for name in "abcdefgh":
         one.enqueue(name)
     one.next()
     for number in range(120):
         one.enqueue(f"low{number}", priority=-1)
     assert one.store.leave(over=False, seconds=5)
     assert one.store.unsent == 0
-    names = [other.next().url[-1] for _ in range(3)]
-    assert names == ["c", "b", "a"]
+    names = [other.next().url[-1] for _ in range(8)]
+    assert names == [*"hgfedcba"]
 
 
 def test_the_end_and_a_push_after_it(join):

@@ -2,7 +2,8 @@
 
 `python -m tests.durable.failing_crawls kills` prints one line of JSON for each crawl of that
 story (of all stories without a name): what failed for which reason in each run, what was
-asked in it, and what the feed holds.
+asked in it, and what the feed holds. With `--redis` they are crawls with
+RedisDurableScheduler.
 """
 
 import argparse
@@ -16,7 +17,8 @@ import socket
 import sys
 import tempfile
 from collections import Counter
-from dataclasses import dataclass, field
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import scrapy
@@ -25,11 +27,15 @@ from scrapy.exceptions import IgnoreRequest
 from scrapy.extensions.postprocessing import GzipPlugin
 
 from scrapy_bloom import fail
+from scrapy_bloom.distributed.failed import FailedHash
 from scrapy_bloom.durable.failed_rows import failed_requests, retry_failed
 from scrapy_bloom.durable.ledger import Ledger
 from scrapy_bloom.durable.scheduler import DurableScheduler
+from scrapy_bloom.shared.client import RedisClient
+from scrapy_bloom.shared.layout import in_one_slot
 from tests.durable.failing_mutants import MUTANTS
 from tests.durable.harness import ASYNCIO, SELECT, Crawl, World, side_by_side
+from tests.shared.server import Server
 from tests.web_server import serve
 
 REASONS = {
@@ -81,7 +87,38 @@ class Site:
 
 
 class FailingWorld(World):
-    """A folder with that site."""
+    """A folder with that site, and with a server if the crawls are in Redis."""
+
+    def __init__(self, folder, redis=None):
+        super().__init__(folder)
+        self.redis = redis
+
+    def begin(self, crawl, before):
+        """Start a run of a crawl."""
+        if self.redis is not None:
+            crawl.settings.update(
+                SCHEDULER="scrapy_bloom.RedisDurableScheduler",
+                DUPEFILTER_CLASS="scrapy_bloom.RedisBloomDupeFilter",
+                BLOOM_REDIS_URL=self.redis.url,
+                BLOOM_REDIS_KEY=crawl.name,
+                BLOOM_REDIS_LEASE=1,
+            )
+            crawl = replace(crawl, spider=SharedFailingSpider)
+        return self.start(crawl, before, job=self.redis is None)
+
+    def retry(self, crawl):
+        """Make what has failed of a crawl pending; return how much."""
+        if self.redis is None:
+            return retry_failed(self.folder / crawl.name / "job")
+        with RedisClient(self.redis.url) as client:
+            return FailedHash(client, in_one_slot(crawl.name)).retry()
+
+    def failed(self, crawl):
+        """Return what has failed of a crawl."""
+        if self.redis is None:
+            return failed_requests(self.folder / crawl.name / "job")
+        with RedisClient(self.redis.url) as client:
+            return FailedHash(client, in_one_slot(crawl.name)).requests()
 
     def _serve(self, delay, writing):
         def ready(port):
@@ -174,6 +211,13 @@ class FailingSpider(scrapy.Spider):
         raise KeyError("an errback that has yielded")
 
 
+class SharedFailingSpider(FailingSpider):
+    """The same with a feed that each worker adds to."""
+
+    feeds = {"items.jsonl": {"format": "jsonlines", "overwrite": False}}  # noqa: RUF012
+    custom_settings = {**FailingSpider.custom_settings, "FEEDS": feeds}  # noqa: RUF012
+
+
 class Rescuing:
     """Does something about an error of one kind of page."""
 
@@ -218,9 +262,9 @@ def story(world, crawl, steps, mutant=None):
         crawl.settings.update({**settings, **step.settings})
         flag = world.folder / f"{crawl.name}.down"
         flag.touch() if step.down else flag.unlink(missing_ok=True)
-        retried = retry_failed(folder / "job") if step.retry else 0
+        retried = world.retry(crawl) if step.retry else 0
         began = len(world.asked(crawl))
-        run = world.start(crawl, prepared(folder, step.down, mutant))
+        run = world.begin(crawl, prepared(folder, step.down, mutant))
         while not run.ended:
             if step.kill is not None and len(world.asked(crawl)) - began >= step.kill:
                 run.kill()
@@ -228,7 +272,7 @@ def story(world, crawl, steps, mutant=None):
                     yield None
             yield None
         asked = world.asked(crawl)[began:]
-        runs.append(seen(folder, run, asked, retried))
+        runs.append(seen(folder, run, asked, retried, world.failed(crawl)))
     yield {"crawl": crawl.name, "runs": runs}
 
 
@@ -252,13 +296,12 @@ def prepared(folder, down, mutant):
     return before
 
 
-def seen(folder, run, asked, retried):
+def seen(folder, run, asked, retried, found):
     """Return what a run has left."""
-    found = failed_requests(folder / "job")
     items = []
     if run.reason == "finished":
-        lines = (folder / "items.jsonl").read_text().splitlines()
-        items = [f"{item['page']}:{item['part']}" for item in map(json.loads, lines)]
+        items = items_in(folder / "items.jsonl")
+    if items and (folder / "items.json").exists():
         for others in (
             json.loads((folder / "items.json").read_text()),
             json.loads(gzip.decompress((folder / "items.gz").read_bytes())),
@@ -277,12 +320,23 @@ def seen(folder, run, asked, retried):
     }
 
 
+def items_in(path):
+    """Return the items of a feed; what a kill has torn in one in Redis is there again."""
+    items = []
+    for line in path.read_text().splitlines():
+        with suppress(ValueError):
+            item = json.loads(line[line.rfind("{") :])
+            items.append(f"{item['page']}:{item['part']}")
+    return items
+
+
 # Stories
 
 
 def mended(world, options):
     """The site is down, then it is up, and what failed is asked again."""
-    steps = [Step(), Step(down=False, retry=True), Step(down=False)]
+    again = Step(down=False, settings={"BLOOM_REDIS_ROUND": "2"})
+    steps = [Step(), Step(down=False, retry=True), again]
     return [
         story(world, Crawl("mended", spider=FailingSpider, reactor=reactor), steps, options.mutant)
         for reactor in (ASYNCIO,)
@@ -319,10 +373,12 @@ def kills(world, options):
     """SIGKILL at random moments, of the run that fails and of the one that asks again."""
     chance = random.Random(options.seed)
     stories = []
+    # what is lost with two workers is asked alone, one page after the other
+    most = 1 if options.redis else 2
     for number in range(options.count):
         crawl = Crawl(f"kill{number}", reactor=REACTORS[number % 2], spider=FailingSpider)
         steps = [
-            *(Step(kill=chance.randrange(40)) for _ in range(chance.randint(1, 2))),
+            *(Step(kill=chance.randrange(40)) for _ in range(chance.randint(1, most))),
             Step(),
             Step(down=False, retry=True, kill=chance.randrange(20)),
             Step(down=False),
@@ -341,11 +397,18 @@ def main():
     parser.add_argument("--count", type=int, default=4, help="of killed crawls")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     parser.add_argument("--beside", type=int, default=3, help="crawls that run at once")
+    parser.add_argument("--redis", action="store_true", help="share the crawls in Redis")
     parser.add_argument("--mutant", choices=MUTANTS, help="break something on purpose")
     options = parser.parse_args()
     folder = tempfile.mkdtemp(prefix="failing-")
     print(f"seed {options.seed}, in {folder}", file=sys.stderr, flush=True)
-    with FailingWorld(folder) as world:
+    with ExitStack() as stack:
+        server = None
+        if options.redis:
+            (Path(folder) / "redis").mkdir()
+            server = Server(Path(folder) / "redis")
+            stack.callback(server.stop)
+        world = stack.enter_context(FailingWorld(folder, server))
         stories = [
             each for name in options.stories or STORIES for each in STORIES[name](world, options)
         ]

@@ -1,23 +1,30 @@
 """Failed requests of real crawls: what counts as failed, and what is asked again.
 
 Each test runs stories of `tests.durable.failing_crawls` in a process of its own, which forks
-the crawls. Set DURABLE_SEED to repeat a run. What each mutant of
+the crawls, in jobs and in Redis. Set DURABLE_SEED to repeat a run. What each mutant of
 `tests.durable.failing_mutants` breaks, and which test notices it, stands there.
 """
 
 import json
 import os
+import re
 from collections import Counter
 
 import pytest
 
 from tests.durable.failing_crawls import NUMBERS, REASONS
 from tests.seeded import run_module, seed_of
+from tests.shared.server import missing
 
 SEED = seed_of("DURABLE_SEED")
 MUTANT = ("--mutant", os.environ["FAILING_MUTANT"]) if "FAILING_MUTANT" in os.environ else ()
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+
+REDIS = pytest.param(
+    "redis", marks=pytest.mark.skipif(missing() is not None, reason=str(missing()))
+)
+MEDIA = ("job", REDIS)
 
 
 def tell(*arguments):
@@ -68,21 +75,35 @@ ALL_ITEMS = {
 }
 
 
+def in_medium(name):
+    """Return the arguments for crawls in jobs, or in Redis."""
+    return ["--redis"] if name == "redis" else []
+
+
+@pytest.fixture(scope="module", params=MEDIA)
+def medium(request):
+    """Where the requests are: in a job, or in Redis."""
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def reports():
+def reports(medium):
     """What became of the crawls of all stories but the kills."""
-    return tell("mended", "unmended", "all_kinds", "off")
+    return tell("mended", "unmended", "all_kinds", "off", *in_medium(medium))
 
 
-def test_what_the_spider_has_not_handled_fails(reports):
+def test_what_the_spider_has_not_handled_fails(reports, medium):
     """For reasons that say why, each page once; and the crawl is finished all the same."""
     first, *_ = reports["mended"]
     assert (first["status"], first["reason"]) == (0, "finished")
     assert first["failed"] == failing()
     assert first["stats"]["scheduler/failed"] == len(failing())
     (line,) = first["line"]
-    assert f"{len(failing())} requests failed and stay in the job" in line
+    where = {"job": "job", "redis": "crawl"}[medium]
+    assert f"{len(failing())} requests failed and stay in the {where}" in line
     assert "7 status/503" in line
+    if medium == "redis":
+        assert re.search(r"'scrapy bloom retry redis://[\d.:]+/0 --key mended'", line)
 
 
 def test_attempts_are_counted_with_retries(reports):
@@ -96,14 +117,15 @@ def test_attempts_are_counted_with_retries(reports):
     assert {attempts[page] for page in pages("quick", "stubborn", "raising", "marked")} == {1}
 
 
-def test_exactly_those_pages_are_asked_again(reports):
+def test_exactly_those_pages_are_asked_again(reports, medium):
     """And what they yield now that was not known; nothing else, no start page either."""
     first, second, _ = reports["mended"]
     assert second["retried"] == len(failing())
     assert second["asked"] == dict.fromkeys(ASKED_AGAIN | BEHIND, 1)
     assert second["failed"] == REFUSED
     assert first["stats"].get("scheduler/start_skipped") is None
-    assert second["stats"]["scheduler/start_skipped"] == 2
+    # in Redis start() is not run any more
+    assert second["stats"].get("scheduler/start_skipped") == {"job": 2, "redis": None}[medium]
 
 
 def test_a_retry_adds_to_the_feeds(reports):
@@ -116,13 +138,14 @@ def test_a_retry_adds_to_the_feeds(reports):
     assert items == Counter([*ALL_ITEMS, *again, *of_errbacks, "plain/0:1", "plain/0:2"])
 
 
-def test_a_start_without_a_retry_is_a_new_round(reports):
+def test_a_start_without_a_retry_is_a_new_round(reports, medium):
     """Start pages are asked again, failed ones stay, and an overwritten feed has the items of
-    that round alone."""
+    that round alone; in Redis where a new round is asked for."""
     third = reports["mended"][2]
     assert third["asked"] == {"plain/0": 1, "status/9": 1}
     assert third["failed"] == REFUSED
-    assert {*third["items"]} == {"plain/0:1", "plain/0:2", "status/9:1", "status/9:2"}
+    if medium == "job":
+        assert {*third["items"]} == {"plain/0:1", "plain/0:2", "status/9:1", "status/9:2"}
 
 
 def test_what_fails_again_has_more_attempts(reports):
@@ -153,15 +176,15 @@ def test_nothing_is_kept_where_that_is_off(reports):
     assert (only["reason"], only["failed"], only["line"]) == ("finished", {}, [])
 
 
-def test_kills_lose_no_failure():
+def test_kills_lose_no_failure(medium):
     """Killed while pages fail, and while they are asked again."""
-    check_kills(4)
+    check_kills(4 if medium == "job" else 2, medium)
 
 
-def check_kills(count):
+def check_kills(count, medium="job"):
     """In so many crawls that are killed the same pages fail as without, and in the end all is
     there."""
-    for runs in tell("kills", "--count", count).values():
+    for runs in tell("kills", "--count", count, *in_medium(medium)).values():
         *_, down, _, last = runs
         assert down["reason"] == "finished"
         assert down["failed"] == failing()

@@ -1,0 +1,172 @@
+"""The requests of a crawl that have failed: what is kept of them in Redis, which a worker
+writes in the call that would have acknowledged them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import compress
+from typing import TYPE_CHECKING, Any
+
+from ..durable.failed import FailedRequest
+from ..durable.failed_rows import ALL, Choice
+from ..errors import SharedFilterError
+from ..shared.client import Script
+from .messages import Failing
+from .payload import plain_fields
+from .scripts import PUT
+
+if TYPE_CHECKING:
+    from ..shared.client import RedisClient
+    from .messages import Claim
+    from .payload import Packer
+
+AT_ONCE = 100
+"""So many are moved by a script, or read."""
+
+# KEYS: the filter's header. ARGV: cursor, about how many, '1' for claims and reasons alone.
+# Returns the next cursor, and what there is of some of them; some may come twice.
+_SCAN = Script("""
+local found = redis.call('HSCAN', KEYS[1] .. ':failed', ARGV[1], 'COUNT', ARGV[2])
+local told = {}
+for at = 1, #found[2], 2 do
+  local record = cmsgpack.unpack(found[2][at + 1])
+  local one = {found[2][at], record[4]}
+  if ARGV[3] ~= '1' then
+    local details = record[8] or ''
+    one = {one[1], one[2], record[5], record[6], record[7] or 0, details,
+      details == '' and record[3]:sub(2) or ''}
+  end
+  told[#told + 1] = one
+end
+return {found[1], told}
+""")
+
+# KEYS: the filter's header. ARGV: claims. Returns how many are pending again, -1 without a
+# crawl. Each is pushed before it goes.
+_RETRY = Script(
+    "local function key(name) return KEYS[1] .. ':' .. name end"
+    + PUT
+    + """
+if redis.call('EXISTS', key('crawl')) == 0 then return -1 end
+for _, claim in ipairs(ARGV) do
+  local found = redis.call('HGET', key('failed'), claim)
+  if found then
+    local priority, slot, entry = unpack(cmsgpack.unpack(found), 1, 3)
+    redis.call('HSET', key('crawl'), 'over', '')
+    put('RPUSH', priority, slot, '0' .. entry:sub(2))
+    redis.call('HDEL', key('failed'), claim)
+  end
+end
+redis.call('HINCRBY', key('crawl'), 'waiting', added)
+redis.call('HINCRBY', key('crawl'), 'waiting_bytes', added_bytes)
+return added
+"""
+)
+
+
+class FailedHash:
+    """The failed requests of the crawl beside the filter at `key`. Every method may raise
+    SharedFilterError, and takes a call for each hundred of them. `most` are looked at to
+    tell reasons, all by default."""
+
+    def __init__(self, client: RedisClient, key: str, most: int | None = None) -> None:
+        self._client = client
+        self._key = key
+        self._most = most
+
+    def by_reason(self) -> dict[str, int]:
+        """Return how many there are for each reason, most first; what was not looked at
+        comes as `others`."""
+        seen: dict[bytes, str] = {}
+        others = 0
+        for claim, reason in self._scan(brief=True):
+            seen[claim] = reason.decode()
+            if len(seen) == self._most:
+                others = self._client.call("hlen", f"{self._key}:failed") - len(seen)
+                break
+        reasons = dict(Counter(seen.values()).most_common())
+        return {**reasons, "others": others} if others > 0 else reasons
+
+    def requests(self, choice: Choice = ALL) -> list[FailedRequest]:
+        """Return the chosen ones, oldest first."""
+        return [failed for _, failed in self._chosen(choice)]
+
+    def retry(self, choice: Choice = ALL) -> int:
+        """Make the chosen ones pending again, also of a crawl that is over, which goes on;
+        return how many."""
+        count = 0
+        for claims in self._groups(choice):
+            moved = self._client.run(_RETRY, [self._key], *claims)
+            if moved < 0:
+                raise SharedFilterError(
+                    f"there is no crawl at {self._key!r} in Redis at {self._client.name}"
+                )
+            count += moved
+        return count
+
+    def drop(self, choice: Choice = ALL) -> int:
+        """Forget the chosen ones; return how many."""
+        name = f"{self._key}:failed"
+        return sum(self._client.call("hdel", name, *claims) for claims in self._groups(choice))
+
+    def _groups(self, choice: Choice) -> Iterator[Sequence[bytes]]:
+        if choice == ALL:
+            claims = sorted({claim for claim, _ in self._scan(brief=True)}, key=int)
+        else:
+            claims = [claim for claim, _ in self._chosen(choice)]
+        for first in range(0, len(claims), AT_ONCE):
+            yield claims[first : first + AT_ONCE]
+
+    def _chosen(self, choice: Choice) -> list[tuple[bytes, FailedRequest]]:
+        found = {claim: _failed_request(*rest) for claim, *rest in self._scan()}
+        oldest_first = [(claim, found[claim]) for claim in sorted(found, key=int)]
+        return [*compress(oldest_first, choice.means(each for _, each in oldest_first))]
+
+    def _scan(self, *, brief: bool = False) -> Iterator[Any]:
+        cursor: bytes | str = "0"
+        while True:
+            cursor, found = self._client.run(
+                _SCAN, [self._key], cursor, AT_ONCE, "1" if brief else ""
+            )
+            yield from found
+            if int(cursor) == 0:
+                return
+
+
+def failing_of(claim: Claim, failed: FailedRequest, packer: Packer) -> Failing:
+    """Return what the server is told of `claim`, whose request has failed."""
+    details = {
+        name: value
+        for name, value in failed._asdict().items()
+        if name not in {"reason", "attempts", "time"}  # the server has these, by its own clock
+    }
+    again = packer.to_be_repeated(claim.payload, failed)
+    return Failing(claim.number, failed.reason, failed.attempts, json.dumps(details), again)
+
+
+def unreadable(claim: Claim, error: Exception) -> Failing:
+    """Return what the server is told of `claim`, which cannot be made a request again."""
+    url, method = _named(claim.payload)
+    details = {"url": url, "method": method, "exception": f"{type(error).__name__}: {error}"}
+    return Failing(claim.number, "unreadable", 1, json.dumps(details))
+
+
+def _failed_request(
+    reason: bytes, attempts: int, worker: bytes, when: int, details: bytes, payload: bytes
+) -> FailedRequest:
+    known: dict[str, Any] = {"status": None, "exception": None, "referer": None}
+    if details:
+        known |= json.loads(details)
+    else:
+        url, method = _named(payload)
+        known |= {"url": url, "method": method, "exception": f"the last was {worker.decode()}"}
+    return FailedRequest(reason=reason.decode(), attempts=attempts, time=when / 1000, **known)
+
+
+def _named(payload: bytes) -> tuple[str, str]:
+    """Return the URL and the method of a stored request, the URL empty where it cannot be
+    read without running anybody's code."""
+    fields = plain_fields(payload)
+    return str(fields.get("url", "")), str(fields.get("method", "GET"))
