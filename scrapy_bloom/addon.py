@@ -94,7 +94,10 @@ class Addon:
 
 
 def _has_durable_job(settings: BaseSettings) -> bool:
-    return bool(settings.get("JOBDIR")) and is_component(settings["SCHEDULER"], DurableScheduler)
+    scheduler = settings["SCHEDULER"]
+    is_durable = is_component(scheduler, DurableScheduler)
+    is_durable = is_durable or is_component(scheduler, RedisDurableScheduler)
+    return bool(settings.get("JOBDIR")) and is_durable
 
 
 def _replace_feed_exporter(settings: BaseSettings) -> None:

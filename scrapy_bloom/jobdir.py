@@ -68,6 +68,17 @@ class JobDirectory:
         return self.path / "feeds"
 
     @property
+    def worker_feeds(self) -> Path:
+        """What the feeds of a worker of RedisDurableScheduler have got, an SQLite database."""
+        return self.path / "worker-feeds.sqlite"
+
+    @property
+    def worker_parts(self) -> Path:
+        """The parts of its feeds that are stored when the spider closes, a directory: not
+        that of a job of DurableScheduler, which may lie in the same directory."""
+        return self.path / "worker-feeds"
+
+    @property
     def seen_file(self) -> Path:
         """What Scrapy's RFPDupeFilter has seen."""
         return self.path / "requests.seen"

@@ -83,7 +83,7 @@ class RedisSettings:
     def read(cls, settings: BaseSettings, spider: str, *, queue: bool = False) -> RedisSettings:
         """Return the settings in `settings` for the spider of that name, for the filter
         alone or with a `queue` in the same place. Raises ValueError as BloomSettings does."""
-        url = settings.get("BLOOM_REDIS_URL") or _scrapy_redis_url(settings) or cls.url
+        url = settings.get("BLOOM_REDIS_URL") or scrapy_redis_url(settings) or cls.url
         key = settings.get("BLOOM_REDIS_KEY") or cls.key
         timeout = _number(float, settings.get("BLOOM_REDIS_TIMEOUT", cls.timeout))
         ways = QUEUE_ON_ERROR if queue else ON_ERROR
@@ -283,7 +283,7 @@ def _number(kind: type, value: Any) -> Any:
     return value
 
 
-def _scrapy_redis_url(settings: BaseSettings) -> str | None:
+def scrapy_redis_url(settings: BaseSettings) -> str | None:
     """Return the server that scrapy-redis is set to use, if it is: by REDIS_PARAMS, and
     REDIS_URL, REDIS_HOST, REDIS_PORT and REDIS_DB, which come before those."""
     params = dict(settings.getdict("REDIS_PARAMS"))

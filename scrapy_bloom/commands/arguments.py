@@ -167,15 +167,22 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 
 _LOAD = (
-    "Copy the filter of a job into Redis, for crawls with RedisBloomDupeFilter and the same"
-    " BLOOM_CAPACITY and BLOOM_ERROR_RATE."
+    "Copy a job into Redis. Where SCHEDULER is RedisDurableScheduler, its filter and all of its"
+    " requests that are not done, from a job of DurableScheduler or from scrapy-redis; else the"
+    " filter alone, for crawls with RedisBloomDupeFilter. Workers need the same BLOOM_CAPACITY and"
+    " BLOOM_ERROR_RATE. The source stays as it is; what was interrupted can be run again."
 )
 
 
 def _load(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("place", metavar="PLACE", help="a job directory")
-    parser.add_argument("url", metavar="URL", help="redis://HOST/DB")
+    parser.add_argument(
+        "place",
+        metavar="SOURCE",
+        help="a job directory, or redis://HOST/DB, where scrapy-redis has the crawl of --spider",
+    )
+    parser.add_argument("url", metavar="URL", help="redis://HOST/DB, where the crawl goes on")
     _key(parser)
+    _spider(parser)
     add_json(parser)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,9 @@ from ..bloom.merging import merge as merge_places
 from ..bloom.place import REDIS_SCHEMES
 from ..bloom.removal import remove
 from ..distributed.inspection import remove_queue
+from ..distributed.loading import Loaded, load_job, load_scrapy_redis
+from ..distributed.scheduler import RedisDurableScheduler
+from ..durable.inspection import unfinished_requests
 from ..errors import BloomError
 from ..fingerprints.identity import FingerprinterIdentity
 from ..jobdir import JobDirectory
@@ -23,6 +27,7 @@ from ..shared.client import RedisClient, public_url
 from ..shared.copying import load_into_redis, save_from_redis
 from ..shared.layout import in_one_slot
 from ..shared.making import delete_filter
+from ..startup import is_component
 from .progress import Progress
 from .running import require_fingerprinter
 
@@ -155,19 +160,63 @@ def merge(session: Session) -> int:
 
 
 def load(session: Session) -> int:
-    """Copy the filter of a job into Redis."""
+    """Copy the filter of a job, or a crawl that is not finished, into Redis."""
     options = session.options
-    place = _directory(session.place(options.place))
-    place.require()
     key = session.key(options.url)
     if "{" in key or "}" in key:
         raise BloomError(f"no crawl can have the key {key!r}: give one without braces with --key")
-    items = load_into_redis(place.path, options.url, key)
+    crawler = session.crawler()
     where = f"{public_url(options.url)} {key}"
+    if options.place.startswith(REDIS_SCHEMES):
+        if not options.spider:
+            raise BloomError("a crawl of scrapy-redis needs --spider, the name of its spider")
+        fingerprinter = session.fingerprinter(crawler)
+        with RedisClient(options.place, _PATIENCE) as source, RedisClient(options.url) as client:
+            loaded = load_scrapy_redis(
+                client, in_one_slot(key), source, options.spider, crawler.settings, fingerprinter
+            )
+            name = f"scrapy-redis's {options.spider!r} at {source.name}"
+        session.print(asdict(loaded), _loaded_lines(loaded, name, where))
+        return 0
+    place = _directory(session.place(options.place))
+    place.require()
+    if is_component(crawler.settings["SCHEDULER"], RedisDurableScheduler):
+        if place.job is None:
+            raise BloomError(f"{place.name} is a filter alone: give a job directory, JOBDIR")
+        job = JobDirectory(place.job)
+        with RedisClient(options.url) as client:
+            loaded = load_job(client, in_one_slot(key), job, crawler.settings)
+        session.print(asdict(loaded), _loaded_lines(loaded, options.place, where))
+        return 0
+    if place.job and (pending := unfinished_requests(place.job)):
+        sys.stderr.write(
+            f"{options.place} has {counted(pending, 'pending request')}, which only"
+            " RedisDurableScheduler can go on with: they are not copied, though the filter has"
+            " seen them. To load them too, remove the copy, and run this with the workers'"
+            " settings, or with -s SCHEDULER=scrapy_bloom.RedisDurableScheduler\n"
+        )
+    items = load_into_redis(place.path, options.url, key)
     session.print(
         {"items": items}, [f"copied {counted(items, 'item')} from {options.place} to {where}"]
     )
     return 0
+
+
+def _loaded_lines(loaded: Loaded, source: str, where: str) -> Iterator[str]:
+    yield (
+        f"copied {counted(loaded.items, 'item')} and {counted(loaded.pending, 'pending request')}"
+        f" from {source} to {where}, for RedisDurableScheduler"
+    )
+    if loaded.failed or loaded.set_aside:
+        yield (
+            f"  {source} keeps its failed requests ({loaded.failed:,}), and those that were set"
+            f" aside ({loaded.set_aside:,})"
+        )
+    if loaded.items_left:
+        yield (
+            f"  {source} keeps {counted(loaded.items_left, 'item')} that no feed has got yet: start"
+            " it once more and stop it with Ctrl-C to have them written"
+        )
 
 
 def export(session: Session) -> int:

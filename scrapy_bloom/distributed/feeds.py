@@ -1,4 +1,4 @@
-"""Feeds of a worker: what is acknowledged is on the disk, where a feed is a local file."""
+"""Feeds of a worker: what is acknowledged is on the disk, in the feed or in a part of it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,89 @@ from typing import TYPE_CHECKING
 from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
 from scrapy.extensions.postprocessing import PostProcessingManager
 
+from ..durable.feeds.exporter import durable_exporter
+from ..durable.request_file import RequestFile
+from ..durable.rounds import Round
+from ..jobdir import JobDirectory
+from ..scrapy_internals import put_before_engine
 from ..startup import announce
 
 if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.extensions.feedexport import FeedSlot
+
+    from ..durable.ledger import Ledger
+
+
+class WorkerFeeds:
+    """The feeds of a worker, which has its JOBDIR, if there is one, to itself.
+
+    With DurableFeedExporter and JOBDIR, items wait in a file there until the request that
+    they come from is acknowledged, and feeds that are stored at the end are put together
+    beside it: a worker that is started again with that JOBDIR goes on with them. They are
+    on the disk before Redis hears of the acknowledgement, so a kill loses none and may
+    repeat some. Else see SyncedFeeds. Raises FilterLockedError if another process has JOBDIR.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._job = JobDirectory.of(crawler.settings.get("JOBDIR"))
+        self._exporter = durable_exporter(crawler)
+        self._round: Round | None = None
+        if self._job is None:
+            return
+        self._job.make()
+        self._lock = self._job.lock()
+        if self._exporter is not None:
+            put_before_engine(crawler, self._exporter.start_items)
+
+    def open(self, ledger: Ledger) -> None:
+        """Take part in the commits of `ledger`. Raises RequestFileError, FeedError."""
+        self._ledger = ledger
+        is_kept = self._job is not None and self._exporter is not None
+        ledger.participants.append(SyncedFeeds(self._crawler, tells=not is_kept))
+        if self._job is None or self._exporter is None:
+            return
+        self._file = RequestFile.open(self._job.worker_feeds)
+        self._round = Round(self._file, self._commit)
+        self._exporter.attach(ledger, self._round, self._job.worker_parts, repeats=True)
+        if self._round.awaits_feeds:
+            self._round.begin()
+            ledger.participants.append(self)
+
+    def before_commit(self, acknowledged: Sequence[Request]) -> None:
+        """Make durable what the feeds have written, before Redis hears of it. Raises
+        sqlite3.Error."""
+        self._commit()
+
+    def after_commit(self) -> None:
+        """Do nothing."""
+
+    def conclude(self, *, over: bool) -> None:
+        """End the round of the feeds if the crawl is `over`. Raises sqlite3.Error."""
+        if self._round is not None and over:
+            self._round.complete()
+            self._commit()
+
+    def close(self) -> None:
+        """Let go of JOBDIR, or have the exporter do it when all feeds are stored."""
+        if self._round is not None and self._ledger.failed:
+            self._file.rollback()
+        if self._round is not None and self._round.awaits_feeds:
+            self._round.hand_over(commit=self._commit, close=self._release)
+        else:
+            self._release()
+
+    def _commit(self) -> None:
+        if self._file.changed:
+            self._file.commit()
+
+    def _release(self) -> None:
+        if self._round is not None:
+            self._file.close(clean=True)
+        if self._job is not None:
+            self._lock.release(remove=True)
 
 
 class SyncedFeeds:
@@ -23,10 +100,10 @@ class SyncedFeeds:
     again is in its feed, at least once.
 
     Feeds that are stored or compressed at the end are in a temporary file until then, and
-    are lost with a worker that is killed: the line at the start names them.
+    are lost with a worker that is killed: the line at the start `tells` of them.
     """
 
-    def __init__(self, crawler: Crawler) -> None:
+    def __init__(self, crawler: Crawler, *, tells: bool) -> None:
         self._crawler = crawler
         self._synced: dict[FeedSlot, int] = {}
         lost = sorted(
@@ -34,8 +111,11 @@ class SyncedFeeds:
             for uri, options in crawler.settings.getdict("FEEDS").items()
             if not _is_local(str(uri)) or options.get("postprocessing")
         )
-        if lost and self._exporter is not None:
-            announce(crawler, "feeds", f"a kill loses what is in {', '.join(lost)} by then")
+        if tells and lost and self._exporter is not None:
+            without = "" if crawler.settings.get("JOBDIR") else ": there is no JOBDIR"
+            announce(
+                crawler, "feeds", f"a kill loses what is in {', '.join(lost)} by then{without}"
+            )
 
     @property
     def _exporter(self) -> FeedExporter | None:

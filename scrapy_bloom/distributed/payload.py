@@ -7,6 +7,7 @@ import pickle
 from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
 
 from scrapy import Request
 from scrapy.utils.request import request_from_dict
@@ -67,19 +68,11 @@ class Packer:
 
     def pack(self, request: Request) -> Packed:
         """Return `request` as it is stored. Raises ValueError if it cannot be."""
-        if request.priority not in PRIORITIES:
-            raise ValueError(f"the priority {request.priority} does not fit into 51 bits")
-        slot = self._slot_of(request)
-        if "\0" in slot:
-            raise ValueError(f"the download slot {slot!r} has a NUL in it")
         try:
-            payload = self._serialize(fields_of(request, self._spider))
+            fields = request.to_dict(spider=self._spider)
         except Exception as error:
             raise ValueError(str(error)) from error
-        if len(payload) > MAX_BYTES:
-            raise ValueError(f"{len(payload):,} bytes are more than {MAX_BYTES:,}")
-        is_start = self._queues.start is not None and request.meta.get("is_start_request", False)
-        return Packed(str(-2 * request.priority + bool(is_start)), slot, payload)
+        return pack(fields, self._queues, self._slot_of(request))
 
     def unpack(self, payload: bytes) -> Request:
         """Return the request that was stored. Raises whatever that raises."""
@@ -91,14 +84,29 @@ class Packer:
         return self._serialize(to_be_repeated(fields, failed, has_cache=self._has_cache))
 
 
-def fields_of(
-    request: Request, spider: Spider | None = None, *, callback: str | None = None
-) -> dict[str, Any]:
-    """Return what `request` is made of, but for Scrapy's defaults, with the names of the
-    methods of `spider`, or of one that is not here."""
-    fields = request.to_dict(spider=spider)
-    if callback is not None:
-        fields["callback"] = callback
+def pack(fields: dict[str, Any], queues: QueueSettings, slot: str | None = None) -> Packed:
+    """Return the request that is made of `fields` (`Request.to_dict`) as it is stored: in
+    `slot`, or in the one that it has by its meta or its host. Raises ValueError if it cannot
+    be."""
+    priority, meta = fields["priority"], fields["meta"]
+    if priority not in PRIORITIES:
+        raise ValueError(f"the priority {priority} does not fit into 51 bits")
+    if slot is None:
+        slot = str(meta.get("download_slot") or urlsplit(fields["url"]).hostname or "")
+    if "\0" in slot:
+        raise ValueError(f"the download slot {slot!r} has a NUL in it")
+    serialize, _ = FORMATS[queues.kind.format]
+    try:
+        payload = serialize(_without_defaults(fields))
+    except Exception as error:
+        raise ValueError(str(error)) from error
+    if len(payload) > MAX_BYTES:
+        raise ValueError(f"{len(payload):,} bytes are more than {MAX_BYTES:,}")
+    is_start = queues.start is not None and bool(meta.get("is_start_request", False))
+    return Packed(str(-2 * priority + is_start), slot, payload)
+
+
+def _without_defaults(fields: dict[str, Any]) -> dict[str, Any]:
     if "_class" in fields:  # it may have other defaults
         return fields
     return {name: value for name, value in fields.items() if not _is_default(name, value)}

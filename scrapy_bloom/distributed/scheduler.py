@@ -14,6 +14,7 @@ from ..scrapy_internals import EngineView, put_before_engine
 from ..settings import FailedSettings, WorkerSettings
 from ..shared.dupefilter import RedisBloomDupeFilter
 from ..startup import refuse
+from .feeds import WorkerFeeds
 from .start_requests import SharedStartRequests
 from .worker import Worker
 
@@ -45,6 +46,7 @@ class RedisDurableScheduler(LedgerScheduler):
     df: RedisBloomDupeFilter
     _settings: WorkerSettings
     _starts: SharedStartRequests
+    _feeds: WorkerFeeds
     _failures: Failures
     _worker: Worker | None = None
 
@@ -62,12 +64,14 @@ class RedisDurableScheduler(LedgerScheduler):
             EngineView(crawler)
             start_requests = SharedStartRequests(crawler)
             put_before_engine(crawler, start_requests)
+            feeds = WorkerFeeds(crawler)
             failures = Failures(crawler, FailedSettings.read(crawler.settings))
         except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
             refuse(crawler, error)
         self = cls(crawler, dupefilter_class.beside_queue(crawler))
         self._settings = settings
         self._starts = start_requests
+        self._feeds = feeds
         self._failures = failures
         return self
 
@@ -81,6 +85,7 @@ class RedisDurableScheduler(LedgerScheduler):
                 self.df,
                 self._settings,
                 self._starts,
+                self._feeds,
                 self._failures,
                 in_memory=self.mqs.__len__,
             )

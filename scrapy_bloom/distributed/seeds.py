@@ -8,23 +8,75 @@ import socket
 from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
-from ..durable.queues import FORMATS, QueueSettings
+from ..durable.queues import QueueSettings
 from ..errors import SharedFilterError
 from ..shared.filter import RedisBloomFilter
 from .commit import COMMIT, GROWN, NEW
 from .inspection import look_at
 from .messages import LEAVE, Batch, Claims, Entry, Policy, Reply, WorkerState
-from .payload import Packed, fields_of
+from .payload import pack
 from .store import MOST_ENTRIES
 
 if TYPE_CHECKING:
-    from scrapy import Request
+    from scrapy import Request, Spider
     from scrapy.settings import BaseSettings
     from scrapy.utils.request import RequestFingerprinterProtocol
 
     from ..shared.client import RedisClient
+
+
+class Pusher:
+    """Pushes into the crawl beside `bloom_filter`, the one at `key`, under a name and a
+    lease of so many seconds, as a worker that claims nothing. Raises SharedFilterError if
+    the crawl is gone, the lease was lost, or Redis does not answer."""
+
+    def __init__(
+        self, client: RedisClient, key: str, bloom_filter: RedisBloomFilter, lease: float, what: str
+    ) -> None:
+        host = socket.gethostname().partition(".")[0]
+        self._client = client
+        self._key = key
+        self._filter = bloom_filter
+        self._worker = f"{what}:{host}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._policy = Policy(int(lease * 1000), 1, (False, False), 0, 1)
+        self._number = 0
+
+    def push(self, entries: Iterable[Entry]) -> tuple[int, int]:
+        """Push `entries`; return how many were new, and how many were known. Cost: a call
+        for 50."""
+        entries = iter(entries)
+        new = known = 0
+        again: list[Entry] = []
+        while group := [*again, *islice(entries, MOST_ENTRIES - len(again))]:
+            answers = self._call(group).answers
+            again = [e for e, answer in zip(group, answers, strict=True) if answer == GROWN]
+            new += answers.count(NEW)
+            known += len(group) - answers.count(NEW) - len(again)
+        return new, known
+
+    def beat(self) -> None:
+        """Renew the lease."""
+        self._call([])
+
+    def leave(self) -> None:
+        """Give the name up."""
+        if self._number:
+            self._call([], LEAVE)
+
+    def _call(self, entries: list[Entry], action: str = "") -> Reply:
+        self._number += 1
+        batch = Batch(self._number, entries, Claims(), WorkerState(), action)
+        generation = self._filter.header.generation
+        arguments = batch.encode(generation, self._worker, self._policy, self._filter)
+        reply = Reply(self._client.run(COMMIT, [self._key], *arguments))
+        if reply.gone or (reply.fenced and not action):
+            raise SharedFilterError(
+                f"the crawl at {self._key!r} in Redis at {self._client.name} is gone"
+            )
+        if not reply.fenced:
+            reply.teach(self._filter, batch)
+        return reply
 
 
 def push(
@@ -41,7 +93,7 @@ def push(
     new, and how many were seen.
 
     Raises SharedFilterError if there is no crawl, or Redis does not answer: then some of
-    them may be pushed, and can be pushed again.
+    them may be pushed, and can be pushed again. Raises ValueError if one cannot be stored.
     """
     state = look_at(client, key)
     if state is None:
@@ -49,50 +101,26 @@ def push(
             f"there is no crawl at {key!r} in Redis at {client.name}: start a worker first, with"
             " BLOOM_REDIS_IDLE to have it wait"
         )
-    bloom_filter = RedisBloomFilter.open(client, key)
-    serialize, _ = FORMATS[QueueSettings.read(settings).kind.format]
-    host = socket.gethostname().partition(".")[0]
-    worker = f"push:{host}:{os.getpid()}:{secrets.token_hex(4)}"
-    policy = Policy(int(state.lease * 1000), 1, (False, False), 0, 1)
-    entries = (
-        Entry(
-            0,
-            Packed(
-                str(-2 * request.priority),
-                urlsplit(request.url).hostname or "",
-                serialize(fields_of(request, callback=callback)),
-            ),
-            fingerprinter.fingerprint(request),
-        )
-        for request in requests
-    )
-    number = new = seen = 0
-    again: list[Entry] = []
-    while group := [*again, *islice(entries, MOST_ENTRIES - len(again))]:
-        number += 1
-        batch = Batch(number, group, Claims(), WorkerState())
-        reply = _call(client, key, worker, policy, bloom_filter, batch)
-        again = [e for e, answer in zip(group, reply.answers, strict=True) if answer == GROWN]
-        new += reply.answers.count(NEW)
-        seen += len(group) - reply.answers.count(NEW) - len(again)
-    if number:
-        last = Batch(number + 1, [], Claims(), WorkerState(), LEAVE)
-        _call(client, key, worker, policy, bloom_filter, last)
-    return new, seen
+    queues = QueueSettings.read(settings)
+
+    entries = (entry_of(each, queues, fingerprinter, None, callback) for each in requests)
+    pusher = Pusher(client, key, RedisBloomFilter.open(client, key), state.lease, "push")
+    pushed = pusher.push(entries)
+    pusher.leave()
+    return pushed
 
 
-def _call(
-    client: RedisClient,
-    key: str,
-    worker: str,
-    policy: Policy,
-    bloom_filter: RedisBloomFilter,
-    batch: Batch,
-) -> Reply:
-    arguments = batch.encode(bloom_filter.header.generation, worker, policy, bloom_filter)
-    reply = Reply(client.run(COMMIT, [key], *arguments))
-    if reply.gone or (reply.fenced and not batch.action):
-        raise SharedFilterError(f"the crawl at {key!r} in Redis at {client.name} is gone")
-    if not reply.fenced:
-        reply.teach(bloom_filter, batch)
-    return reply
+def entry_of(
+    request: Request,
+    queues: QueueSettings,
+    fingerprinter: RequestFingerprinterProtocol,
+    spider: Spider | None,
+    callback: str | None = None,
+) -> Entry:
+    """Return `request` as it is pushed, with a callback of `spider`, or the method of that
+    name. Raises ValueError if it cannot be stored, and what the fingerprinter raises."""
+    fields = request.to_dict(spider=spider)
+    if callback is not None:
+        fields["callback"] = callback
+    fingerprint = None if request.dont_filter else fingerprinter.fingerprint(request)
+    return Entry(0, pack(fields, queues), fingerprint)

@@ -119,6 +119,10 @@ class SharedStartRequests:
             self._in_memory[request] = self._mark
             self._tell()
 
+    def fenced(self) -> None:
+        """Mark none of those in memory: see `RedisStore`."""
+        self._in_memory.clear()
+
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Mark the start requests in memory that are done."""
         if self._in_memory:
@@ -143,7 +147,7 @@ class SharedStartRequests:
             fingerprint = self._dupefilter.fingerprint(thing)
             self._met[fingerprint] += 1
             self._offered = thing
-            self._mark = fingerprint + self._met[fingerprint].to_bytes(4, "big").lstrip(b"\0")
+            self._mark = mark_of(fingerprint, self._met[fingerprint])
 
     def _end(self) -> None:
         self._offered = None
@@ -179,6 +183,11 @@ class SharedStartRequests:
                     sent += 1
                     if sent % SENT_AT_ONCE == 0:
                         await _give_turn()
+
+
+def mark_of(fingerprint: bytes, occurrence: int) -> bytes:
+    """Return the mark of a start request: the how-manieth with that fingerprint it is."""
+    return fingerprint + occurrence.to_bytes(4, "big").lstrip(b"\0")
 
 
 async def _give_turn() -> None:

@@ -79,6 +79,9 @@ class RedisStore:
         """Whether start() is through, as far as this worker knows."""
         self._tail = 0
         self._unsent: deque[Entry] = deque()
+        self._doubtful: set[bytes] = set()
+        """Those of requests in memory of which Redis may have forgotten something, until the
+        next commit with them."""
         self._own: set[bytes] = set()
         """Fingerprints that were pushed since the last commit."""
         self._last_call = 0.0
@@ -172,7 +175,11 @@ class RedisStore:
         belong to no request here. Return whether a call was made."""
         calls = self.calls
         for fingerprint in fingerprints:
-            if fingerprint not in self._own:
+            if fingerprint in self._own:
+                continue
+            if fingerprint in self._doubtful:
+                self._doubtful.remove(fingerprint)
+            else:
                 self.note(fingerprint=fingerprint)
         self._own.clear()
         self.held.commit()
@@ -301,7 +308,16 @@ class RedisStore:
         self._unsent.extendleft(reversed(again))
 
     def _be_fenced(self) -> None:
-        self._dupefilter.forget_known()
+        """Go on as a new worker. What lives in memory is not marked as done, nor start() as
+        through: Redis may have forgotten what came of them, and only who gave them gives that
+        again."""
+        requests = [entry for entry in self._unsent if entry.packed is not None]
+        done = {entry.fingerprint for entry in self._unsent if entry.packed is None}
+        in_memory = {*self._dupefilter.held} - {entry.fingerprint for entry in requests}
+        self._unsent = deque(requests)
+        self._doubtful |= in_memory - done
+        self.start_done = False
+        self._dupefilter.forget_known(in_memory)
         self._given_away.update(self.held.handed_out)
         self._enter()
         self._observers.fenced()

@@ -24,10 +24,10 @@ from ..shared.layout import in_one_slot
 from ..startup import announce
 from .crawl import crawl_is_gone, in_reactor, open_crawl
 from .failed import FailedHash
-from .feeds import SyncedFeeds
 from .link import Heartbeat, Link
 from .messages import COUNTED, Observers, Policy
 from .payload import Packer
+from .seed_list import SeedList
 from .store import RedisStore
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ..durable.failing import Failures
     from ..shared.dupefilter import RedisBloomDupeFilter
     from .crawl import CrawlState
+    from .feeds import WorkerFeeds
     from .messages import Entry, Reply
     from .start_requests import SharedStartRequests
 
@@ -68,6 +69,7 @@ class Worker:
         dupefilter: RedisBloomDupeFilter,
         settings: WorkerSettings,
         start_requests: SharedStartRequests,
+        feeds: WorkerFeeds,
         failures: Failures,
         *,
         in_memory: Callable[[], int],
@@ -78,6 +80,7 @@ class Worker:
         self._dupefilter = dupefilter
         self._settings = settings
         self._start_requests = start_requests
+        self._feeds = feeds
         self._failures = failures
         self._in_memory = in_memory
         self._redis = redis = RedisSettings.read(crawler.settings, spider.name, queue=True)
@@ -85,12 +88,13 @@ class Worker:
         self._timer: CallLaterResult | None = None
         self._outage_since = self._reminded = 0.0
         self._quiet_since = 0.0
-        self._gone = False
+        self._gone = self._is_late = False
         self._stats_set = 0.0
         self._engine = EngineView(crawler)
         self._engine.require_wake()
         packer = Packer(crawler.settings, spider, self._slot_of)
         generation = dupefilter.shared.header.generation
+        self._seeds = SeedList.of(crawler, redis, self._key, dupefilter, settings)
         client = RedisClient(redis.url, redis.timeout)
         try:
             self._server = client.name
@@ -128,7 +132,7 @@ class Worker:
             seconds=COMMIT_SECONDS,
         )
         done = self._state.start_done or self._state.over
-        self.ledger.participants.append(SyncedFeeds(crawler))
+        feeds.open(self.ledger)
         start_requests.open(self.store, self.ledger, dupefilter, done=done)
         failures.open(self.ledger, self._failed)
         self._announce()
@@ -136,7 +140,7 @@ class Worker:
     @property
     def is_at_rest(self) -> bool:
         """True if the crawl seems to be over, and this worker has not failed in it."""
-        if self.ledger.stopped:
+        if self.ledger.stopped or (self._seeds is not None and not self._seeds.is_empty):
             return False
         if self._start_requests.failed:
             return self.store.is_still
@@ -145,7 +149,7 @@ class Worker:
     def begin(self) -> None:
         """Make the first call, and go on."""
         self._crawler.signals.connect(self._spider_idle, signals.spider_idle)
-        if self._state.over and not self._settings.idle:
+        if self._state.over and not self._settings.idle and self._seeds is None:
             logger.warning(
                 "%(name)s: the crawl is over%(round)s. Set BLOOM_REDIS_ROUND to any other text,"
                 " such as a date, to begin a new round, or BLOOM_REDIS_IDLE to wait for requests.",
@@ -155,14 +159,20 @@ class Worker:
                 },
                 extra={"spider": self._crawler.spider},
             )
+            self._is_late = True
             self._dupefilter.close_spider("bloom_over")
+        if self._seeds is not None:
+            self._seeds.open(in_reactor(), lambda: not self.store.pending)
         self._tick()
 
     def end(self, *, finished: bool) -> None:
         """Leave the crawl, and end it if it is `finished`. Never raises."""
         if self._timer is not None:
             self._timer.cancel()
-        self.ledger.end(lambda: None)
+        if self._seeds is not None:
+            self._seeds.close()
+        self.ledger.end(lambda: self._feeds.conclude(over=finished or self._is_late))
+        self._feeds.close()
         over = finished and not self._start_requests.failed and not self.ledger.failed
         if self._gone:
             pass
@@ -273,6 +283,7 @@ class Worker:
 
     def _on_fenced(self) -> None:
         self._crawler.stats.inc_value("scheduler/fenced")
+        self._start_requests.fenced()
         logger.warning(
             "%(name)s does not know this worker any more: it was out of touch for longer than its"
             " lease of %(lease)g s (BLOOM_REDIS_LEASE), or Redis has gone back in time. It goes on"

@@ -187,7 +187,7 @@ class DurableScheduler(LedgerScheduler):
             self._spider_state.put_back()
         exporter = durable_exporter(self.crawler)
         if exporter is not None:
-            exporter.attach(ledger, self.round, job.directory)
+            exporter.attach(ledger, self.round, job.directory.feeds)
 
     def _conclude(self, job: _Job, round_: Round) -> None:
         """End the round, if nothing of it is left, and say what has failed."""

@@ -3,8 +3,8 @@ has the same blocks here and there, cut into shards or not."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from datetime import datetime, timezone
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -20,8 +20,8 @@ from ..files import sync_directory
 from .client import RedisClient
 from .filter import RedisBloomFilter
 from .layout import SHARDS, LayerShape, RedisHeader, shards_of
-from .making import delete_filter
-from .scripts import LOADING, MAKE_HEADER, MAKE_SHARD, MARK_READY
+from .making import filling
+from .scripts import MAKE_SHARD
 
 _CHUNK_BLOCKS = 256  # 1 MiB
 _REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
@@ -36,35 +36,34 @@ def load_into_redis(path: PathArgument, url: str, key: str) -> int:
     IncompatibleFilterError if there is something at `key` or the filter is exact; then
     Redis is left as it was.
     """
-    with _open_inexact(path) as local, RedisClient(url) as client:
-        header = _redis_header(local)
-        for shape in header.layers:
-            shape.require_fit()
-        name = f"the key {key!r} in Redis at {client.name}"
-        text = header.to_text()
-        if client.run(MAKE_HEADER, [key], text, LOADING)[1] != text.encode():
-            raise IncompatibleFilterError(
-                f"{name} is there already; remove it, a filter with 'scrapy bloom clear', or choose"
-                " another one"
-            )
-        with ExitStack() as undo:
-            undo.callback(_remove, client, key)
-            counts = [
-                _keys_in_shards(layer, shape)
-                for layer, shape in zip(local.layers, header.layers, strict=True)
-            ]
-            for number, shard in enumerate(shards_of(key, header)):
-                shard.learn([keys[number] for keys in counts])
-                shapes = zip(shard.sizes, shard.counts, strict=False)
-                arguments = [argument for shape in shapes for argument in shape]
-                client.run(MAKE_SHARD, shard.all_keys, header.generation, *arguments)
-                for string, layer in enumerate(local.layers):
-                    first = header.layers[string].first_block(number)
-                    _put(client, shard.keys[1 + string], layer, first, shard.sizes[string])
-            if not client.run(MARK_READY, [key], text):
-                raise SharedFilterError(f"{name} was deleted while it was loaded; load it again")
-            undo.pop_all()
+    with open_inexact(path) as local, RedisClient(url) as client:
+        header = redis_header(local)
+        with filling(client, key, header):
+            put_layers(client, key, header, local)
         return len(local)
+
+
+def put_layers(
+    client: RedisClient,
+    key: str,
+    header: RedisHeader,
+    local: ScalableBloomFilter,
+    beat: Callable[[], None] = lambda: None,
+) -> None:
+    """Fill the shards of the filter of that `header` at `key` with the layers of `local`;
+    call `beat` before each MB, which may raise."""
+    counts = [
+        _keys_in_shards(layer, shape)
+        for layer, shape in zip(local.layers, header.layers, strict=True)
+    ]
+    for number, shard in enumerate(shards_of(key, header)):
+        shard.learn([keys[number] for keys in counts])
+        shapes = zip(shard.sizes, shard.counts, strict=False)
+        arguments = [argument for shape in shapes for argument in shape]
+        client.run(MAKE_SHARD, shard.all_keys, header.generation, *arguments)
+        for string, layer in enumerate(local.layers):
+            first = header.layers[string].first_block(number)
+            _put(client, shard.keys[1 + string], layer, first, shard.sizes[string], beat)
 
 
 def save_from_redis(url: str, key: str, path: PathArgument) -> int:
@@ -95,8 +94,10 @@ def save_from_redis(url: str, key: str, path: PathArgument) -> int:
         return len(shared)
 
 
-def _open_inexact(path: PathArgument) -> ScalableBloomFilter:
-    local = ScalableBloomFilter.open(path)
+def open_inexact(path: PathArgument, *, read_only: bool = False) -> ScalableBloomFilter:
+    """Open the filter in the directory `path`. Raises IncompatibleFilterError if it is exact,
+    and what opening it raises."""
+    local = ScalableBloomFilter.open(path, read_only=read_only)
     if local.exact:
         local.close()
         raise IncompatibleFilterError(
@@ -106,9 +107,10 @@ def _open_inexact(path: PathArgument) -> ScalableBloomFilter:
     return local
 
 
-def _redis_header(local: ScalableBloomFilter) -> RedisHeader:
+def redis_header(local: ScalableBloomFilter) -> RedisHeader:
+    """Return the header that `local` has in Redis. Raises ValueError if it does not fit."""
     first = local.layers[0].header
-    return RedisHeader(
+    header = RedisHeader(
         capacity=first.capacity,
         error_rate=local.error_rate,
         secret=first.secret,
@@ -120,6 +122,9 @@ def _redis_header(local: ScalableBloomFilter) -> RedisHeader:
         created=datetime.now(timezone.utc).isoformat(timespec="microseconds"),
         software=first.software,
     )
+    for shape in header.layers:
+        shape.require_fit()
+    return header
 
 
 def _keys_in_shards(layer: BloomFilter, shape: LayerShape) -> list[int]:
@@ -146,9 +151,17 @@ def _apportioned(total: int, weights: Sequence[int]) -> list[int]:
     ]
 
 
-def _put(client: RedisClient, name: str, layer: BloomFilter, first: int, blocks: int) -> None:
+def _put(
+    client: RedisClient,
+    name: str,
+    layer: BloomFilter,
+    first: int,
+    blocks: int,
+    beat: Callable[[], None],
+) -> None:
     """Fill the string `name` with some blocks of `layer`, piece by piece."""
     for done in range(0, blocks, _CHUNK_BLOCKS):
+        beat()
         piece = layer.read_blocks(first + done, min(_CHUNK_BLOCKS, blocks - done))
         # a byte of Redis begins with its highest bit, one of ours with its lowest
         client.call("setrange", name, done * PAGE, piece.translate(_REVERSED))
@@ -191,8 +204,3 @@ def _get(client: RedisClient, name: str, store: BitStore, first: int, blocks: in
         if len(piece) != (stop - done) * PAGE:
             raise SharedFilterError(f"{name} in Redis at {client.name} is gone, or a part of it")
         store.join_blocks(first + done, piece.translate(_REVERSED))
-
-
-def _remove(client: RedisClient, key: str) -> None:
-    with suppress(SharedFilterError):
-        delete_filter(client, key)

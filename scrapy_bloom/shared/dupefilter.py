@@ -123,10 +123,13 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         if self._seen is not None and self._seen.forget(self.fingerprint(request)):
             self._recent.clear()
 
-    def forget_known(self) -> None:
-        """Forget all that is remembered as seen but what is held back."""
+    def forget_known(self, held: Iterable[bytes] = ()) -> None:
+        """Forget all that is remembered as seen but what is held back, and of that these."""
         self._recent.clear()
         self.shared.forget_known()
+        for fingerprint in held:
+            if self._seen is not None:
+                self._seen.forget(fingerprint)
 
     def request_seen(self, request: Request) -> bool:
         """Return True if any worker has seen `request`, else remember it. Never raises."""

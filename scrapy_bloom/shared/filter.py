@@ -34,7 +34,7 @@ class RedisBloomFilter:
     that it is new. Where Redis did not answer at once, and a key's fate is uncertain,
     it counts as new. Raises ValueError for bad arguments, IncompatibleFilterError for
     a filter with other parameters, SharedFilterError for one that cannot be reached or
-    is gone.
+    is gone. With `loading`, the header of one that is being filled, nobody is asked.
 
     Redis may go back in time: it restarts from a snapshot, or a replica takes its place
     that had not heard of everything. What this process remembers as seen, Redis may have
@@ -63,6 +63,7 @@ class RedisBloomFilter:
         error_rate: float,
         *,
         identity: str = "",
+        loading: RedisHeader | None = None,
     ) -> None:
         self._client = client
         self._key = key
@@ -72,7 +73,10 @@ class RedisBloomFilter:
         self.on_forget: Callable[[], None] = _nothing
         self._identity = identity
         self._known: RecentUrls[bytes] = RecentUrls(KNOWN_KEYS)
-        self._join()
+        if loading is None:
+            self._join()
+        else:
+            self._use(loading)
 
     @classmethod
     def open(cls, client: RedisClient, key: str) -> RedisBloomFilter:
@@ -251,21 +255,17 @@ class RedisBloomFilter:
 
     def _join(self) -> None:
         """Use the filter that is there, or else make one."""
-        local = new_header(self.capacity, self.error_rate, None, self._identity)
-        wanted = RedisHeader(
-            capacity=self.capacity,
-            error_rate=self.error_rate,
-            secret=local.secret,
-            layers=(first_layer(self.capacity, self.error_rate),),
-            identity=self._identity,
-            created=local.created,
-            software=local.software,
-        )
-        self._header = header = find_or_make(self._client, self._key, wanted)
+        wanted = fresh_header(self.capacity, self.error_rate, self._identity)
+        self._use(find_or_make(self._client, self._key, wanted))
+        self.refresh()
+        self._servers = self._client.servers
+
+    def _use(self, header: RedisHeader) -> None:
+        self._header = header
         self._generation = header.generation
         self._shards = shards_of(self._key, header)
+        self._count = 0
         self.deleted = False
-        self.refresh()
         self._servers = self._client.servers
 
     def _remembers(self, key: bytes) -> bool:
@@ -306,6 +306,20 @@ class RedisBloomFilter:
         for shard in self._shards:
             shard.forget()
         self.on_forget()
+
+
+def fresh_header(capacity: int, error_rate: float, identity: str) -> RedisHeader:
+    """Return the header of a new filter, with a secret of its own. Raises ValueError."""
+    local = new_header(capacity, error_rate, None, identity)
+    return RedisHeader(
+        capacity=capacity,
+        error_rate=error_rate,
+        secret=local.secret,
+        layers=(first_layer(capacity, error_rate),),
+        identity=identity,
+        created=local.created,
+        software=local.software,
+    )
 
 
 def _nothing() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from ..errors import IncompatibleFilterError, SharedFilterError
@@ -49,13 +50,46 @@ def find_or_make(client: RedisClient, key: str, wanted: RedisHeader) -> RedisHea
         )
     if not ready:
         try:
-            _make_shards(client, key, header)
+            make_shards(client, key, header)
+            mark_ready(client, key, header)
         except SharedFilterError:
             if found == text.encode():  # nobody else has made it
                 with suppress(SharedFilterError):
                     delete_shards(client, key, header)
             raise
     return header
+
+
+@contextmanager
+def filling(client: RedisClient, key: str, header: RedisHeader) -> Iterator[None]:
+    """Make the header of a new filter at `key`, which nobody can open before the context has
+    ended well. Else it is removed, if Redis answers. Raises IncompatibleFilterError if
+    there is something at `key`, SharedFilterError."""
+    text = header.to_text()
+    if client.run(MAKE_HEADER, [key], text, LOADING)[1] != text.encode():
+        raise IncompatibleFilterError(
+            f"the key {key!r} in Redis at {client.name} is there already; remove it, a filter with"
+            " 'scrapy bloom clear', or choose another one"
+        )
+    try:
+        yield
+        mark_ready(client, key, header)
+    except BaseException:
+        with suppress(SharedFilterError):
+            delete_shards(client, key, header)
+        raise
+
+
+def make_shards(client: RedisClient, key: str, header: RedisHeader) -> None:
+    """Make the empty shards of a filter. 64 round trips."""
+    for shard in shards_of(key, header):
+        client.run(MAKE_SHARD, shard.all_keys, header.generation, shard.sizes[0], 0)
+
+
+def mark_ready(client: RedisClient, key: str, header: RedisHeader) -> None:
+    """Let others open the filter. Raises SharedFilterError if its header is gone."""
+    if not client.run(MARK_READY, [key], header.to_text()):
+        raise gone(name_of(client, key))
 
 
 def delete_filter(client: RedisClient, key: str) -> bool:
@@ -83,13 +117,6 @@ def gone(name: str) -> SharedFilterError:
         " without persistence, or let it evict keys (maxmemory-policy); to start with an empty"
         " one, remove it with 'scrapy bloom clear' or use another BLOOM_REDIS_KEY"
     )
-
-
-def _make_shards(client: RedisClient, key: str, header: RedisHeader) -> None:
-    for shard in shards_of(key, header):
-        client.run(MAKE_SHARD, shard.all_keys, header.generation, shard.sizes[0], 0)
-    if not client.run(MARK_READY, [key], header.to_text()):
-        raise gone(name_of(client, key))
 
 
 def _require_parameters(found: RedisHeader, wanted: RedisHeader, name: str) -> None:

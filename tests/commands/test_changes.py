@@ -182,7 +182,6 @@ def test_filters_that_cannot_be_are_refused(run, tmp_path):
         ["merge", "REDIS", "job"],
         ["merge", "job", "REDIS"],
         ["load", "REDIS", "job", "--key", "k"],
-        ["load", "REDIS", "REDIS", "--key", "k"],
         ["export", "REDIS", "REDIS", "--key", "k"],
     ],
     ids=" ".join,

@@ -1,6 +1,7 @@
 """`scrapy bloom` and filters in Redis, on a real server."""
 
 import os
+import pickle
 from hashlib import sha1
 
 import pytest
@@ -8,6 +9,7 @@ from scrapy import Request
 from scrapy.utils.request import fingerprint
 
 from scrapy_bloom import ScalableBloomFilter, ScrapyRedisFingerprinter
+from scrapy_bloom.durable.request_file import RequestFile
 from scrapy_bloom.shared.client import RedisClient
 from scrapy_bloom.shared.filter import RedisBloomFilter
 from scrapy_bloom.shared.inspection import RedisPlace
@@ -21,6 +23,7 @@ pytestmark = [
 ]
 
 URL = "http://example.com/page?x=1"
+THEIRS = ["-s", "SPIDER_MODULES=tests.small_spider"]
 OTHER_FINGERPRINTER = "REQUEST_FINGERPRINTER_CLASS=scrapy_bloom.ScrapyRedisFingerprinter"
 
 
@@ -105,6 +108,10 @@ def test_no_password_is_printed(run, tmp_path, how):
     arguments = [
         (["load", "job", url], 0),
         (["load", "job", url], 2),
+        (["load", url, url], 2),
+        (["load", url, url, "--spider", "small", *THEIRS], 2),
+        (["load", wrong, url, "--spider", "small", *THEIRS], 2),
+        (["load", url, wrong, "--spider", "small", *THEIRS], 2),
         (["export", url, "new"], 0),
         (["export", url, "new"], 2),
         (["info", url], 0),
@@ -178,3 +185,36 @@ def test_servers_that_do_not_answer_are_named(run, job):
     assert "--key" in run(job.parent, "info", url).refusal
     assert "is no URL of Redis" in run(job.parent, "load", "job", "x", "--key", "x").refusal
     assert "scrapy bloom load" in run(job.parent, "add", url, "urls.txt").refusal
+
+
+def test_pending_requests_are_loaded_or_spoken_of(run, job, redis_server, key):
+    """Without RedisDurableScheduler the filter alone is copied, and one line says so; with it,
+    what stays in the job is counted."""
+    folder, url = job.parent, redis_server.url
+    file = RequestFile.open(job / "requests.sqlite")
+    fields = Request(URL, meta={"n": 1}).to_dict()
+    for _ in range(2):
+        file.push(("example.com", 0, 0), "pickle", pickle.dumps(fields))
+    file.write()
+    file.execute(
+        "INSERT INTO failed SELECT NULL, slot, priority, start, format, request, 'u', 'GET', 'r',"
+        " NULL, NULL, 1, 0, NULL FROM requests LIMIT 1"
+    )
+    file.execute("INSERT INTO items VALUES (NULL, 1, NULL, x'00')")
+    file.commit()
+    file.close(clean=True)
+    alone = run(folder, "load", "job", url, "--key", key)
+    assert "has 2 pending requests" in alone.error
+    assert "RedisDurableScheduler" in alone.error
+    durable = ["-s", "SCHEDULER=scrapy_bloom.RedisDurableScheduler"]
+    loaded = run(folder, "load", "job", url, "--key", key, *durable)
+    assert "and 2 pending requests from job to" in loaded.lines[0]
+    assert "failed requests (1)" in loaded.lines[1]
+    assert "keeps 1 item that no feed has got yet: start it once more" in loaded.lines[2]
+    queue = run(folder, "info", url, "--key", key, "--json")
+    assert queue.status == 0
+    (folder / "alone").mkdir()
+    (job / "bloom").rename(folder / "alone" / "filter")
+    arguments = ["load", folder / "alone" / "filter", url, "--key", f"{key}x", *durable]
+    assert "is a filter alone" in run(folder, *arguments).refusal
+    assert "needs --spider" in run(folder, "load", url, url, "--key", f"{key}y").refusal

@@ -5,6 +5,7 @@ from a process without threads.
 """
 
 import argparse
+import gzip
 import json
 import logging
 import os
@@ -347,6 +348,97 @@ def scene_seeds(world, server, crawl, reference):
         )
     yield from to_the_end(fleet)
     yield fleet.report(reference, still_there=still_there, pushed=pushed)
+
+
+def scene_start_urls(world, server, crawl, reference):
+    """A spider of scrapy-redis takes seeds from its list, whoever of the workers lives."""
+    fleet = Fleet(world, replace(crawl, spider=seeded_spider()), server.url)
+    settings = {"REDIS_URL": server.url, "MAX_IDLE_TIME_BEFORE_CLOSE": 3}
+    first, _ = fleet.start(**settings), fleet.start(**settings)
+    url = f"http://127.0.0.1:{world._port}/{crawl.name}/pushed"
+    yield from until(lambda: fleet.are_open)
+    with server.client() as client:
+        for number in range(1000, 1060):
+            seed = json.dumps({"url": f"{url}/{number}", "meta": {"seed": number}})
+            client.rpush("tree:start_urls", seed if number % 2 else f"{url}/{number}")
+            if number % 20 == 0:
+                yield from pauses(0.4)
+        fleet.kill(first)
+        fleet.start(**settings)
+        yield from to_the_end(fleet)
+        left = client.keys("*tree:start_urls*")
+    yield fleet.report(reference, left=len(left))
+
+
+def seeded_spider():
+    """Return the spider of the crawls as one of scrapy-redis's."""
+    from scrapy_redis.spiders import RedisMixin
+
+    class SeededSpider(RedisMixin, TreeSpider):
+        @classmethod
+        def from_crawler(cls, crawler, *args, **kwargs):
+            self = super().from_crawler(crawler, *args, **kwargs)
+            self.setup_redis(crawler)
+            return self
+
+        def parse(self, response):
+            return () if "/pushed/" in response.url else super().parse(response)
+
+    return SeededSpider
+
+
+def scene_parts(world, server, crawl, reference):
+    """Feeds that are stored at the end, of workers with a JOBDIR of their own, which are
+    killed and started again with it, one of them when the crawl is over."""
+    fleet = Fleet(world, crawl, server.url)
+    folder = world.folder / crawl.name
+
+    def start(name):
+        return fleet.start(
+            ADDONS={"scrapy_bloom.Addon": 300},
+            JOBDIR=str(folder / f"job-{name}"),
+            FEEDS={
+                str(folder / f"{name}.jsonl.gz"): {
+                    "format": "jsonlines",
+                    "postprocessing": ["scrapy.extensions.postprocessing.GzipPlugin"],
+                },
+                str(folder / f"{name}.json"): {"format": "json"},
+            },
+        )
+
+    names = {name: start(name) for name in "ab"}
+    for share in (0.2, 0.5, 0.8):
+        yield from until(lambda share=share: len(fleet.answers) > share * len(reference))
+        for name, run in names.items():
+            fleet.kill(run)
+            names[name] = start(name)
+    yield from until(lambda: fleet.are_open)
+    fleet.kill(names["a"])
+    second = start("b")
+    while not second.ended:
+        yield None
+    fleet.workers.remove(second)
+    refused = [line for line in second.log.splitlines() if "is in use by process" in line]
+    yield from to_the_end(fleet)
+    start("a")
+    yield from to_the_end(fleet)
+    zipped = [json.loads(line) for name in names for line in unzip(folder / f"{name}.jsonl.gz")]
+    plain = [item for name in names for item in json.loads((folder / f"{name}.json").read_text())]
+    wanted = {int(page[5:]) for page in reference if page.startswith("item/")}
+    yield fleet.report(
+        reference,
+        items_lost=[
+            sorted(wanted - {item["number"] for item in items}) for items in (zipped, plain)
+        ],
+        items=len(zipped),
+        refused=len(refused),
+        told=sum("2 feeds with each item at least once" in run.log for run in fleet.all),
+    )
+
+
+def unzip(path):
+    """Return the lines of a compressed feed."""
+    return gzip.decompress(path.read_bytes()).splitlines()
 
 
 def scene_close_on_error(world, server, crawl, reference):

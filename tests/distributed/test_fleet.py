@@ -4,6 +4,7 @@ The crawls run in a process of its own, which forks the workers. Set FLEET_SEED 
 run. A thousand kills are in `make torture`.
 """
 
+import importlib.util
 import json
 import sys
 
@@ -38,7 +39,9 @@ SCENES = [
     "close_on_error",
     "failing_start",
     "back_in_time",
+    "parts",
 ]
+SCENES += ["start_urls"] if importlib.util.find_spec("scrapy_redis") else []
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +127,27 @@ def test_workers_wait_for_seeds(reports):
     assert_whole(report)
     assert (report["still_there"], report["pushed"]) == (2, [1, 0])
     assert report["more"] == ["pushed/0"]
+
+
+@pytest.mark.skipif("start_urls" not in SCENES, reason="scrapy-redis is not installed")
+def test_seeds_of_scrapy_redis_are_taken_from_their_list(reports):
+    """Its spiders need no setting: URLs and objects in JSON, none lost with a worker that is
+    killed, and scrapy-redis's setting says how long workers wait for more."""
+    report = reports["start_urls"]
+    assert_whole(report)
+    assert report["more"] == [f"pushed/{number}" for number in range(1000, 1060)]
+    assert report["left"] == 0
+
+
+def test_feeds_that_are_stored_at_the_end_outlive_their_worker(reports):
+    """With a JOBDIR of its own a worker that was killed and is started again delivers what it
+    had, also if the crawl is over by then: each item at least once, compressed and in a JSON
+    array. A second worker with that JOBDIR is refused in one line."""
+    report = reports["parts"]
+    assert (report["lost"], report["items_lost"]) == ([], [[], []])
+    assert report["reasons"] == ["finished", "bloom_over"]
+    assert report["refused"] >= 1
+    assert report["told"] >= 3
 
 
 def test_an_outage_may_close_workers(reports):

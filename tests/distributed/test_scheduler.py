@@ -6,7 +6,10 @@ import pytest
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.test import get_crawler
 
-from scrapy_bloom import RedisDurableScheduler, SharedFilterError
+from scrapy_bloom import RedisDurableScheduler, SharedFilterError, startup
+from scrapy_bloom.errors import FilterLockedError
+from scrapy_bloom.shared.client import RedisClient
+from scrapy_bloom.shared.inspection import RedisPlace
 from tests.distributed.workers import StoreWorker
 from tests.durable.engine import TestSpider, request
 from tests.fakes import Engine
@@ -129,3 +132,64 @@ def test_another_lease_is_refused(build):
     talk(build(BLOOM_REDIS_LEASE=30))
     with pytest.raises(SharedFilterError, match="BLOOM_REDIS_LEASE = 30, and this one has 20"):
         build(BLOOM_REDIS_LEASE=20)
+
+
+def test_a_kill_loses_no_feed_of_a_worker_with_a_job_directory(build, tmp_path):
+    """What is stored at the end is named where there is no JOBDIR; with one it is kept there,
+    and a second worker with the same one is refused."""
+    feeds = {
+        "ftp://example.com/items.json": {"format": "json"},
+        str(tmp_path / "items.jsonl"): {"format": "jsonlines"},
+    }
+
+    def told(scheduler):
+        return startup._reports[scheduler.crawler].parts
+
+    lost = told(build(FEEDS=feeds))["feeds"]
+    assert lost == (
+        "a kill loses what is in ftp://example.com/items.json by then: there is no JOBDIR"
+    )
+    settings = {"FEEDS": feeds, "JOBDIR": str(tmp_path / "job")}
+    kept = build(**settings)
+    assert told(kept)["items"] == "2 feeds with each item at least once"
+    assert "feeds" not in told(kept)
+    with pytest.raises(FilterLockedError, match="is in use by process"):
+        build(**settings)
+    kept.close("shutdown")
+    kept._feeds._release()
+    again = build(**settings)
+    again.close("shutdown")
+    again._feeds._release()
+
+
+def test_a_fenced_worker_marks_nothing_of_which_redis_may_have_forgotten_something(
+    redis_server, key
+):
+    """What lives in memory only: pages that are done, or in progress, when Redis goes back in
+    time; their links may be forgotten there, so whoever yields them has them fetched again.
+    And start() is not said to be through by a worker that Redis does not know."""
+    worker = StoreWorker(redis_server.url, key)
+    worker.enqueue("stored")
+    done, in_progress = (request(name) for name in ("done", "in progress"))
+    prints = [worker.dupefilter.fingerprint(each) for each in (done, in_progress)]
+    for each in (done, in_progress):
+        assert not worker.dupefilter.request_seen(each)
+    worker.exchange()
+    worker.client.call("zrem", f"{worker.key}:workers", worker.store.worker)
+    worker.enqueue("unsent")
+    worker.store.commit(prints[:1])
+    worker.wait()
+    assert worker.fences == 1
+    assert not worker.store.start_done
+    worker.store.commit(prints[1:])
+    worker.exchange()
+    with RedisClient(redis_server.url) as client:
+        assert not any(each in RedisPlace(client, key).filter for each in prints)
+    assert not any(worker.dupefilter.request_seen(each) for each in (done, in_progress))
+    worker.store.commit(prints)  # fetched once more, and now all that came of them is there
+    worker.exchange()
+    worker.exchange()
+    with RedisClient(redis_server.url) as client:
+        assert all(each in RedisPlace(client, key).filter for each in prints)
+        assert len(RedisPlace(client, key).filter) == 4
+    worker.close()

@@ -1,7 +1,7 @@
 """Workers without Scrapy's engine, who talk to a real server one call after the other."""
 
 import random
-from collections import deque
+from collections import Counter, deque
 
 from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
@@ -42,6 +42,17 @@ class InlineSender:
             self.busy = False
             on_answer(answer)
         return not self.busy
+
+
+def waiting(client, key):
+    """Return how many requests of the crawl `key` wait, by priority and slot."""
+    counts = Counter()
+    for priority in client.call("zrange", f"{key}:priorities", 0, -1):
+        ring = f"{key}:slots:{priority.decode()}"
+        for slot in client.call("lrange", ring, 0, -1):
+            entries = f"{key}:pending:{priority.decode()}:{slot.decode()}"
+            counts[-(int(priority) // 2), slot.decode()] += client.call("llen", entries)
+    return counts
 
 
 class StoreWorker:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import sqlite3
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from scrapy.exporters import BaseItemExporter
     from scrapy.extensions.feedexport import FeedSlot
 
-    from ...jobdir import JobDirectory
     from ..ledger import Ledger
     from ..rounds import Round
     from .formats import Format
@@ -51,7 +51,8 @@ class DurableFeedExporter(FeedExporter):
     item once when the crawl is finished, however often the process died.
 
     That needs DurableScheduler and JOBDIR; else it is Scrapy's, and so is a feed to
-    standard output. Local files get an item when the request that it came from is
+    standard output. With RedisDurableScheduler and a JOBDIR for each worker they hold each
+    item at least once. Local files get an item when the request that it came from is
     acknowledged; other feeds are put together in JOBDIR and stored when the spider
     closes.
     """
@@ -100,7 +101,7 @@ class DurableFeedExporter(FeedExporter):
                 if self.filters[template].accepts(item):
                     exported = working.plan.format.export(item)
                     feeds.add(working, origin, exported, is_start_item=is_start_item)
-        except ledger.store.failures as error:
+        except (sqlite3.Error, OSError) as error:
             ledger.stop(error)
         ledger.pushed()
 
@@ -126,8 +127,12 @@ class DurableFeedExporter(FeedExporter):
 
     # -- what the scheduler calls --------------------------------------------------
 
-    def attach(self, ledger: Ledger, round_: Round, directory: JobDirectory) -> None:
-        """Write in the commits of `ledger` from when the spider is open.
+    def attach(
+        self, ledger: Ledger, round_: Round, directory: Path, *, repeats: bool = False
+    ) -> None:
+        """Write in the commits of `ledger` from when the spider is open, and put together in
+        `directory` what is stored at the end. It `repeats` items where their requests are
+        acknowledged later than they are final.
 
         Raises FeedError if a feed of the round cannot go on; changes no feed.
         """
@@ -138,10 +143,10 @@ class DurableFeedExporter(FeedExporter):
         round_.at_end.append(outbox.empty)
         self._scrapys = {uri for uri in self.feeds if self._is_scrapys(uri)}
         durable = [uri for uri in self.feeds if uri not in self._scrapys]
-        self._announce(durable)
+        self._announce(durable, "at least once" if repeats else "once")
         if not durable and not known:
             return
-        self._ledger, self._round, self._directory = ledger, round_, directory.feeds
+        self._ledger, self._round, self._directory = ledger, round_, directory
         self._feeds = Feeds(outbox, self._store_soon)
         for feed in known:
             if feed.round == round_.number and feed.template in durable:
@@ -151,9 +156,9 @@ class DurableFeedExporter(FeedExporter):
                 self._give_up_or_finish(feed)
         round_.awaits_feeds = True
 
-    def _announce(self, durable: list[str]) -> None:
+    def _announce(self, durable: list[str], how_often: str) -> None:
         others = sorted(self._scrapys)
-        how = [f"{counted(len(durable), 'feed')} with each item once"] if durable else []
+        how = [f"{counted(len(durable), 'feed')} with each item {how_often}"] if durable else []
         if others:
             how.append(f"{', '.join(others)} as Scrapy does it")
             warn_of_losses(self.crawler, others)
@@ -218,7 +223,8 @@ class DurableFeedExporter(FeedExporter):
             for template in self.feeds:
                 if template not in self._scrapys and template not in feeds.working:
                     self._begin(template, spider)
-            ledger.participants.append(feeds)
+            # before whoever makes durable what they write
+            ledger.participants.insert(0, feeds)
             ledger.commit()
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing may be acknowledged
             ledger.stop(error)

@@ -1,0 +1,260 @@
+"""Seeds that others push into a list in Redis, as scrapy-redis has it (`start_urls`), moved
+from there into the crawl.
+
+An element that is taken from the list is noted beside it, for as long as a lease, until its
+requests are in the crawl. So a worker that dies in between loses none: another one takes
+what it has not finished, and pushes at most what was pushed already. The list may be in
+another hash slot than the crawl, or on another server.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from time import time
+from typing import TYPE_CHECKING, Any
+
+from scrapy import FormRequest, Request
+
+from ..durable.queues import QueueSettings
+from ..errors import SharedFilterError, describe
+from ..settings import scrapy_redis_url
+from ..shared.client import RedisClient, Script
+from ..shared.filter import RedisBloomFilter
+from ..shared.layout import in_one_slot
+from ..startup import announce
+from .seeds import Pusher, entry_of
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+    from ..settings import RedisSettings, WorkerSettings
+    from ..shared.dupefilter import RedisBloomDupeFilter
+    from .messages import Entry
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.5
+"""The list is looked at so often; by a worker that has nothing to do and finds something, at
+once again."""
+
+Element = tuple[bytes, bytes]
+"""What an element that was taken is noted by, and itself."""
+Made = tuple[list["Entry"], list[bytes]]
+
+# KEYS: the list, a set or a sorted set of seeds; the hash of what was taken: name → until
+# when, and the element. ARGV: how many are wanted; how long they are kept for who takes them
+# (ms); a name for this call. Returns elements by name, and how many there are yet, as far as
+# it is none or some.
+_TAKE = Script("""
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local wanted, taken = tonumber(ARGV[1]), {}
+local function note(name, element)
+  redis.call('HSET', KEYS[2], name, cmsgpack.pack({now + ARGV[2], element}))
+  taken[#taken + 1] = {name, element}
+end
+local records = redis.call('HGETALL', KEYS[2])
+for at = 1, #records, 2 do
+  local till, element = unpack(cmsgpack.unpack(records[at + 1]))
+  if till < now and #taken < wanted then note(records[at], element) end
+end
+local kind = redis.call('TYPE', KEYS[1])['ok']
+local find = {list = {'LINDEX', 0}, set = {'SRANDMEMBER'}, zset = {'ZREVRANGE', 0, 0}}
+local remove = {list = 'LPOP', set = 'SREM', zset = 'ZREM'}
+if kind ~= 'none' and not find[kind] then
+  return redis.error_reply(KEYS[1] .. ' is a ' .. kind .. ', and no list or set of seeds')
+end
+for number = #taken + 1, wanted do
+  local command = find[kind]
+  local element = command and redis.call(command[1], KEYS[1], unpack(command, 2))
+  if type(element) == 'table' then element = element[1] end
+  if not element then break end
+  note(ARGV[3] .. ':' .. number, element)
+  if kind == 'list' then redis.call('LPOP', KEYS[1])
+  else redis.call(remove[kind], KEYS[1], element) end
+end
+return {taken, redis.call('EXISTS', KEYS[1]) + redis.call('HLEN', KEYS[2])}
+""")
+
+
+class SeedList:
+    """Moves seeds into the crawl at `key`, from a thread of its own, while it is open.
+
+    A spider says by `redis_key` where they are; those of scrapy-redis do, and their
+    `make_request_from_data` makes requests of them. Their own way of taking seeds, which
+    loses them with the process, is put out of use.
+    """
+
+    @classmethod
+    def of(
+        cls,
+        crawler: Crawler,
+        redis: RedisSettings,
+        key: str,
+        dupefilter: RedisBloomDupeFilter,
+        settings: WorkerSettings,
+    ) -> SeedList | None:
+        """Return the seeds of the spider of `crawler`, None if it has no `redis_key`. Raises
+        SharedFilterError, ValueError."""
+        name = getattr(crawler.spider, "redis_key", None)
+        if not name:
+            return None
+        url = scrapy_redis_url(crawler.settings) or redis.url
+        client, crawl_client = (RedisClient(each, redis.timeout) for each in (url, redis.url))
+        return cls(crawler, client, crawl_client, str(name), key, dupefilter, settings)
+
+    def __init__(
+        self,
+        crawler: Crawler,
+        client: RedisClient,
+        crawl_client: RedisClient,
+        name: str,
+        key: str,
+        dupefilter: RedisBloomDupeFilter,
+        settings: WorkerSettings,
+    ) -> None:
+        spider = crawler.spider
+        assert spider is not None
+        self._spider: Any = spider
+        self._list = name.replace("%(name)s", spider.name)
+        slot = self._list if "{" in self._list else in_one_slot(self._list)
+        self._taken, self._unreadable = f"{slot}:taken", f"{slot}:unreadable"
+        self._client = client
+        self._crawl_client = crawl_client
+        self._key = key
+        self._dupefilter = dupefilter
+        self._lease = settings.lease
+        self._queues = QueueSettings.read(crawler.settings)
+        concurrency = max(1, crawler.settings.getint("CONCURRENT_REQUESTS"))
+        self._at_once = int(getattr(spider, "redis_batch_size", None) or concurrency)
+        encoding = crawler.settings.get("REDIS_ENCODING") or "utf-8"
+        self._encoding = getattr(spider, "redis_encoding", None) or encoding
+        self._make = getattr(spider, "make_request_from_data", None) or self._request_from
+        if hasattr(self._spider, "fetch_data"):
+            self._spider.fetch_data = _nothing
+        self.is_empty = False
+        """True if the last look has found nothing, nor anything that is under way."""
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+        announce(crawler, "seeds", f"from {self._list!r} in Redis at {client.name}")
+
+    def open(self, in_reactor: Callable[..., object], is_hungry: Callable[[], bool]) -> None:
+        """Begin to move seeds."""
+        self._in_reactor = in_reactor
+        self._is_hungry = is_hungry
+        self._thread = threading.Thread(target=self._work, name="scrapy-bloom seeds", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Take no more. What is under way is taken again by others, if it does not end in a
+        moment."""
+        self._ending.set()
+        if self._thread is not None:
+            self._thread.join(POLL_SECONDS)
+        self._crawl_client.close()
+        self._client.close()
+
+    def _work(self) -> None:
+        shared: RedisBloomFilter | None = None
+        pause = 0.0
+        is_down = False
+        while not self._ending.wait(pause):
+            pause = POLL_SECONDS
+            try:
+                shared = shared or RedisBloomFilter.open(self._crawl_client, self._key)
+                if self._move(shared) and self._is_hungry():
+                    pause = 0.0
+                is_down = False
+            except (SharedFilterError, KeyError) as error:
+                if not is_down and not self._ending.is_set():
+                    logger.warning(
+                        "Seeds of %(list)s wait: %(error)s",
+                        {"list": self._list, "error": error},
+                        extra={"spider": self._spider},
+                    )
+                is_down = True
+
+    def _move(self, shared: RedisBloomFilter) -> bool:
+        """Move what is there, so many at a time at most; return whether there was anything."""
+        lease, name = int(self._lease * 1000), secrets.token_hex(8)
+        elements, left = self._client.run(
+            _TAKE, [self._list, self._taken], self._at_once, lease, name
+        )
+        self.is_empty = not left
+        if not elements:
+            return False
+        made = self._made_in_reactor(elements)
+        if made is None:
+            return False
+        entries, unreadable = made
+        pusher = Pusher(self._crawl_client, self._key, shared, self._lease, "seeds")
+        pusher.push(entries)
+        pusher.leave()
+        for element in unreadable:
+            self._client.call("rpush", self._unreadable, element)
+        self._client.call("hdel", self._taken, *(name for name, _ in elements))
+        return True
+
+    def _made_in_reactor(self, elements: Sequence[Element]) -> Made | None:
+        """Return what `_make_all` does, called where the spider lives; None if that has ended."""
+        answers: SimpleQueue[Made] = SimpleQueue()
+        with suppress(RuntimeError):  # the reactor or its loop has stopped
+            self._in_reactor(lambda: answers.put(self._make_all(elements)))
+            while not self._ending.is_set():
+                with suppress(Empty):
+                    return answers.get(timeout=POLL_SECONDS)
+        return None
+
+    def _make_all(self, elements: Sequence[Element]) -> Made:
+        """Return what is to be pushed, and the elements of which nothing can be made."""
+        if hasattr(self._spider, "spider_idle_start_time"):
+            # for scrapy-redis's MAX_IDLE_TIME_BEFORE_CLOSE: there was something in the list
+            self._spider.spider_idle_start_time = int(time())
+        made = [(element, self._make_entries(element)) for _, element in elements]
+        return (
+            [entry for _, entries in made for entry in entries or ()],
+            [element for element, entries in made if entries is None],
+        )
+
+    def _make_entries(self, element: bytes) -> list[Entry] | None:
+        try:
+            made = self._make(element)
+            requests = [made] if isinstance(made, Request) else list(made or ())
+            return [entry_of(r, self._queues, self._dupefilter, self._spider) for r in requests]
+        except Exception as error:  # noqa: BLE001 - the spider's, and what others have pushed
+            logger.error(
+                "The seed %(seed)r of %(list)s makes no request (%(error)s): it is kept in"
+                " %(kept)s.",
+                {
+                    "seed": element,
+                    "list": self._list,
+                    "error": describe(error),
+                    "kept": self._unreadable,
+                },
+                extra={"spider": self._spider},
+            )
+            return None
+
+    def _request_from(self, data: bytes) -> Request:
+        """Return the request for a URL, or for an object in JSON with url, method, meta, and
+        a form in all else, as scrapy-redis 0.9 reads it."""
+        text = data.decode(self._encoding)
+        try:
+            fields = json.loads(text)
+        except ValueError:
+            fields = None
+        if not isinstance(fields, dict):
+            return FormRequest(text, dont_filter=True)
+        url, method = fields.pop("url"), fields.pop("method", "GET").upper()
+        meta = fields.pop("meta", {})
+        return FormRequest(url, dont_filter=True, method=method, meta=meta, formdata=fields)
+
+
+def _nothing(*_: object) -> list[bytes]:
+    return []

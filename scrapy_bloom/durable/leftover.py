@@ -1,0 +1,85 @@
+"""What a job of DurableScheduler that nobody runs has left, for whoever goes on with it
+elsewhere. Nothing in the job is changed."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..errors import RequestFileError
+from . import schema
+from .inspection import reading
+from .queues import FORMATS
+from .request_file import check_header
+
+_FINAL = "SELECT COUNT(*) FROM items WHERE request IS NULL"
+_NOT_STORED = (
+    "SELECT COALESCE(SUM(items - COALESCE(json_extract(stored, '$.items'), 0)), 0) FROM batches"
+    " WHERE state != 'stored' AND path GLOB '*feeds/[0-9]*.part'"
+)
+
+
+class LeftRequests:
+    """The requests in the file at `path`, read through a `connection`.
+
+    `unreleased` are fingerprints of stored requests that the filter may not have got;
+    `failed`, `set_aside` and `items` count what stays in the job: requests that have failed,
+    those that could not be made requests again, and items that are in no feed yet.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self._path = path
+        self._connection = connection
+        self._is_first_version = schema.version(connection) < schema.WITH_SET_ASIDE
+        self.pending = self._count("SELECT COUNT(*) FROM requests")
+        ((unreleased,),) = connection.execute("SELECT unreleased FROM job")
+        self.unreleased = [bytes.fromhex(text) for text in json.loads(unreleased)]
+        self.failed = self.set_aside = self.items = 0
+        if not self._is_first_version:
+            self.failed = self._count("SELECT COUNT(*) FROM failed")
+            self.set_aside = self._count("SELECT COUNT(*) FROM set_aside")
+            self.items = self._count(_FINAL) + self._count(_NOT_STORED)
+
+    def requests(self) -> Iterator[dict[str, Any]]:
+        """Yield what each request is made of (`Request.to_dict`), the oldest first. Raises
+        RequestFileError for one that cannot be read."""
+        rows = self._connection.execute("SELECT id, format, request FROM requests ORDER BY id")
+        for row, format_, stored in rows:
+            _, deserialize = FORMATS[format_]
+            try:
+                yield deserialize(stored)
+            except Exception as error:
+                raise RequestFileError(
+                    f"row {row} of {self._path} cannot be read ({type(error).__name__}: {error});"
+                    " run the command in the crawl's project, or start the job once more, which"
+                    " sets the row aside"
+                ) from error
+
+    def taken_start_requests(self) -> Iterator[tuple[bytes, int]]:
+        """Yield the start requests that the job has taken: a fingerprint, and the how-
+        manieth with it each is."""
+        if not self._is_first_version:
+            yield from self._connection.execute(
+                "SELECT fingerprint, occurrence FROM taken_start_requests"
+            )
+
+    def _count(self, statement: str) -> int:
+        ((count,),) = self._connection.execute(statement)
+        return int(count)
+
+
+@contextmanager
+def left_requests(path: Path) -> Iterator[LeftRequests]:
+    """Give what the file at `path` holds, nothing if it is not there. Raises
+    RequestFileError."""
+    if check_header(path):
+        with reading(path) as connection:
+            yield LeftRequests(path, connection)
+        return
+    with closing(sqlite3.connect(":memory:")) as connection:
+        schema.create(connection)
+        yield LeftRequests(path, connection)

@@ -1,0 +1,99 @@
+"""The queue of pending requests that scrapy-redis keeps in Redis."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ..errors import BloomError
+
+if TYPE_CHECKING:
+    from scrapy.settings import BaseSettings
+
+    from .scrapy_redis_set import Connection
+
+QUEUE_KEY = "%(spider)s:requests"
+SET_KEY = "%(spider)s:dupefilter"
+_AT_ONCE = 1_000
+_STACKS = ("LifoQueue", "SpiderStack")
+_NEEDED = {"url", "priority", "meta", "dont_filter"}
+_COMMANDS = {"zset": ("zcard", "zrange"), "list": ("llen", "lrange")}
+
+
+class RedisQueue:
+    """What the queue of scrapy-redis for the spider of that name holds, where and in the
+    form that scrapy-redis's settings SCHEDULER_QUEUE_KEY, SCHEDULER_QUEUE_CLASS and
+    SCHEDULER_SERIALIZER say; `set_key` is where its dupefilter's set is.
+
+    Requests are unpickled as scrapy-redis does it: who can write to that Redis can run code
+    here. Raises BloomError for what is no queue.
+    """
+
+    def __init__(self, connection: Connection, settings: BaseSettings, spider: str) -> None:
+        self.key = _key(settings, "SCHEDULER_QUEUE_KEY", QUEUE_KEY, spider)
+        self.set_key = _key(settings, "SCHEDULER_DUPEFILTER_KEY", SET_KEY, spider)
+        self.name = f"{connection.name} {self.key}"
+        self._connection = connection
+        self._loads = _loads(settings)
+        queue_class = settings.get("SCHEDULER_QUEUE_CLASS") or ""
+        name = queue_class if isinstance(queue_class, str) else queue_class.__name__
+        self._is_stack = name.rpartition(".")[2] in _STACKS
+        self._kind = connection.call("type", self.key).decode()
+        if self._kind not in (*_COMMANDS, "none"):
+            raise BloomError(
+                f"{self.name} is a {self._kind}, and no queue of scrapy-redis: set"
+                " SCHEDULER_QUEUE_KEY as its crawl has it"
+            )
+
+    def __len__(self) -> int:
+        if self._kind == "none":
+            return 0
+        return int(self._connection.call(_COMMANDS[self._kind][0], self.key))
+
+    def set_size(self) -> int:
+        """Return how many members the dupefilter's set has."""
+        return int(self._connection.call("scard", self.set_key))
+
+    def requests(self, *, next_first: bool) -> Iterator[dict[str, Any]]:
+        """Yield what each request is made of (`Request.to_dict`), in the order in which
+        scrapy-redis would take them, or in the opposite one; it takes none. Raises
+        BloomError for one that cannot be read."""
+        if self._kind == "none":
+            return
+        # a list is pushed to at its left; a stack takes from there, a queue from its right
+        from_left = next_first == (self._kind == "zset" or self._is_stack)
+        read = _COMMANDS[self._kind][1]
+        size = len(self)
+        for done in range(0, size, _AT_ONCE):
+            count = min(_AT_ONCE, size - done)
+            first = done if from_left else size - done - count
+            found = self._connection.call(read, self.key, first, first + count - 1)
+            for data in found if from_left else reversed(found):
+                yield self._read(data)
+
+    def _read(self, data: bytes) -> dict[str, Any]:
+        try:
+            fields: dict[str, Any] = self._loads(data)
+            missing = _NEEDED - fields.keys()
+            if missing:
+                raise ValueError(f"it has no {', '.join(sorted(missing))}")
+            return fields
+        except Exception as error:
+            raise BloomError(
+                f"a request in {self.name} cannot be read ({type(error).__name__}: {error}): run"
+                " the command in the crawl's project, with the SCHEDULER_SERIALIZER of the crawl"
+            ) from error
+
+
+def _key(settings: BaseSettings, setting: str, default: str, spider: str) -> str:
+    return str(settings.get(setting) or default).replace("%(spider)s", spider)
+
+
+def _loads(settings: BaseSettings) -> Callable[[bytes], Any]:
+    serializer: Any = settings.get("SCHEDULER_SERIALIZER") or pickle
+    if isinstance(serializer, str):
+        serializer = import_module(serializer)
+    loads: Callable[[bytes], Any] = serializer.loads
+    return loads

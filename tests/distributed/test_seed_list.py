@@ -1,0 +1,179 @@
+"""Seeds in a list of scrapy-redis's, and how they come into a crawl."""
+
+import json
+
+import pytest
+from scrapy import FormRequest, Request, Spider
+from scrapy.utils.test import get_crawler
+
+from scrapy_bloom import SharedFilterError
+from scrapy_bloom.distributed.seed_list import SeedList
+from scrapy_bloom.distributed.seeds import Pusher
+from scrapy_bloom.settings import RedisSettings
+from tests.distributed.workers import StoreWorker, waiting
+
+pytest_plugins = ["tests.shared.fixtures"]
+
+
+class Seeded(Spider):
+    """Says where its seeds are."""
+
+    name = "seeded"
+
+
+@pytest.fixture
+def worker(redis, key):
+    """A worker of a crawl on a server, and of one on a Cluster."""
+    worker = StoreWorker(redis.url, key, capacity=100)
+    worker.exchange()
+    yield worker
+    worker.close()
+
+
+@pytest.fixture
+def seed_list(redis, worker, key):
+    """Return a function that makes a list of seeds, whose thread does not run."""
+    made = []
+
+    def make(**attributes):
+        settings = {"BLOOM_REDIS_URL": redis.url, "CONCURRENT_REQUESTS": 5}
+        crawler = get_crawler(Seeded, settings_dict=settings)
+        crawler.spider = Seeded.from_crawler(crawler, redis_key=f"{key}:%(name)s", **attributes)
+        where = RedisSettings.read(crawler.settings, "seeded")
+        made.append(SeedList.of(crawler, where, worker.key, worker.dupefilter, worker.settings))
+        made[-1]._in_reactor = lambda function: function()
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def move_all(*seed_lists, filter_of):
+    """Let them take turns until all is moved."""
+    for _ in range(100):
+        moved = [each._move(filter_of.dupefilter.shared) for each in seed_lists]
+        if not any(moved):
+            return
+    raise AssertionError("there is always something left")
+
+
+def pending(worker):
+    """Return the requests that a worker gets, in order."""
+    worker.exchange()
+    worker.exchange()
+    found = []
+    while (request := worker.next()) is not None:
+        found.append(request)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["list", "set", "sorted set"])
+def test_every_seed_is_moved_once(worker, seed_list, key, kind):
+    """From a list, a set or a sorted set, by two workers, so many a time: each seed is
+    pushed once, and nothing is left beside the list."""
+    one, other = seed_list(), seed_list()
+    urls = [f"http://shop{number}.example.com/" for number in range(23)]
+    for at, url in enumerate(urls):
+        command = {"list": "rpush", "set": "sadd", "sorted set": "zadd"}[kind]
+        worker.client.call(command, f"{key}:seeded", {url: at} if kind == "sorted set" else url)
+    assert one._move(worker.dupefilter.shared)
+    assert waiting(worker.client, worker.key).total() == 5
+    assert not one.is_empty
+    move_all(one, other, filter_of=worker)
+    assert one.is_empty
+    assert sorted(request.url for request in pending(worker)) == sorted(urls)
+    assert worker.client.call("exists", f"{{{key}:seeded}}:taken") == 0
+
+
+def test_seeds_of_a_worker_that_dies_are_taken_by_another(
+    worker, seed_list, key, redis, monkeypatch
+):
+    """Killed before its push, or between that and the removal: after its lease another one
+    has them, and no seed is lost, nor taken before."""
+    dying = seed_list()
+    dying._lease = 0.2
+    for number in range(10):
+        worker.client.call("rpush", f"{key}:seeded", f"http://shop{number}.example.com/")
+
+    def die(*_):
+        raise SharedFilterError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pusher, "push", die)
+        with pytest.raises(SharedFilterError):
+            dying._move(worker.dupefilter.shared)
+    with monkeypatch.context() as patch:
+        patch.setattr(Pusher, "leave", die)
+        with pytest.raises(SharedFilterError):
+            dying._move(worker.dupefilter.shared)
+    other = seed_list()
+    assert not other._move(worker.dupefilter.shared)
+    assert not other.is_empty
+    assert waiting(worker.client, worker.key).total() == 5
+    deadline = 50
+    while not other._move(worker.dupefilter.shared) and deadline:
+        dying._ending.wait(0.02)
+        deadline -= 1
+    move_all(other, filter_of=worker)
+    urls = [request.url for request in pending(worker)]
+    assert {*urls} == {f"http://shop{number}.example.com/" for number in range(10)}
+    assert len(urls) <= 15
+
+
+SEEDS = [
+    "http://example.com/a?b=c",
+    json.dumps({"url": "http://example.com/1"}),
+    json.dumps({"url": "http://example.com/1", "method": "post", "n": "1", "meta": {"x": [1]}}),
+    json.dumps({"url": "http://example.com/1", "q": "text"}),
+    "http://example.com/ü",
+]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_seeds_are_read_as_scrapy_redis_reads_them(seed_list, seed):
+    """A URL, or an object with url, method and meta, and a form in all else."""
+    spiders = pytest.importorskip("scrapy_redis.spiders")
+    theirs = spiders.RedisSpider("theirs", redis_encoding="utf-8")
+    wanted = theirs.make_request_from_data(seed.encode())
+    found = seed_list()._request_from(seed.encode())
+    assert found.to_dict() == wanted.to_dict()
+    assert type(found) is FormRequest
+
+
+def test_what_makes_no_request_is_kept(worker, seed_list, key, caplog):
+    """One line says where; the others are moved, and the spider's own method is asked."""
+    seeds = seed_list()
+    for seed in ("nonsense", "http://example.com/1", b"\xff", json.dumps({"n": 1})):
+        worker.client.call("rpush", f"{key}:seeded", seed)
+    move_all(seeds, filter_of=worker)
+    assert [request.url for request in pending(worker)] == ["http://example.com/1"]
+    kept = worker.client.call("lrange", f"{{{key}:seeded}}:unreadable", 0, -1)
+    assert kept == [b"nonsense", b"\xff", b'{"n": 1}']
+    assert sum("makes no request" in line for line in caplog.messages) == 3
+
+    def two(data):
+        return [Request(f"http://example.com/{data.decode()}/{n}", dont_filter=True) for n in "ab"]
+
+    worker.client.call("rpush", f"{key}:seeded", "x")
+    move_all(seed_list(make_request_from_data=two), filter_of=worker)
+    found = {request.url for request in pending(worker)}
+    assert found == {"http://example.com/x/a", "http://example.com/x/b"}
+
+
+def test_what_is_no_list_is_said(worker, seed_list, key):
+    """By its name and kind."""
+    worker.client._patience = 0.1
+    seeds = seed_list()
+    seeds._client._patience = 0.1
+    worker.client.call("set", f"{key}:seeded", "x")
+    with pytest.raises(SharedFilterError, match=f"{key}:seeded is a string, and no list"):
+        seeds._move(worker.dupefilter.shared)
+
+
+def test_only_spiders_that_say_so_have_seeds(redis, worker, key):
+    """Without `redis_key` nobody looks for a list."""
+    crawler = get_crawler(Seeded, settings_dict={"BLOOM_REDIS_URL": redis.url})
+    crawler.spider = Seeded.from_crawler(crawler)
+    where = RedisSettings.read(crawler.settings, "seeded")
+    assert SeedList.of(crawler, where, worker.key, worker.dupefilter, worker.settings) is None

@@ -1,0 +1,406 @@
+"""Crawls that begin with scrapy-redis, or in a job, and go on with RedisDurableScheduler."""
+
+import marshal
+import os
+import time
+from functools import partial
+from signal import SIGINT, SIGKILL
+from types import SimpleNamespace
+
+import pytest
+from scrapy import Request, Spider
+from scrapy.utils.request import RequestFingerprinter
+from scrapy.utils.test import get_crawler
+
+from scrapy_bloom import (
+    BloomDupeFilter,
+    BloomError,
+    ScalableBloomFilter,
+    ScrapyRedisFingerprinter,
+)
+from scrapy_bloom.distributed import loading
+from scrapy_bloom.distributed.inspection import look_at
+from scrapy_bloom.distributed.loading import load_job, load_scrapy_redis
+from scrapy_bloom.distributed.seeds import Pusher
+from scrapy_bloom.distributed.start_requests import mark_of
+from scrapy_bloom.durable.request_file import RequestFile
+from scrapy_bloom.durable.start_requests import TakenStartRequests
+from scrapy_bloom.jobdir import JobDirectory
+from scrapy_bloom.migration import scrapy_redis_queue
+from scrapy_bloom.shared.client import RedisClient
+from scrapy_bloom.shared.inspection import RedisPlace
+from scrapy_bloom.shared.layout import in_one_slot
+from tests.commands.command_line import bloom
+from tests.distributed.workers import StoreWorker, waiting
+from tests.shared.server import Server, missing
+from tests.small_site import PAGES, SmallSite, crawl
+
+pytest_plugins = ["tests.shared.fixtures"]
+pytestmark = [
+    pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS"),
+    pytest.mark.skipif(missing() is not None, reason=str(missing())),
+]
+
+STOP_AT = 50
+IN_FLIGHT = 16
+"""What a killed crawl may have had answers for and not acknowledged."""
+KEY = "moved"
+CAPACITY = {"ADDONS": "{}", "BLOOM_CAPACITY": 10_000}
+JOB = {
+    **CAPACITY,
+    "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter",
+    "SCHEDULER": "scrapy_bloom.DurableScheduler",
+}
+SHARED = {
+    **CAPACITY,
+    "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
+    "SCHEDULER": "scrapy_bloom.RedisDurableScheduler",
+    "BLOOM_REDIS_KEY": KEY,
+}
+THEIRS = {
+    "ADDONS": "{}",
+    "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
+    "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
+    "SCHEDULER_PERSIST": True,
+}
+THEIR_FINGERPRINTS = {
+    "REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.ScrapyRedisFingerprinter",
+    "SPIDER_MODULES": "tests.small_spider",
+}
+
+
+def load(folder, source, url, *options, **settings):
+    """Run `scrapy bloom load` with the workers' settings."""
+    pairs = [f"--set={name}={value}" for name, value in {**SHARED, **settings}.items()]
+    return bloom(folder, "load", source, url, "--key", KEY, *options, *pairs)
+
+
+def interrupted(site, folder, signal, **settings):
+    """Crawl up to the middle."""
+    site.hold_at(STOP_AT)
+    run = crawl(site, folder, **settings)
+    site.wait_held()
+    time.sleep(1)  # for the commit of what is done
+    run.stop(signal)
+    if signal != SIGKILL:
+        site.release()
+    run.end()
+    site.release()
+    return site.answered.total()
+
+
+def go_on(site, folder, url, **settings):
+    """Go on to the end."""
+    return crawl(site, folder, job=False, BLOOM_REDIS_URL=url, **SHARED, **settings).end()
+
+
+def from_scrapy_redis(folder):
+    pytest.importorskip("scrapy_redis")
+    server = Server(folder)
+    try:
+        with SmallSite() as site:
+            settings = {**THEIRS, "REDIS_URL": server.url}
+            between = interrupted(site, folder, SIGINT, job=False, **settings)
+            before = dump(server)
+            arguments = [folder, server.url, server.url, "--spider", "small"]
+            found = load(*arguments, **THEIR_FINGERPRINTS)
+            untouched = dump(server) == before
+            run = go_on(site, folder, server.url, **THEIR_FINGERPRINTS)
+    finally:
+        server.stop()
+    return SimpleNamespace(**locals())
+
+
+def dump(server):
+    """Return what scrapy-redis has."""
+    return {
+        name: server.command("DUMP", name) for name in server.names("small:") if "{" not in name
+    }
+
+
+@pytest.mark.parametrize("outcome", [from_scrapy_redis], indirect=True)
+def test_a_crawl_of_scrapy_redis_goes_on(outcome):
+    """Stopped half-way and loaded: nothing is missed, nothing fetched again, and what
+    scrapy-redis has is as it was."""
+    assert STOP_AT <= outcome.between < len(PAGES)
+    assert outcome.found.status == 0, outcome.found.error
+    assert "pending requests from scrapy-redis's 'small' at" in outcome.found.out
+    assert outcome.untouched
+    assert outcome.run.reason == "finished"
+    assert (outcome.site.missed, outcome.site.twice) == ([], [])
+
+
+def from_job(signal, folder):
+    server = Server(folder)
+    try:
+        with SmallSite() as site:
+            interrupted(site, folder, signal, **JOB)
+            before = files(folder / "job")
+            found = load(folder, "job", server.url)
+            after = files(folder / "job")
+            changed = [path for path in {*before, *after} if before.get(path) != after.get(path)]
+            run = go_on(site, folder, server.url)
+    finally:
+        server.stop()
+    return SimpleNamespace(**locals())
+
+
+def files(folder):
+    """Return what is in a job; the index of a log of SQLite's is no content."""
+    return {
+        path: path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.endswith("-shm") and path.name != "bloom.lock"
+    }
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [partial(from_job, SIGINT), partial(from_job, SIGKILL)],
+    indirect=True,
+    ids=["stopped", "killed"],
+)
+def test_a_job_goes_on(outcome):
+    """Stopped or killed half-way and loaded: nothing is missed, only what was in flight at
+    a kill is fetched again, the start page not, and the job is as it was."""
+    assert outcome.found.status == 0, outcome.found.error
+    assert "for RedisDurableScheduler" in outcome.found.out
+    assert outcome.changed == []
+    assert outcome.run.reason == "finished"
+    assert outcome.site.missed == []
+    assert len(outcome.site.twice) <= (IN_FLIGHT if outcome.signal == SIGKILL else 0)
+    assert outcome.site.answered["GET", "/page/0", ""] == 1
+
+
+@pytest.fixture
+def settings():
+    """Those of a crawl with small numbers."""
+    return get_crawler(settings_dict={"BLOOM_CAPACITY": 1000}).settings
+
+
+@pytest.fixture
+def client(redis):
+    """A connection to a server, and one to a Cluster."""
+    with RedisClient(redis.url) as client:
+        yield client
+
+
+@pytest.fixture
+def left(client, key):
+    """What scrapy-redis has of a spider, whose name it returns: nine requests of three
+    priorities, one of them not in its set."""
+    queue = pytest.importorskip("scrapy_redis.queue").PriorityQueue(
+        client._redis, Spider(key), f"{key}:requests"
+    )
+    for number in range(9):
+        request = Request(
+            f"http://shop{number % 2}.example.com/{number}",
+            priority=number % 3,
+            dont_filter=number == 8,
+            meta={"n": number},
+        )
+        queue.push(request)
+        if number != 8:
+            fingerprint = ScrapyRedisFingerprinter().fingerprint(request).hex()
+            client.call("sadd", f"{key}:dupefilter", fingerprint)
+    return key
+
+
+def load_left(client, key, settings, fingerprinter=None):
+    """Load what `left` has."""
+    return load_scrapy_redis(
+        client,
+        in_one_slot(key),
+        client,
+        key,
+        settings,
+        fingerprinter or ScrapyRedisFingerprinter(),
+    )
+
+
+def test_requests_of_scrapy_redis_keep_what_they_are(redis, client, key, left, settings):
+    """Priorities, slots and meta; what is pending is seen, and its like is dropped."""
+    loaded = load_left(client, key, settings)
+    assert (loaded.items, loaded.pending) == (8, 9)
+    counts = waiting(client, in_one_slot(key))
+    for priority in range(3):
+        slots = [counts[priority, f"shop{number}.example.com"] for number in range(2)]
+        assert sum(slots) == 3
+        assert all(slots)
+    assert not look_at(client, in_one_slot(key)).workers
+    worker = StoreWorker(
+        redis.url, key, capacity=20, REQUEST_FINGERPRINTER_CLASS=ScrapyRedisFingerprinter
+    )
+    worker.exchange()
+    worker.exchange()
+    found = []
+    while (request := worker.next()) is not None:
+        found.append(request)
+    worker.close()
+    assert sorted(request.meta["n"] for request in found) == [*range(9)]
+    assert [request.priority for request in found] == [2] * 3 + [1] * 3 + [0] * 3
+    with pytest.raises(BloomError, match="is there already"):
+        load_left(client, key, settings)
+
+
+@pytest.mark.parametrize("kind", ["FifoQueue", "LifoQueue"])
+def test_lists_of_scrapy_redis_keep_their_order(client, key, monkeypatch, kind):
+    """What it would take next is next."""
+    queue_class = getattr(pytest.importorskip("scrapy_redis.queue"), kind)
+    queue = queue_class(client._redis, Spider(key), f"{key}:requests")
+    for number in range(7):
+        queue.push(Request("http://example.com", dont_filter=True, meta={"n": number}))
+    settings = get_crawler(settings_dict={"SCHEDULER_QUEUE_CLASS": queue_class}).settings
+    monkeypatch.setattr(scrapy_redis_queue, "_AT_ONCE", 3)
+    queue_of = scrapy_redis_queue.RedisQueue(client, settings, key)
+    order = [fields["meta"]["n"] for fields in queue_of.requests(next_first=True)]
+    back = [fields["meta"]["n"] for fields in queue_of.requests(next_first=False)]
+    assert order == [queue.pop().meta["n"] for _ in range(7)] == back[::-1]
+
+
+class Killed(BaseException):
+    """The end of a process."""
+
+
+@pytest.mark.parametrize("call", range(2))
+def test_an_interrupted_load_is_run_again(client, key, left, settings, monkeypatch, call):
+    """Killed at any of its pushes it leaves a crawl that nobody can join; the next one waits
+    for the lease, removes that and has all, once."""
+    monkeypatch.setattr(loading, "LEASE", 1.0)
+    calls = iter(range(9))
+    push = Pusher.push
+
+    def killed(self, entries):
+        if next(calls) == call:
+            raise Killed
+        return push(self, entries)
+
+    def nothing(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pusher, "push", killed)
+        patch.setattr(loading, "remove_queue", nothing)
+        patch.setattr("scrapy_bloom.shared.making.delete_shards", nothing)
+        try:
+            load_left(client, key, settings)
+        except Killed:
+            with pytest.raises(BloomError, match="is being loaded"):
+                load_left(client, key, settings)
+            with pytest.raises(BloomError, match="is being loaded"):
+                RedisPlace(client, key)
+            monkeypatch.setattr(loading, "look_at", lambda *_: None)
+            patch.undo()
+            load_left(client, key, settings)
+    assert waiting(client, in_one_slot(key)).total() == 9
+    assert len(RedisPlace(client, key).filter) == 8
+
+
+def test_what_cannot_be_loaded_is_refused(client, key, left, settings):
+    """No crawl of that name, a request that cannot be read, a set that is not there, other
+    fingerprints, and workers that still push: one line each, and nothing is left in Redis."""
+    before = client.call("dbsize") if not client._clustered else None
+    with pytest.raises(BloomError, match="no crawl of scrapy-redis"):
+        load_scrapy_redis(client, "{x}", client, "nobody", settings, ScrapyRedisFingerprinter())
+    default = RequestFingerprinter.from_crawler(get_crawler())
+    with pytest.raises(BloomError, match="fingerprints of its own"):
+        load_left(client, key, settings, default)
+    client.call("zadd", f"{key}:requests", {b"nonsense": 5})
+    with pytest.raises(
+        BloomError, match=r"cannot be read .*run the command in the crawl's project"
+    ):
+        load_left(client, key, settings)
+    client.call("zrem", f"{key}:requests", b"nonsense")
+    client.call("rename", f"{key}:dupefilter", f"{key}:dupefilter2") if before else None
+    if before:
+        with pytest.raises(BloomError, match="SCHEDULER_DUPEFILTER_KEY"):
+            load_left(client, key, settings)
+        assert client.call("dbsize") == before
+
+
+def test_a_source_that_changes_meanwhile_is_refused(client, key, left, settings, monkeypatch):
+    """Workers of scrapy-redis that have not been stopped."""
+    beat = Pusher.beat
+
+    def beat_and_push(self):
+        client.call("sadd", f"{key}:dupefilter", os.urandom(20).hex())
+        beat(self)
+
+    monkeypatch.setattr(Pusher, "beat", beat_and_push)
+    with pytest.raises(BloomError, match="has changed meanwhile: stop the workers"):
+        load_left(client, key, settings)
+    assert look_at(client, in_one_slot(key)) is None
+    monkeypatch.undo()
+    assert load_left(client, key, settings).pending == 9
+
+
+def test_requests_of_a_job_keep_what_they_are(redis, client, key, settings, tmp_path):
+    """Their order, what the filter may not have got, and which start requests were taken."""
+    job = JobDirectory(tmp_path / "job")
+    job.make()
+    ScalableBloomFilter(1000, 1e-6, job.filter).close()
+    file = RequestFile.open(job.requests)
+    for number in range(6):
+        request = Request(f"http://example.com/{number}", priority=number // 3, meta={"n": number})
+        file.push(("", -request.priority, 0), "marshal", marshal.dumps(request.to_dict()))
+    TakenStartRequests(file, lambda request: b"f" * 20).add((b"f" * 20, 258))
+    file.commit([b"unreleased"])
+    file.close(clean=False)
+    assert load_job(client, in_one_slot(key), job, settings).pending == 6
+    assert b"unreleased" in RedisPlace(client, key).filter
+    worker = StoreWorker(redis.url, key, capacity=6)
+    worker.store.note(mark=mark_of(b"f" * 20, 258))
+    worker.exchange()
+    worker.exchange()
+    assert worker.heard[0][1] is False
+    assert [worker.next().meta["n"] for _ in range(6)] == [5, 4, 3, 2, 1, 0]
+    worker.close()
+
+
+def test_a_filter_without_requests_makes_a_crawl(redis_server, key, settings, tmp_path):
+    """Such as one that was filled with URLs: nothing is pending, and what it has is seen."""
+    job = JobDirectory(tmp_path / "job")
+    job.make()
+    with ScalableBloomFilter(1000, 1e-6, job.filter) as bloom_filter:
+        bloom_filter.add(b"seen")
+    with RedisClient(redis_server.url) as client:
+        loaded = load_job(client, in_one_slot(key), job, settings)
+        assert (loaded.items, loaded.pending) == (1, 0)
+        assert b"seen" in RedisPlace(client, key).filter
+        assert waiting(client, in_one_slot(key)).total() == 0
+
+
+def test_a_load_that_has_slept_leaves_the_next_one_alone(
+    redis, client, key, left, settings, monkeypatch
+):
+    """Who was taken for dead removes nothing of whoever came after."""
+    stored = scrapy_redis_queue.RedisQueue.requests
+
+    def slept(self, **options):
+        monkeypatch.undo()
+        other.call("delete", f"{in_one_slot(key)}:workers")
+        load_left(other, key, settings)
+        yield from stored(self, **options)
+
+    monkeypatch.setattr(scrapy_redis_queue.RedisQueue, "requests", slept)
+    with RedisClient(redis.url) as other, pytest.raises(BloomError, match="is gone"):
+        load_left(client, key, settings)
+    assert waiting(client, in_one_slot(key)).total() == 9
+    assert len(RedisPlace(client, key).filter) == 8
+
+
+def test_a_job_that_runs_is_refused(redis_server, key, settings, tmp_path):
+    """And so is one whose requests Scrapy's own scheduler has left."""
+    job = JobDirectory(tmp_path / "job")
+    with RedisClient(redis_server.url) as client:
+        crawler = get_crawler(settings_dict={"JOBDIR": str(job.path), "BLOOM_CAPACITY": 1000})
+        dupefilter = BloomDupeFilter.from_crawler(crawler)
+        dupefilter.open()
+        with pytest.raises(BloomError, match="is in use by process"):
+            load_job(client, in_one_slot(key), job, settings)
+        dupefilter.close("finished")
+        job.scrapy_queue.mkdir()
+        (job.scrapy_queue / "active.json").write_text("[0]")
+        with pytest.raises(BloomError, match="Scrapy's own scheduler: start the job once"):
+            load_job(client, in_one_slot(key), job, settings)
+        assert redis_server.names(key) == []
