@@ -82,7 +82,7 @@ def load_job(client: RedisClient, key: str, job: JobDirectory, settings: BaseSet
             def fill(beat: Callable[[], None]) -> None:
                 put_layers(client, key, header, local, beat)
 
-            with _crawl(client, key, header, fill) as pusher:
+            with _crawl(client, key, header, queues, fill) as pusher:
                 pusher.push(Entry(0, None, fingerprint) for fingerprint in left.unreleased)
                 pusher.push(
                     Entry(0, None, None, mark_of(*taken)) for taken in left.taken_start_requests()
@@ -136,7 +136,7 @@ def load_scrapy_redis(
                 )
             yield Entry(0, pack(fields, queues))
 
-    with _crawl(client, key, header, fill) as pusher:
+    with _crawl(client, key, header, queues, fill) as pusher:
         pusher.push(stored())
         for fingerprints, _ in seen.batches() if seen else ():
             pusher.push(Entry(0, None, fingerprint) for fingerprint in fingerprints)
@@ -153,19 +153,21 @@ def _crawl(
     client: RedisClient,
     key: str,
     header: RedisHeader,
+    queues: QueueSettings,
     fill: Callable[[Callable[[], None]], None],
 ) -> Iterator[Pusher]:
     """Give a pusher into a new crawl, which workers can join when the context has ended
     well; else nothing is left of it. `fill` makes the shards of its filter, and calls what it
     gets now and then."""
+    settings = WorkerSettings(lease=LEASE)
     _remove_interrupted(client, key)
     with filling(client, key, header):
-        open_crawl(client, key, header.generation, WorkerSettings(lease=LEASE))
+        open_crawl(client, key, header.generation, settings)
         try:
             shared = RedisBloomFilter(
                 client, key, header.capacity, header.error_rate, loading=header
             )
-            pusher = Pusher(client, key, shared, LEASE, "load")
+            pusher = Pusher(client, key, shared, settings, queues, "load")
             pusher.beat()
             fill(pusher.beat)
             yield pusher

@@ -60,12 +60,6 @@ class Packer:
         self._serialize, self._deserialize = FORMATS[self._queues.kind.format]
         self._has_cache = settings.getbool("HTTPCACHE_ENABLED")
 
-    @property
-    def newest_first(self) -> tuple[bool, bool]:
-        """Whether the newest is next of equal requests, and of equal start requests."""
-        start = self._queues.start or self._queues.kind
-        return self._queues.kind.newest_first, start.newest_first
-
     def pack(self, request: Request) -> Packed:
         """Return `request` as it is stored. Raises ValueError if it cannot be."""
         try:

@@ -129,7 +129,7 @@ class SeedList:
         self._crawl_client = crawl_client
         self._key = key
         self._dupefilter = dupefilter
-        self._lease = settings.lease
+        self._settings = settings
         self._queues = QueueSettings.read(crawler.settings)
         concurrency = max(1, crawler.settings.getint("CONCURRENT_REQUESTS"))
         self._at_once = int(getattr(spider, "redis_batch_size", None) or concurrency)
@@ -182,7 +182,7 @@ class SeedList:
 
     def _move(self, shared: RedisBloomFilter) -> bool:
         """Move what is there, so many at a time at most; return whether there was anything."""
-        lease, name = int(self._lease * 1000), secrets.token_hex(8)
+        lease, name = int(self._settings.lease * 1000), secrets.token_hex(8)
         elements, left = self._client.run(
             _TAKE, [self._list, self._taken], self._at_once, lease, name
         )
@@ -193,7 +193,9 @@ class SeedList:
         if made is None:
             return False
         entries, unreadable = made
-        pusher = Pusher(self._crawl_client, self._key, shared, self._lease, "seeds")
+        pusher = Pusher(
+            self._crawl_client, self._key, shared, self._settings, self._queues, "seeds"
+        )
         pusher.push(entries)
         pusher.leave()
         for element in unreadable:

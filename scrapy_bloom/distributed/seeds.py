@@ -6,11 +6,13 @@ import os
 import secrets
 import socket
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from ..durable.queues import QueueSettings
 from ..errors import SharedFilterError
+from ..settings import WorkerSettings
 from ..shared.filter import RedisBloomFilter
 from .commit import COMMIT, GROWN, NEW
 from .inspection import look_at
@@ -27,19 +29,32 @@ if TYPE_CHECKING:
 
 
 class Pusher:
-    """Pushes into the crawl beside `bloom_filter`, the one at `key`, under a name and a
-    lease of so many seconds, as a worker that claims nothing. Raises SharedFilterError if
-    the crawl is gone, the lease was lost, or Redis does not answer."""
+    """Pushes into the crawl beside `bloom_filter`, the one at `key`, as a worker that claims
+    nothing and is named after `what` it does. Raises SharedFilterError if the crawl is gone,
+    the lease was lost, or Redis does not answer."""
 
     def __init__(
-        self, client: RedisClient, key: str, bloom_filter: RedisBloomFilter, lease: float, what: str
+        self,
+        client: RedisClient,
+        key: str,
+        bloom_filter: RedisBloomFilter,
+        settings: WorkerSettings,
+        queues: QueueSettings,
+        what: str,
     ) -> None:
         host = socket.gethostname().partition(".")[0]
         self._client = client
         self._key = key
         self._filter = bloom_filter
         self._worker = f"{what}:{host}:{os.getpid()}:{secrets.token_hex(4)}"
-        self._policy = Policy(int(lease * 1000), 1, (False, False), 0, 1)
+        # each call may give back what dead workers had, as any worker's does
+        self._policy = Policy(
+            lease=int(settings.lease * 1000),
+            claims_per_slot=1,
+            newest_first=queues.newest_first,
+            keeps_slot=0,
+            max_attempts=settings.max_attempts,
+        )
         self._number = 0
 
     def push(self, entries: Iterable[Entry]) -> tuple[int, int]:
@@ -104,7 +119,8 @@ def push(
     queues = QueueSettings.read(settings)
 
     entries = (entry_of(each, queues, fingerprinter, None, callback) for each in requests)
-    pusher = Pusher(client, key, RedisBloomFilter.open(client, key), state.lease, "push")
+    workers = replace(WorkerSettings.read(settings), lease=state.lease)
+    pusher = Pusher(client, key, RedisBloomFilter.open(client, key), workers, queues, "push")
     pushed = pusher.push(entries)
     pusher.leave()
     return pushed

@@ -15,6 +15,7 @@ from scrapy.utils.asyncio import call_later
 from ..durable.ledger import Ledger
 from ..durable.progress import COUNTED as COUNTED_STATS
 from ..durable.progress import set_stats
+from ..durable.queues import QueueSettings
 from ..errors import SharedFilterError
 from ..reporting import counted
 from ..scrapy_internals import EngineView
@@ -111,7 +112,7 @@ class Worker:
             self._link,
             dupefilter,
             packer,
-            _policy(crawler, settings, packer),
+            _policy(crawler, settings),
             capacity=max(1, crawler.settings.getint("CONCURRENT_REQUESTS")),
             observers=Observers(
                 self._on_joined,
@@ -322,7 +323,7 @@ class Worker:
             )
 
 
-def _policy(crawler: Crawler, settings: WorkerSettings, packer: Packer) -> Policy:
+def _policy(crawler: Crawler, settings: WorkerSettings) -> Policy:
     concurrency = crawler.settings.getint("CONCURRENT_REQUESTS")
     per_domain = crawler.settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN") or concurrency
     grace = max(SLOT_GRACE_SECONDS, 2 * crawler.settings.getfloat("DOWNLOAD_DELAY"))
@@ -330,7 +331,7 @@ def _policy(crawler: Crawler, settings: WorkerSettings, packer: Packer) -> Polic
         lease=int(settings.lease * 1000),
         # the next ones of a slot are there when the first are done
         claims_per_slot=2 * max(1, per_domain),
-        newest_first=packer.newest_first,
+        newest_first=QueueSettings.read(crawler.settings).newest_first,
         keeps_slot=int(1000 * grace) * settings.slot_workers,
         max_attempts=settings.max_attempts,
     )

@@ -84,6 +84,11 @@ class QueueSettings:
         return cls(priority_queue, kind, start)
 
     @property
+    def newest_first(self) -> tuple[bool, bool]:
+        """Whether the newest is next of equal requests, and of equal start requests."""
+        return self.kind.newest_first, (self.start or self.kind).newest_first
+
+    @property
     def by_slot(self) -> bool:
         """True if each download slot has queues of its own."""
         return issubclass(self.priority_queue, DownloaderAwarePriorityQueue)

@@ -6,8 +6,12 @@ from contextlib import suppress
 
 import pytest
 import redis as redis_py
+from scrapy import Request
+from scrapy.settings import Settings
+from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_bloom.distributed.commit import COMMIT
+from scrapy_bloom.distributed.seeds import push
 from scrapy_bloom.shared.client import Script
 from tests.distributed.workers import StoreWorker, crawl, seeded, tree
 
@@ -300,6 +304,29 @@ def test_a_page_that_kills_its_workers(join, redis_server):
     last = join()
     last.exchange()
     assert last.store.is_quiet
+
+
+def test_who_pushes_gives_back_as_a_worker_does(join, redis_server):
+    """A push that finds dead workers sets nothing aside before BLOOM_REDIS_MAX_ATTEMPTS, and
+    gives back what they had in its place."""
+    first = join()
+    for name in ("old", "new"):
+        first.enqueue(name)
+    first.leave()
+    pushing = {"settings": Settings(), "fingerprinter": RequestFingerprinter()}
+    for expected in ("new", "new", "old", "new"):
+        worker = join(capacity=1)
+        request = worker.next()
+        assert request.url.endswith(expected)
+        if expected == "old":
+            worker.store.done(request)
+            worker.leave()
+            continue
+        worker.exchange()
+        redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+        pushed = [Request(f"http://example.com/{worker.store.worker}", priority=-1)]
+        assert push(worker.client, worker.key, pushed, **pushing) == (1, 0)
+    assert redis_server.command("HLEN", f"{worker.key}:failed") == 0
 
 
 def test_who_leaves_gives_back(join):

@@ -11,6 +11,7 @@ from scrapy_bloom.distributed.crawl import open_crawl
 from scrapy_bloom.distributed.messages import Observers, Policy
 from scrapy_bloom.distributed.payload import Packer
 from scrapy_bloom.distributed.store import RedisStore
+from scrapy_bloom.durable.queues import QueueSettings
 from scrapy_bloom.settings import WorkerSettings
 from scrapy_bloom.shared.client import RedisClient
 from scrapy_bloom.shared.dupefilter import RedisBloomDupeFilter
@@ -84,7 +85,7 @@ class StoreWorker:
         self.policy = Policy(
             lease,
             8,
-            self.packer.newest_first,
+            QueueSettings.read(crawler.settings).newest_first,
             5000 * self.settings.slot_workers,
             self.settings.max_attempts,
         )
