@@ -24,7 +24,10 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 SITE = "https://github.com/scrapy-bloom/scrapy-bloom/blob/main/"
 PAGES = sorted((ROOT / "docs").glob("*.md"))
-ALL = [*PAGES, *(ROOT / name for name in ("README.md", "CHANGELOG.md", "SECURITY.md"))]
+ALL = [
+    *PAGES,
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
+]
 TEXT = {path: path.read_text(encoding="utf-8") for path in ALL}
 DOCS = "\n".join(TEXT[path] for path in PAGES)
 CODE = {path: path.read_text(encoding="utf-8") for path in (ROOT / "scrapy_bloom").rglob("*.py")}
