@@ -15,7 +15,7 @@ import pytest
 from scrapy.settings import Settings
 
 import scrapy_bloom
-from scrapy_bloom import signals
+from scrapy_bloom import settings, signals
 from scrapy_bloom.commands import BloomCommand
 from scrapy_bloom.commands.arguments import add_subcommands
 from tests.shared.server import Server, missing
@@ -148,6 +148,45 @@ def test_settings():
     assert headed <= code
     assert [name for name in code - headed if not documents[name] & {p.name for p in PAGES}] == []
     assert len(re.findall(r"^Default: ", page, re.MULTILINE)) == len(headed)
+
+
+def test_defaults_of_settings():
+    """To set what the page calls the default changes nothing."""
+    page = TEXT[ROOT / "docs" / "settings.md"]
+    told = re.findall(r"^### `(\w+)`\n\nDefault: `([^`]+)`", page, re.MULTILINE)
+    assert len(told) > 20
+
+    classes = (
+        settings.BloomSettings,
+        settings.WorkerSettings,
+        settings.IdentitySettings,
+        settings.FailedSettings,
+        settings.AuditSettings,
+    )
+    functions = (
+        settings.wants_durable,
+        settings.wants_durable_feeds,
+        settings.wants_early,
+        settings.repeats_start,
+    )
+
+    def read(values):
+        given = Settings(values)
+        return [
+            settings.RedisSettings.read(given, "shop", queue=True),
+            *(each.read(given) for each in classes),
+            *(each(given) for each in functions),
+        ]
+
+    wrong = [name for name, default in told if read({name: _value(default)}) != read({})]
+    assert wrong == []
+
+
+def _value(text):
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):  # a URL
+        return text
 
 
 def test_stats(started):
