@@ -193,10 +193,8 @@ def test_stats(started):
     """Those that the package sets, by name or in a crawl, are the documented ones."""
     pattern = r"(?:bloom|scheduler|dupefilter)/[a-z_]+(?:/[a-z_]+)?"
     code = in_code(pattern) | set(re.findall(pattern, " ".join(started["stats"])))
-    documents = in_documents(pattern)
-    whole = {name for name in documents if not name.startswith("scheduler/feeds")}
-    ways = {"disk", "memory", "redis"}
-    assert {name for name in code if name.partition("/")[2].partition("/")[2] not in ways} == whole
+    ways = tuple(f"/{way}" for way in ("disk", "memory", "redis"))  # in which requests wait
+    assert {name for name in code if not name.endswith(ways)} == in_documents(pattern).keys()
 
 
 def test_meta_keys_and_reasons():
@@ -232,6 +230,9 @@ def test_subcommands_and_their_options(subcommands):
     known = {option for parser in subcommands.values() for option in options(parser)}
     named = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+|-o)(?![\w-])", DOCS))
     assert sorted(known - named) == []
+    scrapys = {"--help"}
+    inline = " ".join(re.findall(r"`([^`]+)`", _commands_page()))
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", inline)) - known - scrapys == set()
 
 
 def _commands_page():
@@ -288,7 +289,10 @@ def test_commands_of_the_repository_exist():
             for target in re.findall(r"`make ([a-z][a-z-]*)`", text)
             if not re.search(rf"^{target}:", makefile, re.MULTILINE)
         ]
-        for script, rest in re.findall(r"`(?:python )?(tests/[\w/]+\.py)([^`]*)`", text):
+        commands = re.findall(r"`(?:python )?(tests/[\w/]+\.py)([^`]*)`", text)
+        modules = re.findall(r"`python -m (tests[.\w]+)([^`]*)`", text)
+        commands += [(f"{name.replace('.', '/')}.py", rest) for name, rest in modules]
+        for script, rest in commands:
             source = ROOT / script
             text_of = source.read_text(encoding="utf-8") if source.exists() else ""
             wrong += [
