@@ -15,7 +15,7 @@ import pytest
 from scrapy.settings import Settings
 
 import scrapy_bloom
-from scrapy_bloom import signals
+from scrapy_bloom import settings, signals
 from scrapy_bloom.commands import BloomCommand
 from scrapy_bloom.commands.arguments import add_subcommands
 from tests.shared.server import Server, missing
@@ -24,7 +24,10 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 SITE = "https://github.com/scrapy-bloom/scrapy-bloom/blob/main/"
 PAGES = sorted((ROOT / "docs").glob("*.md"))
-ALL = [*PAGES, *(ROOT / name for name in ("README.md", "CHANGELOG.md", "SECURITY.md"))]
+ALL = [
+    *PAGES,
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
+]
 TEXT = {path: path.read_text(encoding="utf-8") for path in ALL}
 DOCS = "\n".join(TEXT[path] for path in PAGES)
 CODE = {path: path.read_text(encoding="utf-8") for path in (ROOT / "scrapy_bloom").rglob("*.py")}
@@ -147,14 +150,51 @@ def test_settings():
     assert len(re.findall(r"^Default: ", page, re.MULTILINE)) == len(headed)
 
 
+def test_defaults_of_settings():
+    """To set what the page calls the default changes nothing."""
+    page = TEXT[ROOT / "docs" / "settings.md"]
+    told = re.findall(r"^### `(\w+)`\n\nDefault: `([^`]+)`", page, re.MULTILINE)
+    assert len(told) > 20
+
+    classes = (
+        settings.BloomSettings,
+        settings.WorkerSettings,
+        settings.IdentitySettings,
+        settings.FailedSettings,
+        settings.AuditSettings,
+    )
+    functions = (
+        settings.wants_durable,
+        settings.wants_durable_feeds,
+        settings.wants_early,
+        settings.repeats_start,
+    )
+
+    def read(values):
+        given = Settings(values)
+        return [
+            settings.RedisSettings.read(given, "shop", queue=True),
+            *(each.read(given) for each in classes),
+            *(each(given) for each in functions),
+        ]
+
+    wrong = [name for name, default in told if read({name: _value(default)}) != read({})]
+    assert wrong == []
+
+
+def _value(text):
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):  # a URL
+        return text
+
+
 def test_stats(started):
     """Those that the package sets, by name or in a crawl, are the documented ones."""
     pattern = r"(?:bloom|scheduler|dupefilter)/[a-z_]+(?:/[a-z_]+)?"
     code = in_code(pattern) | set(re.findall(pattern, " ".join(started["stats"])))
-    documents = in_documents(pattern)
-    whole = {name for name in documents if not name.startswith("scheduler/feeds")}
-    ways = {"disk", "memory", "redis"}
-    assert {name for name in code if name.partition("/")[2].partition("/")[2] not in ways} == whole
+    ways = tuple(f"/{way}" for way in ("disk", "memory", "redis"))  # in which requests wait
+    assert {name for name in code if not name.endswith(ways)} == in_documents(pattern).keys()
 
 
 def test_meta_keys_and_reasons():
@@ -190,6 +230,9 @@ def test_subcommands_and_their_options(subcommands):
     known = {option for parser in subcommands.values() for option in options(parser)}
     named = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+|-o)(?![\w-])", DOCS))
     assert sorted(known - named) == []
+    scrapys = {"--help"}
+    inline = " ".join(re.findall(r"`([^`]+)`", _commands_page()))
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", inline)) - known - scrapys == set()
 
 
 def _commands_page():
@@ -246,7 +289,10 @@ def test_commands_of_the_repository_exist():
             for target in re.findall(r"`make ([a-z][a-z-]*)`", text)
             if not re.search(rf"^{target}:", makefile, re.MULTILINE)
         ]
-        for script, rest in re.findall(r"`(?:python )?(tests/[\w/]+\.py)([^`]*)`", text):
+        commands = re.findall(r"`(?:python )?(tests/[\w/]+\.py)([^`]*)`", text)
+        modules = re.findall(r"`python -m (tests[.\w]+)([^`]*)`", text)
+        commands += [(f"{name.replace('.', '/')}.py", rest) for name, rest in modules]
+        for script, rest in commands:
             source = ROOT / script
             text_of = source.read_text(encoding="utf-8") if source.exists() else ""
             wrong += [
