@@ -1,0 +1,371 @@
+"""Where the memory between crawls meets Scrapy: what it skips, and what it learns."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from scrapy import Request, signals
+from scrapy.exceptions import NotConfigured
+
+from ..dupefilter import FilterDupeFilter
+from ..durable.feeds.origins import origins_of
+from ..early.links import has_left_out
+from ..errors import describe
+from ..fingerprints.identity import FingerprinterIdentity
+from ..recent import RecentUrls
+from ..reporting import counted, in_bytes
+from ..scrapy_internals import scheduler_of
+from ..settings import BloomSettings
+from ..startup import announce, refuse
+from .crawl import DeltaCrawl
+from .memory import Memory, Shape, read
+from .settings import DAY, LIST, MARK_KEYS, DeltaSettings, drop_copied, seconds, wish_of
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+    from typing_extensions import Self
+
+    from .pages import Outcome
+
+logger = logging.getLogger(__name__)
+
+
+class DeltaMiddleware:
+    """Spider middleware for SPIDER_MIDDLEWARES, next to the spider, that drops requests of
+    callbacks for pages that an earlier round of the crawl has done, as BLOOM_DELTA says, and
+    remembers what this round does. The add-on puts it there.
+
+    What fails here costs repetitions: it is logged, and then nothing is dropped any more.
+    """
+
+    order = 1101
+    """In SPIDER_MIDDLEWARES: nearer to the spider than DropEarlyMiddleware, whose duplicates
+    make a page a list, too."""
+
+    clock = staticmethod(time.time)
+
+    def __init__(self, crawler: Crawler, settings: DeltaSettings) -> None:
+        self._crawler = crawler
+        self._settings = settings
+        self._origins = origins_of(crawler)
+        self._delta: DeltaCrawl | None = None
+        self._dupefilter: FilterDupeFilter | None = None
+        self._recent: RecentUrls[str] = RecentUrls(0)
+        self._recent_until = 0.0
+        self._skipped = 0
+        self._is_skipping = False
+        self._told: set[str] = set()
+
+        general = BloomSettings.read(crawler.settings)
+        identity = FingerprinterIdentity.of(crawler.request_fingerprinter)
+        shape = Shape(
+            general.capacity,
+            general.error_rate,
+            general.exact,
+            settings.period,
+            identity.to_text(),
+        )
+        self._size_of_recent = general.recent_urls
+        self._memory = Memory(settings.directory, shape, self.clock)
+        if not settings.reset:
+            self._check(identity)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Return the middleware of `crawler`.
+
+        Raises NotConfigured where BLOOM_DELTA is off. Refuses the start: ValueError for a
+        setting, BloomError or OSError for what is in the memory.
+        """
+        try:
+            assert crawler.spider is not None
+            settings = DeltaSettings.read(crawler.settings, crawler.spider.name)
+            if settings is None:
+                raise NotConfigured
+            self = cls(crawler, settings)
+        except NotConfigured:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
+            refuse(crawler, error)
+        for signal, handler in (
+            (signals.spider_opened, self._spider_opened),
+            (signals.request_scheduled, self._request_scheduled),
+            (signals.request_dropped, self._request_dropped),
+            (signals.item_scraped, self._item_scraped),
+            (signals.item_error, self._item_error),
+            (signals.spider_error, self._spider_error),
+            (signals.spider_closed, self._spider_closed),
+            (signals.engine_stopped, self._engine_stopped),
+        ):
+            crawler.signals.connect(handler, signal)
+        return self
+
+    # -- responses and what callbacks make of them ---------------------------------------
+
+    def process_spider_input(self, response: Response) -> None:
+        """Note that `response` reaches the callback."""
+        origin = self._origins.get(response)
+        if self._delta is not None and origin is not None:
+            self._delta.pages.begin(origin)
+            self._delta.reached_callback()
+
+    def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterator[Any]:
+        """Yield all but the requests for what is done."""
+        page = _Page(self, response)
+        for thing in result:
+            if not (isinstance(thing, Request) and page.skips(thing)):
+                yield thing
+        page.complete()
+
+    async def process_spider_output_async(
+        self, response: Response, result: AsyncIterator[Any]
+    ) -> AsyncIterator[Any]:
+        """Yield all but the requests for what is done."""
+        page = _Page(self, response)
+        async for thing in result:
+            if not (isinstance(thing, Request) and page.skips(thing)):
+                yield thing
+        page.complete()
+
+    def outcome_of(self, response: Response) -> Outcome | None:
+        """Return what has come of the request that `response` answers."""
+        if self._delta is None:
+            return None
+        return self._delta.pages.outcome(self._origins.get(response))
+
+    def list_of(self, response: Response) -> str | None:
+        """Return the list that what comes of `response` belongs to."""
+        origin = self._origins.get(response)
+        return None if self._delta is None or origin is None else self._delta.pages.list_of(origin)
+
+    def skips(self, request: Request, response: Response) -> bool:
+        """Return True if `request`, of the callback of `response`, is for a page that an
+        earlier round has done; it is counted then, and `request_dropped` is sent. Never
+        raises."""
+        if drop_copied(request, response.meta):
+            self._tell(
+                "copied",
+                "%(request)s has meta keys of the response that its meta was copied from; what"
+                " they say about BLOOM_DELTA does not count there, nor in other such requests."
+                " Copy the keys that you need only.",
+                request,
+            )
+        try:
+            is_done = self._is_done(request, response)
+        except Exception as error:  # noqa: BLE001 - the page is fetched
+            self._tell("failed", "The memory failed on %(request)s: %(what)s", request, error)
+            return False
+        if is_done:
+            self._skip(request)
+        return is_done
+
+    def _is_done(self, request: Request, response: Response) -> bool:
+        delta, dupefilter = self._delta, self._dupefilter
+        if delta is None or not delta.memory.filters:
+            return False
+        if dupefilter is not None and dupefilter.is_known(request):
+            return False
+        if request.url == response.url or request.url == getattr(response.request, "url", None):
+            return False  # the callback asks for its page once more
+        meta = request.meta
+        url = request.url.partition("#")[0]
+        is_plain = (
+            dupefilter is not None
+            and meta.keys().isdisjoint(MARK_KEYS)
+            and dupefilter.tells_by_url(request.method, request.body, meta)
+        )
+        if is_plain and url in self._recent.urls:
+            if self.clock() < self._recent_until:
+                return True
+            self._forget_recent(delta.memory)
+        wish, period = wish_of(meta), None
+        if wish not in (None, True):
+            period = None if wish is False else self._days(wish, request)
+            if period is None:
+                return False
+        key = delta.pages.key_of(request)
+        if not delta.memory.knows(key, period) or key in delta.marks:
+            return False
+        if is_plain and url not in self._recent.urls:
+            self._recent.add(url)
+        return True
+
+    def _days(self, wish: object, request: Request) -> float | None:
+        """Return the seconds that a request asks for, None if that cannot be."""
+        period = seconds(wish)
+        if period is None or self._settings.period is None:
+            reason = "it must be True, False, or a number of days above 0"
+            if period is not None:
+                reason = "a number needs BLOOM_DELTA_DAYS, since else nobody knows when"
+            self._tell(
+                "days",
+                f"%(request)s has %(what)r for the meta key bloom_delta: {reason}. Such pages are"
+                " fetched.",
+                request,
+                wish,
+            )
+            return None
+        return period
+
+    def _skip(self, request: Request) -> None:
+        crawler = self._crawler
+        self._skipped += 1
+        crawler.stats.inc_value("bloom/delta_skipped")
+        logger.debug(
+            "Skipped, since an earlier crawl has done it: %(request)s",
+            {"request": request},
+            extra={"spider": crawler.spider},
+        )
+        self._is_skipping = True
+        try:
+            crawler.signals.send_catch_log(
+                signals.request_dropped, request=request, spider=crawler.spider
+            )
+        finally:
+            self._is_skipping = False
+
+    def _forget_recent(self, memory: Memory) -> None:
+        self._recent.clear()
+        self._recent_until = memory.unchanged_until
+
+    # -- signals -------------------------------------------------------------------------
+
+    def _spider_opened(self) -> None:
+        crawler = self._crawler
+        try:
+            delta = DeltaCrawl(crawler, self._settings, self._memory, self.clock)
+        except Exception as error:
+            logger.exception(
+                "BLOOM_DELTA is off in this crawl: %(error)s",
+                {"error": describe(error)},
+                extra={"spider": crawler.spider},
+            )
+            announce(crawler, "between crawls", "off, see the error above")
+            return
+        self._delta = delta
+        dupefilter = getattr(scheduler_of(crawler), "df", None)
+        if isinstance(dupefilter, FilterDupeFilter):
+            self._dupefilter = dupefilter
+            self._recent = RecentUrls(self._size_of_recent)
+        self._forget_recent(delta.memory)
+        crawler.stats.set_value("bloom/delta_skipped", 0)
+        self._update_stats()
+        period = self._settings.period
+        days = "for ever" if period is None else f"for {period / DAY:g} days"
+        slices = counted(len(delta.memory.slices), "slice")
+        announce(
+            crawler,
+            "between crawls",
+            f"{self._settings.mode} {days}, {self._memory.directory} with {slices}",
+        )
+
+    def _request_scheduled(self, request: Request) -> None:
+        if self._delta is not None and request.meta:
+            self._delta.scheduled(request)
+
+    def _request_dropped(self, request: Request) -> None:
+        if self._delta is not None and not self._is_skipping:
+            self._delta.dropped(request)
+
+    def _item_scraped(self, response: Response | None) -> None:
+        if (outcome := self._outcome_of_any(response)) is not None:
+            outcome.items += 1
+
+    def _item_error(self, response: Response | None) -> None:
+        if (outcome := self._outcome_of_any(response)) is not None:
+            outcome.has_failed = True
+
+    def _spider_error(self, response: Any) -> None:
+        if (outcome := self._outcome_of_any(response)) is not None:
+            outcome.has_failed = True
+
+    def _outcome_of_any(self, response: Any) -> Outcome | None:
+        # it may be None, or the failure that an errback has got
+        return self.outcome_of(response) if hasattr(response, "meta") else None
+
+    def _spider_closed(self) -> None:
+        delta, crawler = self._delta, self._crawler
+        if delta is None:
+            return
+        delta.ended()
+        self._update_stats()
+        memory = delta.memory
+        holds = f"{self._memory.directory} had {counted(len(memory.slices), 'slice')}"
+        if memory.oldest is not None:
+            begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(memory.oldest))
+            holds += f", {in_bytes(memory.nbytes)}, the oldest from {begun}"
+        logger.info(
+            "Between crawls: skipped %(skipped)s that earlier crawls have done; marked"
+            " %(marked)s for the next ones. %(holds)s.",
+            {
+                "skipped": counted(self._skipped, "request"),
+                "marked": counted(delta.pages.marked, "page"),
+                "holds": holds,
+            },
+            extra={"spider": crawler.spider},
+        )
+
+    def _engine_stopped(self) -> None:
+        delta, self._delta = self._delta, None
+        if delta is not None:
+            delta.stopped()
+
+    def _update_stats(self) -> None:
+        assert self._delta is not None
+        stats, memory = self._crawler.stats, self._delta.memory
+        stats.set_value("bloom/delta_marked", self._delta.pages.marked)
+        stats.set_value("bloom/delta_bytes", memory.nbytes)
+        if memory.oldest is not None:
+            stats.set_value("bloom/delta_oldest_days", (self.clock() - memory.oldest) / DAY)
+
+    # ------------------------------------------------------------------------------------
+
+    def _check(self, identity: FingerprinterIdentity) -> None:
+        """Raise BloomError unless this crawl can use the memory."""
+        directory = self._settings.directory
+        stored = read(directory).identity
+        if stored:
+            fresh = "a new BLOOM_DELTA_DIR, or start afresh with BLOOM_DELTA_RESET = True"
+            known = FingerprinterIdentity.from_text(stored)
+            if warning := known.require_same(identity, str(directory), fresh):
+                logger.warning("%s", warning, extra={"spider": self._crawler.spider})
+        self._memory.open()
+        self._memory.close()
+
+    def _tell(self, about: str, text: str, request: Request, what: object = None) -> None:
+        """Say it once."""
+        if about not in self._told:
+            self._told.add(about)
+            logger.warning(
+                text, {"request": request, "what": what}, extra={"spider": self._crawler.spider}
+            )
+
+
+class _Page:
+    """What the callback of a response yields."""
+
+    def __init__(self, middleware: DeltaMiddleware, response: Response) -> None:
+        self._middleware = middleware
+        self._response = response
+        self._outcome = middleware.outcome_of(response)
+        self._list = middleware.list_of(response)
+
+    def skips(self, request: Request) -> bool:
+        """Return True if `request` is for a page that is done."""
+        if self._outcome is not None:
+            self._outcome.is_list = True
+        if self._middleware.skips(request, self._response):
+            return True
+        if self._list is not None:
+            request.meta[LIST] = self._list
+        return False
+
+    def complete(self) -> None:
+        """Note that the callback has ended without an error."""
+        if self._outcome is not None:
+            self._outcome.is_complete = True
+            self._outcome.is_list |= has_left_out(self._response)
