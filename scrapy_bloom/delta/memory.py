@@ -16,80 +16,22 @@ for one slice of time from when it was first met as such, and counts again if it
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import inf
 from pathlib import Path
-from typing import Any
 
 from ..bloom.growing import ScalableBloomFilter
 from ..bloom.removal import remove_filter
 from ..errors import FilterFileError, FilterLockedError
-from ..files import DirectoryLock, make_directory, replace
+from ..files import DirectoryLock, make_directory
+from .slices import MANIFEST, Contents, Shape, Slice, read, write
 
-SLICES = 8
-"""So many slices make a period."""
-VERSION = 1
-MANIFEST = "delta.json"
 _LOCK = "lock"
-_LEAST = 1000
-"""The least capacity of a slice."""
 _PATIENCE = 10.0
 """Seconds to wait for a process that writes."""
-
-
-@dataclass
-class Slice:
-    """The marks of one stretch of time, in the directory `name`.
-
-    Without a period it goes on, and `end` is its last mark. `met` is when it was first found
-    to be from the future, `expired` when it was first found to count no more.
-    """
-
-    name: str
-    start: float
-    end: float
-    error_rate: float
-    exact: bool
-    goes_on: bool = False
-    met: float | None = None
-    expired: float | None = None
-
-    def until(self, now: float, width: float) -> float:
-        """Return when it has ended, as far as the clock can be believed."""
-        return self.end if self.start <= now or self.met is None else self.met + width
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What new slices are made like. `period` is in seconds, None for ever; `identity` is the
-    text about the fingerprinter."""
-
-    capacity: int = 1_000_000
-    error_rate: float = 1e-6
-    exact: bool = False
-    period: float | None = None
-    identity: str = ""
-
-    @property
-    def width(self) -> float:
-        """Seconds that a slice takes; without a period they do not matter."""
-        return (self.period or 0.0) / SLICES
-
-    @property
-    def slice_capacity(self) -> int:
-        """Keys that a slice expects."""
-        if self.period is None:
-            return self.capacity
-        return max(self.capacity // SLICES, min(self.capacity, _LEAST))
-
-    @property
-    def slice_error_rate(self) -> float:
-        """The share of the error rate that a slice has."""
-        return self.error_rate / (SLICES + 1)
 
 
 class Memory:
@@ -113,6 +55,11 @@ class Memory:
     def filters(self) -> list[ScalableBloomFilter]:
         """Their filters."""
         return [bloom_filter for _, bloom_filter in self._open]
+
+    @property
+    def is_empty(self) -> bool:
+        """True if it knows nothing."""
+        return not self._open
 
     @property
     def nbytes(self) -> int:
@@ -180,7 +127,7 @@ class Memory:
             for start, entries in sorted(by_start.items()):
                 self._add(found, start, entries, now)
             if [each.name for each in found.slices] != known or self.shape.period is None:
-                self._write(found.slices, found.identity)
+                write(self.directory, found.slices, found.identity)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -189,7 +136,7 @@ class Memory:
             return
         with self._locked():
             if (self.directory / MANIFEST).exists():
-                replace(self.directory / MANIFEST, _text([], self.shape.identity))
+                write(self.directory, [], self.shape.identity)
             self._remove_leftovers([])
 
     def drop_older(self, seconds: float) -> list[Slice]:
@@ -199,7 +146,7 @@ class Memory:
             found = read(self.directory)
             old = [each for each in found.slices if each.end < now - seconds]
             kept = [each for each in found.slices if each not in old]
-            self._write(kept, found.identity)
+            write(self.directory, kept, found.identity)
             self._remove_leftovers(kept)
         return old
 
@@ -277,7 +224,7 @@ class Memory:
                 continue
             kept.append(each)
         if before != [asdict(each) for each in kept]:
-            self._write(kept, read(self.directory).identity)
+            write(self.directory, kept, read(self.directory).identity)
             self._remove_leftovers(kept)
         return kept
 
@@ -287,9 +234,6 @@ class Memory:
         for path in self.directory.iterdir():
             if path.name.isdecimal() and path.name not in names and path.is_dir():
                 remove_filter(path)
-
-    def _write(self, slices: list[Slice], identity: str) -> None:
-        replace(self.directory / MANIFEST, _text(slices, identity))
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -304,41 +248,6 @@ class Memory:
                 time.sleep(0.01)
         with lock:
             yield
-
-
-@dataclass
-class Contents:
-    """What `delta.json` says."""
-
-    slices: list[Slice]
-    identity: str = ""
-
-
-def read(directory: Path, identity: str = "") -> Contents:
-    """Return what `directory` holds; nothing, with that `identity`, if there is no memory yet.
-    Raises FilterFileError, OSError."""
-    path = directory / MANIFEST
-    try:
-        found: Any = json.loads(path.read_bytes())
-        if found["version"] != VERSION:
-            raise ValueError(f"it has version {found['version']!r}, not {VERSION}")
-        return Contents([Slice(**each) for each in found["slices"]], str(found["identity"]))
-    except FileNotFoundError:
-        return Contents([], identity)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise FilterFileError(
-            f"{path} cannot be read ({error!r}): restore it from a backup, or choose another"
-            " BLOOM_DELTA_DIR"
-        ) from error
-
-
-def _text(slices: list[Slice], identity: str) -> bytes:
-    content = {
-        "version": VERSION,
-        "identity": identity,
-        "slices": [asdict(each) for each in slices],
-    }
-    return json.dumps(content, indent=1).encode()
 
 
 def _opened(path: Path, *, read_only: bool = False) -> ScalableBloomFilter:

@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Any
 from scrapy import Request, signals
 from scrapy.exceptions import NotConfigured
 
-from ..dupefilter import FilterDupeFilter
 from ..durable.feeds.origins import origins_of
 from ..early.links import has_left_out
 from ..errors import describe
 from ..fingerprints.identity import FingerprinterIdentity
-from ..recent import RecentUrls
 from ..reporting import counted, in_bytes
-from ..scrapy_internals import scheduler_of
 from ..settings import BloomSettings
 from ..startup import announce, refuse
 from .crawl import DeltaCrawl
-from .memory import Memory, Shape, read
-from .settings import DAY, LIST, MARK_KEYS, DeltaSettings, drop_copied, seconds, wish_of
+from .memory import Memory
+from .settings import DAY, LIST, DeltaSettings
+from .skipping import Skipping
+from .slices import Shape, read
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -53,12 +52,9 @@ class DeltaMiddleware:
         self._settings = settings
         self._origins = origins_of(crawler)
         self._delta: DeltaCrawl | None = None
-        self._dupefilter: FilterDupeFilter | None = None
-        self._recent: RecentUrls[str] = RecentUrls(0)
-        self._recent_until = 0.0
+        self._skipping: Skipping | None = None
         self._skipped = 0
-        self._is_skipping = False
-        self._told: set[str] = set()
+        self._is_dropping = False
 
         general = BloomSettings.read(crawler.settings)
         identity = FingerprinterIdentity.of(crawler.request_fingerprinter)
@@ -69,7 +65,7 @@ class DeltaMiddleware:
             settings.period,
             identity.to_text(),
         )
-        self._size_of_recent = general.recent_urls
+        self._recent_urls = general.recent_urls
         self._memory = Memory(settings.directory, shape, self.clock)
         if not settings.reset:
             self._check(identity)
@@ -144,74 +140,9 @@ class DeltaMiddleware:
 
     def skips(self, request: Request, response: Response) -> bool:
         """Return True if `request`, of the callback of `response`, is for a page that an
-        earlier round has done; it is counted then, and `request_dropped` is sent. Never
-        raises."""
-        if drop_copied(request, response.meta):
-            self._tell(
-                "copied",
-                "%(request)s has meta keys of the response that its meta was copied from; what"
-                " they say about BLOOM_DELTA does not count there, nor in other such requests."
-                " Copy the keys that you need only.",
-                request,
-            )
-        try:
-            is_done = self._is_done(request, response)
-        except Exception as error:  # noqa: BLE001 - the page is fetched
-            self._tell("failed", "The memory failed on %(request)s: %(what)s", request, error)
+        earlier round has done; it is counted then, and `request_dropped` is sent."""
+        if self._skipping is None or not self._skipping.is_done(request, response):
             return False
-        if is_done:
-            self._skip(request)
-        return is_done
-
-    def _is_done(self, request: Request, response: Response) -> bool:
-        delta, dupefilter = self._delta, self._dupefilter
-        if delta is None or not delta.memory.filters:
-            return False
-        if dupefilter is not None and dupefilter.is_known(request):
-            return False
-        if request.url == response.url or request.url == getattr(response.request, "url", None):
-            return False  # the callback asks for its page once more
-        meta = request.meta
-        url = request.url.partition("#")[0]
-        is_plain = (
-            dupefilter is not None
-            and meta.keys().isdisjoint(MARK_KEYS)
-            and dupefilter.tells_by_url(request.method, request.body, meta)
-        )
-        if is_plain and url in self._recent.urls:
-            if self.clock() < self._recent_until:
-                return True
-            self._forget_recent(delta.memory)
-        wish, period = wish_of(meta), None
-        if wish not in (None, True):
-            period = None if wish is False else self._days(wish, request)
-            if period is None:
-                return False
-        key = delta.pages.key_of(request)
-        if not delta.memory.knows(key, period) or key in delta.marks:
-            return False
-        if is_plain and url not in self._recent.urls:
-            self._recent.add(url)
-        return True
-
-    def _days(self, wish: object, request: Request) -> float | None:
-        """Return the seconds that a request asks for, None if that cannot be."""
-        period = seconds(wish)
-        if period is None or self._settings.period is None:
-            reason = "it must be True, False, or a number of days above 0"
-            if period is not None:
-                reason = "a number needs BLOOM_DELTA_DAYS, since else nobody knows when"
-            self._tell(
-                "days",
-                f"%(request)s has %(what)r for the meta key bloom_delta: {reason}. Such pages are"
-                " fetched.",
-                request,
-                wish,
-            )
-            return None
-        return period
-
-    def _skip(self, request: Request) -> None:
         crawler = self._crawler
         self._skipped += 1
         crawler.stats.inc_value("bloom/delta_skipped")
@@ -220,17 +151,14 @@ class DeltaMiddleware:
             {"request": request},
             extra={"spider": crawler.spider},
         )
-        self._is_skipping = True
+        self._is_dropping = True
         try:
             crawler.signals.send_catch_log(
                 signals.request_dropped, request=request, spider=crawler.spider
             )
         finally:
-            self._is_skipping = False
-
-    def _forget_recent(self, memory: Memory) -> None:
-        self._recent.clear()
-        self._recent_until = memory.unchanged_until
+            self._is_dropping = False
+        return True
 
     # -- signals -------------------------------------------------------------------------
 
@@ -247,11 +175,7 @@ class DeltaMiddleware:
             announce(crawler, "between crawls", "off, see the error above")
             return
         self._delta = delta
-        dupefilter = getattr(scheduler_of(crawler), "df", None)
-        if isinstance(dupefilter, FilterDupeFilter):
-            self._dupefilter = dupefilter
-            self._recent = RecentUrls(self._size_of_recent)
-        self._forget_recent(delta.memory)
+        self._skipping = Skipping(crawler, delta, self._recent_urls)
         crawler.stats.set_value("bloom/delta_skipped", 0)
         self._update_stats()
         period = self._settings.period
@@ -268,7 +192,7 @@ class DeltaMiddleware:
             self._delta.scheduled(request)
 
     def _request_dropped(self, request: Request) -> None:
-        if self._delta is not None and not self._is_skipping:
+        if self._delta is not None and not self._is_dropping:
             self._delta.dropped(request)
 
     def _item_scraped(self, response: Response | None) -> None:
@@ -335,14 +259,6 @@ class DeltaMiddleware:
                 logger.warning("%s", warning, extra={"spider": self._crawler.spider})
         self._memory.open()
         self._memory.close()
-
-    def _tell(self, about: str, text: str, request: Request, what: object = None) -> None:
-        """Say it once."""
-        if about not in self._told:
-            self._told.add(about)
-            logger.warning(
-                text, {"request": request, "what": what}, extra={"spider": self._crawler.spider}
-            )
 
 
 class _Page:

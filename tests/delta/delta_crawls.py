@@ -44,7 +44,8 @@ def links(path, day):
     number = int(number)
     found = [f"{kind}/{number}{n}" for kind in (*FAILING, *SOUND) for n in (1, 2)]
     found += [f"item/{number}{n}" for n in range(20, 20 + day)]  # what is new
-    found += ["item/7", "poll/1", "always/1", f"list/{number % LISTS + 1}"]
+    found += [f"poll/{n + 1}" for n in range(day)]
+    found += ["item/7", "always/1", f"list/{number % LISTS + 1}"]
     return found + (["deep/1", "deep/2"] if number == 1 else [])
 
 
@@ -123,7 +124,7 @@ class DeltaSpider(scrapy.Spider):
         if kind in {"list", "once", "deep"}:
             yield {"page": f"{kind}/{number}"}  # a list may give items, too
             for page in response.json():
-                yield self.request(page, dont_filter=page == "poll/1")
+                yield self.request(page, dont_filter=page.startswith("poll"))
             return
         is_first = response.body == b"1"
         if kind == "torn" and is_first:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapy_bloom.delta.memory import SLICES, Memory, Shape
+from scrapy_bloom.delta.memory import Memory
+from scrapy_bloom.delta.slices import SLICES, Shape
 from scrapy_bloom.errors import FilterFileError
 
 HOUR = 3600.0
