@@ -86,7 +86,7 @@ class Memory:
         self.close()
         if not (self.directory / MANIFEST).exists():
             return
-        with self._locked(), ExitStack() as undo:
+        with self.locked(), ExitStack() as undo:
             slices = self._put_in_order(read(self.directory).slices)
             opened = []
             for each in slices:
@@ -121,7 +121,7 @@ class Memory:
         if not by_start:
             return
         make_directory(self.directory)
-        with self._locked():
+        with self.locked():
             found = read(self.directory, self.shape.identity)
             known = [each.name for each in found.slices]
             for start, entries in sorted(by_start.items()):
@@ -134,7 +134,7 @@ class Memory:
         self.close()
         if not self.directory.is_dir():
             return
-        with self._locked():
+        with self.locked():
             if (self.directory / MANIFEST).exists():
                 write(self.directory, [], self.shape.identity)
             self._remove_leftovers([])
@@ -142,7 +142,7 @@ class Memory:
     def drop_older(self, seconds: float) -> list[Slice]:
         """Forget the slices that ended more than `seconds` ago; return them."""
         now = self.clock()
-        with self._locked():
+        with self.locked():
             found = read(self.directory)
             old = [each for each in found.slices if each.end < now - seconds]
             kept = [each for each in found.slices if each not in old]
@@ -236,7 +236,8 @@ class Memory:
                 remove_filter(path)
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
+        """Let nobody else write for the length of a context, once it is this one's turn."""
         deadline = time.monotonic() + _PATIENCE
         while True:
             try:
