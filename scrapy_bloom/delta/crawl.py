@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
     from ..durable.ledger import Ledger
     from ..durable.rounds import Round
-    from .memory import Memory
     from .settings import DeltaSettings
+    from .slices import DeltaMemory
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class DeltaCrawl:
         self,
         crawler: Crawler,
         settings: DeltaSettings,
-        memory: Memory,
+        memory: DeltaMemory,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.memory = memory
@@ -223,7 +223,7 @@ class DeltaCrawl:
         logger.error(
             "What this crawl has done is not in %(memory)s: %(error)s. %(then)s",
             {
-                "memory": self.memory.directory,
+                "memory": self.memory.name,
                 "error": describe(error),
                 "then": "Those pages are fetched again."
                 if self._round is None

@@ -42,6 +42,7 @@ class Memory:
         self, directory: Path, shape: Shape, clock: Callable[[], float] = time.time
     ) -> None:
         self.directory = directory
+        self.name = str(directory)
         self.shape = shape
         self.clock = clock
         self._open: list[tuple[Slice, ScalableBloomFilter]] = []
@@ -50,6 +51,11 @@ class Memory:
     def slices(self) -> list[Slice]:
         """The slices that were opened."""
         return [each for each, _ in self._open]
+
+    @property
+    def count(self) -> int:
+        """How many slices count."""
+        return len(self._open)
 
     @property
     def filters(self) -> list[ScalableBloomFilter]:

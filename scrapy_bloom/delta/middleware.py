@@ -15,10 +15,12 @@ from ..early.links import has_left_out
 from ..errors import describe
 from ..fingerprints.identity import FingerprinterIdentity
 from ..reporting import counted, in_bytes
-from ..settings import BloomSettings
-from ..startup import announce, refuse
+from ..settings import BloomSettings, RedisSettings
+from ..shared.dupefilter import RedisBloomDupeFilter
+from ..startup import announce, is_component, refuse
 from .crawl import DeltaCrawl
 from .memory import Memory
+from .redis_memory import RedisMemory
 from .settings import DAY, LIST, DeltaSettings
 from .skipping import Skipping
 from .slices import Shape, read
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from .pages import Outcome
+    from .slices import DeltaMemory
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +69,7 @@ class DeltaMiddleware:
             identity.to_text(),
         )
         self._recent_urls = general.recent_urls
-        self._memory = Memory(settings.directory, shape, self.clock)
+        self._memory = self._memory_of(shape)
         if not settings.reset:
             self._check(identity)
 
@@ -180,11 +183,11 @@ class DeltaMiddleware:
         self._update_stats()
         period = self._settings.period
         days = "for ever" if period is None else f"for {period / DAY:g} days"
-        slices = counted(len(delta.memory.slices), "slice")
+        slices = counted(delta.memory.count, "slice")
         announce(
             crawler,
             "between crawls",
-            f"{self._settings.mode} {days}, {self._memory.directory} with {slices}",
+            f"{self._settings.mode} {days}, {self._memory.name} with {slices}",
         )
 
     def _request_scheduled(self, request: Request) -> None:
@@ -218,7 +221,7 @@ class DeltaMiddleware:
         delta.ended()
         self._update_stats()
         memory = delta.memory
-        holds = f"{self._memory.directory} had {counted(len(memory.slices), 'slice')}"
+        holds = f"{self._memory.name} had {counted(memory.count, 'slice')}"
         if memory.oldest is not None:
             begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(memory.oldest))
             holds += f", {in_bytes(memory.nbytes)}, the oldest from {begun}"
@@ -251,14 +254,22 @@ class DeltaMiddleware:
     def _check(self, identity: FingerprinterIdentity) -> None:
         """Raise BloomError unless this crawl can use the memory."""
         directory = self._settings.directory
-        stored = read(directory).identity
+        stored = isinstance(self._memory, Memory) and read(directory).identity
         if stored:
             fresh = "a new BLOOM_DELTA_DIR, or start afresh with BLOOM_DELTA_RESET = True"
             known = FingerprinterIdentity.from_text(stored)
             if warning := known.require_same(identity, str(directory), fresh):
                 logger.warning("%s", warning, extra={"spider": self._crawler.spider})
         self._memory.open()
-        self._memory.close()
+
+    def _memory_of(self, shape: Shape) -> DeltaMemory:
+        """Return the memory of the crawl: in Redis if the crawl is shared there."""
+        settings, spider = self._crawler.settings, self._crawler.spider
+        if not is_component(settings["DUPEFILTER_CLASS"], RedisBloomDupeFilter):
+            return Memory(self._settings.directory, shape, self.clock)
+        assert spider is not None
+        redis = RedisSettings.read(settings, spider.name)
+        return RedisMemory(redis.url, self._settings.name, shape, redis.timeout, self.clock)
 
 
 class _Page:

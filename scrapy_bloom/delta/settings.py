@@ -36,10 +36,11 @@ _spelled = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", re.ASCII).fullmatch
 
 @dataclass(frozen=True)
 class DeltaSettings:
-    """What counts as done, where that is remembered, and for how many seconds; None is for
-    ever."""
+    """What counts as done, where that is remembered (by `name` in Redis, in `directory` on the
+    disk), and for how many seconds; None is for ever."""
 
     mode: str
+    name: str
     directory: Path
     period: float | None = None
     reset: bool = False
@@ -72,9 +73,8 @@ class DeltaSettings:
                 f"BLOOM_DELTA_RESET is {settings.get('BLOOM_DELTA_RESET')!r}: it must be True or"
                 " False"
             ) from None
-        name = spider.replace("/", "_")
-        path = Path(data_path(str(directory).replace("%(spider)s", name)))
-        return cls(str(mode), path, period, reset)
+        name = str(directory).replace("%(spider)s", spider.replace("/", "_"))
+        return cls(str(mode), name, Path(data_path(name)), period, reset)
 
 
 def seconds(value: object) -> float | None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import FilterFileError
 from ..files import replace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
 
 SLICES = 8
 """So many slices make a period."""
@@ -67,6 +70,51 @@ class Shape:
     def slice_error_rate(self) -> float:
         """The share of the error rate that a slice has."""
         return self.error_rate / (SLICES + 1)
+
+
+class DeltaMemory(Protocol):
+    """What earlier rounds have done, on the disk or in Redis. Any method may raise OSError or
+    BloomError."""
+
+    shape: Shape
+    clock: Callable[[], float]
+    name: str
+    """As it may be shown."""
+
+    @property
+    def is_empty(self) -> bool:
+        """True if it is sure to know nothing."""
+
+    @property
+    def unchanged_until(self) -> float:
+        """When the next slice ends to count."""
+
+    @property
+    def count(self) -> int:
+        """How many slices count."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that they take."""
+
+    @property
+    def oldest(self) -> float | None:
+        """When the oldest of them began, None without any."""
+
+    def open(self) -> None:
+        """Make it ready to be asked."""
+
+    def knows(self, key: bytes, period: float | None = None) -> bool:
+        """Return True if `key` was marked in the last `period` seconds."""
+
+    def add(self, marks: Iterable[tuple[bytes, float]]) -> None:
+        """Add keys with the times when they were marked; adding again changes nothing."""
+
+    def clear(self) -> None:
+        """Forget everything."""
+
+    def close(self) -> None:
+        """Let go of it. Closing twice is fine."""
 
 
 @dataclass

@@ -13,7 +13,9 @@ import random
 import shutil
 import sys
 import tempfile
+import time
 from dataclasses import dataclass, field
+from math import inf
 
 import scrapy
 from scrapy import Request
@@ -31,6 +33,7 @@ FAILING = ("status", "raising", "dropped", "error", "empty", "torn")
 """What gives no item on the first day, each in its way."""
 SOUND = ("item", "moved", "keyed", "posted")
 LISTS = 3
+THROWN_AWAY = 3
 
 
 def links(path, day):
@@ -154,6 +157,7 @@ class Step:
 
     day: int
     kill: int | None = None
+    delay: float = 0.0  # seconds until it is
     settings: dict = field(default_factory=dict)
 
     @property
@@ -181,8 +185,11 @@ def story(world, crawl, steps, mutant=None):
         began = len(world.asked(crawl))
         has_job = crawl.settings.pop("_job", True) and "JOBDIR" not in crawl.settings
         run = world.start(crawl, prepared(folder, step.day, mutant), job=has_job)
+        due = inf
         while not run.ended:
             if step.kill is not None and len(world.asked(crawl)) - began >= step.kill:
+                due = min(due, time.monotonic() + step.delay)
+            if time.monotonic() >= due:
                 run.kill()
                 while not run.ended:
                     yield None
@@ -298,22 +305,36 @@ def kills(world, options):
 def thrown_away(world, options):
     """The first crawl is killed, and its job thrown away."""
     chance = random.Random(options.seed)
-    return [
-        story(
-            world,
-            Crawl(f"thrown{number}", spider=DeltaSpider),
-            [
-                Step(1, kill=chance.randrange(5, 60), settings={"JOBDIR": "job1"}),
-                Step(1, settings={"JOBDIR": "job2"}),
-                Step(2, settings={"JOBDIR": "job3"}),
-            ],
-            options.mutant,
-        )
-        for number in range(2)
-    ]
+    stories = []
+    for number in range(THROWN_AWAY):
+        steps = [
+            Step(1, chance.randrange(5, 60), chance.random() / 5, {"JOBDIR": "job1"}),
+            Step(1, settings={"JOBDIR": "job2"}),
+            Step(2, settings={"JOBDIR": "job3"}),
+        ]
+        crawl = Crawl(f"thrown{number}", spider=DeltaSpider)
+        stories.append(story(world, crawl, steps, options.mutant))
+    return stories
 
 
-STORIES = {f.__name__: f for f in (days, modes, periods, kills, thrown_away)}
+def redis(world, options):
+    """The memory is in Redis, and so is the crawl, or its filter only."""
+    stories = []
+    for name in ("scrapy.core.scheduler.Scheduler", "scrapy_bloom.RedisDurableScheduler"):
+        settings = {
+            "SCHEDULER": name,
+            "BLOOM_REDIS_URL": os.environ["DELTA_REDIS"],
+            "BLOOM_DELTA_DIR": f"memory of {name}",
+            "_job": False,
+        }
+        steps = [Step(day, settings={"BLOOM_REDIS_KEY": f"{name}{day}"}) for day in (1, 2, 3)]
+        crawl = Crawl(name.rpartition(".")[2], spider=DeltaSpider, settings=settings)
+        stories.append(story(world, crawl, steps, options.mutant))
+    return stories
+
+
+STORIES = {f.__name__: f for f in (days, modes, periods, kills, thrown_away, redis)}
+DEFAULT = [name for name in STORIES if name != "redis"]
 
 
 def main():
@@ -329,7 +350,7 @@ def main():
     print(f"seed {options.seed}, in {folder}", file=sys.stderr, flush=True)
     with DeltaWorld(folder) as world:
         stories = [
-            each for name in options.stories or STORIES for each in STORIES[name](world, options)
+            each for name in options.stories or DEFAULT for each in STORIES[name](world, options)
         ]
         for report in side_by_side(stories, options.beside):
             print(json.dumps(report), flush=True)

@@ -28,7 +28,6 @@ from scrapy_bloom.delta.memory import Memory
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.pages import Pages
 from scrapy_bloom.delta.slices import Slice
-from scrapy_bloom.durable.feeds.feeds import Feeds
 from scrapy_bloom.job_dupefilter import BloomDupeFilter
 
 MUTANTS = {}
@@ -56,18 +55,23 @@ def marked_before_the_commit():
 @mutant
 def added_before_the_feeds():
     """Marks are added right after their commit, before the feeds have the items."""
-    after_commit, write = DeltaCrawl.after_commit, Feeds.after_commit
+    after_commit, begin = DeltaCrawl.after_commit, DeltaCrawl._begin
+
+    def begin_first(self):
+        begin(self)
+        if self._ledger is not None:
+            self._ledger.participants.remove(self)
+            self._ledger.participants.insert(0, self)
+
+    DeltaCrawl._begin = begin_first
 
     def early(self):
         self._ready, self._fresh = [*self._ready, *self._fresh], []
+        has_marks, self._not_before = bool(self._ready), 0.0
         after_commit(self)
-
-    def slow(self):
-        time.sleep(0.1 if self._final else 0)
-        write(self)
+        time.sleep(0.1 if has_marks else 0)
 
     DeltaCrawl.after_commit = early
-    Feeds.after_commit = slow
 
 
 @mutant

@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-from tests.delta.delta_crawls import FAILING, LISTS, SOUND, links
+from tests.delta.delta_crawls import FAILING, LISTS, SOUND, THROWN_AWAY, links
 from tests.seeded import run_module, seed_of
 
 SEED = seed_of("DELTA_SEED")
@@ -144,7 +144,7 @@ def test_kills_cost_repetitions_and_no_page():
 
 def test_a_job_that_is_thrown_away_takes_no_page_with_it(stories):
     """Its feed has the items of all that the next crawl skips."""
-    for name in ("thrown0", "thrown1"):
-        *_, last = stories[name]
+    for number in range(THROWN_AWAY):
+        *_, last = stories[f"thrown{number}"]
         assert {item_of(page) for page in details(2) - pages("error")} <= {*last["written"]}
         assert last["reason"] == "finished"
