@@ -100,6 +100,11 @@ class DeltaCrawl:
         self.pages = Pages(crawler, self.marks, settings.mode, clock)
         self._begin()
 
+    @property
+    def counts_children(self) -> bool:
+        """True if nobody else knows what has become of the children of lists."""
+        return self._ledger is None
+
     def _begin(self) -> None:
         """Go on with the round, or begin one: with what the last one has left in the memory,
         and with a filter that has seen nothing."""

@@ -69,6 +69,7 @@ class DeltaMiddleware:
             identity.to_text(),
         )
         self._recent_urls = general.recent_urls
+        self._logs_all = general.debug
         self._memory = self._memory_of(shape)
         if not settings.reset:
             self._check(identity)
@@ -93,7 +94,6 @@ class DeltaMiddleware:
         for signal, handler in (
             (signals.spider_opened, self._spider_opened),
             (signals.request_scheduled, self._request_scheduled),
-            (signals.request_dropped, self._request_dropped),
             (signals.item_scraped, self._item_scraped),
             (signals.item_error, self._item_error),
             (signals.spider_error, self._spider_error),
@@ -149,11 +149,16 @@ class DeltaMiddleware:
         crawler = self._crawler
         self._skipped += 1
         crawler.stats.inc_value("bloom/delta_skipped")
-        logger.debug(
-            "Skipped, since an earlier crawl has done it: %(request)s",
-            {"request": request},
-            extra={"spider": crawler.spider},
-        )
+        if self._skipped == 1 or self._logs_all:
+            logger.debug(
+                "Skipped, since an earlier crawl has done it: %(request)s%(rest)s",
+                {
+                    "request": request,
+                    "rest": "" if self._logs_all else " - no more such requests will be shown"
+                    " (see DUPEFILTER_DEBUG to show all)",
+                },
+                extra={"spider": crawler.spider},
+            )
         self._is_dropping = True
         try:
             crawler.signals.send_catch_log(
@@ -178,6 +183,8 @@ class DeltaMiddleware:
             announce(crawler, "between crawls", "off, see the error above")
             return
         self._delta = delta
+        if delta.counts_children:
+            crawler.signals.connect(self._request_dropped, signals.request_dropped)
         self._skipping = Skipping(crawler, delta, self._recent_urls)
         crawler.stats.set_value("bloom/delta_skipped", 0)
         self._update_stats()

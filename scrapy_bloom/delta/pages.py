@@ -52,6 +52,7 @@ class Pages:
         self.marked = 0
         self._mode = mode
         self._clock = clock
+        self._stats = crawler.stats
         self._engine = EngineView(crawler)
         self._fingerprinter = UnfailingFingerprinter(crawler)
         self._chains = RequestChains(crawler, self._fingerprinter)
@@ -123,6 +124,7 @@ class Pages:
             return []
         keys = self._keys_of(request)
         self.marked += 1
+        self._stats.set_value("bloom/delta_marked", self.marked)
         self.marks.add(keys, now)
         return [(key, now) for key in keys]
 
