@@ -109,18 +109,18 @@ class DeltaCrawl:
         """Go on with the round, or begin one: with what the last one has left in the memory,
         and with a filter that has seen nothing."""
         is_new = _is_new_round(self._scheduler)
+        if is_new:
+            dupefilter = getattr(self._scheduler, "df", None)
+            if isinstance(dupefilter, BloomDupeFilter):
+                dupefilter.start_afresh()
         if self._round is not None and is_new:
             if not self._settings.reset:
                 self.marks.conclude()
                 self.memory.add(self.marks)
             self.marks.clear()
             self._round.commit()
-        if is_new:
-            if self._settings.reset:
-                self.memory.clear()
-            dupefilter = getattr(self._scheduler, "df", None)
-            if isinstance(dupefilter, BloomDupeFilter):
-                dupefilter.start_afresh()
+        if is_new and self._settings.reset:
+            self.memory.clear()
         self.memory.open()
         if self._round is not None:
             self._round.at_close.append(self._close)

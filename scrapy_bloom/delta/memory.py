@@ -133,7 +133,7 @@ class Memory:
             for start, entries in sorted(by_start.items()):
                 self._add(found, start, entries, now)
             if [each.name for each in found.slices] != known or self.shape.period is None:
-                write(self.directory, found.slices, found.identity)
+                write(self.directory, found.slices, found.identity or self.shape.identity)
 
     def clear(self) -> None:
         """Forget everything."""

@@ -15,6 +15,7 @@ from ..early.links import has_left_out
 from ..errors import describe
 from ..fingerprints.identity import FingerprinterIdentity
 from ..reporting import counted, in_bytes
+from ..scrapy_internals import put_before_engine
 from ..settings import BloomSettings, RedisSettings
 from ..shared.dupefilter import RedisBloomDupeFilter
 from ..startup import announce, is_component, refuse
@@ -154,7 +155,9 @@ class DeltaMiddleware:
                 "Skipped, since an earlier crawl has done it: %(request)s%(rest)s",
                 {
                     "request": request,
-                    "rest": "" if self._logs_all else " - no more such requests will be shown"
+                    "rest": ""
+                    if self._logs_all
+                    else " - no more such requests will be shown"
                     " (see DUPEFILTER_DEBUG to show all)",
                 },
                 extra={"spider": crawler.spider},
@@ -183,6 +186,7 @@ class DeltaMiddleware:
             announce(crawler, "between crawls", "off, see the error above")
             return
         self._delta = delta
+        put_before_engine(crawler, _AtEngine(self))
         if delta.counts_children:
             crawler.signals.connect(self._request_dropped, signals.request_dropped)
         self._skipping = Skipping(crawler, delta, self._recent_urls)
@@ -277,6 +281,31 @@ class DeltaMiddleware:
         assert spider is not None
         redis = RedisSettings.read(settings, spider.name)
         return RedisMemory(redis.url, self._settings.name, shape, redis.timeout, self.clock)
+
+
+class _AtEngine:
+    """Spider middleware, the last one before the engine, which sees what others have added."""
+
+    def __init__(self, middleware: DeltaMiddleware) -> None:
+        self._middleware = middleware
+
+    def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterator[Any]:
+        """Note that a page is a list."""
+        outcome = self._middleware.outcome_of(response)
+        for thing in result:
+            if outcome is not None and isinstance(thing, Request):
+                outcome.is_list = True
+            yield thing
+
+    async def process_spider_output_async(
+        self, response: Response, result: AsyncIterator[Any]
+    ) -> AsyncIterator[Any]:
+        """Note that a page is a list."""
+        outcome = self._middleware.outcome_of(response)
+        async for thing in result:
+            if outcome is not None and isinstance(thing, Request):
+                outcome.is_list = True
+            yield thing
 
 
 class _Page:

@@ -38,15 +38,15 @@ class Skipping:
     def is_done(self, request: Request, response: Response) -> bool:
         """Return True if `request`, of the callback of `response`, is for a page that an
         earlier round has done, and that is not asked for all the same. Never raises."""
-        if drop_copied(request, response.meta):
-            self._tell(
-                "copied",
-                "%(request)s has meta keys of the response that its meta was copied from; what"
-                " they say about BLOOM_DELTA does not count there, nor in other such requests."
-                " Copy the keys that you need only.",
-                request,
-            )
         try:
+            if drop_copied(request, response.meta):
+                self._tell(
+                    "copied",
+                    "%(request)s has meta keys of the response that its meta was copied from; what"
+                    " they say about BLOOM_DELTA does not count there, nor in other such requests."
+                    " Copy the keys that you need only.",
+                    request,
+                )
             return not self._memory.is_empty and self._is_done(request, response)
         except Exception as error:  # noqa: BLE001 - the page is fetched
             text = "The memory between crawls failed on %(request)s: %(what)s"

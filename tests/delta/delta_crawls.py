@@ -20,7 +20,9 @@ from math import inf
 import scrapy
 from scrapy import Request
 from scrapy.exceptions import DropItem
+from scrapy.spiders import CrawlSpider, Rule, SitemapSpider
 
+from scrapy_bloom import NewLinkExtractor, follow_new
 from scrapy_bloom.delta.crawl import DeltaCrawl
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.durable.ledger import Ledger
@@ -52,6 +54,20 @@ def links(path, day):
     return found + (["deep/1", "deep/2"] if number == 1 else [])
 
 
+def linked(crawl, kind, number, day):
+    """Return a page of links, of which the second has the same as the first, and on later
+    days one more."""
+    found = ["item/1", "item/2", "item/3", "links/2"]
+    if number == "2":
+        found += ["item/9"] * (day > 1)
+    paths = [f"/{crawl}/{page}" for page in found]
+    if kind == "links":
+        text = "".join(f'<a href="{path}">{path}</a>' for path in paths)
+        return 200, {"Content-Type": "text/html"}, f"<html><body>{text}</body></html>".encode()
+    text = "".join(f"<url><loc>http://127.0.0.1:PORT{path}</loc></url>" for path in paths)
+    return 200, {"Content-Type": "application/xml"}, f"<urlset>{text}</urlset>".encode()
+
+
 class Site:
     """Answers as on the day that a file of the crawl's name says; notes what is asked."""
 
@@ -69,6 +85,8 @@ class Site:
             return 503, {}, b""
         if kind == "moved":
             return 302, {"Location": f"/{crawl}/target/{number}"}, b""
+        if kind in {"links", "sitemap"}:
+            return linked(crawl, kind, number, day)
         if kind in {"list", "once", "deep"}:
             return 200, {}, json.dumps(links(page, day)).encode()
         return 200, {}, str(day).encode()
@@ -136,6 +154,83 @@ class DeltaSpider(scrapy.Spider):
             raise LookupError("the page has changed")
         if not (kind == "empty" and is_first):
             yield {"page": f"{kind}/{number}", "day": int(response.body)}
+
+
+class FollowNewSpider(scrapy.Spider):
+    """Does not make requests of links that are known."""
+
+    name = "follow_new"
+    custom_settings = {  # noqa: RUF012
+        "LOG_LEVEL": "INFO",
+        "BLOOM_DROP_EARLY": True,
+        "SPIDER_MIDDLEWARES": {f"{__name__}.Paging": 500},
+    }
+
+    async def start(self):
+        yield Request(f"{self.site}/links/1")
+
+    def parse(self, response):
+        yield from follow_new(response, css="a[href*=item]", callback=self.parse_item)
+        if response.url.endswith("links/1"):
+            yield from follow_new(response, css="a[href*=links]", priority=-1)
+
+    def parse_item(self, response):
+        yield {"page": "/".join(response.url.split("/")[-2:])}
+
+
+class Paging:
+    """Leads from a detail to what only it knows of."""
+
+    def __init__(self, crawler):
+        self.crawler = crawler
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        return cls(crawler)
+
+    async def process_spider_output(self, response, result):
+        async for thing in result:
+            yield thing
+        if response.url.endswith("item/3"):
+            yield Request(response.urljoin("5"), self.crawler.spider.parse_item)
+
+
+class RulesSpider(CrawlSpider):
+    """Follows links by rules."""
+
+    name = "rules"
+    custom_settings = {"LOG_LEVEL": "INFO"}  # noqa: RUF012
+    rules = (
+        Rule(NewLinkExtractor(allow="/item/"), callback="parse_item"),
+        Rule(NewLinkExtractor(allow="/links/"), process_request="later"),
+    )
+
+    async def start(self):
+        yield Request(f"{self.site}/links/1")
+
+    def later(self, request, response):
+        return request.replace(priority=-1)
+
+    parse_item = FollowNewSpider.parse_item
+
+
+class OfSitemapSpider(SitemapSpider):
+    """Has its links from a sitemap, and follows lists."""
+
+    name = "of_sitemap"
+    custom_settings = {"LOG_LEVEL": "INFO"}  # noqa: RUF012
+    sitemap_rules = (("/item/", "parse_item"), ("/links/", "parse"))
+
+    async def start(self):
+        yield Request(f"{self.site}/sitemap/2", self._parse_sitemap)
+
+    def sitemap_filter(self, entries):
+        for entry in entries:
+            path = entry["loc"].partition("PORT/")[2].partition("/")[2]
+            yield {**entry, "loc": f"{self.site}/{path}"}
+
+    parse = FollowNewSpider.parse
+    parse_item = FollowNewSpider.parse_item
 
 
 class Pipeline:
@@ -226,6 +321,7 @@ def seen(world, crawl, run, began, step):
         "written": sorted({page for path in folder.glob("*.jsonl") for page in pages_in(path)}),
         "stats": {k: v for k, v in run.stats.items() if k.startswith("bloom/delta")},
         "line": [line for line in run.log.splitlines() if "Between crawls" in line][-1:],
+        "start": [line for line in run.log.splitlines() if "between crawls:" in line][-1:],
         "errors": [line for line in run.log.splitlines() if "] ERROR" in line],
     }
 
@@ -302,6 +398,19 @@ def kills(world, options):
     return stories
 
 
+def spiders(world, options):
+    """Spiders of all kinds, for which a page without new links is a list all the same."""
+    return [
+        story(
+            world,
+            Crawl(spider.name, spider=spider, settings={"BLOOM_DELTA": "success"}),
+            [Step(1), Step(2)],
+            options.mutant,
+        )
+        for spider in (FollowNewSpider, RulesSpider, OfSitemapSpider)
+    ]
+
+
 def thrown_away(world, options):
     """The first crawl is killed, and its job thrown away."""
     chance = random.Random(options.seed)
@@ -333,7 +442,7 @@ def redis(world, options):
     return stories
 
 
-STORIES = {f.__name__: f for f in (days, modes, periods, kills, thrown_away, redis)}
+STORIES = {f.__name__: f for f in (days, modes, periods, kills, spiders, thrown_away, redis)}
 DEFAULT = [name for name in STORIES if name != "redis"]
 
 

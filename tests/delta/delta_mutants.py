@@ -15,6 +15,7 @@ test notices it:
 - `the_filter_stays`: the same
 - `waiting_marks_are_lost`: the same
 - `own_marks_count`: test_a_round_does_not_skip_its_own_repeats
+- `known_links_are_no_links`: test_a_page_whose_links_are_known_is_a_list
 - `never_expires`: test_what_is_done_is_fetched_again_after_the_period
 """
 
@@ -22,6 +23,7 @@ import time
 
 from scrapy import signals
 
+from scrapy_bloom.delta import middleware
 from scrapy_bloom.delta.crawl import DeltaCrawl
 from scrapy_bloom.delta.marks import Marks
 from scrapy_bloom.delta.memory import Memory
@@ -157,6 +159,12 @@ def waiting_marks_are_lost():
 def own_marks_count():
     """What this round has done is skipped."""
     Marks.__contains__ = lambda self, key: False
+
+
+@mutant
+def known_links_are_no_links():
+    """A page whose links were all left out is no list."""
+    middleware.has_left_out = lambda response: False
 
 
 @mutant

@@ -62,7 +62,7 @@ def details(day):
 @pytest.fixture(scope="module")
 def stories():
     """What became of the crawls of all stories but the kills."""
-    return tell("days", "modes", "periods", "thrown_away")
+    return tell("days", "modes", "periods", "spiders", "thrown_away")
 
 
 WAYS = ("onejob", "manyjobs", "nojob", "scrapys")
@@ -117,6 +117,24 @@ def test_what_is_done_is_fetched_again_after_the_period(stories):
     assert {*ninth["asked"]} == ALWAYS | new
     assert pages(*SOUND) | pages(*FAILING) | new_on(1) | {"once/1"} <= {*eleventh["asked"]}
     assert new.isdisjoint(eleventh["asked"])
+
+
+@pytest.mark.parametrize(
+    ("spider", "lists"),
+    [
+        ("follow_new", {"links/1", "links/2"}),
+        ("rules", {"links/1", "links/2"}),
+        ("of_sitemap", {"sitemap/2", "links/2"}),
+    ],
+)
+def test_a_page_whose_links_are_known_is_a_list(stories, spider, lists):
+    """It is fetched again, and so what is new on it is found; duplicates are dropped early."""
+    first, second = stories[spider]
+    # what another middleware leads to makes a page a list, too
+    behind, paged = ({"item/5"}, {"item/3"}) if spider == "follow_new" else (set(), set())
+    assert {*first["asked"]} == lists | {"item/1", "item/2", "item/3"} | behind
+    assert {*second["asked"]} == lists | {"item/9"} | paged | behind
+    assert first["start"][0].endswith("duplicates: dropped early")
 
 
 def check(runs):
