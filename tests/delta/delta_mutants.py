@@ -15,6 +15,7 @@ test notices it:
 - `the_filter_stays`: the same
 - `waiting_marks_are_lost`: the same
 - `own_marks_count`: test_a_round_does_not_skip_its_own_repeats
+- `added_requests_do_not_count`: test_a_page_whose_links_are_known_is_a_list
 - `known_links_are_no_links`: test_a_page_whose_links_are_known_is_a_list
 - `never_expires`: test_what_is_done_is_fetched_again_after_the_period
 """
@@ -159,6 +160,12 @@ def waiting_marks_are_lost():
 def own_marks_count():
     """What this round has done is skipped."""
     Marks.__contains__ = lambda self, key: False
+
+
+@mutant
+def added_requests_do_not_count():
+    """Only what the callback yields makes a page a list."""
+    middleware.put_before_engine = lambda crawler, last: None
 
 
 @mutant
