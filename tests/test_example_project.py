@@ -286,6 +286,22 @@ def test_lists_and_details(served, tmp_path):
     assert sorted(found) == sorted(known(served, r"/api\?.*name=.*"))
 
 
+def test_a_second_crawl_fetches_what_is_new(served, tmp_path):
+    """The spider `news` yields each article once, but for those that it asks for each time."""
+    feeds = [tmp_path / "first.jsonl", tmp_path / "second.jsonl"]
+    for feed in feeds:
+        arguments = ("-a", f"start={served.url}", "-o", feed, "-s", f"BLOOM_DELTA_DIR={tmp_path}/m")
+        ended = scrapy("crawl", "news", *arguments)
+        assert ended.returncode == 0, ended.stderr
+    first, second = (
+        [json.loads(line)["url"] for line in f.read_text().splitlines()] for f in feeds
+    )
+    assert len(first) == len({*first}) == news.LISTS * news.ARTICLES
+    assert sorted(second) == sorted(
+        url for url in first if int(url.rpartition("/")[2]) in news.REWRITTEN
+    )
+
+
 def test_a_pipeline_that_stores_before_each_commit(served, tmp_path):
     """The spider `stored` is killed when something is in its database, and resumed: each term is
     there."""
