@@ -27,6 +27,7 @@ PROJECT = Path(__file__).resolve().parent.parent / "example_project"
 sys.path.insert(0, str(PROJECT))
 
 import harness  # noqa: E402
+from example import news  # noqa: E402
 from example.model import FLAKY, GONE, MOVED, TOPICS, pages, session_of, site  # noqa: E402
 
 STOCK = {"ADDONS": "{}"}

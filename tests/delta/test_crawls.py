@@ -116,7 +116,7 @@ def test_what_is_done_is_fetched_again_after_the_period(stories):
     new = {page for day in range(2, 10) for page in found_on(day)} - ALWAYS
     again = pages(*FAILING) | {"status/29", "once/2", "deep/2"}
     assert {*ninth["asked"]} == ALWAYS | new | again
-    assert pages(*SOUND) | new_on(1) | {"once/1"} <= {*eleventh["asked"]}
+    assert pages(*SOUND) | new_on(1) | {"deep/1", "once/3"} <= {*eleventh["asked"]}
     assert (new | again).isdisjoint(eleventh["asked"])
 
 
