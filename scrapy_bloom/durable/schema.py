@@ -6,6 +6,7 @@ import sqlite3
 
 APPLICATION_ID = 0x53426C6D
 
+# what the round has done, for the rounds after it: delta/marks.py
 MARKS = (
     "CREATE TABLE delta_marks (key BLOB PRIMARY KEY, time REAL NOT NULL) WITHOUT ROWID",
     "CREATE TABLE delta_lists (key BLOB PRIMARY KEY, keys BLOB NOT NULL, parent BLOB,"
@@ -65,9 +66,8 @@ STEPS: dict[int, tuple[str, ...]] = {
         "CREATE TABLE start_items (feed INTEGER NOT NULL, digest BLOB NOT NULL,"
         " taken INTEGER NOT NULL, again INTEGER NOT NULL, PRIMARY KEY (feed, digest))"
         " WITHOUT ROWID",
-        # what the round has done, for the rounds after it: delta/marks.py
-        *MARKS,
     ),
+    3: MARKS,
 }
 """What makes a file of each version out of one of the version before. Steps make tables
 and rows; those of a version that was released are never changed."""
