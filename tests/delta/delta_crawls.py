@@ -14,12 +14,13 @@ import shutil
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 import scrapy
 from scrapy import Request
 from scrapy.exceptions import DropItem
+from scrapy.extensions.postprocessing import GzipPlugin
 from scrapy.spiders import CrawlSpider, Rule, SitemapSpider
 
 from scrapy_bloom import NewLinkExtractor, follow_new
@@ -253,6 +254,7 @@ class Step:
     day: int
     kill: int | None = None
     delay: float = 0.0  # seconds until it is
+    dies_undelivered: bool = False  # when the round is over, with its marks in the job only
     settings: dict = field(default_factory=dict)
 
     @property
@@ -279,7 +281,7 @@ def story(world, crawl, steps, mutant=None):
         (world.folder / f"{crawl.name}.day").write_text(str(step.day))
         began = len(world.asked(crawl))
         has_job = crawl.settings.pop("_job", True) and "JOBDIR" not in crawl.settings
-        run = world.start(crawl, prepared(folder, step.day, mutant), job=has_job)
+        run = world.start(crawl, prepared(folder, step, mutant), job=has_job)
         due = inf
         while not run.ended:
             if step.kill is not None and len(world.asked(crawl)) - began >= step.kill:
@@ -293,7 +295,7 @@ def story(world, crawl, steps, mutant=None):
     yield {"crawl": crawl.name, "runs": runs}
 
 
-def prepared(folder, day, mutant):
+def prepared(folder, step, mutant):
     """Return what is done first in each process of a crawl."""
 
     def before():
@@ -304,7 +306,10 @@ def prepared(folder, day, mutant):
         DurableScheduler.commit_seconds = 0.02
         Ledger.preparing_share = 1
         DeltaCrawl.least_seconds = 0.0
-        DeltaMiddleware.clock = staticmethod(lambda: 1_800_000_000 + day * 86400.0)
+        DeltaMiddleware.clock = staticmethod(lambda: 1_800_000_000 + step.day * 86400.0)
+        if step.dies_undelivered:
+            DeltaCrawl._close = lambda self: os._exit(9)
+            DeltaCrawl.least_seconds = inf
 
     return before
 
@@ -398,6 +403,25 @@ def kills(world, options):
     return stories
 
 
+def undelivered(world, options):
+    """A process dies when the round is over, before its marks are in the memory; a feed that is
+    stored at the end, too."""
+    gzipped = {"items.gz": {"format": "json", "postprocessing": [GzipPlugin], "overwrite": True}}
+    steps = [Step(1, dies_undelivered=True), Step(2)]
+    return [
+        story(world, Crawl("undelivered", spider=DeltaSpider), steps, options.mutant),
+        story(
+            world,
+            Crawl("gzipped", spider=DeltaSpider),
+            [
+                Step(1, 20, settings={"FEEDS": gzipped}),
+                *(replace(s, settings={"FEEDS": gzipped}) for s in steps),
+            ],
+            options.mutant,
+        ),
+    ]
+
+
 def spiders(world, options):
     """Spiders of all kinds, for which a page without new links is a list all the same."""
     return [
@@ -442,7 +466,9 @@ def redis(world, options):
     return stories
 
 
-STORIES = {f.__name__: f for f in (days, modes, periods, kills, spiders, thrown_away, redis)}
+STORIES = {
+    f.__name__: f for f in (days, modes, periods, kills, spiders, undelivered, thrown_away, redis)
+}
 DEFAULT = [name for name in STORIES if name != "redis"]
 
 

@@ -62,7 +62,7 @@ def details(day):
 @pytest.fixture(scope="module")
 def stories():
     """What became of the crawls of all stories but the kills."""
-    return tell("days", "modes", "periods", "spiders", "thrown_away")
+    return tell("days", "modes", "periods", "spiders", "thrown_away", "undelivered")
 
 
 WAYS = ("onejob", "manyjobs", "nojob", "scrapys")
@@ -159,6 +159,15 @@ def test_kills_cost_repetitions_and_no_page():
     """SIGKILL at random moments of three rounds, and between them."""
     for runs in tell("kills").values():
         check(runs)
+
+
+@pytest.mark.parametrize("name", ["undelivered", "gzipped"])
+def test_the_next_start_delivers_what_a_dying_process_has_not(stories, name):
+    """The marks wait in the job, in whatever feed its items are."""
+    *_, died, second = stories[name]
+    assert died["status"] == 9
+    failed = pages(*FAILING) | {"status/29", "once/2", "deep/2"}
+    assert {*second["asked"]} == found_on(2) | failed
 
 
 def test_a_job_that_is_thrown_away_takes_no_page_with_it(stories):
