@@ -3,10 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo demo-redis test bench torture oldest scrapys-own lint docs dist clean
+.PHONY: demo demo-delta demo-redis test bench torture oldest scrapys-own deltafetchs-own lint docs dist clean
 
 demo: .venv/.demo
 	$(BIN)/python example_project/demo.py
+
+# what a second crawl skips, and what it fetches
+demo-delta: .venv/.demo
+	$(BIN)/python example_project/demo_delta.py
 
 demo-redis: .venv/.test
 	$(BIN)/python example_project/demo_redis.py
@@ -28,6 +32,10 @@ oldest: .venv-oldest/.made
 # Scrapy's own tests, with our add-on in every crawler
 scrapys-own: .venv-scrapys-own/.made
 	.venv-scrapys-own/bin/python -m tests.scrapys_own
+
+# scrapy-deltafetch's own tests, against the memory between crawls
+deltafetchs-own: .venv/.test
+	$(BIN)/python -m tests.deltafetchs_own
 
 lint: .venv/.lint
 	$(BIN)/ruff check

@@ -123,12 +123,12 @@ def started(module: str, *arguments: str, log: Path) -> Iterator["subprocess.Pop
 
 
 @contextlib.contextmanager
-def serve(folder: Path) -> Iterator[Site]:
+def serve(folder: Path, *options: str) -> Iterator[Site]:
     """Serve the embedded site from a process of its own, its files in `folder`."""
     port, answers, log = folder / "site.port", folder / "site.jsonl", folder / "site.log"
     # A note of an earlier site would be taken for one of this.
     port.unlink(missing_ok=True)
-    arguments = ("--port-file", str(port), "--log", str(answers), "--with-parent")
+    arguments = ("--port-file", str(port), "--log", str(answers), "--with-parent", *options)
     with started("example.site", *arguments, log=log) as process:
         deadline = time.monotonic() + PATIENCE
         while not port.exists():

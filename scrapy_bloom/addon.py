@@ -8,6 +8,7 @@ from scrapy import signals
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.python import global_object_name
 
+from .delta.middleware import DeltaMiddleware
 from .distributed.scheduler import RedisDurableScheduler
 from .dupefilter import FilterDupeFilter
 from .durable.feeds.exporter import warn_of_losses
@@ -47,7 +48,8 @@ class Addon:
         set for a dupefilter of somebody else's choice, but for BloomDupeFilter, nor with
         BLOOM_DURABLE = False. Put our feed exporter in the place of Scrapy's, where requests
         are durable in a job; and put the middleware that drops duplicates early next to the
-        spider, unless it has a place."""
+        spider, unless it has a place; and with BLOOM_DELTA the one for the memory between crawls.
+        """
         is_free = settings.getpriority("DUPEFILTER_CLASS") == 0
         shares = is_free and (
             bool(settings.get("BLOOM_REDIS_URL"))
@@ -70,6 +72,13 @@ class Addon:
         settings.setdefault_in_component_priority_dict(
             "SPIDER_MIDDLEWARES", DropEarlyMiddleware, DropEarlyMiddleware.order
         )
+        if settings.get("BLOOM_DELTA"):
+            settings.setdefault_in_component_priority_dict(
+                "SPIDER_MIDDLEWARES", DeltaMiddleware, DeltaMiddleware.order
+            )
+            settings.setdefault_in_component_priority_dict(
+                "DOWNLOADER_MIDDLEWARES", ResponseOrigins, AT_THE_ENGINES_END
+            )
 
     def _spider_opened(self, spider: Spider) -> None:
         crawler = spider.crawler

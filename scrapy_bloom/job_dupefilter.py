@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from .bloom.growing import ScalableBloomFilter, stored_identity
+from .bloom.removal import remove_filter
 from .dupefilter import FilterDupeFilter
 from .errors import describe
 from .fingerprints.identity import FingerprinterIdentity
@@ -78,6 +79,29 @@ class BloomDupeFilter(FilterDupeFilter):
         self._holds_back = True
         self._requests_kept = requests_kept
         self._see = self._open_seen.hold
+
+    def start_afresh(self) -> None:
+        """Forget what earlier rounds of the job have seen, before the first request. A crash
+        leaves a filter or none, and what it knows is forgotten at the next start.
+
+        Raises OSError, MemoryError or BloomError.
+        """
+        settings, seen = self._settings, self._open_seen
+        if settings.job is None or not len(seen):
+            return
+        identity = FingerprinterIdentity.of(self._crawler.request_fingerprinter).to_text()
+        seen.close()
+        remove_filter(settings.job.filter)
+        seen.filter = opened = ScalableBloomFilter(
+            settings.capacity,
+            settings.error_rate,
+            settings.job.filter,
+            identity=identity,
+            exact=settings.exact,
+        )
+        self._see = seen.hold if self._holds_back else opened.add
+        self._was_killed = False
+        self._announce(opened)
 
     def hand_over_lock(self) -> DirectoryLock | None:
         """Return the lock of the job, which is the caller's to release from now on."""
@@ -150,10 +174,13 @@ class BloomDupeFilter(FilterDupeFilter):
         if warning:
             logger.warning("%s", warning, extra={"spider": self._crawler.spider})
         self._was_killed = not opened.clean
+        self._announce(opened)
+        return opened
+
+    def _announce(self, opened: ScalableBloomFilter) -> None:
         known = counted(len(opened), "request")
         exactly = "exact, " if opened.exact else ""
-        announce(self._crawler, "filter", f"{exactly}{job.filter}, which knows {known}")
-        return opened
+        announce(self._crawler, "filter", f"{exactly}{opened.path}, which knows {known}")
 
     def _require_same_identity(
         self, job: JobDirectory, identity: FingerprinterIdentity

@@ -27,6 +27,7 @@ PROJECT = Path(__file__).resolve().parent.parent / "example_project"
 sys.path.insert(0, str(PROJECT))
 
 import harness  # noqa: E402
+from example import news  # noqa: E402
 from example.model import FLAKY, GONE, MOVED, TOPICS, pages, session_of, site  # noqa: E402
 
 STOCK = {"ADDONS": "{}"}
@@ -284,6 +285,22 @@ def test_lists_and_details(served, tmp_path):
     assert "ERROR" not in ended.stderr
     found = [canonicalize_url(json.loads(line)["url"]) for line in feed.read_text().splitlines()]
     assert sorted(found) == sorted(known(served, r"/api\?.*name=.*"))
+
+
+def test_a_second_crawl_fetches_what_is_new(served, tmp_path):
+    """The spider `news` yields each article once, but for those that it asks for each time."""
+    feeds = [tmp_path / "first.jsonl", tmp_path / "second.jsonl"]
+    for feed in feeds:
+        arguments = ("-a", f"start={served.url}", "-o", feed, "-s", f"BLOOM_DELTA_DIR={tmp_path}/m")
+        ended = scrapy("crawl", "news", *arguments)
+        assert ended.returncode == 0, ended.stderr
+    first, second = (
+        [json.loads(line)["url"] for line in f.read_text().splitlines()] for f in feeds
+    )
+    assert len(first) == len({*first}) == news.LISTS * news.ARTICLES
+    assert sorted(second) == sorted(
+        url for url in first if int(url.rpartition("/")[2]) in news.REWRITTEN
+    )
 
 
 def test_a_pipeline_that_stores_before_each_commit(served, tmp_path):

@@ -13,6 +13,7 @@ import scrapy_bloom
 FLOORS = """
     __init__ __main__
     addon commands
+    delta
     early
     distributed
     durable shared

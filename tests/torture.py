@@ -6,6 +6,10 @@ What it prints last are the totals; the last result stands in the README.
 import pytest
 
 from scrapy_bloom import ScalableBloomFilter
+from tests.delta.test_crawls import check as check_days
+from tests.delta.test_crawls import details, item_of
+from tests.delta.test_crawls import pages as error_pages
+from tests.delta.test_crawls import tell as day_after_day
 from tests.distributed.model import World
 from tests.distributed.test_fleet import assert_whole, fleet
 from tests.durable.test_failing_crawls import check_kills
@@ -71,6 +75,14 @@ def test_a_million_absent_keys_of_an_exact_filter():
 def test_failed_requests():
     """A hundred crawls of a site that is down, killed while it is and when it is up again."""
     check_kills(100)
+
+
+def test_crawls_day_after_day():
+    """A hundred, killed on each of three days, in one job or in many, or thrown away."""
+    for crawl in day_after_day("kills", "--count", 100).values():
+        check_days(crawl)
+    for *_, last in day_after_day("thrown_away", "--count", 30).values():
+        assert {item_of(page) for page in details(2) - error_pages("error")} <= {*last["written"]}
 
 
 def test_rounds():

@@ -12,6 +12,7 @@ from twisted.internet import task
 from twisted.web import resource, server
 
 from example.model import NAVIGATION, NOT_FOUND, Answer, Page, canonical, session_of, site
+from example.news import news
 
 HOST = "127.0.0.1"
 ELSEWHERE = ("http://elsewhere.invalid/", "mailto:site@elsewhere.invalid")
@@ -22,9 +23,10 @@ class SiteResource(resource.Resource):
 
     isLeaf = True  # noqa: N815, the name is Twisted's
 
-    def __init__(self, log: TextIO | None = None) -> None:
+    def __init__(self, log: TextIO | None = None, day: int = 1) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.log = log
+        self.day = day
         self.failed: Counter[Page] = Counter()
 
     def render(self, request: Any) -> bytes:
@@ -33,6 +35,8 @@ class SiteResource(resource.Resource):
         session = session_of(request.getHeader("User-Agent") or "")
         page = canonical(method, target, body)
         answer = site(session).get(page, NOT_FOUND)
+        if target.startswith("/news"):
+            answer = news(target, self.day)
         if self.failed[page] < answer.failures:
             self.failed[page] += 1
             answer = Answer(500, "Try again")
@@ -70,13 +74,13 @@ def html(answer: Answer) -> str:
     )
 
 
-def listen(port: int, log: TextIO | None = None) -> Any:
+def listen(port: int, log: TextIO | None = None, day: int = 1) -> Any:
     """Serve on loopback, on a free port if `port` is 0, and return what Twisted calls the port."""
     # Not at the top: the import installs a reactor, and which one is for Scrapy to say.
     from twisted.internet import reactor
 
     network: Any = reactor
-    factory = Factory(SiteResource(log))  # type: ignore[no-untyped-call]
+    factory = Factory(SiteResource(log, day))  # type: ignore[no-untyped-call]
     return network.listenTCP(port, factory, interface=HOST)
 
 
@@ -96,9 +100,10 @@ def main() -> None:
     parser.add_argument("--port-file", type=Path, help="where to write the port")
     parser.add_argument("--log", type=Path, help="where to append a line for each 200")
     parser.add_argument("--with-parent", action="store_true", help="end when the parent has ended")
+    parser.add_argument("--day", type=int, default=1, help="of the news, which change daily")
     options = parser.parse_args()
     log = options.log.open("a", buffering=1, encoding="utf-8") if options.log else None
-    port = listen(options.port, log).getHost().port
+    port = listen(options.port, log, options.day).getHost().port
     if options.port_file:
         write_whole(options.port_file, str(port))
     print(f"http://{HOST}:{port}/", flush=True)

@@ -8,12 +8,12 @@ from functools import partial
 from typing import NoReturn
 
 from ..quantities import MOST, whole_number
-from . import changes, fail, figures, inspection, job_arguments, queue
+from . import changes, delta, fail, figures, inspection, job_arguments, queue
 from .job_arguments import add_json
 
 AddOptions = Callable[[argparse.ArgumentParser], None]
 
-_PLACE = "a job directory (JOBDIR), the directory of a filter, or a filter file"
+_PLACE = "a job directory (JOBDIR), the directory of a filter or a memory, or a filter file"
 _ANY_PLACE = f"{_PLACE}, or redis://HOST/DB with --key"
 
 
@@ -63,12 +63,13 @@ def add_subcommands(parser: argparse.ArgumentParser, program: str, add_options: 
         ("merge", changes.merge, "join filters of one origin into one of them", _MERGE, _merge),
         ("clear", changes.clear, "forget everything: remove a filter", _CLEAR, _clear),
         *job_arguments.SUBCOMMANDS,
+        *delta.SUBCOMMANDS,
         ("verify", inspection.verify, "find out whether a filter can be trusted", _VERIFY, _verify),
         ("compare", figures.compare, "ways to remember URLs, side by side", _COMPARE, _compare),
         ("plot", figures.plot, "draw error rates and memory", _PLOT, _plot),
     ):
         subparser = subcommands.add_parser(name, help=help_, description=description)
-        subparser.set_defaults(run=run)
+        subparser.set_defaults(run=delta.or_memory(name, run))
         add(subparser)
         add_options(subparser)
 

@@ -37,6 +37,11 @@ class LedgerScheduler(BaseScheduler):
         self._has_told_of_unserializable = False
 
     @property
+    def ledger(self) -> Ledger | None:
+        """Who knows which requests are done, None where nobody does."""
+        return self._ledger
+
+    @property
     def dqs(self) -> Sized | None:
         """The pending requests in the store, None without one."""
         return None if self._ledger is None else self._ledger.store.pending

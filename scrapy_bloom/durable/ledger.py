@@ -7,6 +7,7 @@ import logging
 from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
+from weakref import WeakKeyDictionary
 
 from scrapy import Request
 from scrapy.utils.asyncio import call_later
@@ -36,8 +37,7 @@ class Participant(Protocol):
     """Has something of its own to write in the commit that acknowledges requests."""
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
-        """Write what goes with the requests that this commit acknowledges, in its
-        transaction. Whatever it raises stops the ledger."""
+        """Write what goes with these requests in the same transaction. Raising stops all."""
 
     def after_commit(self) -> None:
         """Go on from what is durable now. Whatever it raises stops the ledger."""
@@ -63,8 +63,7 @@ class Ledger:
     """
 
     preparing_share = 0.05
-    """Handlers and participants may take this share of the time; commits are rarer where
-    they would take more."""
+    """The share of the time that handlers and participants may take: else commits are rarer."""
 
     def __init__(
         self,
@@ -98,6 +97,7 @@ class Ledger:
         """What has become a retry or a redirect, which is stored, and nothing else."""
         self._marked: dict[Request, FailedRequest] = {}
         """What stays in the job as failed when it is acknowledged."""
+        self.reasons: WeakKeyDictionary[Request, str] = WeakKeyDictionary()  # of failures
         self._together: dict[Request, list[Request]] = {}
         self._newest: Request | None = None
         self._is_committing = False
@@ -173,7 +173,7 @@ class Ledger:
         """Let a request that the engine has got be kept as failed by the commit that
         acknowledges it; what was said first stands. Does nothing for any other."""
         if self.has(request):
-            self._marked.setdefault(request, failed)
+            self.reasons[request] = self._marked.setdefault(request, failed).reason
 
     def finish(self, request: Request) -> None:
         """Acknowledge `request`, with the next commit: it is not fetched again. Does

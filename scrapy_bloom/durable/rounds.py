@@ -29,17 +29,18 @@ class Round:
     `file`, and takes part in the ledger's commits. The scheduler's close then leaves the
     job to it: `file` stays open and the job locked until it calls `close`, which it must.
     `commit` makes durable what it has written; `feeds_stored` says that all feeds are
-    stored. `at_end` is called in the transaction that ends the round.
+    stored. `at_end` is called in the transaction that ends the round, `at_close` before the job
+    is let go, and must not raise.
     """
 
     def __init__(self, file: RequestFile, commit: Callable[[], object]) -> None:
         self.file = file
         self.commit = commit
         """Make what was written through `file` durable. Raises sqlite3.Error."""
-        self.close: Callable[[], None] = lambda: None
-        """Let go of the job, after the scheduler's close. Never raises."""
+        self._close: Callable[[], None] = lambda: None
         self.awaits_feeds = False
         self.at_end: list[Callable[[], None]] = []
+        self.at_close: list[Callable[[], None]] = []
         self.number = 1
         # what a job of 0.1.0 or of Scrapy's scheduler has left belongs to a round, too
         self._phase = OVER if file.is_empty else RUNNING
@@ -51,6 +52,11 @@ class Round:
         self.is_resumed = self._phase != OVER and not self.follows_kept
         if not self.is_resumed and file.query("SELECT 1 FROM rounds"):
             self.number += 1
+
+    @property
+    def is_over(self) -> bool:
+        """True if nothing is missing, or failed requests only."""
+        return self._phase in (OVER, KEPT)
 
     @property
     def is_to_be_stored(self) -> bool:
@@ -83,9 +89,15 @@ class Round:
         return self._phase == OVER
 
     def hand_over(self, *, commit: Callable[[], object], close: Callable[[], None]) -> None:
-        """Leave the job to the feed exporter, when the scheduler has closed."""
+        """Leave the job to whoever closes it, when the scheduler has closed."""
         self.commit = commit
-        self.close = close
+        self._close = close
+
+    def close(self) -> None:
+        """Let go of the job, after the scheduler's close. Never raises."""
+        for function in self.at_close:
+            function()
+        self._close()
 
     def _enter(self, phase: str) -> None:
         self._phase = phase

@@ -115,13 +115,14 @@ class DurableScheduler(LedgerScheduler):
             ledger.end(partial(self._conclude, job, self.round))
             if self._spider_state is not None:
                 self._spider_state.end(failed=ledger.failed)
+            lock = None
             if self.round.awaits_feeds and isinstance(self.df, BloomDupeFilter):
                 lock = self.df.hand_over_lock()
-                self.round.hand_over(
-                    commit=partial(ledger.store.commit, ()), close=partial(ledger.close, lock)
-                )
-            else:
-                ledger.close()
+            self.round.hand_over(
+                commit=partial(ledger.store.commit, ()), close=partial(ledger.close, lock)
+            )
+            if not self.round.awaits_feeds:
+                self.round.close()
         return self.df.close(reason)
 
     def _note_stored(self, request: Request) -> None:

@@ -6,6 +6,14 @@ import sqlite3
 
 APPLICATION_ID = 0x53426C6D
 
+# what the round has done, for the rounds after it: delta/marks.py
+MARKS = (
+    "CREATE TABLE delta_marks (key BLOB PRIMARY KEY, time REAL NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE delta_lists (key BLOB PRIMARY KEY, keys BLOB NOT NULL, parent BLOB,"
+    " time REAL NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE delta_failed (key BLOB PRIMARY KEY) WITHOUT ROWID",
+)
+
 STEPS: dict[int, tuple[str, ...]] = {
     1: (
         "CREATE TABLE requests (id INTEGER PRIMARY KEY, slot TEXT NOT NULL,"
@@ -59,6 +67,7 @@ STEPS: dict[int, tuple[str, ...]] = {
         " taken INTEGER NOT NULL, again INTEGER NOT NULL, PRIMARY KEY (feed, digest))"
         " WITHOUT ROWID",
     ),
+    3: MARKS,
 }
 """What makes a file of each version out of one of the version before. Steps make tables
 and rows; those of a version that was released are never changed."""

@@ -8,7 +8,7 @@ from inspect import signature
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urljoin
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from parsel import SelectorList
 from scrapy.http import Response, TextResponse
@@ -28,10 +28,18 @@ _Link = TypeVar("_Link")
 _dupefilters: WeakKeyDictionary[Response, FilterDupeFilter] = WeakKeyDictionary()
 """Who knows the links of a response, while known ones are left out."""
 
+_shortened: WeakSet[Response] = WeakSet()
+"""Responses whose known links were left out."""
+
 
 def leave_out_known(response: Response, dupefilter: FilterDupeFilter) -> None:
     """From now on leave out those links of `response` that `dupefilter` knows."""
     _dupefilters[response] = dupefilter
+
+
+def has_left_out(response: Response) -> bool:
+    """Return True if links of `response` were left out, since they are known."""
+    return response in _shortened
 
 
 def follow_new(
@@ -92,7 +100,10 @@ class NewLinkExtractor(LinkExtractor):
         finally:
             known, self._known, self._dupefilter = self._known, set(), None
         if dupefilter is not None:
-            dupefilter.count_filtered(sum(map(self.matches, known)))
+            left_out = sum(map(self.matches, known))
+            dupefilter.count_filtered(left_out)
+            if left_out:
+                _shortened.add(response)
         return links
 
     def _process_new(self, value: Any) -> Any:
@@ -109,6 +120,7 @@ class _Links:
     """The links of a response, on their way to requests that their URLs tell apart."""
 
     def __init__(self, response: TextResponse, dupefilter: FilterDupeFilter) -> None:
+        self._response = response
         self._base = get_base_url(response)
         self._dupefilter = dupefilter
         self._urls: dict[str, str] = {}
@@ -123,6 +135,7 @@ class _Links:
                 if self._is_known(link):
                     if not known:
                         follow(link)
+                        _shortened.add(self._response)
                     known += 1
                 else:
                     yield link

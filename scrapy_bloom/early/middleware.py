@@ -170,8 +170,8 @@ def _why_missed(crawler: Crawler) -> str | None:
 
 
 def _others(settings: BaseSettings, middleware: type) -> tuple[list[object], list[object]]:
-    """Return the spider middlewares that are not Scrapy's: those between the engine and
-    `middleware`, and those between it and the spider."""
+    """Return the spider middlewares of neither Scrapy nor this package: those between the
+    engine and `middleware`, and those between it and the spider."""
     with_base = getattr(settings, "get_component_priority_dict_with_base", settings.getwithbase)
     order = [load_object(each) for each in build_component_list(with_base("SPIDER_MIDDLEWARES"))]
     place = order.index(middleware) if middleware in order else len(order)
@@ -180,7 +180,9 @@ def _others(settings: BaseSettings, middleware: type) -> tuple[list[object], lis
 
 
 def _is_scrapys(thing: object) -> bool:
-    return f"{getattr(thing, '__module__', '')}.".startswith("scrapy.")
+    """Return True for what is known to miss nothing: Scrapy's, and the memory between crawls."""
+    known = ("scrapy.", "scrapy_bloom.delta.")
+    return f"{getattr(thing, '__module__', '')}.".startswith(known)
 
 
 def _name(thing: object) -> str:

@@ -75,6 +75,16 @@ class DurableFeedExporter(FeedExporter):
         self._is_open = False
         self._stores: list[Deferred[None]] = []
         self._failed: list[str] = []
+        self.all_stored = False
+        """True when the crawl has ended and all its feeds hold what they should."""
+
+    @property
+    def is_in_place(self) -> bool:
+        """True if each feed is a file that gets the items when they are final."""
+        if self._scrapys or not (self._is_open or self._feeds is None):
+            return False
+        feeds = [] if self._feeds is None else self._feeds.working.values()
+        return all(working.plan.in_place for working in feeds)
 
     # -- what Scrapy calls ---------------------------------------------------------
 
@@ -324,6 +334,7 @@ class DurableFeedExporter(FeedExporter):
         self._failed.clear()
         await self._store_left(spider)
         await self._store_all(spider)
+        self.all_stored = not self._failed
         if self._failed:
             logger.error(
                 "%(count)s could not be stored: %(uris)s. What is missing is kept in %(folder)s;"

@@ -74,8 +74,8 @@ class ResponseOrigins:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Return the middleware, or disable it where no job asks for origins."""
-        if not crawler.settings.get("JOBDIR"):
+        """Return the middleware, or disable it where nobody asks for origins."""
+        if not (crawler.settings.get("JOBDIR") or crawler.settings.get("BLOOM_DELTA")):
             raise NotConfigured
         return cls(crawler)
 

@@ -1,0 +1,267 @@
+"""What earlier rounds have done, in slices of time.
+
+A memory is a directory: `delta.json`, which says what there is, and for each slice of time a
+directory with a growing filter. With a period of N days a slice is N/8 days long, and counts
+until N days after its end: so a mark counts for N days, and at most one slice more. Nine slices
+count at a time, so each has a ninth of the error rate.
+
+Whoever writes has the memory locked for that moment, some milliseconds; reading takes no
+lock, but for the moment of opening. So any number of processes may use one memory. A slice
+is on the disk before `delta.json` names it, and out of `delta.json` before it is removed.
+
+A clock that is wrong costs repetitions, and not the memory: a slice from the future counts as
+one that was made when it was first met, while it is from the future; an expired one stays
+for one slice of time from when it was first met as such, and counts again if it is not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from math import inf
+from pathlib import Path
+
+from ..bloom.growing import ScalableBloomFilter
+from ..bloom.removal import remove_filter
+from ..errors import FilterFileError, FilterLockedError
+from ..files import DirectoryLock, make_directory
+from .slices import MANIFEST, Contents, Shape, Slice, read, write
+
+_LOCK = "lock"
+_PATIENCE = 10.0
+"""Seconds to wait for a process that writes."""
+
+
+class Memory:
+    """The memory in `directory`, which need not be there. Any method may raise OSError or
+    BloomError."""
+
+    def __init__(
+        self, directory: Path, shape: Shape, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.directory = directory
+        self.name = str(directory)
+        self.shape = shape
+        self.clock = clock
+        self._open: list[tuple[Slice, ScalableBloomFilter]] = []
+
+    @property
+    def slices(self) -> list[Slice]:
+        """The slices that were opened."""
+        return [each for each, _ in self._open]
+
+    @property
+    def count(self) -> int:
+        """How many slices count."""
+        return len(self._open)
+
+    @property
+    def filters(self) -> list[ScalableBloomFilter]:
+        """Their filters."""
+        return [bloom_filter for _, bloom_filter in self._open]
+
+    @property
+    def is_empty(self) -> bool:
+        """True if it knows nothing."""
+        return not self._open
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the bits, and of the exact tables."""
+        return sum(each.nbytes + each.table_nbytes for each in self.filters)
+
+    @property
+    def oldest(self) -> float | None:
+        """When the oldest slice that was opened began, None without any."""
+        return min((each.start for each in self.slices), default=None)
+
+    @property
+    def unchanged_until(self) -> float:
+        """When the next slice ends to count."""
+        if self.shape.period is None:
+            return inf
+        now, width = self.clock(), self.shape.width
+        ends = [each.until(now, width) + self.shape.period for each in self.slices]
+        return min((end for end in ends if end >= now), default=inf)
+
+    def open(self) -> None:
+        """Put the slices in order, and open those that count, to be read. What other
+        processes add to them counts from when they have added it."""
+        self.close()
+        if not (self.directory / MANIFEST).exists():
+            return
+        with self.locked(), ExitStack() as undo:
+            slices = self._put_in_order(read(self.directory).slices)
+            opened = []
+            for each in slices:
+                if each.expired is None:
+                    bloom_filter = _opened(self.directory / each.name, read_only=True)
+                    undo.callback(bloom_filter.close)
+                    opened.append((each, bloom_filter))
+            undo.pop_all()
+        self._open = opened
+
+    def knows(self, key: bytes, period: float | None = None) -> bool:
+        """Return True if `key` was marked in the last `period` seconds, or in those of the
+        memory, or up to a slice before. Cost: about 1 µs a slice."""
+        longest = self.shape.period
+        if longest is not None:
+            period = longest if period is None else min(period, longest)
+            now, width = self.clock(), self.shape.width
+            return any(
+                each.until(now, width) + period >= now and key in bloom_filter
+                for each, bloom_filter in self._open
+            )
+        return any(key in bloom_filter for _, bloom_filter in self._open)
+
+    def add(self, marks: Iterable[tuple[bytes, float]]) -> None:
+        """Add keys with the times when they were marked; on the disk when it returns. Adding
+        them again changes nothing."""
+        now = self.clock()
+        by_start: dict[float, list[tuple[bytes, float]]] = {}
+        for key, when in marks:
+            when = min(when, now)
+            by_start.setdefault(self._start_of(when), []).append((key, when))
+        if not by_start:
+            return
+        make_directory(self.directory)
+        with self.locked():
+            found = read(self.directory, self.shape.identity)
+            known = [each.name for each in found.slices]
+            for start, entries in sorted(by_start.items()):
+                self._add(found, start, entries, now)
+            if [each.name for each in found.slices] != known or self.shape.period is None:
+                write(self.directory, found.slices, found.identity or self.shape.identity)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.close()
+        if not self.directory.is_dir():
+            return
+        with self.locked():
+            if (self.directory / MANIFEST).exists():
+                write(self.directory, [], self.shape.identity)
+            self._remove_leftovers([])
+
+    def drop_older(self, seconds: float) -> list[Slice]:
+        """Forget the slices that ended more than `seconds` ago; return them."""
+        now = self.clock()
+        with self.locked():
+            found = read(self.directory)
+            old = [each for each in found.slices if each.end < now - seconds]
+            kept = [each for each in found.slices if each not in old]
+            write(self.directory, kept, found.identity)
+            self._remove_leftovers(kept)
+        return old
+
+    def close(self) -> None:
+        """Close what was opened. Closing twice is fine."""
+        opened, self._open = self._open, []
+        for _, bloom_filter in opened:
+            bloom_filter.close()
+
+    def _start_of(self, when: float) -> float:
+        width = self.shape.width
+        return when // width * width if width else 0.0
+
+    def _add(
+        self, found: Contents, start: float, entries: list[tuple[bytes, float]], now: float
+    ) -> None:
+        shape, last = self.shape, max(when for _, when in entries)
+        goes_on = shape.period is None
+        if shape.period is not None and start + shape.width + shape.period < now:
+            return  # nobody would ask for them any more
+        for each in found.slices:
+            if (
+                each.goes_on == goes_on
+                and (goes_on or (each.start, each.end) == (start, start + shape.width))
+                and each.error_rate <= shape.slice_error_rate
+                and each.exact == shape.exact
+            ):
+                bloom_filter = _opened(self.directory / each.name)
+                break
+        else:
+            first = min(when for _, when in entries) if goes_on else start
+            end = last if goes_on else start + shape.width
+            each = Slice(
+                self._new_name(found.slices),
+                first,
+                end,
+                shape.slice_error_rate,
+                shape.exact,
+                goes_on,
+            )
+            bloom_filter = ScalableBloomFilter(
+                shape.slice_capacity,
+                shape.slice_error_rate,
+                self.directory / each.name,
+                identity=shape.identity,
+                exact=shape.exact,
+            )
+            found.slices.append(each)
+        if goes_on:
+            each.end = max(each.end, last)
+        with bloom_filter:
+            for key, _ in entries:
+                bloom_filter.add(key)
+
+    def _new_name(self, slices: list[Slice]) -> str:
+        self._remove_leftovers(slices)
+        return str(max((int(each.name) for each in slices), default=-1) + 1)
+
+    def _put_in_order(self, slices: list[Slice]) -> list[Slice]:
+        """Note what is expired or from the future, and remove what has been expired for a
+        slice; return what is left."""
+        shape, now = self.shape, self.clock()
+        before = [asdict(each) for each in slices]
+        kept = []
+        for each in slices:
+            if each.start <= now:
+                each.met = None
+            elif each.met is None or each.met > now:
+                each.met = now
+            if shape.period is None or each.until(now, shape.width) + shape.period >= now:
+                each.expired = None
+            elif each.expired is None or each.expired > now:
+                each.expired = now
+            elif now >= each.expired + shape.width:
+                continue
+            kept.append(each)
+        if before != [asdict(each) for each in kept]:
+            write(self.directory, kept, read(self.directory).identity)
+            self._remove_leftovers(kept)
+        return kept
+
+    def _remove_leftovers(self, kept: list[Slice]) -> None:
+        """Remove the directories of slices that are none of `kept`."""
+        names = {each.name for each in kept}
+        for path in self.directory.iterdir():
+            if path.name.isdecimal() and path.name not in names and path.is_dir():
+                remove_filter(path)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Let nobody else write for the length of a context, once it is this one's turn."""
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                lock = DirectoryLock(self.directory, _LOCK)
+                break
+            except FilterLockedError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+        with lock:
+            yield
+
+
+def _opened(path: Path, *, read_only: bool = False) -> ScalableBloomFilter:
+    try:
+        return ScalableBloomFilter.open(path, read_only=read_only)
+    except FileNotFoundError as error:
+        raise FilterFileError(
+            f"{path} is missing: restore it from a backup, or start afresh with BLOOM_DELTA_RESET"
+            " = True"
+        ) from error

@@ -1,0 +1,334 @@
+"""Where the memory between crawls meets Scrapy: what it skips, and what it learns."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from scrapy import Request, signals
+from scrapy.exceptions import NotConfigured
+
+from ..durable.feeds.origins import origins_of
+from ..early.links import has_left_out
+from ..errors import describe
+from ..fingerprints.identity import FingerprinterIdentity
+from ..reporting import counted, in_bytes
+from ..scrapy_internals import put_before_engine
+from ..settings import BloomSettings, RedisSettings
+from ..shared.dupefilter import RedisBloomDupeFilter
+from ..startup import announce, is_component, refuse
+from .crawl import DeltaCrawl
+from .memory import Memory
+from .redis_memory import RedisMemory
+from .settings import DAY, LIST, DeltaSettings
+from .skipping import Skipping
+from .slices import Shape, read
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+    from typing_extensions import Self
+
+    from .pages import Outcome
+    from .slices import DeltaMemory
+
+logger = logging.getLogger(__name__)
+
+
+class DeltaMiddleware:
+    """Spider middleware for SPIDER_MIDDLEWARES, next to the spider, that drops requests of
+    callbacks for pages that an earlier round of the crawl has done, as BLOOM_DELTA says, and
+    remembers what this round does. The add-on puts it there.
+
+    What fails here costs repetitions: it is logged, and then nothing is dropped any more.
+    """
+
+    order = 1101
+    """In SPIDER_MIDDLEWARES: nearer to the spider than DropEarlyMiddleware, whose duplicates
+    make a page a list, too."""
+
+    clock = staticmethod(time.time)
+
+    def __init__(self, crawler: Crawler, settings: DeltaSettings) -> None:
+        self._crawler = crawler
+        self._settings = settings
+        self._origins = origins_of(crawler)
+        self._delta: DeltaCrawl | None = None
+        self._skipping: Skipping | None = None
+        self._skipped = 0
+        self._is_dropping = False
+
+        general = BloomSettings.read(crawler.settings)
+        identity = FingerprinterIdentity.of(crawler.request_fingerprinter)
+        shape = Shape(
+            general.capacity,
+            general.error_rate,
+            general.exact,
+            settings.period,
+            identity.to_text(),
+        )
+        self._recent_urls = general.recent_urls
+        self._logs_all = general.debug
+        self._memory = self._memory_of(shape)
+        if not settings.reset:
+            self._check(identity)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Return the middleware of `crawler`.
+
+        Raises NotConfigured where BLOOM_DELTA is off. Refuses the start: ValueError for a
+        setting, BloomError or OSError for what is in the memory.
+        """
+        try:
+            assert crawler.spider is not None
+            settings = DeltaSettings.read(crawler.settings, crawler.spider.name)
+            if settings is None:
+                raise NotConfigured
+            self = cls(crawler, settings)
+        except NotConfigured:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
+            refuse(crawler, error)
+        for signal, handler in (
+            (signals.spider_opened, self._spider_opened),
+            (signals.request_scheduled, self._request_scheduled),
+            (signals.item_scraped, self._item_scraped),
+            (signals.item_error, self._item_error),
+            (signals.spider_error, self._spider_error),
+            (signals.spider_closed, self._spider_closed),
+            (signals.engine_stopped, self._engine_stopped),
+        ):
+            crawler.signals.connect(handler, signal)
+        return self
+
+    # -- responses and what callbacks make of them ---------------------------------------
+
+    def process_spider_input(self, response: Response) -> None:
+        """Note that `response` reaches the callback."""
+        origin = self._origins.get(response)
+        if self._delta is not None and origin is not None:
+            self._delta.pages.begin(origin)
+            self._delta.reached_callback()
+
+    def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterator[Any]:
+        """Yield all but the requests for what is done."""
+        page = _Page(self, response)
+        for thing in result:
+            if not (isinstance(thing, Request) and page.skips(thing)):
+                yield thing
+        page.complete()
+
+    async def process_spider_output_async(
+        self, response: Response, result: AsyncIterator[Any]
+    ) -> AsyncIterator[Any]:
+        """Yield all but the requests for what is done."""
+        page = _Page(self, response)
+        async for thing in result:
+            if not (isinstance(thing, Request) and page.skips(thing)):
+                yield thing
+        page.complete()
+
+    def outcome_of(self, response: Response) -> Outcome | None:
+        """Return what has come of the request that `response` answers."""
+        if self._delta is None:
+            return None
+        return self._delta.pages.outcome(self._origins.get(response))
+
+    def list_of(self, response: Response) -> str | None:
+        """Return the list that what comes of `response` belongs to."""
+        origin = self._origins.get(response)
+        return None if self._delta is None or origin is None else self._delta.pages.list_of(origin)
+
+    def skips(self, request: Request, response: Response) -> bool:
+        """Return True if `request`, of the callback of `response`, is for a page that an
+        earlier round has done; it is counted then, and `request_dropped` is sent."""
+        if self._skipping is None or not self._skipping.is_done(request, response):
+            return False
+        crawler = self._crawler
+        self._skipped += 1
+        crawler.stats.inc_value("bloom/delta_skipped")
+        if self._skipped == 1 or self._logs_all:
+            logger.debug(
+                "Skipped, since an earlier crawl has done it: %(request)s%(rest)s",
+                {
+                    "request": request,
+                    "rest": ""
+                    if self._logs_all
+                    else " - no more such requests will be shown"
+                    " (see DUPEFILTER_DEBUG to show all)",
+                },
+                extra={"spider": crawler.spider},
+            )
+        self._is_dropping = True
+        try:
+            crawler.signals.send_catch_log(
+                signals.request_dropped, request=request, spider=crawler.spider
+            )
+        finally:
+            self._is_dropping = False
+        return True
+
+    # -- signals -------------------------------------------------------------------------
+
+    def _spider_opened(self) -> None:
+        crawler = self._crawler
+        try:
+            delta = DeltaCrawl(crawler, self._settings, self._memory, self.clock)
+        except Exception as error:
+            logger.exception(
+                "BLOOM_DELTA is off in this crawl: %(error)s",
+                {"error": describe(error)},
+                extra={"spider": crawler.spider},
+            )
+            announce(crawler, "between crawls", "off, see the error above")
+            return
+        self._delta = delta
+        put_before_engine(crawler, _AtEngine(self))
+        if delta.counts_children:
+            crawler.signals.connect(self._request_dropped, signals.request_dropped)
+        self._skipping = Skipping(crawler, delta, self._recent_urls)
+        crawler.stats.set_value("bloom/delta_skipped", 0)
+        self._update_stats()
+        period = self._settings.period
+        days = "for ever" if period is None else f"for {period / DAY:g} days"
+        slices = counted(delta.memory.count, "slice")
+        announce(
+            crawler,
+            "between crawls",
+            f"{self._settings.mode} {days}, {self._memory.name} with {slices}",
+        )
+
+    def _request_scheduled(self, request: Request) -> None:
+        if self._delta is not None and request.meta:
+            self._delta.scheduled(request)
+
+    def _request_dropped(self, request: Request) -> None:
+        if self._delta is not None and not self._is_dropping:
+            self._delta.dropped(request)
+
+    def _item_scraped(self, response: Response | None) -> None:
+        if (outcome := self._outcome_of_any(response)) is not None:
+            outcome.items += 1
+
+    def _item_error(self, response: Response | None) -> None:
+        if (outcome := self._outcome_of_any(response)) is not None:
+            outcome.has_failed = True
+
+    def _spider_error(self, response: Any) -> None:
+        if (outcome := self._outcome_of_any(response)) is not None:
+            outcome.has_failed = True
+
+    def _outcome_of_any(self, response: Any) -> Outcome | None:
+        # it may be None, or the failure that an errback has got
+        return self.outcome_of(response) if hasattr(response, "meta") else None
+
+    def _spider_closed(self) -> None:
+        delta, crawler = self._delta, self._crawler
+        if delta is None:
+            return
+        delta.ended()
+        self._update_stats()
+        memory = delta.memory
+        holds = f"{self._memory.name} had {counted(memory.count, 'slice')}"
+        if memory.oldest is not None:
+            begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(memory.oldest))
+            holds += f", {in_bytes(memory.nbytes)}, the oldest from {begun}"
+        logger.info(
+            "Between crawls: skipped %(skipped)s that earlier crawls have done; marked"
+            " %(marked)s for the next ones. %(holds)s.",
+            {
+                "skipped": counted(self._skipped, "request"),
+                "marked": counted(delta.pages.marked, "page"),
+                "holds": holds,
+            },
+            extra={"spider": crawler.spider},
+        )
+
+    def _engine_stopped(self) -> None:
+        delta, self._delta = self._delta, None
+        if delta is not None:
+            delta.stopped()
+
+    def _update_stats(self) -> None:
+        assert self._delta is not None
+        stats, memory = self._crawler.stats, self._delta.memory
+        stats.set_value("bloom/delta_marked", self._delta.pages.marked)
+        stats.set_value("bloom/delta_bytes", memory.nbytes)
+        if memory.oldest is not None:
+            stats.set_value("bloom/delta_oldest_days", (self.clock() - memory.oldest) / DAY)
+
+    # ------------------------------------------------------------------------------------
+
+    def _check(self, identity: FingerprinterIdentity) -> None:
+        """Raise BloomError unless this crawl can use the memory."""
+        directory = self._settings.directory
+        stored = isinstance(self._memory, Memory) and read(directory).identity
+        if stored:
+            fresh = "a new BLOOM_DELTA_DIR, or start afresh with BLOOM_DELTA_RESET = True"
+            known = FingerprinterIdentity.from_text(stored)
+            if warning := known.require_same(identity, str(directory), fresh):
+                logger.warning("%s", warning, extra={"spider": self._crawler.spider})
+        self._memory.open()
+
+    def _memory_of(self, shape: Shape) -> DeltaMemory:
+        """Return the memory of the crawl: in Redis if the crawl is shared there."""
+        settings, spider = self._crawler.settings, self._crawler.spider
+        if not is_component(settings["DUPEFILTER_CLASS"], RedisBloomDupeFilter):
+            return Memory(self._settings.directory, shape, self.clock)
+        assert spider is not None
+        redis = RedisSettings.read(settings, spider.name)
+        return RedisMemory(redis.url, self._settings.name, shape, redis.timeout, self.clock)
+
+
+class _AtEngine:
+    """Spider middleware, the last one before the engine, which sees what others have added."""
+
+    def __init__(self, middleware: DeltaMiddleware) -> None:
+        self._middleware = middleware
+
+    def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterator[Any]:
+        """Note that a page is a list."""
+        outcome = self._middleware.outcome_of(response)
+        for thing in result:
+            if outcome is not None and isinstance(thing, Request):
+                outcome.is_list = True
+            yield thing
+
+    async def process_spider_output_async(
+        self, response: Response, result: AsyncIterator[Any]
+    ) -> AsyncIterator[Any]:
+        """Note that a page is a list."""
+        outcome = self._middleware.outcome_of(response)
+        async for thing in result:
+            if outcome is not None and isinstance(thing, Request):
+                outcome.is_list = True
+            yield thing
+
+
+class _Page:
+    """What the callback of a response yields."""
+
+    def __init__(self, middleware: DeltaMiddleware, response: Response) -> None:
+        self._middleware = middleware
+        self._response = response
+        self._outcome = middleware.outcome_of(response)
+        self._list = middleware.list_of(response)
+
+    def skips(self, request: Request) -> bool:
+        """Return True if `request` is for a page that is done."""
+        if self._outcome is not None:
+            self._outcome.is_list = True
+        if self._middleware.skips(request, self._response):
+            return True
+        if self._list is not None:
+            request.meta[LIST] = self._list
+        return False
+
+    def complete(self) -> None:
+        """Note that the callback has ended without an error."""
+        if self._outcome is not None:
+            self._outcome.is_complete = True
+            self._outcome.is_list |= has_left_out(self._response)

@@ -1,0 +1,151 @@
+"""Which pages of a crawl are done, and by what names they are known to later crawls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from ..fingerprints.unfailing import UnfailingFingerprinter
+from ..redirects import RequestChains
+from ..scrapy_internals import EngineView
+from .settings import LIST, SOURCES, given_key, key_of_fingerprint, wish_of
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+
+    from .marks import Marks
+
+_OF_THE_PAGE = frozenset(("callback", "item"))
+"""The reasons of failures after the response has reached the callback."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What has come of a request whose response has reached the callback."""
+
+    is_list: bool = False
+    """True if the callback has yielded requests, or has left some out."""
+    is_complete: bool = False
+    """True if it has ended without raising."""
+    has_failed: bool = False
+    """True if anything has raised, in the callback or in a pipeline."""
+    items: int = 0
+    """How many items have passed the pipelines."""
+
+
+class Pages:
+    """Decides which requests `marks` gets when the engine is done with them, by what counts
+    as done in `mode`.
+
+    A page whose callback has yielded requests is a list, and is none of them unless its
+    meta says so; what is in doubt is not marked, and so fetched again. `clock` tells the
+    time of a mark.
+    """
+
+    def __init__(
+        self, crawler: Crawler, marks: Marks, mode: str, clock: Callable[[], float]
+    ) -> None:
+        self.marks = marks
+        self.marked = 0
+        self._mode = mode
+        self._clock = clock
+        self._stats = crawler.stats
+        self._engine = EngineView(crawler)
+        self._fingerprinter = UnfailingFingerprinter(crawler)
+        self._chains = RequestChains(crawler, self._fingerprinter)
+        self._outcomes: dict[Request, Outcome] = {}
+        self._sent_again: WeakSet[Request] = WeakSet()
+
+    def begin(self, request: Request) -> Outcome:
+        """Note that the response to `request` has reached the callback."""
+        outcome = self._outcomes[request] = Outcome()
+        return outcome
+
+    def outcome(self, request: Request | None) -> Outcome | None:
+        """Return what has come of `request` so far, None if it has not reached a callback."""
+        return None if request is None else self._outcomes.get(request)
+
+    def key_of(self, request: Request) -> bytes:
+        """Return what stands for `request`: the key that it names, or its fingerprint."""
+        key = given_key(request.meta)
+        if key is None:
+            self._chains.drop_copied_key(request)
+            key = key_of_fingerprint(self._fingerprinter.fingerprint(request))
+        return key
+
+    def list_of(self, request: Request) -> str | None:
+        """Return the name of the list that the children of `request` come of, if any that is
+        to be marked: itself, or the one that it came of."""
+        if wish_of(request.meta) is True:
+            return self.key_of(request).hex()
+        found = request.meta.get(LIST)
+        return found if isinstance(found, str) else None
+
+    def sent_again(self, request: Request) -> list[Request]:
+        """Note what is sent again as `request`, a redirect or a retry, which is scheduled
+        now; return that. The keys of what was redirected go into its meta."""
+        sources = [*self._engine.sent_again_as(request)]
+        self._sent_again.update(sources)
+        times = request.meta.get("redirect_times", 0)
+        for source in sources:
+            if source.meta.get("redirect_times", 0) < times:
+                keys = [key.hex() for key in self._keys_of(source)]
+                request.meta[SOURCES] = {"url": request.url, "keys": keys}
+        return sources
+
+    def done(self, request: Request, reason: str | None = None) -> list[tuple[bytes, float]]:
+        """Note that the engine is done with `request`; `reason` is why it has failed, if it is
+        known to. Return the marks that were made. Raises sqlite3.Error."""
+        outcome = self._outcomes.pop(request, None)
+        if request in self._sent_again:
+            return []
+        is_sound = (
+            outcome is not None
+            and outcome.is_complete
+            and not outcome.has_failed
+            and reason is None
+        )
+        list_ = request.meta.get(LIST)
+        parent = bytes.fromhex(list_) if isinstance(list_, str) else None
+        if not is_sound and parent is not None:
+            self.marks.fail(parent)
+        wish = wish_of(request.meta)
+        if outcome is None or wish is False:
+            return []
+        now = self._clock()
+        if outcome.is_list:
+            if wish is True and is_sound:
+                self.marks.add_list(self._keys_of(request), parent, now)
+            return []
+        if not self._is_done(outcome, reason, is_sound=is_sound):
+            return []
+        keys = self._keys_of(request)
+        self.marked += 1
+        self._stats.set_value("bloom/delta_marked", self.marked)
+        self.marks.add(keys, now)
+        return [(key, now) for key in keys]
+
+    def _is_done(self, outcome: Outcome, reason: str | None, *, is_sound: bool) -> bool:
+        if self._mode == "response":
+            return reason is None or reason in _OF_THE_PAGE
+        return is_sound and (self._mode == "success" or outcome.items > 0)
+
+    def _keys_of(self, request: Request) -> list[bytes]:
+        """Return what stands for `request`, and for what was redirected to it."""
+        keys = [self.key_of(request)]
+        sources = request.meta.get(SOURCES) or {"url": None}
+        if sources["url"] == request.url:  # else the meta is another page's
+            keys += map(bytes.fromhex, sources["keys"])
+        return [*dict.fromkeys(keys)]
+
+    def finished(self) -> list[Request]:
+        """Return the requests with which the engine is done and that are not `done`."""
+        working = self._engine.is_in_progress
+        return [request for request in [*self._outcomes] if not working(request)]
+
+    def left(self) -> list[Request]:
+        """Return the requests that are not `done`."""
+        return [*self._outcomes]

@@ -1,0 +1,153 @@
+"""What earlier rounds have done, in Redis: shared by the spider's crawls on all machines.
+
+Slices are sets, named by their width and number, which Redis lets expire: the names follow
+from the time, so there is nothing else to keep. They are exact, and take some 70 bytes a page.
+Adding twice changes nothing, so what was asked twice does no harm.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from math import inf
+from typing import TYPE_CHECKING
+
+from ..errors import IncompatibleFilterError
+from ..shared.client import RedisClient, Script
+from .slices import SLICES
+
+if TYPE_CHECKING:
+    from .slices import Shape
+
+_AT_ONCE = 500
+"""Keys in one script, which must not block the server."""
+
+# KEYS: slices. ARGV: a key. Returns 1 if it is in any of them.
+_KNOWS = Script("""
+for _, name in ipairs(KEYS) do
+  if redis.call('SISMEMBER', name, ARGV[1]) == 1 then return 1 end
+end
+return 0
+""")
+
+# KEYS: the set of all slices, a slice. ARGV: seconds that it stays, or 0; keys.
+_ADD = Script("""
+redis.call('SADD', KEYS[1], KEYS[2])
+redis.call('SADD', KEYS[2], unpack(ARGV, 2))
+if ARGV[1] ~= '0' then redis.call('EXPIRE', KEYS[2], ARGV[1]) end
+return 1
+""")
+
+
+class RedisMemory:
+    """The memory called `key` on the server at `url`, with a connection of its own. Any method
+    may raise SharedFilterError."""
+
+    def __init__(
+        self,
+        url: str,
+        key: str,
+        shape: Shape,
+        patience: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.shape = shape
+        self.clock = clock
+        self._client = RedisClient(url, patience)
+        key = key.replace("{", "(").replace("}", ")")
+        self.name = f"{self._client.name} {key}"
+        self._key = f"{{{key}}}:delta"
+
+    @property
+    def is_empty(self) -> bool:
+        """False: another worker may add to it at any time."""
+        return False
+
+    @property
+    def unchanged_until(self) -> float:
+        """When the next slice ends to count."""
+        width = self.shape.width
+        return (self.clock() // width + 1) * width if width else inf
+
+    @property
+    def count(self) -> int:
+        """How many slices there are."""
+        return len(self._there())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that Redis says they take."""
+        sizes = (self._client.call("memory_usage", name) for name in self._there())
+        return sum(size or 0 for size in sizes)
+
+    @property
+    def oldest(self) -> float | None:
+        """When the oldest slice began, None without any, or if they are for ever."""
+        width = self.shape.width
+        if not width:
+            return None
+        starts = [int(name.rpartition(":")[2]) * width for name in self._there()]
+        return min(starts, default=None)
+
+    def open(self) -> None:
+        """Raise IncompatibleFilterError if the memory is of another fingerprinter."""
+        identity = f"{self._key}:identity"
+        stored = self._client.call("get", identity)
+        if stored is None:
+            self._client.call("set", identity, self.shape.identity)
+        elif stored != self.shape.identity.encode():
+            raise IncompatibleFilterError(
+                f"{self.name} has marks of another fingerprinter (REQUEST_FINGERPRINTER_CLASS):"
+                " set that back, or use another BLOOM_DELTA_DIR, or start afresh with"
+                " BLOOM_DELTA_RESET = True"
+            )
+
+    def knows(self, key: bytes, period: float | None = None) -> bool:
+        """Return True if `key` was marked in the last `period` seconds, or in those of the
+        memory, or up to a slice before. Cost: a round trip."""
+        return bool(self._client.run(_KNOWS, self._names(period), key))
+
+    def add(self, marks: Iterable[tuple[bytes, float]]) -> None:
+        """Add keys with the times when they were marked."""
+        now, width, period = self.clock(), self.shape.width, self.shape.period
+        by_slice: dict[int, list[bytes]] = {}
+        for key, when in marks:
+            number = int(min(when, now) // width) if width else 0
+            by_slice.setdefault(number, []).append(key)
+        for number, keys in by_slice.items():
+            left = 0
+            if period is not None:
+                left = int((number + 1) * width + period - now) + 1
+                if left <= 0:
+                    continue  # nobody would ask for them any more
+            for first in range(0, len(keys), _AT_ONCE):
+                names = [f"{self._key}:slices", self._name(number)]
+                self._client.run(_ADD, names, left, *keys[first : first + _AT_ONCE])
+
+    def clear(self) -> None:
+        """Forget everything."""
+        names = self._client.call("smembers", f"{self._key}:slices")
+        for name in (*names, f"{self._key}:slices", f"{self._key}:identity"):
+            self._client.call("delete", name)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def _name(self, number: int) -> str:
+        return f"{self._key}:{self.shape.width:g}:{number}"
+
+    def _names(self, period: float | None = None) -> list[str]:
+        """Return the slices that may hold what was marked in the last `period` seconds."""
+        width = self.shape.width
+        if self.shape.period is None:
+            return [self._name(0)]
+        if period is None or period > self.shape.period:
+            period = self.shape.period
+        now = self.clock()
+        newest = int(now // width)
+        numbers = range(newest, newest - SLICES - 2, -1)
+        return [self._name(n) for n in numbers if (n + 1) * width + period >= now]
+
+    def _there(self) -> list[str]:
+        return [name for name in self._names() if self._client.call("exists", name)]

@@ -1,0 +1,138 @@
+"""The settings of the memory between crawls, and what the meta of a request says about it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from hashlib import blake2b
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scrapy.utils.project import data_path
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scrapy import Request
+    from scrapy.settings import BaseSettings
+
+MODES = ("item", "success", "response")
+DIRECTORY = "bloom/%(spider)s"
+DAY = 86400.0
+
+WISH, KEY = "bloom_delta", "bloom_delta_key"
+MARK_KEYS = frozenset((WISH, KEY, "deltafetch_enabled", "deltafetch_key", "crawl_once"))
+"""What a spider may write into the meta of a request, also for the plugins before ours."""
+SOURCES = "_bloom_delta_sources"
+"""In the meta of a redirect: its URL, and the keys of what was redirected to it."""
+LIST = "_bloom_delta_list"
+"""In the meta of a request: the key of the list that it comes of, if that is to be marked."""
+KEY_BYTES = 20
+
+_UNITS = {"s": 1 / DAY, "m": 60 / DAY, "h": 3600 / DAY, "d": 1.0, "w": 7.0, "": 1.0}
+_spelled = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", re.ASCII).fullmatch
+
+
+@dataclass(frozen=True)
+class DeltaSettings:
+    """What counts as done, where that is remembered (by `name` in Redis, in `directory` on the
+    disk), and for how many seconds; None is for ever."""
+
+    mode: str
+    name: str
+    directory: Path
+    period: float | None = None
+    reset: bool = False
+
+    @classmethod
+    def read(cls, settings: BaseSettings, spider: str) -> DeltaSettings | None:
+        """Return the settings in `settings` for the spider of that name, None if BLOOM_DELTA
+        is off. Raises ValueError with the name, the value and what is allowed."""
+        mode = settings.get("BLOOM_DELTA")
+        if mode in (None, False, "", "None", "False", "false"):
+            return None
+        if mode not in MODES:
+            raise ValueError(f"BLOOM_DELTA is {mode!r}: it must be None or one of {MODES}")
+        directory = settings.get("BLOOM_DELTA_DIR") or DIRECTORY
+        if not isinstance(directory, (str, PathLike)):
+            raise ValueError(f"BLOOM_DELTA_DIR is {directory!r}: it must be a path")
+        given = settings.get("BLOOM_DELTA_DAYS")
+        period = None
+        if given not in (None, "", "None"):
+            period = seconds(given)
+            if period is None:
+                raise ValueError(
+                    f"BLOOM_DELTA_DAYS is {given!r}: it must be a number of days above 0, or text"
+                    " such as '12h' or '30d'; None is for ever"
+                )
+        try:
+            reset = settings.getbool("BLOOM_DELTA_RESET")
+        except ValueError:
+            raise ValueError(
+                f"BLOOM_DELTA_RESET is {settings.get('BLOOM_DELTA_RESET')!r}: it must be True or"
+                " False"
+            ) from None
+        name = str(directory).replace("%(spider)s", spider.replace("/", "_"))
+        return cls(str(mode), name, Path(data_path(name)), period, reset)
+
+
+def seconds(value: object) -> float | None:
+    """Return what a number of days, or text such as `12h` or `30d`, is in seconds; None for
+    what is no time above 0."""
+    days: float | None = None
+    if isinstance(value, str):
+        if match := _spelled(value.strip().lower()):
+            days = float(match[1]) * _UNITS[match[2]]
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        days = float(value)
+    return days * DAY if days is not None and 0 < days * DAY < 1e12 else None
+
+
+def wish_of(meta: Mapping[str, Any]) -> Any:
+    """Return True, False or a number of days as a request asks for it, None for the rule."""
+    if WISH in meta:
+        return meta[WISH]
+    if "deltafetch_enabled" in meta:
+        return None if meta["deltafetch_enabled"] else False
+    if "crawl_once" in meta:
+        return bool(meta["crawl_once"])
+    return None
+
+
+def given_key(meta: Mapping[str, Any]) -> bytes | None:
+    """Return the key of a request that names one, None without."""
+    given = meta.get(KEY) or meta.get("deltafetch_key")
+    return key_of_text(given) if isinstance(given, (str, bytes)) and given else None
+
+
+def key_of_text(text: str | bytes) -> bytes:
+    """Return the key that a text stands for; no fingerprint has it."""
+    if isinstance(text, str):
+        text = text.encode("utf-8", "surrogatepass")
+    return blake2b(text, digest_size=KEY_BYTES, person=b"bloom_delta_key").digest()
+
+
+def key_of_fingerprint(fingerprint: bytes) -> bytes:
+    """Return the key that a fingerprint stands for: itself if it is as long as Scrapy's."""
+    if len(fingerprint) == KEY_BYTES:
+        return fingerprint
+    return blake2b(fingerprint, digest_size=KEY_BYTES).digest()
+
+
+def drop_copied(request: Request, meta: Mapping[str, Any]) -> bool:
+    """Take out of a request what it has in its meta from the `meta` of the response that has
+    led to it: that is about that page. Return True if there was anything.
+
+    A spider that copies a meta copies all of it, `download_latency` with it, and what it
+    writes itself is another value.
+    """
+    own = request.meta
+    own.pop(SOURCES, None)
+    own.pop(LIST, None)
+    if own.keys().isdisjoint(MARK_KEYS) or "download_latency" not in own:
+        return False
+    copied = [name for name in MARK_KEYS & own.keys() if name in meta and own[name] == meta[name]]
+    for name in copied:
+        del own[name]
+    return bool(copied)

@@ -1,0 +1,109 @@
+"""Which requests of callbacks are for pages that an earlier round has done."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from ..dupefilter import FilterDupeFilter
+from ..errors import describe
+from ..recent import RecentUrls
+from ..scrapy_internals import scheduler_of
+from .settings import MARK_KEYS, drop_copied, seconds, wish_of
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+
+    from .crawl import DeltaCrawl
+
+logger = logging.getLogger(__name__)
+
+
+class Skipping:
+    """Answers for one crawl. Plain requests that were skipped are known by their URLs, up to
+    `recent_urls` of them, until a slice of the memory ends to count."""
+
+    def __init__(self, crawler: Crawler, delta: DeltaCrawl, recent_urls: int) -> None:
+        self._crawler = crawler
+        self._delta = delta
+        self._memory = delta.memory
+        self._told: set[str] = set()
+        dupefilter = getattr(scheduler_of(crawler), "df", None)
+        self._dupefilter = dupefilter if isinstance(dupefilter, FilterDupeFilter) else None
+        self._recent: RecentUrls[str] = RecentUrls(recent_urls)
+        self._recent_until = self._memory.unchanged_until
+
+    def is_done(self, request: Request, response: Response) -> bool:
+        """Return True if `request`, of the callback of `response`, is for a page that an
+        earlier round has done, and that is not asked for all the same. Never raises."""
+        try:
+            if drop_copied(request, response.meta):
+                self._tell(
+                    "copied",
+                    "%(request)s has meta keys of the response that its meta was copied from; what"
+                    " they say about BLOOM_DELTA does not count there, nor in other such requests."
+                    " Copy the keys that you need only.",
+                    request,
+                )
+            return not self._memory.is_empty and self._is_done(request, response)
+        except Exception as error:  # noqa: BLE001 - the page is fetched
+            text = "The memory between crawls failed on %(request)s: %(what)s"
+            self._tell("failed", text, request, describe(error))
+            return False
+
+    def _is_done(self, request: Request, response: Response) -> bool:
+        dupefilter = self._dupefilter
+        if dupefilter is not None and dupefilter.is_known(request):
+            return False  # it is dropped as a duplicate
+        if request.url in (response.url, getattr(response.request, "url", None)):
+            return False  # the callback asks for its page once more
+        meta = request.meta
+        url = request.url.partition("#")[0]
+        is_plain = (
+            dupefilter is not None
+            and meta.keys().isdisjoint(MARK_KEYS)
+            and dupefilter.tells_by_url(request.method, request.body, meta)
+        )
+        if is_plain and url in self._recent.urls:
+            if self._memory.clock() < self._recent_until:
+                return True
+            self._recent.clear()
+            self._recent_until = self._memory.unchanged_until
+        wish, period = wish_of(meta), None
+        if wish is not None and wish is not True:  # a day is 1, which equals True
+            period = None if wish is False else self._period(wish, request)
+            if period is None:
+                return False
+        key = self._delta.pages.key_of(request)
+        if not self._memory.knows(key, period) or key in self._delta.marks:
+            return False
+        if is_plain and url not in self._recent.urls:
+            self._recent.add(url)
+        return True
+
+    def _period(self, wish: object, request: Request) -> float | None:
+        """Return the seconds that a request asks for, None if that cannot be."""
+        period = seconds(wish)
+        if period is not None and self._memory.shape.period is not None:
+            return period
+        reason = "it must be True, False, or a number of days above 0"
+        if period is not None:
+            reason = "a number needs BLOOM_DELTA_DAYS"
+        self._tell(
+            "days",
+            "%(request)s has %(what)r for the meta key bloom_delta: " + reason + ". Such pages are"
+            " fetched.",
+            request,
+            wish,
+        )
+        return None
+
+    def _tell(self, about: str, text: str, request: Request, what: object = None) -> None:
+        """Say it once."""
+        if about not in self._told:
+            self._told.add(about)
+            logger.warning(
+                text, {"request": request, "what": what}, extra={"spider": self._crawler.spider}
+            )

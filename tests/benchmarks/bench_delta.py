@@ -1,0 +1,118 @@
+"""What a second crawl costs that skips what the first has done: CPU time of the process.
+
+python -m tests.benchmarks.bench_delta [--lists N] [--new N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import re
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen
+from threading import Thread
+
+from tests.web_server import serve
+
+DETAILS = 20
+SPIDER = """
+import scrapy
+
+
+class Lists(scrapy.Spider):
+    name = "lists"
+
+    async def start(self):
+        yield scrapy.Request(self.site, self.parse_start)
+
+    def parse_start(self, response):
+        yield from response.follow_all(css="a", callback=self.parse_list)
+
+    def parse_list(self, response):
+        yield from response.follow_all(css="a", callback=self.parse_detail)
+
+    def parse_detail(self, response):
+        yield {"url": response.url, "title": response.css("h1::text").get()}
+"""
+TEXT = "<p>" + "The quick brown fox jumps over the lazy dog. " * 100
+
+
+class Site:
+    """Lists, of which each day brings some details more."""
+
+    def __init__(self, lists: int) -> None:
+        self.lists = lists
+        self.details = DETAILS
+        self.asked = 0
+
+    async def answer(self, method: str, path: str, body: str) -> tuple[int, dict[str, str], bytes]:
+        """Answer as `serve` wants it."""
+        self.asked += 1
+        parts = path.strip("/").split("/")
+        links: list[str] = []
+        if parts == [""]:
+            links = [f"/{number}" for number in range(self.lists)]
+        elif len(parts) == 1:
+            links = [f"{path}/{number}" for number in range(self.details)]
+        text = "".join(f'<li><a href="{link}">{link}</a>' for link in links) or TEXT
+        return 200, {"Content-Type": "text/html"}, f"<h1>{path}</h1>{text}".encode()
+
+
+def crawl(folder: Path, number: int, url: str) -> float:
+    """Crawl in a process of its own, in a new job; return the CPU seconds that it took."""
+    settings = {
+        "ADDONS": '{"scrapy_bloom.Addon": 300}',
+        "JOBDIR": folder / f"job{number}",
+        "BLOOM_DELTA": "item",
+        "BLOOM_DELTA_DIR": folder / "memory",
+        "LOG_LEVEL": "INFO",
+        "TELNETCONSOLE_ENABLED": 0,
+        "CONCURRENT_REQUESTS_PER_DOMAIN": 16,
+        "DOWNLOAD_DELAY": 0,
+    }
+    pairs = [word for name, value in settings.items() for word in ("-s", f"{name}={value}")]
+    command = [sys.executable, "-m", "scrapy", "runspider", "lists.py", "-a", f"site={url}"]
+    process = Popen(
+        [*command, "-o", f"items{number}.jl", *pairs], cwd=folder, stdin=DEVNULL, stderr=PIPE
+    )
+    assert process.stderr is not None
+    log = process.stderr.read().decode()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = status
+    assert "'finish_reason': 'finished'" in log, log
+    print("  ", *re.findall(r"Between crawls: (skipped [^;]*; marked [^.]*)\.", log))
+    return usage.ru_utime + usage.ru_stime
+
+
+def main() -> None:
+    """Print what two crawls have fetched and taken."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.bench_delta")
+    parser.add_argument("--lists", type=int, default=200)
+    parser.add_argument("--new", type=int, default=1, help="new details of each list")
+    options = parser.parse_args()
+    site = Site(options.lists)
+    ports: list[int] = []
+    serving = serve(site.answer, ports.append)
+    Thread(target=asyncio.run, args=[serving], daemon=True).start()
+    while not ports:
+        pass
+    url = f"http://127.0.0.1:{ports[0]}/"
+    print(f"{options.lists} lists of {DETAILS} details; {options.new} of each new for the second")
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        (folder / "lists.py").write_text(textwrap.dedent(SPIDER))
+        taken = []
+        for number, name in enumerate(("first", "second")):
+            site.asked = 0
+            taken.append(crawl(folder, number, url))
+            print(f"  {name}: {site.asked:,} pages, {taken[-1]:.2f} s of CPU time")
+            site.details += options.new
+    print(f"  the second takes {taken[1] / taken[0]:.2f} of the first")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,497 @@
+"""Real crawls of a site of lists and details, day after day, killed now and then.
+
+`python -m tests.delta.delta_crawls days` prints one line of JSON for each crawl of that story
+(of all stories without a name): what each round of it has asked, what its feed holds, and what
+its stats say.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field, replace
+from math import inf
+
+import scrapy
+from scrapy import Request
+from scrapy.exceptions import DropItem
+from scrapy.extensions.postprocessing import GzipPlugin
+from scrapy.spiders import CrawlSpider, Rule, SitemapSpider
+
+from scrapy_bloom import NewLinkExtractor, follow_new
+from scrapy_bloom.delta.crawl import DeltaCrawl
+from scrapy_bloom.delta.middleware import DeltaMiddleware
+from scrapy_bloom.durable.ledger import Ledger
+from scrapy_bloom.durable.scheduler import DurableScheduler
+from tests.delta.delta_mutants import MUTANTS
+from tests.durable.harness import ASYNCIO, SELECT, Crawl, World, side_by_side
+from tests.web_server import serve
+
+FAILING = ("status", "raising", "dropped", "error", "empty", "torn")
+"""What gives no item on the first day, each in its way."""
+SOUND = ("item", "moved", "keyed", "posted")
+LISTS = 3
+THROWN_AWAY = 2
+
+
+def links(path, day):
+    """Return the links of a list on a day."""
+    kind, number = path.split("/")
+    if kind == "once":  # a list that is to be fetched once
+        failing = [f"status/{number}9"] if number == "2" else []
+        return [f"item/{number}{n}" for n in (100, 101)] + failing
+    if kind == "deep":  # a list of such lists
+        return ["once/1", "once/2"] if number == "2" else ["once/3"]
+    number = int(number)
+    found = [f"{kind}/{number}{n}" for kind in (*FAILING, *SOUND) for n in (1, 2)]
+    found += [f"item/{number}{n}" for n in range(20, 20 + day)]  # what is new
+    found += [f"poll/{n + 1}" for n in range(day)]
+    found += ["item/7", "always/1", f"list/{number % LISTS + 1}"]
+    return found + (["deep/1", "deep/2"] if number == 1 else [])
+
+
+def linked(crawl, kind, number, day):
+    """Return a page of links, of which the second has the same as the first, and on later
+    days one more."""
+    found = ["item/1", "item/2", "item/3", "links/2"]
+    if number == "2":
+        found += ["item/9"] * (day > 1)
+    paths = [f"/{crawl}/{page}" for page in found]
+    if kind == "links":
+        text = "".join(f'<a href="{path}">{path}</a>' for path in paths)
+        return 200, {"Content-Type": "text/html"}, f"<html><body>{text}</body></html>".encode()
+    text = "".join(f"<url><loc>http://127.0.0.1:PORT{path}</loc></url>" for path in paths)
+    return 200, {"Content-Type": "application/xml"}, f"<urlset>{text}</urlset>".encode()
+
+
+class Site:
+    """Answers as on the day that a file of the crawl's name says; notes what is asked."""
+
+    def __init__(self, folder):
+        self._folder = folder
+
+    async def answer(self, method, path, _body):
+        """Answer as `serve` of the tests' server wants it."""
+        _, crawl, page = path.partition("?")[0].split("/", 2)
+        day = int((self._folder / f"{crawl}.day").read_text())
+        with (self._folder / f"{crawl}.asked").open("a") as log:
+            log.write(f"{page}\n")
+        kind, number = page.split("/")
+        if kind == "status" and day == 1:
+            return 503, {}, b""
+        if kind == "moved":
+            return 302, {"Location": f"/{crawl}/target/{number}"}, b""
+        if kind in {"links", "sitemap"}:
+            return linked(crawl, kind, number, day)
+        if kind in {"list", "once", "deep"}:
+            return 200, {}, json.dumps(links(page, day)).encode()
+        return 200, {}, str(day).encode()
+
+
+class DeltaWorld(World):
+    """A folder with that site."""
+
+    def _serve(self, delay, writing):
+        def ready(port):
+            os.write(writing, str(port).encode())
+            os.close(writing)
+
+        asyncio.run(serve(Site(self.folder).answer, ready))
+
+    def asked(self, crawl):
+        """Return what was asked so far, in order."""
+        try:
+            return (self.folder / f"{crawl.name}.asked").read_text().split()
+        except FileNotFoundError:
+            return []
+
+
+class DeltaSpider(scrapy.Spider):
+    """Follows lists to details, of which some fail on the first day."""
+
+    name = "delta"
+    custom_settings = {  # noqa: RUF012
+        "RETRY_ENABLED": False,
+        "CONCURRENT_REQUESTS_PER_DOMAIN": 8,
+        "LOG_LEVEL": "INFO",
+        "ITEM_PIPELINES": {f"{__name__}.Pipeline": 1},
+    }
+
+    async def start(self):
+        yield self.request("list/1", dont_filter=True)
+
+    def request(self, page, **options):
+        """Return the request for a page, as its kind has it."""
+        kind, _ = page.split("/")
+        meta = {}
+        url = f"{self.site}/{page}"
+        if kind in {"once", "deep"}:
+            meta["bloom_delta"] = True
+        if kind == "always":
+            meta["bloom_delta"] = False
+        if kind == "keyed":
+            meta["bloom_delta_key"] = page
+            url += f"?session={random.random()}"
+        if kind == "posted":
+            options |= {"method": "POST", "body": page}
+        return Request(url, meta=meta, **options)
+
+    def parse(self, response):
+        kind, number = response.url.partition("?")[0].split("/")[-2:]
+        if kind in {"list", "once", "deep"}:
+            yield {"page": f"{kind}/{number}"}  # a list may give items, too
+            for page in response.json():
+                yield self.request(page, dont_filter=page.startswith("poll"))
+            return
+        is_first = response.body == b"1"
+        if kind == "torn" and is_first:
+            yield {"page": f"{kind}/{number}", "part": 1}
+        if kind in {"raising", "torn"} and is_first:
+            raise LookupError("the page has changed")
+        if not (kind == "empty" and is_first):
+            yield {"page": f"{kind}/{number}", "day": int(response.body)}
+
+
+class FollowNewSpider(scrapy.Spider):
+    """Does not make requests of links that are known."""
+
+    name = "follow_new"
+    custom_settings = {  # noqa: RUF012
+        "LOG_LEVEL": "INFO",
+        "BLOOM_DROP_EARLY": True,
+        "SPIDER_MIDDLEWARES": {f"{__name__}.Paging": 500},
+    }
+
+    async def start(self):
+        yield Request(f"{self.site}/links/1")
+
+    def parse(self, response):
+        yield from follow_new(response, css="a[href*=item]", callback=self.parse_item)
+        if response.url.endswith("links/1"):
+            yield from follow_new(response, css="a[href*=links]", priority=-1)
+
+    def parse_item(self, response):
+        yield {"page": "/".join(response.url.split("/")[-2:])}
+
+
+class Paging:
+    """Leads from a detail to what only it knows of."""
+
+    def __init__(self, crawler):
+        self.crawler = crawler
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        return cls(crawler)
+
+    async def process_spider_output(self, response, result):
+        async for thing in result:
+            yield thing
+        if response.url.endswith("item/3"):
+            yield Request(response.urljoin("5"), self.crawler.spider.parse_item)
+
+
+class RulesSpider(CrawlSpider):
+    """Follows links by rules."""
+
+    name = "rules"
+    custom_settings = {"LOG_LEVEL": "INFO"}  # noqa: RUF012
+    rules = (
+        Rule(NewLinkExtractor(allow="/item/"), callback="parse_item"),
+        Rule(NewLinkExtractor(allow="/links/"), process_request="later"),
+    )
+
+    async def start(self):
+        yield Request(f"{self.site}/links/1")
+
+    def later(self, request, response):
+        return request.replace(priority=-1)
+
+    parse_item = FollowNewSpider.parse_item
+
+
+class OfSitemapSpider(SitemapSpider):
+    """Has its links from a sitemap, and follows lists."""
+
+    name = "of_sitemap"
+    custom_settings = {"LOG_LEVEL": "INFO"}  # noqa: RUF012
+    sitemap_rules = (("/item/", "parse_item"), ("/links/", "parse"))
+
+    async def start(self):
+        yield Request(f"{self.site}/sitemap/2", self._parse_sitemap)
+
+    def sitemap_filter(self, entries):
+        for entry in entries:
+            path = entry["loc"].partition("PORT/")[2].partition("/")[2]
+            yield {**entry, "loc": f"{self.site}/{path}"}
+
+    parse = FollowNewSpider.parse
+    parse_item = FollowNewSpider.parse_item
+
+
+class Pipeline:
+    """Does not take two kinds of items on the first day."""
+
+    def process_item(self, item):
+        kind = item["page"].partition("/")[0]
+        if kind == "dropped" and item["day"] == 1:
+            raise DropItem("not complete")
+        if kind == "error" and item["day"] == 1:
+            raise ConnectionError("no database")
+        return item
+
+
+@dataclass
+class Step:
+    """One start of the process: the day it is, for the site and for the clock, and after how
+    many requests it is killed. Each round has a feed of its own."""
+
+    day: int
+    kill: int | None = None
+    delay: float = 0.0  # seconds until it is
+    dies_undelivered: bool = False  # when the round is over, with its marks in the job only
+    settings: dict = field(default_factory=dict)
+
+    @property
+    def feed(self):
+        """The name of its feed."""
+        return f"{self.settings.get('JOBDIR', 'job')}-{self.day}"
+
+
+def story(world, crawl, steps, mutant=None):
+    """Start a crawl once for each step; yield what became of it."""
+    settings, runs = dict(crawl.settings), []
+    folder = world.folder / crawl.name
+    for step in steps:
+        crawl.settings.clear()
+        crawl.settings.update(
+            {
+                "BLOOM_DELTA": "item",
+                "BLOOM_DELTA_DIR": str(folder / "memory"),
+                "FEEDS": {str(folder / f"{step.feed}.jsonl"): {"format": "jsonlines"}},
+                **settings,
+                **step.settings,
+            }
+        )
+        (world.folder / f"{crawl.name}.day").write_text(str(step.day))
+        began = len(world.asked(crawl))
+        has_job = crawl.settings.pop("_job", True) and "JOBDIR" not in crawl.settings
+        run = world.start(crawl, prepared(folder, step, mutant), job=has_job)
+        due = inf
+        while not run.ended:
+            if step.kill is not None and len(world.asked(crawl)) - began >= step.kill:
+                due = min(due, time.monotonic() + step.delay)
+            if time.monotonic() >= due:
+                run.kill()
+                while not run.ended:
+                    yield None
+            yield None
+        runs.append(seen(world, crawl, run, began, step))
+    yield {"crawl": crawl.name, "runs": runs}
+
+
+def prepared(folder, step, mutant):
+    """Return what is done first in each process of a crawl."""
+
+    def before():
+        os.chdir(folder)
+        if mutant:
+            MUTANTS[mutant]()
+        DurableScheduler.commit_operations = 5
+        DurableScheduler.commit_seconds = 0.02
+        Ledger.preparing_share = 1
+        DeltaCrawl.least_seconds = 0.0
+        DeltaMiddleware.clock = staticmethod(lambda: 1_800_000_000 + step.day * 86400.0)
+        if step.dies_undelivered:
+            DeltaCrawl._close = lambda self: os._exit(9)
+            DeltaCrawl.least_seconds = inf
+
+    return before
+
+
+def seen(world, crawl, run, began, step):
+    """Return what a run has left."""
+    folder = world.folder / crawl.name
+    return {
+        "status": run.status,
+        "reason": run.reason,
+        "asked": world.asked(crawl)[began:],
+        "items": pages_in(folder / f"{step.feed}.jsonl") if run.reason else [],
+        "feed": step.feed,
+        "written": sorted({page for path in folder.glob("*.jsonl") for page in pages_in(path)}),
+        "stats": {k: v for k, v in run.stats.items() if k.startswith("bloom/delta")},
+        "line": [line for line in run.log.splitlines() if "Between crawls" in line][-1:],
+        "start": [line for line in run.log.splitlines() if "between crawls:" in line][-1:],
+        "errors": [line for line in run.log.splitlines() if "] ERROR" in line],
+    }
+
+
+def pages_in(feed):
+    """Return the pages whose items a feed holds; a line that a kill has torn is none."""
+    lines = feed.read_text().splitlines(keepends=True) if feed.exists() else []
+    return [json.loads(line)["page"] for line in lines if line.endswith("\n")]
+
+
+# Stories
+
+
+def days(world, options):
+    """Three rounds in one job, and in jobs of their own, and without any."""
+    steps = [Step(1), Step(2), Step(3)]
+    fresh = [Step(day, settings={"JOBDIR": f"job{day}"}) for day in (1, 2, 3)]
+    return [
+        story(world, Crawl("onejob", spider=DeltaSpider), steps, options.mutant),
+        story(world, Crawl("manyjobs", spider=DeltaSpider), fresh, options.mutant),
+        story(
+            world,
+            Crawl("nojob", spider=DeltaSpider, settings={"_job": False}),
+            steps,
+            options.mutant,
+        ),
+        story(
+            world,
+            Crawl(
+                "scrapys",
+                spider=DeltaSpider,
+                settings={"SCHEDULER": "scrapy.core.scheduler.Scheduler"},
+            ),
+            steps,
+            options.mutant,
+        ),
+    ]
+
+
+def modes(world, options):
+    """What counts as done in the other modes."""
+    return [
+        story(
+            world,
+            Crawl(mode, spider=DeltaSpider, settings={"BLOOM_DELTA": mode}),
+            [Step(1), Step(2)],
+            options.mutant,
+        )
+        for mode in ("success", "response")
+    ]
+
+
+def periods(world, options):
+    """What is done is fetched again after eight days, and at most a day later."""
+    crawl = Crawl("periods", spider=DeltaSpider, settings={"BLOOM_DELTA_DAYS": "8d"})
+    return [story(world, crawl, [Step(1), Step(9), Step(11)], options.mutant)]
+
+
+def kills(world, options):
+    """SIGKILL at random moments of each of three rounds, and in between."""
+    chance = random.Random(options.seed)
+    stories = []
+    for number in range(options.count):
+        crawl = Crawl(f"kill{number}", reactor=(ASYNCIO, SELECT)[number % 2], spider=DeltaSpider)
+        steps = []
+        for day in (1, 2, 3):
+            settings = {"JOBDIR": f"job{day}"} if number % 3 == 1 else {}
+            killed = [
+                Step(day, kill=chance.randrange(1, 50 if day == 1 else 20), settings=settings)
+                for _ in range(chance.randrange(3))
+            ]
+            steps += [*killed, Step(day, settings=settings)]
+        stories.append(story(world, crawl, steps, options.mutant))
+    return stories
+
+
+def undelivered(world, options):
+    """A process dies when the round is over, before its marks are in the memory; a feed that is
+    stored at the end, too."""
+    gzipped = {"items.gz": {"format": "json", "postprocessing": [GzipPlugin], "overwrite": True}}
+    steps = [Step(1, dies_undelivered=True), Step(2)]
+    return [
+        story(world, Crawl("undelivered", spider=DeltaSpider), steps, options.mutant),
+        story(
+            world,
+            Crawl("gzipped", spider=DeltaSpider),
+            [
+                Step(1, 20, settings={"FEEDS": gzipped}),
+                *(replace(s, settings={"FEEDS": gzipped}) for s in steps),
+            ],
+            options.mutant,
+        ),
+    ]
+
+
+def spiders(world, options):
+    """Spiders of all kinds, for which a page without new links is a list all the same."""
+    return [
+        story(
+            world,
+            Crawl(spider.name, spider=spider, settings={"BLOOM_DELTA": "success"}),
+            [Step(1), Step(2)],
+            options.mutant,
+        )
+        for spider in (FollowNewSpider, RulesSpider, OfSitemapSpider)
+    ]
+
+
+def thrown_away(world, options):
+    """The first crawl is killed, and its job thrown away."""
+    chance = random.Random(options.seed)
+    stories = []
+    for number in range(max(THROWN_AWAY, options.count)):
+        steps = [
+            Step(1, chance.randrange(5, 60), chance.random() / 5, {"JOBDIR": "job1"}),
+            Step(1, settings={"JOBDIR": "job2"}),
+            Step(2, settings={"JOBDIR": "job3"}),
+        ]
+        crawl = Crawl(f"thrown{number}", spider=DeltaSpider)
+        stories.append(story(world, crawl, steps, options.mutant))
+    return stories
+
+
+def redis(world, options):
+    """The memory is in Redis, and so is the crawl, or its filter only."""
+    stories = []
+    for name in ("scrapy.core.scheduler.Scheduler", "scrapy_bloom.RedisDurableScheduler"):
+        settings = {
+            "SCHEDULER": name,
+            "BLOOM_REDIS_URL": os.environ["DELTA_REDIS"],
+            "BLOOM_DELTA_DIR": f"memory of {name}",
+            "_job": False,
+        }
+        steps = [Step(day, settings={"BLOOM_REDIS_KEY": f"{name}{day}"}) for day in (1, 2)]
+        crawl = Crawl(name.rpartition(".")[2], spider=DeltaSpider, settings=settings)
+        stories.append(story(world, crawl, steps, options.mutant))
+    return stories
+
+
+STORIES = {
+    f.__name__: f for f in (days, modes, periods, kills, spiders, undelivered, thrown_away, redis)
+}
+DEFAULT = [name for name in STORIES if name != "redis"]
+
+
+def main():
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.delta.delta_crawls")
+    parser.add_argument("stories", nargs="*", choices=[[], *STORIES])
+    parser.add_argument("--count", type=int, default=2, help="of killed crawls")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    parser.add_argument("--beside", type=int, default=2, help="crawls that run at once")
+    parser.add_argument("--mutant", choices=MUTANTS, help="break something on purpose")
+    options = parser.parse_args()
+    folder = tempfile.mkdtemp(prefix="delta-")
+    print(f"seed {options.seed}, in {folder}", file=sys.stderr, flush=True)
+    with DeltaWorld(folder) as world:
+        stories = [
+            each for name in options.stories or DEFAULT for each in STORIES[name](world, options)
+        ]
+        for report in side_by_side(stories, options.beside):
+            print(json.dumps(report), flush=True)
+    if not options.mutant:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

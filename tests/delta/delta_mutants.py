@@ -1,0 +1,180 @@
+"""What breaks the memory between crawls, to see that the tests notice.
+
+`DELTA_MUTANT=<name> pytest tests/delta/test_crawls.py` runs the tests with one of them. Which
+test notices it:
+
+- `marked_before_the_commit`: test_a_job_that_is_thrown_away_takes_no_page_with_it
+- `added_before_the_feeds`: the same
+- `lists_are_marked`: test_the_second_crawl_fetches_lists_what_is_new_and_what_was_not_done
+- `raising_does_not_count`: the same
+- `dropped_items_count`: the same
+- `failed_items_do_not_count`: the same
+- `redirects_are_not_marked`: the same
+- `children_may_fail`: the same
+- `grandchildren_may_fail`: the same
+- `the_filter_stays`: the same
+- `waiting_marks_are_lost`: the same
+- `own_marks_count`: test_a_round_does_not_skip_its_own_repeats
+- `added_requests_do_not_count`: test_a_page_whose_links_are_known_is_a_list
+- `known_links_are_no_links`: test_a_page_whose_links_are_known_is_a_list
+- `never_expires`: test_what_is_done_is_fetched_again_after_the_period
+"""
+
+import time
+
+from scrapy import signals
+
+from scrapy_bloom.delta import middleware
+from scrapy_bloom.delta.crawl import DeltaCrawl
+from scrapy_bloom.delta.marks import Marks
+from scrapy_bloom.delta.memory import Memory
+from scrapy_bloom.delta.middleware import DeltaMiddleware
+from scrapy_bloom.delta.pages import Pages
+from scrapy_bloom.delta.slices import Slice
+from scrapy_bloom.job_dupefilter import BloomDupeFilter
+
+MUTANTS = {}
+
+
+def mutant(function):
+    """Make a function that breaks something a mutant of its name."""
+    MUTANTS[function.__name__] = function
+    return function
+
+
+@mutant
+def marked_before_the_commit():
+    """Marks come into the memory before the commit that acknowledges."""
+    before_commit = DeltaCrawl.before_commit
+
+    def early(self, acknowledged):
+        before_commit(self, acknowledged)
+        self.memory.add(self._fresh)
+        time.sleep(0.1 if self._fresh else 0)
+
+    DeltaCrawl.before_commit = early
+
+
+@mutant
+def added_before_the_feeds():
+    """Marks are added right after their commit, before the feeds have the items."""
+    after_commit, begin = DeltaCrawl.after_commit, DeltaCrawl._begin
+
+    def begin_first(self):
+        begin(self)
+        if self._ledger is not None:
+            self._ledger.participants.remove(self)
+            self._ledger.participants.insert(0, self)
+
+    DeltaCrawl._begin = begin_first
+
+    def early(self):
+        self._ready, self._fresh = [*self._ready, *self._fresh], []
+        has_marks, self._not_before = bool(self._ready), 0.0
+        after_commit(self)
+        time.sleep(0.1 if has_marks else 0)
+
+    DeltaCrawl.after_commit = early
+
+
+@mutant
+def lists_are_marked():
+    """What has given an item is done, as deltafetch has it."""
+    done = Pages.done
+
+    def mark_all(self, request, reason=None):
+        if (outcome := self._outcomes.get(request)) is not None:
+            outcome.is_list = False
+        return done(self, request, reason)
+
+    Pages.done = mark_all
+
+
+@mutant
+def raising_does_not_count():
+    """A callback that has raised is as good as another."""
+    DeltaMiddleware._spider_error = lambda self, response: None
+    done = Pages.done
+
+    def forgive(self, request, reason=None):
+        if (outcome := self._outcomes.get(request)) is not None:
+            outcome.is_complete = True
+        return done(self, request)
+
+    Pages.done = forgive
+
+
+@mutant
+def dropped_items_count():
+    """An item counts when it is yielded."""
+    connect = DeltaMiddleware._spider_opened
+
+    def opened(self):
+        connect(self)
+        self._crawler.signals.connect(self._item_scraped, signals.item_dropped)
+
+    DeltaMiddleware._spider_opened = opened
+
+
+@mutant
+def failed_items_do_not_count():
+    """An item that a pipeline has failed on has passed."""
+    DeltaMiddleware._item_error = DeltaMiddleware._item_scraped
+
+
+@mutant
+def redirects_are_not_marked():
+    """Only what was answered is."""
+    Pages._keys_of = lambda self, request: [self.key_of(request)]
+
+
+@mutant
+def children_may_fail():
+    """A list counts whatever has become of its children."""
+    Marks.fail = lambda self, key: None
+
+
+@mutant
+def grandchildren_may_fail():
+    """A list counts if none of its own children has failed."""
+    add_list = Marks.add_list
+    Marks.add_list = lambda self, keys, parent, time: add_list(self, keys, None, time)
+
+
+@mutant
+def the_filter_stays():
+    """A new round has the filter of the last one."""
+    BloomDupeFilter.start_afresh = lambda self: None
+
+
+@mutant
+def waiting_marks_are_lost():
+    """A process that dies when the round is over takes its marks with it."""
+    DeltaCrawl._close = lambda self: None
+    DeltaCrawl._is_live = lambda self: False
+    add = Memory.add
+    Memory.add = lambda self, marks: add(self, [] if isinstance(marks, Marks) else marks)
+
+
+@mutant
+def own_marks_count():
+    """What this round has done is skipped."""
+    Marks.__contains__ = lambda self, key: False
+
+
+@mutant
+def added_requests_do_not_count():
+    """Only what the callback yields makes a page a list."""
+    middleware.put_before_engine = lambda crawler, last: None
+
+
+@mutant
+def known_links_are_no_links():
+    """A page whose links were all left out is no list."""
+    middleware.has_left_out = lambda response: False
+
+
+@mutant
+def never_expires():
+    """A slice counts for ever."""
+    Slice.until = lambda self, now, width: now

@@ -1,0 +1,178 @@
+"""What real crawls fetch, day after day, and what they skip.
+
+Each test runs stories of `tests.delta.delta_crawls` in a process of its own, which forks the
+crawls. Set DELTA_SEED to repeat a run. What each mutant of `tests.delta.delta_mutants` breaks,
+and which test notices it, stands there.
+"""
+
+import json
+import os
+
+import pytest
+
+from tests.delta.delta_crawls import FAILING, LISTS, SOUND, THROWN_AWAY, links
+from tests.seeded import run_module, seed_of
+
+SEED = seed_of("DELTA_SEED")
+MUTANT = ("--mutant", os.environ["DELTA_MUTANT"]) if "DELTA_MUTANT" in os.environ else ()
+ALWAYS = {f"list/{number + 1}" for number in range(LISTS)} | {"always/1"}
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+
+
+def tell(*arguments):
+    """Return what became of the crawls of a story."""
+    run = run_module("tests.delta.delta_crawls", *arguments, *MUTANT, seed=SEED)
+    assert run.returncode == 0
+    return {report["crawl"]: report["runs"] for report in map(json.loads, run.stdout.splitlines())}
+
+
+def pages(*kinds):
+    """Return the details of these kinds that the lists have on each day."""
+    return {f"{kind}/{list_ + 1}{n}" for kind in kinds for list_ in range(LISTS) for n in (1, 2)}
+
+
+def new_on(day):
+    """Return the details that the lists have from that day on."""
+    return {f"item/{list_ + 1}{19 + day}" for list_ in range(LISTS)}
+
+
+def found_on(day):
+    """Return what is new on a day and fetched again on each."""
+    return ALWAYS | new_on(day) | {f"poll/{day}"}
+
+
+def item_of(page):
+    """Return the page that an item of a detail names."""
+    return page.replace("moved/", "target/")
+
+
+def details(day):
+    """Return all details that can be found on a day."""
+    found, left = set(), ["list/1"]
+    while left:
+        page = left.pop()
+        for link in links(page, day):
+            if link not in found:
+                found.add(link)
+                left += [link] if link.split("/")[0] in {"list", "once", "deep"} else []
+    return {page for page in found if page.split("/")[0] not in {"list", "once", "deep"}}
+
+
+@pytest.fixture(scope="module")
+def stories():
+    """What became of the crawls of all stories but the kills."""
+    return tell("days", "modes", "periods", "spiders", "thrown_away", "undelivered")
+
+
+WAYS = ("onejob", "manyjobs", "nojob", "scrapys")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_second_crawl_fetches_lists_what_is_new_and_what_was_not_done(stories, way):
+    """Whatever has kept a page from giving an item, it is fetched again; nothing else is."""
+    first, second, third = stories[way]
+    assert {*second["asked"]} == (found_on(2) | pages(*FAILING) | {"status/29", "once/2", "deep/2"})
+    assert {*third["asked"]} == found_on(3)
+    assert [run["reason"] for run in (first, second, third)] == ["finished"] * 3
+    assert pages("item", "keyed", "posted", *(k for k in FAILING if k != "status")) <= {
+        *first["asked"]
+    }
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_round_does_not_skip_its_own_repeats(stories, way):
+    """A page that is polled without the filter is fetched each time."""
+    for day, run in enumerate(stories[way], 1):
+        # the first list is fetched twice
+        assert run["asked"].count(f"poll/{day}") == LISTS + 1
+        assert day == 1 or f"poll/{day - 1}" not in run["asked"]
+
+
+def test_skipped_and_marked_pages_are_counted(stories):
+    """In the stats, and in words at the end."""
+    _, second, third = stories["onejob"]
+    marked = [page for page in second["asked"] if page not in ALWAYS | {"once/2", "deep/2"}]
+    assert second["stats"]["bloom/delta_marked"] == len(marked)
+    assert third["stats"]["bloom/delta_skipped"] > second["stats"]["bloom/delta_skipped"] > 0
+    assert third["stats"]["bloom/delta_oldest_days"] == 2.0
+    assert (
+        f"skipped {second['stats']['bloom/delta_skipped']} requests that earlier crawls have done"
+        in second["line"][0]
+    )
+
+
+def test_success_and_response_count_more_as_done(stories):
+    """Without an item, or with an item that was dropped; and a callback that has raised."""
+    again = found_on(2) | {"status/29", "once/2", "deep/2"} | pages("status")
+    assert {*stories["success"][1]["asked"]} == again | pages("raising", "torn", "error")
+    assert {*stories["response"][1]["asked"]} == again
+
+
+def test_what_is_done_is_fetched_again_after_the_period(stories):
+    """On the ninth day nothing of the first is, on the eleventh all is; what was done on the
+    ninth is not."""
+    _, ninth, eleventh = stories["periods"]
+    new = {page for day in range(2, 10) for page in found_on(day)} - ALWAYS
+    again = pages(*FAILING) | {"status/29", "once/2", "deep/2"}
+    assert {*ninth["asked"]} == ALWAYS | new | again
+    assert pages(*SOUND) | new_on(1) | {"deep/1", "once/3"} <= {*eleventh["asked"]}
+    assert (new | again).isdisjoint(eleventh["asked"])
+
+
+@pytest.mark.parametrize(
+    ("spider", "lists"),
+    [
+        ("follow_new", {"links/1", "links/2"}),
+        ("rules", {"links/1", "links/2"}),
+        ("of_sitemap", {"sitemap/2", "links/2"}),
+    ],
+)
+def test_a_page_whose_links_are_known_is_a_list(stories, spider, lists):
+    """It is fetched again, and so what is new on it is found; duplicates are dropped early."""
+    first, second = stories[spider]
+    # what another middleware leads to makes a page a list, too
+    behind, paged = ({"item/5"}, {"item/3"}) if spider == "follow_new" else (set(), set())
+    assert {*first["asked"]} == lists | {"item/1", "item/2", "item/3"} | behind
+    assert {*second["asked"]} == lists | {"item/9"} | paged | behind
+    assert first["start"][0].endswith("duplicates: dropped early")
+
+
+def check(runs):
+    """Every detail is fetched by some round, and what an earlier round has done is not."""
+    done, rounds, asked = set(), 0, []
+    for run in runs:
+        assert done.isdisjoint(run["asked"])
+        asked += run["asked"]
+        if run["reason"] is not None:
+            assert run["reason"] == "finished"
+            items = {*run["items"]}
+            done |= {page for page in items if page.split("/")[0] not in {"list", "once", "deep"}}
+            done -= {"always/1", *pages("torn")}
+            rounds += 1
+    assert {item_of(page) for page in details(3)} <= {*runs[-1]["written"]}
+    # a crawl that misses nothing is no proof, if it fetches all each time
+    assert len(runs[-1]["asked"]) < 20
+
+
+def test_kills_cost_repetitions_and_no_page():
+    """SIGKILL at random moments of three rounds, and between them."""
+    for runs in tell("kills").values():
+        check(runs)
+
+
+@pytest.mark.parametrize("name", ["undelivered", "gzipped"])
+def test_the_next_start_delivers_what_a_dying_process_has_not(stories, name):
+    """The marks wait in the job, in whatever feed its items are."""
+    *_, died, second = stories[name]
+    assert died["status"] == 9
+    failed = pages(*FAILING) | {"status/29", "once/2", "deep/2"}
+    assert {*second["asked"]} == found_on(2) | failed
+
+
+def test_a_job_that_is_thrown_away_takes_no_page_with_it(stories):
+    """Its feed has the items of all that the next crawl skips."""
+    for number in range(THROWN_AWAY):
+        *_, last = stories[f"thrown{number}"]
+        assert {item_of(page) for page in details(2) - pages("error")} <= {*last["written"]}
+        assert last["reason"] == "finished"

@@ -1,0 +1,199 @@
+"""The memory by itself: against a plain dict, with a clock that goes as it likes."""
+
+import json
+import multiprocessing
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scrapy_bloom.delta.memory import Memory
+from scrapy_bloom.delta.slices import SLICES, Shape
+from scrapy_bloom.errors import FilterFileError
+
+HOUR = 3600.0
+PERIOD = 8 * HOUR
+NOON = 1_800_000_000.0
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
+
+
+def key(number):
+    """Return a key."""
+    return number.to_bytes(20, "big")
+
+
+def memory(folder, now, period=PERIOD, **shape):
+    """Return an open memory whose clock stands at `now`."""
+    opened = Memory(
+        Path(folder) / "memory", Shape(1000, 1e-9, period=period, **shape), clock=lambda: now
+    )
+    opened.open()
+    return opened
+
+
+def slices_in(folder):
+    """Return the slices that the memory has, expired ones included."""
+    return json.loads((Path(folder) / "memory" / "delta.json").read_text())["slices"]
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.floats(0, 6),  # hours that pass
+        st.lists(st.integers(0, 9), max_size=3),  # keys marked then
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=15)
+@given(STEPS, st.booleans())
+def test_a_mark_counts_for_the_period_and_at_most_a_slice_longer(steps, exact):
+    """As a dict from keys to the times of their last marks has it."""
+    with tempfile.TemporaryDirectory() as folder:
+        now, marked = NOON, {}
+        for hours, keys in steps:
+            now += hours * HOUR
+            opened = memory(folder, now, exact=exact)
+            for number in range(10):
+                age = now - marked.get(number, -1e12)
+                if opened.knows(key(number)):
+                    assert age <= PERIOD * (1 + 1 / SLICES)
+                else:
+                    assert age > PERIOD
+                # and so for a request that asks for fewer days
+                if opened.knows(key(number), 2 * HOUR):
+                    assert age <= 2 * HOUR + PERIOD / SLICES
+                else:
+                    assert age > 2 * HOUR
+            opened.add((key(number), now) for number in keys)
+            marked |= dict.fromkeys(keys, now)
+            opened.close()
+            if (Path(folder) / "memory" / "delta.json").exists():
+                # what can be asked for, what has just expired, and no more
+                assert len(slices_in(folder)) <= 2 * (SLICES + 2)
+
+
+@settings(max_examples=15)
+@given(st.lists(st.tuples(st.floats(-1e5, 1e5), st.integers(0, 9)), max_size=10))
+def test_a_wrong_clock_costs_repetitions_and_not_the_memory(days):
+    """Whatever the clock says for an opening in between, the next one knows what it knew."""
+    with tempfile.TemporaryDirectory() as folder:
+        first = memory(folder, NOON)
+        first.add([(key(1), NOON)])
+        for day, _ in days:
+            memory(folder, NOON + day * 24 * HOUR).close()
+            opened = memory(folder, NOON + HOUR)
+            assert opened.knows(key(1))
+            opened.close()
+
+
+def test_a_slice_from_the_future_expires_as_if_it_were_of_today(tmp_path):
+    """Else it would count until then."""
+    wrong = memory(tmp_path, NOON + 1000 * PERIOD)
+    wrong.add([(key(1), NOON + 1000 * PERIOD)])
+    for hours, is_known in ((0, True), (7, True), (8.9, True), (9.1, False), (30, False)):
+        opened = memory(tmp_path, NOON + hours * HOUR)
+        assert opened.knows(key(1)) is is_known
+        opened.close()
+    assert slices_in(tmp_path) == []
+
+
+def test_an_expired_slice_stays_for_one_slice(tmp_path):
+    """Then its directory is gone."""
+    memory(tmp_path, NOON).add([(key(1), NOON)])
+    for hours, count in ((9.5, 1), (10.4, 1), (10.6, 0)):
+        opened = memory(tmp_path, NOON + hours * HOUR)
+        assert not opened.knows(key(1))
+        opened.close()
+        assert len([*(tmp_path / "memory").glob("[0-9]*")]) == count
+
+
+def test_without_a_period_there_is_one_slice_that_never_expires(tmp_path):
+    """And with one set later, it expires as its last mark does."""
+    memory(tmp_path, NOON, period=None).add([(key(1), NOON)])
+    memory(tmp_path, NOON + HOUR, period=None).add([(key(2), NOON + HOUR)])
+    assert memory(tmp_path, NOON + 1000 * PERIOD, period=None).knows(key(1))
+    assert len(slices_in(tmp_path)) == 1
+    assert memory(tmp_path, NOON + PERIOD + HOUR).knows(key(1))
+    assert not memory(tmp_path, NOON + PERIOD + 2 * HOUR).knows(key(1))
+
+
+def test_a_mark_from_the_future_is_one_of_now(tmp_path):
+    """What a job has kept while its clock was wrong."""
+    memory(tmp_path, NOON).add([(key(1), NOON + 1000 * PERIOD)])
+    assert memory(tmp_path, NOON).knows(key(1))
+    assert not memory(tmp_path, NOON + 10 * HOUR).knows(key(1))
+
+
+def test_another_error_rate_takes_a_slice_of_its_own(tmp_path):
+    """A filter cannot keep a lower one than it was made for."""
+    memory(tmp_path, NOON).add([(key(1), NOON)])
+    finer = Memory(tmp_path / "memory", Shape(1000, 1e-12, exact=True, period=PERIOD), lambda: NOON)
+    finer.add([(key(2), NOON)])
+    opened = memory(tmp_path, NOON)
+    assert opened.knows(key(1))
+    assert opened.knows(key(2))
+
+
+def test_what_a_kill_has_left_of_a_slice_is_removed(tmp_path):
+    """It is no part of the memory before `delta.json` names it."""
+    memory(tmp_path, NOON).add([(key(1), NOON)])
+    (tmp_path / "memory" / "7").mkdir()
+    memory(tmp_path, NOON + 3 * HOUR).add([(key(2), NOON + 3 * HOUR)])
+    assert sorted(path.name for path in (tmp_path / "memory").glob("[0-9]*")) == ["0", "1"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"version": 2}', '{"version": 1, "slices": [{}]}'])
+def test_an_unreadable_memory_is_refused_and_can_be_cleared(tmp_path, text):
+    """And left as it is until then."""
+    memory(tmp_path, NOON).add([(key(1), NOON)])
+    path = tmp_path / "memory" / "delta.json"
+    path.write_text(text)
+    with pytest.raises(FilterFileError, match=r"delta\.json cannot be read"):
+        memory(tmp_path, NOON)
+    assert path.read_text() == text
+    again = Memory(tmp_path / "memory", Shape(period=PERIOD), lambda: NOON)
+    again.clear()
+    assert not memory(tmp_path, NOON).knows(key(1))
+
+
+def test_a_missing_slice_is_refused(tmp_path):
+    """With its name."""
+    memory(tmp_path, NOON).add([(key(1), NOON)])
+    (tmp_path / "memory" / "0" / "0.bloom").unlink()
+    with pytest.raises(FilterFileError, match=r"memory/0 is missing"):
+        memory(tmp_path, NOON)
+
+
+def _add_many(folder, first):
+    for number in range(first, first + 40):
+        memory(folder, NOON + number % 3 * HOUR).add([(key(number), NOON)])
+
+
+def test_processes_write_to_one_memory_at_the_same_time(tmp_path):
+    """Each mark of each is there, and a reader is never in the way."""
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=_add_many, args=(tmp_path, first)) for first in (0, 100, 200)]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        memory(tmp_path, NOON + 2 * HOUR).close()
+    for writer in writers:
+        writer.join()
+        assert writer.exitcode == 0
+    opened = memory(tmp_path, NOON + 2 * HOUR)
+    assert all(opened.knows(key(first + n)) for first in (0, 100, 200) for n in range(40))
+
+
+def test_slices_are_dropped_by_age(tmp_path):
+    """Those that ended before."""
+    for hours in (0, 2, 4):
+        memory(tmp_path, NOON + hours * HOUR).add([(key(hours), NOON + hours * HOUR)])
+    opened = memory(tmp_path, NOON + 5 * HOUR)
+    assert [each.start for each in opened.drop_older(3 * HOUR)] == [NOON]
+    opened.open()
+    assert [opened.knows(key(hours)) for hours in (0, 2, 4)] == [False, True, True]

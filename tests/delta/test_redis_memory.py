@@ -1,0 +1,71 @@
+"""The memory in Redis."""
+
+import os
+
+import pytest
+
+from scrapy_bloom.delta.redis_memory import RedisMemory
+from scrapy_bloom.delta.slices import SLICES, Shape
+from scrapy_bloom.errors import IncompatibleFilterError
+from tests.delta.delta_crawls import FAILING
+from tests.delta.test_crawls import found_on, pages, tell
+
+HOUR = 3600.0
+PERIOD = 8 * HOUR
+NOON = 1_800_000_000.0
+KEY = b"k" * 20
+
+pytest_plugins = ["tests.shared.fixtures"]
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
+
+
+def memory(redis, key, now, period=PERIOD, identity="ours"):
+    """Return a memory whose clock stands at `now`."""
+    shape = Shape(period=period, identity=identity)
+    opened = RedisMemory(redis.url, key, shape, 5.0, clock=lambda: now)
+    opened.open()
+    return opened
+
+
+def test_a_mark_counts_for_the_period_and_at_most_a_slice_longer(redis, key):
+    """In every client, and on a Cluster."""
+    memory(redis, key, NOON).add([(KEY, NOON)])
+    memory(redis, key, NOON).add([(KEY, NOON)])  # once more
+    for hours in (0, 3, 7.9, 8):
+        assert memory(redis, key, NOON + hours * HOUR).knows(KEY)
+    assert not memory(redis, key, NOON + PERIOD * (1 + 1 / SLICES) + 1).knows(KEY)
+    assert not memory(redis, key, NOON + 4 * HOUR).knows(KEY, 2 * HOUR)
+    assert not memory(redis, key, NOON).knows(b"x" * 20)
+    assert memory(redis, key, NOON).count == 1
+    assert memory(redis, key, NOON).nbytes > 0
+    assert memory(redis, key, NOON).oldest == NOON // HOUR * HOUR
+
+
+def test_redis_lets_slices_expire(redis_server, key):
+    """Nothing is left of what nobody can ask for."""
+    memory(redis_server, key, NOON).add([(KEY, NOON)])
+    with redis_server.client() as client:
+        (name,) = [n for n in client.keys(f"*{key}*") if n.rpartition(b":")[2].isdigit()]
+        assert PERIOD <= client.ttl(name) <= PERIOD + 2 * HOUR
+    memory(redis_server, key, NOON, period=None).add([(KEY, NOON)])
+    assert memory(redis_server, key, NOON + 100 * PERIOD, period=None).knows(KEY)
+
+
+def test_clearing_and_another_fingerprinter(redis, key):
+    """Whose marks are of no use is refused, and can be cleared."""
+    memory(redis, key, NOON).add([(KEY, NOON)])
+    with pytest.raises(IncompatibleFilterError, match="BLOOM_DELTA_RESET"):
+        memory(redis, key, NOON, identity="another")
+    memory(redis, key, NOON).clear()
+    assert not memory(redis, key, NOON, identity="another").knows(KEY)
+
+
+def test_a_crawl_skips_what_another_has_done(own_server, monkeypatch):
+    """On whatever machine, with the crawl in Redis or its filter only; a list that was to be
+    fetched once is, where one process knows what came of it."""
+    monkeypatch.setenv("DELTA_REDIS", own_server.url)
+    for scheduler, runs in tell("redis").items():
+        lists = {"deep/1", "once/1", "once/3"} if scheduler == "RedisDurableScheduler" else set()
+        failed = {*pages(*FAILING), "status/29", "once/2", "deep/2"}
+        _, second = runs
+        assert {*second["asked"]} == found_on(2) | failed | lists

@@ -1,0 +1,122 @@
+"""Settings, and what the meta of a request says."""
+
+import pytest
+from scrapy import Request
+from scrapy.settings import Settings
+
+from scrapy_bloom.delta.settings import (
+    DAY,
+    LIST,
+    SOURCES,
+    DeltaSettings,
+    drop_copied,
+    given_key,
+    key_of_fingerprint,
+    key_of_text,
+    seconds,
+    wish_of,
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (30, 30 * DAY),
+        (0.5, DAY / 2),
+        ("30", 30 * DAY),
+        ("30d", 30 * DAY),
+        ("12h", DAY / 2),
+        ("90 m", DAY / 16),
+        ("2W", 14 * DAY),
+        ("10s", 10),
+        *((bad, None) for bad in (0, -1, True, "", "d", "1y", "-1d", float("nan"), float("inf"))),
+    ],
+)
+def test_times(value, expected):
+    """Days as a number, or text with a unit."""
+    assert seconds(value) == (expected if expected is None else pytest.approx(expected))
+
+
+@pytest.mark.parametrize("off", [None, False, "", "None", "False"])
+def test_off(off):
+    """Nothing else is looked at then."""
+    settings = Settings({"BLOOM_DELTA": off, "BLOOM_DELTA_DAYS": "nonsense"})
+    assert DeltaSettings.read(settings, "spider") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("BLOOM_DELTA", True),
+        ("BLOOM_DELTA", "items"),
+        ("BLOOM_DELTA_DAYS", "soon"),
+        ("BLOOM_DELTA_DAYS", 0),
+        ("BLOOM_DELTA_DIR", 7),
+        ("BLOOM_DELTA_RESET", "perhaps"),
+    ],
+)
+def test_bad_settings_are_refused(name, value):
+    """With their name and value."""
+    with pytest.raises(ValueError, match=f"{name} is {value!r}"):
+        DeltaSettings.read(Settings({"BLOOM_DELTA": "item", name: value}), "spider")
+
+
+def test_the_directory_has_the_spiders_name(tmp_path):
+    """In Scrapy's data path, unless it is absolute."""
+    settings = Settings({"BLOOM_DELTA": "item"})
+    found = DeltaSettings.read(settings, "a/b")
+    assert found.directory.parts[-2:] == ("bloom", "a_b")
+    settings.set("BLOOM_DELTA_DIR", f"{tmp_path}/of %(spider)s")
+    assert DeltaSettings.read(settings, "shop").directory == tmp_path / "of shop"
+
+
+@pytest.mark.parametrize(
+    ("meta", "wish"),
+    [
+        ({}, None),
+        ({"bloom_delta": 3}, 3),
+        ({"bloom_delta": False, "crawl_once": True}, False),
+        ({"deltafetch_enabled": False}, False),
+        ({"deltafetch_enabled": True}, None),
+        ({"crawl_once": True}, True),
+        ({"crawl_once": False}, False),
+    ],
+)
+def test_what_a_request_asks_for(meta, wish):
+    """In our words, or in those of the plugins before."""
+    assert wish_of(meta) == wish
+
+
+def test_keys_of_the_spider_are_no_fingerprints():
+    """Text and bytes are the same, and deltafetch's name for it does."""
+    assert given_key({"bloom_delta_key": "x"}) == given_key({"deltafetch_key": b"x"})
+    assert given_key({"bloom_delta_key": "x" * 20}) == key_of_text("x" * 20) != b"x" * 20
+    assert key_of_fingerprint(b"x" * 20) == b"x" * 20
+    assert len(key_of_fingerprint(b"x")) == 20
+    assert given_key({"bloom_delta_key": ""}) is None
+
+
+def test_a_copied_meta_does_not_count():
+    """It is about the page that it was copied from."""
+    meta = {
+        "bloom_delta": False,
+        "bloom_delta_key": "x",
+        SOURCES: {"url": "u", "keys": []},
+        LIST: "00",
+        "download_latency": 0.1,
+        "other": 1,
+    }
+    copied = Request("http://example.com/", meta=meta)
+    assert drop_copied(copied, meta)
+    assert copied.meta == {"download_latency": 0.1, "other": 1}
+
+
+def test_what_a_spider_writes_itself_counts():
+    """Beside a copied meta, too."""
+    meta = {"bloom_delta": False, "download_latency": 0.1}
+    written = Request("http://example.com/", meta={**meta, "bloom_delta": True})
+    assert not drop_copied(written, meta)
+    assert written.meta["bloom_delta"] is True
+    plain = Request("http://example.com/", meta={"bloom_delta": False})
+    assert not drop_copied(plain, meta)
+    assert plain.meta == {"bloom_delta": False}

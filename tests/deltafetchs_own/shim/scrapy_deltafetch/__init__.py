@@ -1,0 +1,1 @@
+"""scrapy-deltafetch's name, for its tests."""

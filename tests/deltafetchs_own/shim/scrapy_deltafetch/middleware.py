@@ -1,0 +1,76 @@
+"""What scrapy-deltafetch's tests ask of its middleware, answered by the memory between crawls."""
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+from scrapy import Request, Spider
+from scrapy.exceptions import NotConfigured
+from scrapy.settings import Settings
+from scrapy.utils.test import get_crawler
+
+from scrapy_bloom.delta.importing import is_deltafetchs, marks_in
+from scrapy_bloom.delta.marks import InMemory, Marks
+from scrapy_bloom.delta.memory import Memory
+from scrapy_bloom.delta.pages import Pages
+from scrapy_bloom.delta.settings import DeltaSettings
+from scrapy_bloom.delta.skipping import Skipping
+from scrapy_bloom.delta.slices import Shape
+from tests.fakes import Engine
+
+
+class DeltaFetch:
+    """The names are deltafetch's; what is skipped, and under which key, is decided by ours."""
+
+    def __init__(self, dir, reset=False, stats=None):  # noqa: A002 - deltafetch's
+        self.dir, self.reset, self.stats = dir, reset, stats
+        self.crawler = get_crawler(Spider)
+        self.crawler.engine = Engine()
+        self.crawler.spider = Spider("tests")
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        if not crawler.settings.getbool("DELTAFETCH_ENABLED"):
+            raise NotConfigured
+        given = {
+            "BLOOM_DELTA": "item",
+            "BLOOM_DELTA_DIR": str(crawler.settings.get("DELTAFETCH_DIR", "deltafetch")),
+            "BLOOM_DELTA_RESET": crawler.settings.getbool("DELTAFETCH_RESET"),
+        }
+        settings = DeltaSettings.read(Settings(given), "tests")
+        self = cls(str(settings.directory), settings.reset)
+        self.stats = self.stats or crawler.stats
+        return self
+
+    def spider_opened(self, spider):
+        memory = Memory(Path(self.dir) / f"{spider.name}.memory", Shape(1000))
+        if self.reset or getattr(spider, "deltafetch_reset", False):
+            memory.clear()
+        elif is_deltafetchs(path := Path(self.dir) / f"{spider.name}.db"):
+            memory.clear()
+            memory.add(marks_in(path, time.time()))
+        memory.open()
+        marks = Marks(InMemory())
+        self.pages = Pages(self.crawler, marks, "item", time.time)
+        delta = SimpleNamespace(memory=memory, pages=self.pages, marks=marks)
+        self.skipping = Skipping(self.crawler, delta, 0)
+        self.db = SimpleNamespace(keys=lambda: [key for key, _ in marks])
+
+    def spider_closed(self, spider):
+        del self.db
+
+    def process_spider_output(self, response, result, spider):
+        for thing in result:
+            if isinstance(thing, Request):
+                if self.skipping.is_done(thing, response):
+                    self.stats.inc_value("deltafetch/skipped")
+                    continue
+            else:
+                outcome = self.pages.begin(response.request)
+                outcome.is_complete, outcome.items = True, 1
+                self.pages.done(response.request)
+                self.stats.inc_value("deltafetch/stored")
+            yield thing
+
+    def _get_key(self, request):
+        return self.pages.key_of(request)
