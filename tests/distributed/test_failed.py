@@ -361,7 +361,7 @@ def test_the_rights_in_the_documents_are_enough(tmp_path):
     """For a worker whose pages fail, and with those for the command line for that."""
     text = (Path(__file__).parents[2] / "docs" / "workers.md").read_text()
     rights = re.search(r"ACL SETUSER worker on >password (.*?)```", text, re.DOTALL)[1]
-    more = re.search(r"in a Cluster; `(.*?)` for `scrapy bloom`", text, re.DOTALL)[1]
+    more = re.search(r"in a Cluster;\s+`(.*?)`\s+for\s+`scrapy bloom`", text)[1]
     words = rights.replace("books:bloom", "key").replace("\\", "").split()
     server = Server(tmp_path)
     try:

@@ -1,6 +1,7 @@
 """Seeds in a list of scrapy-redis's, and how they come into a crawl."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from scrapy import FormRequest, Request, Spider
@@ -92,7 +93,7 @@ def test_seeds_of_a_worker_that_dies_are_taken_by_another(
     """Killed before its push, or between that and the removal: after its lease another one
     has them, and no seed is lost, nor taken before."""
     dying = seed_list()
-    dying._lease = 0.2
+    dying._settings = replace(dying._settings, lease=0.2)
     for number in range(10):
         worker.client.call("rpush", f"{key}:seeded", f"http://shop{number}.example.com/")
 
