@@ -1,10 +1,12 @@
 """A start that is refused: one line, exit status 1, and not a byte of the job has changed."""
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
 import time
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from signal import SIGINT
@@ -121,15 +123,28 @@ def lines(log, level):
     return [line for line in log.splitlines() if f"] {level}: " in line]
 
 
+@pytest.fixture(scope="module")
+def stopped_once(tmp_path_factory):
+    """Return a function that makes a job that was stopped cleanly, with pages to fetch, and
+    makes it once for the same settings."""
+
+    @cache
+    def stopped(**settings):
+        folder = tmp_path_factory.mktemp("stopped")
+        status, log = run(folder, "-a", "stop_at=10", **settings)
+        assert status == 0, log
+        assert (folder / "job" / "spider.state").stat().st_size > 10
+        return folder
+
+    return stopped
+
+
 @pytest.fixture
-def stopped(tmp_path):
-    """Return a function that makes a job that was stopped cleanly, with pages to fetch."""
+def stopped(stopped_once, tmp_path):
+    """Return a function that gives a copy of such a job."""
 
     def stopped(**settings):
-        status, log = run(tmp_path, "-a", "stop_at=10", **settings)
-        assert status == 0, log
-        assert (tmp_path / "job" / "spider.state").stat().st_size > 10
-        return tmp_path
+        return shutil.copytree(stopped_once(**settings), tmp_path, dirs_exist_ok=True)
 
     return stopped
 

@@ -49,7 +49,7 @@ def reports():
     """The reports of all crawls, by name; they run side by side."""
     found = fleet(
         *("--kills", 40, "--stops", 2, "--restarts", 1, "--wipes", 1, "--cluster", 1),
-        *("--pages", 90, "--scenes", *SCENES),
+        *("--pages", 60, "--scenes", *SCENES),
     )
     return {report["name"]: report for report in found}
 

@@ -43,7 +43,7 @@ def torture(*arguments, module="tests.durable.torture", seed=SEED):
 def test_no_page_is_lost_by_random_kills():
     """A hundred SIGKILLs, one to eight a crawl, on both reactors, sync and async callbacks,
     with every kind of page and request: each crawl fetches what an undisturbed one does."""
-    result = torture("--kills", 100)
+    result = torture("--kills", 100, "--pages", 50)
     assert result["kills"] >= 100
     assert result["odd"] == []
 
@@ -80,15 +80,15 @@ def test_no_page_is_lost_by_a_power_cut():
 def test_no_page_is_lost_by_failing_calls():
     """Where a call on the database or a file fails, once or for good, the run ends by
     itself, and the next one fetches the rest."""
-    result = torture("--faults", 40)
-    assert result["crawls"] == 40
+    result = torture("--faults", 24)
+    assert result["crawls"] == 24
     assert result["odd"] == []
     assert result["killed"] == 0
 
 
 def test_no_page_is_lost_on_a_disk_that_is_too_small():
     """Where files cannot grow any more, the same holds."""
-    result = torture("--short", 6)
+    result = torture("--short", 4)
     assert result["odd"] == []
     assert result["killed"] == 0
 
