@@ -26,6 +26,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from scrapy.extensions.feedexport import FeedExporter
@@ -39,7 +40,7 @@ from ..scrapy_internals import scheduler_of
 from ..startup import is_component
 from .marks import InMemory, Marks
 from .pages import Pages
-from .settings import LIST
+from .settings import LIST, wish_of
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -81,10 +82,7 @@ class DeltaCrawl:
         self._round: Round | None = None
         self._ledger: Ledger | None = None
         self._scheduler = scheduler = scheduler_of(crawler)
-        # of Scrapy's schedulers whatever has the same methods is an instance
-        if isinstance(scheduler, LedgerScheduler) and is_component(
-            type(scheduler), LedgerScheduler
-        ):
+        if isinstance(scheduler, LedgerScheduler) and _is(scheduler, LedgerScheduler):
             self._ledger = scheduler.ledger
         if not self._has_scrapys_feeds():
             self._round = _round_of(scheduler)
@@ -99,11 +97,6 @@ class DeltaCrawl:
         self.marks = Marks(InMemory() if self._round is None else self._round.file)
         self.pages = Pages(crawler, self.marks, settings.mode, clock)
         self._begin()
-
-    @property
-    def counts_children(self) -> bool:
-        """True if nobody else knows what has become of the children of lists."""
-        return self._ledger is None
 
     def _begin(self) -> None:
         """Go on with the round, or begin one: with what the last one has left in the memory,
@@ -146,6 +139,7 @@ class DeltaCrawl:
     def scheduled(self, request: Request) -> None:
         """Note that `request` goes to the scheduler."""
         meta = request.meta
+        self.pages.drop_copied_key(request)
         if "redirect_times" in meta or "retry_times" in meta:
             for source in self.pages.sent_again(request):
                 self._count(source, -1)
@@ -154,6 +148,15 @@ class DeltaCrawl:
     def dropped(self, request: Request) -> None:
         """Note that the scheduler has not taken `request`."""
         self._count(request, -1)
+        self.shared(request)
+
+    def shared(self, request: Request) -> None:
+        """Note that another page has led to `request` before."""
+        list_, ledger = request.meta.get(LIST), self._ledger
+        if isinstance(list_, str) and wish_of(request.meta) is not False:
+            with nullcontext() if ledger is None else ledger.guarded():
+                if ledger is None or not ledger.stopped:
+                    self.marks.share(bytes.fromhex(list_), self.pages.key_of(request))
 
     def reached_callback(self) -> None:
         """Look now and then which requests are done, where nobody says it."""
@@ -253,6 +256,13 @@ class DeltaCrawl:
             durable_exporter(self._crawler) is None
             and self._crawler.get_extension(FeedExporter) is not None
         )
+
+
+def give_up(crawler: Crawler) -> None:
+    """Let no list of the round count where there is no DeltaCrawl. Never raises."""
+    with suppress(Exception):
+        if (round_ := _round_of(scheduler_of(crawler))) is not None:
+            round_.forget_lists()
 
 
 def _is_new_round(scheduler: object) -> bool:

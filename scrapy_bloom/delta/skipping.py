@@ -53,10 +53,14 @@ class Skipping:
             self._tell("failed", text, request, describe(error))
             return False
 
+    def is_duplicate(self, request: Request) -> bool:
+        """Return True if `request` is sure to be dropped as a duplicate."""
+        return self._dupefilter is not None and self._dupefilter.is_known(request)
+
     def _is_done(self, request: Request, response: Response) -> bool:
         dupefilter = self._dupefilter
-        if dupefilter is not None and dupefilter.is_known(request):
-            return False  # it is dropped as a duplicate
+        if self.is_duplicate(request):
+            return False
         if request.url in (response.url, getattr(response.request, "url", None)):
             return False  # the callback asks for its page once more
         meta = request.meta

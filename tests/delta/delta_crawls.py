@@ -26,6 +26,7 @@ from scrapy.spiders import CrawlSpider, Rule, SitemapSpider
 from scrapy_bloom import NewLinkExtractor, follow_new
 from scrapy_bloom.delta.crawl import DeltaCrawl
 from scrapy_bloom.delta.middleware import DeltaMiddleware
+from scrapy_bloom.delta.settings import DAY
 from scrapy_bloom.durable.ledger import Ledger
 from scrapy_bloom.durable.scheduler import DurableScheduler
 from tests.delta.delta_mutants import MUTANTS
@@ -35,6 +36,7 @@ from tests.web_server import serve
 FAILING = ("status", "raising", "dropped", "error", "empty", "torn")
 """What gives no item on the first day, each in its way."""
 SOUND = ("item", "moved", "keyed", "posted")
+FIRST_DAY = 1_800_000_000 + DAY
 LISTS = 3
 THROWN_AWAY = 2
 
@@ -234,6 +236,73 @@ class OfSitemapSpider(SitemapSpider):
     parse_item = FollowNewSpider.parse_item
 
 
+class OddSpider(scrapy.Spider):
+    """Copies a meta, of cached pages and in an errback, and has lists that share a page."""
+
+    name = "odd"
+    custom_settings = {  # noqa: RUF012
+        "RETRY_ENABLED": False,
+        "LOG_LEVEL": "INFO",
+        "HTTPCACHE_ENABLED": True,
+        "HTTPCACHE_IGNORE_HTTP_CODES": [503],
+        "DOWNLOADER_MIDDLEWARES": {f"{__name__}.Unreachable": 1},
+    }
+
+    async def start(self):
+        yield Request(f"{self.site}/odd/1")
+
+    def parse(self, response):
+        page = "/".join(response.url.split("/")[-2:])
+        if page == "odd/1":
+            yield from self.parse_front(response)
+        elif page == "odd/2":
+            yield {"page": page}
+            yield response.follow("../status/1")
+            yield response.follow("../item/2")
+        elif page == "odd/3":
+            yield response.follow("../item/3")
+        elif page == "odd/4":
+            for number in range(4, 5 + today()):
+                yield response.follow(f"../item/{number}", meta=response.meta)
+        else:
+            yield {"page": page}
+
+    def parse_front(self, response):
+        """Lead to the lists, and on the first day to what one of them has, too."""
+        if today() == 1:
+            yield response.follow("../status/1", priority=-2)
+        yield response.follow("2", meta={"bloom_delta": True}, priority=-1)
+        yield response.follow("3", meta={"bloom_delta_key": "three"}, errback=self.failed)
+        yield response.follow("4", meta={"bloom_delta_key": "four"})
+
+    def failed(self, failure):
+        """Ask for another page."""
+        yield Request(f"{self.site}/item/9", meta=failure.request.meta)
+
+
+class GapSpider(OddSpider):
+    """Has a list that is to be fetched once, of which one page fails on the first day."""
+
+    name = "gap"
+    custom_settings = {"LOG_LEVEL": "INFO", "RETRY_ENABLED": False}  # noqa: RUF012
+
+    def parse_front(self, response):
+        yield response.follow("2", meta={"bloom_delta": True})
+
+    def parse(self, response):
+        for thing in super().parse(response):
+            # the page that does not fail comes first
+            yield thing.replace(priority=5) if "item" in getattr(thing, "url", "") else thing
+
+
+class Unreachable:
+    """Lets a page be out of reach on the first day."""
+
+    def process_request(self, request):
+        if request.url.endswith("odd/3") and today() == 1:
+            raise ConnectionError("no route")
+
+
 class Pipeline:
     """Does not take two kinds of items on the first day."""
 
@@ -295,6 +364,11 @@ def story(world, crawl, steps, mutant=None):
     yield {"crawl": crawl.name, "runs": runs}
 
 
+def today():
+    """Return the day of this process."""
+    return int((DeltaMiddleware.clock() - FIRST_DAY) / DAY) + 1
+
+
 def prepared(folder, step, mutant):
     """Return what is done first in each process of a crawl."""
 
@@ -306,7 +380,7 @@ def prepared(folder, step, mutant):
         DurableScheduler.commit_seconds = 0.02
         Ledger.preparing_share = 1
         DeltaCrawl.least_seconds = 0.0
-        DeltaMiddleware.clock = staticmethod(lambda: 1_800_000_000 + step.day * 86400.0)
+        DeltaMiddleware.clock = staticmethod(lambda: FIRST_DAY + (step.day - 1) * DAY)
         if step.dies_undelivered:
             DeltaCrawl._close = lambda self: os._exit(9)
             DeltaCrawl.least_seconds = inf
@@ -435,6 +509,21 @@ def spiders(world, options):
     ]
 
 
+def odd(world, options):
+    """A spider that copies a meta; and a round that goes on without a memory for a while."""
+    jobs = [Step(day, settings={"JOBDIR": f"job{day}"}) for day in (1, 2, 3)]
+    none = [Step(day) for day in (1, 2, 3)]
+    stopped = {"CLOSESPIDER_PAGECOUNT": 3, "CONCURRENT_REQUESTS": 1}
+    gap = [Step(1, settings=stopped), Step(1, settings={"BLOOM_DELTA": None}), Step(2)]
+    return [
+        story(world, Crawl("oddjobs", spider=OddSpider), jobs, options.mutant),
+        story(
+            world, Crawl("oddnojob", spider=OddSpider, settings={"_job": False}), none, options.mutant
+        ),
+        story(world, Crawl("gap", spider=GapSpider), gap, options.mutant),
+    ]
+
+
 def thrown_away(world, options):
     """The first crawl is killed, and its job thrown away."""
     chance = random.Random(options.seed)
@@ -467,7 +556,7 @@ def redis(world, options):
 
 
 STORIES = {
-    f.__name__: f for f in (days, modes, periods, kills, spiders, undelivered, thrown_away, redis)
+    f.__name__: f for f in (days, modes, periods, kills, spiders, odd, undelivered, thrown_away, redis)
 }
 DEFAULT = [name for name in STORIES if name != "redis"]
 

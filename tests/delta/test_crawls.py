@@ -62,7 +62,7 @@ def details(day):
 @pytest.fixture(scope="module")
 def stories():
     """What became of the crawls of all stories but the kills."""
-    return tell("days", "modes", "periods", "spiders", "thrown_away", "undelivered")
+    return tell("days", "modes", "periods", "spiders", "odd", "thrown_away", "undelivered")
 
 
 WAYS = ("onejob", "manyjobs", "nojob", "scrapys")
@@ -136,6 +136,22 @@ def test_a_page_whose_links_are_known_is_a_list(stories, spider, lists):
     assert {*first["asked"]} == lists | {"item/1", "item/2", "item/3"} | behind
     assert {*second["asked"]} == lists | {"item/9"} | paged | behind
     assert first["start"][0].endswith("duplicates: dropped early")
+
+
+@pytest.mark.parametrize("way", ["oddjobs", "oddnojob"])
+def test_what_leads_to_a_page_is_not_skipped_before_the_page_is_done(stories, way):
+    """Not for a key that was copied, of a cached page or in an errback; nor where another list
+    had the page that failed, too."""
+    first, second, third = [sorted(run["items"]) for run in stories[way]]
+    assert first == ["item/2", "item/4", "item/5", "item/9", "odd/2"]
+    assert second == ["item/3", "item/6", "odd/2", "status/1"]
+    assert third == ["item/7"]
+
+
+def test_a_list_is_not_marked_if_nobody_has_watched_its_children(stories):
+    """In a round that went on without BLOOM_DELTA for a while."""
+    _, _, last = stories["gap"]
+    assert "status/1" in last["items"]
 
 
 def check(runs):
