@@ -92,6 +92,7 @@ class DeltaMiddleware:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
             refuse(crawler, error)
+        announce(crawler, "between crawls", settings.mode)
         for signal, handler in (
             (signals.spider_opened, self._spider_opened),
             (signals.request_scheduled, self._request_scheduled),
@@ -176,9 +177,9 @@ class DeltaMiddleware:
 
     def note_shared(self, request: Request) -> None:
         """Note what of a list is a duplicate, which may be dropped without a signal."""
-        if self._delta is not None and self._skipping is not None:
-            if self._skipping.is_duplicate(request):
-                self._delta.shared(request)
+        skipping = self._skipping
+        if self._delta is not None and skipping is not None and skipping.is_duplicate(request):
+            self._delta.shared(request)
 
     # -- signals -------------------------------------------------------------------------
 

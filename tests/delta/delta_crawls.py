@@ -518,7 +518,10 @@ def odd(world, options):
     return [
         story(world, Crawl("oddjobs", spider=OddSpider), jobs, options.mutant),
         story(
-            world, Crawl("oddnojob", spider=OddSpider, settings={"_job": False}), none, options.mutant
+            world,
+            Crawl("oddnojob", spider=OddSpider, settings={"_job": False}),
+            none,
+            options.mutant,
         ),
         story(world, Crawl("gap", spider=GapSpider), gap, options.mutant),
     ]
@@ -556,7 +559,8 @@ def redis(world, options):
 
 
 STORIES = {
-    f.__name__: f for f in (days, modes, periods, kills, spiders, odd, undelivered, thrown_away, redis)
+    f.__name__: f
+    for f in (days, modes, periods, kills, spiders, odd, undelivered, thrown_away, redis)
 }
 DEFAULT = [name for name in STORIES if name != "redis"]
 

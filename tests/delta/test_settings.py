@@ -61,6 +61,13 @@ def test_bad_settings_are_refused(name, value):
         DeltaSettings.read(Settings({"BLOOM_DELTA": "item", name: value}), "spider")
 
 
+@pytest.mark.parametrize("mode", ["item", "nonsense"])
+def test_a_memory_that_nobody_uses_is_refused(make_dupefilter, mode):
+    """Without the add-on, whose middleware does all the work."""
+    with pytest.raises(ValueError, match=rf"BLOOM_DELTA is {mode!r}, .* into ADDONS"):
+        make_dupefilter(BLOOM_DELTA=mode)
+
+
 def test_the_directory_has_the_spiders_name(tmp_path):
     """In Scrapy's data path, unless it is absolute."""
     settings = Settings({"BLOOM_DELTA": "item"})
