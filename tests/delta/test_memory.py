@@ -49,7 +49,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(STEPS, st.booleans())
 def test_a_mark_counts_for_the_period_and_at_most_a_slice_longer(steps, exact):
     """As a dict from keys to the times of their last marks has it."""
@@ -77,7 +77,7 @@ def test_a_mark_counts_for_the_period_and_at_most_a_slice_longer(steps, exact):
                 assert len(slices_in(folder)) <= 2 * (SLICES + 2)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.lists(st.tuples(st.floats(-1e5, 1e5), st.integers(0, 9)), max_size=10))
 def test_a_wrong_clock_costs_repetitions_and_not_the_memory(days):
     """Whatever the clock says for an opening in between, the next one knows what it knew."""
