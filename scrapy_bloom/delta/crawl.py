@@ -25,8 +25,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from scrapy.extensions.feedexport import FeedExporter
@@ -55,6 +56,8 @@ logger = logging.getLogger(__name__)
 
 _SHARE = 0.05
 """Adding to the memory while the crawl goes on takes at most this share of the time."""
+_IN_MEMORY = 100_000
+"""So many marks of a round are brought into the memory at a time."""
 _AT_ONCE = 256
 """Where nobody says which requests are done, they are looked at after so many more."""
 
@@ -108,8 +111,8 @@ class DeltaCrawl:
                 dupefilter.start_afresh()
         if self._round is not None and is_new:
             if not self._settings.reset:
-                self.marks.conclude()
-                self.memory.add(self.marks)
+                self._conclude(self._round)
+                self._deliver(self.marks)
             self.marks.clear()
             self._round.commit()
         if is_new and self._settings.reset:
@@ -189,8 +192,8 @@ class DeltaCrawl:
         if self._round is None and self._all_is_well():
             round_ = _round_of(self._scheduler)
             if self._ledger is None or (round_ is not None and round_.is_over):
-                self.marks.conclude()
-            self._add([*self.marks])
+                self._conclude(round_)
+            self._add(self.marks)
         self.memory.close()
 
     def _close(self) -> None:
@@ -205,19 +208,32 @@ class DeltaCrawl:
             return
         try:
             if round_.is_over:
-                self.marks.conclude()
+                self._conclude(round_)
                 round_.commit()
-            if self._add([*self.marks]) and round_.is_over:
+            if self._add(self.marks) and round_.is_over:
                 self.marks.clear()
                 round_.commit()
         except Exception as error:  # noqa: BLE001 - the job must be let go
             self._tell(error)
 
-    def _add(self, marks: list[tuple[bytes, float]]) -> bool:
+    def _conclude(self, round_: Round | None) -> None:
+        """Let the lists count: the round is over. Not if a request of it could not be read,
+        which waits for the next start."""
+        file = None if round_ is None else round_.file
+        if file is not None and (file.set_aside_count or not file.is_empty):
+            self.marks.forget_lists()
+        self.marks.conclude()
+
+    def _deliver(self, marks: Iterable[tuple[bytes, float]]) -> None:
+        left = iter(marks)
+        while some := [*islice(left, _IN_MEMORY)]:
+            self.memory.add(some)
+
+    def _add(self, marks: Iterable[tuple[bytes, float]]) -> bool:
         """Add `marks` to the memory; return False, and say why, if it cannot be done."""
         began = time.monotonic()
         try:
-            self.memory.add(marks)
+            self._deliver(marks)
         except Exception as error:  # noqa: BLE001 - it costs repetitions
             self._tell(error)
             return False

@@ -89,6 +89,10 @@ class Marks:
         """Note that the list of `key` leads to `child`, as another page does."""
         self._executor.execute("INSERT OR IGNORE INTO delta_shared VALUES (?, ?)", (key, child))
 
+    def forget_lists(self) -> None:
+        """Let no list count that was added."""
+        self._executor.execute("DELETE FROM delta_lists")
+
     def conclude(self) -> None:
         """Let the lists count of which nothing has failed: the round is over."""
         sound = self._executor.query(

@@ -40,7 +40,7 @@ FIRST_DAY = 1_800_000_000 + DAY
 LISTS = 2
 EACH = (1,)
 """The details of each kind that a list has."""
-THROWN_AWAY = 1
+THROWN_AWAY = 2
 
 
 def links(path, day):
@@ -528,7 +528,7 @@ def thrown_away(world, options):
     stories = []
     for number in range(max(THROWN_AWAY, options.count)):
         steps = [
-            Step(1, chance.randrange(5, 40), chance.random() / 5, {"JOBDIR": "job1"}),
+            Step(1, chance.randrange(5, 30), chance.random() / 5, {"JOBDIR": "job1"}),
             Step(1, settings={"JOBDIR": "job2"}),
             Step(2, settings={"JOBDIR": "job3"}),
         ]
