@@ -109,8 +109,18 @@ def wish_of(meta: Mapping[str, Any]) -> Any:
 
 def given_key(meta: Mapping[str, Any]) -> bytes | None:
     """Return the key of a request that names one, None without."""
-    given = next(filter(None, map(meta.get, _KEYS)), None)
-    return key_of_text(given) if isinstance(given, (str, bytes)) and given else None
+    given = _key_in(meta)
+    return key_of_text(given) if isinstance(given, (str, bytes)) else None
+
+
+def odd_key(meta: Mapping[str, Any]) -> object:
+    """Return what stands for the page in a `meta` and cannot, None if all is well."""
+    given = _key_in(meta)
+    return None if isinstance(given, (str, bytes)) else given
+
+
+def _key_in(meta: Mapping[str, Any]) -> Any:
+    return next(filter(None, map(meta.get, _KEYS)), None)
 
 
 def drop_key(meta: MutableMapping[str, Any]) -> None:

@@ -169,6 +169,14 @@ def test_a_missing_slice_is_refused(tmp_path):
         memory(tmp_path, NOON)
 
 
+def test_a_damaged_slice_is_refused(tmp_path):
+    """With its name, and with what can be done about a memory."""
+    memory(tmp_path, NOON).add([(key(1), NOON)])
+    (tmp_path / "memory" / "0" / "0.bloom").write_bytes(b"torn")
+    with pytest.raises(FilterFileError, match=r"memory/0/0\.bloom .* BLOOM_DELTA_RESET = True"):
+        memory(tmp_path, NOON)
+
+
 def _add_many(folder, first):
     for number in range(first, first + 40):
         memory(folder, NOON + number % 3 * HOUR).add([(key(number), NOON)])
