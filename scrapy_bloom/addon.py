@@ -17,7 +17,7 @@ from .durable.scheduler import DurableScheduler
 from .early.middleware import DropEarlyMiddleware
 from .job_dupefilter import BloomDupeFilter
 from .jobdir import JobDirectory
-from .settings import wants_durable, wants_durable_feeds
+from .settings import wants_delta, wants_durable, wants_durable_feeds
 from .shared.dupefilter import RedisBloomDupeFilter
 from .startup import announce, is_component
 
@@ -72,7 +72,7 @@ class Addon:
         settings.setdefault_in_component_priority_dict(
             "SPIDER_MIDDLEWARES", DropEarlyMiddleware, DropEarlyMiddleware.order
         )
-        if settings.get("BLOOM_DELTA"):
+        if wants_delta(settings):
             settings.setdefault_in_component_priority_dict(
                 "SPIDER_MIDDLEWARES", DeltaMiddleware, DeltaMiddleware.order
             )

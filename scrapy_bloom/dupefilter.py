@@ -22,8 +22,8 @@ from .recent import RecentUrls, is_clean
 from .redirects import RequestChains
 from .reporting import closing_line
 from .seen import FingerprintFilter, Seen
-from .settings import BloomSettings
-from .startup import is_own_method, refuse
+from .settings import BloomSettings, wants_delta
+from .startup import is_announced, is_own_method, refuse
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -34,6 +34,10 @@ logger = logging.getLogger(__name__)
 
 STATS_INTERVAL = 10.0
 """Seconds between refreshments of the `bloom/…` stats while new requests arrive."""
+_NO_DELTA = (
+    "BLOOM_DELTA is %r, and nothing is there that skips what is done: put 'scrapy_bloom.Addon': 300"
+    " into ADDONS, leave its DeltaMiddleware in SPIDER_MIDDLEWARES, or set BLOOM_DELTA to None"
+)
 
 
 class FilterDupeFilter(BaseDupeFilter):
@@ -247,6 +251,9 @@ class FilterDupeFilter(BaseDupeFilter):
     def _start(self) -> None:
         crawler = self._crawler
         try:
+            # Scrapy has built the spider middlewares
+            if wants_delta(crawler.settings) and not is_announced(crawler, "between crawls"):
+                raise ValueError(_NO_DELTA % (crawler.settings["BLOOM_DELTA"],))
             self._settings = settings = BloomSettings.read(crawler.settings)
             self._fingerprinter = UnfailingFingerprinter(crawler)
             identity = FingerprinterIdentity.of(crawler.request_fingerprinter)

@@ -98,6 +98,11 @@ class EngineView:
             ):
                 yield request
 
+    def with_callbacks(self) -> Iterator[Request]:
+        """Yield the requests whose callback or errback runs, or whose items are in the
+        pipelines."""
+        yield from self._engine.scraper.slot.active
+
     def sent_again_as(self, request: Request) -> Iterator[Request]:
         """Yield the request that a downloader middleware has answered with `request`, a
         retry or a redirect, while that is scheduled: no callback gets its result."""

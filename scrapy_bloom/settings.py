@@ -238,6 +238,11 @@ def wants_early(settings: BaseSettings) -> bool | None:
     return _boolean(settings, "BLOOM_DROP_EARLY", False)
 
 
+def wants_delta(settings: BaseSettings) -> bool:
+    """Return whether BLOOM_DELTA is on: it may be anything else than None or False."""
+    return settings.get("BLOOM_DELTA") not in (None, False, "", "None", "False", "false")
+
+
 def _boolean(settings: BaseSettings, name: str, default: bool) -> bool:
     try:
         return settings.getbool(name, default)

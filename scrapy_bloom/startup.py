@@ -44,6 +44,11 @@ def announce(crawler: Crawler, what: str, how: str) -> None:
     _reports[crawler].parts[what] = how
 
 
+def is_announced(crawler: Crawler, what: str) -> bool:
+    """Return True if anybody has said how `what` works."""
+    return crawler in _reports and what in _reports[crawler].parts
+
+
 def is_component(setting: Any, base: type) -> bool:
     """Return True if `setting`, a class or the path of one, is `base` or a subclass."""
     try:

@@ -25,7 +25,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext, suppress
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from scrapy.extensions.feedexport import FeedExporter
@@ -39,7 +41,7 @@ from ..scrapy_internals import scheduler_of
 from ..startup import is_component
 from .marks import InMemory, Marks
 from .pages import Pages
-from .settings import LIST
+from .settings import LIST, wish_of
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -54,6 +56,8 @@ logger = logging.getLogger(__name__)
 
 _SHARE = 0.05
 """Adding to the memory while the crawl goes on takes at most this share of the time."""
+_IN_MEMORY = 100_000
+"""So many marks of a round are brought into the memory at a time."""
 _AT_ONCE = 256
 """Where nobody says which requests are done, they are looked at after so many more."""
 
@@ -81,10 +85,7 @@ class DeltaCrawl:
         self._round: Round | None = None
         self._ledger: Ledger | None = None
         self._scheduler = scheduler = scheduler_of(crawler)
-        # of Scrapy's schedulers whatever has the same methods is an instance
-        if isinstance(scheduler, LedgerScheduler) and is_component(
-            type(scheduler), LedgerScheduler
-        ):
+        if isinstance(scheduler, LedgerScheduler) and _is(scheduler, LedgerScheduler):
             self._ledger = scheduler.ledger
         if not self._has_scrapys_feeds():
             self._round = _round_of(scheduler)
@@ -100,11 +101,6 @@ class DeltaCrawl:
         self.pages = Pages(crawler, self.marks, settings.mode, clock)
         self._begin()
 
-    @property
-    def counts_children(self) -> bool:
-        """True if nobody else knows what has become of the children of lists."""
-        return self._ledger is None
-
     def _begin(self) -> None:
         """Go on with the round, or begin one: with what the last one has left in the memory,
         and with a filter that has seen nothing."""
@@ -115,8 +111,8 @@ class DeltaCrawl:
                 dupefilter.start_afresh()
         if self._round is not None and is_new:
             if not self._settings.reset:
-                self.marks.conclude()
-                self.memory.add(self.marks)
+                self._conclude(self._round)
+                self._deliver(self.marks)
             self.marks.clear()
             self._round.commit()
         if is_new and self._settings.reset:
@@ -146,6 +142,7 @@ class DeltaCrawl:
     def scheduled(self, request: Request) -> None:
         """Note that `request` goes to the scheduler."""
         meta = request.meta
+        self.pages.drop_copied_key(request)
         if "redirect_times" in meta or "retry_times" in meta:
             for source in self.pages.sent_again(request):
                 self._count(source, -1)
@@ -154,6 +151,15 @@ class DeltaCrawl:
     def dropped(self, request: Request) -> None:
         """Note that the scheduler has not taken `request`."""
         self._count(request, -1)
+        self.shared(request)
+
+    def shared(self, request: Request) -> None:
+        """Note that another page has led to `request` before."""
+        list_, ledger = request.meta.get(LIST), self._ledger
+        if isinstance(list_, str) and wish_of(request.meta) is not False:
+            with nullcontext() if ledger is None else ledger.guarded():
+                if ledger is None or not ledger.stopped:
+                    self.marks.share(bytes.fromhex(list_), self.pages.key_of(request))
 
     def reached_callback(self) -> None:
         """Look now and then which requests are done, where nobody says it."""
@@ -186,8 +192,8 @@ class DeltaCrawl:
         if self._round is None and self._all_is_well():
             round_ = _round_of(self._scheduler)
             if self._ledger is None or (round_ is not None and round_.is_over):
-                self.marks.conclude()
-            self._add([*self.marks])
+                self._conclude(round_)
+            self._add(self.marks)
         self.memory.close()
 
     def _close(self) -> None:
@@ -202,19 +208,32 @@ class DeltaCrawl:
             return
         try:
             if round_.is_over:
-                self.marks.conclude()
+                self._conclude(round_)
                 round_.commit()
-            if self._add([*self.marks]) and round_.is_over:
+            if self._add(self.marks) and round_.is_over:
                 self.marks.clear()
                 round_.commit()
         except Exception as error:  # noqa: BLE001 - the job must be let go
             self._tell(error)
 
-    def _add(self, marks: list[tuple[bytes, float]]) -> bool:
+    def _conclude(self, round_: Round | None) -> None:
+        """Let the lists count: the round is over. Not if a request of it could not be read,
+        which waits for the next start."""
+        file = None if round_ is None else round_.file
+        if file is not None and (file.set_aside_count or not file.is_empty):
+            self.marks.forget_lists()
+        self.marks.conclude()
+
+    def _deliver(self, marks: Iterable[tuple[bytes, float]]) -> None:
+        left = iter(marks)
+        while some := [*islice(left, _IN_MEMORY)]:
+            self.memory.add(some)
+
+    def _add(self, marks: Iterable[tuple[bytes, float]]) -> bool:
         """Add `marks` to the memory; return False, and say why, if it cannot be done."""
         began = time.monotonic()
         try:
-            self.memory.add(marks)
+            self._deliver(marks)
         except Exception as error:  # noqa: BLE001 - it costs repetitions
             self._tell(error)
             return False
@@ -253,6 +272,13 @@ class DeltaCrawl:
             durable_exporter(self._crawler) is None
             and self._crawler.get_extension(FeedExporter) is not None
         )
+
+
+def give_up(crawler: Crawler) -> None:
+    """Let no list of the round count where there is no DeltaCrawl. Never raises."""
+    with suppress(Exception):
+        if (round_ := _round_of(scheduler_of(crawler))) is not None:
+            round_.forget_lists()
 
 
 def _is_new_round(scheduler: object) -> bool:

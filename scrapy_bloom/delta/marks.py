@@ -7,7 +7,8 @@ over, since what this round has done it may do again.
 
 A list counts when the round is over and nothing that came of it has failed, lists among that
 included: each request knows the nearest list that it came of, each list the one before it,
-and `delta_failed` holds the lists of what has failed.
+and `delta_failed` holds the lists of what has failed. What another page had led to before
+knows that one only: `delta_shared` holds what of a list that is, and it must be done itself.
 """
 
 from __future__ import annotations
@@ -84,21 +85,33 @@ class Marks:
         """Note that something has failed that came of the list of `key`."""
         self._executor.execute("INSERT OR IGNORE INTO delta_failed VALUES (?)", (key,))
 
+    def share(self, key: bytes, child: bytes) -> None:
+        """Note that the list of `key` leads to `child`, as another page does."""
+        self._executor.execute("INSERT OR IGNORE INTO delta_shared VALUES (?, ?)", (key, child))
+
+    def forget_lists(self) -> None:
+        """Let no list count that was added."""
+        self._executor.execute("DELETE FROM delta_lists")
+
     def conclude(self) -> None:
         """Let the lists count of which nothing has failed: the round is over."""
         sound = self._executor.query(
-            "WITH RECURSIVE failed(key) AS (SELECT key FROM delta_failed UNION"
-            " SELECT parent FROM delta_lists JOIN failed USING (key) WHERE parent IS NOT NULL)"
+            "WITH RECURSIVE came_of(child, list) AS (SELECT child, list FROM delta_shared UNION ALL"
+            " SELECT key, parent FROM delta_lists WHERE parent IS NOT NULL),"
+            " failed(key) AS (SELECT key FROM delta_failed"
+            " UNION SELECT list FROM delta_shared WHERE child NOT IN (SELECT key FROM delta_marks)"
+            " AND child NOT IN (SELECT key FROM delta_lists)"
+            " UNION SELECT list FROM came_of JOIN failed ON child = failed.key)"
             " SELECT keys, time FROM delta_lists WHERE key NOT IN (SELECT key FROM failed)"
         )
         for keys, time in sound:
             starts = range(0, len(keys), KEY_BYTES)
             self.add([keys[start : start + KEY_BYTES] for start in starts], time)
-        self._executor.execute("DELETE FROM delta_lists")
-        self._executor.execute("DELETE FROM delta_failed")
+        for table in ("delta_lists", "delta_failed", "delta_shared"):
+            self._executor.execute(f"DELETE FROM {table}")  # noqa: S608 - no input
 
     def clear(self) -> None:
         """Forget everything."""
         self._is_empty = True
-        for table in ("delta_marks", "delta_lists", "delta_failed"):
+        for table in ("delta_marks", "delta_lists", "delta_failed", "delta_shared"):
             self._executor.execute(f"DELETE FROM {table}")  # noqa: S608 - no input

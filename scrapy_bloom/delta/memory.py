@@ -30,6 +30,7 @@ from ..files import DirectoryLock, make_directory
 from .slices import MANIFEST, Contents, Shape, Slice, read, write
 
 _LOCK = "lock"
+_REMEDY = "start afresh with BLOOM_DELTA_RESET = True"
 _PATIENCE = 10.0
 """Seconds to wait for a process that writes."""
 
@@ -262,6 +263,7 @@ def _opened(path: Path, *, read_only: bool = False) -> ScalableBloomFilter:
         return ScalableBloomFilter.open(path, read_only=read_only)
     except FileNotFoundError as error:
         raise FilterFileError(
-            f"{path} is missing: restore it from a backup, or start afresh with BLOOM_DELTA_RESET"
-            " = True"
+            f"{path} is missing: restore it from a backup, or {_REMEDY}"
         ) from error
+    except FilterFileError as error:
+        raise FilterFileError(f"{error}; or {_REMEDY}") from error

@@ -11,7 +11,7 @@ from scrapy import Request, signals
 from scrapy.exceptions import NotConfigured
 
 from ..durable.feeds.origins import origins_of
-from ..early.links import has_left_out
+from ..early.links import has_left_out, keep_known
 from ..errors import describe
 from ..fingerprints.identity import FingerprinterIdentity
 from ..reporting import counted, in_bytes
@@ -19,7 +19,7 @@ from ..scrapy_internals import put_before_engine
 from ..settings import BloomSettings, RedisSettings
 from ..shared.dupefilter import RedisBloomDupeFilter
 from ..startup import announce, is_component, refuse
-from .crawl import DeltaCrawl
+from .crawl import DeltaCrawl, give_up
 from .memory import Memory
 from .redis_memory import RedisMemory
 from .settings import DAY, LIST, DeltaSettings
@@ -92,9 +92,11 @@ class DeltaMiddleware:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
             refuse(crawler, error)
+        announce(crawler, "between crawls", settings.mode)
         for signal, handler in (
             (signals.spider_opened, self._spider_opened),
             (signals.request_scheduled, self._request_scheduled),
+            (signals.request_dropped, self._request_dropped),
             (signals.item_scraped, self._item_scraped),
             (signals.item_error, self._item_error),
             (signals.spider_error, self._spider_error),
@@ -112,6 +114,8 @@ class DeltaMiddleware:
         if self._delta is not None and origin is not None:
             self._delta.pages.begin(origin)
             self._delta.reached_callback()
+            if self._delta.pages.list_of(origin) is not None:
+                keep_known(response)
 
     def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterator[Any]:
         """Yield all but the requests for what is done."""
@@ -171,6 +175,12 @@ class DeltaMiddleware:
             self._is_dropping = False
         return True
 
+    def note_shared(self, request: Request) -> None:
+        """Note what of a list is a duplicate, which may be dropped without a signal."""
+        skipping = self._skipping
+        if self._delta is not None and skipping is not None and skipping.is_duplicate(request):
+            self._delta.shared(request)
+
     # -- signals -------------------------------------------------------------------------
 
     def _spider_opened(self) -> None:
@@ -184,11 +194,10 @@ class DeltaMiddleware:
                 extra={"spider": crawler.spider},
             )
             announce(crawler, "between crawls", "off, see the error above")
+            give_up(crawler)
             return
         self._delta = delta
         put_before_engine(crawler, _AtEngine(self))
-        if delta.counts_children:
-            crawler.signals.connect(self._request_dropped, signals.request_dropped)
         self._skipping = Skipping(crawler, delta, self._recent_urls)
         crawler.stats.set_value("bloom/delta_skipped", 0)
         self._update_stats()
@@ -206,7 +215,7 @@ class DeltaMiddleware:
             self._delta.scheduled(request)
 
     def _request_dropped(self, request: Request) -> None:
-        if self._delta is not None and not self._is_dropping:
+        if self._delta is not None and not self._is_dropping and request.meta:
             self._delta.dropped(request)
 
     def _item_scraped(self, response: Response | None) -> None:
@@ -325,6 +334,7 @@ class _Page:
             return True
         if self._list is not None:
             request.meta[LIST] = self._list
+            self._middleware.note_shared(request)
         return False
 
     def complete(self) -> None:

@@ -10,7 +10,7 @@ from weakref import WeakSet
 from ..fingerprints.unfailing import UnfailingFingerprinter
 from ..redirects import RequestChains
 from ..scrapy_internals import EngineView
-from .settings import LIST, SOURCES, given_key, key_of_fingerprint, wish_of
+from .settings import LIST, SOURCES, drop_key, given_key, key_of_fingerprint, wish_of
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -95,6 +95,19 @@ class Pages:
                 keys = [key.hex() for key in self._keys_of(source)]
                 request.meta[SOURCES] = {"url": request.url, "keys": keys}
         return sources
+
+    def drop_copied_key(self, request: Request) -> None:
+        """Take out of a request of an errback, which spider middlewares may not have seen, the
+        key of the page that has failed: it stands for that one."""
+        key = given_key(request.meta)
+        if key is not None and any(
+            source not in self._outcomes
+            and given_key(source.meta) == key
+            and (source.method, source.url, source.body)
+            != (request.method, request.url, request.body)
+            for source in self._engine.with_callbacks()
+        ):
+            drop_key(request.meta)
 
     def done(self, request: Request, reason: str | None = None) -> list[tuple[bytes, float]]:
         """Note that the engine is done with `request`; `reason` is why it has failed, if it is

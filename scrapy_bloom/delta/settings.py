@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.utils.project import data_path
 
+from ..settings import wants_delta
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, MutableMapping
 
     from scrapy import Request
     from scrapy.settings import BaseSettings
@@ -21,14 +23,19 @@ MODES = ("item", "success", "response")
 DIRECTORY = "bloom/%(spider)s"
 DAY = 86400.0
 
-WISH, KEY = "bloom_delta", "bloom_delta_key"
-MARK_KEYS = frozenset((WISH, KEY, "deltafetch_enabled", "deltafetch_key", "crawl_once"))
+WISH = "bloom_delta"
+_KEYS = ("bloom_delta_key", "deltafetch_key")
+MARK_KEYS = frozenset((WISH, *_KEYS, "deltafetch_enabled", "crawl_once"))
 """What a spider may write into the meta of a request, also for the plugins before ours."""
 SOURCES = "_bloom_delta_sources"
 """In the meta of a redirect: its URL, and the keys of what was redirected to it."""
 LIST = "_bloom_delta_list"
 """In the meta of a request: the key of the list that it comes of, if that is to be marked."""
 KEY_BYTES = 20
+
+_OF_SCRAPY = frozenset(("download_latency", "depth"))
+"""In the meta of what was fetched: the first not if it comes from HttpCache, nor the second
+without DepthMiddleware."""
 
 _UNITS = {"s": 1 / DAY, "m": 60 / DAY, "h": 3600 / DAY, "d": 1.0, "w": 7.0, "": 1.0}
 _spelled = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", re.ASCII).fullmatch
@@ -49,9 +56,9 @@ class DeltaSettings:
     def read(cls, settings: BaseSettings, spider: str) -> DeltaSettings | None:
         """Return the settings in `settings` for the spider of that name, None if BLOOM_DELTA
         is off. Raises ValueError with the name, the value and what is allowed."""
-        mode = settings.get("BLOOM_DELTA")
-        if mode in (None, False, "", "None", "False", "false"):
+        if not wants_delta(settings):
             return None
+        mode = settings.get("BLOOM_DELTA")
         if mode not in MODES:
             raise ValueError(f"BLOOM_DELTA is {mode!r}: it must be None or one of {MODES}")
         directory = settings.get("BLOOM_DELTA_DIR") or DIRECTORY
@@ -102,8 +109,24 @@ def wish_of(meta: Mapping[str, Any]) -> Any:
 
 def given_key(meta: Mapping[str, Any]) -> bytes | None:
     """Return the key of a request that names one, None without."""
-    given = meta.get(KEY) or meta.get("deltafetch_key")
-    return key_of_text(given) if isinstance(given, (str, bytes)) and given else None
+    given = _key_in(meta)
+    return key_of_text(given) if isinstance(given, (str, bytes)) else None
+
+
+def odd_key(meta: Mapping[str, Any]) -> object:
+    """Return what stands for the page in a `meta` and cannot, None if all is well."""
+    given = _key_in(meta)
+    return None if isinstance(given, (str, bytes)) else given
+
+
+def _key_in(meta: Mapping[str, Any]) -> Any:
+    return next(filter(None, map(meta.get, _KEYS)), None)
+
+
+def drop_key(meta: MutableMapping[str, Any]) -> None:
+    """Take out what `given_key` finds."""
+    for name in _KEYS:
+        meta.pop(name, None)
 
 
 def key_of_text(text: str | bytes) -> bytes:
@@ -124,13 +147,13 @@ def drop_copied(request: Request, meta: Mapping[str, Any]) -> bool:
     """Take out of a request what it has in its meta from the `meta` of the response that has
     led to it: that is about that page. Return True if there was anything.
 
-    A spider that copies a meta copies all of it, `download_latency` with it, and what it
+    A spider that copies a meta copies all of it, what Scrapy has written with it, and what it
     writes itself is another value.
     """
     own = request.meta
     own.pop(SOURCES, None)
     own.pop(LIST, None)
-    if own.keys().isdisjoint(MARK_KEYS) or "download_latency" not in own:
+    if own.keys().isdisjoint(MARK_KEYS) or own.keys().isdisjoint(_OF_SCRAPY):
         return False
     copied = [name for name in MARK_KEYS & own.keys() if name in meta and own[name] == meta[name]]
     for name in copied:

@@ -9,7 +9,7 @@ from ..dupefilter import FilterDupeFilter
 from ..errors import describe
 from ..recent import RecentUrls
 from ..scrapy_internals import scheduler_of
-from .settings import MARK_KEYS, drop_copied, seconds, wish_of
+from .settings import MARK_KEYS, drop_copied, odd_key, seconds, wish_of
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -47,16 +47,26 @@ class Skipping:
                     " Copy the keys that you need only.",
                     request,
                 )
+            if (key := odd_key(request.meta)) is not None:
+                text = (
+                    "%(request)s has %(what)r for the meta key bloom_delta_key: it must be text or"
+                    " bytes. Such pages are known by their URLs."
+                )
+                self._tell("key", text, request, key)
             return not self._memory.is_empty and self._is_done(request, response)
         except Exception as error:  # noqa: BLE001 - the page is fetched
             text = "The memory between crawls failed on %(request)s: %(what)s"
             self._tell("failed", text, request, describe(error))
             return False
 
+    def is_duplicate(self, request: Request) -> bool:
+        """Return True if `request` is sure to be dropped as a duplicate."""
+        return self._dupefilter is not None and self._dupefilter.is_known(request)
+
     def _is_done(self, request: Request, response: Response) -> bool:
         dupefilter = self._dupefilter
-        if dupefilter is not None and dupefilter.is_known(request):
-            return False  # it is dropped as a duplicate
+        if self.is_duplicate(request):
+            return False
         if request.url in (response.url, getattr(response.request, "url", None)):
             return False  # the callback asks for its page once more
         meta = request.meta

@@ -88,6 +88,12 @@ class Round:
             self.commit()
         return self._phase == OVER
 
+    def forget_lists(self) -> None:
+        """Let no list count for the memory between crawls: nobody watches what comes of it
+        now. Raises sqlite3.Error."""
+        if self.file.query("SELECT 1 FROM delta_lists LIMIT 1"):
+            self.file.execute("DELETE FROM delta_lists")
+
     def hand_over(self, *, commit: Callable[[], object], close: Callable[[], None]) -> None:
         """Leave the job to whoever closes it, when the scheduler has closed."""
         self.commit = commit

@@ -14,7 +14,7 @@ from ..job_dupefilter import BloomDupeFilter
 from ..jobdir import JobDirectory
 from ..reporting import counted
 from ..scrapy_internals import EngineView, path_safe, put_before_engine
-from ..settings import FailedSettings
+from ..settings import FailedSettings, wants_delta
 from ..startup import announce, refuse
 from .base import LedgerScheduler
 from .failed_rows import FailedRows
@@ -180,6 +180,8 @@ class DurableScheduler(LedgerScheduler):
         self, job: _Job, file: RequestFile, ledger: Ledger, dupefilter: BloomDupeFilter
     ) -> None:
         self.round = Round(file, ledger.commit)
+        if not wants_delta(self.crawler.settings):
+            self.round.forget_lists()
         taken = TakenStartRequests(file, dupefilter.fingerprint)
         job.start_requests.open(taken, self.round, ledger)
         self._spider_state = KeptSpiderState.of(self.crawler, file)

@@ -11,6 +11,8 @@ MARKS = (
     "CREATE TABLE delta_marks (key BLOB PRIMARY KEY, time REAL NOT NULL) WITHOUT ROWID",
     "CREATE TABLE delta_lists (key BLOB PRIMARY KEY, keys BLOB NOT NULL, parent BLOB,"
     " time REAL NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE delta_shared (list BLOB NOT NULL, child BLOB NOT NULL,"
+    " PRIMARY KEY (list, child)) WITHOUT ROWID",
     "CREATE TABLE delta_failed (key BLOB PRIMARY KEY) WITHOUT ROWID",
 )
 

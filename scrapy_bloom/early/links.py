@@ -37,6 +37,11 @@ def leave_out_known(response: Response, dupefilter: FilterDupeFilter) -> None:
     _dupefilters[response] = dupefilter
 
 
+def keep_known(response: Response) -> None:
+    """From now on leave out no links of `response`."""
+    _dupefilters.pop(response, None)
+
+
 def has_left_out(response: Response) -> bool:
     """Return True if links of `response` were left out, since they are known."""
     return response in _shortened

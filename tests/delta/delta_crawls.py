@@ -26,6 +26,7 @@ from scrapy.spiders import CrawlSpider, Rule, SitemapSpider
 from scrapy_bloom import NewLinkExtractor, follow_new
 from scrapy_bloom.delta.crawl import DeltaCrawl
 from scrapy_bloom.delta.middleware import DeltaMiddleware
+from scrapy_bloom.delta.settings import DAY
 from scrapy_bloom.durable.ledger import Ledger
 from scrapy_bloom.durable.scheduler import DurableScheduler
 from tests.delta.delta_mutants import MUTANTS
@@ -35,7 +36,10 @@ from tests.web_server import serve
 FAILING = ("status", "raising", "dropped", "error", "empty", "torn")
 """What gives no item on the first day, each in its way."""
 SOUND = ("item", "moved", "keyed", "posted")
-LISTS = 3
+FIRST_DAY = 1_800_000_000 + DAY
+LISTS = 2
+EACH = (1,)
+"""The details of each kind that a list has."""
 THROWN_AWAY = 2
 
 
@@ -48,7 +52,7 @@ def links(path, day):
     if kind == "deep":  # a list of such lists
         return ["once/1", "once/2"] if number == "2" else ["once/3"]
     number = int(number)
-    found = [f"{kind}/{number}{n}" for kind in (*FAILING, *SOUND) for n in (1, 2)]
+    found = [f"{kind}/{number}{n}" for kind in (*FAILING, *SOUND) for n in EACH]
     found += [f"item/{number}{n}" for n in range(20, 20 + day)]  # what is new
     found += [f"poll/{n + 1}" for n in range(day)]
     found += ["item/7", "always/1", f"list/{number % LISTS + 1}"]
@@ -234,6 +238,73 @@ class OfSitemapSpider(SitemapSpider):
     parse_item = FollowNewSpider.parse_item
 
 
+class OddSpider(scrapy.Spider):
+    """Copies a meta, of cached pages and in an errback, and has lists that share a page."""
+
+    name = "odd"
+    custom_settings = {  # noqa: RUF012
+        "RETRY_ENABLED": False,
+        "LOG_LEVEL": "INFO",
+        "HTTPCACHE_ENABLED": True,
+        "HTTPCACHE_IGNORE_HTTP_CODES": [503],
+        "DOWNLOADER_MIDDLEWARES": {f"{__name__}.Unreachable": 1},
+    }
+
+    async def start(self):
+        yield Request(f"{self.site}/odd/1")
+
+    def parse(self, response):
+        page = "/".join(response.url.split("/")[-2:])
+        if page == "odd/1":
+            yield from self.parse_front(response)
+        elif page == "odd/2":
+            yield {"page": page}
+            yield response.follow("../status/1")
+            yield response.follow("../item/2")
+        elif page == "odd/3":
+            yield response.follow("../item/3")
+        elif page == "odd/4":
+            for number in range(4, 5 + today()):
+                yield response.follow(f"../item/{number}", meta=response.meta)
+        else:
+            yield {"page": page}
+
+    def parse_front(self, response):
+        """Lead to the lists, and on the first day to what one of them has, too."""
+        if today() == 1:
+            yield response.follow("../status/1", priority=-2)
+        yield response.follow("2", meta={"bloom_delta": True}, priority=-1)
+        yield response.follow("3", meta={"bloom_delta_key": "three"}, errback=self.failed)
+        yield response.follow("4", meta={"bloom_delta_key": "four"})
+
+    def failed(self, failure):
+        """Ask for another page."""
+        yield Request(f"{self.site}/item/9", meta=failure.request.meta)
+
+
+class GapSpider(OddSpider):
+    """Has a list that is to be fetched once, of which one page fails on the first day."""
+
+    name = "gap"
+    custom_settings = {"LOG_LEVEL": "INFO", "RETRY_ENABLED": False}  # noqa: RUF012
+
+    def parse_front(self, response):
+        yield response.follow("2", meta={"bloom_delta": True})
+
+    def parse(self, response):
+        for thing in super().parse(response):
+            # the page that does not fail comes first
+            yield thing.replace(priority=5) if "item" in getattr(thing, "url", "") else thing
+
+
+class Unreachable:
+    """Lets a page be out of reach on the first day."""
+
+    def process_request(self, request):
+        if request.url.endswith("odd/3") and today() == 1:
+            raise ConnectionError("no route")
+
+
 class Pipeline:
     """Does not take two kinds of items on the first day."""
 
@@ -295,6 +366,11 @@ def story(world, crawl, steps, mutant=None):
     yield {"crawl": crawl.name, "runs": runs}
 
 
+def today():
+    """Return the day of this process."""
+    return int((DeltaMiddleware.clock() - FIRST_DAY) / DAY) + 1
+
+
 def prepared(folder, step, mutant):
     """Return what is done first in each process of a crawl."""
 
@@ -306,7 +382,7 @@ def prepared(folder, step, mutant):
         DurableScheduler.commit_seconds = 0.02
         Ledger.preparing_share = 1
         DeltaCrawl.least_seconds = 0.0
-        DeltaMiddleware.clock = staticmethod(lambda: 1_800_000_000 + step.day * 86400.0)
+        DeltaMiddleware.clock = staticmethod(lambda: FIRST_DAY + (step.day - 1) * DAY)
         if step.dies_undelivered:
             DeltaCrawl._close = lambda self: os._exit(9)
             DeltaCrawl.least_seconds = inf
@@ -341,11 +417,11 @@ def pages_in(feed):
 
 
 def days(world, options):
-    """Three rounds in one job, and in jobs of their own, and without any."""
-    steps = [Step(1), Step(2), Step(3)]
-    fresh = [Step(day, settings={"JOBDIR": f"job{day}"}) for day in (1, 2, 3)]
+    """Three rounds in one job, two in jobs of their own, and without any."""
+    steps = [Step(1), Step(2)]
+    fresh = [Step(day, settings={"JOBDIR": f"job{day}"}) for day in (1, 2)]
     return [
-        story(world, Crawl("onejob", spider=DeltaSpider), steps, options.mutant),
+        story(world, Crawl("onejob", spider=DeltaSpider), [*steps, Step(3)], options.mutant),
         story(world, Crawl("manyjobs", spider=DeltaSpider), fresh, options.mutant),
         story(
             world,
@@ -395,7 +471,7 @@ def kills(world, options):
         for day in (1, 2, 3):
             settings = {"JOBDIR": f"job{day}"} if number % 3 == 1 else {}
             killed = [
-                Step(day, kill=chance.randrange(1, 50 if day == 1 else 20), settings=settings)
+                Step(day, kill=chance.randrange(1, 35 if day == 1 else 16), settings=settings)
                 for _ in range(chance.randrange(3))
             ]
             steps += [*killed, Step(day, settings=settings)]
@@ -435,13 +511,24 @@ def spiders(world, options):
     ]
 
 
+def odd(world, options):
+    """A spider that copies a meta; and a round that goes on without a memory for a while."""
+    days = [Step(1), Step(2), Step(3)]
+    stopped = {"CLOSESPIDER_PAGECOUNT": 3, "CONCURRENT_REQUESTS": 1}
+    gap = [Step(1, settings=stopped), Step(1, settings={"BLOOM_DELTA": None}), Step(2)]
+    return [
+        story(world, Crawl("odd", spider=OddSpider), days, options.mutant),
+        story(world, Crawl("gap", spider=GapSpider), gap, options.mutant),
+    ]
+
+
 def thrown_away(world, options):
     """The first crawl is killed, and its job thrown away."""
     chance = random.Random(options.seed)
     stories = []
     for number in range(max(THROWN_AWAY, options.count)):
         steps = [
-            Step(1, chance.randrange(5, 60), chance.random() / 5, {"JOBDIR": "job1"}),
+            Step(1, chance.randrange(5, 30), chance.random() / 5, {"JOBDIR": "job1"}),
             Step(1, settings={"JOBDIR": "job2"}),
             Step(2, settings={"JOBDIR": "job3"}),
         ]
@@ -467,7 +554,8 @@ def redis(world, options):
 
 
 STORIES = {
-    f.__name__: f for f in (days, modes, periods, kills, spiders, undelivered, thrown_away, redis)
+    f.__name__: f
+    for f in (days, modes, periods, kills, spiders, odd, undelivered, thrown_away, redis)
 }
 DEFAULT = [name for name in STORIES if name != "redis"]
 
@@ -476,7 +564,7 @@ def main():
     """Run from the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.delta.delta_crawls")
     parser.add_argument("stories", nargs="*", choices=[[], *STORIES])
-    parser.add_argument("--count", type=int, default=2, help="of killed crawls")
+    parser.add_argument("--count", type=int, default=1, help="of killed crawls")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     parser.add_argument("--beside", type=int, default=2, help="crawls that run at once")
     parser.add_argument("--mutant", choices=MUTANTS, help="break something on purpose")

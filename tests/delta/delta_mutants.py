@@ -17,6 +17,9 @@ test notices it:
 - `own_marks_count`: test_a_round_does_not_skip_its_own_repeats
 - `added_requests_do_not_count`: test_a_page_whose_links_are_known_is_a_list
 - `known_links_are_no_links`: test_a_page_whose_links_are_known_is_a_list
+- `shared_children_do_not_count`: test_what_leads_to_a_page_is_not_skipped_before_the_page_is_done
+- `keys_of_errbacks_count`: the same
+- `unwatched_lists_count`: test_a_list_is_not_marked_if_nobody_has_watched_its_children
 - `never_expires`: test_what_is_done_is_fetched_again_after_the_period
 """
 
@@ -27,10 +30,10 @@ from scrapy import signals
 from scrapy_bloom.delta import middleware
 from scrapy_bloom.delta.crawl import DeltaCrawl
 from scrapy_bloom.delta.marks import Marks
-from scrapy_bloom.delta.memory import Memory
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.pages import Pages
 from scrapy_bloom.delta.slices import Slice
+from scrapy_bloom.durable.rounds import Round
 from scrapy_bloom.job_dupefilter import BloomDupeFilter
 
 MUTANTS = {}
@@ -152,8 +155,10 @@ def waiting_marks_are_lost():
     """A process that dies when the round is over takes its marks with it."""
     DeltaCrawl._close = lambda self: None
     DeltaCrawl._is_live = lambda self: False
-    add = Memory.add
-    Memory.add = lambda self, marks: add(self, [] if isinstance(marks, Marks) else marks)
+    deliver = DeltaCrawl._deliver
+    DeltaCrawl._deliver = lambda self, marks: deliver(
+        self, [] if isinstance(marks, Marks) else marks
+    )
 
 
 @mutant
@@ -172,6 +177,24 @@ def added_requests_do_not_count():
 def known_links_are_no_links():
     """A page whose links were all left out is no list."""
     middleware.has_left_out = lambda response: False
+
+
+@mutant
+def shared_children_do_not_count():
+    """What another page had led to before is that one's alone."""
+    Marks.share = lambda self, key, child: None
+
+
+@mutant
+def keys_of_errbacks_count():
+    """The key of a page that has failed stands for what its errback asks for, too."""
+    Pages.drop_copied_key = lambda self, request: None
+
+
+@mutant
+def unwatched_lists_count():
+    """A list counts though the round has gone on without the memory for a while."""
+    Round.forget_lists = lambda self: None
 
 
 @mutant

@@ -49,7 +49,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(STEPS, st.booleans())
 def test_a_mark_counts_for_the_period_and_at_most_a_slice_longer(steps, exact):
     """As a dict from keys to the times of their last marks has it."""
@@ -77,7 +77,7 @@ def test_a_mark_counts_for_the_period_and_at_most_a_slice_longer(steps, exact):
                 assert len(slices_in(folder)) <= 2 * (SLICES + 2)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.lists(st.tuples(st.floats(-1e5, 1e5), st.integers(0, 9)), max_size=10))
 def test_a_wrong_clock_costs_repetitions_and_not_the_memory(days):
     """Whatever the clock says for an opening in between, the next one knows what it knew."""
@@ -166,6 +166,14 @@ def test_a_missing_slice_is_refused(tmp_path):
     memory(tmp_path, NOON).add([(key(1), NOON)])
     (tmp_path / "memory" / "0" / "0.bloom").unlink()
     with pytest.raises(FilterFileError, match=r"memory/0 is missing"):
+        memory(tmp_path, NOON)
+
+
+def test_a_damaged_slice_is_refused(tmp_path):
+    """With its name, and with what can be done about a memory."""
+    memory(tmp_path, NOON).add([(key(1), NOON)])
+    (tmp_path / "memory" / "0" / "0.bloom").write_bytes(b"torn")
+    with pytest.raises(FilterFileError, match=r"memory/0/0\.bloom .* BLOOM_DELTA_RESET = True"):
         memory(tmp_path, NOON)
 
 

@@ -13,6 +13,7 @@ from scrapy_bloom.delta.settings import (
     given_key,
     key_of_fingerprint,
     key_of_text,
+    odd_key,
     seconds,
     wish_of,
 )
@@ -61,6 +62,13 @@ def test_bad_settings_are_refused(name, value):
         DeltaSettings.read(Settings({"BLOOM_DELTA": "item", name: value}), "spider")
 
 
+@pytest.mark.parametrize("mode", ["item", "nonsense"])
+def test_a_memory_that_nobody_uses_is_refused(make_dupefilter, mode):
+    """Without the add-on, whose middleware does all the work."""
+    with pytest.raises(ValueError, match=rf"BLOOM_DELTA is {mode!r}, .* into ADDONS"):
+        make_dupefilter(BLOOM_DELTA=mode)
+
+
 def test_the_directory_has_the_spiders_name(tmp_path):
     """In Scrapy's data path, unless it is absolute."""
     settings = Settings({"BLOOM_DELTA": "item"})
@@ -94,6 +102,13 @@ def test_keys_of_the_spider_are_no_fingerprints():
     assert key_of_fingerprint(b"x" * 20) == b"x" * 20
     assert len(key_of_fingerprint(b"x")) == 20
     assert given_key({"bloom_delta_key": ""}) is None
+
+
+def test_a_key_that_is_no_text_is_odd():
+    """A number, for instance: it does not count, and that is said."""
+    assert given_key({"bloom_delta_key": 17}) is None
+    assert odd_key({"bloom_delta_key": 17}) == 17
+    assert odd_key({"deltafetch_key": b"x"}) is odd_key({}) is None
 
 
 def test_a_copied_meta_does_not_count():

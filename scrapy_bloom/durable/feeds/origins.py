@@ -9,6 +9,8 @@ from weakref import WeakKeyDictionary
 from scrapy import Request, signals
 from scrapy.exceptions import NotConfigured
 
+from ...settings import wants_delta
+
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Response
@@ -75,7 +77,7 @@ class ResponseOrigins:
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Return the middleware, or disable it where nobody asks for origins."""
-        if not (crawler.settings.get("JOBDIR") or crawler.settings.get("BLOOM_DELTA")):
+        if not (crawler.settings.get("JOBDIR") or wants_delta(crawler.settings)):
             raise NotConfigured
         return cls(crawler)
 
