@@ -14,7 +14,7 @@ from tests.distributed.model import World
 from tests.distributed.test_fleet import assert_whole, fleet
 from tests.durable.test_failing_crawls import check_kills
 from tests.durable.test_feed_kills import feed_torture
-from tests.durable.test_kills import torture
+from tests.durable.test_kills import SEED, torture
 from tests.durable.test_round_crawls import lost, tell
 from tests.early_crawls import VARIANTS
 from tests.test_early_crawls import crawls, require_same
@@ -98,6 +98,38 @@ def test_rounds():
 def test_a_broken_round_is_noticed(mutant, kind):
     """With the mutant something is lost, so the tests above test something."""
     assert any(report[kind] for report in tell("points", "--count", 100, "--mutant", mutant))
+
+
+@pytest.mark.parametrize(
+    ("mutant", "arguments"),
+    [
+        ("mark_before_commit", ("--kills", 10)),
+        ("delete_on_pop", ("--kills", 10)),
+        ("acknowledge_at_the_end_of_the_callback", ("--points", 5, "--names", "sql COMMIT")),
+        ("header_not_synced", ("--cuts", 8)),
+    ],
+)
+def test_a_broken_scheduler_is_noticed(mutant, arguments):
+    """With the mutant pages are lost, so the tests above test something."""
+    arguments = (*arguments, "--mutant", mutant)
+    assert any(torture(*arguments, seed=SEED + later)["lost"] for later in range(12))
+
+
+@pytest.mark.parametrize(
+    ("mutant", "arguments"),
+    [
+        ("length_recorded_before_the_sync", ("--cuts", 8)),
+        ("rows_dropped_before_the_length_is_recorded", ("--points", 2, "--names", "sql COMMIT")),
+        ("acknowledged_before_the_items_are_final", ("--kills", 2, "--feeds", "all.jl")),
+        ("no_cut_at_recovery", ("--points", 1, "--names", "feed fsync")),
+        ("children_given_twice", ("--kills", 6, "--feeds", "all.jl")),
+        ("items_spilled_as_final", ("--points", 3, "--names", "sql COMMIT")),
+    ],
+)
+def test_broken_feeds_are_noticed(mutant, arguments):
+    """With the mutant feeds are wrong, so the tests above test something."""
+    arguments = (*arguments, "--pages", 20, "--mutant", mutant)
+    assert any(feed_torture(*arguments, seed=SEED + later)["odd"] for later in range(12))
 
 
 def test_crawls_with_duplicates_dropped_early():

@@ -39,7 +39,7 @@ from ..errors import describe
 from ..job_dupefilter import BloomDupeFilter
 from ..scrapy_internals import scheduler_of
 from ..startup import is_component
-from .marks import InMemory, Marks
+from .marks import Marks, Temporary
 from .pages import Pages
 from .settings import LIST, wish_of
 
@@ -97,7 +97,7 @@ class DeltaCrawl:
         self._under_way: Counter[str] = Counter()
         """How many requests of each list are not done, where nobody else knows."""
         self._begun = 0
-        self.marks = Marks(InMemory() if self._round is None else self._round.file)
+        self.marks = Marks(Temporary() if self._round is None else self._round.file)
         self.pages = Pages(crawler, self.marks, settings.mode, clock)
         self._begin()
 

@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from ..durable.feeds.outbox import Executor
 
 
-class InMemory:
-    """A database that is gone with the process."""
+class Temporary:
+    """A database that is gone with the process: what does not fit into its cache of 2 MB is in a
+    temporary file."""
 
     def __init__(self) -> None:
-        self._connection = sqlite3.connect(":memory:", isolation_level=None)
+        self._connection = sqlite3.connect("", isolation_level=None)
         for statement in MARKS:
             self._connection.execute(statement)
 

@@ -1,15 +1,15 @@
 """Crawls with feeds die in every way, are resumed, and have each item once.
 
 Each test runs `tests.durable.feed_torture` in a process of its own, which forks the crawls.
-Set DURABLE_SEED to repeat a run. What each mutant does stands in `feed_mutants`; the tests
-name what notices it.
+Set DURABLE_SEED to repeat a run. What each mutant does stands in `feed_mutants`; the torture
+names what notices it.
 """
 
 import sys
 
 import pytest
 
-from tests.durable.test_kills import SEED, torture
+from tests.durable.test_kills import torture
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="forks, and reads /proc"
@@ -49,20 +49,3 @@ def test_no_item_is_lost_by_a_power_cut():
 def test_each_item_once_on_a_disk_that_fills_up():
     """While a feed is written, while it is synced, and while a part is stored."""
     assert feed_torture("--full", 6)["odd"] == []
-
-
-@pytest.mark.parametrize(
-    ("mutant", "arguments"),
-    [
-        ("length_recorded_before_the_sync", ("--cuts", 8)),
-        ("rows_dropped_before_the_length_is_recorded", ("--points", 2, "--names", "sql COMMIT")),
-        ("acknowledged_before_the_items_are_final", ("--kills", 2, "--feeds", "all.jl")),
-        ("no_cut_at_recovery", ("--points", 1, "--names", "feed fsync")),
-        ("children_given_twice", ("--kills", 6, "--feeds", "all.jl")),
-        ("items_spilled_as_final", ("--points", 3, "--names", "sql COMMIT")),
-    ],
-)
-def test_broken_feeds_are_noticed(mutant, arguments):
-    """With the mutant feeds are wrong, so the tests above test something."""
-    arguments = (*arguments, "--pages", 20, "--mutant", mutant)
-    assert any(feed_torture(*arguments, seed=SEED + later)["odd"] for later in range(12))

@@ -3,7 +3,7 @@
 Each test runs `tests.durable.torture` in a process of its own, which forks the crawls. Set
 DURABLE_SEED to repeat a run.
 
-The last tests break the scheduler on purpose. What each mutant does, and which test
+The torture breaks the scheduler on purpose, too. What each mutant does, and which test
 notices it (run by hand with `python -m tests.durable.torture --mutant …`):
 
 - `mark_before_commit`: random kills, and a kill before any commit. The filter knows
@@ -91,18 +91,3 @@ def test_no_page_is_lost_on_a_disk_that_is_too_small():
     result = torture("--short", 4)
     assert result["odd"] == []
     assert result["killed"] == 0
-
-
-@pytest.mark.parametrize(
-    ("mutant", "arguments"),
-    [
-        ("mark_before_commit", ("--kills", 10)),
-        ("delete_on_pop", ("--kills", 10)),
-        ("acknowledge_at_the_end_of_the_callback", ("--points", 5, "--names", "sql COMMIT")),
-        ("header_not_synced", ("--cuts", 8)),
-    ],
-)
-def test_a_broken_scheduler_is_noticed(mutant, arguments):
-    """With the mutant pages are lost, so the tests above test something."""
-    arguments = (*arguments, "--mutant", mutant)
-    assert any(torture(*arguments, seed=SEED + later)["lost"] for later in range(12))
