@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from ..durable.feeds.outbox import Executor
 
 
+_OF_LISTS = ("delta_lists", "delta_failed", "delta_shared")
+
+
 class Temporary:
     """A database that is gone with the process: what does not fit into its cache of 2 MB is in a
     temporary file."""
@@ -108,11 +111,11 @@ class Marks:
         for keys, time in sound:
             starts = range(0, len(keys), KEY_BYTES)
             self.add([keys[start : start + KEY_BYTES] for start in starts], time)
-        for table in ("delta_lists", "delta_failed", "delta_shared"):
+        for table in _OF_LISTS:
             self._executor.execute(f"DELETE FROM {table}")  # noqa: S608 - no input
 
     def clear(self) -> None:
         """Forget everything."""
         self._is_empty = True
-        for table in ("delta_marks", "delta_lists", "delta_failed", "delta_shared"):
+        for table in ("delta_marks", *_OF_LISTS):
             self._executor.execute(f"DELETE FROM {table}")  # noqa: S608 - no input

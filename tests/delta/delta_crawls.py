@@ -6,7 +6,6 @@ its stats say.
 """
 
 import argparse
-import asyncio
 import json
 import os
 import random
@@ -31,7 +30,6 @@ from scrapy_bloom.durable.ledger import Ledger
 from scrapy_bloom.durable.scheduler import DurableScheduler
 from tests.delta.delta_mutants import MUTANTS
 from tests.durable.harness import ASYNCIO, SELECT, Crawl, World, side_by_side
-from tests.web_server import serve
 
 FAILING = ("status", "raising", "dropped", "error", "empty", "torn")
 """What gives no item on the first day, each in its way."""
@@ -100,19 +98,9 @@ class Site:
 class DeltaWorld(World):
     """A folder with that site."""
 
-    def _serve(self, delay, writing):
-        def ready(port):
-            os.write(writing, str(port).encode())
-            os.close(writing)
-
-        asyncio.run(serve(Site(self.folder).answer, ready))
-
-    def asked(self, crawl):
-        """Return what was asked so far, in order."""
-        try:
-            return (self.folder / f"{crawl.name}.asked").read_text().split()
-        except FileNotFoundError:
-            return []
+    def site(self, delay):
+        """Return the site, which answers at once."""
+        return Site(self.folder)
 
 
 class DeltaSpider(scrapy.Spider):

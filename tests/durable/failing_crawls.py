@@ -36,7 +36,6 @@ from scrapy_bloom.shared.layout import in_one_slot
 from tests.durable.failing_mutants import MUTANTS
 from tests.durable.harness import ASYNCIO, SELECT, Crawl, World, side_by_side
 from tests.shared.server import Server
-from tests.web_server import serve
 
 REASONS = {
     # what is asked while the site is down: why it fails
@@ -120,19 +119,9 @@ class FailingWorld(World):
         with RedisClient(self.redis.url) as client:
             return FailedHash(client, in_one_slot(crawl.name)).requests()
 
-    def _serve(self, delay, writing):
-        def ready(port):
-            os.write(writing, str(port).encode())
-            os.close(writing)
-
-        asyncio.run(serve(Site(self.folder).answer, ready))
-
-    def asked(self, crawl):
-        """Return what was asked so far, in order."""
-        try:
-            return (self.folder / f"{crawl.name}.asked").read_text().split()
-        except FileNotFoundError:
-            return []
+    def site(self, delay):
+        """Return the site, which answers at once."""
+        return Site(self.folder)
 
 
 class FailingSpider(scrapy.Spider):

@@ -89,7 +89,11 @@ class World:
             os.write(writing, str(port).encode())
             os.close(writing)
 
-        asyncio.run(serve(Site(self.folder, delay).answer, ready))
+        asyncio.run(serve(self.site(delay).answer, ready))
+
+    def site(self, delay):
+        """Return the site, in the process that serves it."""
+        return Site(self.folder, delay)
 
     def __enter__(self):
         return self
@@ -129,6 +133,13 @@ class World:
     def answers(self, crawl):
         """Return (time, page) for each answer to `crawl` so far."""
         return read_log(self.folder, crawl.name)
+
+    def asked(self, crawl):
+        """Return what was asked so far, in order, of a site that notes it."""
+        try:
+            return (self.folder / f"{crawl.name}.asked").read_text().split()
+        except FileNotFoundError:
+            return []
 
     def pages(self, crawl):
         """Return the pages that `crawl` was answered so far, each once."""
