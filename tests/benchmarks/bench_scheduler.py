@@ -125,7 +125,7 @@ def rounds_of_requests(folder, rounds):
 def million(folder, count):
     """Open a job with so many pending requests."""
     job = Job(folder / "million").open()
-    file = job.scheduler._file
+    file = job.scheduler.round.file
     (request,) = requests(job.spider, 1)
     stored = request.to_dict(spider=job.spider)
     began = time.perf_counter()
