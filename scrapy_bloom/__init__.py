@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .shared.copying import load_into_redis, save_from_redis
     from .shared.dupefilter import RedisBloomDupeFilter
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 __all__ = [
     "Addon",

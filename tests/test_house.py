@@ -1,4 +1,4 @@
-"""The plan of the package: who may import whom, how large a module is, what is public."""
+"""The plan of the package: who may import whom, what is public."""
 
 import ast
 import inspect
@@ -35,21 +35,6 @@ WITHOUT_SCRAPY = {
     "errors": set(),
     "files": set(),
     "seen": set(),
-}
-
-# A module takes 60 to 350 lines; one that takes more or fewer says why. The __init__ of a
-# room holds one docstring.
-LONG = {
-    "durable/feeds/exporter.py": "one class of Scrapy's, with all that Scrapy calls of it",
-}
-SHORT = {
-    "__main__.py": "has to have a file of its own",
-    "bloom/removal.py": "the one place that deletes a filter's files",
-    "commands/progress.py": "the one place that knows tqdm, which may be missing",
-    "errors.py": "the exceptions, which all rooms share",
-    "fingerprints/scrapy_redis.py": "a class that is named in a setting, and no more",
-    "quantities.py": "numbers as people write them, for settings and for the command line",
-    "signals.py": "what users import to connect to, and nothing else",
 }
 
 PACKAGE = Path(scrapy_bloom.__file__).parent
@@ -131,14 +116,6 @@ def test_the_filters_know_nothing_of_scrapy():
         and (top := name.partition(".")[0]) not in WITHOUT_SCRAPY[room_of(module)]
         and top not in {"scrapy_bloom", *sys.stdlib_module_names}
     ] == []
-
-
-def test_a_module_is_neither_tiny_nor_huge():
-    """What is tiny belongs into another one, what is huge has two names."""
-    lines = {module: len((PACKAGE / module).read_text().splitlines()) for module in MODULES}
-    empty = {m for m, count in lines.items() if m.endswith("/__init__.py") and count <= 1}
-    assert {m: count for m, count in lines.items() if count > 350}.keys() == LONG.keys()
-    assert {m: count for m, count in lines.items() if count < 60}.keys() - empty == SHORT.keys()
 
 
 def test_public_names():
