@@ -8,11 +8,8 @@ claims; the end; how far the crawl is.
 from __future__ import annotations
 
 from ..shared.client import Script
+from ..shared.scripts import PROBE
 from .scripts import PRELUDE, PUT
-
-NEW, SEEN, TAKEN, GROWN = range(4)
-"""What became of a request: pushed; seen; a start request that was taken; or nothing yet,
-since the filter has more layers than were named."""
 
 # KEYS: the filter's header. ARGV:
 #  1-3 crawl, worker, lease (ms)    4 number of the call     5 '1' while it is in start()
@@ -30,9 +27,12 @@ since the filter has more layers than were named."""
 # then for each request: '1' if the filter is asked, '0' if not, '' if there is no request but
 #  a fingerprint or a mark; shard; positions, blocks and shape as for TEST_AND_SET of the
 #  filter; priority; slot; payload; its mark as a start request, or ''.
+# Answers for each request are those of TEST_AND_SET, where NEW says that it was pushed, or 4 for
+#  a start request that was taken.
 COMMIT = Script(
     PRELUDE
     + PUT
+    + PROBE
     + """
 local number = tonumber(ARGV[4])
 local batch, mine = key('batch:' .. worker), key('claims:' .. worker)
@@ -99,52 +99,10 @@ for at = first_entry, #ARGV, 9 do
   local asks, shard, mark = ARGV[at], key(ARGV[at + 1]), ARGV[at + 8]
   local answer, add, top, count = 0, nil, 0, 0
   if mark ~= '' and redis.call('SISMEMBER', key('start'), mark) == 1 then
-    answer = 2
+    answer = 4
   elseif ARGV[at + 2] ~= '' then
-    local state = redis.call('HMGET', shard, 'generation', 'layers', 'count')
-    if state[1] ~= crawl then return {'gone'} end
-    top, count = tonumber(state[2]), tonumber(state[3])
-    local lanes = {struct.unpack('<' .. string.rep('H', #ARGV[at + 2] / 2), ARGV[at + 2])}
-    local blocks = {struct.unpack('<' .. string.rep('I4', #ARGV[at + 3] / 4), ARGV[at + 3])}
-    local shape = {struct.unpack('<' .. string.rep('I4', #ARGV[at + 4] / 4), ARGV[at + 4])}
-    if top >= #blocks then
-      answer = 3
-    else
-      for layer = top, 1, -1 do
-        local string, origin, seen = shard .. ':' .. layer - 1, blocks[layer] * 32768, true
-        for probe = 1, shape[3 * layer - 2] do
-          if redis.call('GETBIT', string, origin + lanes[probe]) == 0 then
-            seen = false
-            break
-          end
-        end
-        if seen then
-          answer = 1
-          break
-        end
-      end
-    end
-    if answer == 0 then
-      if redis.call('EXISTS', shard .. ':' .. top - 1) == 0 then return {'gone'} end
-      add = function()
-        if count >= shape[3 * top - 1] then
-          top, count = top + 1, 0
-          local string = shard .. ':' .. top - 1
-          redis.call('DEL', string)
-          redis.call('SETBIT', string, shape[3 * top] * 32768 - 1, 0)
-          redis.call('HSET', shard, top - 2, state[3], 'layers', top, 'count', 0)
-        end
-        count = redis.call('HINCRBY', shard, 'count', 1)
-        local origin, bits = blocks[top] * 32768, {}
-        for probe = 1, shape[3 * top - 2] do
-          bits[#bits + 1] = 'SET'
-          bits[#bits + 1] = 'u1'
-          bits[#bits + 1] = origin + lanes[probe]
-          bits[#bits + 1] = 1
-        end
-        redis.call('BITFIELD', shard .. ':' .. top - 1, unpack(bits))
-      end
-    end
+    answer, top, count, add = probe(shard, crawl, unpack(ARGV, at + 2, at + 4))
+    if answer == 3 then return {'gone'} end
   end
   if answer == 0 and asks ~= '' then
     if found[4] == '1' then
@@ -154,7 +112,7 @@ for at = first_entry, #ARGV, 9 do
     put('RPUSH', ARGV[at + 5], ARGV[at + 6], '0' .. ARGV[at + 7])
   end
   if add then
-    add()
+    top, count = add(true)
     adds = adds + 1
   end
   if answer == 0 and mark ~= '' then redis.call('SADD', key('start'), mark) end

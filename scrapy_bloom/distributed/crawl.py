@@ -49,11 +49,11 @@ def open_crawl(client: RedisClient, key: str, crawl: str, settings: WorkerSettin
 
 
 def crawl_is_gone(name: str) -> SharedFilterError:
-    """Return the error for a running crawl that the server has no more."""
+    """Return the error for a running crawl of which the server has lost something."""
     return SharedFilterError(
-        f"the crawl of {name} is gone: somebody has removed it, or Redis was flushed or restarted"
-        " without persistence; what was pending there is lost. To begin anew, start the workers"
-        " again"
+        f"the crawl of {name} is gone, or a part of it: somebody has removed it, or Redis was"
+        " flushed, restarted without persistence, or has evicted keys (maxmemory-policy). To begin"
+        " anew, remove what is left with 'scrapy bloom clear' and start the workers again"
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .commit import GROWN
+from ..shared.scripts import GROWN
 from .payload import Packed
 from .scripts import DONE, FENCED, GONE
 

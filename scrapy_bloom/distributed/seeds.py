@@ -14,7 +14,8 @@ from ..durable.queues import QueueSettings
 from ..errors import SharedFilterError
 from ..settings import WorkerSettings
 from ..shared.filter import RedisBloomFilter
-from .commit import COMMIT, GROWN, NEW
+from ..shared.scripts import GROWN, NEW
+from .commit import COMMIT
 from .inspection import look_at
 from .messages import LEAVE, Batch, Claims, Entry, Policy, Reply, WorkerState
 from .payload import pack

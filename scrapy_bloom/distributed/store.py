@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from ..errors import SharedFilterError
-from .commit import GROWN, NEW
+from ..shared.scripts import GROWN, NEW
 from .failed import failing_of, unreadable
 from .held import HeldClaims
 from .messages import COUNTED, LEAVE, OVER, Batch, Entry, Observers, Policy, Reply, WorkerState

@@ -31,48 +31,67 @@ NEW, SEEN, GROWN, GONE = range(4)
 unless it only was to LOOK, or it was; it has more layers than were named, and nothing
 was done; it is gone."""
 
+# Asks the shard at `state` for a key. Returns one of these numbers, its layers, and the keys in
+# the newest; with NEW also what adds the key, to a new layer if need be where `may_grow`, and
+# returns the layers and the keys in the newest then. What else it takes is as for TEST_AND_SET.
+# Only a key that is in no layer is new, so a shard that has lost any of them is gone.
+PROBE = """
+local function probe(state, generation, positions, origins, shapes)
+  local function bits(layer) return state .. ':' .. layer - 1 end
+  local known = redis.call('HMGET', state, 'generation', 'layers', 'count')
+  if known[1] ~= generation then return 3, 0, 0 end
+  local layers, count = tonumber(known[2]), tonumber(known[3])
+  local lanes = {struct.unpack('<' .. string.rep('H', #positions / 2), positions)}
+  local blocks = {struct.unpack('<' .. string.rep('I4', #origins / 4), origins)}
+  local shape = {struct.unpack('<' .. string.rep('I4', #shapes / 4), shapes)}
+  if layers >= #blocks then return 2, layers, count end
+  local strings = {}
+  for layer = layers, 1, -1 do
+    local origin, seen = blocks[layer] * 32768, true
+    strings[layer] = bits(layer)
+    for at = 1, shape[3 * layer - 2] do
+      if redis.call('GETBIT', strings[layer], origin + lanes[at]) == 0 then
+        seen = false
+        break
+      end
+    end
+    if seen then return 1, layers, count end
+  end
+  if redis.call('EXISTS', unpack(strings, 1, layers)) ~= layers then return 3, 0, 0 end
+  return 0, layers, count, function(may_grow)
+    if may_grow and count >= shape[3 * layers - 1] then
+      layers = layers + 1
+      -- only a new string is allocated in its exact size; UNLINK would be the first to write
+      -- and Redis refuses only the first for want of memory
+      if redis.call('EXISTS', bits(layers)) == 1 then redis.call('UNLINK', bits(layers)) end
+      redis.call('SETBIT', bits(layers), shape[3 * layers] * 32768 - 1, 0)
+      redis.call('HSET', state, layers - 2, count, 'layers', layers, 'count', 0)
+    end
+    count = redis.call('HINCRBY', state, 'count', 1)
+    local origin, sets = blocks[layers] * 32768, {}
+    for at = 1, shape[3 * layers - 2] do
+      local last = 4 * at
+      sets[last - 3], sets[last - 2] = 'SET', 'u1'
+      sets[last - 1], sets[last] = origin + lanes[at], 1
+    end
+    redis.call('BITFIELD', bits(layers), unpack(sets))
+    return layers, count
+  end
+end
+"""
+
 # KEYS: state, then the strings of all layers known to the caller and of the next one.
 # ARGV: generation; GROW, FILL or LOOK; the probes' positions in their block (uint16);
 # for each string the number of the block (uint32); for each string its probes, the
 # keys it takes and its blocks (uint32).
-TEST_AND_SET = Script("""
-local state = redis.call('HMGET', KEYS[1], 'generation', 'layers', 'count')
-if state[1] ~= ARGV[1] then return {3, 0, 0} end
-local layers, count = tonumber(state[2]), tonumber(state[3])
-if layers > #KEYS - 2 then return {2, layers, count} end
-local lanes = {struct.unpack('<' .. string.rep('H', #ARGV[3] / 2), ARGV[3])}
-local blocks = {struct.unpack('<' .. string.rep('I4', #ARGV[4] / 4), ARGV[4])}
-local shape = {struct.unpack('<' .. string.rep('I4', #ARGV[5] / 4), ARGV[5])}
-for layer = layers, 1, -1 do
-  local key, origin, seen = KEYS[layer + 1], blocks[layer] * 32768, true
-  for probe = 1, shape[3 * layer - 2] do
-    if redis.call('GETBIT', key, origin + lanes[probe]) == 0 then
-      seen = false
-      break
-    end
-  end
-  if seen then return {1, layers, count} end
-end
-if redis.call('EXISTS', unpack(KEYS, 2, layers + 1)) ~= layers then return {3, 0, 0} end
-if ARGV[2] == 'look' then return {0, layers, count} end
-if ARGV[2] == 'grow' and count >= shape[3 * layers - 1] then
-  layers = layers + 1
-  -- only a new string is allocated in its exact size; UNLINK would be the first to write
-  -- and Redis refuses only the first for want of memory
-  if redis.call('EXISTS', KEYS[layers + 1]) == 1 then redis.call('UNLINK', KEYS[layers + 1]) end
-  redis.call('SETBIT', KEYS[layers + 1], shape[3 * layers] * 32768 - 1, 0)
-  redis.call('HSET', KEYS[1], layers - 2, count, 'layers', layers, 'count', 0)
-end
-count = redis.call('HINCRBY', KEYS[1], 'count', 1)
-local origin, bits = blocks[layers] * 32768, {}
-for probe = 1, shape[3 * layers - 2] do
-  local last = 4 * probe
-  bits[last - 3], bits[last - 2] = 'SET', 'u1'
-  bits[last - 1], bits[last] = origin + lanes[probe], 1
-end
-redis.call('BITFIELD', KEYS[layers + 1], unpack(bits))
-return {0, layers, count}
-""")
+TEST_AND_SET = Script(
+    PROBE
+    + """
+local answer, layers, count, add = probe(KEYS[1], ARGV[1], ARGV[3], ARGV[4], ARGV[5])
+if add and ARGV[2] ~= 'look' then layers, count = add(ARGV[2] == 'grow') end
+return {answer, layers, count}
+"""
+)
 
 # KEYS: state, then the strings of all layers that any filter may have. ARGV: generation;
 # for each layer its blocks and the keys in it, oldest first.

@@ -389,3 +389,22 @@ def test_a_filter_that_grows_meanwhile(join):
     while other.store.unsent:
         other.exchange()
     assert sum(new for _, new in other.heard) == 300
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_filter_that_lost_a_layer_is_gone(join, redis_server, lost):
+    """Redis has evicted some of the filter's older bits: no worker takes the requests that
+    they stood for as new."""
+    one, other = join(BLOOM_CAPACITY=64), join(BLOOM_CAPACITY=64)
+    for number in range(1200):
+        one.enqueue(f"{number}")
+    while one.store.unsent:
+        one.exchange()
+    for shard in one.dupefilter.shared.shards:
+        if len(shard.counts) > lost + 1:
+            redis_server.command("DEL", shard.keys[1 + lost])
+    for number in range(0, 1200, 24):
+        other.enqueue(f"{number}")
+    other.exchange()
+    assert other.is_gone
+    assert not any(new for _, new in other.heard)
