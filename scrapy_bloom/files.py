@@ -11,6 +11,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
@@ -54,12 +56,8 @@ class DirectoryLock:
         try:
             lock(self._file)
         except BlockingIOError:
-            pid = self._file.read(20).decode("ascii", "replace").strip()
-            self._file.close()
-            raise FilterLockedError(
-                f"{directory} is in use by process {pid or '(unknown)'}; wait until it has"
-                " finished, or give this one another job directory"
-            ) from None
+            with self._file:
+                raise _in_use(directory, self._file) from None
         if not self._is_there():
             self._file.close()
             return False
@@ -91,20 +89,45 @@ class DirectoryLock:
         self.release()
 
 
-def is_held(path: Path) -> bool:
-    """Return True if a process holds the lock of the file at `path`, a filter file or
-    the lock file of a directory. Asks by a shared lock that it drops at once, so a
-    process that starts in the same microsecond may be refused."""
+@contextmanager
+def shared_lock(path: Path) -> Iterator[None]:
+    """Share the lock of the file at `path`, a filter file or the lock file of a directory, for
+    the length of a context: no process writes meanwhile. Changes nothing, and makes no file.
+    Raises FilterLockedError if a process holds the lock."""
     try:
         file = open_regular(path, read_only=True)
     except FileNotFoundError:
-        return False
-    with file:
-        try:
-            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+        yield
+        return
+    try:
+        fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        with file:
+            raise _in_use(path.parent, file) from None
+    _locked.add(file)
+    try:
+        yield
+    finally:
+        unlock(file)
+
+
+def is_held(path: Path) -> bool:
+    """Return True if a process holds the lock of the file at `path`. Asks by a shared lock
+    that it drops at once, so a process that starts in the same microsecond may be refused."""
+    try:
+        with shared_lock(path):
+            return False
+    except FilterLockedError:
+        return True
+
+
+def _in_use(directory: Path, file: IO[bytes]) -> FilterLockedError:
+    """Return the refusal of a `directory` whose lock file somebody has locked."""
+    pid = file.read(20).decode("ascii", "replace").strip()
+    return FilterLockedError(
+        f"{directory} is in use by process {pid or '(unknown)'}; wait until it has finished, or"
+        " give this one another job directory"
+    )
 
 
 def open_regular(path: Path, *, read_only: bool = False, create: bool = False) -> IO[bytes]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +16,7 @@ from ..bloom.place import REDIS_SCHEMES, Place
 from ..delta.importing import is_deltafetchs, marks_in
 from ..delta.memory import Memory
 from ..delta.settings import key_of_fingerprint, seconds
-from ..delta.slices import MANIFEST, Shape, Slice, read, write
+from ..delta.slices import MANIFEST, Shape, Slice, read
 from ..errors import BloomError
 from ..fingerprints.identity import FingerprinterIdentity
 from ..migration.sources import source_in
@@ -124,27 +122,13 @@ def _add(session: Session) -> int:
 
 def _merge(session: Session) -> int:
     """Copy the slices of the others: as many more are asked, each with its error rate."""
-    options = session.options
     directory = _directory(session)
-    sources = [Path(name) for name in options.sources]
-    found = read(directory)
+    sources = [Path(name) for name in session.options.sources]
     for source in sources:
-        other = read(source)
         if not (source / MANIFEST).exists() or source.samefile(directory):
             raise BloomError(f"{source} is no other memory between crawls: give their directories")
-        if other.identity != found.identity:
-            raise BloomError(f"{source} has marks of another fingerprinter than {directory}")
-    memory = _memory(session, directory)
-    with memory.locked():
-        slices = read(directory).slices
-        for source in sources:
-            for each in read(source).slices:
-                name = str(max((int(s.name) for s in slices), default=-1) + 1)
-                shutil.rmtree(directory / name, ignore_errors=True)
-                shutil.copytree(source / each.name, directory / name)
-                slices.append(replace(each, name=name))
-                write(directory, slices, found.identity)
-    session.print({"slices": len(slices)}, [f"{directory} has {counted(len(slices), 'slice')} now"])
+    count = _memory(session, directory).merge(sources)
+    session.print({"slices": count}, [f"{directory} has {counted(count, 'slice')} now"])
     return 0
 
 

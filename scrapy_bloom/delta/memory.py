@@ -16,20 +16,26 @@ for one slice of time from when it was first met as such, and counts again if it
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import asdict, replace
+from functools import partial
+from itertools import count
 from math import inf
 from pathlib import Path
 
 from ..bloom.growing import ScalableBloomFilter
 from ..bloom.removal import remove_filter
-from ..errors import FilterFileError, FilterLockedError
-from ..files import DirectoryLock, make_directory
+from ..errors import FilterFileError, FilterLockedError, IncompatibleFilterError
+from ..files import DirectoryLock, make_directory, shared_lock, sync_directory
 from .slices import MANIFEST, Contents, Shape, Slice, read, write
 
 _LOCK = "lock"
+_COPY = "slice.tmp"
+"""What a slice is called while it is copied."""
 _REMEDY = "start afresh with BLOOM_DELTA_RESET = True"
 _PATIENCE = 10.0
 """Seconds to wait for a process that writes."""
@@ -157,6 +163,31 @@ class Memory:
             self._remove_leftovers(kept)
         return old
 
+    def merge(self, others: Sequence[Path]) -> int:
+        """Add copies of the slices of the memories in `others`, each with its error rate:
+        all, or none if it fails or is killed. Return how many slices there are then."""
+        with ExitStack() as stack:
+            stack.enter_context(self.locked())
+            found = read(self.directory)
+            stack.callback(lambda: self._remove_leftovers(read(self.directory).slices))
+            for other in others:
+                stack.enter_context(_locked(partial(shared_lock, other / _LOCK)))
+                theirs = read(other)
+                if found.slices and theirs.slices and theirs.identity != found.identity:
+                    raise IncompatibleFilterError(
+                        f"{other} has marks of another fingerprinter than {self.directory}: give"
+                        " memories of one REQUEST_FINGERPRINTER_CLASS"
+                    )
+                found.identity = theirs.identity or found.identity
+                for each in theirs.slices:
+                    _opened(other / each.name, read_only=True).close()
+                    name = self._new_name(found.slices)
+                    self._copy(other / each.name, name)
+                    found.slices.append(replace(each, name=name))
+            sync_directory(self.directory)
+            write(self.directory, found.slices, found.identity)
+        return len(found.slices)
+
     def close(self) -> None:
         """Close what was opened. Closing twice is fine."""
         opened, self._open = self._open, []
@@ -210,7 +241,8 @@ class Memory:
 
     def _new_name(self, slices: list[Slice]) -> str:
         self._remove_leftovers(slices)
-        return str(max((int(each.name) for each in slices), default=-1) + 1)
+        first = max((int(each.name) for each in slices), default=-1) + 1
+        return next(str(n) for n in count(first) if not (self.directory / str(n)).exists())
 
     def _put_in_order(self, slices: list[Slice]) -> list[Slice]:
         """Note what is expired or from the future, and remove what has been expired for a
@@ -235,27 +267,43 @@ class Memory:
             self._remove_leftovers(kept)
         return kept
 
+    def _copy(self, source: Path, name: str) -> None:
+        """Make a durable copy of the slice at `source`, which is whole when it has `name`."""
+        copy = self.directory / _COPY
+        for path in shutil.copytree(source, copy).iterdir():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        sync_directory(copy)
+        copy.rename(self.directory / name)
+
     def _remove_leftovers(self, kept: list[Slice]) -> None:
         """Remove the directories of slices that are none of `kept`."""
+        shutil.rmtree(self.directory / _COPY, ignore_errors=True)
         names = {each.name for each in kept}
         for path in self.directory.iterdir():
             if path.name.isdecimal() and path.name not in names and path.is_dir():
                 remove_filter(path)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Let nobody else write for the length of a context, once it is this one's turn."""
-        deadline = time.monotonic() + _PATIENCE
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep other processes from writing for the length of a context, once it is this one's
+        turn."""
+        return _locked(lambda: DirectoryLock(self.directory, _LOCK))
+
+
+@contextmanager
+def _locked(lock: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
+    """Hold a lock for the length of a context, once it is this process's turn."""
+    deadline = time.monotonic() + _PATIENCE
+    with ExitStack() as stack:
         while True:
             try:
-                lock = DirectoryLock(self.directory, _LOCK)
+                stack.enter_context(lock())
                 break
             except FilterLockedError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)
-        with lock:
-            yield
+        yield
 
 
 def _opened(path: Path, *, read_only: bool = False) -> ScalableBloomFilter:

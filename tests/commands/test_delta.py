@@ -1,19 +1,23 @@
 """The subcommands for a memory between crawls."""
 
 import dbm.dumb
+import itertools
 import os
 import pickle
+import shutil
 import sqlite3
 import time
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 
+from scrapy_bloom.delta import memory as memory_module
 from scrapy_bloom.delta.memory import Memory
 from scrapy_bloom.delta.settings import DAY, key_of_text
-from scrapy_bloom.delta.slices import Shape
+from scrapy_bloom.delta.slices import Shape, read
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
 
@@ -21,11 +25,17 @@ URL = "http://example.com/a"
 DAYS = ("-s", "BLOOM_DELTA_DAYS=30")
 
 
-def make(folder, *ages, url=URL):
+def make(folder, *ages, url=URL, identity=""):
     """Return a memory in which `url` was marked so many days ago."""
-    memory = Memory(folder, Shape(1000, period=30 * DAY))
+    memory = Memory(folder, Shape(1000, period=30 * DAY, identity=identity))
     memory.add((fingerprint(Request(url)), time.time() - age * DAY) for age in ages)
     return folder
+
+
+def files_in(folder):
+    """Return the files below a folder, with their bytes."""
+    paths = sorted(folder.rglob("*"))
+    return {str(path): path.read_bytes() if path.is_file() else None for path in paths}
 
 
 def test_what_a_memory_knows_can_be_looked_at(run, tmp_path):
@@ -60,12 +70,97 @@ def test_forgetting(run, tmp_path):
 
 
 def test_merging_memories(run, tmp_path):
-    """One gets the slices of the others."""
+    """One gets the slices of the others, which stay as they are; a directory that is no slice
+    stays, too."""
     make(tmp_path / "one", 1)
     make(tmp_path / "two", 2, url=f"{URL}b")
+    notes = tmp_path / "one" / "1" / "notes.txt"
+    notes.parent.mkdir()
+    notes.write_text("mine")
+    before = files_in(tmp_path / "two")
     assert run(tmp_path, "merge", "one", "two").lines == ["one has 2 slices now"]
     assert run(tmp_path, "check", "one", URL, f"{URL}b", *DAYS).status == 0
+    assert run(tmp_path, "verify", "one").status == 0
     assert "no other memory" in run(tmp_path, "merge", "one", "one").refusal
+    assert notes.read_text() == "mine"
+    assert files_in(tmp_path / "two") == before
+
+
+def test_a_memory_of_another_fingerprinter_is_not_merged(run, tmp_path):
+    """Its marks are of no use; into an empty memory they go."""
+    make(tmp_path / "one", 1)
+    make(tmp_path / "two", 2, identity="another")
+    before = files_in(tmp_path / "one")
+    refusal = run(tmp_path, "merge", "one", "two").refusal
+    assert "two has marks of another fingerprinter than one" in refusal
+    assert files_in(tmp_path / "one") == before
+    assert run(tmp_path, "clear", "one", "--yes").status == 0
+    assert run(tmp_path, "merge", "one", "two").lines == ["one has 1 slice now"]
+    assert read(tmp_path / "one").identity == "another"
+
+
+def test_a_memory_is_not_merged_while_it_is_written_to(run, tmp_path, monkeypatch):
+    """A copy of it might be of two moments."""
+    make(tmp_path / "one", 1)
+    make(tmp_path / "two", 1)
+    before = files_in(tmp_path / "one")
+    monkeypatch.setattr(memory_module, "_PATIENCE", 0.0)
+    with Memory(tmp_path / "two", Shape()).locked():
+        assert "two is in use by process" in run(tmp_path, "merge", "one", "two").refusal
+    assert files_in(tmp_path / "one") == before
+
+
+def test_a_merge_that_fails_changes_nothing(run, tmp_path):
+    """A damaged slice is named, whatever was copied before it is gone."""
+    make(tmp_path / "one", 1)
+    make(tmp_path / "two", 1, 20)
+    before = files_in(tmp_path / "one")
+    (tmp_path / "two" / "1" / "0.bloom").write_bytes(b"torn")
+    assert "two/1/0.bloom" in run(tmp_path, "merge", "one", "two").refusal
+    assert files_in(tmp_path / "one") == before
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "number"),
+    [
+        (shutil, "copyfile", 3),
+        (shutil, "copyfile", 4),
+        (os, "fsync", 3),
+        (Path, "rename", 2),
+        (memory_module, "write", 1),
+    ],
+)
+def test_a_merge_that_is_killed_can_be_run_again(run, tmp_path, module, name, number):
+    """The memory is as it was, and nothing of the first merge is left after the second."""
+    make(tmp_path / "one", 1)
+    make(tmp_path / "two", 1, 20, url=f"{URL}b")
+    assert die_in_a_merge(tmp_path, module, name, number) == 9
+    assert run(tmp_path, "check", "one", URL, f"{URL}b", *DAYS).lines[1] == f"new  {URL}b"
+    assert run(tmp_path, "merge", "one", "two").lines == ["one has 3 slices now"]
+    assert run(tmp_path, "check", "one", URL, f"{URL}b", *DAYS).status == 0
+    names = {each.name for each in read(tmp_path / "one").slices} | {"delta.json", "lock"}
+    assert {path.name for path in (tmp_path / "one").iterdir()} == names
+
+
+def die_in_a_merge(folder, module, name, number):
+    """Merge two into one in a process that dies when it calls a function for the n-th time,
+    of a copy when the file has only got its name; return its status."""
+    function, calls = getattr(module, name), itertools.count(1)
+
+    def dying(*arguments, **options):
+        if next(calls) == number:
+            if name == "copyfile":
+                Path(arguments[1]).touch()
+            os._exit(9)
+        return function(*arguments, **options)
+
+    if (child := os.fork()) == 0:
+        setattr(module, name, dying)
+        try:
+            Memory(folder / "one", Shape()).merge([folder / "two"])
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def test_importing_what_deltafetch_has_remembered(run, tmp_path):
