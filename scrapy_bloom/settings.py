@@ -171,10 +171,11 @@ class IdentitySettings:
 
 @dataclass(frozen=True)
 class FailedSettings:
-    """Which requests stay in the job as failed, `kinds` of FAILED or none, and whether
-    each start of the job asks those once more."""
+    """Whether requests stay in the job as failed, which do without the spider's word,
+    `kinds` of FAILED or none, and whether each start of the job asks those once more."""
 
     kinds: frozenset[str] = frozenset(("download", "status", "callback"))
+    keep: bool = True
     retry: bool = False
 
     @classmethod
@@ -186,8 +187,10 @@ class FailedSettings:
             kinds = frozenset(str(kind).strip() for kind in settings.getlist("BLOOM_FAILED"))
         if not kinds <= {*FAILED}:
             raise ValueError(f"BLOOM_FAILED is {value!r}: it must be a list of some of {FAILED}")
+        keep = _boolean(settings, "BLOOM_KEEP_FAILED", True)
         return cls(
-            kinds=kinds if _boolean(settings, "BLOOM_KEEP_FAILED", True) else frozenset(),
+            kinds=kinds if keep else frozenset(),
+            keep=keep,
             retry=_boolean(settings, "BLOOM_RETRY_FAILED", False),
         )
 

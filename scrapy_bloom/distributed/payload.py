@@ -57,7 +57,7 @@ class Packer:
         self._queues = QueueSettings.read(settings)
         self._spider = spider
         self._slot_of = slot_of
-        self._serialize, self._deserialize = FORMATS[self._queues.kind.format]
+        self._format = FORMATS[self._queues.kind.format]
         self._has_cache = settings.getbool("HTTPCACHE_ENABLED")
 
     def pack(self, request: Request) -> Packed:
@@ -70,12 +70,12 @@ class Packer:
 
     def unpack(self, payload: bytes) -> Request:
         """Return the request that was stored. Raises whatever that raises."""
-        return request_from_dict(self._deserialize(payload), spider=self._spider)
+        _, deserialize = self._format
+        return request_from_dict(deserialize(payload), spider=self._spider)
 
     def to_be_repeated(self, payload: bytes, failed: FailedRequest) -> bytes:
         """Return a stored request that has failed as it is asked once more."""
-        fields = self._deserialize(payload)
-        return self._serialize(to_be_repeated(fields, failed, has_cache=self._has_cache))
+        return to_be_repeated(payload, self._format, failed, has_cache=self._has_cache)
 
 
 def pack(fields: dict[str, Any], queues: QueueSettings, slot: str | None = None) -> Packed:

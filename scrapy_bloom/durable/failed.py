@@ -4,6 +4,8 @@ releases, and how it is asked again."""
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -15,6 +17,10 @@ IN_MEMORY = "scheduler/failed_in_memory"
 """The stat that counts those that could not be kept."""
 LONGEST = 500
 """Characters of an exception that are kept."""
+_MOST = 2**31
+"""A meta that counts as many attempts has another meaning."""
+Format = tuple[Callable[[Any], bytes], Callable[[bytes], Any]]
+"""What makes bytes of a request's fields, and fields of bytes."""
 
 _DOWNLOAD_REASONS = {
     # an exception's own class, or the first of its bases that is here: in Scrapy's exceptions
@@ -71,14 +77,15 @@ class FailedRequest(NamedTuple):
         status: int | None = None,
         exception: BaseException | None = None,
     ) -> FailedRequest:
-        """Return what there is to know of `request`, which fails now."""
+        """Return what there is to know of `request`, which fails now. Never raises: what
+        others have put into a meta or an exception may be anything."""
         referer = request.headers.get("Referer")
-        before = request.meta.get(ATTEMPTS_KEY, 0) + request.meta.get("retry_times", 0)
+        before = sum(_count(request.meta.get(key)) for key in (ATTEMPTS_KEY, "retry_times"))
         return cls(
             url=request.url,
-            method=request.method,
+            method=_storable(request.method),
             reason=_storable(reason),
-            status=status,
+            status=status if isinstance(status, int) and status in range(1000) else None,
             exception=None if exception is None else _described(exception),
             attempts=before + 1,
             time=time.time(),
@@ -88,23 +95,28 @@ class FailedRequest(NamedTuple):
 
 def download_reason(exception: BaseException) -> str:
     """Return the name of what ended a download: `download/timeout`, or `download/other`."""
-    causes = [exception, *(_value(cause) for cause in getattr(exception, "reasons", None) or ())]
+    causes: list[object] = [exception]
+    with suppress(Exception):  # an exception of anybody's
+        causes += map(_value, exception.reasons)  # type: ignore[attr-defined]
     names = [_first_known(type(cause)) for cause in causes]
     name = "data_loss" if "data_loss" in names else names[0]
     return f"download/{name or 'other'}"
 
 
-def to_be_repeated(
-    request: dict[str, Any], failed: FailedRequest, *, has_cache: bool
-) -> dict[str, Any]:
-    """Return `request`, as `Request.to_dict` has it, perhaps without defaults, as it is
-    asked once more: with all its retries, and past a cache, which has the page that made it
-    fail."""
-    meta = {**request.get("meta", {}), ATTEMPTS_KEY: failed.attempts}
-    meta.pop("retry_times", None)
-    if has_cache:
-        meta["dont_cache"] = True
-    return {**request, "meta": meta}
+def to_be_repeated(stored: bytes, form: Format, failed: FailedRequest, *, has_cache: bool) -> bytes:
+    """Return a stored request, as `Request.to_dict` has it, perhaps without defaults, as it
+    is asked once more: with all its retries, and past a cache, which has the page that made
+    it fail. One that does not unpickle a second time stays as it is."""
+    serialize, deserialize = form
+    try:
+        request = deserialize(stored)
+        meta = {**request.get("meta", {}), ATTEMPTS_KEY: failed.attempts}
+        meta.pop("retry_times", None)
+        if has_cache:
+            meta["dont_cache"] = True
+        return serialize({**request, "meta": meta})
+    except Exception:  # noqa: BLE001 - objects of anybody's
+        return stored
 
 
 def _first_known(kind: type) -> str | None:
@@ -112,14 +124,22 @@ def _first_known(kind: type) -> str | None:
     return next(filter(None, known), None)
 
 
-def _value(cause: Any) -> BaseException:
+def _value(cause: object) -> object:
     """Return the exception in a Failure of Twisted's, or itself."""
-    value: BaseException = getattr(cause, "value", cause)
-    return value
+    return getattr(cause, "value", cause)
+
+
+def _count(value: object) -> int:
+    """Return a count out of a meta, 0 for what is none."""
+    return value if isinstance(value, int) and 0 <= value < _MOST else 0
 
 
 def _described(exception: BaseException) -> str:
-    name, message = type(exception).__name__, " ".join(str(exception).split())
+    name = type(exception).__name__
+    try:
+        message = " ".join(str(exception).split())
+    except Exception:  # noqa: BLE001 - a failure whose telling fails is one all the same
+        message = ""
     return _storable((f"{name}: {message}" if message else name)[:LONGEST])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
@@ -91,7 +92,7 @@ class Failures:
     def open(self, ledger: Ledger, kept: Kept) -> None:
         """Begin to tell `ledger`, whose failed requests are `kept`."""
         self._ledger, self._kept = ledger, kept
-        if self._settings.kinds:
+        if self._settings.keep:
             _at_work.add(self)
 
     def report(self, where: str, place: object) -> None:
@@ -131,10 +132,10 @@ class Failures:
             return False
         if error is None and isinstance(source, Failure):
             error = source.value
-        response = source if isinstance(source, Response) else getattr(error, "response", None)
-        failed = FailedRequest.of(
-            request, reason, status=getattr(response, "status", None), exception=error
-        )
+        status = None
+        with suppress(Exception):  # an exception of anybody's may have a `response` that raises
+            status = (source if isinstance(source, Response) else error.response).status
+        failed = FailedRequest.of(request, reason, status=status, exception=error)
         self._ledger.fail(request, failed)
         return True
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import marshal
 import pickle
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,6 +14,7 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 from scrapy.utils.request import request_from_dict
 
+from .failed import Format
 from .request_file import MAX_BYTES, PRIORITIES, Group, RequestFile
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
     from typing_extensions import Self
 
-FORMATS: dict[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
+FORMATS: dict[str, Format] = {
     "pickle": (lambda thing: pickle.dumps(thing, protocol=4), pickle.loads),
     "marshal": (marshal.dumps, marshal.loads),
 }

@@ -100,9 +100,8 @@ class SqliteStore:
         ((form, stored),) = self._file.query(
             "SELECT format, request FROM requests WHERE id = ?", (row,)
         )
-        serialize, deserialize = FORMATS[form]
-        again = to_be_repeated(deserialize(stored), failed, has_cache=self._has_cache)
-        self._failed.add(row, serialize(again), failed)
+        again = to_be_repeated(stored, FORMATS[form], failed, has_cache=self._has_cache)
+        self._failed.add(row, again, failed)
         self._file.delete(row)
         return True
 

@@ -50,6 +50,8 @@ REASONS = {
     "worse": "download/connection",
     "late": "errback",
     "raising": "callback",
+    "speechless": "callback",
+    "miscounted": "status/503",
     "marked": "login page",
 }
 OTHERS = ("plain", "allowed", "rescued", "handled", "missing", "robots", "dropped", "ignored")
@@ -75,7 +77,7 @@ class Site:
             return 302, {"Location": f"/{crawl}/status/{number}7"}, b""
         if kind == "missing":
             return 404, {}, b""
-        if is_down and kind in {"status", "quick", "allowed", "rescued"}:
+        if is_down and kind in {"status", "quick", "miscounted", "allowed", "rescued"}:
             return 503, {}, b"down"
         if is_down and kind in {"closed", "stubborn", "worse", "late", "handled"}:
             return None
@@ -163,6 +165,8 @@ class FailingSpider(scrapy.Spider):
             meta["dont_retry"] = True
         if kind == "slow":
             meta["download_timeout"] = 0.7
+        if kind == "miscounted":
+            meta["bloom_attempts"] = "twice"
         if kind == "allowed":
             meta["handle_httpstatus_list"] = [503]
         errback = getattr(self, f"failed_{kind}", None)
@@ -184,6 +188,8 @@ class FailingSpider(scrapy.Spider):
             yield self.request(f"plain/{kind}-{number}")
         if kind == "raising" and is_down:
             raise LookupError("the page has changed")
+        if kind == "speechless" and is_down:
+            raise SpeechlessError
         yield {"page": page, "part": 2}
 
     def failed_handled(self, failure):
@@ -205,6 +211,13 @@ class SharedFailingSpider(FailingSpider):
 
     feeds = {"items.jsonl": {"format": "jsonlines", "overwrite": False}}  # noqa: RUF012
     custom_settings = {**FailingSpider.custom_settings, "FEEDS": feeds}  # noqa: RUF012
+
+
+class SpeechlessError(Exception):
+    """Fails to say why."""
+
+    def __str__(self):
+        raise AttributeError("no message")
 
 
 class Rescuing:

@@ -78,7 +78,7 @@ def failed_before_it_is_acknowledged():
 @mutant
 def retries_used_up():
     """What is asked once more has no retries left."""
-    sqlite_store.to_be_repeated = lambda request, failed, *, has_cache: request
+    sqlite_store.to_be_repeated = lambda stored, form, failed, *, has_cache: stored
 
 
 @mutant
@@ -128,8 +128,8 @@ def answered_by_the_cache():
     """A cache may answer what is asked once more."""
     to_be_repeated = sqlite_store.to_be_repeated
 
-    def repeated(request, failed, *, has_cache):
-        return to_be_repeated(request, failed, has_cache=False)
+    def repeated(stored, form, failed, *, has_cache):
+        return to_be_repeated(stored, form, failed, has_cache=False)
 
     sqlite_store.to_be_repeated = repeated
 

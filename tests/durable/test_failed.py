@@ -142,6 +142,83 @@ def test_the_first_reason_stands(make_round, tmp_path):
     assert [each.reason for each in failed_requests(tmp_path / "job")] == ["give up"]
 
 
+class SpeechlessError(Exception):
+    """Raises whatever it is asked."""
+
+    reasons = 7
+
+    def __str__(self):
+        raise LookupError("no message")
+
+    @property
+    def response(self):
+        raise LookupError("no response")
+
+
+class UnpicklesOnce:
+    """Pickles, and unpickles once."""
+
+    was_unpickled = False
+
+    def __getstate__(self):
+        return {"x": 1}
+
+    def __setstate__(self, _state):
+        if UnpicklesOnce.was_unpickled:
+            raise LookupError("twice")
+        UnpicklesOnce.was_unpickled = True
+
+
+@pytest.mark.parametrize(
+    ("meta", "attempts"),
+    [
+        ({ATTEMPTS_KEY: "twice", "retry_times": None}, 1),
+        ({ATTEMPTS_KEY: 10**30, "retry_times": -4}, 1),
+        ({ATTEMPTS_KEY: [], "retry_times": 2}, 3),
+    ],
+)
+def test_a_failure_whose_telling_fails_is_kept_all_the_same(make_round, tmp_path, meta, attempts):
+    """Whatever raises in its exception, and whatever others have put into the meta."""
+    job = make_round()
+    job.push("a", meta=meta, method="\ud800")
+    job.push("b", meta=meta)
+    failure = Failure(SpeechlessError())
+    failure.request = job.pop()
+    scrapy_bloom.fail(failure, "\ud800")
+    job.done(failure.request)
+    fail_download(job, job.pop(), SpeechlessError())
+    job.commit()
+    assert not job.scheduler.ledger.stopped
+    for found, reason in zip(
+        failed_requests(tmp_path / "job"), ("\\ud800", "download/other"), strict=True
+    ):
+        assert (found.reason, found.exception) == (reason, "SpeechlessError")
+        assert (found.status, found.attempts) == (None, attempts)
+
+
+def test_a_request_that_unpickles_only_once_is_kept_as_it_is(make_round, tmp_path):
+    """It cannot be made one that is asked once more."""
+    UnpicklesOnce.was_unpickled = False
+    job = make_round()
+    job.push("a", cb_kwargs={"object": UnpicklesOnce()})
+    fail_download(job, job.pop())
+    job.close()
+    assert urls(tmp_path / "job") == ["a"]
+
+
+def test_the_spiders_own_word_counts_when_nothing_else_does(make_round, tmp_path):
+    """With BLOOM_FAILED = [], as `fail()` and its page have it."""
+    job = make_round(BLOOM_FAILED=[])
+    job.push("a")
+    job.push("b")
+    fail_download(job, job.pop())
+    popped = job.pop()
+    scrapy_bloom.fail(Response(popped.url, request=popped), "login page")
+    job.done(popped)
+    job.close()
+    assert [each.reason for each in failed_requests(tmp_path / "job")] == ["login page"]
+
+
 def test_fail_does_nothing_for_what_is_in_no_job(make_round, tmp_path):
     """So a spider runs with other schedulers too; but what is no response is an error."""
     job = make_round()
@@ -298,7 +375,8 @@ def test_a_job_in_use_is_not_changed(make_round, tmp_path):
 def test_what_counts_can_be_chosen(text):
     """In Python and on the command line."""
     assert FailedSettings.read(Settings({"BLOOM_FAILED": text})).kinds == {"download", "item"}
-    assert FailedSettings.read(Settings({"BLOOM_KEEP_FAILED": "0"})).kinds == frozenset()
+    off = FailedSettings.read(Settings({"BLOOM_KEEP_FAILED": "0"}))
+    assert (off.kinds, off.keep) == (frozenset(), False)
 
 
 @pytest.mark.parametrize(
