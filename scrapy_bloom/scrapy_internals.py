@@ -11,10 +11,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import scrapy
-from scrapy import pqueues
+from scrapy import pqueues, signals
 from scrapy.core import engine, scraper
+from scrapy.exceptions import DontCloseSpider
 from scrapy.extensions import feedexport
 from scrapy.spidermiddlewares.httperror import HttpErrorMiddleware
+from scrapy.utils import signal as dispatching
 from scrapy.utils.reactor import CallLaterOnce
 
 from .errors import JobDirectoryError
@@ -247,6 +249,55 @@ class FailureHooks:
         methods = _get(self._downloader, "middleware", "methods")
         _require("engine.downloader.middleware.methods", hasattr(methods, "__getitem__"))
         methods["process_exception"].append(process_exception)
+
+
+class IdleChecks:
+    """What has come of the signal spider_idle of `crawler`.
+
+    Raises JobDirectoryError, with the name that is missing, where this release of Scrapy
+    does not tell. To be made before the spider is open.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._engine: Any = crawler.engine
+        self._signals: Any = crawler.signals
+        self._has_closed = False
+        for name in ("getAllReceivers", "liveReceivers"):
+            _require(f"scrapy.utils.signal.{name}", callable(_get(dispatching, name)))
+        self._watch()
+
+    @property
+    def may_give_more(self) -> bool:
+        """True if a handler that is neither ours nor Scrapy's listens, and the engine has not
+        closed the spider for being idle."""
+        return not self._has_closed and any(map(_is_foreign, self._handlers()))
+
+    def _watch(self) -> None:
+        # what handlers have raised is nowhere but in what the engine gets
+        send = self._signals.send_catch_log
+
+        def send_and_note(signal: object, **options: Any) -> list[tuple[Any, Any]]:
+            answers: list[tuple[Any, Any]] = send(signal, **options)
+            if signal is signals.spider_idle:
+                self._note(answers)
+            return answers
+
+        self._signals.send_catch_log = send_and_note
+
+    def _handlers(self) -> Iterable[object]:
+        module: Any = dispatching
+        receivers = module.getAllReceivers(self._signals.sender, signals.spider_idle)
+        found: Iterable[object] = module.liveReceivers(receivers)
+        return found
+
+    def _note(self, answers: Iterable[tuple[Any, Any]]) -> None:
+        held = any(isinstance(_get(answer, "value"), DontCloseSpider) for _, answer in answers)
+        self._has_closed = not held and self._engine.spider_is_idle()
+
+
+def _is_foreign(handler: object) -> bool:
+    module = getattr(handler, "__module__", None) or ""
+    return module.partition(".")[0] not in {"scrapy", "scrapy_bloom"}
 
 
 _TIMES_SENT_AGAIN = ("retry_times", "redirect_times")

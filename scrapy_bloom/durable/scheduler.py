@@ -13,7 +13,7 @@ from scrapy.utils.python import global_object_name
 from ..job_dupefilter import BloomDupeFilter
 from ..jobdir import JobDirectory
 from ..reporting import counted
-from ..scrapy_internals import EngineView, path_safe, put_before_engine
+from ..scrapy_internals import EngineView, IdleChecks, path_safe, put_before_engine
 from ..settings import FailedSettings, wants_delta
 from ..startup import announce, refuse
 from .base import LedgerScheduler
@@ -193,9 +193,11 @@ class DurableScheduler(LedgerScheduler):
             exporter.attach(ledger, self.round, job.directory.feeds)
 
     def _conclude(self, job: _Job, round_: Round) -> None:
-        """End the round, if nothing of it is left, and say what has failed."""
+        """End the round, if nothing of it is left or can come, and say what has failed."""
         job.failures.report("job", job.directory.path)
-        if job.start_requests.exhausted and not self.mqs and round_.file.is_empty:
+        if not job.start_requests.exhausted or job.idle_checks.may_give_more:
+            return
+        if not self.mqs and round_.file.is_empty:
             round_.complete()
 
     def _recover(self, file: RequestFile, dupefilter: BloomDupeFilter) -> None:
@@ -221,6 +223,7 @@ class _Job:
         self.start_requests = StartRequests(crawler)
         self.children = RepeatedChildren(crawler)
         EngineView(crawler)
+        self.idle_checks = IdleChecks(crawler)
         self.failures = Failures(crawler, FailedSettings.read(crawler.settings))
         if self.queues.by_slot:
             path_safe()

@@ -23,7 +23,8 @@ from itertools import product
 from pathlib import Path
 
 import scrapy
-from scrapy import Request
+from scrapy import Request, signals
+from scrapy.exceptions import CloseSpider, DontCloseSpider
 
 from scrapy_bloom.durable.ledger import Ledger
 from scrapy_bloom.durable.scheduler import DurableScheduler
@@ -37,6 +38,8 @@ START = ("plain/900", "plain/900", "moved/901", "flaky/902", "unserializable/904
 LOGIN = "plain/905"
 PAGES = 3
 """Behind each start page."""
+FED = 8
+"""Pages that come one by one."""
 MADE = 3
 """The commits before that make the file and open it."""
 REACTORS = (ASYNCIO, SELECT)
@@ -95,6 +98,36 @@ class RoundSpider(scrapy.Spider):
                 yield self.request(f"plain/{(number - 900) * 100 + child}")
             yield self.request("plain/900")
             yield self.request("plain/903")
+
+
+class FedSpider(scrapy.Spider):
+    """Gets one page after the other from its own handler of spider_idle, and is stopped
+    by it when there is no other."""
+
+    name = "fed"
+    custom_settings = {  # noqa: RUF012
+        "FEEDS": {"fed.json": {"format": "json", "overwrite": True}},
+        "LOG_LEVEL": "INFO",
+    }
+
+    @classmethod
+    def from_crawler(cls, crawler, *arguments, **options):
+        spider = super().from_crawler(crawler, *arguments, **options)
+        crawler.signals.connect(spider.feed, signals.spider_idle)
+        return spider
+
+    async def start(self):
+        yield Request(f"{self.site}/plain/0", dont_filter=True)
+
+    def feed(self):
+        number = self.state["number"] = self.state.get("number", 0) + 1
+        if number >= self.pages:
+            raise CloseSpider("all fed")
+        self.crawler.engine.crawl(Request(f"{self.site}/plain/{number}"))
+        raise DontCloseSpider
+
+    def parse(self, response):
+        yield {"page": response.json()}
 
 
 @dataclass
@@ -338,9 +371,30 @@ def gone(world, expected, options):
     ]
 
 
+def fed(world, _, options):
+    """A spider that its own handler of spider_idle feeds is stopped from outside, with nothing
+    left but what that would give."""
+    steps = {
+        "interrupted": Step(signals=[signal.SIGINT], at=3),
+        "counted": Step(settings={"CLOSESPIDER_PAGECOUNT": 3}),
+    }
+
+    pages = Counter(f"plain/{number}" for number in range(FED))
+    expected = {"pages": pages, "books": set(), "state": set()}
+
+    def stories(name, step):
+        crawl = Crawl(name, FED, spider=FedSpider)
+        for report in story(world, crawl, expected, [step, Step()], options.mutant):
+            if report is not None:
+                report["items"] = json.loads((world.folder / name / "fed.json").read_text())
+            yield report
+
+    return [stories(name, step) for name, step in steps.items()]
+
+
 STORIES = {
     function.__name__: function
-    for function in (stock, kills, points, second, stops, daily, refused, gone)
+    for function in (stock, kills, points, second, stops, daily, refused, gone, fed)
 }
 
 

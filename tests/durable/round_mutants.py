@@ -7,6 +7,7 @@ from scrapy_bloom.durable.ledger import Ledger
 from scrapy_bloom.durable.request_file import RequestFile
 from scrapy_bloom.durable.spider_state import KeptSpiderState
 from scrapy_bloom.durable.start_requests import StartRequests
+from scrapy_bloom.scrapy_internals import IdleChecks
 
 MUTANTS = {}
 
@@ -88,6 +89,18 @@ def exhausted_by_an_error():
 def over_with_requests_left():
     """A round is over when start() is exhausted and the spider closes."""
     RequestFile.is_empty = True
+
+
+@mutant
+def over_without_a_question():
+    """A round is over whatever a handler of spider_idle could give."""
+    IdleChecks.may_give_more = False
+
+
+@mutant
+def over_when_finished_only():
+    """A handler of spider_idle that gives a reason of its own does not end a round."""
+    IdleChecks._note = lambda self, answers: None
 
 
 @mutant

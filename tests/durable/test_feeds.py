@@ -376,6 +376,29 @@ def test_a_removed_feed_is_finished_and_an_added_one_begins(tmp_path, job, caplo
     assert numbers(tmp_path / "b.jl") == [2]
 
 
+@pytest.mark.parametrize("uri", ["a.jl", "a.jl.gz", "shelf:a"])
+def test_a_feed_that_comes_back_goes_on(tmp_path, job, uri):
+    """-O removes nothing that the round has written, with runs without the feed in between."""
+    options = {"format": "jsonlines", "overwrite": True}
+    uri = f"shelf:{tmp_path}/a.jl" if ":" in uri else uri
+    with_feed = {uri: options | ({"postprocessing": [GZIP]} if "gz" in uri else {})}
+    a = job(with_feed, GOES_ON)
+    a.pages(p1={"n": 1})
+    a.drop()
+    for number in (2, 3):
+        b = job({"b.jl": "jsonlines"})
+        b.pages(**{f"p{number}": {"n": number}})
+        b.close("shutdown")
+    c = job(with_feed)
+    c.pages(p4={"n": 4})
+    c.done(c.pop())
+    c.close()
+    stored = (tmp_path / uri.rpartition("/")[2]).read_bytes()
+    lines = (gzip.decompress(stored) if "gz" in uri else stored).splitlines()
+    assert [json.loads(line)["n"] for line in lines] == [1, 4]
+    assert job({}).scheduler.round.number == 2
+
+
 def test_a_uri_is_evaluated_once_a_round(tmp_path, job):
     """Times and spider arguments differ after a resume."""
     feeds = {str(tmp_path / "%(mark)s.jl"): "jsonlines"}

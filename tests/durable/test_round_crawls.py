@@ -12,6 +12,8 @@ breaks, and which test notices it:
 - `taken_in_memory`: test_start_requests_in_memory_are_taken_when_they_are_done
 - `exhausted_by_an_error`: test_start_that_breaks_off_does_not_end_the_round
 - `over_with_requests_left`: test_the_reason_does_not_matter, and the stops here
+- `over_without_a_question`, `over_when_finished_only`:
+  test_a_spider_that_its_idle_handler_feeds_goes_on
 - `state_before_the_commit`: test_state_and_requests_are_committed_together
 - `state_after_the_commit`: the same
 - `state_of_a_spider_that_did_not_open`: test_a_spider_that_did_not_open_keeps_its_state, and
@@ -25,6 +27,7 @@ import os
 
 import pytest
 
+from tests.durable.round_crawls import FED
 from tests.seeded import run_module, seed_of
 
 SEED = seed_of("DURABLE_SEED")
@@ -43,7 +46,7 @@ def tell(*arguments):
 def reports():
     """What became of the crawls of the other stories, by their names."""
     found = {}
-    for report in tell("second", "stops", "stock", "daily", "refused", "gone"):
+    for report in tell("second", "stops", "stock", "daily", "refused", "gone", "fed"):
         found[report["crawl"]] = report
     return found
 
@@ -102,6 +105,22 @@ def test_ctrl_c_once_and_twice(reports):
     for report in (once, twice):
         assert [run["rounds"] for run in report["runs"]] == [[[1, "running"]], [[1, "over"]]]
         assert report["runs"][1]["skipped"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("crawl", "reason"),
+    [("interrupted", "shutdown"), ("counted", "closespider_pagecount")],
+)
+def test_a_spider_that_its_idle_handler_feeds_goes_on(reports, crawl, reason):
+    """However it was stopped from outside, the handler gives the rest at the next start, and
+    -O removes nothing; it ends the round with whatever reason it has."""
+    report = reports[crawl]
+    assert lost([report]) == []
+    stopped, resumed = report["runs"]
+    assert (stopped["reason"], stopped["rounds"]) == (reason, [[1, "running"]])
+    assert (resumed["reason"], resumed["rounds"]) == ("all fed", [[1, "over"]])
+    assert sorted(item["page"] for item in report["items"]) == [*range(FED)]
+    assert stopped["answers"] + resumed["answers"] == FED
 
 
 def test_a_daily_crawl_fetches_its_start_pages_each_time(reports):

@@ -4,11 +4,15 @@ import os
 import shutil
 import sqlite3
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
+from scrapy import signals
 from scrapy.exceptions import CloseSpider
+from scrapy.utils import signal as dispatching
 
+from scrapy_bloom import JobDirectoryError
 from tests.data.v010.make import OldSpider
 from tests.durable.engine import STOCK, Job, request
 
@@ -58,6 +62,49 @@ def test_the_reason_does_not_matter(make_round, tmp_path, reason):
     job.names()
     job.close(reason)
     assert phases(tmp_path / "job") == [(1, "over")]
+
+
+class Feeder:
+    """Could give requests whenever the spider is idle."""
+
+    def __call__(self):
+        pass
+
+    def feed(self):
+        pass
+
+
+FEEDER = Feeder()
+
+
+@pytest.mark.parametrize(
+    ("handler", "goes_on"),
+    [
+        (FEEDER.feed, True),
+        (FEEDER, True),
+        (lambda: None, True),
+        (partial(print, "idle"), True),
+        (CloseSpider, False),
+        (JobDirectoryError, False),
+    ],
+)
+def test_what_listens_to_spider_idle_and_was_not_asked_keeps_the_round(
+    make_round, handler, goes_on
+):
+    """Something else has closed the spider; handlers of Scrapy's and ours give nothing."""
+    job = make_round()
+    job.crawler.signals.connect(handler, signals.spider_idle, weak=False)
+    finish(job, "a")
+    assert make_round().round.is_resumed == goes_on
+
+
+def test_a_scrapy_that_does_not_tell_who_listens_is_refused(make_round, monkeypatch):
+    """With the name that is missing."""
+    with monkeypatch.context() as patched:
+        patched.delattr(dispatching, "getAllReceivers")
+        with pytest.raises(JobDirectoryError, match="getAllReceivers"):
+            make_round()
+    make_round().close()
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no list"), CloseSpider("finished")])

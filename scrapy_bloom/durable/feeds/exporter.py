@@ -362,14 +362,16 @@ class DurableFeedExporter(FeedExporter):
             shutil.rmtree(self._directory, ignore_errors=True)
 
     async def _store_left(self, spider: Spider) -> None:
-        """Store the feeds that go no further, and forget them."""
+        """Store the feeds that go no further, and forget those of an earlier round: others go
+        on if they are in FEEDS again."""
         assert self._feeds is not None
+        assert self._round is not None
         left, self._left = self._left, []
         for working in left:
-            if await self._close(working, spider):
-                self._feeds.outbox.remove_feed(working.feed)
-            else:
+            if not await self._close(working, spider):
                 self._left.append(working)
+            elif working.feed.round != self._round.number:
+                self._feeds.outbox.remove_feed(working.feed)
 
     async def _close(self, working: Working, spider: Spider) -> bool:
         """Store the batches of a feed; return False if one could not be."""
@@ -398,7 +400,9 @@ class DurableFeedExporter(FeedExporter):
         save = partial(self._save, batch)
         part = Part(working, batch, slot.storage, partial(self._build, options), save)
         slot.itemcount = batch.items if working.plan.in_place else part.items
-        if not working.plan.in_place and not slot.itemcount and part.is_stored:
+        assert self._feeds is not None
+        is_left = working.feed.template not in self._feeds.working
+        if not working.plan.in_place and part.is_stored and (is_left or not slot.itemcount):
             return True
         what = f"{slot.format} feed ({slot.itemcount} items) in: {slot.uri}"
         kind = type(slot.storage).__name__
@@ -407,7 +411,6 @@ class DurableFeedExporter(FeedExporter):
                 self._complete(working, batch)
             else:
                 await part.store(spider)
-            assert self._feeds is not None
             self._feeds.note_changed(batch)
         except Exception:
             scrapys_logger.error("Error storing %s", what, exc_info=True, extra={"spider": spider})
