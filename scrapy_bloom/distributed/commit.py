@@ -7,7 +7,7 @@ claims; the end; how far the crawl is.
 
 from __future__ import annotations
 
-from ..shared.client import Script
+from ..shared.client import SlotScript
 from ..shared.scripts import PROBE
 from .scripts import PRELUDE, PUT
 
@@ -29,7 +29,7 @@ from .scripts import PRELUDE, PUT
 #  filter; priority; slot; payload; its mark as a start request, or ''.
 # Answers for each request are those of TEST_AND_SET, where NEW says that it was pushed, or 4 for
 #  a start request that was taken.
-COMMIT = Script(
+COMMIT = SlotScript(
     PRELUDE
     + PUT
     + PROBE

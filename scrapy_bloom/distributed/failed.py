@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..durable.failed import FailedRequest
 from ..durable.failed_rows import ALL, Choice
 from ..errors import SharedFilterError
-from ..shared.client import Script
+from ..shared.client import SlotScript
 from .messages import Failing
 from .payload import plain_fields
 from .scripts import PUT
@@ -27,7 +27,7 @@ AT_ONCE = 100
 
 # KEYS: the filter's header. ARGV: cursor, about how many, '1' for claims and reasons alone.
 # Returns the next cursor, and what there is of some of them; some may come twice.
-_SCAN = Script("""
+_SCAN = SlotScript("""
 local found = redis.call('HSCAN', KEYS[1] .. ':failed', ARGV[1], 'COUNT', ARGV[2])
 local told = {}
 for at = 1, #found[2], 2 do
@@ -45,7 +45,7 @@ return {found[1], told}
 
 # KEYS: the filter's header. ARGV: claims. Returns how many are pending again, -1 without a
 # crawl. Each is pushed before it goes.
-_RETRY = Script(
+_RETRY = SlotScript(
     "local function key(name) return KEYS[1] .. ':' .. name end"
     + PUT
     + """

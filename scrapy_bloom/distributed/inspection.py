@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..shared.client import Script
+from ..shared.client import SlotScript
 from .messages import COUNTED
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ end
 
 # KEYS: the filter's header. Returns what there is to know but for what each worker and each
 # slot has.
-_LOOK = Script(
+_LOOK = SlotScript(
     _KEYS
     + """
 local time = redis.call('TIME')
@@ -52,7 +52,7 @@ return {redis.call('HMGET', key('crawl'), 'lease', 'round', 'start_done', 'over'
 
 # KEYS: the filter's header. ARGV: workers. Returns what each has, when it claimed the oldest
 # (ms, 0 for none), and the bytes of it all.
-_WORKERS = Script(
+_WORKERS = SlotScript(
     _KEYS
     + """
 local found = {}
@@ -72,7 +72,7 @@ return {found, unknown and -1 or bytes}
 )
 
 # KEYS: the filter's header. ARGV: priority, first slot, last slot.
-_SLOTS = Script(
+_SLOTS = SlotScript(
     _KEYS
     + """
 local counts = {}
@@ -89,7 +89,7 @@ return {counts, unknown and -1 or bytes}
 
 # KEYS: the filter's header. ARGV: how many lists of requests to remove at most. The state
 # goes first: workers notice. Returns how many keys are gone.
-_REMOVE = Script("""
+_REMOVE = SlotScript("""
 local function key(name) return KEYS[1] .. ':' .. name end
 local gone = redis.call('DEL', key('crawl'))
 for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, -1)) do

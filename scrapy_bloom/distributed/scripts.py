@@ -31,7 +31,7 @@ in the priorities, before it holds anything, and for as long as it does.
 
 from __future__ import annotations
 
-from ..shared.client import Script
+from ..shared.client import SlotScript
 
 FENCED, GONE, DONE = b"fenced", b"gone", b"done"
 """What a reply begins with: the lease was lost, or Redis went back; this is another crawl,
@@ -77,7 +77,7 @@ end
 """
 
 # KEYS: the filter's header. ARGV: crawl, worker, lease (ms).
-HEARTBEAT = Script(
+HEARTBEAT = SlotScript(
     PRELUDE
     + """
 if not expiry then return {'fenced'} end
@@ -89,7 +89,7 @@ return {'done'}
 # KEYS: the filter's header. ARGV: crawl, lease (ms), round. Makes the crawl unless there is
 # one, begins a new round of one that is over, and returns id, lease, round, start_done, over,
 # the number of workers, and of those whose lease has not run out.
-OPEN = Script("""
+OPEN = SlotScript("""
 local name = KEYS[1] .. ':crawl'
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

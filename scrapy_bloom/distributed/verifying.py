@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..bloom.inspection import Finding
 from ..reporting import counted
-from ..shared.client import Script
+from ..shared.client import SlotScript
 from ..shared.making import stored_header
 from .inspection import look_at
 
@@ -21,7 +21,7 @@ _KEY = "local function key(name) return KEYS[1] .. ':' .. name end\n"
 
 # KEYS: the filter's header. ARGV: cursor. Returns the next one, and some names of keys of the
 # crawl, without what they begin with. In a script, so that a Cluster's right node is asked.
-_NAMES = Script(
+_NAMES = SlotScript(
     _KEY
     + """
 local pattern = KEYS[1]:gsub('[%*%?%[%]%^%-\\\\]', '\\\\%0') .. ':*'
@@ -36,7 +36,7 @@ return {found[1], names}
 
 # KEYS: the filter's header. ARGV: priority, slot. Returns whether requests wait in a list that
 # no worker finds.
-_IS_LOST = Script(
+_IS_LOST = SlotScript(
     _KEY
     + """
 if redis.call('EXISTS', key('pending:' .. ARGV[1] .. ':' .. ARGV[2])) == 0 then return 0 end
@@ -51,7 +51,7 @@ return 1
 
 # KEYS: the filter's header. ARGV: a list's name, first, last. Returns how many entries there
 # are, and how many of them are none.
-_BAD_ENTRIES = Script(
+_BAD_ENTRIES = SlotScript(
     _KEY
     + """
 local entries, bad = redis.call('LRANGE', key(ARGV[1]), ARGV[2], ARGV[3]), 0
@@ -64,7 +64,7 @@ return {#entries, bad}
 
 # KEYS: the filter's header. ARGV: a hash's name, cursor, least parts. Returns the next cursor,
 # how many records there are, and how many of them are none.
-_BAD_RECORDS = Script(
+_BAD_RECORDS = SlotScript(
     _KEY
     + """
 local found, bad = redis.call('HSCAN', key(ARGV[1]), ARGV[2], 'COUNT', 100), 0
@@ -80,7 +80,7 @@ return {found[1], #found[2] / 2, bad}
 )
 
 # KEYS: the filter's header. ARGV: worker. Returns whether its claims are nobody's.
-_IS_ORPHAN = Script(
+_IS_ORPHAN = SlotScript(
     _KEY
     + """
 if redis.call('ZSCORE', key('workers'), ARGV[1]) then return 0 end
@@ -89,7 +89,7 @@ return redis.call('HLEN', key('claims:' .. ARGV[1]))
 )
 
 # KEYS: the filter's header. Returns what is wrong with the books as they are at this moment.
-_BOOKS = Script(
+_BOOKS = SlotScript(
     _KEY
     + """
 local crawl = redis.call('HMGET', key('crawl'), 'id', 'over')

@@ -31,11 +31,30 @@ _SERVER = re.compile(rb"^(?:run_id|role|master_replid):(\w+)", re.MULTILINE)
 
 
 class Script:
-    """A Lua script."""
+    """A Lua script that touches no key but those that it is given."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+    def keys(self, given: Sequence[str]) -> Sequence[str]:
+        """Return the keys to declare where it is `given` these."""
+        return given
+
+
+class SlotScript(Script):
+    """A Lua script that names its keys itself, in the hash slot of the only one that it is
+    given.
+
+    While a Cluster moves that slot, keys that are on the other node look as if they were not
+    there. So one key more is declared, which never exists: a node that has only a part of the
+    slot answers TRYAGAIN then.
+    """
+
+    def keys(self, given: Sequence[str]) -> Sequence[str]:
+        """Return the key that is `given`, and the one that never exists."""
+        (key,) = given
+        return key, f"{key}:never"
 
 
 class RedisClient:
@@ -73,7 +92,9 @@ class RedisClient:
         self._not_before = 0.0
         self._known_servers: set[tuple[bytes, ...]] = set()
         self._errors = (redis.RedisError, redis.exceptions.RedisClusterException, OSError)
-        self._refusals = redis.ResponseError
+        # what the client makes of TRYAGAIN, and of being sent to and fro, in the end
+        self._moving = redis.exceptions.ClusterError
+        self._refusals = (redis.ResponseError, self._moving)
         self._no_script = redis.exceptions.NoScriptError
         once = import_module("redis.retry").Retry(import_module("redis.backoff").NoBackoff(), 0)
         options: dict[str, Any] = {
@@ -186,6 +207,7 @@ class RedisClient:
         return True
 
     def _run(self, script: Script, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
+        keys = script.keys(keys)
         try:
             return self._redis.evalsha(script.digest, len(keys), *keys, *arguments)
         except self._no_script:
@@ -220,6 +242,12 @@ class RedisClient:
             self.servers += 1
 
     def _unusable(self, error: Exception) -> SharedFilterError:
+        if type(error) is self._moving:
+            return SharedFilterError(
+                f"Redis at {self.name} cannot be used: a hash slot is being moved to another node;"
+                " try again when it is there ('redis-cli --cluster fix' ends a move that was"
+                " interrupted)"
+            )
         return SharedFilterError(
             f"Redis at {self.name} cannot be used: {error} (see BLOOM_REDIS_URL)"
         )

@@ -42,7 +42,7 @@ from tests.durable.harness import (
 )
 from tests.durable.site import KINDS, kind_of
 from tests.durable.spider import TreeSpider
-from tests.shared.server import Cluster, Server
+from tests.shared.server import Cluster, Move, Server
 
 WORKERS = 3
 LEASE = 1.0
@@ -262,6 +262,29 @@ def restarts(world, server, crawl, reference, seed, *, with_data):
     server.start()
     yield from to_the_end(fleet)
     yield fleet.report(reference, seed=seed)
+
+
+def reshards(world, cluster, crawl, reference, seed):
+    """Move the crawl's slot to another node of a Cluster, key by key, for longer than a lease;
+    a worker is killed meanwhile, and another one comes when it is through."""
+    chance = random.Random(seed)
+    fleet = Fleet(world, crawl, cluster.url)
+    for _ in range(WORKERS):
+        fleet.start()
+    yield from until(lambda: fleet.are_open and fleet.answers.total() > 10)
+    move = Move(cluster, in_one_slot(crawl.name))
+    names = move.names()
+    chance.shuffle(names)
+    half = len(names) // 2
+    move.carry(names[:half])
+    yield from pauses(LEASE * 0.7)
+    fleet.kill(fleet.workers[0])
+    move.carry(names[half:])
+    yield from pauses(LEASE * 0.7)
+    move.finish()
+    fleet.start()
+    yield from to_the_end(fleet)
+    yield fleet.report(reference, seed=seed, moved=half)
 
 
 def scene_clean_stop(world, server, crawl, reference):
@@ -558,11 +581,11 @@ def run_all(world, folder, servers, options):
         server = serve(save="", appendonly="no" if name == "back_in_time" else "yes")
         jobs.append(SCENES[name](world, server, crawl(name), reference))
     if options.cluster:
-        url = serve(Cluster).url
-        jobs += [
-            random_kills(world, url, crawl(f"cluster{n}", n), reference, seed + n, 3)
-            for n in range(options.cluster)
-        ]
+        cluster = serve(Cluster)
+        for n in range(options.cluster):
+            reshard = reshards(world, cluster, crawl(f"reshard{n}", n), reference, seed + n)
+            killing = crawl(f"cluster{n}", n)
+            jobs += [reshard, random_kills(world, cluster.url, killing, reference, seed + n, 3)]
     killed = []
 
     def crawls_with_kills():

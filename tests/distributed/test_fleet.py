@@ -72,10 +72,11 @@ def test_no_page_is_lost_by_kills(reports):
     assert sum(report["kills"] for report in killed) >= 40
 
 
-@pytest.mark.parametrize("name", ["stops0", "stops1", "restart0", "cluster0"])
+@pytest.mark.parametrize("name", ["stops0", "stops1", "restart0", "cluster0", "reshard0"])
 def test_no_page_is_lost_where_workers_sleep_or_redis_restarts(reports, name):
     """Workers that were stopped for longer than their lease go on as new ones, Redis is
-    restarted with what it had, and a Cluster of three serves a crawl, too."""
+    restarted with what it had, and a Cluster of three serves a crawl, too, also while it moves
+    the crawl to another node."""
     assert_whole(reports[name])
 
 

@@ -256,6 +256,41 @@ class Cluster:
             node.stop()
 
 
+class Move:
+    """The hash slot of `key` on its way to another node of a Cluster, as a reshard moves it:
+    made where no key has moved yet."""
+
+    def __init__(self, cluster, key):
+        self._cluster = cluster
+        self._slot = cluster.nodes[0].command("CLUSTER", "KEYSLOT", key)
+        has_keys = sorted(cluster.nodes, key=self._keys, reverse=True)
+        self._source, self._target = has_keys[:2]
+        ids = [node.command("CLUSTER", "MYID") for node in has_keys[:2]]
+        self._new_owner = ids[1]
+        self._target.command("CLUSTER", "SETSLOT", self._slot, "IMPORTING", ids[0])
+        self._source.command("CLUSTER", "SETSLOT", self._slot, "MIGRATING", ids[1])
+
+    def _keys(self, node):
+        return node.command("CLUSTER", "COUNTKEYSINSLOT", self._slot)
+
+    def names(self):
+        """Return the keys that have not moved."""
+        found = self._source.command("CLUSTER", "GETKEYSINSLOT", self._slot, 1_000_000)
+        return sorted(key.decode() for key in found)
+
+    def carry(self, names):
+        """Move these keys."""
+        for name in names:
+            there = ("127.0.0.1", self._target.port, name, 0, 5000)
+            self._source.command("MIGRATE", *there)
+
+    def finish(self):
+        """Move what is left, and give the slot to its new node."""
+        self.carry(self.names())
+        for node in (self._target, self._source, *self._cluster.nodes):
+            node.command("CLUSTER", "SETSLOT", self._slot, "NODE", self._new_owner)
+
+
 def wait_until(condition, what):
     """Wait until `condition()` is true."""
     deadline = time.monotonic() + PATIENCE
