@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from .bloom.growing import ScalableBloomFilter, stored_identity
+from .bloom.header import Owner
 from .bloom.removal import remove_filter
 from .dupefilter import FilterDupeFilter
 from .errors import describe
@@ -102,6 +103,12 @@ class BloomDupeFilter(FilterDupeFilter):
         self._see = seen.hold if self._holds_back else opened.add
         self._was_killed = False
         self._announce(opened)
+
+    def note_commit(self, job: bytes, commit: int) -> None:
+        """Note in the filter, before what that commit of the job has made safe is released,
+        that it belongs to it."""
+        if self._seen is not None and isinstance(self._seen.filter, ScalableBloomFilter):
+            self._seen.filter.note_owner(Owner(job, commit))
 
     def hand_over_lock(self) -> DirectoryLock | None:
         """Return the lock of the job, which is the caller's to release from now on."""

@@ -38,21 +38,25 @@ class StatefulSpider(scrapy.Spider):
     custom_settings = {"DOWNLOADER_MIDDLEWARES": {Answer: 1}, "CONCURRENT_REQUESTS": 1}
     last = 30
     stop_at = 0
+    wait_at = 1
     wait_for = None
+    answered = 0
 
     async def start(self):
         yield scrapy.Request("http://site.example/0")
 
     def parse(self, response):
-        if self.wait_for:
-            open("waiting", "w").close()
-            while not os.path.exists(self.wait_for):
-                time.sleep(0.02)
+        self.answered += 1
         number = int(response.url.rpartition("/")[2])
         self.state["pages"] = self.state.get("pages", 0) + 1
         if number == 0:
             for child in range(1, int(self.last)):
                 yield response.follow(f"/{child}")
+        if self.wait_for and self.answered == int(self.wait_at):
+            self.crawler.engine._slot.scheduler.ledger.commit()
+            open("waiting", "w").close()
+            while not os.path.exists(self.wait_for):
+                time.sleep(0.02)
         if self.state["pages"] == int(self.stop_at):
             raise scrapy.exceptions.CloseSpider("enough")
 
@@ -206,6 +210,54 @@ def test_a_second_start_of_a_running_job_changes_no_file(stopped):
         (folder / "go").touch()
         held.communicate(timeout=60)
     assert (folder / "job" / "spider.state").stat().st_size > 10
+
+
+@pytest.fixture(scope="module")
+def killed_once(tmp_path_factory):
+    """A folder with a job that was killed in its second page, after some commits."""
+    folder = tmp_path_factory.mktemp("killed")
+    process = start(folder, "-a", "wait_at=10", "-a", "wait_for=go")
+    deadline = time.monotonic() + 60
+    while not (folder / "waiting").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.kill()
+    process.communicate(timeout=60)
+    return folder
+
+
+@pytest.fixture
+def killed(killed_once, tmp_path):
+    """A copy of such a job."""
+    return shutil.copytree(killed_once, tmp_path, dirs_exist_ok=True)
+
+
+@pytest.mark.parametrize("gone", ["requests.sqlite-wal", "requests.sqlite*"])
+def test_a_killed_job_without_its_log_is_refused(killed, gone):
+    """A copy that lacks what was committed last does not end as `finished` with a part of the
+    pages: it is left as it is, and goes on with what is missing put back."""
+    job, away = killed / "job", killed / "away"
+    away.mkdir()
+    paths = sorted(job.glob(gone))
+    assert paths
+    for path in paths:
+        path.rename(away / path.name)
+    before = contents(job)
+    status, log = run(killed)
+    assert status == 1, log
+    (error,) = lines(log, "ERROR")
+    assert "requests.sqlite" in error
+    assert str(Path("job") / "bloom") in error
+    assert "-wal" in error
+    assert "new JOBDIR" in error
+    assert contents(job) == before
+    for path in paths:
+        (away / path.name).rename(path)
+    status, log = run(killed)
+    assert (status, lines(log, "ERROR")) == (0, []), log
+    assert "'finish_reason': 'finished'" in log
+    # the tenth page was not done
+    assert "'response_received_count': 21" in log
 
 
 @pytest.mark.parametrize("scheduler", [None, STOCK], ids=["durable", "stock"])

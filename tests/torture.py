@@ -107,6 +107,7 @@ def test_a_broken_round_is_noticed(mutant, kind):
         ("delete_on_pop", ("--kills", 10)),
         ("acknowledge_at_the_end_of_the_callback", ("--points", 5, "--names", "sql COMMIT")),
         ("header_not_synced", ("--cuts", 8)),
+        ("noted_before_the_commit", ("--points", 5, "--names", "sql COMMIT")),
     ],
 )
 def test_a_broken_scheduler_is_noticed(mutant, arguments):

@@ -19,9 +19,9 @@ from .directory import (
     remove_leftovers,
     require_series,
 )
-from .file import BitStore, read_header, refuse_writing
+from .file import BitStore, read_header, read_owner, refuse_writing
 from .fixed import BloomFilter, PathArgument, require_joint_room
-from .header import Header
+from .header import Header, Owner
 from .probing import Probing
 
 if TYPE_CHECKING:
@@ -214,6 +214,10 @@ class ScalableBloomFilter(Probing):
         """False if the filter had not been closed when it was opened."""
         return all(layer.clean for layer in self._layers)
 
+    def note_owner(self, owner: Owner) -> None:
+        """Write into layer 0 which job the filter belongs to, if it is in a directory."""
+        self._layers[0]._store.note_owner(owner)
+
     def flush(self) -> None:
         """Sync to the disk. Cost: 10 to 100 ms for 1,000 to 10,000 new keys."""
         for layer in self._layers:
@@ -283,6 +287,15 @@ def stored_identity(path: PathArgument) -> str | None:
     is none, without opening it. Raises FilterFileError."""
     try:
         return read_header(layer_path(Path(path), 0)).identity
+    except FileNotFoundError:
+        return None
+
+
+def stored_owner(path: PathArgument) -> Owner | None:
+    """Return the job that the filter in the directory at `path` belongs to, None if that is
+    not known or there is none, without opening it. Raises FilterFileError."""
+    try:
+        return read_owner(layer_path(Path(path), 0))
     except FileNotFoundError:
         return None
 

@@ -3,7 +3,8 @@
 Page 0, never written again: 8 bytes of magic, a JSON object padded with zero bytes,
 and the SHA-256 of all that in the last 32 bytes. Page 1, rewritten at each flush:
 count, expected false positives, clean mark and the writer's process id, with a
-SHA-256. A crash may tear page 1; then the file counts as not closed cleanly.
+SHA-256. A crash may tear page 1; then the file counts as not closed cleanly. In its
+second half the owner of the filter has a place and a SHA-256 of its own.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ REMEDY = "restore it from a backup, or move it away to start an empty filter"
 _CHECKSUM_BYTES = 32
 _HEADER_ROOM = PAGE - len(MAGIC) - _CHECKSUM_BYTES
 _STATE = Struct("<QdQQ")
+_OWNER = Struct("<16sQ")
+OWNER_AT = PAGE // 2
+"""Where the owner stands in page 1: no sector has part of both."""
 
 
 @dataclass(frozen=True)
@@ -121,3 +125,26 @@ class State:
             return cls()
         count, expected_false_positives, clean, pid = _STATE.unpack(state)
         return cls(count, expected_false_positives, bool(clean), pid)
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The job that a filter belongs to, by its random id of 16 bytes, and the number of the
+    last commit of that job whose fingerprints the filter may hold."""
+
+    job: bytes
+    commit: int
+
+    def to_bytes(self) -> bytes:
+        """Return what stands in page 1."""
+        owner = _OWNER.pack(self.job, self.commit)
+        return owner + sha256(owner).digest()
+
+    @classmethod
+    def from_page(cls, page: bytes) -> Owner | None:
+        """Return the owner in page 1, None if there is none or its checksum is wrong."""
+        owner = page[OWNER_AT : OWNER_AT + _OWNER.size]
+        end = OWNER_AT + _OWNER.size
+        if page[end : end + _CHECKSUM_BYTES] != sha256(owner).digest():
+            return None
+        return cls(*_OWNER.unpack(owner))

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..durable.job_identity import require_whole_job
 from ..durable.leftover import left_requests
 from ..durable.queues import QueueSettings
 from ..durable.takeover import ScrapyJob
@@ -67,6 +68,7 @@ def load_job(client: RedisClient, key: str, job: JobDirectory, settings: BaseSet
     queues = QueueSettings.read(settings)
     lock = job.lock()
     try:
+        require_whole_job(job)
         if ScrapyJob(job).state:
             raise JobDirectoryError(
                 f"{job.scrapy_queue} holds pending requests of Scrapy's own scheduler: start the"

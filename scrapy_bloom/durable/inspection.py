@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ..errors import RequestFileError
 from ..jobdir import JobDirectory
 from . import schema
-from .request_file import check_header, connect
+from .request_file import check_header, connect, reading_mode
 from .rounds import KEPT, OVER, RUNNING, TO_BE_STORED
 
 
@@ -89,10 +89,8 @@ def set_aside_requests(path: Path) -> list[SetAside]:
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
     """Give a connection to the file at `path` that changes nothing, also while the job
     runs. Raises RequestFileError."""
-    # without a log nobody has it open, and not even the log's index need be made
-    log = path.with_name(f"{path.name}-wal")
     try:
-        with closing(connect(path, "ro" if log.exists() else "ro&immutable=1")) as connection:
+        with closing(connect(path, reading_mode(path))) as connection:
             yield connection
     except sqlite3.Error as error:
         raise RequestFileError(f"{path} cannot be read: {error}") from error

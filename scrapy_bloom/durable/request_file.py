@@ -6,14 +6,15 @@ or none. A popped request keeps its row until it is deleted, so a crash brings i
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sqlite3
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from ..errors import RequestFileError
@@ -39,6 +40,15 @@ Group = tuple[str, int, int]
 """Slot, priority (as Scrapy's queues count it: lower first), 1 for start requests."""
 
 
+class JobIdentity(NamedTuple):
+    """The random id of a job, the name of its spider, empty while none has opened it, and
+    how many commits it has had."""
+
+    id: bytes
+    spider: str
+    commits: int
+
+
 class RequestFile:
     """`requests.sqlite` in a job directory: one row for each request that is pending
     or in flight.
@@ -48,7 +58,8 @@ class RequestFile:
     `counts` how many requests there were in each group. `operations` counts the rows
     pushed and deleted since the last commit, `set_aside_count` those set aside since
     the file was opened. `last_pushed` is the row that was pushed last, `taken_over` the
-    stamp of the last queues of Scrapy that were taken over.
+    stamp of the last queues of Scrapy that were taken over. `id` is the job's, and
+    `commits` counts all of its commits.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -61,6 +72,8 @@ class RequestFile:
         self.set_aside_count = 0
         self.last_pushed = 0
         self.pushing_back = False
+        self.id = b""
+        self.commits = 0
         self.clean, unreleased, self.taken_over = connection.execute("SELECT * FROM job").fetchone()
         self.unreleased = [bytes.fromhex(text) for text in json.loads(unreleased)]
         self.counts = self._count()
@@ -74,13 +87,12 @@ class RequestFile:
         Cost: reads the index. Raises RequestFileError if it is not a sound file of
         ours, or locked; it is left as it was.
         """
-        try:
+        with _refusing(path):
             if not check_header(path):
                 _create(path)
             # whatever is wrong is found before anything is written
-            with closing(connect(path, "ro")) as connection:
-                version = _check_version(path, schema.version(connection))
-                schema.check(connection, version)
+            _require_writable(path)
+            with _looking(path) as (connection, version):
                 file = cls(connection)
             file._connection = connect(path, "rw")
             try:
@@ -88,13 +100,7 @@ class RequestFile:
             except BaseException:
                 file._connection.close()
                 raise
-        except (OSError, sqlite3.OperationalError) as error:
-            raise RequestFileError(
-                f"{path} cannot be opened: {error}; remove the cause, then start again"
-            ) from error
-        except (sqlite3.Error, TypeError, ValueError) as error:
-            raise _refused(path, error) from error
-        return file
+            return file
 
     @property
     def changed(self) -> bool:
@@ -197,7 +203,9 @@ class RequestFile:
             "UPDATE job SET unreleased = ?, taken_over = ?",
             (json.dumps([f.hex() for f in unreleased]), self.taken_over),
         )
+        self._connection.execute("UPDATE identity SET commits = ?", (self.commits + 1,))
         self._connection.execute("COMMIT")
+        self.commits += 1
         self._popped.difference_update(self._deleted)
         self._deleted.clear()
         self._set_aside.clear()
@@ -252,6 +260,7 @@ class RequestFile:
             self._connection.execute("DELETE FROM set_aside")
             if popped.rowcount or restored.rowcount:
                 self.recount()
+            ((self.id, self.commits),) = self.query("SELECT id, commits FROM identity")
             self._connection.execute("COMMIT")
         except BaseException:
             self.rollback()
@@ -301,6 +310,47 @@ def check_header(path: Path) -> bool:
     return True
 
 
+def read_identity(path: Path) -> JobIdentity | None:
+    """Return what the sound file at `path` says, None if there is none or it is of a version
+    before that. Reads only; raises RequestFileError as `open` does."""
+    if not check_header(path):
+        return None
+    with _refusing(path):
+        _require_writable(path)
+        with _looking(path) as (connection, version):
+            if version < schema.WITH_IDENTITY:
+                return None
+            return JobIdentity(*connection.execute("SELECT * FROM identity").fetchone())
+
+
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, sqlite3.OperationalError) as error:
+        raise RequestFileError(
+            f"{path} cannot be opened: {error}; remove the cause, then start again"
+        ) from error
+    except (sqlite3.Error, TypeError, ValueError) as error:
+        raise _refused(path, error) from error
+
+
+def _require_writable(path: Path) -> None:
+    """Raise PermissionError before SQLite makes a log that cannot be written either."""
+    for each in (path, *path.parent.glob(f"{path.name}-*")):
+        if not os.access(each, os.W_OK):
+            raise PermissionError(errno.EACCES, "it cannot be written", str(each))
+
+
+@contextmanager
+def _looking(path: Path) -> Iterator[tuple[sqlite3.Connection, int]]:
+    """Give a connection that changes nothing, and the version of the file."""
+    with closing(connect(path, reading_mode(path))) as connection:
+        version = _check_version(path, schema.version(connection))
+        schema.check(connection, version)
+        yield connection, version
+
+
 def _create(path: Path) -> None:
     """Make an empty file under a temporary name, sync it, and give it its own."""
     temporary = path.with_name(f"{path.name}.tmp")
@@ -314,6 +364,12 @@ def _create(path: Path) -> None:
         os.fsync(file.fileno())
     temporary.rename(path)
     sync_directory(path.parent)
+
+
+def reading_mode(path: Path) -> str:
+    """Return the mode of SQLite in which nothing is changed beside the file: without a log
+    nobody has it open, and not even the log's index need be made."""
+    return "ro" if path.with_name(f"{path.name}-wal").exists() else "ro&immutable=1"
 
 
 def connect(path: Path, mode: str) -> sqlite3.Connection:

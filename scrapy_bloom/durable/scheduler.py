@@ -20,6 +20,7 @@ from .base import LedgerScheduler
 from .failed_rows import FailedRows
 from .failing import Failures
 from .feeds.exporter import durable_exporter
+from .job_identity import require_whole_job
 from .ledger import Ledger
 from .progress import Progress
 from .queues import QueueSettings, memory_queue
@@ -137,13 +138,18 @@ class DurableScheduler(LedgerScheduler):
 
     def _open_job(self, job: _Job, dupefilter: BloomDupeFilter) -> Ledger:
         file = RequestFile.open(job.directory.requests)
+
+        def note_commit() -> None:
+            dupefilter.note_commit(file.id, file.commits)
+
         try:
+            note_commit()
             dupefilter.hold_back(requests_kept=job.was_durable)
             if not file.clean:
                 self._recover(file, dupefilter)
             failed = FailedRows(file)
             job.failures.retry(failed)
-            store = SqliteStore(self.crawler, file, job.directory.requests, job.queues)
+            store = SqliteStore(self.crawler, file, job.directory.requests, job.queues, note_commit)
             if len(store.pending):
                 logger.info(
                     "Resuming crawl (%(count)d requests scheduled)",
@@ -229,6 +235,8 @@ class _Job:
             path_safe()
         self.left_by_scrapy = ScrapyJob(directory)
         self.was_durable = check_header(directory.requests)
+        if not directory.is_locked:  # by a process that has looked, and is named soon
+            require_whole_job(directory)
 
 
 def _require_bloom(dupefilter_class: object) -> None:

@@ -70,6 +70,11 @@ STEPS: dict[int, tuple[str, ...]] = {
         " WITHOUT ROWID",
     ),
     3: MARKS,
+    4: (
+        # one row: whose the file is, the same id as in the filter: durable/job_identity.py
+        "CREATE TABLE identity (id BLOB NOT NULL, spider TEXT NOT NULL, commits INTEGER NOT NULL)",
+        "INSERT INTO identity VALUES (randomblob(16), '', 0)",
+    ),
 }
 """What makes a file of each version out of one of the version before. Steps make tables
 and rows; those of a version that was released are never changed."""
@@ -77,6 +82,8 @@ and rows; those of a version that was released are never changed."""
 VERSION = max(STEPS)
 WITH_SET_ASIDE = 2
 """The first version that has the tables `set_aside` and `failed`."""
+WITH_IDENTITY = 4
+"""The first version that has the table `identity`."""
 
 
 def version(connection: sqlite3.Connection) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Collection, Sized
+from collections.abc import Callable, Collection, Sized
 from typing import TYPE_CHECKING, Any
 
 from scrapy.utils.misc import build_from_crawler
@@ -40,14 +40,21 @@ logger = logging.getLogger(__name__)
 
 class SqliteStore:
     """The rows of `file` as a RequestStore: one of Scrapy's priority queues over them,
-    of the class and the kinds that the settings name."""
+    of the class and the kinds that the settings name. `note_commit` hears of each commit
+    before what it has made safe enters the filter."""
 
     failures: tuple[type[Exception], ...] = (sqlite3.Error, OSError)
 
     def __init__(
-        self, crawler: Crawler, file: RequestFile, path: Path, settings: QueueSettings
+        self,
+        crawler: Crawler,
+        file: RequestFile,
+        path: Path,
+        settings: QueueSettings,
+        note_commit: Callable[[], None] = lambda: None,
     ) -> None:
         self._crawler = crawler
+        self._note_commit = note_commit
         self._file = file
         self._path = path
         self._settings = settings
@@ -124,6 +131,7 @@ class SqliteStore:
         if not self._file.changed:
             return False
         self._file.commit(fingerprints)
+        self._note_commit()
         return True
 
     def rollback(self) -> None:

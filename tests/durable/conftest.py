@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.durable.round_mutants import MUTANTS
+from tests.durable import mutants, round_mutants
 from tests.durable.rounds import RoundJob
 
 
@@ -36,4 +36,4 @@ def crash_round(tmp_path, make_round):
 
 
 if "DURABLE_MUTANT" in os.environ:
-    MUTANTS[os.environ["DURABLE_MUTANT"]]()
+    {**mutants.MUTANTS, **round_mutants.MUTANTS}[os.environ["DURABLE_MUTANT"]]()

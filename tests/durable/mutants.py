@@ -76,3 +76,33 @@ def header_not_synced():
             os.fsync(descriptor)
 
     storage.os = Proxy(os, fsync=fsync)
+
+
+@mutant
+def noted_before_the_commit():
+    """The filter knows of a commit that may never be."""
+    commit = sqlite_store.SqliteStore.commit
+
+    def note_and_commit(self, fingerprints):
+        self._file.commits += 1
+        self._note_commit()
+        self._file.commits -= 1
+        return commit(self, fingerprints)
+
+    sqlite_store.SqliteStore.commit = note_and_commit
+
+
+@mutant
+def noted_after_the_bits():
+    """The filter has bits of a commit that it does not know of."""
+    dupefilter = job_dupefilter.BloomDupeFilter
+    note, release = dupefilter.note_commit, dupefilter.release
+
+    def note_later(self, *commit):
+        self._noted = commit
+
+    def release_and_note(self, fingerprints):
+        release(self, fingerprints)
+        note(self, *self._noted)
+
+    dupefilter.note_commit, dupefilter.release = note_later, release_and_note

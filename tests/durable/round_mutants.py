@@ -1,6 +1,7 @@
 """Schedulers that know less of a round than they should, to see that the tests notice.
 
-`DURABLE_MUTANT=<name> pytest tests/durable/<module>` runs tests with one of them.
+`DURABLE_MUTANT=<name> pytest tests/durable/<module>` runs tests with one of them, or of
+`mutants`.
 """
 
 from scrapy_bloom.durable.ledger import Ledger

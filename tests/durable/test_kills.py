@@ -12,6 +12,9 @@ notices it (run by hand with `python -m tests.durable.torture --mutant …`):
 - `acknowledge_at_the_end_of_the_callback`: a kill right after a commit. Random kills
   seldom notice: the requests that the callback yielded are enqueued some milliseconds
   after its generator ended, and mostly share its commit.
+- `noted_before_the_commit`: a kill before any commit. The job is refused, though it is whole.
+- `noted_after_the_bits`: no kill notices, since a kill loses no log, but
+  `DURABLE_MUTANT=noted_after_the_bits pytest tests/durable/test_job_identity.py` does.
 - `header_not_synced`: power cuts. A filter without a header is refused, and the job lost.
 """
 

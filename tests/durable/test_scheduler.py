@@ -809,9 +809,10 @@ def test_only_scrapys_scheduler_warns_of_lost_requests(make, crash, tmp_path, ca
     crash(scheduler=STOCK)
     assert "has lost those" in caplog.text
     caplog.clear()
-    shutil.copytree(tmp_path / "job", tmp_path / "without")
-    for path in (tmp_path / "without").glob("requests.sqlite*"):
-        path.unlink()
+    stock = make(tmp_path / "stock", scheduler=STOCK)
+    stock.push("a")
+    shutil.copytree(tmp_path / "stock", tmp_path / "without")
+    stock.close()
     make(tmp_path / "without")
     assert "has lost those" in caplog.text
 
