@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
@@ -28,15 +29,41 @@ REPEAT_KEY = "bloom_repeat_start"
 SKIPPED_AT_ONCE = 100
 """So many start requests are skipped before the reactor has a turn."""
 
+KEY_PREFIX = bytes(4)
+"""What the keys of start requests begin with, and no fingerprint but one in 2**32."""
+
 Occurrence = tuple[bytes, int]
-"""The fingerprint of a start request, and the how-manieth with it in this run it is."""
+"""The key of a start request, and its number among those with that key in this run."""
+
+
+def key_of(request: Request, fingerprint: bytes) -> bytes:
+    """Return what tells start requests apart in each process: the fingerprint, and whose they
+    are by cookies, headers, callback, cookie jar and proxy."""
+    callback = getattr(request.callback, "__name__", None)
+    headers = [request.headers.getlist(name) for name in ("Cookie", "Authorization")]
+    jar, proxy = request.meta.get("cookiejar"), request.meta.get("proxy")
+    whose = "\0".join(map(_text, (request.cookies, *headers, callback, jar, proxy)))
+    digest = blake2b(fingerprint + whose.encode("utf-8", "backslashreplace"), digest_size=16)
+    return KEY_PREFIX + digest.digest()
+
+
+def _text(value: Any) -> str:
+    """Return what stands for `value` in each process, in whatever order it has its parts."""
+    if isinstance(value, dict):
+        value = {f"{_text(key)}:{_text(each)}" for key, each in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return str(sorted(map(_text, value)))
+    if value is None or isinstance(value, (str, bytes, int, float)):
+        return repr(value)
+    return type(value).__qualname__
 
 
 class TakenStartRequests:
     """The start requests in `file` that a round has taken, by occurrence.
 
     They stand beside the rows, and not in the filter, to which a link back to a start page
-    is new. Any method may raise sqlite3.Error.
+    is new. The rows of version 0.2.0 have fingerprints in the place of keys. Any method may
+    raise sqlite3.Error.
     """
 
     def __init__(self, file: RequestFile, fingerprint: Callable[[Request], bytes]) -> None:
@@ -50,18 +77,22 @@ class TakenStartRequests:
             "CREATE TEMP TABLE met_start_requests (fingerprint BLOB PRIMARY KEY,"
             " occurrences INTEGER NOT NULL) WITHOUT ROWID"
         )
+        fingerprints = "SELECT 1 FROM taken_start_requests WHERE fingerprint > ? LIMIT 1"
+        self._has_fingerprints = bool(self._file.query(fingerprints, (KEY_PREFIX + b"\xff" * 16,)))
 
     def meet(self, request: Request) -> Occurrence:
-        """Return which occurrence `request` is, the next one of its fingerprint."""
+        """Return which occurrence `request` is, the next one of its key."""
         fingerprint = self._fingerprint(request)
-        met = self._file.query(
-            "SELECT occurrences FROM met_start_requests WHERE fingerprint = ?", (fingerprint,)
-        )
-        occurrence = met[0][0] + 1 if met else 1
-        self._file.execute(
-            "INSERT OR REPLACE INTO met_start_requests VALUES (?, ?)", (fingerprint, occurrence)
-        )
-        return fingerprint, occurrence
+        occurrence = self._next(key_of(request, fingerprint))
+        if self._has_fingerprints:
+            old = self._next(fingerprint)
+            if occurrence not in self and old in self:
+                self._file.execute(
+                    "UPDATE taken_start_requests SET fingerprint = ?, occurrence = ?"
+                    " WHERE fingerprint = ? AND occurrence = ?",
+                    occurrence + old,
+                )
+        return occurrence
 
     def __contains__(self, occurrence: Occurrence) -> bool:
         """Return True if the round has taken that one."""
@@ -78,6 +109,14 @@ class TakenStartRequests:
     def clear(self) -> None:
         """Forget them with the next commit, at the end of the round."""
         self._file.execute("DELETE FROM taken_start_requests")
+
+    def _next(self, key: bytes) -> Occurrence:
+        met = self._file.query(
+            "SELECT occurrences FROM met_start_requests WHERE fingerprint = ?", (key,)
+        )
+        number = met[0][0] + 1 if met else 1
+        self._file.execute("INSERT OR REPLACE INTO met_start_requests VALUES (?, ?)", (key, number))
+        return key, number
 
 
 class StartRequests:

@@ -2,7 +2,9 @@
 
 import gc
 import os
+import secrets
 import sqlite3
+import time
 import tracemalloc
 from contextlib import closing
 
@@ -74,6 +76,85 @@ def test_each_occurrence_counts(make_round, crash_round):
     job.commit()
     assert len(crash_round().start(start("a"), start("a"), start("a"))) == 1
     assert crash_round().start(start("a")) == []
+
+
+SESSIONS = [
+    [{"meta": {"cookiejar": number}} for number in range(6)],
+    [{"meta": {"proxy": f"http://{number}"}} for number in range(4)],
+    [{"cookies": {"id": number}} for number in range(4)],
+    [{"cookies": [{"name": "id", "value": number}]} for number in range(4)],
+    [{"headers": {"Cookie": f"id={number}"}} for number in range(4)],
+    [{"headers": {"authorization": f"Basic {number}"}} for number in range(4)],
+    [{"callback": "parse"}, {"callback": "parse_other"}, {}, {"cookies": {"id": 1}}],
+]
+
+
+@pytest.mark.parametrize("sessions", SESSIONS)
+def test_sessions_are_told_apart_in_any_order(make_round, crash_round, sessions):
+    """Start requests for one page are another each by whose they are, in any order."""
+
+    def requests(job):
+        for options in sessions:
+            callback = options.get("callback")
+            method = {"callback": getattr(job.spider, callback)} if callback else {}
+            yield start("login", **(options | method))
+
+    job = make_round()
+    starting = job.starting(*requests(job))
+    sent = [next(starting), next(starting)]
+    job.commit()
+    resumed = crash_round()
+    sent += resumed.starting(*reversed([*requests(resumed)]))
+    whose = [
+        (each.meta, each.headers, str(each.cookies), getattr(each.callback, "__name__", None))
+        for each in sent
+    ]
+    assert len(sent) == len(sessions)
+    assert all(whose.count(each) == 1 for each in whose)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        lambda: {"meta": {"time": time.time_ns()}, "headers": {"User-Agent": secrets.token_hex()}},
+        lambda: {"cb_kwargs": {"time": time.time_ns()}, "priority": secrets.randbelow(9)},
+        lambda: {"cookies": dict([*{"a": 1, "b": 2}.items()][:: secrets.choice((1, -1))])},
+        lambda: {"meta": {"cookiejar": object()}, "errback": lambda failure: None},
+    ],
+)
+def test_what_differs_in_each_run_does_not_tell_start_requests_apart(
+    make_round, crash_round, options
+):
+    """A time, a random header, an address: those are the same requests, by their order."""
+    job = make_round()
+    starting = job.starting(*(start("a", **options()) for _ in range(2)))
+    popped = next(starting)
+    job.pop()
+    job.commit()
+    job.done(popped)
+    job.commit()
+    assert len(crash_round().start(start("a", **options()), start("a", **options()))) == 1
+
+
+def test_start_requests_of_version_0_2_0_go_on_to_count(make_round, crash_round):
+    """They are known by fingerprint and order, until each has met the one that it means; what
+    was not taken then is not left out in any order."""
+    sessions = [start("login", meta={"cookiejar": number}) for number in range(4)]
+    job = make_round()
+    fingerprint = job.scheduler.df.fingerprint(sessions[0])
+    for number in (1, 2):
+        job.push(f"of session {number}")
+        job.round.file.execute(
+            "INSERT INTO taken_start_requests VALUES (?, ?)", (fingerprint, number)
+        )
+    job.round.begin()
+    job.commit()
+    resumed = crash_round()
+    assert [each.meta["cookiejar"] for each in resumed.starting(*sessions)] == [2, 3]
+    resumed.close("shutdown")
+    resumed = make_round(resumed.crawler.settings["JOBDIR"])
+    assert resumed.start(*reversed(sessions)) == []
+    assert len(resumed.scheduler) == 4
 
 
 def test_a_request_that_was_dropped_is_no_occurrence_that_was_taken(make_round, crash_round):
