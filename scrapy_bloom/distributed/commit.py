@@ -26,7 +26,8 @@ from .scripts import PRELUDE, PUT
 #  the payload that is asked the next time, or '' for the same.
 # then for each request: '1' if the filter is asked, '0' if not, '' if there is no request but
 #  a fingerprint or a mark; shard; positions, blocks and shape as for TEST_AND_SET of the
-#  filter; priority; slot; payload; its mark as a start request, or ''.
+#  filter; priority; slot; payload; its mark as a start request, or ''; the mark that version
+#  0.2.0 would have given it, or ''.
 # Answers for each request are those of TEST_AND_SET, where NEW says that it was pushed, or 4 for
 #  a start request that was taken.
 COMMIT = SlotScript(
@@ -93,12 +94,20 @@ end
 redis.call('ZADD', key('workers'), now + lease, worker)
 redis.call(ARGV[5] == '1' and 'SADD' or 'SREM', key('starting'), worker)
 
+local function is_taken(mark, old)
+  if redis.call('SISMEMBER', key('start'), mark) == 1 then return true end
+  if old == '' or redis.call('SISMEMBER', key('start'), old) == 0 then return false end
+  redis.call('SADD', key('start'), mark)
+  redis.call('SREM', key('start'), old)
+  return true
+end
+
 local answers, layers, counts, adds = {}, {}, {}, 0
 local first_entry = 19 + 5 * ARGV[16]
-for at = first_entry, #ARGV, 9 do
+for at = first_entry, #ARGV, 10 do
   local asks, shard, mark = ARGV[at], key(ARGV[at + 1]), ARGV[at + 8]
   local answer, add, top, count = 0, nil, 0, 0
-  if mark ~= '' and redis.call('SISMEMBER', key('start'), mark) == 1 then
+  if mark ~= '' and is_taken(mark, ARGV[at + 9]) then
     answer = 4
   elseif ARGV[at + 2] ~= '' then
     answer, top, count, add = probe(shard, crawl, unpack(ARGV, at + 2, at + 4))

@@ -27,12 +27,13 @@ COUNTED = ("pages", "items", "duplicates", "retries")
 class Entry:
     """Something new that the server has to hear of: a request, with a fingerprint unless
     the filter is not asked; or a fingerprint alone; and perhaps a mark, by which a start
-    request is known."""
+    request is known, and the one by which version 0.2.0 knew it."""
 
     number: int
     packed: Packed | None = None
     fingerprint: bytes | None = None
     mark: bytes = b""
+    old_mark: bytes = b""
 
     def encode(self, bloom_filter: RedisBloomFilter) -> tuple[list[Argument], Shard | None]:
         """Return what the script wants of it, and the shard of its fingerprint."""
@@ -43,7 +44,8 @@ class Entry:
             shard, *rest = bloom_filter.locate(self.fingerprint)
             place = [shard.number, *rest]
         packed = self.packed or Packed("", "", b"")
-        return [asks, *place, packed.priority, packed.slot, packed.payload, self.mark], shard
+        stored = packed.priority, packed.slot, packed.payload
+        return [asks, *place, *stored, self.mark, self.old_mark], shard
 
 
 @dataclass(eq=False, slots=True)

@@ -13,6 +13,7 @@ from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from twisted.internet.defer import Deferred
 
+from ..durable.start_requests import key_of
 from ..scrapy_internals import start_again
 from ..settings import repeats_start
 
@@ -33,9 +34,9 @@ class SharedStartRequests:
     """Spider middleware, the last one before the engine, which knows the start requests.
 
     A start request is what arrives here, and is known by identity until it is scheduled:
-    its meta is copied to retries, redirects and children. Its mark, the fingerprint and
-    the how-manieth with it in this run of start(), goes to Redis with it, where those that
-    any worker has sent are left out. start() is not run where it is through for the whole
+    its meta is copied to retries, redirects and children. Its mark, its key and the
+    number among those with that key in this run of start(), goes to Redis with it, where those
+    that any worker has sent are left out. start() is not run where it is through for the whole
     crawl; it is run again by a worker that had to give up its name before that was known.
     """
 
@@ -47,7 +48,7 @@ class SharedStartRequests:
             )
         self._crawler = crawler
         self._offered: Request | None = None
-        self._mark = b""
+        self._mark = self._old_mark = b""
         self._met: Counter[bytes] = Counter()
         self._in_memory: dict[Request, bytes] = {}
         self._began_as = 0
@@ -111,7 +112,7 @@ class SharedStartRequests:
     def stored(self, request: Request) -> None:
         """Mark `request`, which was pushed last, if it is a start request."""
         if request is self._offered:
-            self._store.mark(self._mark)
+            self._store.mark(self._mark, self._old_mark)
 
     def kept(self, request: Request) -> None:
         """Note that `request`, which may be a start request, lives in memory only."""
@@ -145,9 +146,13 @@ class SharedStartRequests:
         self._offered = None
         if isinstance(thing, Request):
             fingerprint = self._dupefilter.fingerprint(thing)
-            self._met[fingerprint] += 1
             self._offered = thing
-            self._mark = mark_of(fingerprint, self._met[fingerprint])
+            self._mark = self._next_mark(key_of(thing, fingerprint))
+            self._old_mark = self._next_mark(fingerprint)
+
+    def _next_mark(self, key: bytes) -> bytes:
+        self._met[key] += 1
+        return mark_of(key, self._met[key])
 
     def _end(self) -> None:
         self._offered = None
@@ -185,9 +190,9 @@ class SharedStartRequests:
                         await _give_turn()
 
 
-def mark_of(fingerprint: bytes, occurrence: int) -> bytes:
-    """Return the mark of a start request: the how-manieth with that fingerprint it is."""
-    return fingerprint + occurrence.to_bytes(4, "big").lstrip(b"\0")
+def mark_of(key: bytes, occurrence: int) -> bytes:
+    """Return the mark of a start request: its key, and its number among those with that key."""
+    return key + occurrence.to_bytes(4, "big").lstrip(b"\0")
 
 
 async def _give_turn() -> None:

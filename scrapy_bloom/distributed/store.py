@@ -131,9 +131,10 @@ class RedisStore:
             self._own.add(known)
         self._enqueue(packed, fingerprint, b"")
 
-    def mark(self, mark: bytes) -> None:
-        """Mark the request that was pushed last as a start request."""
-        self._unsent[-1].mark = mark
+    def mark(self, mark: bytes, old_mark: bytes = b"") -> None:
+        """Mark the request that was pushed last as a start request, which version 0.2.0 may have
+        marked with `old_mark`."""
+        self._unsent[-1].mark, self._unsent[-1].old_mark = mark, old_mark
 
     def note(self, *, fingerprint: bytes | None = None, mark: bytes = b"") -> None:
         """Have a fingerprint or a mark set, without a request."""

@@ -60,8 +60,8 @@ class LeftRequests:
                 ) from error
 
     def taken_start_requests(self) -> Iterator[tuple[bytes, int]]:
-        """Yield the start requests that the job has taken: a fingerprint, and the how-
-        manieth with it each is."""
+        """Yield the start requests that the job has taken: a key, of version 0.2.0 a
+        fingerprint, and the number of each among those with that key."""
         if not self._is_first_version:
             yield from self._connection.execute(
                 "SELECT fingerprint, occurrence FROM taken_start_requests"

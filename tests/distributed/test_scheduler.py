@@ -1,17 +1,21 @@
 """RedisDurableScheduler as Scrapy builds it: what it refuses, and what it leaves to the answer."""
 
+import secrets
 import threading
+import time
 
 import pytest
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import RedisDurableScheduler, SharedFilterError, startup
+from scrapy_bloom.distributed.start_requests import mark_of
 from scrapy_bloom.errors import FilterLockedError
 from scrapy_bloom.shared.client import RedisClient
 from scrapy_bloom.shared.inspection import RedisPlace
 from tests.distributed.workers import StoreWorker
 from tests.durable.engine import TestSpider, request
+from tests.durable.rounds import waited_for
 from tests.fakes import Engine
 
 pytest_plugins = ["tests.shared.fixtures"]
@@ -84,6 +88,56 @@ def test_what_another_worker_has_seen_is_counted_when_the_answer_comes(build, re
     talk(scheduler)
     assert scheduler.stats.get_value("dupefilter/filtered") == 1
     assert scheduler.stats.get_value("scheduler/enqueued") is None
+
+
+def start(scheduler, *requests):
+    """Give the engine what Spider.start() yields, and leave before the end of that."""
+    (process,) = scheduler.crawler.engine.scraper.spidermw.methods["process_start"]
+
+    async def things():
+        for each in requests:
+            yield each
+
+    async def run():
+        async for thing in process(things()):
+            scheduler.enqueue_request(thing)
+
+    waited_for(run())
+    scheduler._starts._is_through = False
+    talk(scheduler)
+
+
+def test_a_start_request_is_pushed_once_by_all_workers(build, redis_server, key):
+    """Told apart by whose it is, in any order; not by what is another in each run: a time in
+    its meta, a random header. One worker is killed."""
+
+    def requests(whose):
+        for number in whose:
+            headers = {"User-Agent": secrets.token_hex()}
+            meta = {"cookiejar": number, "time": time.time_ns()}
+            yield request("login", dont_filter=True, headers=headers, meta=meta)
+
+    workers = [build(), build(), build()]
+    start(workers[0], *requests([4, 2, 2]))
+    start(workers[1], *requests([1, 2, 3, 4]))
+    workers[0]._worker.store.leave = lambda **_: True  # who is killed says no more
+    start(workers[2], *requests([2, 4, 3, 2, 1]))
+    assert [each.stats.get_value("scheduler/enqueued", 0) for each in workers] == [3, 2, 0]
+
+
+def test_marks_of_version_0_2_0_go_on_to_count(build, redis_server, key):
+    """They are known by fingerprint and order, until each has met the one that it means."""
+    sessions = [
+        request("login", dont_filter=True, meta={"cookiejar": number}) for number in range(4)
+    ]
+    workers = [build(), build(), build()]
+    for number in (1, 2):
+        mark = mark_of(workers[0].df.fingerprint(sessions[0]), number)
+        redis_server.command("SADD", f"{{{key}}}:start", mark)
+    for worker, order in zip(workers, ([0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]), strict=True):
+        start(worker, *(sessions[number] for number in order))
+    assert [each.stats.get_value("scheduler/enqueued", 0) for each in workers] == [2, 0, 0]
+    assert {workers[0].next_request().meta["cookiejar"] for _ in range(2)} == {2, 3}
 
 
 def test_what_cannot_be_stored_lives_in_memory(build):

@@ -4,6 +4,7 @@
 `mutants`.
 """
 
+from scrapy_bloom.durable import start_requests
 from scrapy_bloom.durable.ledger import Ledger
 from scrapy_bloom.durable.request_file import RequestFile
 from scrapy_bloom.durable.spider_state import KeptSpiderState
@@ -72,6 +73,29 @@ def counted_by_fingerprint():
             self._taken.meet = meet
 
     StartRequests._is_skipped = is_skipped
+
+
+@mutant
+def told_apart_by_order():
+    """Start requests with one fingerprint are the same."""
+    start_requests.key_of = lambda request, fingerprint: start_requests.KEY_PREFIX + fingerprint
+
+
+@mutant
+def told_apart_by_all_meta():
+    """Whatever stands in the meta of a start request tells it apart."""
+    key_of = start_requests.key_of
+    start_requests.key_of = lambda request, fingerprint: key_of(
+        request, fingerprint + repr(request.meta).encode()
+    )
+
+
+@mutant
+def forgets_fingerprints():
+    """What version 0.2.0 has taken does not count."""
+    start_requests.TakenStartRequests._has_fingerprints = property(
+        lambda self: False, lambda self, value: None
+    )
 
 
 @mutant

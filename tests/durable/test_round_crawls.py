@@ -9,6 +9,9 @@ breaks, and which test notices it:
 - `taken_before_the_row`: test_a_start_request_is_taken_with_its_row_or_not_at_all, and the
   kill points of `make torture`
 - `counted_by_fingerprint`: test_each_occurrence_counts
+- `told_apart_by_order`: test_sessions_are_told_apart_in_any_order
+- `told_apart_by_all_meta`: test_what_differs_in_each_run_does_not_tell_start_requests_apart
+- `forgets_fingerprints`: test_start_requests_of_version_0_2_0_go_on_to_count
 - `taken_in_memory`: test_start_requests_in_memory_are_taken_when_they_are_done
 - `exhausted_by_an_error`: test_start_that_breaks_off_does_not_end_the_round
 - `over_with_requests_left`: test_the_reason_does_not_matter, and the stops here
