@@ -1,9 +1,11 @@
-"""What version 0.1.0 has left on disks: jobs go on, filters and fingerprints are the same.
+"""What earlier versions have left on disks and in Redis: jobs and crawls go on, filters and
+fingerprints are the same.
 
-`data/v010/README.md` says what is there. Tests work on copies, since whoever opens a job
-changes it.
+`data/v010/README.md` and `data/v020/README.md` say what is there. Tests work on copies, since
+whoever opens a job changes it.
 """
 
+import gzip
 import json
 import os
 import shutil
@@ -29,9 +31,11 @@ from scrapy_bloom import (
 from scrapy_bloom.bloom.file import read_header
 from scrapy_bloom.bloom.inspection import verify
 from scrapy_bloom.bloom.place import Place
-from scrapy_bloom.durable.inspection import set_aside_requests, unfinished_requests
+from scrapy_bloom.durable.failed_rows import failed_requests
+from scrapy_bloom.durable.inspection import job_state, set_aside_requests, unfinished_requests
 from scrapy_bloom.fingerprints.identity import FingerprinterIdentity
 from tests.data.v010 import make
+from tests.data.v020 import make as v020
 from tests.durable.engine import Job
 
 OLD = Path(make.__file__).parent
@@ -40,6 +44,10 @@ FINGERPRINTS = json.loads((OLD / "fingerprints.json").read_text(encoding="utf-8"
 JOBS = EXPECTED["jobs"]
 FILTERS = EXPECTED["filters"]
 
+V020 = Path(v020.__file__).parent
+EXPECTED_020 = json.loads((V020 / "expected.json").read_text(encoding="utf-8"))
+
+pytest_plugins = ["tests.shared.fixtures"]
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 
@@ -181,6 +189,78 @@ def test_an_old_filter_holds_what_it_held(tmp_path, name):
         assert not any(b"key %d" % n in opened for n in expected["absent"]["numbers"])
         assert not opened.add(b"new")
     assert all(finding.sound for finding in verify(Place.find(str(path))))
+
+
+# 0.2.0
+
+
+@pytest.fixture(params=EXPECTED_020["jobs"])
+def story(request):
+    """What is known of a job of 0.2.0."""
+    return request.param, EXPECTED_020["jobs"][request.param]
+
+
+@pytest.fixture
+def place(story, tmp_path):
+    """A copy of its JOBDIR, feeds and memory."""
+    name, _ = story
+    return v020.unpack(V020 / f"{name}.tar.gz", tmp_path / name)
+
+
+def test_a_job_of_version_0_2_0_goes_on_to_its_end(story, place):
+    """Processes of their own fetch what 0.2.0 fetched when it went on, what had failed when that
+    is retried, and nothing else. Feeds of all kinds and batches in all states have the items
+    that they had then, and the memory between crawls knows the same pages."""
+    _, expected = story
+    assert v020.go_on(place, expected) == expected["resumed"]
+    assert job_state(place / "job").state == "finished"
+    assert failed_requests(place / "job") == []
+    assert all(finding.sound for finding in verify(Place.find(str(place / "job"))))
+
+
+def test_a_job_of_version_0_2_0_is_read_without_a_change(story, place):
+    """How it ended, what is unfinished, set aside and failed, what the memory knows."""
+    name, expected = story
+    before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+    ends = {"killed": "killed", "failed": "finished"}
+    assert job_state(place / "job").state == ends.get(name, "stopped")
+    assert unfinished_requests(place / "job") == len(expected["requests"])
+    found = failed_requests(place / "job")
+    assert sorted([each.url, each.reason, each.attempts] for each in found) == expected["failed"]
+    assert v020.known_to(place) == expected["memory"]
+    (place / "job" / "requests.sqlite-shm").unlink(missing_ok=True)
+    assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
+
+
+def test_a_crawl_of_version_0_2_0_goes_on_to_its_end(own_server, tmp_path):
+    """Crawls in Redis, one that was killed, with requests in each place, and one that is over:
+    a worker fetches, with the JOBDIR of one that was killed, what 0.2.0 fetched, then what has
+    failed when that is retried; and its feeds have the items that they had then."""
+    expected = EXPECTED_020["redis"]
+    dump = json.loads(gzip.decompress((V020 / v020.DUMP).read_bytes()))
+    with own_server.client() as client:
+        v020.restore_redis(client, dump)
+    crawls = v020.describe_crawls(own_server.url)
+    assert crawls == {name: expected[name] for name in crawls}
+    place = v020.unpack(V020 / "worker.tar.gz", tmp_path / "worker")
+    assert v020.resume_crawls(place, own_server.url) == expected["resumed"]
+    assert all(crawl["over"] for crawl in v020.describe_crawls(own_server.url).values())
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("exact.bloom", BloomFilter), ("growing", ScalableBloomFilter)]
+)
+def test_an_exact_filter_of_version_0_2_0_makes_no_mistake(tmp_path, name, kind):
+    """It knows its keys and no other, though its error rate is one in a hundred, and grows."""
+    (shutil.copytree if (V020 / name).is_dir() else shutil.copy)(V020 / name, tmp_path / name)
+    expected, keys = EXPECTED_020["filters"][name], EXPECTED_020["filters"]["keys"]
+    with closing(kind.open(tmp_path / name)) as found:
+        assert found.exact
+        assert found.clean
+        assert len(found) == expected["items"]
+        assert all(b"key %d" % n in found for n in range(keys["first"], keys["last"] + 1))
+        assert not any(found.add(b"new %d" % n) for n in range(300 if name == "growing" else 1))
+    assert all(finding.sound for finding in verify(Place.find(str(tmp_path / name))))
 
 
 # Fingerprints
