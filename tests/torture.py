@@ -148,6 +148,12 @@ def test_a_thousand_kills_of_many_workers():
     assert sum(report["kills"] for report in reports) >= 1000
 
 
+def test_a_worker_that_waits_for_the_next_round():
+    """It is there while another one, in start(), is killed: all of start() is sent."""
+    _, report = fleet("--scenes", "next_round")
+    assert report["missed"] == report["lost"] == report["errors"] == []
+
+
 def test_a_hundred_thousand_crawls_of_the_model():
     """The protocol of many workers, under every accident."""
     assert {seed: what for seed in range(100_000) if (what := World(seed).run())} == {}

@@ -22,6 +22,7 @@ from .scripts import PRELUDE, PUT
 # 16 how many claims have failed
 # 17 '', 'leave', or 'over' to leave and end the crawl
 # 18 what this worker has counted since its last call: COUNTED of `messages`, as words
+# 19 the round that it works in: the end of start(), or of the crawl, is none of another one
 # then for each that has failed: claim; reason; attempts; what else is known, as JSON, or '';
 #  the payload that is asked the next time, or '' for the same.
 # then for each request: '1' if the filter is asked, '0' if not, '' if there is no request but
@@ -103,7 +104,8 @@ local function is_taken(mark, old)
 end
 
 local answers, layers, counts, adds = {}, {}, {}, 0
-local first_entry = 19 + 5 * ARGV[16]
+local in_round = found[5] == ARGV[19]
+local first_entry = 20 + 5 * ARGV[16]
 for at = first_entry, #ARGV, 10 do
   local asks, shard, mark = ARGV[at], key(ARGV[at + 1]), ARGV[at + 8]
   local answer, add, top, count = 0, nil, 0, 0
@@ -143,7 +145,7 @@ local done = each_of(ARGV[13], {'HDEL', mine})
 each_of(ARGV[13], {'SREM', handed})
 if done > 0 then redis.call('HINCRBY', key('crawl'), 'done', done) end
 each_of(ARGV[14], {'SADD', handed})
-for at = 19, first_entry - 1, 5 do
+for at = 20, first_entry - 1, 5 do
   local failing, again = ARGV[at], ARGV[at + 4]
   local record = redis.call('HGET', mine, failing)
   if record then
@@ -253,7 +255,7 @@ for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, 99)) do
   if wanted <= 0 or looks <= 0 then break end
 end
 
-if ARGV[6] == '1' and found[3] ~= '1' then
+if ARGV[6] == '1' and in_round and found[3] ~= '1' then
   redis.call('HSET', key('crawl'), 'start_done', 1)
   found[3] = '1'
 end
@@ -272,7 +274,7 @@ if still then
     if redis.call('EXISTS', key('claims:' .. each)) == 1 then still = false end
   end
 end
-if still and ARGV[17] == 'over' and found[3] == '1' then
+if still and ARGV[17] == 'over' and in_round and found[3] == '1' then
   redis.call('HSET', key('crawl'), 'over', 1)
   redis.call('DEL', key('owners'))
 end
@@ -297,7 +299,7 @@ if not age or age < 0 or age >= 1000 then
   redis.call('LTRIM', key('progress'), 0, 59)
 end
 local reply = {'done', answers, layers, counts, claimed, reclaimed, still and 1 or 0,
-  found[3] == '1' and 1 or 0, failed, waiting, waiting_bytes}
+  found[3] == '1' and 1 or 0, failed, waiting, waiting_bytes, found[5]}
 if ARGV[17] == '' then
   redis.call('HSET', batch, 'number', number, 'reply', cmsgpack.pack(reply))
 end

@@ -63,6 +63,7 @@ class Claim:
 class WorkerState:
     """What a worker says of itself with each call."""
 
+    round: str = ""
     starting: bool = False
     start_done: bool = False
     wanted: int = 0
@@ -147,6 +148,7 @@ class Batch:
             len(claims.failed),
             self.action,
             " ".join(map(str, state.counted)),
+            state.round,
         ]
         for each in claims.failed:
             arguments += [each.claim, each.reason, each.attempts, each.details, each.payload]
@@ -168,6 +170,7 @@ class Reply:
         self.reclaimed = 0
         self.still = self.start_done = False
         self.failed = self.waiting = self.waiting_bytes = 0
+        self.round = ""
         self._heard: Iterable[tuple[int, int]] = ()
         if answer[0] == DONE:
             self.answers = answer[1]
@@ -179,6 +182,7 @@ class Reply:
             self.reclaimed = answer[5]
             self.still, self.start_done = bool(answer[6]), bool(answer[7])
             self.failed, self.waiting, self.waiting_bytes = answer[8:11]
+            self.round = answer[11].decode()
 
     @property
     def quiet(self) -> bool:
@@ -198,8 +202,8 @@ class Reply:
 class Observers:
     """Who is told of what."""
 
-    joined: Callable[[Reply], None]
-    """The first reply to this worker, or to it under a new name."""
+    heard: Callable[[Reply], None]
+    """Each reply to this worker."""
     fenced: Callable[[], None]
     """The lease was lost, or Redis went back in time."""
     answered: Callable[[Entry, bool], None]

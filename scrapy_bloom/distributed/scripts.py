@@ -42,7 +42,7 @@ PRELUDE = """
 local T, crawl, worker = KEYS[1], ARGV[1], ARGV[2]
 local lease = tonumber(ARGV[3])
 local function key(name) return T .. ':' .. name end
-local found = redis.call('HMGET', key('crawl'), 'id', 'heard', 'start_done', 'over')
+local found = redis.call('HMGET', key('crawl'), 'id', 'heard', 'start_done', 'over', 'round')
 if found[1] ~= crawl then return {'gone'} end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

@@ -37,7 +37,8 @@ class SharedStartRequests:
     its meta is copied to retries, redirects and children. Its mark, its key and the
     number among those with that key in this run of start(), goes to Redis with it, where those
     that any worker has sent are left out. start() is not run where it is through for the whole
-    crawl; it is run again by a worker that had to give up its name before that was known.
+    crawl; it is run again by a worker that learns that it is not: in a new round, or where
+    Redis has forgotten it. Only who has run it says that it is through.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -51,9 +52,10 @@ class SharedStartRequests:
         self._mark = self._old_mark = b""
         self._met: Counter[bytes] = Counter()
         self._in_memory: dict[Request, bytes] = {}
-        self._began_as = 0
+        self._began_as: tuple[int, str] | None = None
         self._is_through = False
         self._is_running = False
+        self._has_passed = False
         self.failed = False
         """True if start() has raised something."""
 
@@ -70,23 +72,31 @@ class SharedStartRequests:
         self._ledger = ledger
         self._dupefilter = dupefilter
         ledger.participants.append(self)
+        self._round = store.round
         self._is_through = done
-        store.starting, store.start_done = not done, done
+        store.starting = not done
 
-    def joined(self, reply: Reply) -> None:
-        """Run start() again if what it gave has got lost with the worker's last name."""
-        if reply.start_done or self._is_running or self._began_as == self._store.identities:
-            return
-        if not (self._is_through or self._began_as):
-            return  # the engine has not begun yet
-        self._is_through = False
-        self._begin()
-        deferred_from_coro(self._send_again())
+    def heard(self, reply: Reply) -> None:
+        """Run start() again if it is not through, and this worker has not run it in this round
+        and under its name."""
+        if reply.round != self._round:
+            self._round = reply.round
+            self._in_memory.clear()
+            logger.info(
+                "The crawl is in round %(round)r now.",
+                {"round": self._round},
+                extra={"spider": self._crawler.spider},
+            )
+        if not self._has_passed:
+            self._is_through = reply.start_done
+            self._store.starting = not reply.start_done
+        elif not (reply.start_done or self._is_running or self._began_as == self._now):
+            self._begin()
+            deferred_from_coro(self._send_again())
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
         """Yield what the engine gets."""
-        if self._is_through:
-            self._ledger.begin()
+        if self._need_not_run():
             return
         self._begin()
         try:
@@ -100,8 +110,7 @@ class SharedStartRequests:
 
     def process_start_requests(self, start: Iterable[Any], spider: object) -> Iterator[Any]:
         """Yield what the engine gets, with middlewares for Scrapy before 2.13."""
-        if self._is_through:
-            self._ledger.begin()
+        if self._need_not_run():
             return
         self._begin()
         for thing in start:
@@ -135,11 +144,20 @@ class SharedStartRequests:
     def after_commit(self) -> None:
         """Do nothing."""
 
-    def _begin(self) -> None:
+    @property
+    def _now(self) -> tuple[int, str]:
+        return self._store.identities, self._round
+
+    def _need_not_run(self) -> bool:
+        again, self._has_passed = self._has_passed, True
         self._ledger.begin()
+        return self._is_through and not again
+
+    def _begin(self) -> None:
         self._met.clear()
-        self._began_as = self._store.identities
-        self._is_running = True
+        self._began_as = self._now
+        self._is_running, self._is_through = True, False
+        self.failed = False
         self._tell()
 
     def _offer(self, thing: Any) -> None:
@@ -157,11 +175,11 @@ class SharedStartRequests:
     def _end(self) -> None:
         self._offered = None
         self._is_running = False
-        self._is_through = self._began_as == self._store.identities
+        self._is_through = self._began_as == self._now
         self._tell()
         last = self._store.last
         if last is not None:
-            self.joined(last)
+            self.heard(last)
 
     def _fail(self) -> None:
         self._is_running = False

@@ -56,6 +56,7 @@ class RedisStore:
         *,
         capacity: int,
         observers: Observers,
+        round_: str = "",
         counted: Callable[[], tuple[int, ...]] = lambda: _NOTHING,
     ) -> None:
         self._sender = sender
@@ -76,7 +77,9 @@ class RedisStore:
         wait, as the last reply had it."""
         self.starting = False
         self.start_done = False
-        """Whether start() is through, as far as this worker knows."""
+        """Whether this worker has run start() to its end, in this round and under this name."""
+        self.round = round_
+        """The round of the crawl, as the last reply had it."""
         self._tail = 0
         self._unsent: deque[Entry] = deque()
         self._doubtful: set[bytes] = set()
@@ -261,6 +264,7 @@ class RedisStore:
             entries,
             self.held.to_tell(answered, leaving=self._leaving, last=bool(action)),
             WorkerState(
+                round=self.round,
                 starting=self.starting,
                 start_done=self.start_done and len(entries) == len(self._unsent),
                 wanted=self._wanted,
@@ -288,9 +292,10 @@ class RedisStore:
         reply.teach(self._dupefilter.shared, batch)
         self._settle(batch, reply)
         self.held.settle(batch, reply.claimed)
-        is_first, self.last = self.last is None, reply
-        if is_first:
-            self._observers.joined(reply)
+        if reply.round != self.round:
+            self.round, self.start_done = reply.round, False
+        self.last = reply
+        self._observers.heard(reply)
         starves = bool(self.held.stock) and not self.held.ready
         if not self._leaving and (starves or len(self._unsent) >= MOST_ENTRIES):
             self._call()

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ..shared.dupefilter import RedisBloomDupeFilter
     from .crawl import CrawlState
     from .feeds import WorkerFeeds
-    from .messages import Entry, Reply
+    from .messages import Entry
     from .start_requests import SharedStartRequests
 
 logger = logging.getLogger(__name__)
@@ -115,13 +115,14 @@ class Worker:
             _policy(crawler, settings),
             capacity=max(1, crawler.settings.getint("CONCURRENT_REQUESTS")),
             observers=Observers(
-                self._on_joined,
+                self._start_requests.heard,
                 self._on_fenced,
                 self._on_answered,
                 self._on_change,
                 self._on_unreadable,
                 self._on_gone,
             ),
+            round_=self._state.round,
             counted=self._counted,
         )
         self.ledger = Ledger(
@@ -254,9 +255,6 @@ class Worker:
         self._quiet_since = self._quiet_since or now
         if now - self._quiet_since < self._settings.idle:
             raise DontCloseSpider
-
-    def _on_joined(self, reply: Reply) -> None:
-        self._start_requests.joined(reply)
 
     def _on_change(self) -> None:
         if self._outage_since:

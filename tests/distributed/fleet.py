@@ -41,7 +41,7 @@ from tests.durable.harness import (
     write_stats,
 )
 from tests.durable.site import KINDS, kind_of
-from tests.durable.spider import TreeSpider
+from tests.durable.spider import TreeSpider, pause
 from tests.shared.server import Cluster, Move, Server
 
 WORKERS = 3
@@ -67,6 +67,15 @@ class FailingStart(TreeSpider):
     async def start(self):
         yield Request(f"{self.site}/plain/0", dont_filter=True)
         raise RuntimeError("this start always raises")
+
+
+class PausingStart(TreeSpider):
+    """Has six start requests, and a pause before each but the first."""
+
+    async def start(self):
+        for number in range(6):
+            await pause(0.5 * min(number, 1))
+            yield Request(f"{self.site}/plain/{number}", dont_filter=True)
 
 
 @dataclass
@@ -348,6 +357,40 @@ def scene_rounds(world, server, crawl, reference):
         fleet.start(**settings)
         yield from to_the_end(fleet)
     yield fleet.report(reference, twice=sorted((fleet.answers - Counter(reference)).elements()))
+
+
+def scene_next_round(world, server, crawl, reference):
+    """A worker that waits since the round before is there when the next one begins, whose
+    first worker is killed in its start(): the start requests of that round are all sent."""
+    fleet = Fleet(world, replace(crawl, spider=PausingStart, pages=8), server.url)
+    waiting = fleet.start(BLOOM_REDIS_ROUND="1", BLOOM_REDIS_IDLE=600)
+    with RedisClient(server.url) as client:
+
+        def state():
+            return look_at(client, in_one_slot(crawl.name))
+
+        yield from until(
+            lambda: (
+                "Spider opened" in waiting.log
+                and (found := state()) is not None
+                and found.start_done
+                and not found.in_flight
+            )
+        )
+        first = fleet.start(BLOOM_REDIS_ROUND="1")
+        yield from until(lambda: first.ended)
+        before = fleet.answers
+        dying = fleet.start(BLOOM_REDIS_ROUND="2")
+        yield from until(lambda: fleet.answers != before)
+        fleet.kill(dying)
+        last = fleet.start(BLOOM_REDIS_ROUND="2")
+        yield from until(lambda: last.ended)
+    os.kill(waiting.pid, signal.SIGINT)
+    yield from to_the_end(fleet)
+    again = fleet.answers - before
+    yield fleet.report(
+        [f"plain/{n}" for n in range(6)], missed=[n for n in range(6) if not again[f"plain/{n}"]]
+    )
 
 
 def scene_seeds(world, server, crawl, reference):

@@ -3,6 +3,9 @@
 The server's script is a generator that yields before each of its writes, so that it can
 be aborted at any of them; what it has written by then stays. Each rule that the protocol
 needs has a name in RULES and can be left out.
+
+A page whose name says so lives in the memory of the worker that yields it, now and then.
+Seeds are in a list on another server, which does not go back in time with the crawl's.
 """
 
 import pickle
@@ -11,32 +14,45 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-RULES = (
-    "push before bits",
-    "claim before pop",
-    "acknowledge after the children's answers",
-    "numbers tell that the server went back",
-    "a worker acknowledges its own claims only",
-    "a fenced worker keeps what it has not sent",
-    "a fenced worker forgets what it knew as seen",
-    "start() again until start_done",
-    "a fenced worker runs start() again",
-    "the end takes start_done",
-    "a push takes the mark back",
-    "an expired worker is in no start()",
-    "replies list unknown claims",
-    "an empty server is an error",
-    "a resend is the same batch",
-    "marks of start requests after the push",
-    "a failure is kept before the claim goes",
-    "a retry is pushed before it is forgotten",
-    "a retry takes the mark back",
-)
+RULES = {
+    "push before bits": "abort",
+    "claim before pop": "abort kill",
+    "acknowledge after the children's answers": "abort kill",
+    "numbers tell that the server went back": "back",
+    "a worker acknowledges its own claims only": "abort pause",
+    "a fenced worker keeps what it has not sent": "pause",
+    "a fenced worker forgets what it knew as seen": "back",
+    "start() again until start_done": "kill",
+    "a fenced worker runs start() again": "back",
+    "the end takes start_done": "fail",
+    "a push takes the mark back": "failure",
+    "an expired worker is in no start()": "kill",
+    "replies list unknown claims": "abort",
+    "an empty server is an error": "wipe",
+    "a resend is the same batch": "lose",
+    "marks of start requests after the push": "abort kill",
+    "a failure is kept before the claim goes": "abort failure",
+    "a retry is pushed before it is forgotten": "abort failure",
+    "a retry takes the mark back": "failure",
+    "start() is through for one round": "rounds fail",
+    "only who has run start() says that it is through": "back refuse kill",
+    "who learns of a new round runs start() again": "rounds fail",
+    "what comes with a page in memory waits for it": "memory kill",
+    "start() is not through while it has a page in memory": "memory kill",
+    "a page in memory is not seen where Redis went back": "memory back",
+    "seeds stay noted until their push was kept": "seeds back",
+    "no end while seeds are noted": "seeds refuse kill",
+}
+"""Each with the accidents that it is for."""
 
 LEASE = 60
+BACK = 20
+"""So far the server goes back where there are seeds."""
 BATCH = 3
 CLAIMS = 3
-START = ("start1", "start2")
+START = ("start1", "start2", "memory start")
+RAW, NOTE = "raw", "note"
+"""In the place of a mark: pushed, whether it was seen or not; seen, and not pushed."""
 
 
 class AbortedError(Exception):
@@ -61,6 +77,7 @@ class State:
     marks: set = field(default_factory=set)
     failed: dict = field(default_factory=dict)
     serial: int = 0
+    round: int = 1
     start_done: bool = False
     over: bool = False
 
@@ -72,12 +89,14 @@ class Call:
     worker: str
     number: int
     entries: tuple = ()
+    """(page, mark) of each that is new, without a page for one that is done in memory."""
     done: tuple = ()
     """(claim, page) of each that is acknowledged."""
     failed: tuple = ()
     """The same of each that has failed."""
     held: tuple = ()
     wanted: int = 0
+    round: int = 1
     starting: bool = False
     start_done: bool = False
     action: str = ""
@@ -93,12 +112,24 @@ class Server:
         self.snapshots = []
 
     def snapshot(self):
-        self.snapshots.append(pickle.dumps(self.state))
+        self.snapshots.append((self.now, pickle.dumps(self.state)))
 
-    def go_back(self):
-        if self.snapshots:
-            del self.snapshots[self.chance.randrange(-3, 0) :][1:]
-            self.state = pickle.loads(self.snapshots[-1])
+    def go_back(self, most=None):
+        """Return to one of the last snapshots, not older than that."""
+        found = [each for each in self.snapshots if most is None or each[0] >= self.now - most]
+        if found:
+            at = self.snapshots.index(found[self.chance.randrange(-min(3, len(found)), 0)])
+            del self.snapshots[at + 1 :]
+            self.state = pickle.loads(self.snapshots[-1][1])
+
+    def open(self, round_):
+        """Begin that round if the last one is over; return whether it has."""
+        s = self.state
+        begins = s.over and s.round != round_
+        if begins:
+            s.marks.clear()
+            s.round, s.start_done, s.over = round_, False, False
+        return begins
 
     def lose_everything(self):
         self.state = State(crawl=self.state.crawl + 1)
@@ -144,6 +175,11 @@ class Server:
             s.starting.discard(w)
         answers = []
         for page, mark in call.entries:
+            if mark == NOTE or page is None:
+                yield
+                (s.bits if page else s.marks).add(page or mark)
+                answers.append("noted")
+                continue
             if mark is not None and mark in s.marks:
                 answers.append("taken")
                 continue
@@ -153,7 +189,8 @@ class Server:
             if mark is None and "push before bits" in rules:
                 yield
                 s.bits.add(page)
-            if mark is not None and "marks of start requests after the push" in rules:
+            is_start = mark not in (None, RAW)
+            if is_start and "marks of start requests after the push" in rules:
                 yield
                 s.marks.add(mark)
             if s.over and "a push takes the mark back" not in rules:
@@ -164,7 +201,7 @@ class Server:
             if mark is None:
                 yield
                 s.bits.add(page)
-            else:
+            elif is_start:
                 yield
                 s.marks.add(mark)
             answers.append("new")
@@ -212,7 +249,8 @@ class Server:
                 yield
                 s.pending.pop(0)
             claimed[claim] = page
-        if call.start_done and not s.start_done:
+        in_round = call.round == s.round or "start() is through for one round" in rules
+        if call.start_done and in_round and not s.start_done:
             yield
             s.start_done = True
         still = not s.pending and not any(s.claims.values()) and not s.starting
@@ -227,6 +265,7 @@ class Server:
             "quiet": quiet,
             "over": s.over,
             "start_done": s.start_done,
+            "round": s.round,
         }
         yield
         s.batches[w] = (call.number, reply)
@@ -278,8 +317,19 @@ class Worker:
         self.tail = 0
         self.ended = None
         self.start = None
-        self.exhausted = False
+        """What is left of a run of start(), None before the first."""
+        self.began = None
+        self.is_through = self.failed = False
+        if world.server.state.start_done:
+            self._need_not_run()
+        self.round = world.server.state.round
         self.is_new = True
+        self.waits = world.accidents and world.has_rounds and world.chance.random() < 0.5
+        self.stores_nothing = "memory" in world.kinds and world.chance.random() < 0.6
+        self.memory = {}
+        """Pages in memory: how much each has yielded, the claims that came with it, its mark as a
+        start request, and whether Redis may have forgotten something of it."""
+        self.pusher = None
         self.extra = world.chance.random() < 0.5
         self._enter()
 
@@ -293,9 +343,8 @@ class Worker:
 
     @property
     def is_idle(self):
-        return not (self.unsent or self.batch or self.stock or self.engine or self.done) and (
-            self.start is not None and not self.start
-        )
+        busy = self.unsent or self.batch or self.stock or self.engine or self.done or self.memory
+        return not busy and self.start is not None and not self.start
 
     def actions(self):
         yield self.call
@@ -305,13 +354,20 @@ class Worker:
             yield self.hand_out
         for claim in self.engine:
             yield lambda claim=claim: self.fetch(claim)
+        for page in self.memory:
+            yield lambda page=page: self.fetch_in_memory(page)
+        if self.world.seeds or self.world.noted:
+            yield self.move_seeds
         if (
             self.extra
             and self.start is not None
             and (self.quiet or self.world.chance.random() < 0.03)
         ):
             yield self.think_of_more
-        if self.is_idle and self.quiet:
+        noted = self.world.seeds or self.world.noted
+        if noted and "no end while seeds are noted" in self.world.without:
+            noted = self.world.seeds
+        if self.is_idle and self.quiet and not noted and not self.waits:
             yield self.finish
 
     def enqueue(self, page, mark=None):
@@ -320,16 +376,21 @@ class Worker:
             if page in self.known:
                 return
             self.known.add(page)
+        if page.startswith("memory") and self.stores_nothing:
+            together = "what comes with a page in memory waits for it" not in self.world.without
+            self.memory[page] = [0, {*self.engine} if together else set(), mark, False]
+            return
         self.tail += 1
         self.unsent.append((self.tail, page, mark))
 
     def take_start(self):
         if self.world.strikes("fail", 0.1):
             self.start.clear()
+            self.failed = True
             return
         page = self.start.popleft()
         self.enqueue(page, (page, 1))
-        self.exhausted = not self.start
+        self.is_through = not self.start and self.began == (self.identity, self.round)
 
     def hand_out(self):
         claim = min(self.stock)
@@ -343,11 +404,54 @@ class Worker:
             self.enqueue(children[yielded])
             self.engine[claim][1] += 1
             return
+        if any(claim in claims for _, claims, *_ in self.memory.values()):
+            return
         del self.engine[claim]
         fails = self.world.strikes("failure", 0.2)
         if not fails:
-            self.world.fetched.add(page)
+            self.world.fetched.add((page, self.round))
+        else:
+            self.world.may_miss.add((page, self.round))
         self.done.append((self.tail, claim, page, fails))
+
+    def fetch_in_memory(self, page):
+        """Yield one child, or be done: then it is seen, unless Redis may have forgotten what
+        came of it."""
+        yielded, _, mark, is_doubtful = self.memory[page]
+        children = self.world.links[page]
+        if yielded < len(children):
+            self.memory[page][0] += 1
+            self.enqueue(children[yielded])
+            return
+        del self.memory[page]
+        self.world.fetched.add((page, self.round))
+        if not is_doubtful:
+            self.tail += 1
+            self.unsent.append((self.tail, *((None, mark) if mark else (page, NOTE))))
+
+    def move_seeds(self):
+        """Take a seed, push it, and strike it off when the push was kept."""
+        world, now = self.world, self.world.server.now
+        if self.pusher is None:
+            self.pusher = (f"pusher{next(world.identities)}", 0, {})
+        name, number, pushed = self.pusher
+        due = [seed for seed, (until, _) in world.noted.items() if until < now][:1]
+        entries = ()
+        if due or world.seeds:
+            seed = due[0] if due else world.seeds.pop()
+            world.noted[seed] = (now + 3 * LEASE, self.name)
+            entries = ((seed, RAW),)
+        self.pusher = None
+        reply = world.deliver(self, Call(name, number + 1, entries))
+        if reply is None or reply.get("fenced") or reply.get("gone"):
+            return
+        self.quiet = False
+        keep = BACK if "seeds stay noted until their push was kept" not in world.without else -1
+        pushed.update({seed: now for seed, _ in entries})
+        for seed in [seed for seed, then in pushed.items() if then + keep < now]:
+            del pushed[seed]
+            world.noted.pop(seed, None)
+        self.pusher = (name, number + 1, pushed)
 
     def think_of_more(self):
         """A timer of the spider's adds a page that no link leads to."""
@@ -372,12 +476,18 @@ class Worker:
             tuple((claim, page) for _, claim, page, fails in ready if fails),
             held,
             max(0, CLAIMS - len(self.stock)) if not action else 0,
+            round=self.round,
             starting=bool(self.start),
-            start_done=self.start is not None
-            and self.exhausted
+            start_done=self.is_through
+            and not self._starts_in_memory
             and len(self.unsent) == len(entries),
             action=action,
         )
+
+    @property
+    def _starts_in_memory(self):
+        rule = "start() is not through while it has a page in memory"
+        return rule not in self.world.without and any(each[2] for each in self.memory.values())
 
     def call(self):
         """Send the batch, or send it again."""
@@ -406,32 +516,62 @@ class Worker:
                 if answer == "new" and mark is None and page.startswith("extra"):
                     self.world.pushed.add(page)
             self.stock.update(reply["claimed"])
-            if self.start is None:
-                if reply["over"] and self.is_new:
-                    self.ended = "over"
-                elif reply["start_done"] or (
-                    "start() again until start_done" in self.world.without and self.world.has_begun
-                ):
-                    self.start, self.exhausted = deque(), True
-                else:
-                    self.world.has_begun = True
-                    self.start, self.exhausted = deque(START), False
-                self.is_new = False
-            self.quiet = reply["quiet"] or reply["over"] or (reply["still"] and not self.exhausted)
+            self._hear(reply)
+            self.quiet = reply["quiet"] or reply["over"] or (reply["still"] and self.failed)
+
+    def _hear(self, reply):
+        """Run start() unless it is through, or this worker has run it."""
+        without = self.world.without
+        is_other_round = reply["round"] != self.round
+        if is_other_round:
+            self.round, self.is_through = reply["round"], False
+            for each in self.memory.values():
+                each[3] = each[3] or each[2]
+        if reply["over"] and self.is_new and not (self.waits or self.world.has_seeds):
+            self.ended = "over"
+        begins = not (reply["start_done"] or self.start) and self.began != (
+            self.identity,
+            self.round,
+        )
+        if is_other_round and "who learns of a new round runs start() again" in without:
+            begins, self.began = False, (self.identity, self.round)
+        if self.is_new and "start() again until start_done" in without and self.world.has_begun:
+            begins, self.began = False, (self.identity, self.round)
+            self.is_through = True
+        self.is_new = False
+        if begins:
+            self.world.has_begun = True
+            self.began = (self.identity, self.round)
+            self.start, self.is_through, self.failed = deque(START), False, False
+        elif self.start is None:
+            self._need_not_run()
+
+    def _need_not_run(self):
+        self.start = deque()
+        if "only who has run start() says that it is through" in self.world.without:
+            self.is_through = True
 
     def _be_fenced(self):
         if "a fenced worker forgets what it knew as seen" not in self.world.without:
             self.known = {page for _, page, mark in self.unsent if mark is None}
         if "a fenced worker keeps what it has not sent" in self.world.without:
             self.unsent.clear()
-        if "a fenced worker runs start() again" not in self.world.without:
-            self.start = None
+        is_doubtful = "a page in memory is not seen where Redis went back" not in self.world.without
+        if is_doubtful:
+            self.unsent = deque(e for e in self.unsent if e[1] and e[2] != NOTE)
+        for each in self.memory.values():
+            each[1], each[3] = set(), is_doubtful
+        began = self.began
         self._enter()
+        if "a fenced worker runs start() again" in self.world.without and began:
+            self.began = (self.identity, self.round)
+        else:
+            self.is_through = False
 
     def finish(self):
         """The engine closes the spider."""
         # who has seen start() fail leaves it to others
-        marks = self.exhausted or "the end takes start_done" in self.world.without
+        marks = not self.failed or "the end takes start_done" in self.world.without
         self.batch = self._build("over" if marks else "leave")
         if self.batch.action == "leave":
             self.ended = "left"
@@ -461,8 +601,18 @@ class World:
         self.accidents = accidents
         kinds = ("kill", "pause", "lose", "abort", "back", "refuse", "fail", "failure")
         self.kinds = set(self.chance.sample(kinds, 4))
-        if self.chance.random() < 0.1:
-            self.kinds.add("wipe")
+        shares = {"wipe": 0.1, "rounds": 0.3, "memory": 0.5, "seeds": 0.3}
+        self.kinds |= {kind for kind, share in shares.items() if self.chance.random() < share}
+        if without:
+            self.kinds = {kind for rule in without for kind in RULES[rule].split()}
+        self.round = 1
+        self.has_rounds = accidents and "rounds" in self.kinds
+        self.has_seeds = "seeds" in self.kinds
+        self.seeds = [f"seed{n}" for n in range(self.has_seeds * self.chance.randrange(1, 5))]
+        self._all_seeds = [*self.seeds]
+        self.noted = {}
+        """Seeds that were taken: until when, and by whom."""
+        self.may_miss = set()
         self.workers = []
         self.paused = {}
 
@@ -478,6 +628,12 @@ class World:
         }
         links["start1"] = pages[:1]
         links["start2"] = [pages[-1], pages[0]]
+        links["memory start"] = ["below the start"]
+        links["memory page"] = ["below"]
+        links["below"] = links["below the start"] = []
+        links[self.chance.choice(pages)].append("memory page")
+        for n in range(4):
+            links[f"seed{n}"] = self.chance.choices(pages, k=1)
         for n in range(500):
             links[f"extra{n}"] = []
         return links
@@ -512,6 +668,8 @@ class World:
         for _ in range(self.chance.randrange(20, 250)):
             self._step()
         self.accidents = False
+        for worker in self.workers:
+            worker.waits = False
         self.paused.clear()
         self.server.now += 1
         if not self._living():
@@ -528,8 +686,15 @@ class World:
                 return "endless"
         if any(worker.ended == "error" for worker in self.workers):
             return None if self.lost_everything else "an error without a cause"
-        missed = self._reachable() - self.fetched - dropped
+        self._require_start(self.server.state.round)
+        missed = self._reachable() - {page for page, _ in self.fetched} - dropped
         return f"lost {sorted(missed)}" if missed else None
+
+    def _require_start(self, round_):
+        """A round that is over has all of start()."""
+        missed = {(page, round_) for page in START} - self.fetched - self.may_miss
+        if missed and not self.lost_everything:
+            raise ViolatedError(f"lost {sorted(missed)}")
 
     def _goes_on(self, worker=None):
         """Return whether `worker` comes to an end, or all of them."""
@@ -543,6 +708,8 @@ class World:
         found, todo = set(), [*START]
         if not self.went_back and not self.lost_everything:
             todo += self.pushed
+        if not self.lost_everything:
+            todo += self._all_seeds
         while todo:
             page = todo.pop()
             if page not in found:
@@ -554,6 +721,10 @@ class World:
         return [worker for worker in self.workers if not worker.ended]
 
     def _start(self):
+        self.round += self.has_rounds and self.accidents and self.chance.random() < 0.5
+        before = self.server.state.round
+        if self.server.open(self.round):
+            self._require_start(before)
         self.workers.append(Worker(self, str(len(self.workers))))
         return self.workers[-1]
 
@@ -568,7 +739,7 @@ class World:
         elif living and self.strikes("pause", 0.04):
             self.paused[chance.choice(living).name] = server.now + chance.randrange(3 * LEASE)
         elif self.strikes("back", 0.01):
-            server.go_back()
+            server.go_back(BACK if self.has_seeds else None)
             self.went_back = True
         elif self.strikes("wipe", 0.005):
             server.lose_everything()

@@ -7,14 +7,17 @@ import time
 import pytest
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.test import get_crawler
+from twisted.internet.defer import Deferred
 
 from scrapy_bloom import RedisDurableScheduler, SharedFilterError, startup
+from scrapy_bloom.distributed import worker as worker_module
+from scrapy_bloom.distributed.crawl import open_crawl
 from scrapy_bloom.distributed.start_requests import mark_of
 from scrapy_bloom.errors import FilterLockedError
 from scrapy_bloom.shared.client import RedisClient
 from scrapy_bloom.shared.inspection import RedisPlace
 from tests.distributed.workers import StoreWorker
-from tests.durable.engine import TestSpider, request
+from tests.durable.engine import TestSpider, name_of, request
 from tests.durable.rounds import waited_for
 from tests.fakes import Engine
 
@@ -247,3 +250,88 @@ def test_a_fenced_worker_marks_nothing_of_which_redis_may_have_forgotten_somethi
         assert all(each in RedisPlace(client, key).filter for each in prints)
         assert len(RedisPlace(client, key).filter) == 4
     worker.close()
+
+
+STARTS = ["start1", "start2", "start3"]
+
+
+def run_start(scheduler, names=STARTS, *, to_the_end=True):
+    """Run the spider's start() as the engine does, also when it is to be run again."""
+
+    async def start(names, *, to_the_end=True):
+        for name in names:
+            yield request(name, dont_filter=True)
+        if not to_the_end:
+            await Deferred()
+
+    async def schedule(names, **options):
+        async for each in scheduler._starts.process_start(start(names, **options)):
+            scheduler.enqueue_request(each)
+
+    async def again():
+        return scheduler._starts.process_start(start(STARTS))
+
+    scheduler.crawler.engine.scraper.spidermw.process_start = again
+    scheduler.crawler.engine.crawl = scheduler.enqueue_request
+    Deferred.fromCoroutine(schedule(names, to_the_end=to_the_end))
+    talk(scheduler)
+
+
+def fetch(*schedulers):
+    """Fetch what workers get, until nobody gets anything; return the names."""
+    names, fetched = [], True
+    while fetched:
+        for scheduler in schedulers:
+            talk(scheduler)
+        fetched = [(each, got) for each in schedulers if (got := each.next_request()) is not None]
+        names += [name_of(got) for _, got in fetched]
+    for scheduler in schedulers:
+        talk(scheduler)
+    return sorted(names)
+
+
+def test_a_worker_of_the_round_before_does_not_end_the_next(build):
+    """One that waits tells of its own round only: in the next one, whose first worker is
+    stopped in its start(), each start request is sent, and the end is right."""
+    waiting = build(BLOOM_REDIS_ROUND="1", BLOOM_REDIS_IDLE=600)
+    run_start(waiting)
+    assert fetch(waiting) == STARTS
+    last = build(BLOOM_REDIS_ROUND="1")
+    run_start(last)
+    assert not last.has_pending_requests()
+    last.close("finished")
+    stopped = build(BLOOM_REDIS_ROUND="2")
+    run_start(stopped, STARTS[:1], to_the_end=False)
+    talk(waiting)
+    stopped.close("shutdown")
+    last = build(BLOOM_REDIS_ROUND="2")
+    run_start(last)
+    assert fetch(waiting, last) == STARTS
+    assert not waiting.has_pending_requests()
+    assert not last.has_pending_requests()
+    last.close("finished")
+    assert build(BLOOM_REDIS_ROUND="2")._worker._state.over
+
+
+def test_who_has_only_heard_that_start_is_through_does_not_say_so(
+    build, key, redis_server, monkeypatch
+):
+    """Redis goes back to before the end of start() when a worker has joined, and who had run it
+    is dead: that worker runs it."""
+    first = build()
+    run_start(first, STARTS[:1], to_the_end=False)
+    assert fetch(first) == STARTS[:1]
+    first.close("shutdown")
+
+    def hears_of_the_end(*arguments):
+        redis_server.command("HSET", f"{{{key}}}:crawl", "start_done", 1)
+        found = open_crawl(*arguments)
+        redis_server.command("HSET", f"{{{key}}}:crawl", "start_done", "")
+        return found
+
+    monkeypatch.setattr(worker_module, "open_crawl", hears_of_the_end)
+    last = build()
+    assert last._worker._state.start_done
+    run_start(last)
+    assert fetch(last) == STARTS[1:]
+    assert not last.has_pending_requests()

@@ -80,7 +80,7 @@ class StoreWorker:
         )
         self.sender = InlineSender(attempt or self.call)
         self.heard = []
-        self.joins, self.fences, self.is_gone = 0, 0, False
+        self.fences, self.is_gone = 0, False
         lease = int(self.settings.lease * 1000)
         self.policy = Policy(
             lease,
@@ -99,18 +99,16 @@ class StoreWorker:
             self.policy,
             capacity=capacity,
             observers=Observers(
-                self._joined,
+                lambda _reply: None,
                 self._fenced,
                 self._answered,
                 lambda: None,
                 self._unreadable,
                 self._gone,
             ),
+            round_=self.state.round,
         )
         self.store.start_done = True
-
-    def _joined(self, _reply):
-        self.joins += 1
 
     def _fenced(self):
         self.fences += 1
