@@ -129,7 +129,7 @@ class WorkerSettings:
             "BLOOM_REDIS_MAX_ATTEMPTS",
             cls.max_attempts,
             range(1, MOST),
-            "above 0, after which a page that kills its workers is set aside",
+            "above 0, after which a page that kills its workers has failed",
         )
         if type(lease) not in (int, float) or not 1 <= lease <= 86400:
             raise ValueError(

@@ -32,7 +32,7 @@ from scrapy_bloom.bloom.file import read_header
 from scrapy_bloom.bloom.inspection import verify
 from scrapy_bloom.bloom.place import Place
 from scrapy_bloom.durable.failed_rows import failed_requests
-from scrapy_bloom.durable.inspection import job_state, set_aside_requests, unfinished_requests
+from scrapy_bloom.durable.inspection import job_state, unfinished_requests
 from scrapy_bloom.fingerprints.identity import FingerprinterIdentity
 from tests.data.v010 import make
 from tests.data.v020 import make as v020
@@ -134,7 +134,7 @@ def test_the_requests_of_an_old_job_are_handed_out_as_they_were(folder, name):
 
 
 def test_an_old_job_is_read_without_a_change(folder, name):
-    """What is unfinished, what is set aside (nothing was then) and what the filter holds."""
+    """What is unfinished, what has failed (nothing had then) and what the filter holds."""
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     found, held = filter_of(folder)
     expected = JOBS[name]["filter"]
@@ -142,7 +142,7 @@ def test_an_old_job_is_read_without_a_change(folder, name):
     assert {*JOBS[name]["seen"]} <= {*held}
     assert not {*JOBS[name]["unseen"]} & {*held}
     assert unfinished_requests(folder) == JOBS[name]["count"]
-    assert set_aside_requests(folder / "requests.sqlite") == []
+    assert failed_requests(folder) == []
     assert all(finding.sound for finding in verify(Place.find(str(folder))))
     # the index of SQLite's log, which was left out
     (folder / "requests.sqlite-shm").unlink(missing_ok=True)
@@ -219,14 +219,17 @@ def test_a_job_of_version_0_2_0_goes_on_to_its_end(story, place):
 
 
 def test_a_job_of_version_0_2_0_is_read_without_a_change(story, place):
-    """How it ended, what is unfinished, set aside and failed, what the memory knows."""
+    """How it ended, what is unfinished and has failed, what the memory knows."""
     name, expected = story
     before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
     ends = {"killed": "killed", "failed": "finished"}
     assert job_state(place / "job").state == ends.get(name, "stopped")
     assert unfinished_requests(place / "job") == len(expected["requests"])
     found = failed_requests(place / "job")
-    assert sorted([each.url, each.reason, each.attempts] for each in found) == expected["failed"]
+    unreadable = [["", "unreadable", 1] for _ in expected["set_aside"]]
+    assert sorted([each.url, each.reason, each.attempts] for each in found) == sorted(
+        [*expected["failed"], *unreadable]
+    )
     assert v020.known_to(place) == expected["memory"]
     (place / "job" / "requests.sqlite-shm").unlink(missing_ok=True)
     assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before

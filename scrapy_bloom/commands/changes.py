@@ -207,11 +207,8 @@ def _loaded_lines(loaded: Loaded, source: str, where: str) -> Iterator[str]:
         f"copied {counted(loaded.items, 'item')} and {counted(loaded.pending, 'pending request')}"
         f" from {source} to {where}, for RedisDurableScheduler"
     )
-    if loaded.failed or loaded.set_aside:
-        yield (
-            f"  {source} keeps its failed requests ({loaded.failed:,}), and those that were set"
-            f" aside ({loaded.set_aside:,})"
-        )
+    if loaded.failed:
+        yield f"  {source} keeps {counted(loaded.failed, 'failed request')}"
     if loaded.items_left:
         yield (
             f"  {source} keeps {counted(loaded.items_left, 'item')} that no feed has got yet: start"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -12,16 +12,9 @@ from ..bloom.inspection import Description, describe
 from ..bloom.inspection import verify as findings_in
 from ..bloom.place import REDIS_SCHEMES, AnyFilter
 from ..distributed.verifying import queue_findings
-from ..durable.inspection import (
-    JobState,
-    SetAside,
-    job_state,
-    set_aside_requests,
-    unfinished_requests,
-)
+from ..durable.inspection import JobState, job_state, unfinished_requests
 from ..errors import BloomError
 from ..fingerprints.identity import fingerprinter_in
-from ..jobdir import JobDirectory
 from ..migration.url_list import open_list, url_in
 from ..reporting import counted, in_brief, in_bytes, in_percent, in_short, pages
 from .queue import queue_in
@@ -46,22 +39,17 @@ def info(session: Session) -> int:
         return 0
     place = session.place(name)
     description = describe(place, fingerprinter_in)
-    unfinished, state, set_aside = None, None, []
+    unfinished, state = None, None
     if place.job is not None:
         state = job_state(place.job)
         unfinished = unfinished_requests(place.job)
-        set_aside = set_aside_requests(JobDirectory(place.job).requests)
     session.print(
         {
             **asdict(description),
             "job": state and state._asdict(),
             "unfinished_requests": unfinished,
-            "set_aside": [{"row": each.row, "reason": each.reason} for each in set_aside],
         },
-        [
-            *_info_lines(description, unfinished, on_disk=True, state=state),
-            *_set_aside_lines(set_aside),
-        ],
+        _info_lines(description, unfinished, on_disk=True, state=state),
     )
     return 0
 
@@ -209,14 +197,6 @@ def _requests(filter_: Description, unfinished: int | None) -> str:
         return ""
     which = "pending" if filter_.held_by is None else "pending or in flight"
     return f"{unfinished:,} {which} in requests.sqlite"
-
-
-def _set_aside_lines(set_aside: Sequence[SetAside]) -> Iterator[str]:
-    if set_aside:
-        yield ""
-        yield f"{counted(len(set_aside), 'request')} set aside, to be tried at the next start:"
-    for each in set_aside:
-        yield f"  row {each.row}: {' '.join(each.reason.split())}"
 
 
 def _layer_rows(filter_: Description) -> Iterator[list[str]]:

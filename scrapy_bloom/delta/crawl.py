@@ -220,7 +220,9 @@ class DeltaCrawl:
         """Let the lists count: the round is over. Not if a request of it could not be read,
         which waits for the next start."""
         file = None if round_ is None else round_.file
-        if file is not None and (file.set_aside_count or not file.is_empty):
+        if file is not None and (
+            file.query("SELECT 1 FROM unreadable LIMIT 1") or not file.is_empty
+        ):
             self.marks.forget_lists()
         self.marks.conclude()
 

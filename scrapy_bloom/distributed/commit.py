@@ -17,7 +17,7 @@ from .scripts import PRELUDE, PUT
 #  8 claims a slot                  9 slots and how many of each it has, as text with NUL
 # 10 '1' for each kind whose newest request is next: others, start requests
 # 11 how long it keeps a slot to itself (ms), 0 for not at all
-# 12 after how many losses a request is set aside
+# 12 after how many losses a request has failed
 # 13-15 claims: acknowledged; handed to the engine now; held
 # 16 how many claims have failed
 # 17 '', 'leave', or 'over' to leave and end the crawl

@@ -9,12 +9,11 @@ from collections.abc import Iterator, Sequence
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
-from ..durable.failed import FailedRequest
+from ..durable.failed import FailedRequest, described, named
 from ..durable.failed_rows import ALL, Choice
 from ..errors import SharedFilterError
 from ..shared.client import SlotScript
 from .messages import Failing
-from .payload import plain_fields
 from .scripts import PUT
 
 if TYPE_CHECKING:
@@ -137,20 +136,21 @@ class FailedHash:
 
 def failing_of(claim: Claim, failed: FailedRequest, packer: Packer) -> Failing:
     """Return what the server is told of `claim`, whose request has failed."""
+    return _failing(claim, failed, packer.to_be_repeated(claim.payload, failed))
+
+
+def unreadable(claim: Claim, error: Exception) -> Failing:
+    """Return what the server is told of `claim`, which cannot be made a request again."""
+    return _failing(claim, FailedRequest.unreadable(claim.payload, described(error)))
+
+
+def _failing(claim: Claim, failed: FailedRequest, again: bytes = b"") -> Failing:
     details = {
         name: value
         for name, value in failed._asdict().items()
         if name not in {"reason", "attempts", "time"}  # the server has these, by its own clock
     }
-    again = packer.to_be_repeated(claim.payload, failed)
     return Failing(claim.number, failed.reason, failed.attempts, json.dumps(details), again)
-
-
-def unreadable(claim: Claim, error: Exception) -> Failing:
-    """Return what the server is told of `claim`, which cannot be made a request again."""
-    url, method = _named(claim.payload)
-    details = {"url": url, "method": method, "exception": f"{type(error).__name__}: {error}"}
-    return Failing(claim.number, "unreadable", 1, json.dumps(details))
 
 
 def _failed_request(
@@ -160,13 +160,6 @@ def _failed_request(
     if details:
         known |= json.loads(details)
     else:
-        url, method = _named(payload)
+        url, method = named(payload)
         known |= {"url": url, "method": method, "exception": f"the last was {worker.decode()}"}
     return FailedRequest(reason=reason.decode(), attempts=attempts, time=when / 1000, **known)
-
-
-def _named(payload: bytes) -> tuple[str, str]:
-    """Return the URL and the method of a stored request, the URL empty where it cannot be
-    read without running anybody's code."""
-    fields = plain_fields(payload)
-    return str(fields.get("url", "")), str(fields.get("method", "GET"))

@@ -78,7 +78,7 @@ class HeldClaims:
         """Note that the engine gets `claim` as `request`."""
         self.handed_out[request] = claim.number
 
-    def set_aside(self, failing: Failing) -> None:
+    def fail(self, failing: Failing) -> None:
         """Give up a claim that the engine does not get."""
         self._unreadable.append(failing)
 

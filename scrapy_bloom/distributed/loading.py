@@ -47,13 +47,12 @@ LEASE = 15.0
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a load has copied, and what is left where it was: requests that have `failed` or
-    were `set_aside`, and `items` that are in no feed yet."""
+    """What a load has copied, and what is left where it was: requests that have `failed`,
+    and items that are in no feed yet."""
 
     items: int
     pending: int
     failed: int = 0
-    set_aside: int = 0
     items_left: int = 0
 
 
@@ -90,7 +89,7 @@ def load_job(client: RedisClient, key: str, job: JobDirectory, settings: BaseSet
                     Entry(0, None, None, mark_of(*taken)) for taken in left.taken_start_requests()
                 )
                 pusher.push(Entry(0, pack(fields, queues)) for fields in left.requests())
-            return Loaded(len(local), left.pending, left.failed, left.set_aside, left.items)
+            return Loaded(len(local), left.pending, left.failed, left.items)
     finally:
         lock.release(remove=True)
 

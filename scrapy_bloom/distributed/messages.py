@@ -211,7 +211,7 @@ class Observers:
     changed: Callable[[], None]
     """There are new requests to hand out, or there is news of the end."""
     unreadable: Callable[[str, Exception], None]
-    """A request cannot be made again, and is set aside."""
+    """A request cannot be read back, and has failed."""
     gone: Callable[[], None]
     """The server has this crawl no more."""
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import marshal
-import pickle
 from dataclasses import dataclass
-from io import BytesIO
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
@@ -104,24 +101,6 @@ def _without_defaults(fields: dict[str, Any]) -> dict[str, Any]:
     if "_class" in fields:  # it may have other defaults
         return fields
     return {name: value for name, value in fields.items() if not _is_default(name, value)}
-
-
-def plain_fields(payload: bytes) -> dict[str, Any]:
-    """Return what a stored request is made of, as far as that can be read without the
-    spider and without running anybody's code: nothing, if it holds objects."""
-    try:
-        if payload.startswith(pickle.PROTO):
-            fields = _PlainUnpickler(BytesIO(payload)).load()
-        else:
-            fields = marshal.loads(payload)  # noqa: S302 - it makes no objects
-    except Exception:  # noqa: BLE001 - whatever is wrong with it
-        return {}
-    return fields if isinstance(fields, dict) else {}
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"{module}.{name} is an object")
 
 
 def _is_default(name: str, value: Any) -> bool:

@@ -152,7 +152,7 @@ class RedisStore:
                     # a redirect back to it would be taken for it
                     self._dupefilter.settle(self._dupefilter.fingerprint(request))
             except Exception as error:  # noqa: BLE001 - a stored request may raise anything
-                self.held.set_aside(unreadable(claim, error))
+                self.held.fail(unreadable(claim, error))
                 self._observers.unreadable(claim.number, error)
                 continue
             self.held.hand_out(request, claim)

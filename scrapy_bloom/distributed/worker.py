@@ -12,6 +12,7 @@ from scrapy import signals
 from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.asyncio import call_later
 
+from ..durable.failed import count_unreadable, described
 from ..durable.ledger import Ledger
 from ..durable.progress import COUNTED as COUNTED_STATS
 from ..durable.progress import set_stats
@@ -293,11 +294,12 @@ class Worker:
         self.store.flush()
 
     def _on_unreadable(self, claim: str, error: Exception) -> None:
-        self._crawler.stats.inc_value("scheduler/set_aside")
+        count_unreadable(self._crawler.stats)
         logger.error(
-            "Request %(claim)s of %(name)s cannot be made a request again (%(error)s): it is set"
-            " aside. 'scrapy bloom failed' lists such requests.",
-            {"claim": claim, "name": self._name, "error": error},
+            "Request %(claim)s of %(name)s cannot be made a request again (%(error)s): it has"
+            " failed. Restore what is missing in the spider or its project; 'scrapy bloom failed'"
+            " lists such requests, 'scrapy bloom retry' has them tried again.",
+            {"claim": claim, "name": self._name, "error": described(error)},
             extra={"spider": self._crawler.spider},
         )
 

@@ -3,18 +3,24 @@ releases, and how it is asked again."""
 
 from __future__ import annotations
 
+import marshal
+import pickle
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from scrapy import Request
+    from scrapy.statscollectors import StatsCollector
 
 ATTEMPTS_KEY = "bloom_attempts"
 """The meta key of a request that has failed before: how often it was asked until then."""
 IN_MEMORY = "scheduler/failed_in_memory"
 """The stat that counts those that could not be kept."""
+UNREADABLE = "unreadable"
+"""The reason of a stored request that cannot be read back."""
 LONGEST = 500
 """Characters of an exception that are kept."""
 _MOST = 2**31
@@ -86,11 +92,23 @@ class FailedRequest(NamedTuple):
             method=_storable(request.method),
             reason=_storable(reason),
             status=status if isinstance(status, int) and status in range(1000) else None,
-            exception=None if exception is None else _described(exception),
+            exception=None if exception is None else described(exception),
             attempts=before + 1,
             time=time.time(),
             referer=None if referer is None else referer.decode("utf-8", "backslashreplace"),
         )
+
+    @classmethod
+    def unreadable(cls, stored: bytes, why: str) -> FailedRequest:
+        """Return what there is to know of a `stored` request that cannot be read back."""
+        url, method = named(stored)
+        return cls(url, method, UNREADABLE, None, _storable(why), 1, time.time(), None)
+
+
+def count_unreadable(stats: StatsCollector) -> None:
+    """Count a request that could not be read back."""
+    stats.inc_value("scheduler/unreadable")
+    stats.inc_value("scheduler/set_aside")  # what it was called in 0.2.0
 
 
 def download_reason(exception: BaseException) -> str:
@@ -119,6 +137,31 @@ def to_be_repeated(stored: bytes, form: Format, failed: FailedRequest, *, has_ca
         return stored
 
 
+def plain_fields(payload: bytes) -> dict[str, Any]:
+    """Return what a stored request is made of, as far as that can be read without the
+    spider and without running anybody's code: nothing, if it holds objects."""
+    try:
+        if payload.startswith(pickle.PROTO):
+            fields = _PlainUnpickler(BytesIO(payload)).load()
+        else:
+            fields = marshal.loads(payload)  # noqa: S302 - it makes no objects
+    except Exception:  # noqa: BLE001 - whatever is wrong with it
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def named(stored: bytes) -> tuple[str, str]:
+    """Return the URL and the method of a stored request, the URL empty where it cannot be
+    read without running anybody's code."""
+    fields = plain_fields(stored)
+    return _storable(str(fields.get("url", ""))), _storable(str(fields.get("method", "GET")))
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"{module}.{name} is an object")
+
+
 def _first_known(kind: type) -> str | None:
     known = (_DOWNLOAD_REASONS.get(base.__name__) for base in kind.__mro__)
     return next(filter(None, known), None)
@@ -134,7 +177,8 @@ def _count(value: object) -> int:
     return value if isinstance(value, int) and 0 <= value < _MOST else 0
 
 
-def _described(exception: BaseException) -> str:
+def described(exception: BaseException) -> str:
+    """Return the class and the message of `exception`, as far as it tells one."""
     name = type(exception).__name__
     try:
         message = " ".join(str(exception).split())

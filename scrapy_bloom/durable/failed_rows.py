@@ -18,8 +18,12 @@ from .request_file import RequestFile, check_header, connect
 from .rounds import KEPT, RUNNING
 
 _RETRY = (
-    "INSERT INTO requests SELECT NULL, slot, priority, start, 0, format, request FROM failed"
-    " WHERE {} ORDER BY id"
+    # who has a row of its own gets it again, and nobody else does
+    "INSERT INTO requests SELECT COALESCE(unreadable.id, ROW_NUMBER() OVER (ORDER BY failed.id)"
+    " + MAX(COALESCE((SELECT MAX(id) FROM requests), 0),"
+    " COALESCE((SELECT MAX(id) FROM unreadable), 0))),"
+    " slot, priority, start, 0, format, request"
+    " FROM failed LEFT JOIN unreadable ON record = failed.id WHERE {} ORDER BY failed.id"
 )
 _REOPEN = f"UPDATE rounds SET phase = '{RUNNING}' WHERE phase = '{KEPT}'"  # noqa: S608 - no input
 _COLUMNS = ", ".join(FailedRequest._fields)
@@ -79,6 +83,12 @@ class FailedRows:
         )
         self.count += 1
 
+    def add_unreadable(self, row: int, why: str) -> None:
+        """Copy a row here that cannot be made a request, until the file is opened again."""
+        ((stored,),) = self._file.query("SELECT request FROM requests WHERE id = ?", (row,))
+        self.add(row, stored, FailedRequest.unreadable(stored, why))
+        self._file.execute("INSERT INTO unreadable VALUES (?, last_insert_rowid())", (row,))
+
     def retry(self) -> int:
         """Make all of them pending again; return how many. To be called before the rows of
         `file` are counted by anybody."""
@@ -103,7 +113,7 @@ def failed_requests(job: Path, choice: Choice = ALL) -> list[FailedRequest]:
     if not check_header(path):
         return []
     with reading(path) as connection:
-        if schema.version(connection) < schema.WITH_SET_ASIDE:
+        if schema.version(connection) < schema.WITH_FAILED:
             return []
         rows = connection.execute(
             f"SELECT {_COLUMNS} FROM failed WHERE {choice.condition} ORDER BY id",  # noqa: S608
@@ -148,6 +158,7 @@ def _writing(path: Path) -> Iterator[sqlite3.Connection]:
         with closing(connect(path, "rw")) as connection:
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("BEGIN IMMEDIATE")
+            schema.upgrade(connection, schema.version(connection))
             yield connection
             connection.execute("COMMIT")
     except sqlite3.Error as error:

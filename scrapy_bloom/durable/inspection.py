@@ -15,18 +15,6 @@ from .request_file import check_header, connect, reading_mode
 from .rounds import KEPT, OVER, RUNNING, TO_BE_STORED
 
 
-class SetAside(NamedTuple):
-    """A row that could not be made a request when it was due."""
-
-    row: int
-    slot: str
-    priority: int
-    start: int
-    format: str
-    request: bytes
-    reason: str
-
-
 class JobState(NamedTuple):
     """What has become of a job: it is `running`, or was `finished`, `stopped` or `killed`
     (or its last commit has failed), in `round`, which is None before the first.
@@ -51,7 +39,7 @@ def job_state(job: Path) -> JobState | None:
         (clean,) = connection.execute("SELECT clean FROM job").fetchone()
         is_empty = not connection.execute("SELECT 1 FROM requests LIMIT 1").fetchone()
         number, phase, failed = None, OVER if is_empty else RUNNING, 0
-        if schema.version(connection) >= schema.WITH_SET_ASIDE:
+        if schema.version(connection) >= schema.WITH_FAILED:
             for found in connection.execute("SELECT number, phase FROM rounds"):
                 number, phase = found
             (failed,) = connection.execute("SELECT COUNT(*) FROM failed").fetchone()
@@ -74,23 +62,13 @@ def unfinished_requests(job: Path) -> int | None:
         return int(connection.execute("SELECT COUNT(*) FROM requests").fetchone()[0])
 
 
-def set_aside_requests(path: Path) -> list[SetAside]:
-    """Return what is set aside in the file at `path`, if there is one. Raises
-    RequestFileError if it is damaged."""
-    if not check_header(path):
-        return []
-    with reading(path) as connection:
-        if schema.version(connection) < schema.WITH_SET_ASIDE:
-            return []
-        return [SetAside(*row) for row in connection.execute("SELECT * FROM set_aside ORDER BY id")]
-
-
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
     """Give a connection to the file at `path` that changes nothing, also while the job
     runs. Raises RequestFileError."""
     try:
         with closing(connect(path, reading_mode(path))) as connection:
+            schema.look_as_now(connection)
             yield connection
     except sqlite3.Error as error:
         raise RequestFileError(f"{path} cannot be read: {error}") from error

@@ -27,21 +27,20 @@ class LeftRequests:
     """The requests in the file at `path`, read through a `connection`.
 
     `unreleased` are fingerprints of stored requests that the filter may not have got;
-    `failed`, `set_aside` and `items` count what stays in the job: requests that have failed,
-    those that could not be made requests again, and items that are in no feed yet.
+    `failed` and `items` count what stays in the job: requests that have failed, and items
+    that are in no feed yet.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self._path = path
         self._connection = connection
-        self._is_first_version = schema.version(connection) < schema.WITH_SET_ASIDE
+        self._is_first_version = schema.version(connection) < schema.WITH_FAILED
         self.pending = self._count("SELECT COUNT(*) FROM requests")
         ((unreleased,),) = connection.execute("SELECT unreleased FROM job")
         self.unreleased = [bytes.fromhex(text) for text in json.loads(unreleased)]
-        self.failed = self.set_aside = self.items = 0
+        self.failed = self.items = 0
         if not self._is_first_version:
             self.failed = self._count("SELECT COUNT(*) FROM failed")
-            self.set_aside = self._count("SELECT COUNT(*) FROM set_aside")
             self.items = self._count(_FINAL) + self._count(_NOT_STORED)
 
     def requests(self) -> Iterator[dict[str, Any]]:
@@ -56,7 +55,7 @@ class LeftRequests:
                 raise RequestFileError(
                     f"row {row} of {self._path} cannot be read ({type(error).__name__}: {error});"
                     " run the command in the crawl's project, or start the job once more, which"
-                    " sets the row aside"
+                    " keeps it as failed"
                 ) from error
 
     def taken_start_requests(self) -> Iterator[tuple[bytes, int]]:

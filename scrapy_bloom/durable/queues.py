@@ -14,7 +14,7 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 from scrapy.utils.request import request_from_dict
 
-from .failed import Format
+from .failed import Format, described
 from .request_file import MAX_BYTES, PRIORITIES, Group, RequestFile
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class UnreadableRequestError(Exception):
     """Row `row` cannot be made a request again."""
 
     def __init__(self, row: int, error: Exception) -> None:
-        super().__init__(f"{type(error).__name__}: {error}")
+        super().__init__(described(error))
         self.row = row
 
 

@@ -56,9 +56,8 @@ class RequestFile:
     `clean` tells whether the file had been closed when it was opened, `unreleased`
     which fingerprints of stored requests the filter may not have got then, and
     `counts` how many requests there were in each group. `operations` counts the rows
-    pushed and deleted since the last commit, `set_aside_count` those set aside since
-    the file was opened. `last_pushed` is the row that was pushed last, `taken_over` the
-    stamp of the last queues of Scrapy that were taken over. `id` is the job's, and
+    pushed and deleted since the last commit. `last_pushed` is the row that was pushed last,
+    `taken_over` the stamp of the last queues of Scrapy that were taken over. `id` is the job's, and
     `commits` counts all of its commits.
     """
 
@@ -66,10 +65,8 @@ class RequestFile:
         self._connection = connection
         self._pushed: list[tuple[int, str, int, int, str, bytes]] = []
         self._deleted: list[int] = []
-        self._set_aside: list[tuple[str, int]] = []
         self._popped: set[int] = set()
         self.operations = 0
-        self.set_aside_count = 0
         self.last_pushed = 0
         self.pushing_back = False
         self.id = b""
@@ -81,8 +78,8 @@ class RequestFile:
 
     @classmethod
     def open(cls, path: Path) -> RequestFile:
-        """Open the file at `path`, or make it; rows that were popped or set aside are
-        pending again. A file of an earlier version becomes one of the current.
+        """Open the file at `path`, or make it; what was popped, or could not be read
+        back, is pending again. A file of an earlier version becomes one of the current.
 
         Cost: reads the index. Raises RequestFileError if it is not a sound file of
         ours, or locked; it is left as it was.
@@ -168,13 +165,6 @@ class RequestFile:
         self._deleted.append(row)
         self.operations += 1
 
-    def set_aside(self, row: int, reason: str) -> None:
-        """Keep a popped row that cannot be made a request, until the file is opened
-        again; with the next commit."""
-        self._set_aside.append((reason, row))
-        self.set_aside_count += 1
-        self.delete(row)
-
     def write(self) -> None:
         """Hand over to SQLite what was pushed; no commit. Raises sqlite3.Error."""
         if self._pushed:
@@ -192,11 +182,6 @@ class RequestFile:
         self.write()
         self._begin()
         self._connection.executemany(
-            "INSERT INTO set_aside SELECT id, slot, priority, start, format, request, ?"
-            " FROM requests WHERE id = ?",
-            self._set_aside,
-        )
-        self._connection.executemany(
             "DELETE FROM requests WHERE id = ?", [(row,) for row in self._deleted]
         )
         self._connection.execute(
@@ -208,7 +193,6 @@ class RequestFile:
         self.commits += 1
         self._popped.difference_update(self._deleted)
         self._deleted.clear()
-        self._set_aside.clear()
         self.operations = 0
 
     def rollback(self) -> None:
@@ -216,7 +200,6 @@ class RequestFile:
         file. Raises sqlite3.Error."""
         self._pushed.clear()
         self._deleted.clear()
-        self._set_aside.clear()
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
@@ -254,10 +237,12 @@ class RequestFile:
             self._connection.execute("UPDATE job SET clean = 0")
             popped = self._connection.execute("UPDATE requests SET popped = 0 WHERE popped = 1")
             restored = self._connection.execute(
-                "INSERT INTO requests SELECT id, slot, priority, start, 0, format, request"
-                " FROM set_aside"
+                "INSERT INTO requests SELECT unreadable.id, slot, priority, start, 0, format,"
+                " request FROM unreadable JOIN failed ON failed.id = record"
             )
-            self._connection.execute("DELETE FROM set_aside")
+            self._connection.execute(
+                "DELETE FROM failed WHERE id IN (SELECT record FROM unreadable)"
+            )
             if popped.rowcount or restored.rowcount:
                 self.recount()
             ((self.id, self.commits),) = self.query("SELECT id, commits FROM identity")

@@ -16,6 +16,11 @@ MARKS = (
     "CREATE TABLE delta_failed (key BLOB PRIMARY KEY) WITHOUT ROWID",
 )
 
+# of versions 2 and 3
+_AS_FAILED = (
+    "slot, priority, start, format, request, '', 'GET', 'unreadable', NULL, reason, 1, 0.0, NULL"
+)
+
 STEPS: dict[int, tuple[str, ...]] = {
     1: (
         "CREATE TABLE requests (id INTEGER PRIMARY KEY, slot TEXT NOT NULL,"
@@ -74,14 +79,38 @@ STEPS: dict[int, tuple[str, ...]] = {
         # one row: whose the file is, the same id as in the filter: durable/job_identity.py
         "CREATE TABLE identity (id BLOB NOT NULL, spider TEXT NOT NULL, commits INTEGER NOT NULL)",
         "INSERT INTO identity VALUES (randomblob(16), '', 0)",
+        # which of the failed could not be read back, by the row that each had in `requests`:
+        # the next opening makes them pending again
+        "CREATE TABLE unreadable (id INTEGER PRIMARY KEY, record INTEGER NOT NULL UNIQUE)",
+        # 0.2.0 has given the row of one to another request, and could not open the file any more
+        "UPDATE taken_children SET parent = parent + (SELECT MAX(id) FROM requests)"
+        " + (SELECT MAX(id) FROM set_aside)"
+        " WHERE parent IN (SELECT id FROM set_aside JOIN requests USING (id))",
+        "UPDATE set_aside SET id = id + (SELECT MAX(id) FROM requests)"
+        " + (SELECT MAX(id) FROM set_aside) WHERE id IN (SELECT id FROM requests)",
+        "INSERT INTO unreadable SELECT id, ROW_NUMBER() OVER (ORDER BY id)"
+        " + COALESCE((SELECT MAX(id) FROM failed), 0) FROM set_aside",
+        f"INSERT INTO failed SELECT record, {_AS_FAILED}"  # noqa: S608 - no input
+        " FROM set_aside JOIN unreadable USING (id)",
+        "DROP TRIGGER children_of_done",
+        "DROP TABLE set_aside",
+        "CREATE TRIGGER children_of_done AFTER DELETE ON requests"
+        " WHEN NOT EXISTS (SELECT 1 FROM unreadable WHERE id = OLD.id) BEGIN"
+        " DELETE FROM taken_children WHERE parent = OLD.id; END",
+        "CREATE TRIGGER children_of_dropped AFTER DELETE ON failed BEGIN"
+        " DELETE FROM taken_children WHERE parent IN (SELECT id FROM unreadable"
+        " WHERE record = OLD.id AND NOT EXISTS (SELECT 1 FROM requests AS r"
+        " WHERE r.id = unreadable.id)); DELETE FROM unreadable WHERE record = OLD.id; END",
     ),
 }
-"""What makes a file of each version out of one of the version before. Steps make tables
-and rows; those of a version that was released are never changed."""
+"""What makes a file of each version out of one of the version before. Those of a version that
+was released are never changed."""
 
 VERSION = max(STEPS)
-WITH_SET_ASIDE = 2
-"""The first version that has the tables `set_aside` and `failed`."""
+WITH_FAILED = 2
+"""The first version that has the table `failed`."""
+WITH_UNREADABLE = 4
+"""The first version in which a request that could not be read back has failed."""
 WITH_IDENTITY = 4
 """The first version that has the table `identity`."""
 
@@ -90,6 +119,15 @@ def version(connection: sqlite3.Connection) -> int:
     """Return the version that a file says it has."""
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     return int(found)
+
+
+def look_as_now(connection: sqlite3.Connection) -> None:
+    """Let this connection, which changes nothing, see all failed requests in `failed`."""
+    if WITH_FAILED <= version(connection) < WITH_UNREADABLE:
+        connection.execute(
+            "CREATE TEMP VIEW failed AS SELECT * FROM main.failed"  # noqa: S608 - no input
+            f" UNION ALL SELECT id, {_AS_FAILED} FROM set_aside"
+        )
 
 
 def check(connection: sqlite3.Connection, version: int) -> None:
@@ -115,9 +153,12 @@ def upgrade(connection: sqlite3.Connection, version: int) -> None:
 
 
 def _tables(version: int) -> set[str]:
-    return {
-        statement
-        for step in range(1, version + 1)
-        for statement in STEPS[step]
-        if statement.startswith("CREATE ")
-    }
+    found: dict[str, str] = {}
+    for step in range(1, version + 1):
+        for statement in STEPS[step]:
+            verb, _, name, *_ = statement.split()
+            if verb == "CREATE":
+                found[name] = statement
+            elif verb == "DROP":
+                del found[name]
+    return {*found.values()}

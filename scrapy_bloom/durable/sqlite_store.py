@@ -12,7 +12,7 @@ from scrapy.utils.python import global_object_name
 
 from ..errors import JobDirectoryError
 from ..scrapy_internals import path_safe
-from .failed import to_be_repeated
+from .failed import count_unreadable, to_be_repeated
 from .failed_rows import FailedRows
 from .queues import (
     FORMATS,
@@ -85,8 +85,8 @@ class SqliteStore:
         self.pending.push(request)
 
     def next(self) -> Request | None:
-        """Return the next request, whose row stays, or None; rows that cannot be read
-        back are set aside on the way."""
+        """Return the next request, whose row stays, or None; those that cannot be read
+        back have failed."""
         while len(self.pending):
             if (request := self._pop()) is not None:
                 return request
@@ -154,16 +154,17 @@ class SqliteStore:
         try:
             return self.pending.pop()
         except UnreadableRequestError as error:
-            self._set_aside(error)
+            self._keep_unreadable(error)
             return None
 
-    def _set_aside(self, error: UnreadableRequestError) -> None:
-        self._file.set_aside(error.row, str(error))
-        self._crawler.stats.inc_value("scheduler/set_aside")
+    def _keep_unreadable(self, error: UnreadableRequestError) -> None:
+        self._failed.add_unreadable(error.row, str(error))
+        self._file.delete(error.row)
+        count_unreadable(self._crawler.stats)
         logger.error(
-            "Row %(row)d of requests.sqlite cannot be made a request again (%(error)s): it is set"
-            " aside, and tried again at the next start. Restore what is missing in the spider or"
-            " its project; 'scrapy bloom info' lists such rows.",
+            "Row %(row)d of requests.sqlite cannot be made a request again (%(error)s): it has"
+            " failed, and is tried again at the next start. Restore what is missing in the spider"
+            " or its project; 'scrapy bloom failed' lists such requests.",
             {"row": error.row, "error": error},
             extra={"spider": self._crawler.spider},
         )

@@ -17,6 +17,7 @@ from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.shared.client import RedisClient
 from scrapy_bloom.shared.layout import in_one_slot
 from tests.distributed.workers import StoreWorker
+from tests.durable.engine import Job
 
 pytest_plugins = ["tests.shared.fixtures"]
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
@@ -200,6 +201,32 @@ def test_what_was_asked_again_goes_on(failed_job, failed_crawl, redis_server):
     request = worker.next()
     assert request.meta["bloom_attempts"] == 3
     worker.leave()
+
+
+class UnpicklesNotError(Exception):
+    """Pickles, and does not unpickle."""
+
+    def __init__(self, one, other):
+        super().__init__(one)
+
+
+def test_a_request_that_cannot_be_read_back_is_listed(run, tmp_path):
+    """As any other that has failed, with its reason."""
+    crawl = Job(tmp_path / "job").open()
+    crawl.push("good")
+    crawl.push("bad", cb_kwargs={"error": UnpicklesNotError(1, 2)})
+    crawl.close()
+    crawl = Job(tmp_path / "job").open()
+    assert crawl.names() == ["good"]
+    crawl.close()
+    told = run(tmp_path, "info", "job").fields
+    assert told["requests"] == "0 pending in requests.sqlite"
+    assert "1 failed request ('scrapy bloom failed')" in told["job"]
+    listed = run(tmp_path, "failed", "job").lines
+    assert listed[2] == "unreadable  1"
+    assert "TypeError: " in listed[4]
+    (found,) = run(tmp_path, "failed", "job", "--json").json
+    assert (found["reason"], found["attempts"]) == ("unreadable", 1)
 
 
 def test_a_running_job_is_not_changed(run, failed_job):

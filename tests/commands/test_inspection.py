@@ -10,10 +10,7 @@ from scrapy.http import Request
 from scrapy.utils.request import fingerprint
 
 from scrapy_bloom import ScalableBloomFilter
-from scrapy_bloom.durable.request_file import RequestFile
-from scrapy_bloom.jobdir import JobDirectory
 from tests.commands.command_line import SEEN, Result, bloom, environment, scrapy_executable
-from tests.durable.engine import Job
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
 
@@ -59,26 +56,6 @@ def test_info_says_what_helps_and_no_more(run, job):
     assert grown.fields["memory"].endswith(f" ({bits:.1f} bits an item)")
     assert grown.lines[-1].split()[:2] == ["4", "32,000"]
     assert max(young.width, grown.width) <= 80
-
-
-def test_info_lists_requests_that_cannot_be_read_back(run, job):
-    """How many wait, and of each one that was set aside its row and why, on a line."""
-    file = RequestFile.open(JobDirectory(job).requests)
-    for number in range(3):
-        file.push(("slot", 0, 0), "pickle", b"request %d" % number)
-    file.commit()
-    row, *_ = file.pop(("slot", 0, 0), newest=True)
-    file.set_aside(row, "no such\n  callback")
-    file.commit()
-    file.close(clean=True)
-    result = run(job, "info", job)
-    assert result.fields["requests"] == "2 pending in requests.sqlite"
-    assert result.fields["job"] == "stopped"
-    assert result.lines[-2].startswith("1 request set aside")
-    assert result.lines[-1] == f"  row {row}: no such callback"
-    figures = run(job, "info", job, "--json").json
-    assert figures["unfinished_requests"] == 2
-    assert figures["set_aside"] == [{"row": row, "reason": "no such\n  callback"}]
 
 
 def test_running_job_is_inspected_and_left_alone(run, job):
@@ -193,27 +170,3 @@ def test_verify_finds_damage_and_changes_nothing(run, job):
     assert "damaged header" in result.out
     assert "cannot be trusted" in result.error
     assert path.read_bytes() == damaged
-
-
-class UnpicklesNotError(Exception):
-    """Pickles, and does not unpickle."""
-
-    def __init__(self, one, other):
-        super().__init__(one)
-
-
-def test_info_lists_what_is_set_aside(run, tmp_path):
-    """Each request that could not be read back stands there with its reason."""
-    crawl = Job(tmp_path / "job").open()
-    crawl.push("good")
-    crawl.push("bad", cb_kwargs={"error": UnpicklesNotError(1, 2)})
-    crawl.close()
-    crawl = Job(tmp_path / "job").open()
-    assert crawl.names() == ["good"]
-    crawl.close()
-    result = run(tmp_path, "info", "job")
-    assert result.fields["requests"] == "0 pending in requests.sqlite"
-    assert result.lines[-2] == "1 request set aside, to be tried at the next start:"
-    assert result.lines[-1].startswith("  row 2: TypeError")
-    (aside,) = run(tmp_path, "info", "job", "--json").json["set_aside"]
-    assert (aside["row"], aside["reason"][:9]) == (2, "TypeError")

@@ -13,10 +13,9 @@ from scrapy import Request
 
 from scrapy_bloom.distributed.failed import FailedHash
 from scrapy_bloom.distributed.inspection import look_at, pending_of, remove_queue
-from scrapy_bloom.distributed.payload import plain_fields
 from scrapy_bloom.distributed.verifying import queue_findings
 from scrapy_bloom.distributed.watching import RedisWatch
-from scrapy_bloom.durable.failed import FailedRequest
+from scrapy_bloom.durable.failed import FailedRequest, plain_fields
 from scrapy_bloom.durable.failed_rows import Choice
 from tests.distributed.test_scheduler import build, talk  # noqa: F401 - a fixture
 from tests.distributed.test_script import aborted, join, raw  # noqa: F401 - a fixture
@@ -212,7 +211,7 @@ def test_any_text_is_a_reason(join):  # noqa: F811
     assert [each.reason for each in kept(worker)] == ["no \\udcff file"]
 
 
-def test_what_was_set_aside_is_told_in_the_same_way(join, redis_server):  # noqa: F811
+def test_what_failed_without_a_word_of_the_spider_is_told_in_the_same_way(join, redis_server):  # noqa: F811
     """Pages that killed their workers, requests that cannot be read, and records of an
     earlier version, which have neither a time nor a URL of their own."""
     first = join(BLOOM_REDIS_MAX_ATTEMPTS=1)

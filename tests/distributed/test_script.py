@@ -275,7 +275,7 @@ def test_start_requests_are_taken_once(join):
 
 def test_a_page_that_kills_its_workers(join, redis_server):
     """Lost twice, it is handed out alone; lost alone as often as BLOOM_REDIS_MAX_ATTEMPTS says,
-    it is set aside; a good page that was lost with it is not."""
+    it has failed; a good page that was lost with it is not."""
     first = join(BLOOM_REDIS_MAX_ATTEMPTS=2)
     first.enqueue("poison")
     first.enqueue("good")

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.durable import mutants, round_mutants
+from tests.durable import failing_mutants, mutants, round_mutants
 from tests.durable.rounds import RoundJob
 
 
@@ -35,5 +35,7 @@ def crash_round(tmp_path, make_round):
     return crash
 
 
+if "FAILING_MUTANT" in os.environ:
+    failing_mutants.MUTANTS[os.environ["FAILING_MUTANT"]]()
 if "DURABLE_MUTANT" in os.environ:
     {**mutants.MUTANTS, **round_mutants.MUTANTS}[os.environ["DURABLE_MUTANT"]]()

@@ -16,6 +16,10 @@ runs tests with one of them. Which test notices it:
 - `robots_txt_is_a_failure`: the same
 - `before_other_middlewares`: test_what_the_spider_has_not_handled_fails
 - `every_status`: the same
+- `unreadable_after_its_row`: test_what_could_not_be_read_back_is_tried_again_at_the_next_start
+  (in test_scheduler.py)
+- `unreadable_with_its_children`: test_a_page_that_could_not_be_read_back (in
+  test_repeated_children.py)
 - `offered_to_the_filter`: test_exactly_those_pages_are_asked_again
 """
 
@@ -162,6 +166,39 @@ def every_status():
         self._retried = range(600)
 
     failing.Failures.__init__ = init_with_all
+
+
+@mutant
+def unreadable_after_its_row():
+    """The row of a request that cannot be read back goes in a commit before it has failed."""
+    add, commit = FailedRows.add_unreadable, SqliteStore.commit
+    late = []
+
+    def commit_and_add(self, fingerprints):
+        has_committed = commit(self, fingerprints)
+        for rows, row, why in late:
+            self._file.execute(
+                "INSERT OR IGNORE INTO requests VALUES (?, 'x', 0, 0, 1, 'pickle', '')", (row,)
+            )
+            add(rows, row, why)
+            self._file.delete(row)
+        late.clear()
+        return has_committed
+
+    FailedRows.add_unreadable = lambda self, row, why: late.append((self, row, why))
+    SqliteStore.commit = commit_and_add
+
+
+@mutant
+def unreadable_with_its_children():
+    """What a page has given is forgotten with the row that cannot be read back."""
+    add = FailedRows.add_unreadable
+
+    def add_and_forget(self, row, why):
+        add(self, row, why)
+        self._file.execute("DELETE FROM taken_children WHERE parent = ?", (row,))
+
+    FailedRows.add_unreadable = add_and_forget
 
 
 @mutant

@@ -17,11 +17,7 @@ from scrapy_bloom.durable.failed_rows import Choice, drop_failed, failed_request
 from scrapy_bloom.durable.request_file import RequestFile
 from scrapy_bloom.settings import FailedSettings
 from tests.durable.engine import name_of, request
-from tests.durable.failing_mutants import MUTANTS
 from tests.durable.test_rounds import phases, start
-
-if "FAILING_MUTANT" in os.environ:
-    MUTANTS[os.environ["FAILING_MUTANT"]]()
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
@@ -288,17 +284,23 @@ def test_without_a_retry_the_next_start_is_a_new_round(make_round, tmp_path, dro
     assert urls(tmp_path / "job") == ([] if dropped else ["a"])
 
 
-def test_a_request_that_was_set_aside_keeps_no_round_going(make_round, tmp_path):
-    """It comes back at each start, and is none of those that were retried."""
-    failed_job(make_round, "a")
+def test_a_request_that_cannot_be_read_back_keeps_no_round_going(make_round, tmp_path):
+    """It comes back at each start; only a retry goes on with the round."""
+    failed_job(make_round)
     file = RequestFile.open(tmp_path / "job" / "requests.sqlite")
     file.push(("example.com", 0, 0), "pickle", b"no request")
-    row, *_ = file.pop(("example.com", 0, 0), newest=True)
-    file.set_aside(row, "no such callback")
     file.commit()
     file.close(clean=True)
+    for number in (2, 3):
+        job = make_round()
+        assert (job.round.number, job.round.is_resumed) == (number, False)
+        assert job.start(start("start")) == ["start"]
+        job.names()
+        job.close()
+        assert phases(tmp_path / "job") == [(number, "over but for failed requests")]
+    assert retry_failed(tmp_path / "job", Choice(reasons=["unreadable"])) == 1
     job = make_round()
-    assert (job.round.number, job.round.is_resumed) == (2, False)
+    assert (job.round.number, job.round.is_resumed) == (3, True)
 
 
 def test_a_start_that_did_not_open_leaves_the_round_as_it_was(make_round, tmp_path):

@@ -5,6 +5,7 @@ import os
 import pytest
 from scrapy.http import Response
 
+from scrapy_bloom.durable.failed_rows import drop_failed, retry_failed
 from tests.durable.engine import TestSpider, name_of, request
 from tests.durable.rounds import waited_for
 
@@ -243,7 +244,7 @@ def test_a_page_in_memory_that_is_retried(make_round, crash_round):
     assert give(resumed, resumed.pop(), child("a")) == []
 
 
-def test_a_page_that_was_set_aside(make_round, crash_round):
+def test_a_page_that_could_not_be_read_back(make_round, crash_round):
     """It keeps its children until it can be read back."""
     job = make_round()
     job.push("page", priority=9, callback=job.spider.parse_other)
@@ -253,10 +254,34 @@ def test_a_page_that_was_set_aside(make_round, crash_round):
     job.drop()
     without = make_round(spider=WithoutOther)
     assert without.names() == ["a"]
-    assert without.stat("scheduler/set_aside") == 1
+    assert without.stat("scheduler/unreadable") == 1
     without.close("shutdown")
     resumed = make_round()
     assert give(resumed, again(resumed), child("a")) == []
+
+
+@pytest.mark.parametrize("change", [retry_failed, drop_failed])
+def test_a_page_that_could_not_be_read_back_is_asked_again_or_forgotten(
+    make_round, crash_round, tmp_path, change
+):
+    """Its children go with it."""
+    job = make_round()
+    job.push("page", priority=9, callback=job.spider.parse_other)
+    give(job, job.pop(), child("a"))
+    job.commit()
+    job.drop()
+    without = make_round(spider=WithoutOther)
+    without.names()
+    without.close("shutdown")
+    assert change(tmp_path / "job") == 1
+    resumed = make_round()
+    taken = resumed.round.file.query("SELECT COUNT(*) FROM taken_children")
+    if change is retry_failed:
+        assert taken == [(1,)]
+        assert give(resumed, again(resumed), child("a")) == []
+    else:
+        assert taken == [(0,)]
+        assert resumed.pop() is None
 
 
 def test_nothing_is_kept_of_pages_that_are_done(make_round):

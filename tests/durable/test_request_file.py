@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from scrapy_bloom.durable import schema
-from scrapy_bloom.durable.inspection import SetAside, set_aside_requests
+from scrapy_bloom.durable.failed import FailedRequest
+from scrapy_bloom.durable.failed_rows import Choice, FailedRows, failed_requests, retry_failed
 from scrapy_bloom.durable.request_file import POPPED_IN_MEMORY, RequestFile, check_header
 from scrapy_bloom.errors import RequestFileError
 
@@ -277,56 +278,82 @@ def test_merged_groups_are_one(open_file):
     assert popped(file, ("", 1, 0), count=2) == [b"b", b"a"]
 
 
-# What is set aside
+# What cannot be read back
 
 
-def test_a_row_that_is_set_aside_is_kept_with_its_reason(open_file, path):
+def fail_to_read(file):
+    """Let the newest row be one that cannot be made a request; return it."""
+    row, *_ = file.pop(GROUP, newest=True)
+    FailedRows(file).add_unreadable(row, "no callback")
+    file.delete(row)
+    return row
+
+
+def test_a_row_that_cannot_be_read_back_has_failed(open_file, path):
     """From the next commit on it is neither pending nor in flight, and other programs can
     read it, while the job runs and later."""
     file = open_file()
     pushed(file, b"a", b"b", b"c")
     file.commit()
-    row, *_ = file.pop(GROUP, newest=True)
-    file.set_aside(row, "no callback")
-    assert (file.set_aside_count, file.operations) == (1, 1)
-    assert set_aside_requests(path) == []
+    fail_to_read(file)
+    assert failed_requests(path.parent) == []
     file.commit()
-    expected = [SetAside(row, *GROUP, "pickle", b"c", "no callback")]
-    assert set_aside_requests(path) == expected
+    (found,) = failed_requests(path.parent)
+    assert (found.reason, found.exception, found.url) == ("unreadable", "no callback", "")
     with closing(sqlite3.connect(path)) as reader:
         assert reader.execute("SELECT request FROM requests").fetchall() == [(b"a",), (b"b",)]
     assert popped(file, count=2) == [b"b", b"a"]
     file.close(clean=True)
-    assert set_aside_requests(path) == expected
+    assert failed_requests(path.parent) == [found]
 
 
-def test_what_is_set_aside_is_pending_again_when_the_file_is_opened(open_file, path):
+def test_what_cannot_be_read_back_is_pending_again_when_the_file_is_opened(open_file, path):
     """At its place among the others; rows that are pushed then are newer."""
     file = open_file()
     pushed(file, b"a", b"b")
     file.commit()
-    file.set_aside(file.pop(GROUP, newest=True)[0], "no callback")
+    fail_to_read(file)
     file.commit()
     file = open_file()
-    assert (file.counts, file.set_aside_count) == ({GROUP: 2}, 0)
-    assert set_aside_requests(path) == []
+    assert file.counts == {GROUP: 2}
+    assert failed_requests(path.parent) == []
+    assert file.query("SELECT * FROM unreadable") == []
     pushed(file, b"c")
     assert popped(file, count=3) == [b"c", b"b", b"a"]
 
 
-def test_a_crash_or_a_rollback_sets_nothing_aside(open_file, path):
+def test_a_crash_or_a_rollback_fails_nothing(open_file, path):
     """The row is where it was before the commit that did not come."""
     file = open_file()
     pushed(file, b"a")
     file.commit()
-    file.set_aside(file.pop(GROUP, newest=True)[0], "no callback")
+    fail_to_read(file)
     file = open_file()
     assert file.counts == {GROUP: 1}
-    file.set_aside(file.pop(GROUP, newest=True)[0], "no callback")
+    fail_to_read(file)
     file.rollback()
     file.close(clean=False)
-    assert set_aside_requests(path) == []
+    assert failed_requests(path.parent) == []
     assert open_file().counts == {GROUP: 1}
+
+
+@pytest.mark.parametrize("is_chosen", [True, False])
+def test_a_retry_leaves_its_row_to_what_cannot_be_read_back(open_file, path, is_chosen):
+    """Whichever of both comes back first."""
+    file = open_file()
+    pushed(file, b"a", b"b")
+    file.commit()
+    row, *_ = file.pop(GROUP, newest=False)
+    FailedRows(file).add(row, b"a again", FailedRequest("", "GET", "x", None, None, 1, 0, None))
+    file.delete(row)
+    unread = fail_to_read(file)
+    file.commit()
+    file.close(clean=True)
+    assert retry_failed(path.parent, Choice(reasons=["*"] if is_chosen else ["x"])) == 1 + is_chosen
+    file = open_file()
+    rows = dict(file.query("SELECT request, id FROM requests"))
+    assert {*rows} == {b"a again", b"b"}
+    assert rows[b"b"] == unread < rows[b"a again"]
 
 
 # The file

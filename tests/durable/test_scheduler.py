@@ -18,7 +18,7 @@ from scrapy.core import scraper
 from scrapy.settings import Settings
 
 from scrapy_bloom import Addon, FilterLockedError, JobDirectoryError, RequestFileError
-from scrapy_bloom.durable.inspection import set_aside_requests
+from scrapy_bloom.durable.failed_rows import failed_requests
 from scrapy_bloom.durable.scheduler import DurableScheduler
 from tests.durable.engine import STOCK, Job, TestSpider, name_of, request
 
@@ -741,43 +741,83 @@ class UnpicklesNotError(Exception):
         super().__init__(one)
 
 
-def test_a_request_that_cannot_be_read_back_is_set_aside(make, next_turn, tmp_path, caplog):
-    """One ERROR line and a stat; the others are fetched, and what is in progress is done."""
+@pytest.mark.parametrize("options", [{}, {"BLOOM_KEEP_FAILED": False}, {"BLOOM_FAILED": []}])
+def test_a_request_that_cannot_be_read_back_has_failed(make, next_turn, tmp_path, caplog, options):
+    """Whatever else is kept, with one ERROR line and a stat; the others are fetched."""
     job = make()
     job.push("before")
     job.push("bad", cb_kwargs={"error": UnpicklesNotError(1, 2)})
     job.push("after")
     job.close()
-    job = make()
+    job = make(**options)
     assert len(job.scheduler) == 3
     assert sorted(job.names()) == ["after", "before"]
     next_turn()
     assert job.engine.closed == []
-    assert job.stat("scheduler/set_aside") == 1
+    assert job.stat("scheduler/unreadable") == job.stat("scheduler/set_aside") == 1
     (record,) = [r for r in caplog.records if r.levelname == "ERROR"]
     assert "\n" not in record.getMessage()
-    assert "set aside" in record.getMessage()
+    assert "tried again at the next start" in record.getMessage()
     job.close()
-    assert [aside.row for aside in set_aside_requests(tmp_path / "job" / "requests.sqlite")] == [2]
+    assert job.stat("scheduler/failed") == 1
+    (found,) = failed_requests(tmp_path / "job")
+    assert (found.reason, found.exception[:10]) == ("unreadable", "TypeError:")
 
 
-def test_what_was_set_aside_is_tried_again_at_the_next_start(make, crash):
+class SpeechlessError(Exception):
+    """Does not tell what is wrong."""
+
+    def __str__(self):
+        raise LookupError("no message")
+
+
+class UnpicklesSilently:
+    """Cannot be unpickled, and nobody knows why."""
+
+    def __getstate__(self):
+        return {"x": 1}
+
+    def __setstate__(self, _state):
+        raise SpeechlessError
+
+
+def test_a_request_is_unreadable_whatever_its_error_says(make, tmp_path):
+    """Its URL is told where that runs nobody's code."""
+    job = make()
+    job.push("bad", cb_kwargs={"object": UnpicklesSilently()})
+    job.scheduler.enqueue_request(request("gone", callback=job.spider.parse_other))
+    job.close()
+    job = make(spider=Changed)
+    assert job.names() == []
+    job.close()
+    assert sorted(
+        (each.url, each.exception[:15]) for each in failed_requests(tmp_path / "job")
+    ) == [
+        ("", "SpeechlessError"),
+        ("http://example.com/gone", "ValueError: Met"),
+    ]
+
+
+class Changed(TestSpider):
+    """Has lost a callback."""
+
+    parse_other = None
+
+    def __getattribute__(self, name):
+        if name == "parse_other":
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
+def test_what_could_not_be_read_back_is_tried_again_at_the_next_start(make, crash):
     """A callback that is there again gets its request, after a stop and after a kill."""
-
-    class Changed(TestSpider):
-        parse_other = None
-
-        def __getattribute__(self, name):
-            if name == "parse_other":
-                raise AttributeError(name)
-            return super().__getattribute__(name)
-
     job = make()
     job.scheduler.enqueue_request(request("a", callback=job.spider.parse_other))
     job.close()
     changed = make(spider=Changed)
     assert changed.pop() is None
     changed.commit()
+    assert crash().names() == ["a"]
     crash(spider=Changed).close()
     changed.close()
     assert make().names() == ["a"]

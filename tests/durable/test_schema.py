@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from scrapy_bloom.durable import schema
+from scrapy_bloom.durable.failed_rows import Choice, drop_failed, failed_requests, retry_failed
+from scrapy_bloom.durable.inspection import job_state
 from scrapy_bloom.durable.request_file import RequestFile
 from scrapy_bloom.errors import RequestFileError
 from tests.durable.harness import fork
@@ -139,6 +141,74 @@ def test_a_way_up_that_fails_leaves_the_file_as_it_was(tmp_path, always):
         assert status == 7
         assert contents(path) == before
     assert number > 20
+
+
+SET_ASIDE = [
+    (2, "x", 0, 0, "pickle", b"b", "KeyError: 'gone'"),
+    (5, "x", 0, 0, "pickle", b"e", "no callback"),
+]
+
+
+@pytest.fixture
+def set_aside(tmp_path):
+    """The folder of a file of 0.2.0 with two requests that could not be read back, one that
+    has failed, and one that was retried, which has got the row of another one."""
+    with closing(sqlite3.connect(tmp_path / "requests.sqlite", isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+        connection.execute("PRAGMA user_version = 3")
+        for step in (1, 2, 3):
+            for statement in schema.STEPS[step]:
+                connection.execute(statement)
+        connection.execute("INSERT INTO requests VALUES (2, 'x', 0, 0, 0, 'pickle', x'61')")
+        connection.executemany("INSERT INTO set_aside VALUES (?, ?, ?, ?, ?, ?, ?)", SET_ASIDE)
+        connection.execute("INSERT INTO rounds VALUES (1, 'over but for failed requests')")
+        for parent in (2, 5):
+            connection.execute("INSERT INTO taken_children VALUES (?, x'00', 1, 1)", (parent,))
+        connection.execute(
+            "INSERT INTO failed VALUES"
+            " (7, 'x', 0, 0, 'pickle', x'66', 'f', 'GET', 'callback', 200, NULL, 1, 9.0, NULL)"
+        )
+    return tmp_path
+
+
+def test_what_0_2_0_could_not_read_back_has_failed(set_aside):
+    """It is listed without a change of the file."""
+    path = set_aside / "requests.sqlite"
+    before = path.read_bytes()
+    found = failed_requests(set_aside)
+    assert [(each.url, each.reason, each.exception) for each in found] == [
+        ("", "unreadable", "KeyError: 'gone'"),
+        ("", "unreadable", "no callback"),
+        ("f", "callback", None),
+    ]
+    assert job_state(set_aside).failed == 3
+    assert path.read_bytes() == before
+
+
+def test_what_0_2_0_could_not_read_back_is_tried_again(set_aside):
+    """Each with what its page has given, and in a row of its own."""
+    file = RequestFile.open(set_aside / "requests.sqlite")
+    rows = dict(file.query("SELECT request, id FROM requests"))
+    assert {*rows} == {b"a", b"b", b"e"}
+    assert (rows[b"a"], rows[b"e"]) == (2, 5)
+    parents = {parent for (parent,) in file.query("SELECT parent FROM taken_children")}
+    assert parents == {rows[b"b"], rows[b"e"]}
+    file.close(clean=True)
+    assert [each.url for each in failed_requests(set_aside)] == ["f"]
+
+
+@pytest.mark.parametrize("change", [retry_failed, drop_failed])
+def test_what_0_2_0_could_not_read_back_is_chosen(set_aside, change):
+    """And nothing else is."""
+    assert change(set_aside, Choice(reasons=["unreadable"])) == 2
+    assert [each.url for each in failed_requests(set_aside)] == ["f"]
+    file = RequestFile.open(set_aside / "requests.sqlite")
+    kept = {request for (request,) in file.query("SELECT request FROM requests")}
+    assert kept == ({b"a", b"b", b"e"} if change is retry_failed else {b"a"})
+    parents = file.query("SELECT COUNT(*) FROM taken_children")
+    assert parents == [(2 if change is retry_failed else 0,)]
+    file.close(clean=True)
 
 
 @pytest.mark.parametrize(
