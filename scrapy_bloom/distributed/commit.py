@@ -264,6 +264,8 @@ local waiting = redis.call('HINCRBY', key('crawl'), 'waiting', added)
 local waiting_bytes = redis.call('HINCRBY', key('crawl'), 'waiting_bytes', added_bytes)
 local still = redis.call('ZCARD', key('priorities')) == 0
   and redis.call('EXISTS', key('alone')) == 0
+-- too few after an aborted script, never too many: some list was evicted
+if still and waiting > 0 then return {'gone'} end
 if still and (waiting ~= 0 or waiting_bytes ~= 0) then
   redis.call('HSET', key('crawl'), 'waiting', 0, 'waiting_bytes', 0)
   waiting, waiting_bytes = 0, 0

@@ -24,7 +24,7 @@ from ..migration.scrapy_redis_set import RedisSet
 from ..settings import BloomSettings, WorkerSettings
 from ..shared.copying import open_inexact, put_layers, redis_header
 from ..shared.filter import RedisBloomFilter, fresh_header
-from ..shared.making import delete_filter, filling, make_shards
+from ..shared.making import delete_filter, filling, make_shards, require_no_eviction
 from ..shared.scripts import LOADING, MAKE_HEADER
 from .crawl import open_crawl
 from .inspection import look_at, remove_queue
@@ -161,6 +161,7 @@ def _crawl(
     well; else nothing is left of it. `fill` makes the shards of its filter, and calls what it
     gets now and then."""
     settings = WorkerSettings(lease=LEASE)
+    require_no_eviction(client)
     _remove_interrupted(client, key)
     with filling(client, key, header):
         open_crawl(client, key, header.generation, settings)

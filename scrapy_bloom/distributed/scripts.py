@@ -4,7 +4,8 @@
     {KEY}:crawl              hash: id (the filter's generation), lease, round, start_done, over;
                              heard (ms, when a script ran last), claims (the last number),
                              done (how many were acknowledged), waiting and waiting_bytes (of
-                             what is pending; too few after an aborted script), and what
+                             what is pending; too few after an aborted script; never too
+                             many, so where nothing is pending they have to be 0), and what
                              workers have counted: pages, items, duplicates, retries, added
     {KEY}:progress           list: JSON of the time and the counts, one a second, of a minute
     {KEY}:workers            sorted set: worker, by the end of its lease (ms)

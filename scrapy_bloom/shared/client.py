@@ -162,6 +162,15 @@ class RedisClient:
             pass
         return None
 
+    def is_volatile(self) -> bool:
+        """Return True if Redis says that it keeps nothing on a disk; False also where it may
+        not be asked."""
+        try:
+            snapshots, log = (self._redis.config_get(name) for name in ("save", "appendonly"))
+        except self._errors:
+            return False
+        return bool(snapshots.get("save") == "" and log.get("appendonly") == "no")
+
     def close(self) -> None:
         """Close the connections."""
         self._redis.close()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy import signals
 
 from ..dupefilter import FilterDupeFilter
-from ..errors import BloomError, JobDirectoryError
+from ..errors import BloomError, JobDirectoryError, SharedFilterError
 from ..fingerprints.identity import FingerprinterIdentity
 from ..reporting import counted
 from ..settings import RedisSettings, scrapy_redis_clears
@@ -20,7 +20,7 @@ from ..startup import announce
 from .client import RedisClient
 from .filter import RedisBloomFilter
 from .layout import in_one_slot
-from .making import stored_header
+from .making import require_no_eviction, stored_header
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -209,8 +209,11 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         key, extra = self._redis.key, {"spider": self._spider}
         if self._holds_back:
             key = in_one_slot(key)
-        if settings.job is not None and stored_header(client, key) is None:
+        is_new = stored_header(client, key) is None
+        if settings.job is not None and is_new:
             _refuse_local_job(settings.job, key)
+        if self._holds_back:
+            _require_kept(client, is_new, extra)
         shared = RedisBloomFilter(
             client, key, settings.capacity, settings.error_rate, identity=identity.to_text()
         )
@@ -220,7 +223,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
             then = FingerprinterIdentity.from_text(shared.header.identity)
             if warning := then.require_same(identity, shared.name, "another BLOOM_REDIS_KEY"):
                 logger.warning("%s", warning, extra=extra)
-        if policy := client.evicting():
+        if not self._holds_back and (policy := client.evicting()):
             logger.warning(
                 "Redis at %(name)s evicts keys when its memory is full (maxmemory-policy"
                 " %(policy)s), and with them parts of the filter; the crawl would stop then. Set"
@@ -309,6 +312,24 @@ class RedisBloomDupeFilter(FilterDupeFilter):
 
     def _spider_closed(self, reason: str) -> None:
         self.close(reason)
+
+
+def _require_kept(client: RedisClient, is_new: bool, extra: dict[str, Any]) -> None:
+    """Say if Redis may lose requests that are kept there. Raises SharedFilterError if it evicts
+    keys and the crawl `is_new`."""
+    try:
+        require_no_eviction(client)
+    except SharedFilterError as error:
+        if is_new:
+            raise
+        logger.error("%s", error, extra=extra)
+    if client.is_volatile():
+        logger.warning(
+            "Redis at %(name)s keeps nothing on a disk (appendonly no, no save): when it restarts,"
+            " the crawl is lost. Set appendonly to yes.",
+            {"name": client.name},
+            extra=extra,
+        )
 
 
 def _refuse_local_job(job: JobDirectory, key: str) -> None:

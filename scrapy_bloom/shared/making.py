@@ -110,6 +110,16 @@ def delete_shards(client: RedisClient, key: str, header: RedisHeader | None) -> 
     return deleted
 
 
+def require_no_eviction(client: RedisClient) -> None:
+    """Raise SharedFilterError if Redis may drop requests when its memory is full."""
+    if policy := client.evicting():
+        raise SharedFilterError(
+            f"Redis at {client.name} evicts keys when its memory is full (maxmemory-policy"
+            f" {policy}), and with them requests of the crawl: set maxmemory-policy to noeviction"
+            " or a volatile one, or use another server (BLOOM_REDIS_URL)"
+        )
+
+
 def gone(name: str) -> SharedFilterError:
     """Return the error for the filter of that name when Redis has lost some of it."""
     return SharedFilterError(

@@ -42,6 +42,9 @@ RULES = {
     "a page in memory is not seen where Redis went back": "memory back",
     "seeds stay noted until their push was kept": "seeds back",
     "no end while seeds are noted": "seeds refuse kill",
+    "lists that hold less than was counted are an error": "evict",
+    "what is pushed is counted after it": "abort",
+    "what is claimed is counted before it": "abort",
 }
 """Each with the accidents that it is for."""
 
@@ -70,6 +73,8 @@ class State:
     crawl: int = 1
     bits: set = field(default_factory=set)
     pending: list = field(default_factory=list)
+    waiting: int = 0
+    """How many are pending, or fewer where a script was aborted."""
     claims: dict = field(default_factory=dict)
     workers: dict = field(default_factory=dict)
     starting: set = field(default_factory=set)
@@ -196,8 +201,7 @@ class Server:
             if s.over and "a push takes the mark back" not in rules:
                 yield
                 s.over = False
-            yield
-            s.pending.append(page)
+            yield from self._push(s, page, len(s.pending))
             if mark is None:
                 yield
                 s.bits.add(page)
@@ -235,6 +239,10 @@ class Server:
         claimed = {}
         while s.pending and len(claimed) + len(unknown) < call.wanted:
             page = s.pending[0]
+            counts_first = "what is claimed is counted before it" not in rules
+            if counts_first:
+                yield
+                s.waiting -= 1
             yield
             s.serial += 1
             claim = s.serial
@@ -248,7 +256,15 @@ class Server:
                 s.claims[w][claim] = page
                 yield
                 s.pending.pop(0)
+            if not counts_first:
+                yield
+                s.waiting -= 1
             claimed[claim] = page
+        if not s.pending and s.waiting:
+            if s.waiting > 0 and "lists that hold less than was counted are an error" not in rules:
+                return {"gone": True}
+            yield
+            s.waiting = 0
         in_round = call.round == s.round or "start() is through for one round" in rules
         if call.start_done and in_round and not s.start_done:
             yield
@@ -280,9 +296,18 @@ class Server:
                 first = "a retry is pushed before it is forgotten" in self.without
                 yield
                 if (step == "push") != first:
-                    s.pending.append(page)
+                    yield from self._push(s, page, len(s.pending))
                 else:
                     del s.failed[claim]
+
+    def _push(self, s, page, place):
+        for step in ("push", "count"):
+            first = "what is pushed is counted after it" in self.without
+            yield
+            if (step == "push") != first:
+                s.pending.insert(place, page)
+            else:
+                s.waiting += 1
 
     def _give_back(self, s):
         """Give back what expired workers hold, a few claims a call."""
@@ -295,8 +320,7 @@ class Server:
             yield
             s.starting.discard(w)
         for claim, page in list(s.claims[w].items())[:most]:
-            yield
-            s.pending.insert(0, page)
+            yield from self._push(s, page, 0)
             yield
             del s.claims[w][claim]
         if not s.claims[w]:
@@ -597,12 +621,14 @@ class World:
         self.links = self._site()
         self.fetched, self.pushed = set(), set()
         self.has_begun = False
-        self.went_back = self.lost_everything = False
+        self.went_back = self.lost_everything = self.evicted = False
         self.accidents = accidents
         kinds = ("kill", "pause", "lose", "abort", "back", "refuse", "fail", "failure")
         self.kinds = set(self.chance.sample(kinds, 4))
-        shares = {"wipe": 0.1, "rounds": 0.3, "memory": 0.5, "seeds": 0.3}
+        shares = {"wipe": 0.1, "evict": 0.1, "rounds": 0.3, "memory": 0.5, "seeds": 0.3}
         self.kinds |= {kind for kind, share in shares.items() if self.chance.random() < share}
+        if "evict" in self.kinds:
+            self.kinds -= {"abort"}  # what an aborted script has not counted is not missed
         if without:
             self.kinds = {kind for rule in without for kind in RULES[rule].split()}
         self.round = 1
@@ -685,7 +711,8 @@ class World:
             if not self._goes_on(self._start()):
                 return "endless"
         if any(worker.ended == "error" for worker in self.workers):
-            return None if self.lost_everything else "an error without a cause"
+            excused = self.lost_everything or self.evicted
+            return None if excused else "an error without a cause"
         self._require_start(self.server.state.round)
         missed = self._reachable() - {page for page, _ in self.fetched} - dropped
         return f"lost {sorted(missed)}" if missed else None
@@ -744,6 +771,9 @@ class World:
         elif self.strikes("wipe", 0.005):
             server.lose_everything()
             self.lost_everything = True
+        elif self.strikes("evict", 0.01) and server.state.pending:
+            server.state.pending.clear()
+            self.evicted = True
         elif self.accidents and chance.random() < 0.01:
             server.now += LEASE // 2
         elif self.strikes("failure", 0.004):

@@ -184,6 +184,39 @@ def test_bad_settings_are_refused(build, settings, message):
     assert threading.active_count() == before
 
 
+@pytest.fixture
+def evicting_server(own_server):
+    """A server that evicts keys when its memory is full."""
+    own_server.command("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    own_server.command("CONFIG", "SET", "maxmemory", "100mb")
+    return own_server
+
+
+def test_a_server_that_evicts_gets_no_new_crawl(build, evicting_server, key, caplog):
+    """It is refused with the remedy, and leaves nothing there; a crawl that is there goes on,
+    with an ERROR."""
+    message = "maxmemory-policy allkeys-lru"
+    with pytest.raises(SharedFilterError, match=message):
+        build(BLOOM_REDIS_URL=evicting_server.url)
+    assert evicting_server.names() == []
+    evicting_server.command("CONFIG", "SET", "maxmemory", "0")
+    talk(build(BLOOM_REDIS_URL=evicting_server.url))
+    evicting_server.command("CONFIG", "SET", "maxmemory", "100mb")
+    caplog.clear()
+    talk(build(BLOOM_REDIS_URL=evicting_server.url))
+    (line,) = (each for each in caplog.records if message in each.getMessage())
+    assert line.levelname == "ERROR"
+
+
+@pytest.mark.parametrize(("name", "value"), [("save", "60 1"), ("appendonly", "yes"), ("save", "")])
+def test_a_server_without_persistence_is_named(build, own_server, caplog, name, value):
+    """At start, once; where there is a snapshot or a log it is not."""
+    own_server.command("CONFIG", "SET", name, value)
+    build(BLOOM_REDIS_URL=own_server.url)
+    lines = [line for line in caplog.messages if "keeps nothing on a disk" in line]
+    assert len(lines) == (value == "")
+
+
 def test_another_lease_is_refused(build):
     """All workers need the same."""
     talk(build(BLOOM_REDIS_LEASE=30))

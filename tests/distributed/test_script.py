@@ -408,3 +408,26 @@ def test_a_filter_that_lost_a_layer_is_gone(join, redis_server, lost):
     other.exchange()
     assert other.is_gone
     assert not any(new for _, new in other.heard)
+
+
+@pytest.mark.parametrize("lost", ["pending:0:only", "slots:0", "priorities", "alone"])
+def test_requests_that_were_evicted_are_no_end(join, redis_server, lost):
+    """Redis has evicted what waits, or where it waits: each worker is told that something is
+    gone, also one that comes later."""
+    worker, other = join(), join()
+    for number in range(20):
+        worker.enqueue(f"{number}", meta={"download_slot": "only"})
+    worker.exchange()
+    if lost == "alone":
+        for _ in range(2):
+            worker = join(capacity=20)
+            while not worker.next():
+                pass
+            redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+        other.exchange()
+    assert redis_server.command("DEL", f"{worker.key}:{lost}") == 1
+    for each in (other, join()):
+        while (request := each.next()) is not None:
+            each.store.done(request)
+        assert each.is_gone
+        assert not each.store.is_quiet

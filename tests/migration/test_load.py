@@ -17,6 +17,7 @@ from scrapy_bloom import (
     BloomError,
     ScalableBloomFilter,
     ScrapyRedisFingerprinter,
+    SharedFilterError,
 )
 from scrapy_bloom.distributed import loading
 from scrapy_bloom.distributed.inspection import look_at
@@ -296,9 +297,9 @@ def test_an_interrupted_load_is_run_again(client, key, left, settings, monkeypat
     assert len(RedisPlace(client, key).filter) == 8
 
 
-def test_what_cannot_be_loaded_is_refused(client, key, left, settings):
+def test_what_cannot_be_loaded_is_refused(client, key, left, settings, monkeypatch):
     """No crawl of that name, a request that cannot be read, a set that is not there, other
-    fingerprints, and workers that still push: one line each, and nothing is left in Redis."""
+    fingerprints, and a server that evicts keys: one line each, and nothing is left in Redis."""
     before = client.call("dbsize") if not client._clustered else None
     with pytest.raises(BloomError, match="no crawl of scrapy-redis"):
         load_scrapy_redis(client, "{x}", client, "nobody", settings, ScrapyRedisFingerprinter())
@@ -311,6 +312,10 @@ def test_what_cannot_be_loaded_is_refused(client, key, left, settings):
     ):
         load_left(client, key, settings)
     client.call("zrem", f"{key}:requests", b"nonsense")
+    with monkeypatch.context() as evicting:
+        evicting.setattr(RedisClient, "evicting", lambda _: "allkeys-lru")
+        with pytest.raises(SharedFilterError, match="set maxmemory-policy to noeviction"):
+            load_left(client, key, settings)
     client.call("rename", f"{key}:dupefilter", f"{key}:dupefilter2") if before else None
     if before:
         with pytest.raises(BloomError, match="SCHEDULER_DUPEFILTER_KEY"):
