@@ -5,22 +5,23 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from contextlib import closing
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from scrapy import Request
 
 from ..bloom.growing import ScalableBloomFilter
 from ..bloom.inspection import verify as findings_in
 from ..bloom.place import REDIS_SCHEMES, Place
 from ..delta.importing import is_deltafetchs, marks_in
-from ..delta.memory import Memory
-from ..delta.settings import key_of_fingerprint, seconds
+from ..delta.memory import Memory, shared
+from ..delta.settings import DAY, key_of_fingerprint, period_in, seconds
 from ..delta.slices import MANIFEST, Shape, Slice, read
 from ..errors import BloomError
 from ..fingerprints.identity import FingerprinterIdentity
 from ..migration.sources import source_in
 from ..reporting import counted, in_bytes
+from .inspection import print_seen
 from .job_arguments import add_json
 from .running import require_fingerprinter, table
 
@@ -67,35 +68,36 @@ def _directory(session: Session) -> Path:
 def _info(session: Session) -> int:
     directory = _directory(session)
     rows, figures = [["slice", "from", "until", "pages", "memory", ""]], []
-    for each in read(directory).slices:
-        with ScalableBloomFilter.open(directory / each.name, read_only=True) as bloom_filter:
-            pages, nbytes = len(bloom_filter), bloom_filter.nbytes + bloom_filter.table_nbytes
-        expired = "" if each.expired is None else "expired"
-        written = [_written(each.start), _written(each.end)]
-        rows.append([each.name, *written, f"{pages:,}", in_bytes(nbytes), expired])
-        figures.append({**vars(each), "pages": pages, "bytes": nbytes})
-    lines = [f"{directory}, a memory between crawls: {counted(len(figures), 'slice')}"]
+    with shared(directory):
+        found = read(directory)
+        for each in found.slices:
+            with ScalableBloomFilter.open(directory / each.name, read_only=True) as bloom_filter:
+                pages, nbytes = len(bloom_filter), bloom_filter.nbytes + bloom_filter.table_nbytes
+            expired = "" if each.expired is None else "expired"
+            written = [_written(each.start), _written(each.end)]
+            rows.append([each.name, *written, f"{pages:,}", in_bytes(nbytes), expired])
+            figures.append({**vars(each), "pages": pages, "bytes": nbytes})
+    days = None if found.longest == inf else found.longest / DAY
+    kept = "for ever" if days is None else f"for {days:g} days"
+    slices = counted(len(figures), "slice")
+    lines = [f"{directory}, a memory between crawls: {slices}, kept {kept}"]
     if figures:
         lines += ["", *table(rows)]
-    session.print({"place": str(directory), "slices": figures}, lines)
+    session.print({"place": str(directory), "days": days, "slices": figures}, lines)
     return 0
 
 
 def _check(session: Session) -> int:
-    options = session.options
     directory = _directory(session)
-    fingerprinter = session.fingerprinter(session.crawler())
-    require_fingerprinter(read(directory).identity, fingerprinter, options.place)
     memory = _memory(session, directory)
-    memory.open()
-    answers = []
-    for url in options.urls:
-        request = Request(url, method=options.method, body=options.body)
-        key = key_of_fingerprint(fingerprinter.fingerprint(request))
-        answers.append({"url": url, "seen": memory.knows(key)})
-    memory.close()
-    session.print(answers, [f"{'seen' if a['seen'] else 'new '} {a['url']}" for a in answers])
-    return 0 if all(answer["seen"] for answer in answers) else 1
+    memory.look()
+    with closing(memory):
+        return print_seen(
+            session,
+            lambda fingerprint: memory.knows(key_of_fingerprint(fingerprint)),
+            read(directory).identity,
+            session.options.place,
+        )
 
 
 def _add(session: Session) -> int:
@@ -182,8 +184,9 @@ def _line(each: Slice) -> str:
 def _memory(session: Session, directory: Path, identity: str = "") -> Memory:
     settings = session.crawler().settings
     general = session.bloom_settings(session.crawler())
-    period = seconds(settings.get("BLOOM_DELTA_DAYS"))
-    shape = Shape(general.capacity, general.error_rate, general.exact, period, identity)
+    shape = Shape(
+        general.capacity, general.error_rate, general.exact, period_in(settings), identity
+    )
     return Memory(directory, shape)
 
 

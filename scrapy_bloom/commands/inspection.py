@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -65,9 +65,15 @@ def check(session: Session) -> int:
 
 
 def _check(session: Session, bloom_filter: AnyFilter | RedisPlace, name: str) -> int:
+    return print_seen(session, bloom_filter.__contains__, bloom_filter.identity, name)
+
+
+def print_seen(session: Session, knows: Callable[[bytes], bool], identity: str, name: str) -> int:
+    """Print for each URL whether what is called `name`, and made by the fingerprinter in
+    `identity`, `knows` its fingerprint; return the exit status."""
     options = session.options
     fingerprinter = session.fingerprinter(session.crawler())
-    require_fingerprinter(bloom_filter.identity, fingerprinter, name)
+    require_fingerprinter(identity, fingerprinter, name)
     answers = []
     for line in _lines(options.urls):
         try:
@@ -79,7 +85,7 @@ def _check(session: Session, bloom_filter: AnyFilter | RedisPlace, name: str) ->
         except Exception as error:
             shown = in_brief(line.decode(errors="backslashreplace").strip())
             raise BloomError(f"'{shown}' has no fingerprint: {in_brief(str(error))}") from error
-        answers.append((url, fingerprint in bloom_filter))
+        answers.append((url, knows(fingerprint)))
         if not options.json:
             session.print_lines([f"{'seen' if answers[-1][1] else 'new '} {url}"])
     if options.json:

@@ -28,7 +28,7 @@ def is_deltafetchs(path: Path) -> bool:
 
 
 def marks_in(path: Path, now: float) -> Iterator[tuple[bytes, float]]:
-    """Yield the marks in the dbm file at `path`, with their times, `now` where there is none.
+    """Yield the marks in the dbm file at `path`, with their times, `now` for what can be none.
     Raises BloomError.
 
     A key of 20 bytes is a fingerprint, one of 40 digits that of a release that has written
@@ -59,9 +59,10 @@ def _keys(key: bytes) -> Iterator[bytes]:
 
 def _time(value: bytes, now: float) -> float:
     try:
-        return float(value)
+        when = float(value)
     except ValueError:
         return now
+    return when if 0.0 <= when <= now else now  # NaN is not
 
 
 def _is_crawl_onces(path: Path) -> bool:

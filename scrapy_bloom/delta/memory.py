@@ -9,6 +9,9 @@ Whoever writes has the memory locked for that moment, some milliseconds; reading
 lock, but for the moment of opening. So any number of processes may use one memory. A slice
 is on the disk before `delta.json` names it, and out of `delta.json` before it is removed.
 
+Each crawl judges by its own period. A slice that is older than the longest one that a crawl has
+asked for is expired, and removed.
+
 A clock that is wrong costs repetitions, and not the memory: a slice from the future counts as
 one that was made when it was first met, while it is from the future; an expired one stays
 for one slice of time from when it was first met as such, and counts again if it is not.
@@ -22,7 +25,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, replace
-from functools import partial
 from itertools import count
 from math import inf
 from pathlib import Path
@@ -31,7 +33,7 @@ from ..bloom.growing import ScalableBloomFilter
 from ..bloom.removal import remove_filter
 from ..errors import FilterFileError, FilterLockedError, IncompatibleFilterError
 from ..files import DirectoryLock, make_directory, shared_lock, sync_directory
-from .slices import MANIFEST, Contents, Shape, Slice, read, write
+from .slices import MANIFEST, SLICES, Contents, Shape, Slice, read, write
 
 _LOCK = "lock"
 _COPY = "slice.tmp"
@@ -87,41 +89,33 @@ class Memory:
     @property
     def unchanged_until(self) -> float:
         """When the next slice ends to count."""
-        if self.shape.period is None:
-            return inf
         now, width = self.clock(), self.shape.width
-        ends = [each.until(now, width) + self.shape.period for each in self.slices]
+        ends = [each.until(now, width) + self.shape.reach for each in self.slices]
         return min((end for end in ends if end >= now), default=inf)
 
     def open(self) -> None:
         """Put the slices in order, and open those that count, to be read. What other
         processes add to them counts from when they have added it."""
         self.close()
-        if not (self.directory / MANIFEST).exists():
-            return
-        with self.locked(), ExitStack() as undo:
-            slices = self._put_in_order(read(self.directory).slices)
-            opened = []
-            for each in slices:
-                if each.expired is None:
-                    bloom_filter = _opened(self.directory / each.name, read_only=True)
-                    undo.callback(bloom_filter.close)
-                    opened.append((each, bloom_filter))
-            undo.pop_all()
-        self._open = opened
+        if (self.directory / MANIFEST).exists():
+            with self.locked():
+                self._open_slices(self._put_in_order(read(self.directory)))
+
+    def look(self) -> None:
+        """Open what `open` does, and change nothing."""
+        self.close()
+        with shared(self.directory):
+            self._open_slices(read(self.directory).slices)
 
     def knows(self, key: bytes, period: float | None = None) -> bool:
         """Return True if `key` was marked in the last `period` seconds, or in those of the
         memory, or up to a slice before. Cost: about 1 µs a slice."""
-        longest = self.shape.period
-        if longest is not None:
-            period = longest if period is None else min(period, longest)
-            now, width = self.clock(), self.shape.width
-            return any(
-                each.until(now, width) + period >= now and key in bloom_filter
-                for each, bloom_filter in self._open
-            )
-        return any(key in bloom_filter for _, bloom_filter in self._open)
+        now, reach = self.clock(), self.shape.reach
+        period = reach if period is None else min(period, reach)
+        return any(
+            self._counts(each, period, now) and key in bloom_filter
+            for each, bloom_filter in self._open
+        )
 
     def add(self, marks: Iterable[tuple[bytes, float]]) -> None:
         """Add keys with the times when they were marked; on the disk when it returns. Adding
@@ -136,11 +130,13 @@ class Memory:
         make_directory(self.directory)
         with self.locked():
             found = read(self.directory, self.shape.identity)
-            known = [each.name for each in found.slices]
+            before = asdict(found)
             for start, entries in sorted(by_start.items()):
                 self._add(found, start, entries, now)
-            if [each.name for each in found.slices] != known or self.shape.period is None:
-                write(self.directory, found.slices, found.identity or self.shape.identity)
+            found.identity = found.identity or self.shape.identity
+            found.longest = max(found.longest, self.shape.reach)
+            if asdict(found) != before:
+                write(self.directory, found)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -149,7 +145,7 @@ class Memory:
             return
         with self.locked():
             if (self.directory / MANIFEST).exists():
-                write(self.directory, [], self.shape.identity)
+                write(self.directory, Contents([], self.shape.identity))
             self._remove_leftovers([])
 
     def drop_older(self, seconds: float) -> list[Slice]:
@@ -159,7 +155,7 @@ class Memory:
             found = read(self.directory)
             old = [each for each in found.slices if each.end < now - seconds]
             kept = [each for each in found.slices if each not in old]
-            write(self.directory, kept, found.identity)
+            write(self.directory, replace(found, slices=kept))
             self._remove_leftovers(kept)
         return old
 
@@ -171,7 +167,7 @@ class Memory:
             found = read(self.directory)
             stack.callback(lambda: self._remove_leftovers(read(self.directory).slices))
             for other in others:
-                stack.enter_context(_locked(partial(shared_lock, other / _LOCK)))
+                stack.enter_context(shared(other))
                 theirs = read(other)
                 if found.slices and theirs.slices and theirs.identity != found.identity:
                     raise IncompatibleFilterError(
@@ -179,13 +175,14 @@ class Memory:
                         " memories of one REQUEST_FINGERPRINTER_CLASS"
                     )
                 found.identity = theirs.identity or found.identity
+                found.longest = max(found.longest, theirs.longest)
                 for each in theirs.slices:
                     _opened(other / each.name, read_only=True).close()
                     name = self._new_name(found.slices)
                     self._copy(other / each.name, name)
                     found.slices.append(replace(each, name=name))
             sync_directory(self.directory)
-            write(self.directory, found.slices, found.identity)
+            write(self.directory, found)
         return len(found.slices)
 
     def close(self) -> None:
@@ -244,26 +241,42 @@ class Memory:
         first = max((int(each.name) for each in slices), default=-1) + 1
         return next(str(n) for n in count(first) if not (self.directory / str(n)).exists())
 
-    def _put_in_order(self, slices: list[Slice]) -> list[Slice]:
+    def _open_slices(self, slices: list[Slice]) -> None:
+        now, opened = self.clock(), []
+        with ExitStack() as undo:
+            for each in slices:
+                if self._counts(each, self.shape.reach, now):
+                    bloom_filter = _opened(self.directory / each.name, read_only=True)
+                    undo.callback(bloom_filter.close)
+                    opened.append((each, bloom_filter))
+            undo.pop_all()
+        self._open = opened
+
+    def _counts(self, each: Slice, period: float, now: float) -> bool:
+        return each.until(now, self.shape.width) + period >= now
+
+    def _put_in_order(self, found: Contents) -> list[Slice]:
         """Note what is expired or from the future, and remove what has been expired for a
         slice; return what is left."""
-        shape, now = self.shape, self.clock()
-        before = [asdict(each) for each in slices]
+        now, before = self.clock(), asdict(found)
+        found.longest = longest = max(found.longest, self.shape.reach)
+        width = longest / SLICES
         kept = []
-        for each in slices:
+        for each in found.slices:
             if each.start <= now:
                 each.met = None
             elif each.met is None or each.met > now:
                 each.met = now
-            if shape.period is None or each.until(now, shape.width) + shape.period >= now:
+            if each.until(now, width) + longest >= now:
                 each.expired = None
             elif each.expired is None or each.expired > now:
                 each.expired = now
-            elif now >= each.expired + shape.width:
+            elif now >= each.expired + width:
                 continue
             kept.append(each)
-        if before != [asdict(each) for each in kept]:
-            write(self.directory, kept, read(self.directory).identity)
+        found.slices = kept
+        if asdict(found) != before:
+            write(self.directory, found)
             self._remove_leftovers(kept)
         return kept
 
@@ -288,6 +301,11 @@ class Memory:
         """Keep other processes from writing for the length of a context, once it is this one's
         turn."""
         return _locked(lambda: DirectoryLock(self.directory, _LOCK))
+
+
+def shared(directory: Path) -> AbstractContextManager[None]:
+    """Keep other processes from writing to the memory in `directory`, and change nothing."""
+    return _locked(lambda: shared_lock(directory / _LOCK))
 
 
 @contextmanager

@@ -280,7 +280,7 @@ class DeltaMiddleware:
             known = FingerprinterIdentity.from_text(stored)
             if warning := known.require_same(identity, str(directory), fresh):
                 logger.warning("%s", warning, extra={"spider": self._crawler.spider})
-        self._memory.open()
+        self._memory.look()
 
     def _memory_of(self, shape: Shape) -> DeltaMemory:
         """Return the memory of the crawl: in Redis if the crawl is shared there."""

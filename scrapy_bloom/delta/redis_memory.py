@@ -89,18 +89,20 @@ class RedisMemory:
         starts = [int(name.rpartition(":")[2]) * width for name in self._there()]
         return min(starts, default=None)
 
-    def open(self) -> None:
+    def look(self) -> None:
         """Raise IncompatibleFilterError if the memory is of another fingerprinter."""
-        identity = f"{self._key}:identity"
-        stored = self._client.call("get", identity)
-        if stored is None:
-            self._client.call("set", identity, self.shape.identity)
-        elif stored != self.shape.identity.encode():
+        stored = self._client.call("get", f"{self._key}:identity")
+        if stored not in (None, self.shape.identity.encode()):
             raise IncompatibleFilterError(
                 f"{self.name} has marks of another fingerprinter (REQUEST_FINGERPRINTER_CLASS):"
                 " set that back, or use another BLOOM_DELTA_DIR, or start afresh with"
                 " BLOOM_DELTA_RESET = True"
             )
+
+    def open(self) -> None:
+        """Let the memory be of this fingerprinter; raise what `look` does."""
+        self.look()
+        self._client.call("set", f"{self._key}:identity", self.shape.identity)
 
     def knows(self, key: bytes, period: float | None = None) -> bool:
         """Return True if `key` was marked in the last `period` seconds, or in those of the

@@ -38,7 +38,7 @@ _OF_SCRAPY = frozenset(("download_latency", "depth"))
 without DepthMiddleware."""
 
 _UNITS = {"s": 1 / DAY, "m": 60 / DAY, "h": 3600 / DAY, "d": 1.0, "w": 7.0, "": 1.0}
-_spelled = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", re.ASCII).fullmatch
+_spelled = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*([smhdw]?)", re.ASCII).fullmatch
 
 
 @dataclass(frozen=True)
@@ -64,15 +64,7 @@ class DeltaSettings:
         directory = settings.get("BLOOM_DELTA_DIR") or DIRECTORY
         if not isinstance(directory, (str, PathLike)):
             raise ValueError(f"BLOOM_DELTA_DIR is {directory!r}: it must be a path")
-        given = settings.get("BLOOM_DELTA_DAYS")
-        period = None
-        if given not in (None, "", "None"):
-            period = seconds(given)
-            if period is None:
-                raise ValueError(
-                    f"BLOOM_DELTA_DAYS is {given!r}: it must be a number of days above 0, or text"
-                    " such as '12h' or '30d'; None is for ever"
-                )
+        period = period_in(settings)
         try:
             reset = settings.getbool("BLOOM_DELTA_RESET")
         except ValueError:
@@ -82,6 +74,21 @@ class DeltaSettings:
             ) from None
         name = str(directory).replace("%(spider)s", spider.replace("/", "_"))
         return cls(str(mode), name, Path(data_path(name)), period, reset)
+
+
+def period_in(settings: BaseSettings) -> float | None:
+    """Return BLOOM_DELTA_DAYS in seconds, None for ever. Raises ValueError as
+    `DeltaSettings.read` does."""
+    given = settings.get("BLOOM_DELTA_DAYS")
+    if given in (None, "", "None"):
+        return None
+    period = seconds(given)
+    if period is None:
+        raise ValueError(
+            f"BLOOM_DELTA_DAYS is {given!r}: it must be a number of days above 0, or text such as"
+            " '12h' or '30d'; None is for ever"
+        )
+    return period
 
 
 def seconds(value: object) -> float | None:

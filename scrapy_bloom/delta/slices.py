@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import FilterFileError
@@ -26,7 +27,7 @@ class Slice:
     """The marks of one stretch of time, in the directory `name`.
 
     Without a period it goes on, and `end` is its last mark. `met` is when it was first found
-    to be from the future, `expired` when it was first found to count no more.
+    to be from the future, `expired` when it was first found to count for no crawl.
     """
 
     name: str
@@ -53,6 +54,11 @@ class Shape:
     exact: bool = False
     period: float | None = None
     identity: str = ""
+
+    @property
+    def reach(self) -> float:
+        """Seconds for which a mark counts, infinite for ever."""
+        return inf if self.period is None else self.period
 
     @property
     def width(self) -> float:
@@ -101,6 +107,9 @@ class DeltaMemory(Protocol):
     def oldest(self) -> float | None:
         """When the oldest of them began, None without any."""
 
+    def look(self) -> None:
+        """Find out whether it can be opened, and change nothing."""
+
     def open(self) -> None:
         """Make it ready to be asked."""
 
@@ -119,10 +128,12 @@ class DeltaMemory(Protocol):
 
 @dataclass
 class Contents:
-    """What `delta.json` says."""
+    """What `delta.json` says. `longest` is the longest period that a crawl has asked for, in
+    seconds, infinite for ever: what is older counts for no crawl."""
 
     slices: list[Slice]
     identity: str = ""
+    longest: float = 0.0
 
 
 def read(directory: Path, identity: str = "") -> Contents:
@@ -130,10 +141,15 @@ def read(directory: Path, identity: str = "") -> Contents:
     Raises FilterFileError, OSError."""
     path = directory / MANIFEST
     try:
-        found: Any = json.loads(path.read_bytes())
+        # an import of 0.2.0 took a time that is no number for what it was
+        found: Any = json.loads(path.read_bytes(), parse_constant=lambda _: 0.0)
         if found["version"] != VERSION:
             raise ValueError(f"it has version {found['version']!r}, not {VERSION}")
-        return Contents([Slice(**each) for each in found["slices"]], str(found["identity"]))
+        slices = [Slice(**each) for each in found["slices"]]
+        # 0.2.0 did not write it down, but made slices by it
+        made = max((inf if s.goes_on else (s.end - s.start) * SLICES for s in slices), default=0.0)
+        longest = found.get("longest", made)
+        return Contents(slices, str(found["identity"]), inf if longest is None else float(longest))
     except FileNotFoundError:
         return Contents([], identity)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -143,12 +159,10 @@ def read(directory: Path, identity: str = "") -> Contents:
         ) from error
 
 
-def write(directory: Path, slices: list[Slice], identity: str) -> None:
-    """Let `directory` hold these slices from now on, whenever the process dies. Raises
+def write(directory: Path, contents: Contents) -> None:
+    """Let `directory` hold these contents from now on, whenever the process dies. Raises
     OSError."""
-    content = {
-        "version": VERSION,
-        "identity": identity,
-        "slices": [asdict(each) for each in slices],
-    }
-    replace(directory / MANIFEST, json.dumps(content, indent=1).encode())
+    found = {"version": VERSION, **asdict(contents)}
+    if contents.longest == inf:  # which JSON has no number for
+        found["longest"] = None
+    replace(directory / MANIFEST, json.dumps(found, indent=1).encode())

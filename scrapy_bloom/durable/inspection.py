@@ -65,7 +65,7 @@ def unfinished_requests(job: Path) -> int | None:
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
     """Give a connection to the file at `path` that changes nothing, also while the job
-    runs. Raises RequestFileError."""
+    runs; of a killed job without `-shm` SQLite makes that. Raises RequestFileError."""
     try:
         with closing(connect(path, reading_mode(path))) as connection:
             schema.look_as_now(connection)

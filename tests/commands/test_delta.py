@@ -2,6 +2,7 @@
 
 import dbm.dumb
 import itertools
+import json
 import os
 import pickle
 import shutil
@@ -43,7 +44,9 @@ def test_what_a_memory_knows_can_be_looked_at(run, tmp_path):
     make(tmp_path / "memory", 0, 20)
     info = run(tmp_path, "info", "memory", "--json").json
     assert [each["pages"] for each in info["slices"]] == [1, 1]
-    assert "a memory between crawls: 2 slices" in run(tmp_path, "info", "memory").out
+    assert info["days"] == 30
+    shown = run(tmp_path, "info", "memory").lines[0]
+    assert shown == "memory, a memory between crawls: 2 slices, kept for 30 days"
     checked = run(tmp_path, "check", "memory", URL, f"{URL}b", *DAYS)
     assert checked.lines == [f"seen {URL}", f"new  {URL}b"]
     assert checked.status == 1
@@ -177,6 +180,63 @@ def test_importing_what_deltafetch_has_remembered(run, tmp_path):
     memory = Memory(tmp_path / "memory", Shape(1000, period=30 * DAY))
     memory.open()
     assert memory.knows(key_of_text("article 7"))
+
+
+@pytest.mark.parametrize("time_of", ["nan", "-inf", "inf", "-1e300", "1e300", "soon", ""])
+def test_what_can_be_no_time_is_now(run, tmp_path, time_of):
+    """Such a page is known as others are, and the slices can be shown."""
+    with closing(dbm.dumb.open(str(tmp_path / "spider.db"), "c")) as database:
+        database[fingerprint(Request(URL))] = time_of
+        database[fingerprint(Request(f"{URL}2"))] = str(time.time() - DAY)
+    for days in (DAYS, ()):
+        assert run(tmp_path, "add", f"memory{days}", "spider.db", *days).status == 0
+        assert run(tmp_path, "check", f"memory{days}", URL, f"{URL}2", *DAYS).status == 0
+        info = run(tmp_path, "info", f"memory{days}", "--json").json
+        assert all(0 < each["start"] <= each["end"] for each in info["slices"])
+        assert run(tmp_path, "info", f"memory{days}").status == 0
+
+
+def test_a_time_that_is_no_number_in_a_memory_of_020(run, tmp_path):
+    """It was taken from an import: the slice has expired, and all else is as it was."""
+    make(tmp_path / "memory", 1)
+    make(tmp_path / "memory", 12, url=f"{URL}b")
+    path = tmp_path / "memory" / "delta.json"
+    found = json.loads(path.read_text())
+    found["slices"][0] |= {"start": float("nan"), "end": float("nan")}
+    path.write_text(json.dumps(found))
+    assert "2 slices" in run(tmp_path, "info", "memory").out
+    checked = run(tmp_path, "check", "memory", URL, f"{URL}b", *DAYS)
+    assert [line.split()[0] for line in checked.lines] == ["new", "seen"]
+
+
+def test_urls_on_standard_input_are_checked(run, tmp_path, monkeypatch):
+    """As with a filter: a list, without its empty lines; what is no URL is refused."""
+    make(tmp_path / "memory", 1)
+    (tmp_path / "urls.txt").write_text(f"{URL}\n\n{URL}b\n")
+    with (tmp_path / "urls.txt").open() as urls:
+        monkeypatch.setattr("sys.stdin", urls)
+        checked = run(tmp_path, "check", "memory", "-", *DAYS)
+    assert checked.lines == [f"seen {URL}", f"new  {URL}b"]
+    assert "'nothing' has no fingerprint" in run(tmp_path, "check", "memory", "nothing").refusal
+
+
+@pytest.mark.parametrize("days", ["soon", "0", "-1"])
+def test_days_that_a_crawl_refuses_are_refused(run, tmp_path, days):
+    """With the same words, by each command that uses them, and nothing is changed."""
+    make(tmp_path / "memory", 1)
+    make(tmp_path / "other", 1)
+    (tmp_path / "urls.txt").write_text(URL)
+    before = files_in(tmp_path)
+    for command in (
+        ["check", "memory", URL],
+        ["add", "memory", "urls.txt"],
+        ["merge", "memory", "other"],
+        ["clear", "memory", "--yes"],
+        ["delta", "memory", "--older", "1d"],
+    ):
+        refusal = run(tmp_path, *command, "-s", f"BLOOM_DELTA_DAYS={days}").refusal
+        assert refusal.startswith(f"BLOOM_DELTA_DAYS is {days!r}: it must be a number of days")
+    assert files_in(tmp_path) == before
 
 
 def test_importing_urls_into_a_memory(run, tmp_path):

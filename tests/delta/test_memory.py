@@ -4,13 +4,16 @@ import json
 import multiprocessing
 import os
 import tempfile
+from math import inf
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scrapy.utils.test import get_crawler
 
 from scrapy_bloom.delta.memory import Memory
+from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.slices import SLICES, Shape
 from scrapy_bloom.errors import FilterFileError
 
@@ -122,21 +125,130 @@ def test_without_a_period_there_is_one_slice_that_never_expires(tmp_path):
     assert not memory(tmp_path, NOON + PERIOD + 2 * HOUR).knows(key(1))
 
 
-def test_a_mark_from_the_future_is_one_of_now(tmp_path):
-    """What a job has kept while its clock was wrong."""
-    memory(tmp_path, NOON).add([(key(1), NOON + 1000 * PERIOD)])
-    assert memory(tmp_path, NOON).knows(key(1))
-    assert not memory(tmp_path, NOON + 10 * HOUR).knows(key(1))
+@pytest.mark.parametrize("period", [PERIOD, None])
+def test_a_mark_from_the_future_is_one_of_now(tmp_path, period):
+    """What a job has kept while its clock was wrong: it takes no slice of its own, and holds
+    no slice back that would expire."""
+    marked = memory(tmp_path, NOON, period)
+    marked.add([(key(1), NOON)])
+    marked.add([(key(number), NOON + number * PERIOD) for number in range(2, 9)])
+    assert all(memory(tmp_path, NOON, period).knows(key(number)) for number in range(1, 9))
+    assert [each["end"] for each in slices_in(tmp_path)] == [NOON + HOUR if period else NOON]
+    assert not memory(tmp_path, NOON + 10 * HOUR).knows(key(2))
 
 
-def test_another_error_rate_takes_a_slice_of_its_own(tmp_path):
-    """A filter cannot keep a lower one than it was made for."""
+def test_an_older_mark_moves_no_end(tmp_path):
+    """Else a slice without a period would expire too early when it gets one."""
+    later = NOON + 5 * HOUR
+    memory(tmp_path, later, None).add([(key(1), later)])
+    memory(tmp_path, later, None).add([(key(2), NOON)])
+    assert [each["end"] for each in slices_in(tmp_path)] == [later]
+    assert memory(tmp_path, later + PERIOD).knows(key(1))
+
+
+@pytest.mark.parametrize("finer", [{"error_rate": 1e-12}, {"exact": True}])
+def test_another_error_rate_takes_a_slice_of_its_own(tmp_path, finer):
+    """A filter cannot keep a lower one than it was made for; a higher one it can."""
+    marked = memory(tmp_path, NOON)
+    marked.add([(key(1), NOON)])
+    shape = {"capacity": 1000, "error_rate": 1e-9, "period": PERIOD}
+    Memory(tmp_path / "memory", Shape(**shape | finer), lambda: NOON).add([(key(2), NOON)])
+    marked.open()
+    assert len(slices_in(tmp_path)) == marked.count == 2
+    assert marked.knows(key(1))
+    assert marked.knows(key(2))
+    Memory(tmp_path / "memory", Shape(**shape | {"error_rate": 1e-3}), lambda: NOON).add(
+        [(key(3), NOON)]
+    )
+    assert len(slices_in(tmp_path)) == 2
+
+
+def test_a_slice_that_expires_while_it_is_open_counts_no_more(tmp_path):
+    """In a crawl of days, as in the next one."""
     memory(tmp_path, NOON).add([(key(1), NOON)])
-    finer = Memory(tmp_path / "memory", Shape(1000, 1e-12, exact=True, period=PERIOD), lambda: NOON)
-    finer.add([(key(2), NOON)])
-    opened = memory(tmp_path, NOON)
+    now = [NOON]
+    opened = Memory(tmp_path / "memory", Shape(1000, period=PERIOD), lambda: now[0])
+    opened.open()
+    assert opened.unchanged_until == NOON + 9 * HOUR
+    for hours, is_known in ((0, True), (9, True), (9.01, False)):
+        now[0] = NOON + hours * HOUR
+        assert opened.knows(key(1)) is is_known
+    assert opened.unchanged_until == inf
+
+
+def test_a_request_cannot_ask_for_more_than_the_crawl(tmp_path):
+    """What another crawl still keeps is not this one's."""
+    memory(tmp_path, NOON).add([(key(1), NOON)])
+    now = [NOON]
+    opened = Memory(tmp_path / "memory", Shape(1000, period=PERIOD), lambda: now[0])
+    opened.open()
+    now[0] = NOON + 10 * HOUR
+    assert not opened.knows(key(1), 2 * PERIOD)
+
+
+@pytest.mark.parametrize("of_020", [False, True])
+@pytest.mark.parametrize("longest", [4 * PERIOD, None])
+def test_the_longest_period_decides_what_is_removed(tmp_path, longest, of_020):
+    """Each crawl judges by its own; a memory of 0.2.0 knows by its slices for how long they
+    were made."""
+    memory(tmp_path, NOON, longest).add([(key(1), NOON)])
+    path = tmp_path / "memory" / "delta.json"
+    if of_020:
+        found = json.loads(path.read_text())
+        del found["longest"]
+        path.write_text(json.dumps(found))
+    for hours in (13, 15, 17):
+        short = memory(tmp_path, NOON + hours * HOUR)
+        assert not short.knows(key(1))
+        short.add([(key(hours), NOON + hours * HOUR)])
+        short.close()
+    opened = memory(tmp_path, NOON + 36 * HOUR, longest)
     assert opened.knows(key(1))
-    assert opened.knows(key(2))
+    opened.close()
+    for hours, is_kept in ((37, True), (40, True), (42, longest is None)):
+        memory(tmp_path, NOON + hours * HOUR).close()
+        assert ("0" in {each["name"] for each in slices_in(tmp_path)}) is is_kept
+
+
+def test_a_longer_period_is_noted_when_a_crawl_begins(tmp_path):
+    """Before there is anything new to mark."""
+    memory(tmp_path, NOON).add([(key(1), NOON)])
+    memory(tmp_path, NOON + HOUR, 4 * PERIOD).close()
+    memory(tmp_path, NOON + 10 * HOUR).close()
+    memory(tmp_path, NOON + 20 * HOUR).close()
+    assert memory(tmp_path, NOON + 20 * HOUR, 4 * PERIOD).knows(key(1))
+
+
+def test_a_look_changes_nothing(tmp_path):
+    """Whatever has expired or is from the future, and where nothing can be written."""
+    folder = tmp_path / "memory"
+    memory(tmp_path, NOON).add([(key(1), NOON)])
+    memory(tmp_path, NOON + 1000 * PERIOD).add([(key(2), NOON + 1000 * PERIOD)])
+    (folder / "lock").unlink()
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    for hours, is_known in ((0, True), (9, True), (9.1, False), (30, False)):
+        looking = Memory(folder, Shape(period=PERIOD), lambda at=hours: NOON + at * HOUR)
+        looking.look()
+        assert looking.knows(key(1)) is is_known
+        assert looking.knows(key(2))
+        looking.close()
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_start_changes_nothing_before_it_is_sure_to_begin(tmp_path):
+    """Something else may refuse it."""
+    memory(tmp_path, NOON).add([(key(1), NOON)])
+    path = tmp_path / "memory" / "delta.json"
+    before = path.read_bytes()
+    settings = {
+        "BLOOM_DELTA": "item",
+        "BLOOM_DELTA_DAYS": 365,
+        "BLOOM_DELTA_DIR": str(tmp_path / "memory"),
+    }
+    crawler = get_crawler(settings_dict=settings)
+    crawler.spider = crawler.spidercls.from_crawler(crawler, "spider")
+    DeltaMiddleware.from_crawler(crawler)
+    assert path.read_bytes() == before
 
 
 def test_what_a_kill_has_left_of_a_slice_is_removed(tmp_path):

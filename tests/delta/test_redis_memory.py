@@ -35,20 +35,45 @@ def test_a_mark_counts_for_the_period_and_at_most_a_slice_longer(redis, key):
         assert memory(redis, key, NOON + hours * HOUR).knows(KEY)
     assert not memory(redis, key, NOON + PERIOD * (1 + 1 / SLICES) + 1).knows(KEY)
     assert not memory(redis, key, NOON + 4 * HOUR).knows(KEY, 2 * HOUR)
+    assert not memory(redis, key, NOON + 9.5 * HOUR).knows(KEY, 2 * PERIOD)
     assert not memory(redis, key, NOON).knows(b"x" * 20)
     assert memory(redis, key, NOON).count == 1
     assert memory(redis, key, NOON).nbytes > 0
     assert memory(redis, key, NOON).oldest == NOON // HOUR * HOUR
 
 
-def test_redis_lets_slices_expire(redis_server, key):
-    """Nothing is left of what nobody can ask for."""
-    memory(redis_server, key, NOON).add([(KEY, NOON)])
+@pytest.mark.parametrize("age", [0, 3.5, 8])
+def test_redis_lets_slices_expire(redis_server, key, age):
+    """A slice stays for the period after its end, whenever it was written to, and no longer."""
+    now = NOON + 0.5 * HOUR
+    marked = memory(redis_server, key, now)
+    marked.add([(KEY, now - age * HOUR)])
+    end = (now - age * HOUR) // HOUR * HOUR + HOUR
     with redis_server.client() as client:
         (name,) = [n for n in client.keys(f"*{key}*") if n.rpartition(b":")[2].isdigit()]
-        assert PERIOD <= client.ttl(name) <= PERIOD + 2 * HOUR
+        left = end + PERIOD - now
+        # the clock of Redis goes on meanwhile
+        assert left - HOUR / 2 < client.ttl(name) <= left + 1
+        for late in (HOUR, 1):  # what would have expired
+            old = NOON - 20 * HOUR
+            memory(redis_server, key, old + HOUR + PERIOD + late).add([(KEY, old)])
+        assert len([n for n in client.keys(f"*{key}*") if n.rpartition(b":")[2].isdigit()]) == 1
+
+
+def test_without_a_period_nothing_expires(redis_server, key):
+    """There is one slice then."""
     memory(redis_server, key, NOON, period=None).add([(KEY, NOON)])
     assert memory(redis_server, key, NOON + 100 * PERIOD, period=None).knows(KEY)
+    with redis_server.client() as client:
+        assert {client.ttl(name) for name in client.keys(f"*{key}*")} == {-1}
+
+
+def test_a_mark_from_the_future_is_one_of_now(redis, key):
+    """What a job has kept while its clock was wrong."""
+    memory(redis, key, NOON).add([(KEY, NOON + 1000 * PERIOD)])
+    assert memory(redis, key, NOON).knows(KEY)
+    assert not memory(redis, key, NOON + 10 * HOUR).knows(KEY)
+    assert not memory(redis, key, NOON + 1000 * PERIOD).knows(KEY)
 
 
 def test_clearing_and_another_fingerprinter(redis, key):

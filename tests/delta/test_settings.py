@@ -30,7 +30,12 @@ from scrapy_bloom.delta.settings import (
         ("90 m", DAY / 16),
         ("2W", 14 * DAY),
         ("10s", 10),
-        *((bad, None) for bad in (0, -1, True, "", "d", "1y", "-1d", float("nan"), float("inf"))),
+        ("1e-3", DAY / 1000),
+        ("2.5E+1d", 25 * DAY),
+        *(
+            (bad, None)
+            for bad in (0, -1, True, "", "d", "1y", "-1d", "1e", "1e99", float("nan"), float("inf"))
+        ),
     ],
 )
 def test_times(value, expected):
