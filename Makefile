@@ -22,7 +22,7 @@ bench: .venv/.bench
 	$(BIN)/python -m tests.benchmarks
 
 torture: .venv/.test
-	$(BIN)/python -m pytest tests/torture.py -s
+	$(BIN)/python -m pytest -s -m torture tests tests/torture.py
 
 # the filter, the dupefilter and the scheduler with the oldest releases that we support
 oldest: .venv-oldest/.made

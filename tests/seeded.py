@@ -2,11 +2,8 @@
 
 import os
 import random
-import subprocess
-import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests import processes
 
 
 def seed_of(variable):
@@ -17,16 +14,8 @@ def seed_of(variable):
 def run_module(module, *arguments, seed):
     """Run a module of this checkout; return what has become of it. Prints the command, with
     the seed, and what it has printed."""
-    path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     command = ["-m", module, *map(str, arguments), "--seed", str(seed)]
     print("python", *command)
-    run = subprocess.run(
-        [sys.executable, "-W", "ignore", *command],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
-        capture_output=True,
-        text=True,
-        timeout=7200,
-        check=False,
-    )
+    run = processes.run(command, cwd=processes.PACKAGE, text=True, timeout=7200)
     print(run.stdout, run.stderr)
     return run

@@ -10,7 +10,6 @@ import os
 import random
 import re
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from threading import Event, Thread
@@ -20,6 +19,7 @@ from scrapy.utils.request import fingerprint
 from w3lib.url import canonicalize_url
 
 import scrapy_bloom
+from tests.processes import Process
 from tests.web_server import serve
 
 TESTS = Path(__file__).resolve().parent
@@ -150,8 +150,8 @@ class Scrapy:
         options = [f"--set={name}={value}" for name, value in settings if value is not None]
         path = [str(PACKAGE), str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
         with self._log.open("w") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "scrapy", *map(str, arguments), *options],
+            self.process = Process(
+                ["-m", "scrapy", *arguments, *options],
                 cwd=folder,
                 env={**os.environ, **dict(environment), "PYTHONPATH": os.pathsep.join(path)},
                 stdin=subprocess.DEVNULL,

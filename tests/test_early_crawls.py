@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
+from tests import processes
 from tests.early_crawls import VARIANTS
-from tests.small_site import PACKAGE
+from tests.processes import PACKAGE
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 
@@ -30,8 +29,12 @@ MOST_TELLING = (
 
 def crawls(*names):
     """Run these variants in a process of their own; return what came of them."""
-    command = [sys.executable, "-c", "from tests.early_crawls import main; main()", *names]
-    ended = subprocess.run(command, cwd=PACKAGE, capture_output=True, text=True, timeout=600)
+    ended = processes.run(
+        ["-c", "from tests.early_crawls import main; main()", *names],
+        cwd=PACKAGE,
+        text=True,
+        timeout=600,
+    )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return json.loads(ended.stdout)
 

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import pytest
 from w3lib.url import canonicalize_url
 
+from tests import processes
 from tests.shared import server
 
 PROJECT = Path(__file__).resolve().parent.parent / "example_project"
@@ -73,10 +74,10 @@ def canonical(requests):
 
 def scrapy(*arguments, cwd=PROJECT):
     """Run a Scrapy command in the project, to its end."""
-    command = [sys.executable, "-m", "scrapy", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    return processes.run(["-m", "scrapy", *arguments], cwd=cwd, text=True)
 
 
+@pytest.mark.torture
 def test_full_crawl_fetches_exactly_the_known_list(crawled):
     """What a complete crawl with an exact dupefilter fetches is the list, page by page, once."""
     running, run = crawled
@@ -89,6 +90,7 @@ def test_full_crawl_fetches_exactly_the_known_list(crawled):
     assert (found.fetched, found.twice, found.missed) == (len(known), [], [])
 
 
+@pytest.mark.torture
 def test_full_crawl_meets_the_dirt_of_real_sites(crawled):
     """The crawl is link-dense, and met each redirect, each 404 and each 500 that heals."""
     _, run = crawled
@@ -310,8 +312,8 @@ def test_a_pipeline_that_stores_before_each_commit(served, tmp_path):
     options = [f"JOBDIR={tmp_path / 'job'}", f"SQLITE_FILE={path}", "DOWNLOAD_DELAY=0.02"]
     arguments = ["crawl", "stored", "-a", f"start={served.url}"]
     arguments += [word for option in options for word in ("-s", option)]
-    command = [sys.executable, "-m", "scrapy", *arguments]
-    with subprocess.Popen(command, cwd=PROJECT, stderr=subprocess.DEVNULL) as crawl:
+    crawling = ["-m", "scrapy", *arguments]
+    with processes.Process(crawling, cwd=PROJECT, stderr=subprocess.DEVNULL) as crawl:
         for _ in range(1_000):
             with suppress(sqlite3.OperationalError):  # not yet there
                 if stored(path):
@@ -430,8 +432,8 @@ def test_the_demo_leaves_nothing_behind_when_it_is_interrupted(tmp_path, ending)
         "TMPDIR": str(tmp_path),
         "PYTHONPATH": os.pathsep.join([str(PROJECT.parent), os.environ.get("PYTHONPATH", "")]),
     }
-    command = [sys.executable, str(PROJECT / "demo.py")]
-    demo = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    command = [PROJECT / "demo.py"]
+    demo = processes.Process(command, env=environment, stdout=subprocess.PIPE, text=True)
     try:
         assert demo.stdout.readline().startswith("first run: ")
         (note,) = tmp_path.glob("*/site.port")

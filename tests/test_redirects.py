@@ -2,14 +2,11 @@
 
 import json
 import logging
-import os
-import subprocess
-import sys
 
 import pytest
 from scrapy import Request
 
-from tests.small_site import PACKAGE
+from tests import processes
 
 CANONICAL = "scrapy_bloom.CanonicalRequestFingerprinter"
 
@@ -184,14 +181,7 @@ def test_a_crawl_fetches_what_redirects_to_the_same_page(tmp_path, job, reactor)
     options = [f"--set=TWISTED_REACTOR=twisted.internet.{reactor}Reactor", "-O", "items.jsonl"]
     if job:
         options.append("--set=JOBDIR=job")
-    subprocess.run(
-        [sys.executable, "-m", "scrapy", "runspider", "spider.py", *options],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(PACKAGE)},
-        capture_output=True,
-        timeout=60,
-        check=True,
-    )
+    processes.run(["-m", "scrapy", "runspider", "spider.py", *options], cwd=tmp_path, check=True)
     items = (tmp_path / "items.jsonl").read_text().splitlines()
     urls = sorted(json.loads(item)["url"].partition("example")[2] for item in items)
     assert urls == ["/", "/a?sid=1", "/b"]

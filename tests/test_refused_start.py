@@ -13,6 +13,8 @@ from signal import SIGINT
 
 import pytest
 
+from tests import processes
+from tests.processes import Process
 from tests.small_site import PACKAGE
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
@@ -96,8 +98,8 @@ def start(folder, *arguments, reactor=ASYNCIO, **settings):
         **settings,
     }
     options = [f"--set={name}={value}" for name, value in settings.items()]
-    return subprocess.Popen(
-        [sys.executable, "-m", "scrapy", "runspider", "spider.py", *options, *arguments],
+    return Process(
+        ["-m", "scrapy", "runspider", "spider.py", *options, *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(PACKAGE)},
         stdin=subprocess.DEVNULL,
@@ -278,15 +280,7 @@ def test_a_damaged_filter_is_refused_before_scrapys_queues_are_opened(stopped, s
 def test_other_crawls_of_the_process_go_on(tmp_path):
     """A refused one among several ends alone."""
     (tmp_path / "spider.py").write_text(SPIDER)
-    done = subprocess.run(
-        [sys.executable, "spider.py", "job"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(PACKAGE)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = processes.run([tmp_path / "spider.py", "job"], cwd=tmp_path, text=True)
     assert "bootstrap failed: True" in done.stdout
     assert len(lines(done.stderr, "ERROR")) == 1, done.stderr
     assert "BLOOM_CAPACITY is 'none'" in lines(done.stderr, "ERROR")[0]

@@ -19,6 +19,8 @@ from tests.durable.test_round_crawls import lost, tell
 from tests.early_crawls import VARIANTS
 from tests.test_early_crawls import crawls, require_same
 
+pytestmark = pytest.mark.torture
+
 
 def test_a_thousand_random_kills():
     """SIGKILL at random moments, one to eight a crawl."""

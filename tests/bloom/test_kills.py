@@ -16,6 +16,7 @@ import pytest
 
 import scrapy_bloom
 from scrapy_bloom import BloomFilter, ScalableBloomFilter
+from tests.processes import Process
 
 CHILD = Path(__file__).resolve().with_name("adding_process.py")
 PACKAGE = Path(scrapy_bloom.__file__).resolve().parent.parent
@@ -34,9 +35,8 @@ class Adding:
     def __init__(self, *arguments):
         path = os.pathsep.join([str(PACKAGE), *filter(None, [os.environ.get("PYTHONPATH")])])
         with NO_START:
-            self.process = subprocess.Popen(
-                [sys.executable, CHILD, *map(str, arguments)],
-                bufsize=0,
+            self.process = Process(
+                [CHILD, *arguments],
                 env={**os.environ, "PYTHONPATH": path},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

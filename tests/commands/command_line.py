@@ -3,12 +3,12 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import scrapy_bloom
+from tests import processes
 
 PACKAGE = Path(scrapy_bloom.__file__).resolve().parent.parent
 URLS = PACKAGE / "tests" / "data" / "urls_kasztp_20000.txt.gz"
@@ -133,15 +133,12 @@ def scrapy_executable():
 
 def bloom(folder, *arguments, stdin="", module=False):
     """Run `scrapy bloom` (or `python -m scrapy_bloom`) in `folder`, to its end."""
-    command = [sys.executable, "-m", "scrapy_bloom"] if module else [*scrapy_executable(), "bloom"]
-    process = subprocess.run(
-        [*command, *map(str, arguments)],
+    command = ["-m", "scrapy_bloom"] if module else ["-m", "scrapy", "bloom"]
+    done = processes.run(
+        [*command, *arguments],
         cwd=folder,
         env=environment(),
         input=stdin.encode() if isinstance(stdin, str) else stdin,
-        capture_output=True,
-        timeout=60,
-        check=False,
     )
-    process.stdout, process.stderr = process.stdout.decode(), process.stderr.decode()
-    return Result(process)
+    done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
+    return Result(done)

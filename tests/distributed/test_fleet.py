@@ -48,7 +48,7 @@ SCENES += ["start_urls"] if importlib.util.find_spec("scrapy_redis") else []
 def reports():
     """The reports of all crawls, by name; they run side by side."""
     found = fleet(
-        *("--kills", 40, "--stops", 2, "--restarts", 1, "--wipes", 1, "--cluster", 1),
+        *("--kills", 12, "--stops", 2, "--restarts", 1, "--wipes", 1, "--cluster", 1),
         *("--pages", 60, "--scenes", *SCENES),
     )
     return {report["name"]: report for report in found}
@@ -69,7 +69,7 @@ def test_no_page_is_lost_by_kills(reports):
     for report in killed:
         assert_whole(report)
         assert report["repeated"] <= report["kills"] * HELD / 2
-    assert sum(report["kills"] for report in killed) >= 40
+    assert sum(report["kills"] for report in killed) >= 12
 
 
 @pytest.mark.parametrize("name", ["stops0", "stops1", "restart0", "cluster0", "reshard0"])

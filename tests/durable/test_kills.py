@@ -44,10 +44,11 @@ def torture(*arguments, module="tests.durable.torture", seed=SEED):
 
 
 def test_no_page_is_lost_by_random_kills():
-    """A hundred SIGKILLs, one to eight a crawl, on both reactors, sync and async callbacks,
-    with every kind of page and request: each crawl fetches what an undisturbed one does."""
-    result = torture("--kills", 100, "--pages", 50)
-    assert result["kills"] >= 100
+    """SIGKILL, one to eight a crawl, on both reactors, sync and async callbacks, with every
+    kind of page and request: each crawl fetches what an undisturbed one does. `make torture`
+    has a thousand."""
+    result = torture("--kills", 16, "--pages", 50)
+    assert result["kills"] >= 16
     assert result["odd"] == []
 
 
@@ -75,16 +76,16 @@ def test_no_page_is_lost_around_any_commit():
 
 def test_no_page_is_lost_by_a_power_cut():
     """Whatever the disk has of what was not synced, the job is resumed in full."""
-    result = torture("--cuts", 16)
-    assert result["kills"] >= 8
+    result = torture("--cuts", 6)
+    assert result["kills"] >= 3
     assert result["odd"] == []
 
 
 def test_no_page_is_lost_by_failing_calls():
     """Where a call on the database or a file fails, once or for good, the run ends by
     itself, and the next one fetches the rest."""
-    result = torture("--faults", 24)
-    assert result["crawls"] == 24
+    result = torture("--faults", 12)
+    assert result["crawls"] == 12
     assert result["odd"] == []
     assert result["killed"] == 0
 

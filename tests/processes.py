@@ -1,0 +1,296 @@
+"""Python processes that start at once: forks of one that has imported Scrapy and this package.
+
+A bare start of Python with Scrapy takes a second of CPU, and the tests start hundreds. What
+is started here is a process of its own in all that a test can see: arguments, environment,
+directory, files, signals, exit status. Not so: it has the hash seed of its parent, and all
+modules are loaded. A test about either starts Python itself.
+"""
+
+import atexit
+import json
+import os
+import random
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent.parent
+
+
+class Process:
+    """A running Python; what `subprocess.Popen` offers, as far as tests need it.
+
+    `arguments` are those of Python: `-m MODULE …`, `-c CODE …` or `SCRIPT …`. SIGINT interrupts it,
+    however the tests were started.
+    """
+
+    def __init__(
+        self, arguments, *, cwd=None, env=None, stdin=None, stdout=None, stderr=None, text=False
+    ):
+        self.args = [sys.executable, *map(str, arguments)]
+        self.returncode = None
+        own, theirs = [], []
+        self.stdin, given = _end(stdin, 0, own, text)
+        theirs.append(given)
+        self.stdout, given = _end(stdout, 1, own, text)
+        theirs.append(given)
+        self.stderr, given = _end(stderr, 2, own, text, also=theirs[1])
+        theirs.append(given)
+        self._told, telling = os.pipe()
+        order = {
+            "arguments": self.args[1:],
+            "cwd": os.fspath(cwd or Path.cwd()),
+            "env": {**(os.environ if env is None else env)},
+        }
+        with _lock:
+            parent = _parent()
+            text = json.dumps(order).encode()
+            socket.send_fds(parent, [len(text).to_bytes(4, "little")], [*theirs, telling])
+            parent.sendall(text)
+        for each in [*own, telling]:
+            os.close(each)
+        self.pid = int.from_bytes(os.read(self._told, 4), "little")
+        assert self.pid, "the parent of the tests' processes has ended"
+
+    def poll(self):
+        """Return the exit status, None while it runs."""
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout=None):
+        """Return the exit status, once it has ended."""
+        if self.returncode is None:
+            if not select.select([self._told], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            self.returncode = int.from_bytes(os.read(self._told, 4), "little", signed=True)
+            os.close(self._told)
+        return self.returncode
+
+    def send_signal(self, number):
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self):
+        """Send SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self):
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, input=None, timeout=None):  # noqa: A002 - as in subprocess
+        """Write `input`, and return what it prints to the pipes, once it has ended."""
+        results = {}
+
+        def read(pipe):
+            with pipe:
+                results[pipe] = pipe.read()
+
+        readers = [
+            threading.Thread(target=read, args=[pipe], daemon=True)
+            for pipe in (self.stdout, self.stderr)
+            if pipe is not None
+        ]
+        for reader in readers:
+            reader.start()
+        if self.stdin is not None:
+            with suppress(BrokenPipeError):
+                if input:
+                    self.stdin.write(input)
+                self.stdin.close()
+        until = None if timeout is None else time.monotonic() + timeout
+        for reader in readers:
+            reader.join(None if until is None else max(0, until - time.monotonic()))
+        self.wait(None if until is None else max(0, until - time.monotonic()))
+        return results.get(self.stdout), results.get(self.stderr)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for pipe in (self.stdin, self.stdout, self.stderr):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
+        self.wait()
+
+
+def run(arguments, *, input=None, timeout=60, check=False, **options):  # noqa: A002
+    """Run Python to its end, as `subprocess.run` does with `capture_output`."""
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    options.setdefault("stdin", subprocess.DEVNULL if input is None else subprocess.PIPE)
+    with Process(arguments, **options) as process:
+        try:
+            out, error = process.communicate(input, timeout)
+        except BaseException:
+            process.kill()
+            raise
+    done = subprocess.CompletedProcess(process.args, process.returncode, out, error)
+    if check:
+        done.check_returncode()
+    return done
+
+
+def _end(wanted, number, own, text, also=None):
+    """Return our end of a pipe, or None, and the file that the process gets."""
+    if wanted is None:
+        return None, number
+    if wanted == subprocess.STDOUT:
+        return None, also
+    if wanted == subprocess.DEVNULL:
+        own.append(os.open(os.devnull, os.O_RDWR))
+        return None, own[-1]
+    if wanted != subprocess.PIPE:
+        return None, wanted if isinstance(wanted, int) else wanted.fileno()
+    reading, writing = os.pipe()
+    ours, theirs = (writing, reading) if number == 0 else (reading, writing)
+    own.append(theirs)
+    mode = ("w" if number == 0 else "r") + ("" if text else "b")
+    return open(ours, mode), theirs
+
+
+_lock = threading.Lock()
+_connection = None
+
+
+def _parent():
+    """Return the connection to the process whose forks the others are."""
+    global _connection
+    if _connection is None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.processes", str(theirs.fileno())],
+                cwd=PACKAGE,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        atexit.register(_end_parent, ours, process)
+        _connection = ours
+    return _connection
+
+
+def _end_parent(connection, process):
+    connection.close()
+    process.wait()
+
+
+def serve(connection):
+    """Fork for each order that comes, and tell how the forks end; return the order in the
+    fork, None at the end of the orders."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    woken, waking = os.pipe()
+    for each in (woken, waking):
+        os.set_blocking(each, False)
+    signal.set_wakeup_fd(waking)
+    running = {}
+    while True:
+        ready = select.select([connection, woken], [], [])[0]
+        if woken in ready:
+            with suppress(BlockingIOError):
+                os.read(woken, 4096)
+            _tell_ends(running)
+        if connection in ready:
+            size, files, *_ = socket.recv_fds(connection, 4, 4)
+            if not size:
+                return None
+            text = b""
+            while len(text) < int.from_bytes(size, "little"):
+                text += connection.recv(1 << 20)
+            pid = os.fork()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                for each in (woken, waking, files[3], *running.values()):
+                    os.close(each)
+                connection.close()
+                for number, each in enumerate(files[:3]):
+                    os.dup2(each, number)
+                for each in files[:3]:
+                    os.close(each)
+                return json.loads(text)
+            for each in files[:3]:
+                os.close(each)
+            os.write(files[3], pid.to_bytes(4, "little"))
+            running[pid] = files[3]
+
+
+def _tell_ends(running):
+    for pid in list(running):
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            file = running.pop(pid)
+            code = os.waitstatus_to_exitcode(status)
+            with suppress(BrokenPipeError):  # nobody asks
+                os.write(file, code.to_bytes(4, "little", signed=True))
+            os.close(file)
+
+
+def become(order):
+    """Make this process the one that was ordered, and return what it does."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    random.seed()
+    # those of the parent know what it was that they wrote to
+    for name, number in {"stdin": 0, "stdout": 1, "stderr": 2}.items():
+        errors = "backslashreplace" if number == 2 else None
+        mode = "w" if number else "r"
+        stream = open(number, mode, errors=errors, closefd=False)  # noqa: SIM115 - stays open
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    os.chdir(order["cwd"])
+    os.environ.clear()
+    os.environ.update(order["env"])
+    kind, *others = order["arguments"]
+    here = order["cwd"]
+    if kind == "-m":
+        what, *others = others
+        does = partial(runpy.run_module, what, run_name="__main__", alter_sys=True)
+    elif kind == "-c":
+        code, *others = others
+        what, does = "-c", partial(exec, code, {"__name__": "__main__"})
+    else:
+        what, here = kind, str(Path(kind).resolve().parent)
+        does = partial(runpy.run_path, what, run_name="__main__")
+    sys.path[:1] = [here, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.argv = [what, *others]
+    return does
+
+
+def preload():
+    """Import what Scrapy, the command and crawls import; no reactor, which is each
+    process's own."""
+    from importlib import import_module
+    from pkgutil import walk_packages
+
+    import scrapy.cmdline
+    import scrapy.commands
+
+    import scrapy_bloom
+    from tests.durable import harness
+
+    for each in walk_packages(scrapy.commands.__path__, "scrapy.commands."):
+        import_module(each.name)
+    for each in walk_packages(scrapy_bloom.__path__, "scrapy_bloom."):
+        if not each.name.endswith("__main__"):
+            with suppress(ImportError):  # what an extra installs
+                import_module(each.name)
+    harness.preload()
+
+
+if __name__ == "__main__":
+    sys.path[0] = str(PACKAGE)
+    preload()
+    order = serve(socket.socket(fileno=int(sys.argv[1])))
+    if order is not None:
+        become(order)()
