@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from math import ceil, floor, log10
 
 from .bloom import sizing
 from .seen import FingerprintFilter
 
 _BRIEF = 100
+_INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 _WASTE_BYTES = 50_000_000
 """A smaller capacity is advised only where it saves more than this."""
@@ -39,8 +41,15 @@ def pages(number: float) -> str:
     return f"about {number:,.0f}" if 10 <= number < 1e6 else f"about {number:.1g}"
 
 
+def visible(text: str) -> str:
+    """Return `text` with escapes for what a terminal would obey or hide: control characters,
+    separators of lines, and what changes the direction of writing."""
+    return _INVISIBLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
 def in_brief(text: str) -> str:
-    """Return a text of anybody's making, cut off if it is long."""
+    """Return a text of anybody's making as `visible` has it, cut off if it is long."""
+    text = visible(text)
     return text if len(text) <= _BRIEF else f"{text[:_BRIEF]}…"
 
 

@@ -90,7 +90,9 @@ def fail(program: str, message: object) -> int:
     except OSError:
         drop_output()
     if sys.stderr is not None:
-        sys.stderr.write(f"{program}: error: {' '.join(str(message).split())}\n")
+        from ..reporting import visible
+
+        sys.stderr.write(f"{program}: error: {visible(' '.join(str(message).split()))}\n")
     return 2
 
 

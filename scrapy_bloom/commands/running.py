@@ -21,6 +21,7 @@ from scrapy.utils.request import RequestFingerprinterProtocol
 from ..bloom.place import REDIS_SCHEMES, Place
 from ..errors import BloomError, IncompatibleFilterError
 from ..fingerprints.identity import FingerprinterIdentity
+from ..reporting import visible
 from ..settings import BloomSettings
 from ..shared.inspection import RedisPlace
 from . import drop_output, fail, flush
@@ -97,12 +98,19 @@ class Session:
 
     def print(self, figures: object, lines: Iterable[str]) -> None:
         """Print `figures` as JSON with --json, else `lines`."""
-        self.print_lines([json.dumps(figures, indent=2)] if self.options.json else lines)
+        if self.options.json:
+            self.print_json(figures, indent=2)
+        else:
+            self.print_lines(lines)
+
+    def print_json(self, figures: object, indent: int | None = None) -> None:
+        """Print `figures` as JSON, in one line without `indent`."""
+        print(json.dumps(figures, indent=indent))  # noqa: T201 - this is what a command is for
 
     def print_lines(self, lines: Iterable[str]) -> None:
-        """Print `lines`."""
+        """Print `lines` for a person, whom hostile pages must not deceive."""
         for line in lines:
-            print(line)  # noqa: T201 - this is what a command is for
+            print(visible(line))  # noqa: T201 - see print_json
 
 
 def require_fingerprinter(
@@ -124,7 +132,7 @@ def require_fingerprinter(
             " has settings of its own, or with -s REQUEST_FINGERPRINTER_CLASS=..."
         ) from None
     if warning:
-        sys.stderr.write(f"{warning}\n")
+        sys.stderr.write(f"{visible(warning)}\n")
 
 
 def run(program: str, options: argparse.Namespace, unknown: list[str], settings: Settings) -> int:

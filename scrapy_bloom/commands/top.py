@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from ..bloom.place import REDIS_SCHEMES
 from ..distributed.watching import RedisWatch
 from ..durable.watching import Watch
 from ..errors import BloomError, RequestFileError, SharedFilterError
-from ..reporting import in_brief, in_bytes, in_percent
+from ..reporting import in_brief, in_bytes, in_percent, visible
 from .failed import crawl_in, job_in
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def _top(session: Session, watch: Watched, name: str) -> int:
     try:
         if options.json:
             for figures in _looks(watch, once=not options.follow):
-                session.print_lines([json.dumps(figures)])
+                session.print_json(figures)
                 sys.stdout.flush()
         else:
             _show(name, watch, once=options.once or not sys.stdout.isatty())
@@ -113,7 +112,7 @@ def view(name: str, figures: Mapping[str, Any], *, height: int = LOW) -> Any:
     if "workers" in figures:
         parts.append(_workers(figures["workers"], shown))
     body = group(*[each for part in parts for each in (part, text(""))][:-1])
-    return panel(body, title=text(f" {name}  {_state(figures)} "), title_align="left")
+    return panel(body, title=text(visible(f" {name}  {_state(figures)} ")), title_align="left")
 
 
 def _speed(figures: Mapping[str, Any]) -> Any:

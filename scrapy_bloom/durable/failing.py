@@ -13,7 +13,7 @@ from scrapy.http import Response
 from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
-from ..reporting import counted
+from ..reporting import counted, in_brief
 from ..scrapy_internals import FailureHooks
 from .failed import IN_MEMORY, FailedRequest, download_reason
 from .feeds.origins import origins_of
@@ -112,7 +112,9 @@ class Failures:
                     "requests": counted(total, "request"),
                     "stay": "stays" if total == 1 else "stay",
                     "where": where,
-                    "reasons": ", ".join(f"{count:,} {name}" for name, count in reasons.items()),
+                    "reasons": ", ".join(
+                        f"{count:,} {in_brief(name)}" for name, count in reasons.items()
+                    ),
                     "place": place,
                 },
                 extra={"spider": self._crawler.spider},

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from scrapy_bloom.commands import main
 from scrapy_bloom.distributed.failed import FailedHash
 from scrapy_bloom.distributed.inspection import look_at, pending_of
 from scrapy_bloom.durable.failed import FailedRequest
@@ -122,6 +123,72 @@ def test_failed_requests_are_listed_by_reason(failed):
     assert (
         failed.run("failed", "--reason", "callback").lines[0] == f"{failed.name}: 1 failed request"
     )
+
+
+HOSTILE = FailedRequest(
+    "http://example.com/\x1b]0;owned\x07",
+    "GET",
+    "login \x1b[2J\u202epage",
+    200,
+    "LookupError: \x9b31m\nhttp://example.com/faked",
+    1,
+    1795286400.0,
+    None,
+)
+
+
+@pytest.fixture(params=["job", "redis"])
+def hostile(request, tmp_path):
+    """The arguments for a job, and a crawl, of which a page has failed that writes to terminals."""
+    if request.param == "job":
+        file = RequestFile.open(tmp_path / "requests.sqlite")
+        file.push(("\x1b[1mslot", 0, 0), "pickle", b"request")
+        file.push(("", 0, 0), "pickle", b"request")
+        row, *_ = file.pop(("", 0, 0), newest=False)
+        FailedRows(file).add(row, b"", HOSTILE)
+        file.delete(row)
+        file.commit()
+        file.close(clean=True)
+        return [str(tmp_path)]
+    url, key = request.getfixturevalue("redis_server").url, request.getfixturevalue("key")
+    worker = StoreWorker(url, key)
+    worker.enqueue("page")
+    worker.enqueue("other", meta={"download_slot": "\x1b[1mslot"})
+    request = worker.next()
+    assert worker.store.fail(request, HOSTILE)
+    worker.exchange()
+    worker.leave(over=False)
+    return [url, "--key", key]
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        (
+            ["failed"],
+            [r"http://example.com/\x1b]0;owned\x07", r"login \x1b[2J\u202epage", r"\x9b31m"],
+        ),
+        (["failed", "-o", "-"], [r"http://example.com/\x1b]0;owned\x07"]),
+        (["top", "--once"], [r"login \x1b[2J\u202epage", r"\x1b[1mslot"]),
+    ],
+)
+def test_pages_do_not_write_to_the_terminal(hostile, capsys, monkeypatch, command, shown):
+    """Whatever they have put into a URL, a reason, an exception or a slot."""
+    monkeypatch.setenv("COLUMNS", "120")
+    subcommand, *options = command
+    assert main([subcommand, *hostile, *options]) == 0
+    out, _ = capsys.readouterr()
+    assert [char for char in out.replace("\n", "") if not char.isprintable()] == []
+    assert [text for text in shown if text not in out] == []
+    assert main(["failed", *hostile, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert (found["url"], found["reason"]) == (HOSTILE.url, HOSTILE.reason)
+
+
+def test_errors_do_not_write_to_the_terminal_either(capsys):
+    """As where the name of a job comes out of a script."""
+    assert main(["failed", "\x1b[2Jjob"]) == 2
+    assert r"\x1b[2Jjob holds no requests" in capsys.readouterr().err
 
 
 def test_failed_requests_come_as_json(failed):

@@ -209,7 +209,7 @@ def test_pending_requests_are_loaded_or_spoken_of(run, job, redis_server, key):
     durable = ["-s", "SCHEDULER=scrapy_bloom.RedisDurableScheduler"]
     loaded = run(folder, "load", "job", url, "--key", key, *durable)
     assert "and 2 pending requests from job to" in loaded.lines[0]
-    assert "failed requests (1)" in loaded.lines[1]
+    assert "keeps 1 failed request" in loaded.lines[1]
     assert "keeps 1 item that no feed has got yet: start it once more" in loaded.lines[2]
     queue = run(folder, "info", url, "--key", key, "--json")
     assert queue.status == 0
