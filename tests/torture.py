@@ -156,6 +156,13 @@ def test_a_worker_that_waits_for_the_next_round():
     assert report["missed"] == report["lost"] == report["errors"] == []
 
 
+def test_seeds_on_another_server():
+    """The crawl's goes back to before they were pushed: all are fetched."""
+    _, report = fleet("--scenes", "seeds_elsewhere")
+    assert report["lost"] == report["errors"] == []
+    assert {f"pushed/{number}" for number in range(1000, 1006)} <= {*report["more"]}
+
+
 def test_a_hundred_thousand_crawls_of_the_model():
     """The protocol of many workers, under every accident."""
     assert {seed: what for seed in range(100_000) if (what := World(seed).run())} == {}

@@ -4,7 +4,9 @@ from there into the crawl.
 An element that is taken from the list is noted beside it, for as long as a lease, until its
 requests are in the crawl. So a worker that dies in between loses none: another one takes
 what it has not finished, and pushes at most what was pushed already. The list may be in
-another hash slot than the crawl, or on another server.
+another hash slot than the crawl, or on another server, where nothing goes back in time when
+the crawl does. So an element stays noted for KEPT_SECONDS after the push, until a call shows
+that the crawl knows it still.
 """
 
 from __future__ import annotations
@@ -13,10 +15,11 @@ import json
 import logging
 import secrets
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from time import time
+from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
 from scrapy import FormRequest, Request
@@ -43,14 +46,17 @@ POLL_SECONDS = 0.5
 """The list is looked at so often; by a worker that has nothing to do and finds something, at
 once again."""
 
+KEPT_SECONDS = 3.0
+"""A server with `appendfsync everysec` goes back by two at most."""
+
 Element = tuple[bytes, bytes]
 """What an element that was taken is noted by, and itself."""
 Made = tuple[list["Entry"], list[bytes]]
 
 # KEYS: the list, a set or a sorted set of seeds; the hash of what was taken: name → until
 # when, and the element. ARGV: how many are wanted; how long they are kept for who takes them
-# (ms); a name for this call. Returns elements by name, and how many there are yet, as far as
-# it is none or some.
+# (ms); a name for this call; where to go on looking among those that were taken. Returns elements
+# by name, how many there are yet, as far as it is none or some, and where to go on.
 _TAKE = Script("""
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -59,7 +65,7 @@ local function note(name, element)
   redis.call('HSET', KEYS[2], name, cmsgpack.pack({now + ARGV[2], element}))
   taken[#taken + 1] = {name, element}
 end
-local records = redis.call('HGETALL', KEYS[2])
+local cursor, records = unpack(redis.call('HSCAN', KEYS[2], ARGV[4], 'COUNT', 500))
 for at = 1, #records, 2 do
   local till, element = unpack(cmsgpack.unpack(records[at + 1]))
   if till < now and #taken < wanted then note(records[at], element) end
@@ -79,7 +85,7 @@ for number = #taken + 1, wanted do
   if kind == 'list' then redis.call('LPOP', KEYS[1])
   else redis.call(remove[kind], KEYS[1], element) end
 end
-return {taken, redis.call('EXISTS', KEYS[1]) + redis.call('HLEN', KEYS[2])}
+return {taken, redis.call('EXISTS', KEYS[1]) + redis.call('HLEN', KEYS[2]), cursor}
 """)
 
 
@@ -132,6 +138,11 @@ class SeedList:
         self._settings = settings
         self._queues = QueueSettings.read(crawler.settings)
         concurrency = max(1, crawler.settings.getint("CONCURRENT_REQUESTS"))
+        self._keeps = min(KEPT_SECONDS, settings.lease / 4)
+        self._cursor: bytes | str = "0"
+        self._pusher: Pusher | None = None
+        self._pushed: deque[tuple[float, list[bytes]]] = deque()
+        """When, and which elements that are noted yet."""
         self._at_once = int(getattr(spider, "redis_batch_size", None) or concurrency)
         encoding = crawler.settings.get("REDIS_ENCODING") or "utf-8"
         self._encoding = getattr(spider, "redis_encoding", None) or encoding
@@ -152,8 +163,8 @@ class SeedList:
         self._thread.start()
 
     def close(self) -> None:
-        """Take no more. What is under way is taken again by others, if it does not end in a
-        moment."""
+        """Take no more. What is under way, or was pushed a moment ago, is taken again by
+        others."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join(POLL_SECONDS)
@@ -179,29 +190,56 @@ class SeedList:
                         extra={"spider": self._spider},
                     )
                 is_down = True
+        if self._pusher is not None:
+            with suppress(SharedFilterError):
+                self._pusher.leave()
 
     def _move(self, shared: RedisBloomFilter) -> bool:
         """Move what is there, so many at a time at most; return whether there was anything."""
         lease, name = int(self._settings.lease * 1000), secrets.token_hex(8)
-        elements, left = self._client.run(
-            _TAKE, [self._list, self._taken], self._at_once, lease, name
+        elements, left, self._cursor = self._client.run(
+            _TAKE, [self._list, self._taken], self._at_once, lease, name, self._cursor
         )
         self.is_empty = not left
-        if not elements:
-            return False
-        made = self._made_in_reactor(elements)
-        if made is None:
-            return False
-        entries, unreadable = made
-        pusher = Pusher(
+        made = self._made_in_reactor(elements) if elements else None
+        try:
+            if made is not None:
+                self._push(shared, elements, *made)
+            self._strike_off()
+        except SharedFilterError:
+            # what is noted is taken again when its time has run out
+            self._pusher = None
+            self._pushed.clear()
+            raise
+        return made is not None
+
+    def _push(
+        self,
+        shared: RedisBloomFilter,
+        elements: Sequence[Element],
+        entries: list[Entry],
+        unreadable: list[bytes],
+    ) -> None:
+        """Push what was made of `elements`, always under the same name."""
+        self._pusher = self._pusher or Pusher(
             self._crawl_client, self._key, shared, self._settings, self._queues, "seeds"
         )
-        pusher.push(entries)
-        pusher.leave()
+        self._pusher.push(entries)
         for element in unreadable:
             self._client.call("rpush", self._unreadable, element)
-        self._client.call("hdel", self._taken, *(name for name, _ in elements))
-        return True
+        self._pushed.append((monotonic(), [name for name, _ in elements]))
+
+    def _strike_off(self) -> None:
+        """Note no more what was pushed a while ago, and was kept."""
+        if self._pusher is None or monotonic() - self._pushed[0][0] < self._keeps:
+            return
+        self._pusher.beat()
+        while self._pushed and monotonic() - self._pushed[0][0] >= self._keeps:
+            _, names = self._pushed.popleft()
+            self._client.call("hdel", self._taken, *names)
+        if not self._pushed:
+            self._pusher.leave()
+            self._pusher = None
 
     def _made_in_reactor(self, elements: Sequence[Element]) -> Made | None:
         """Return what `_make_all` does, called where the spider lives; None if that has ended."""

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 class Pusher:
     """Pushes into the crawl beside `bloom_filter`, the one at `key`, as a worker that claims
     nothing and is named after `what` it does. Raises SharedFilterError if the crawl is gone,
-    the lease was lost, or Redis does not answer."""
+    the lease was lost, or Redis does not answer or has gone back in time: each call shows
+    that what the calls before have pushed was kept."""
 
     def __init__(
         self,
@@ -85,10 +86,17 @@ class Pusher:
         batch = Batch(self._number, entries, Claims(), WorkerState(), action)
         generation = self._filter.header.generation
         arguments = batch.encode(generation, self._worker, self._policy, self._filter)
-        reply = Reply(self._client.run(COMMIT, [self._key], *arguments))
-        if reply.gone or (reply.fenced and not action):
+        answer, again = self._client.insist(COMMIT, [self._key], *arguments)
+        reply = Reply(answer)
+        name = f"the crawl at {self._key!r} in Redis at {self._client.name}"
+        if reply.gone:
+            raise SharedFilterError(f"{name} is gone")
+        # who has left is not known when its last call comes again
+        if reply.fenced and not (action and again):
             raise SharedFilterError(
-                f"the crawl at {self._key!r} in Redis at {self._client.name} is gone"
+                f"{name} may have forgotten what was pushed: Redis has gone back in time, or has"
+                " not heard of it for longer than BLOOM_REDIS_LEASE. Push it again: what is there"
+                " is left out"
             )
         if not reply.fenced:
             reply.teach(self._filter, batch)

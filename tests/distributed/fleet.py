@@ -436,6 +436,35 @@ def scene_start_urls(world, server, crawl, reference):
     yield fleet.report(reference, left=len(left))
 
 
+class SeededTree(TreeSpider):
+    """Has seeds in a list."""
+
+    redis_key = "seeds"
+
+    def parse(self, response):
+        return () if "/pushed/" in response.url else super().parse(response)
+
+
+def scene_seeds_elsewhere(world, server, crawl, reference):
+    """Seeds of a list on another server, and the crawl's goes back to before they were pushed."""
+    fleet = Fleet(world, replace(crawl, spider=SeededTree), server.url)
+    folder = world.folder / "elsewhere"
+    folder.mkdir()
+    other = Server(folder)
+    url = f"http://127.0.0.1:{world._port}/{crawl.name}/pushed"
+    run = fleet.start(REDIS_URL=other.url, DOWNLOAD_DELAY=0.3, BLOOM_REDIS_LEASE=5)
+    yield from until(lambda: "Spider opened" in run.log and fleet.answers)
+    server.command("SAVE")
+    other.command("RPUSH", "seeds", *(f"{url}/{number}" for number in range(1000, 1006)))
+    yield from until(lambda: not other.command("EXISTS", "seeds"))
+    yield from pauses(0.5)
+    server.stop()
+    server.start()
+    yield from to_the_end(fleet, 120)
+    other.stop()
+    yield fleet.report(reference)
+
+
 def seeded_spider():
     """Return the spider of the crawls as one of scrapy-redis's."""
     from scrapy_redis.spiders import RedisMixin
@@ -621,7 +650,8 @@ def run_all(world, folder, servers, options):
         kept = crawl(f"{'restart' if keeps else 'wipe'}{n}", n)
         jobs.append(restarts(world, server, kept, reference, seed + n, with_data=keeps))
     for name in options.scenes:
-        server = serve(save="", appendonly="no" if name == "back_in_time" else "yes")
+        goes_back = name in {"back_in_time", "seeds_elsewhere"}
+        server = serve(save="", appendonly="no" if goes_back else "yes")
         jobs.append(SCENES[name](world, server, crawl(name), reference))
     if options.cluster:
         cluster = serve(Cluster)

@@ -10,8 +10,9 @@ from scrapy import Request
 from scrapy.settings import Settings
 from scrapy.utils.request import RequestFingerprinter
 
+from scrapy_bloom import SharedFilterError
 from scrapy_bloom.distributed.commit import COMMIT
-from scrapy_bloom.distributed.seeds import push
+from scrapy_bloom.distributed.seeds import Pusher, push
 from scrapy_bloom.shared.client import Script
 from tests.distributed.workers import StoreWorker, crawl, seeded, tree
 
@@ -327,6 +328,21 @@ def test_who_pushes_gives_back_as_a_worker_does(join, redis_server):
         pushed = [Request(f"http://example.com/{worker.store.worker}", priority=-1)]
         assert push(worker.client, worker.key, pushed, **pushing) == (1, 0)
     assert redis_server.command("HLEN", f"{worker.key}:failed") == 0
+
+
+def test_a_push_says_that_redis_has_gone_back(join, redis_server, monkeypatch):
+    """Before its last call: what it has pushed may be forgotten."""
+    worker = join()
+    pushing = {"settings": Settings(), "fingerprinter": RequestFingerprinter()}
+    leave = Pusher.leave
+
+    def leave_later(self):
+        redis_server.command("ZREM", f"{worker.key}:workers", self._worker)
+        leave(self)
+
+    monkeypatch.setattr(Pusher, "leave", leave_later)
+    with pytest.raises(SharedFilterError, match="may have forgotten what was pushed"):
+        push(worker.client, worker.key, [Request("http://example.com/")], **pushing)
 
 
 def test_who_leaves_gives_back(join):

@@ -33,16 +33,22 @@ def worker(redis, key):
 
 @pytest.fixture
 def seed_list(redis, worker, key):
-    """Return a function that makes a list of seeds, whose thread does not run."""
+    """Return a function that makes a list of seeds, whose thread does not run, and which strikes
+    off what it has pushed as soon as that was kept."""
     made = []
 
-    def make(**attributes):
-        settings = {"BLOOM_REDIS_URL": redis.url, "CONCURRENT_REQUESTS": 5}
+    def make(*, where=redis, **attributes):
+        settings = {
+            "BLOOM_REDIS_URL": where.url,
+            "REDIS_URL": redis.url,
+            "CONCURRENT_REQUESTS": 5,
+        }
         crawler = get_crawler(Seeded, settings_dict=settings)
         crawler.spider = Seeded.from_crawler(crawler, redis_key=f"{key}:%(name)s", **attributes)
         where = RedisSettings.read(crawler.settings, "seeded")
         made.append(SeedList.of(crawler, where, worker.key, worker.dupefilter, worker.settings))
         made[-1]._in_reactor = lambda function: function()
+        made[-1]._keeps = 0
         return made[-1]
 
     yield make
@@ -105,7 +111,7 @@ def test_seeds_of_a_worker_that_dies_are_taken_by_another(
         with pytest.raises(SharedFilterError):
             dying._move(worker.dupefilter.shared)
     with monkeypatch.context() as patch:
-        patch.setattr(Pusher, "leave", die)
+        patch.setattr(Pusher, "beat", die)
         with pytest.raises(SharedFilterError):
             dying._move(worker.dupefilter.shared)
     other = seed_list()
@@ -121,6 +127,40 @@ def test_seeds_of_a_worker_that_dies_are_taken_by_another(
     assert {*urls} == {f"http://shop{number}.example.com/" for number in range(10)}
     assert len(urls) <= 15
 
+
+def test_seeds_outlive_a_server_that_goes_back(seed_list, own_server, worker, key):
+    """The crawl is on another server than its list, and that goes back to before the push: no
+    seed is lost. Nobody takes the crawl for over meanwhile."""
+    crawl = StoreWorker(own_server.url, key)
+    crawl.exchange()
+    own_server.command("SAVE")
+    urls = [f"http://shop{number}.example.com/" for number in range(5)]
+    worker.client.call("rpush", f"{key}:seeded", *urls)
+    pushing = seed_list(where=own_server)
+    pushing._keeps = 3600
+    assert pushing._move(crawl.dupefilter.shared)
+    assert waiting(crawl.client, crawl.key).total() == 5
+    own_server.stop()
+    own_server.start()
+    assert waiting(crawl.client, crawl.key).total() == 0
+    pushing._keeps = 0
+    with pytest.raises(SharedFilterError, match="may have forgotten what was pushed"):
+        pushing._move(crawl.dupefilter.shared)
+    assert not pushing.is_empty
+    taken = f"{{{key}:seeded}}:taken"
+    for name in worker.client.call("hkeys", taken):
+        worker.client._redis.eval(OUTDATED, 1, taken, name)
+    move_all(pushing, filter_of=crawl)
+    assert {request.url for request in pending(crawl)} == {*urls}
+    assert pushing.is_empty
+    crawl.close()
+
+
+# The note of an element whose time has run out. KEYS: of what was taken. ARGV: a name.
+OUTDATED = """
+local record = cmsgpack.unpack(redis.call('HGET', KEYS[1], ARGV[1]))
+return redis.call('HSET', KEYS[1], ARGV[1], cmsgpack.pack({1, record[2]}))
+"""
 
 SEEDS = [
     "http://example.com/a?b=c",
