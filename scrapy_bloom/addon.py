@@ -19,7 +19,7 @@ from .job_dupefilter import BloomDupeFilter
 from .jobdir import JobDirectory
 from .settings import wants_delta, wants_durable, wants_durable_feeds
 from .shared.dupefilter import RedisBloomDupeFilter
-from .startup import announce, is_component
+from .startup import announce, fetches_one_page, is_component
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -91,9 +91,14 @@ class Addon:
         if not is_component(dupefilter, FilterDupeFilter):
             announce(crawler, "filter", f"off, DUPEFILTER_CLASS is {_name(dupefilter)}")
             reason = "without scrapy-bloom's filter"
-        if is_component(scheduler, RedisDurableScheduler):
+        is_shared = is_component(scheduler, RedisDurableScheduler)
+        is_durable = is_component(scheduler, DurableScheduler)
+        if fetches_one_page(crawler) and (is_shared or is_durable):
+            announce(crawler, "requests", "in memory")
             return
-        if is_component(scheduler, DurableScheduler):
+        if is_shared:
+            return
+        if is_durable:
             if job is None:
                 announce(crawler, "requests", "in memory (there is no JOBDIR)")
             elif not wants_durable_feeds(settings):

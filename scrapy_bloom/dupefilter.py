@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Set
+from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from scrapy.utils.python import global_object_name
 from scrapy.utils.request import referer_str
 
 from .audit import Audit
+from .bloom.growing import ScalableBloomFilter
 from .fingerprints.canonical import META_KEY
 from .fingerprints.identity import FingerprinterIdentity
 from .fingerprints.unfailing import UnfailingFingerprinter
@@ -23,7 +25,7 @@ from .redirects import RequestChains
 from .reporting import closing_line
 from .seen import FingerprintFilter, Seen
 from .settings import BloomSettings, wants_delta
-from .startup import is_announced, is_own_method, refuse
+from .startup import announce, fetches_one_page, is_announced, is_own_method, refuse
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -252,15 +254,26 @@ class FilterDupeFilter(BaseDupeFilter):
         crawler = self._crawler
         try:
             # Scrapy has built the spider middlewares
-            if wants_delta(crawler.settings) and not is_announced(crawler, "between crawls"):
-                raise ValueError(_NO_DELTA % (crawler.settings["BLOOM_DELTA"],))
             self._settings = settings = BloomSettings.read(crawler.settings)
             self._fingerprinter = UnfailingFingerprinter(crawler)
+            if fetches_one_page(crawler):
+                self._settings = replace(settings, job=None)
+                self._use(self._in_memory("a command for one page touches no job"))
+                return
+            if wants_delta(crawler.settings) and not is_announced(crawler, "between crawls"):
+                raise ValueError(_NO_DELTA % (crawler.settings["BLOOM_DELTA"],))
             identity = FingerprinterIdentity.of(crawler.request_fingerprinter)
             self._use(self._open_filter(settings, identity))
         except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
             self._let_go()
             refuse(crawler, error)
+
+    def _in_memory(self, why: str) -> FingerprintFilter:
+        """Return a new filter in memory, and say `why` it is there."""
+        settings = self._settings
+        exactly = "exact, " if settings.exact else ""
+        announce(self._crawler, "filter", f"{exactly}in memory ({why})")
+        return ScalableBloomFilter(settings.capacity, settings.error_rate, exact=settings.exact)
 
     def _use(self, opened: FingerprintFilter) -> None:
         self._seen = Seen(opened)

@@ -154,9 +154,7 @@ class BloomDupeFilter(FilterDupeFilter):
     ) -> FingerprintFilter:
         job = settings.job
         if job is None:
-            exactly = "exact, " if settings.exact else ""
-            announce(self._crawler, "filter", f"{exactly}in memory (there is no JOBDIR)")
-            return ScalableBloomFilter(settings.capacity, settings.error_rate, exact=settings.exact)
+            return self._in_memory("there is no JOBDIR")
         warning = self._require_same_identity(job, identity)
         unclean = why_unclean(job) if job.has_only_seen_file else None
         job.make()

@@ -119,8 +119,19 @@ class JobDirectory:
         if not self.requests.is_file():
             return False
         try:
-            uri = f"file:{quote(str(self.requests.absolute()))}?mode=ro"
+            path = self.requests
+            uri = f"file:{quote(str(path.absolute()))}?mode={reading_mode(path)}"
             with closing(sqlite3.connect(uri, uri=True)) as connection:
                 return connection.execute("SELECT 1 FROM requests LIMIT 1").fetchone() is not None
         except sqlite3.Error:
             return False
+
+
+def reading_mode(path: Path) -> str:
+    """Return the mode of SQLite in which nothing is changed beside the file. Without a log no
+    process has it open, and the log's index need not be made; what a killed one has left of
+    an index need not be made anew."""
+    if not path.with_name(f"{path.name}-wal").exists():
+        return "ro&immutable=1"
+    left = path.with_name(f"{path.name}-shm").exists() and not JobDirectory(path.parent).is_locked
+    return "ro&readonly_shm=1" if left else "ro"

@@ -49,6 +49,13 @@ def is_announced(crawler: Crawler, what: str) -> bool:
     return crawler in _reports and what in _reports[crawler].parts
 
 
+def fetches_one_page(crawler: Crawler) -> bool:
+    """Return True for `scrapy parse`, `fetch` and `view`, which are no crawl: they give the
+    spider a `start()` of their own."""
+    start = getattr(crawler.spidercls, "start", None)
+    return str(getattr(start, "__module__", "")).startswith("scrapy.commands.")
+
+
 def is_component(setting: Any, base: type) -> bool:
     """Return True if `setting`, a class or the path of one, is `base` or a subclass."""
     try:

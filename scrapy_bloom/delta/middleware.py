@@ -18,7 +18,7 @@ from ..reporting import counted, in_bytes
 from ..scrapy_internals import put_before_engine
 from ..settings import BloomSettings, RedisSettings
 from ..shared.dupefilter import RedisBloomDupeFilter
-from ..startup import announce, is_component, refuse
+from ..startup import announce, fetches_one_page, is_component, refuse
 from .crawl import DeltaCrawl, give_up
 from .memory import Memory
 from .redis_memory import RedisMemory
@@ -79,13 +79,13 @@ class DeltaMiddleware:
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Return the middleware of `crawler`.
 
-        Raises NotConfigured where BLOOM_DELTA is off. Refuses the start: ValueError for a
-        setting, BloomError or OSError for what is in the memory.
+        Raises NotConfigured where BLOOM_DELTA is off, or for one page. Refuses the start:
+        ValueError for a setting, BloomError or OSError for what is in the memory.
         """
         try:
             assert crawler.spider is not None
             settings = DeltaSettings.read(crawler.settings, crawler.spider.name)
-            if settings is None:
+            if settings is None or fetches_one_page(crawler):
                 raise NotConfigured
             self = cls(crawler, settings)
         except NotConfigured:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
-from ..durable.base import LedgerScheduler
+from ..durable.base import LedgerScheduler, keep_off_the_job
 from ..durable.failing import Failures
 from ..durable.queues import memory_queue
 from ..scrapy_internals import EngineView, put_before_engine
 from ..settings import FailedSettings, WorkerSettings
 from ..shared.dupefilter import RedisBloomDupeFilter
-from ..startup import refuse
+from ..startup import fetches_one_page, refuse
 from .feeds import WorkerFeeds
 from .start_requests import SharedStartRequests
 from .worker import Worker
@@ -44,7 +44,8 @@ class RedisDurableScheduler(LedgerScheduler):
 
     medium = "redis"
     df: RedisBloomDupeFilter
-    _settings: WorkerSettings
+    _settings: WorkerSettings | None = None
+    """None where there is no crawl to join: requests live in memory then."""
     _starts: SharedStartRequests
     _feeds: WorkerFeeds
     _failures: Failures
@@ -60,6 +61,9 @@ class RedisDurableScheduler(LedgerScheduler):
         dupefilter_class = load_object(crawler.settings["DUPEFILTER_CLASS"])
         try:
             _require_shared(dupefilter_class)
+            if fetches_one_page(crawler):
+                keep_off_the_job(crawler)
+                return cls(crawler, dupefilter_class.from_crawler(crawler))
             settings = WorkerSettings.read(crawler.settings)
             EngineView(crawler)
             start_requests = SharedStartRequests(crawler)
@@ -79,6 +83,9 @@ class RedisDurableScheduler(LedgerScheduler):
         """Join the crawl. Refuses the start as `from_crawler` does."""
         self.spider = spider
         self.mqs = memory_queue(self.crawler)
+        if self._settings is None:
+            self.df.open()
+            return None
         try:
             self._worker = worker = Worker(
                 self.crawler,

@@ -6,6 +6,9 @@ import logging
 from typing import TYPE_CHECKING
 
 from scrapy.core.scheduler import BaseScheduler
+from scrapy.extensions.feedexport import FeedExporter
+from scrapy.extensions.spiderstate import SpiderState
+from scrapy.settings import SETTINGS_PRIORITIES
 
 if TYPE_CHECKING:
     from collections.abc import Sized
@@ -18,6 +21,18 @@ if TYPE_CHECKING:
     from .ledger import Ledger
 
 logger = logging.getLogger(__name__)
+
+COMMAND_LINE = SETTINGS_PRIORITIES["cmdline"]
+
+
+def keep_off_the_job(crawler: Crawler) -> None:
+    """Keep Scrapy's extensions, in a command for one page, from writing what is a crawl's:
+    `spider.state`, and feeds that the command line does not name."""
+    state, exporter = crawler.get_extension(SpiderState), crawler.get_extension(FeedExporter)
+    if state is not None:
+        state.jobdir = None
+    if exporter is not None and crawler.settings.getpriority("FEEDS") != COMMAND_LINE:
+        exporter.feeds = {}
 
 
 class LedgerScheduler(BaseScheduler):

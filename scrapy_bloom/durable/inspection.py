@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import RequestFileError
-from ..jobdir import JobDirectory
+from ..jobdir import JobDirectory, reading_mode
 from . import schema
-from .request_file import check_header, connect, reading_mode
+from .request_file import check_header, connect
 from .rounds import KEPT, OVER, RUNNING, TO_BE_STORED
 
 

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from ..errors import RequestFileError
 from ..files import sync_directory
-from ..jobdir import JobDirectory
+from ..jobdir import reading_mode
 from . import schema
 
 BUSY_SECONDS = 5.0
@@ -350,16 +350,6 @@ def _create(path: Path) -> None:
         os.fsync(file.fileno())
     temporary.rename(path)
     sync_directory(path.parent)
-
-
-def reading_mode(path: Path) -> str:
-    """Return the mode of SQLite in which nothing is changed beside the file. Without a log no
-    process has it open, and the log's index need not be made; what a killed one has left of
-    an index need not be made anew."""
-    if not path.with_name(f"{path.name}-wal").exists():
-        return "ro&immutable=1"
-    left = path.with_name(f"{path.name}-shm").exists() and not JobDirectory(path.parent).is_locked
-    return "ro&readonly_shm=1" if left else "ro"
 
 
 def connect(path: Path, mode: str) -> sqlite3.Connection:

@@ -15,8 +15,8 @@ from ..jobdir import JobDirectory
 from ..reporting import counted
 from ..scrapy_internals import EngineView, IdleChecks, path_safe, put_before_engine
 from ..settings import FailedSettings, wants_delta
-from ..startup import announce, refuse
-from .base import LedgerScheduler
+from ..startup import announce, fetches_one_page, refuse
+from .base import LedgerScheduler, keep_off_the_job
 from .failed_rows import FailedRows
 from .failing import Failures
 from .feeds.exporter import durable_exporter
@@ -80,6 +80,9 @@ class DurableScheduler(LedgerScheduler):
         """
         dupefilter_class = load_object(crawler.settings["DUPEFILTER_CLASS"])
         job = JobDirectory.of(crawler.settings.get("JOBDIR"))
+        if job is not None and fetches_one_page(crawler):
+            keep_off_the_job(crawler)
+            job = None
         if job is None:
             return cls(crawler, build_from_crawler(dupefilter_class, crawler))
         try:

@@ -1,0 +1,105 @@
+"""Commands for one page (`scrapy parse`, `fetch`, `view`) touch no job, though JOBDIR stands in
+the project's settings."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.durable.engine import Job
+from tests.small_site import PACKAGE
+from tests.test_refused_start import contents
+
+PROJECT = {
+    "scrapy.cfg": "[settings]\ndefault = project.settings\n",
+    "project/__init__.py": "",
+    "project/settings.py": """
+SPIDER_MODULES = ["project.spider"]
+DOWNLOADER_MIDDLEWARES = {"project.spider.Answer": 1}
+TELNETCONSOLE_ENABLED = False
+FEEDS = {"items.jsonl": {"format": "jsonlines"}}
+BLOOM_DELTA = "item"
+BLOOM_DELTA_DIR = "memory"
+LOG_FILE = "log"
+LOG_ENABLED = True
+""",
+    "project/spider.py": '''
+import scrapy
+
+
+class Answer:
+    """Answers without a network."""
+
+    def process_request(self, request, spider=None):
+        return scrapy.http.HtmlResponse(request.url, body=b"<p>page</p>", request=request)
+
+
+class TestSpider(scrapy.Spider):
+    """Gives an item and a link for each page."""
+
+    name = "test"
+    allowed_domains = ["example.com"]
+
+    def parse(self, response):
+        yield {"url": response.url}
+        yield response.follow("/next")
+''',
+}
+LOCAL = 'ADDONS = {"scrapy_bloom.Addon": 300}\nJOBDIR = "job"\n'
+BY_HAND = (
+    'SCHEDULER = "scrapy_bloom.DurableScheduler"\n'
+    'DUPEFILTER_CLASS = "scrapy_bloom.BloomDupeFilter"\nJOBDIR = "job"\nBLOOM_DELTA = None\n'
+)
+NOBODY = 'BLOOM_REDIS_URL = "redis://127.0.0.1:1/0"\n'
+"""A Redis that refuses whoever asks."""
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A project with a job that was stopped: two requests are pending, and one page is done."""
+    for name, text in PROJECT.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "items.jsonl").write_text('{"url": "http://example.com/c"}\n')
+    job = Job(tmp_path / "job").open()
+    for name in "abc":
+        job.push(name)
+    job.done(job.pop())
+    job.close("shutdown")
+    (tmp_path / "job" / "spider.state").write_bytes(b"\x80\x04}.")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("settings", "command"),
+    [
+        pytest.param(LOCAL, ("parse", "-d", "2"), id="parse"),
+        pytest.param(LOCAL + NOBODY, ("parse", "--pipelines"), id="parse, Redis"),
+        pytest.param(BY_HAND, ("fetch", "--spider", "test"), id="fetch, by hand"),
+    ],
+)
+def test_a_command_for_one_page_touches_no_job(project, settings, command):
+    """Neither requests nor filter, state, feeds and what is remembered between crawls change;
+    one line says so."""
+    with (project / "project" / "settings.py").open("a") as file:
+        file.write(settings)
+    before = contents(project)
+    done = subprocess.run(
+        [sys.executable, "-m", "scrapy", *command, "-L", "INFO", "http://example.com/a"],
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": str(PACKAGE), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    log = (project / "log").read_text()
+    (project / "log").unlink()
+    assert done.returncode == 0, done.stderr + log
+    assert ("http://example.com/a" if command[0] == "parse" else "page") in done.stdout
+    assert "ERROR" not in log
+    assert log.count("a command for one page touches no job") == 1, log
+    assert contents(project) == before
