@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SharedFilterError
-from .scripts import OPEN
+from .scripts import OPEN, crawl_id
 
 if TYPE_CHECKING:
     from ..settings import WorkerSettings
@@ -29,16 +29,16 @@ class CrawlState:
 def open_crawl(client: RedisClient, key: str, crawl: str, settings: WorkerSettings) -> CrawlState:
     """Return the state of the crawl beside the filter at `key`, whose generation is
     `crawl`; it is made if there is none, and a new round of it begins if it is over and
-    the settings name another one. Raises SharedFilterError for a queue of another filter,
-    or workers with another lease."""
+    the settings name another one. Raises SharedFilterError for a queue of another filter or
+    version, or workers with another lease or of 0.2.0."""
     lease = int(settings.lease * 1000)
     found, lease_found, round_, start_done, over, _, workers = client.run(
         OPEN, [key], crawl, lease, settings.round
     )
-    if found.decode() != crawl:
+    if found.decode() != crawl_id(crawl):
         raise SharedFilterError(
-            f"the queue {key!r} in Redis at {client.name} belongs to a filter that is gone: remove"
-            " both with 'scrapy bloom clear', or use another BLOOM_REDIS_KEY"
+            f"the queue {key!r} in Redis at {client.name}"
+            + _why_not(found.decode(), crawl, f"{int(lease_found) / 1000:g}")
         )
     if int(lease_found) != lease:
         raise SharedFilterError(
@@ -46,6 +46,22 @@ def open_crawl(client: RedisClient, key: str, crawl: str, settings: WorkerSettin
             f" {int(lease_found) / 1000:g}, and this one has {settings.lease:g}: all need the same"
         )
     return CrawlState(round_.decode(), start_done == b"1", over == b"1", workers)
+
+
+def _why_not(found: str, crawl: str, lease: str) -> str:
+    """Return why nobody can join the crawl with the id `found`."""
+    if found == crawl:
+        return (
+            " has workers of scrapy-bloom 0.2.0, which cannot share it with those of this version:"
+            " stop all of them first; if they were killed, wait until their BLOOM_REDIS_LEASE of"
+            f" {lease} seconds has run out"
+        )
+    if found.endswith(f":{crawl}"):
+        return " is of a later version of scrapy-bloom: install that"
+    return (
+        " belongs to a filter that is gone: remove both with 'scrapy bloom clear', or use another"
+        " BLOOM_REDIS_KEY"
+    )
 
 
 def crawl_is_gone(name: str) -> SharedFilterError:

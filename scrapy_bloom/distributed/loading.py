@@ -30,6 +30,7 @@ from .crawl import open_crawl
 from .inspection import look_at, remove_queue
 from .messages import Entry
 from .payload import pack
+from .scripts import crawl_id
 from .seeds import Pusher
 from .start_requests import mark_of
 
@@ -177,7 +178,8 @@ def _crawl(
         except BaseException:
             with suppress(SharedFilterError):
                 # another load may have taken this one for interrupted, and its place
-                if client.call("hget", f"{key}:crawl", "id") == header.generation.encode():
+                found = client.call("hget", f"{key}:crawl", "id")
+                if found == crawl_id(header.generation).encode():
                     remove_queue(client, key)
             raise
 

@@ -1,7 +1,7 @@
 """The Lua scripts of a crawl by many workers, on the keys of one hash slot.
 
     {KEY}                    the filter's header; {KEY}:0 … its shards
-    {KEY}:crawl              hash: id (the filter's generation), lease, round, start_done, over;
+    {KEY}:crawl              hash: id (see crawl_id), lease, round, start_done, over;
                              heard (ms, when a script ran last), claims (the last number),
                              done (how many were acknowledged), waiting and waiting_bytes (of
                              what is pending; too few after an aborted script; never too
@@ -34,17 +34,32 @@ from __future__ import annotations
 
 from ..shared.client import SlotScript
 
+FORMAT = 2
+"""Of a crawl. Version 0.2.0 has no number for its own, 1."""
+
 FENCED, GONE, DONE = b"fenced", b"gone", b"done"
 """What a reply begins with: the lease was lost, or Redis went back; this is another crawl,
 or none; all went well."""
 
-# What the scripts that know a worker begin with. ARGV: crawl, worker, lease (ms), and more.
-PRELUDE = """
+
+def crawl_id(generation: str) -> str:
+    """Return the id of the crawl beside the filter of that generation. That of version 0.2.0,
+    the generation alone, is another one: its workers are told that their crawl is gone."""
+    return f"{FORMAT}:{generation}"
+
+
+_CRAWL_ID = f"local function crawl_id(generation) return '{FORMAT}:' .. generation end"
+
+# What the scripts that know a worker begin with. ARGV: the filter's generation, worker, lease
+# (ms), and more.
+PRELUDE = (
+    _CRAWL_ID
+    + """
 local T, crawl, worker = KEYS[1], ARGV[1], ARGV[2]
 local lease = tonumber(ARGV[3])
 local function key(name) return T .. ':' .. name end
 local found = redis.call('HMGET', key('crawl'), 'id', 'heard', 'start_done', 'over', 'round')
-if found[1] ~= crawl then return {'gone'} end
+if found[1] ~= crawl_id(crawl) then return {'gone'} end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local gap = now - tonumber(found[2])
@@ -62,6 +77,7 @@ redis.call('HSET', key('crawl'), 'heard', now)
 local expiry = tonumber(redis.call('ZSCORE', key('workers'), worker) or nil)
 if expiry and expiry < now then return {'fenced'} end
 """
+)
 
 # Puts an entry into its list. `key` is that of PRELUDE, `added` and `added_bytes` count.
 PUT = """
@@ -87,10 +103,13 @@ return {'done'}
 """
 )
 
-# KEYS: the filter's header. ARGV: crawl, lease (ms), round. Makes the crawl unless there is
-# one, begins a new round of one that is over, and returns id, lease, round, start_done, over,
-# the number of workers, and of those whose lease has not run out.
-OPEN = SlotScript("""
+# KEYS: the filter's header. ARGV: its generation, lease (ms), round. Makes the crawl unless there
+# is one, takes over one of 0.2.0 on which nobody works, begins a new round of one that is over,
+# and returns id, lease, round, start_done, over, the number of workers, and of those whose lease
+# has not run out.
+OPEN = SlotScript(
+    _CRAWL_ID
+    + """
 local name = KEYS[1] .. ':crawl'
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -100,11 +119,15 @@ local function told()
   found[7] = #redis.call('ZRANGEBYSCORE', KEYS[1] .. ':workers', now, '+inf')
   return found
 end
-local found = told()
+local found, id = told(), crawl_id(ARGV[1])
+if found[1] == ARGV[1] and found[7] == 0 then
+  redis.call('HSET', name, 'id', id)
+  found[1] = id
+end
 if not found[1] then
-  redis.call('HSET', name, 'id', ARGV[1], 'lease', ARGV[2], 'round', ARGV[3],
+  redis.call('HSET', name, 'id', id, 'lease', ARGV[2], 'round', ARGV[3],
     'start_done', '', 'over', '', 'heard', now, 'began', now)
-elseif found[1] == ARGV[1] then
+elseif found[1] == id then
   if found[6] == 0 and found[2] ~= ARGV[2] then redis.call('HSET', name, 'lease', ARGV[2]) end
   if ARGV[3] ~= '' and found[3] ~= ARGV[3] and found[5] == '1' then
     -- the marks first: else an aborted script leaves a round without its start requests
@@ -113,4 +136,5 @@ elseif found[1] == ARGV[1] then
   end
 end
 return told()
-""")
+"""
+)

@@ -16,6 +16,7 @@ from ..settings import WorkerSettings
 from ..shared.filter import RedisBloomFilter
 from ..shared.scripts import GROWN, NEW
 from .commit import COMMIT
+from .crawl import open_crawl
 from .inspection import look_at
 from .messages import LEAVE, Batch, Claims, Entry, Policy, Reply, WorkerState
 from .payload import pack
@@ -128,8 +129,10 @@ def push(
     queues = QueueSettings.read(settings)
 
     entries = (entry_of(each, queues, fingerprinter, None, callback) for each in requests)
-    workers = replace(WorkerSettings.read(settings), lease=state.lease)
-    pusher = Pusher(client, key, RedisBloomFilter.open(client, key), workers, queues, "push")
+    workers = replace(WorkerSettings.read(settings), lease=state.lease, round="")
+    shared = RedisBloomFilter.open(client, key)
+    open_crawl(client, key, shared.header.generation, workers)
+    pusher = Pusher(client, key, shared, workers, queues, "push")
     pushed = pusher.push(entries)
     pusher.leave()
     return pushed

@@ -10,6 +10,7 @@ from ..reporting import counted
 from ..shared.client import SlotScript
 from ..shared.making import stored_header
 from .inspection import look_at
+from .scripts import crawl_id
 
 if TYPE_CHECKING:
     from ..shared.client import RedisClient
@@ -197,7 +198,7 @@ def _wrong_claims(client: RedisClient, key: str, names: list[str]) -> Iterator[s
 def _wrong_books(client: RedisClient, key: str) -> Iterator[str]:
     crawl, over, strangers, claims, waits = client.run(_BOOKS, [key])
     header = stored_header(client, key)
-    if header is None or crawl.decode() != header.generation:
+    if header is None or crawl.decode() not in {header.generation, crawl_id(header.generation)}:
         yield "the queue belongs to a filter that is gone: remove both with 'scrapy bloom clear'"
     if strangers:
         yield f"{counted(strangers, 'worker')} in start() that nobody knows: the crawl has no end"

@@ -218,6 +218,32 @@ def test_an_empty_server_is_no_end(join, redis_server):
     assert not worker.store.is_quiet
 
 
+def test_a_crawl_of_version_0_2_0(join, redis_server, key):
+    """It is taken over when none of its workers lives; until then nobody of this version joins,
+    and nothing changes. One of 0.2.0 that wakes later knows it by another id, so it is told that
+    its crawl is gone."""
+    old = join()
+    old.enqueue("page")
+    old.next()
+    generation = old.dupefilter.shared.header.generation
+    crawl, workers = f"{old.key}:crawl", f"{old.key}:workers"
+    redis_server.command("HSET", crawl, "id", generation)
+    before = redis_server.command("HGETALL", crawl)
+    with pytest.raises(SharedFilterError, match="has workers of scrapy-bloom 0"):
+        join()
+    pushing = {"settings": Settings(), "fingerprinter": RequestFingerprinter()}
+    with pytest.raises(SharedFilterError, match="has workers of scrapy-bloom 0"):
+        push(old.client, old.key, [Request("http://example.com/")], **pushing)
+    assert redis_server.command("HGETALL", crawl) == before
+    redis_server.command("ZADD", workers, 1, old.store.worker)
+    new = join()
+    assert redis_server.command("HGET", crawl, "id") == f"2:{generation}".encode()
+    assert new.next().url.endswith("page")
+    redis_server.command("HSET", crawl, "id", f"3:{generation}")
+    with pytest.raises(SharedFilterError, match="a later version"):
+        join()
+
+
 def test_order(join):
     """Higher priorities first; among equals the newest first, and start requests after the
     others, the oldest first, as Scrapy has it."""
