@@ -228,6 +228,12 @@ def repeats_start(settings: BaseSettings) -> bool:
     return _boolean(settings, "BLOOM_REPEAT_START", False)
 
 
+def takes_any_spider(settings: BaseSettings) -> bool:
+    """Return BLOOM_ANY_SPIDER: whether a spider may go on with another one's requests. Raises
+    ValueError."""
+    return _boolean(settings, "BLOOM_ANY_SPIDER", False)
+
+
 def wants_durable_feeds(settings: BaseSettings) -> bool:
     """Return BLOOM_DURABLE_FEEDS: whether the add-on sets the durable feed exporter."""
     return _boolean(settings, "BLOOM_DURABLE_FEEDS", True)

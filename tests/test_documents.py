@@ -168,6 +168,7 @@ def test_defaults_of_settings():
         settings.wants_durable_feeds,
         settings.wants_early,
         settings.repeats_start,
+        settings.takes_any_spider,
     )
 
     def read(values):

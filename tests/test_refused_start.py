@@ -87,9 +87,9 @@ SELECT = "twisted.internet.selectreactor.SelectReactor"
 STOCK = "scrapy.core.scheduler.Scheduler"
 
 
-def start(folder, *arguments, reactor=ASYNCIO, **settings):
+def start(folder, *arguments, reactor=ASYNCIO, name="stateful", **settings):
     """Begin a crawl in `folder`, with the job directory `job` and the add-on."""
-    (folder / "spider.py").write_text(SPIDER)
+    (folder / "spider.py").write_text(SPIDER.replace('name = "stateful"', f"name = {name!r}"))
     settings = {
         "ADDONS": '{"scrapy_bloom.Addon": 300}',
         "JOBDIR": "job",
@@ -260,6 +260,23 @@ def test_a_killed_job_without_its_log_is_refused(killed, gone):
     assert "'finish_reason': 'finished'" in log
     # the tenth page was not done
     assert "'response_received_count': 21" in log
+
+
+def test_another_spider_is_refused(stopped):
+    """With both names: it would get pages whose callbacks are the first one's."""
+    folder = stopped()
+    before = contents(folder / "job")
+    status, log = run(folder, name="renamed")
+    assert status == 1
+    (error,) = lines(log, "ERROR")
+    for told in ("'stateful'", "'renamed'", "JOBDIR of its own", "BLOOM_ANY_SPIDER"):
+        assert told in error
+    assert contents(folder / "job") == before
+    status, log = run(folder, name="renamed", BLOOM_ANY_SPIDER=True)
+    assert (status, lines(log, "ERROR")) == (0, []), log
+    assert "'finish_reason': 'finished'" in log
+    # it belongs to that one now
+    assert run(folder, name="stateful")[0] == 1
 
 
 @pytest.mark.parametrize("scheduler", [None, STOCK], ids=["durable", "stock"])

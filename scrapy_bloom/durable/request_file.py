@@ -196,6 +196,11 @@ class RequestFile:
         self._deleted.clear()
         self.operations = 0
 
+    def name_spider(self, name: str) -> None:
+        """Note with the next commit which spider the requests are of. Raises sqlite3.Error."""
+        if self.query("SELECT 1 FROM identity WHERE spider != ?", (name,)):
+            self.execute("UPDATE identity SET spider = ?", (name,))
+
     def rollback(self) -> None:
         """Drop everything since the last commit; what is left to do is to close the
         file. Raises sqlite3.Error."""

@@ -20,7 +20,7 @@ from .base import LedgerScheduler, keep_off_the_job
 from .failed_rows import FailedRows
 from .failing import Failures
 from .feeds.exporter import durable_exporter
-from .job_identity import require_whole_job
+from .job_identity import require_same_spider, require_whole_job
 from .ledger import Ledger
 from .progress import Progress
 from .queues import QueueSettings, memory_queue
@@ -147,6 +147,8 @@ class DurableScheduler(LedgerScheduler):
 
         try:
             note_commit()
+            assert self.spider is not None
+            file.name_spider(self.spider.name)
             dupefilter.hold_back(requests_kept=job.was_durable)
             if not file.clean:
                 self._recover(file, dupefilter)
@@ -239,7 +241,13 @@ class _Job:
         self.left_by_scrapy = ScrapyJob(directory)
         self.was_durable = check_header(directory.requests)
         if not directory.is_locked:  # by a process that has looked, and is named soon
-            require_whole_job(directory)
+            identity = require_whole_job(directory)
+            require_same_spider(
+                str(directory.path),
+                identity.spider if identity else "",
+                crawler,
+                "give each spider a JOBDIR of its own",
+            )
 
 
 def _require_bloom(dupefilter_class: object) -> None:

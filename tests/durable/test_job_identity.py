@@ -14,7 +14,7 @@ from scrapy_bloom.bloom.header import OWNER_AT, PAGE
 from scrapy_bloom.durable.request_file import read_identity
 from scrapy_bloom.errors import JobDirectoryError
 from scrapy_bloom.jobdir import JobDirectory
-from tests.durable.engine import Job
+from tests.durable.engine import Job, TestSpider
 
 OLD = Path(__file__).parent.parent / "data" / "v010" / "jobs"
 
@@ -141,6 +141,25 @@ def test_a_filter_that_begins_afresh_gets_the_owner(tmp_path, open_job):
     job.push("b")
     job.commit()
     assert numbers(tmp_path / "job") == (2, 2)
+
+
+class OtherSpider(TestSpider):
+    """Has another name."""
+
+    name = "other"
+
+
+def test_a_job_takes_the_name_of_the_first_spider_that_opens_it(tmp_path, open_job):
+    """One of an earlier version, too; and with BLOOM_ANY_SPIDER that of each."""
+    folder = shutil.copytree(OLD / "clean", tmp_path / "old")
+    open_job(folder).close("shutdown")
+    with pytest.raises(JobDirectoryError, match=r"of spider 'test', and this is 'other'"):
+        open_job(folder, spider=OtherSpider)
+    open_job(folder, spider=OtherSpider, BLOOM_ANY_SPIDER=True).close("shutdown")
+    with pytest.raises(JobDirectoryError, match=r"of spider 'other', and this is 'test'"):
+        open_job(folder)
+    with pytest.raises(ValueError, match="BLOOM_ANY_SPIDER is 'perhaps'"):
+        open_job(folder, BLOOM_ANY_SPIDER="perhaps")
 
 
 def test_a_job_of_an_earlier_version_gets_an_identity(tmp_path, open_job):
