@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
 from scrapy.extensions.feedexport import FeedExporter
+from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.python import global_object_name
 
 from .delta.middleware import DeltaMiddleware
 from .distributed.scheduler import RedisDurableScheduler
 from .dupefilter import FilterDupeFilter
-from .durable.feeds.exporter import warn_of_losses
+from .durable.feeds.exporter import durable_exporter, warn_of_losses
 from .durable.feeds.origins import AT_THE_ENGINES_END, ResponseOrigins
 from .durable.scheduler import DurableScheduler
 from .early.middleware import DropEarlyMiddleware
@@ -26,6 +28,11 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
     from typing_extensions import Self
+
+logger = logging.getLogger(__name__)
+
+OURS = "scrapy_bloom.DurableFeedExporter"
+"""The exporter of feeds that EXTENSIONS gets."""
 
 
 class Addon:
@@ -46,8 +53,9 @@ class Addon:
         """Set DUPEFILTER_CLASS and SCHEDULER, unless they have been set: with
         BLOOM_REDIS_URL those that share a crawl, else those of one process. SCHEDULER is not
         set for a dupefilter of somebody else's choice, but for BloomDupeFilter, nor with
-        BLOOM_DURABLE = False. Put our feed exporter in the place of Scrapy's, where requests
-        are durable in a job; and put the middleware that drops duplicates early next to the
+        BLOOM_DURABLE = False. Put our feed exporter in the place of Scrapy's, where a page
+        whose item a feed refuses must not count as done: in a job or a crawl in Redis, and with
+        BLOOM_DELTA; and put the middleware that drops duplicates early next to the
         spider, unless it has a place; and with BLOOM_DELTA the one for the memory between crawls.
         """
         is_free = settings.getpriority("DUPEFILTER_CLASS") == 0
@@ -67,8 +75,9 @@ class Addon:
             settings.setdefault_in_component_priority_dict(
                 "DOWNLOADER_MIDDLEWARES", ResponseOrigins, AT_THE_ENGINES_END
             )
-            if wants_durable_feeds(settings):
-                _replace_feed_exporter(settings)
+        keeps_failed = _has_durable_job(settings) or _shares(settings) or wants_delta(settings)
+        if keeps_failed and wants_durable_feeds(settings):
+            _replace_feed_exporter(settings)
         settings.setdefault_in_component_priority_dict(
             "SPIDER_MIDDLEWARES", DropEarlyMiddleware, DropEarlyMiddleware.order
         )
@@ -91,26 +100,80 @@ class Addon:
         if not is_component(dupefilter, FilterDupeFilter):
             announce(crawler, "filter", f"off, DUPEFILTER_CLASS is {_name(dupefilter)}")
             reason = "without scrapy-bloom's filter"
-        is_shared = is_component(scheduler, RedisDurableScheduler)
-        is_durable = is_component(scheduler, DurableScheduler)
-        if fetches_one_page(crawler) and (is_shared or is_durable):
+        is_durable = _shares(settings) or is_component(scheduler, DurableScheduler)
+        if fetches_one_page(crawler) and is_durable:
             announce(crawler, "requests", "in memory")
             return
-        if is_shared:
-            return
-        if is_durable:
-            if job is None:
-                announce(crawler, "requests", "in memory (there is no JOBDIR)")
-            elif not wants_durable_feeds(settings):
-                warn_of_losses(crawler, sorted(settings.getdict("FEEDS")))
-            return
-        announce(crawler, "requests", f"not durable, {reason}")
+        if not is_durable:
+            announce(crawler, "requests", f"not durable, {reason}")
+        elif not _shares(settings) and job is None:
+            announce(crawler, "requests", "in memory (there is no JOBDIR)")
+        _warn_of_settings(crawler)
+        _warn_of_feeds(crawler)
+
+
+def _warn_of_settings(crawler: Crawler) -> None:
+    """Say which settings of the project's keep off what the line in ADDONS promises, and the
+    way out. A Scrapy command, such as the shell, may do that without a word."""
+    settings = crawler.settings
+    is_durable = _shares(settings) or is_component(settings["SCHEDULER"], DurableScheduler)
+    is_ours = {
+        "SCHEDULER": is_durable,
+        "DUPEFILTER_CLASS": is_component(settings["DUPEFILTER_CLASS"], BloomDupeFilter),
+    }
+    own = [
+        name
+        for name in is_ours
+        if not is_ours[name] and (settings.getpriority(name) or 0) > SETTINGS_PRIORITIES["command"]
+    ]
+    is_redis = any(_name(settings[name]).startswith("scrapy_redis.") for name in own)
+    off = []
+    if not is_component(settings["DUPEFILTER_CLASS"], FilterDupeFilter):
+        off.append("the filter is off")
+    if not is_durable and wants_durable(settings) and (settings.get("JOBDIR") or is_redis):
+        off.append("a kill loses requests")
+    if own and off:
+        logger.warning(
+            "%(settings)s, so %(off)s: %(way_out)s",
+            {
+                "settings": " and ".join(f"{name} is {_name(settings[name])}" for name in own),
+                "off": " and ".join(off),
+                "way_out": f"remove {' and '.join(own)}"
+                + (", and set BLOOM_REDIS_URL" if is_redis else ""),
+            },
+            extra={"spider": crawler.spider},
+        )
+
+
+def _warn_of_feeds(crawler: Crawler) -> None:
+    """Say what becomes of feeds where our exporter should be at work and is not."""
+    settings = crawler.settings
+    feeds = sorted(map(str, settings.getdict("FEEDS")))
+    if not feeds or OURS in settings.getdict("EXTENSIONS") or durable_exporter(crawler) is not None:
+        return
+    if not wants_durable_feeds(settings):
+        why = "BLOOM_DURABLE_FEEDS is False"
+    else:
+        exporter = crawler.get_extension(FeedExporter)
+        found = "the one in EXTENSIONS" if exporter is None else _name(type(exporter))
+        why = f"{found} is no subclass of {OURS}"
+    if _has_durable_job(settings):
+        announce(crawler, "items", f"not durable, {why}")
+        warn_of_losses(crawler, feeds, why)
+    if wants_delta(settings):
+        logger.warning(
+            "BLOOM_DELTA marks pages as done of which a feed has refused an item, since %(why)s",
+            {"why": why},
+            extra={"spider": crawler.spider},
+        )
+
+
+def _shares(settings: BaseSettings) -> bool:
+    return is_component(settings["SCHEDULER"], RedisDurableScheduler)
 
 
 def _has_durable_job(settings: BaseSettings) -> bool:
-    scheduler = settings["SCHEDULER"]
-    is_durable = is_component(scheduler, DurableScheduler)
-    is_durable = is_durable or is_component(scheduler, RedisDurableScheduler)
+    is_durable = _shares(settings) or is_component(settings["SCHEDULER"], DurableScheduler)
     return bool(settings.get("JOBDIR")) and is_durable
 
 
@@ -122,7 +185,7 @@ def _replace_feed_exporter(settings: BaseSettings) -> None:
         return
     extensions = settings.getdict("EXTENSIONS")
     # before Scrapy 2.15 or so, a class does not stand for its path
-    extensions |= {**dict.fromkeys(keys), "scrapy_bloom.DurableFeedExporter": orders[keys[-1]]}
+    extensions |= {**dict.fromkeys(keys), OURS: orders[keys[-1]]}
     settings.set("EXTENSIONS", extensions, settings.getpriority("EXTENSIONS") or 0)
 
 

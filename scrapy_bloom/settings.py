@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 ON_FULL = ("grow", "close")
 ON_ERROR = ("close", "local")
-FAILED = ("download", "status", "callback", "ignored", "item")
+FAILED = ("download", "status", "callback", "feed", "ignored", "item")
 QUEUE_ON_ERROR = ("wait", "close")
 MOST_RECENT_URLS = 2**24
 
@@ -174,7 +174,7 @@ class FailedSettings:
     """Whether requests stay in the job as failed, which do without the spider's word,
     `kinds` of FAILED or none, and whether each start of the job asks those once more."""
 
-    kinds: frozenset[str] = frozenset(("download", "status", "callback"))
+    kinds: frozenset[str] = frozenset(("download", "status", "callback", "feed"))
     keep: bool = True
     retry: bool = False
 

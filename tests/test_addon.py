@@ -1,6 +1,8 @@
 """The add-on: one line that turns everything on, and overrides nobody."""
 
 import pytest
+from scrapy import Spider, signals
+from scrapy.crawler import Crawler
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings, Settings, default_settings
 
 from scrapy_bloom import (
@@ -75,3 +77,65 @@ def test_a_url_of_redis_turns_on_what_workers_share():
         assert settings["SCHEDULER"] == scheduler
     settings = Settings({"SCHEDULER": "scrapy_bloom.RedisDurableScheduler"})
     assert updated(settings) is RedisBloomDupeFilter
+
+
+SCRAPYS = {
+    "SCHEDULER": "scrapy.core.scheduler.Scheduler",
+    "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter",
+}
+REDIS = {
+    "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
+    "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, None),
+        ({"SCHEDULER": "scrapy_bloom.DurableScheduler"}, None),
+        (
+            {"DUPEFILTER_CLASS": SCRAPYS["DUPEFILTER_CLASS"]},
+            "DUPEFILTER_CLASS is scrapy.dupefilters.RFPDupeFilter, so the filter is off and a kill"
+            " loses requests: remove DUPEFILTER_CLASS",
+        ),
+        (
+            {"DUPEFILTER_CLASS": SCRAPYS["DUPEFILTER_CLASS"], "JOBDIR": ""},
+            "DUPEFILTER_CLASS is scrapy.dupefilters.RFPDupeFilter, so the filter is off: remove"
+            " DUPEFILTER_CLASS",
+        ),
+        (
+            {"SCHEDULER": SCRAPYS["SCHEDULER"]},
+            "SCHEDULER is scrapy.core.scheduler.Scheduler, so a kill loses requests: remove"
+            " SCHEDULER",
+        ),
+        ({"SCHEDULER": SCRAPYS["SCHEDULER"], "JOBDIR": ""}, None),
+        ({"SCHEDULER": SCRAPYS["SCHEDULER"], "BLOOM_DURABLE": False}, None),
+        (
+            REDIS | {"JOBDIR": ""},
+            "SCHEDULER is scrapy_redis.scheduler.Scheduler and DUPEFILTER_CLASS is"
+            " scrapy_redis.dupefilter.RFPDupeFilter, so the filter is off and a kill loses"
+            " requests: remove SCHEDULER and DUPEFILTER_CLASS, and set BLOOM_REDIS_URL",
+        ),
+    ],
+)
+def test_what_is_promised_and_off_is_said_with_the_way_out(tmp_path, caplog, settings, expected):
+    """In one warning, by the settings of the project that keep it off."""
+    settings = Settings({"ADDONS": {Addon: 300}, "JOBDIR": str(tmp_path), **settings})
+    assert warnings_of(settings, caplog) == ([] if expected is None else [expected])
+
+
+def test_the_shell_is_not_warned(caplog):
+    """It takes the filter out itself."""
+    settings = Settings({"ADDONS": {Addon: 300}})
+    settings.set("DUPEFILTER_CLASS", "scrapy.dupefilters.BaseDupeFilter", "command")
+    assert warnings_of(settings, caplog) == []
+
+
+def warnings_of(settings, caplog):
+    """Return what is said when a spider opens."""
+    crawler = Crawler(Spider, settings)
+    crawler.spider = Spider.from_crawler(crawler, "x")
+    crawler._apply_settings()
+    crawler.signals.send_catch_log(signals.spider_opened, spider=crawler.spider)
+    return [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy import Request, signals
 from scrapy.exceptions import NotConfigured
 
+from ..durable.feeds.exporter import durable_exporter
 from ..durable.feeds.origins import origins_of
 from ..early.links import has_left_out, keep_known
 from ..errors import describe
@@ -104,6 +105,8 @@ class DeltaMiddleware:
             (signals.engine_stopped, self._engine_stopped),
         ):
             crawler.signals.connect(handler, signal)
+        if (exporter := durable_exporter(crawler)) is not None:
+            exporter.on_refused.append(self._item_refused)
         return self
 
     # -- responses and what callbacks make of them ---------------------------------------
@@ -225,6 +228,9 @@ class DeltaMiddleware:
     def _item_error(self, response: Response | None) -> None:
         if (outcome := self._outcome_of_any(response)) is not None:
             outcome.has_failed = True
+
+    def _item_refused(self, response: Any, error: Exception) -> None:
+        self._item_error(response)
 
     def _spider_error(self, response: Any) -> None:
         if (outcome := self._outcome_of_any(response)) is not None:

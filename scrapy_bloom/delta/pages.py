@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from .marks import Marks
 
-_OF_THE_PAGE = frozenset(("callback", "item"))
+_OF_THE_PAGE = frozenset(("callback", "feed", "item"))
 """The reasons of failures after the response has reached the callback."""
 
 

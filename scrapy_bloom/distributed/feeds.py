@@ -107,7 +107,7 @@ class SyncedFeeds:
         self._crawler = crawler
         self._synced: dict[FeedSlot, int] = {}
         lost = sorted(
-            uri
+            str(uri)
             for uri, options in crawler.settings.getdict("FEEDS").items()
             if not _is_local(str(uri)) or options.get("postprocessing")
         )

@@ -16,6 +16,7 @@ from twisted.python.failure import Failure
 from ..reporting import counted, in_brief
 from ..scrapy_internals import FailureHooks
 from .failed import IN_MEMORY, FailedRequest, download_reason
+from .feeds.exporter import durable_exporter
 from .feeds.origins import origins_of
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ class Failures:
     whose errback did not raise. Scrapy says the rest in several places: of a download that
     no errback has handled in its log; of a status, next to HttpErrorMiddleware; of what a
     callback, an errback or a pipeline raises, by signals; of what a downloader middleware
-    ignores, at the engine's end of these, and there only if there is no errback.
+    ignores, at the engine's end of these, and there only if there is no errback. Of an item
+    that a feed refuses, DurableFeedExporter tells.
 
     Raises JobDirectoryError where this release of Scrapy lacks one of these places.
     """
@@ -76,6 +78,9 @@ class Failures:
             crawler.signals.connect(self._spider_error, signals.spider_error)
         if "item" in kinds:
             crawler.signals.connect(self._item_error, signals.item_error)
+        exporter = durable_exporter(crawler)
+        if "feed" in kinds and exporter is not None:
+            exporter.on_refused.append(self._item_refused)
 
     def retry(self, kept: Kept) -> int:
         """Make all that are `kept` pending again, if each start is to do so; return how
@@ -168,6 +173,9 @@ class Failures:
 
     def _item_error(self, item: Any, response: Any, spider: Spider, failure: Failure) -> None:
         self.note(response, "item", failure.value)
+
+    def _item_refused(self, response: Response | Failure | None, error: Exception) -> None:
+        self.note(response, "feed", error)
 
     def _request_of(self, source: Response | Failure | None) -> Request | None:
         if isinstance(source, Failure):

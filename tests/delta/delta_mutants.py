@@ -9,6 +9,7 @@ test notices it:
 - `raising_does_not_count`: the same
 - `dropped_items_count`: the same
 - `failed_items_do_not_count`: the same
+- `refused_items_do_not_count`: the same
 - `redirects_are_not_marked`: the same
 - `children_may_fail`: the same
 - `grandchildren_may_fail`: the same
@@ -123,6 +124,12 @@ def dropped_items_count():
 def failed_items_do_not_count():
     """An item that a pipeline has failed on has passed."""
     DeltaMiddleware._item_error = DeltaMiddleware._item_scraped
+
+
+@mutant
+def refused_items_do_not_count():
+    """An item that a feed has refused has passed."""
+    DeltaMiddleware._item_refused = lambda self, response, error: None
 
 
 @mutant

@@ -105,7 +105,7 @@ def test_skipped_and_marked_pages_are_counted(stories):
 def test_success_and_response_count_more_as_done(stories):
     """Without an item, or with an item that was dropped; and a callback that has raised."""
     again = found_on(2) | {"status/29", "once/2", "deep/2"} | pages("status")
-    assert {*stories["success"][1]["asked"]} == again | pages("raising", "torn", "error")
+    assert {*stories["success"][1]["asked"]} == again | pages("raising", "torn", "error", "refused")
     assert {*stories["response"][1]["asked"]} == again
 
 

@@ -53,6 +53,7 @@ REASONS = {
     "speechless": "callback",
     "miscounted": "status/503",
     "marked": "login page",
+    "unfit": "feed",
 }
 OTHERS = ("plain", "allowed", "rescued", "handled", "missing", "robots", "dropped", "ignored")
 NUMBERS = (1, 2)
@@ -190,7 +191,8 @@ class FailingSpider(scrapy.Spider):
             raise LookupError("the page has changed")
         if kind == "speechless" and is_down:
             raise SpeechlessError
-        yield {"page": page, "part": 2}
+        # bytes are not JSON
+        yield {"page": page, "part": b"2" if kind == "unfit" and is_down else 2}
 
     def failed_handled(self, failure):
         yield {"page": "handled", "part": 0}
@@ -356,7 +358,7 @@ def all_kinds(world, options):
     """Items and ignored requests count, and a cache is on."""
     crawl = Crawl("all", spider=FailingSpider, reactor=SELECT)
     crawl.settings.update(
-        BLOOM_FAILED="download,status,callback,ignored,item",
+        BLOOM_FAILED="download,status,callback,feed,ignored,item",
         HTTPCACHE_ENABLED=True,
         HTTPCACHE_DIR=str(world.folder / "cache"),
     )

@@ -20,12 +20,14 @@ runs tests with one of them. Which test notices it:
   (in test_scheduler.py)
 - `unreadable_with_its_children`: test_a_page_that_could_not_be_read_back (in
   test_repeated_children.py)
+- `a_refused_item_is_nothing`: test_what_the_spider_has_not_handled_fails
 - `offered_to_the_filter`: test_exactly_those_pages_are_asked_again
 """
 
 from scrapy_bloom import scrapy_internals
 from scrapy_bloom.durable import failing, sqlite_store
 from scrapy_bloom.durable.failed_rows import FailedRows
+from scrapy_bloom.durable.feeds.exporter import DurableFeedExporter
 from scrapy_bloom.durable.feeds.outbox import Outbox
 from scrapy_bloom.durable.ledger import Ledger
 from scrapy_bloom.durable.rounds import Round
@@ -215,3 +217,9 @@ def offered_to_the_filter():
         return request
 
     SqliteStore.next = next_unless_seen
+
+
+@mutant
+def a_refused_item_is_nothing():
+    """The page of an item that a feed refuses is done."""
+    DurableFeedExporter._tell_of_refused = lambda self, response, error: None

@@ -61,7 +61,7 @@ def pages(*kinds):
 REFUSED = {page: reason for page, reason in failing().items() if page.startswith("refused")}
 ASKED_AGAIN = {*failing()} - {*REFUSED}
 RAISING = pages("raising", "speechless")
-BEHIND = children(ASKED_AGAIN) - children(RAISING)
+BEHIND = children(ASKED_AGAIN) - children(RAISING | pages("unfit"))
 """What is given only when they are asked again."""
 ALL_PAGES = {
     *ASKED_AGAIN,
@@ -132,10 +132,10 @@ def test_exactly_those_pages_are_asked_again(reports, medium):
 
 def test_a_retry_adds_to_the_feeds(reports):
     """All items of both runs are in them, each once, but what a callback has given before it
-    raised and gives again."""
+    raised, or a feed refused an item, and gives again."""
     _, second, _ = reports["mended"]
     items = Counter(second["items"])
-    again = {f"{page}:1" for page in RAISING | pages("marked")}
+    again = {f"{page}:1" for page in RAISING | pages("marked", "unfit")}
     of_errbacks = {"handled:0", "late:0"}
     assert items == Counter([*ALL_ITEMS, *again, *of_errbacks, "plain/0:1", "plain/0:2"])
 

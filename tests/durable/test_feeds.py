@@ -4,19 +4,23 @@ import gzip
 import json
 import logging
 from io import BytesIO
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from scrapy import exporters, signals
+from scrapy import Request, exporters, signals
 from scrapy.extensions.feedexport import FeedExporter
+from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import DurableFeedExporter, DurableScheduler, FeedError, JobDirectoryError
+from scrapy_bloom.durable.failed_rows import failed_requests
 from scrapy_bloom.durable.feeds import feeds as feeds_module
 from scrapy_bloom.durable.feeds.formats import Divided
 from tests.durable.engine import request
 from tests.durable.feed_crawls import GZIP
 from tests.durable.feed_jobs import FeedJob
+from tests.fakes import Engine
 
 GOES_ON = request("never")
 """A start request that is not done, so that the round is not over."""
@@ -269,6 +273,19 @@ def test_an_empty_feed_is_as_scrapy_has_it(tmp_path, job):
     assert not (tmp_path / "b.json").exists()
 
 
+@pytest.mark.parametrize("settings", [{}, {"BLOOM_FAILED": ["download"]}])
+def test_a_page_whose_item_a_feed_refuses_has_failed(tmp_path, job, settings):
+    """And stays in the job, with what its feeds have of it."""
+    a = job({"a.jl": "jsonlines"}, **settings)
+    a.pages(p1={"n": 1}, p2={"n": b"2"})
+    a.close()
+    assert numbers(tmp_path / "a.jl") == [1]
+    reasons = [(each.reason, each.exception) for each in failed_requests(tmp_path / "job")]
+    error = "TypeError: Object of type bytes is not JSON serializable"
+    assert reasons == ([] if settings else [("feed", error)])
+    assert a.stat("scheduler/failed_in_memory") is None
+
+
 # -- somebody else's hands -----------------------------------------------------------
 
 
@@ -509,10 +526,13 @@ class OwnExporter(FeedExporter):
 
 
 def test_whose_exporter_it_is(tmp_path):
-    """Ours with a durable job; Scrapy's in any other case; the user's stays."""
+    """Ours with a durable job, in Redis, and where pages are marked; Scrapy's in any other case;
+    the user's stays."""
     folder = str(tmp_path)
     assert exporter_of(JOBDIR=folder) is DurableFeedExporter
     assert exporter_of() is FeedExporter
+    assert exporter_of(BLOOM_DELTA="item") is DurableFeedExporter
+    assert exporter_of(BLOOM_REDIS_URL="redis://localhost") is DurableFeedExporter
     assert exporter_of(JOBDIR=folder, BLOOM_DURABLE=False) is FeedExporter
     assert exporter_of(JOBDIR=folder, BLOOM_DURABLE_FEEDS=False) is FeedExporter
     assert exporter_of(JOBDIR=folder, EXTENSIONS={STOCK_EXPORTER: None}) is type(None)
@@ -521,23 +541,42 @@ def test_whose_exporter_it_is(tmp_path):
     assert exporter_of(JOBDIR=folder, EXTENSIONS={STOCK_EXPORTER: 5}) is DurableFeedExporter
 
 
-def test_feeds_that_are_off_are_named(tmp_path, caplog):
-    """In one warning, at start; and in none where requests are not durable either."""
-    for durable, count in ((True, 1), (False, 0)):
-        settings = {
-            "ADDONS": {"scrapy_bloom.Addon": 300},
-            "FEEDS": {"a.jl": {"format": "jl"}, "b.csv": {"format": "csv"}},
-            "JOBDIR": str(tmp_path),
-            "BLOOM_DURABLE": durable,
-            "BLOOM_DURABLE_FEEDS": False,
-            "FEED_STORE_EMPTY": False,
-        }
-        crawler = get_crawler(settings_dict=settings)
-        caplog.clear()
-        crawler.spider = crawler._create_spider("x")
-        crawler.signals.send_catch_log(signals.spider_opened, spider=crawler.spider)
-        warnings = [r.getMessage() for r in caplog.records if "If the process is killed" in r.msg]
-        assert [warning.endswith("a.jl, b.csv") for warning in warnings] == [True] * count
+KILLED = "If the process is killed, items can be missing from, or twice in, since "
+OFF = "BLOOM_DURABLE_FEEDS is False"
+OWN = {STOCK_EXPORTER: None, OwnExporter: 0}
+NO_SUBCLASS = (
+    f"{__name__}.OwnExporter is no subclass of scrapy_bloom.DurableFeedExporter: a.jl, b.csv"
+)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"BLOOM_DURABLE_FEEDS": False}, [f"{KILLED}{OFF}: a.jl, b.csv"]),
+        ({"BLOOM_DURABLE_FEEDS": False, "BLOOM_DURABLE": False}, []),
+        ({"EXTENSIONS": OWN}, [KILLED + NO_SUBCLASS]),
+        ({"EXTENSIONS": {STOCK_EXPORTER: None, DurableFeedExporter: 0}}, []),
+        ({}, []),
+        (
+            {"BLOOM_DURABLE_FEEDS": False, "BLOOM_DELTA": "item", "JOBDIR": ""},
+            [f"BLOOM_DELTA marks pages as done of which a feed has refused an item, since {OFF}"],
+        ),
+    ],
+    ids=["off", "nothing is durable", "own", "a subclass", "on", "marks"],
+)
+def test_feeds_that_are_off_are_named(tmp_path, caplog, settings, expected):
+    """In one warning, at start, which says why; and in none where requests are not durable
+    either. Feeds may be paths."""
+    settings = {
+        "ADDONS": {"scrapy_bloom.Addon": 300},
+        "FEEDS": {Path("a.jl"): {"format": "jl"}, "b.csv": {"format": "csv"}},
+        "JOBDIR": str(tmp_path),
+        "FEED_STORE_EMPTY": False,
+    } | settings
+    crawler = get_crawler(settings_dict=settings)
+    crawler.spider = crawler._create_spider("x")
+    crawler.signals.send_catch_log(signals.spider_opened, spider=crawler.spider)
+    assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING"] == expected
 
 
 def test_standard_output_stays_scrapys(tmp_path, job, caplog, capfdbinary):
@@ -560,6 +599,22 @@ def test_without_the_scheduler_it_is_scrapys(tmp_path):
     exporter.item_scraped({"n": 1}, None)
     exporter.slots[0].file.close()
     assert numbers(path) == [1]
+
+
+def test_without_a_job_refused_items_are_told_of_and_counted_by_page(tmp_path, caplog):
+    """There is nothing to keep their pages in."""
+    crawler = get_crawler(settings_dict={"FEEDS": {str(tmp_path / "a.jl"): {"format": "jl"}}})
+    crawler.engine = Engine()
+    exporter = DurableFeedExporter.from_crawler(crawler)
+    exporter.open_spider(crawler._create_spider("x"))
+    pages = [Response(url, request=Request(url)) for url in ("data:,1", "data:,2")]
+    for page in (pages[0], pages[0], pages[1], None):
+        with pytest.raises(TypeError, match="not JSON"):
+            exporter.item_scraped({"n": b"2"}, None, page)
+    exporter.slots[0].file.close()
+    assert crawler.stats.get_value("scheduler/failed_in_memory") == 2
+    (told,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert "<GET data:,1>" in told.getMessage()
 
 
 def test_a_missing_private_name_refuses_the_start(job, monkeypatch):

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from scrapy import signals
 from scrapy.extensions.feedexport import FeedExporter, StdoutFeedStorage
@@ -22,8 +23,9 @@ from twisted.python.failure import Failure
 
 from ...errors import FeedError, describe
 from ...reporting import counted
-from ...scrapy_internals import FeedExporterView
+from ...scrapy_internals import FeedExporterView, scheduler_of
 from ...startup import announce
+from ..failed import IN_MEMORY
 from .feeds import Feeds, Plan, Working
 from .formats import Divided, Pickled, is_divisible
 from .origins import StartItems, origins_of
@@ -31,6 +33,8 @@ from .outbox import OPEN, WAITING, Outbox
 from .storing import Part, check_stored, is_local, is_stream_of_bytes, local_path, overwrites
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from scrapy.exporters import BaseItemExporter
@@ -55,10 +59,15 @@ class DurableFeedExporter(FeedExporter):
     item at least once. Local files get an item when the request that it came from is
     acknowledged; other feeds are put together in JOBDIR and stored when the spider
     closes.
+
+    An item that a feed cannot take is logged by Scrapy, and each of `on_refused` is called
+    with its response, or the failure of its errback, and with what was raised.
     """
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
+        self.on_refused: list[Callable[[Any, Exception], None]] = []
+        self._refused: WeakSet[Request] = WeakSet()
         self._scrapys: set[str] = set()
         """Feeds that stay as Scrapy does them."""
         self._storages: dict[str, Any] = {}
@@ -100,19 +109,27 @@ class DurableFeedExporter(FeedExporter):
 
     def item_scraped(self, item: Any, spider: Spider, response: Any = None) -> None:
         """Export `item`."""
-        super().item_scraped(item, spider)
+        try:
+            super().item_scraped(item, spider)
+            self._add(item, response)
+        except Exception as error:
+            self._tell_of_refused(response, error)
+            raise
+
+    def _add(self, item: Any, response: Any) -> None:
         ledger, feeds = self._ledger, self._feeds
         if feeds is None or ledger is None or ledger.stopped or not self._is_open:
             return
         origin = self._origin(response)
         is_start_item = response is None and self.start_items.take(item)
-        try:
-            for template, working in feeds.working.items():
-                if self.filters[template].accepts(item):
-                    exported = working.plan.format.export(item)
+        for template, working in feeds.working.items():
+            if self.filters[template].accepts(item):
+                exported = working.plan.format.export(item)
+                try:
                     feeds.add(working, origin, exported, is_start_item=is_start_item)
-        except (sqlite3.Error, OSError) as error:
-            ledger.stop(error)
+                except (sqlite3.Error, OSError) as error:
+                    ledger.stop(error)
+                    return
         ledger.pushed()
 
     async def close_spider(self, spider: Spider) -> None:
@@ -171,7 +188,7 @@ class DurableFeedExporter(FeedExporter):
         how = [f"{counted(len(durable), 'feed')} with each item {how_often}"] if durable else []
         if others:
             how.append(f"{', '.join(others)} as Scrapy does it")
-            warn_of_losses(self.crawler, others)
+            warn_of_losses(self.crawler, others, "they are no files of their own")
         announce(self.crawler, "items", ", ".join(how))
 
     def _require_same(self, feed: Feed) -> None:
@@ -307,6 +324,29 @@ class DurableFeedExporter(FeedExporter):
         if request is None or not self._ledger.has(request):
             return self._ledger.together()
         return request
+
+    def _tell_of_refused(self, response: Any, error: Exception) -> None:
+        for function in self.on_refused:
+            function(response, error)
+        request = self._request_of(response)
+        ledger = self._ledger or getattr(scheduler_of(self.crawler), "ledger", None)
+        if ledger is not None or request is None or request in self._refused:
+            return
+        if not self.crawler.stats.get_value(IN_MEMORY):
+            logger.error(
+                "A feed has refused an item of %(request)s: %(error)s. Its page cannot be kept as"
+                " failed: there is no JOBDIR with DurableScheduler. No more such items will be"
+                " shown (see the stat %(stat)s for their pages).",
+                {"request": request, "error": describe(error), "stat": IN_MEMORY},
+                extra={"spider": self.crawler.spider},
+            )
+        self._refused.add(request)
+        self.crawler.stats.inc_value(IN_MEMORY)
+
+    def _request_of(self, response: Any) -> Request | None:
+        if response is None or isinstance(response, Failure):
+            return getattr(response, "request", None)
+        return self._origins.get(response, response.request)
 
     # -- storing -------------------------------------------------------------------
 
@@ -490,11 +530,11 @@ def durable_exporter(crawler: Crawler) -> DurableFeedExporter | None:
     return None
 
 
-def warn_of_losses(crawler: Crawler, uris: list[str]) -> None:
-    """Say once which feeds can lose items."""
+def warn_of_losses(crawler: Crawler, uris: list[str], why: str) -> None:
+    """Say once which feeds can lose items, and `why`."""
     logger.warning(
-        "If the process is killed, items can be missing from, or twice in: %(uris)s",
-        {"uris": ", ".join(uris)},
+        "If the process is killed, items can be missing from, or twice in, since %(why)s: %(uris)s",
+        {"why": why, "uris": ", ".join(uris)},
         extra={"spider": crawler.spider},
     )
 
