@@ -121,21 +121,23 @@ REDIS = {
 )
 def test_what_is_promised_and_off_is_said_with_the_way_out(tmp_path, caplog, settings, expected):
     """In one warning, by the settings of the project that keep it off."""
-    settings = Settings({"ADDONS": {Addon: 300}, "JOBDIR": str(tmp_path), **settings})
+    settings = Settings({"JOBDIR": str(tmp_path), **settings})
     assert warnings_of(settings, caplog) == ([] if expected is None else [expected])
 
 
 def test_the_shell_is_not_warned(caplog):
     """It takes the filter out itself."""
-    settings = Settings({"ADDONS": {Addon: 300}})
+    settings = Settings()
     settings.set("DUPEFILTER_CLASS", "scrapy.dupefilters.BaseDupeFilter", "command")
     assert warnings_of(settings, caplog) == []
 
 
 def warnings_of(settings, caplog):
     """Return what is said when a spider opens."""
+    settings.setdict({"ADDONS": {Addon: 300}, "TWISTED_REACTOR": None})
     crawler = Crawler(Spider, settings)
     crawler.spider = Spider.from_crawler(crawler, "x")
     crawler._apply_settings()
     crawler.signals.send_catch_log(signals.spider_opened, spider=crawler.spider)
-    return [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    records = [r for r in caplog.records if r.name.startswith("scrapy_bloom.")]
+    return [r.getMessage() for r in records if r.levelname == "WARNING"]

@@ -16,7 +16,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from ..signals import before_commit
-from .failed import IN_MEMORY
+from .failed import IN_MEMORY, FailedRequest
 from .in_flight import InFlight
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from ..files import DirectoryLock
     from ..scrapy_internals import EngineView
-    from .failed import FailedRequest
     from .store import FingerprintKeeper, RequestStore
 
 logger = logging.getLogger(__name__)
@@ -100,6 +99,7 @@ class Ledger:
         self.reasons: WeakKeyDictionary[Request, str] = WeakKeyDictionary()  # of failures
         self._together: dict[Request, list[Request]] = {}
         self._newest: Request | None = None
+        self._postponed: set[Request] = set()
         self._is_committing = False
         self._not_before = 0.0
         self._timer: CallLaterResult | None = None
@@ -175,6 +175,34 @@ class Ledger:
         if self.has(request):
             self.reasons[request] = self._marked.setdefault(request, failed).reason
 
+    def postpone(self, request: Request) -> None:
+        """Acknowledge `request`, which the engine has got, no sooner than
+        `acknowledge_postponed`: what came of it is nowhere but in memory."""
+        self._postponed.add(request)
+
+    @property
+    def waits_for_postponed(self) -> bool:
+        """True if requests are not acknowledged yet, and none but those that are postponed,
+        and what waits for them."""
+        return bool(self._postponed) and all(r in self._postponed for r in self._in_flight)
+
+    @property
+    def has_failures(self) -> bool:
+        """True if a request that the engine has got is to stay as failed."""
+        return bool(self._marked)
+
+    def acknowledge_postponed(self, failed: Exception | None = None) -> None:
+        """Acknowledge all requests, when the ledger has ended; those that were postponed as
+        failed with reason `feed`, if that is not None. Raises as the store and the
+        participants do."""
+        for request in self._postponed:
+            if failed is not None:
+                self.fail(request, FailedRequest.of(request, "feed", exception=failed))
+        self._postponed.clear()
+        self._write_commit()
+        for participant in self.participants:
+            participant.after_commit()
+
     def finish(self, request: Request) -> None:
         """Acknowledge `request`, with the next commit: it is not fetched again. Does
         nothing while the engine still works on it, or if it is none of ours."""
@@ -206,13 +234,7 @@ class Ledger:
         self._handed_out = 0
         self._is_committing = True
         try:
-            for request in self._in_flight:
-                self._acknowledge(request)
-            for stand_in, requests in [*self._together.items()]:
-                self._acknowledge_together(stand_in, requests)
-            acknowledged, self._acknowledged = self._acknowledged, []
-            self._prepare(acknowledged)
-            self.commits += self.store.commit(self._unreleased)
+            self._write_commit()
             released, self._unreleased = self._unreleased, []
             # before anything else can fail: the next commit takes them for released
             self._dupefilter.release(released)
@@ -279,6 +301,15 @@ class Ledger:
             extra={"spider": self._crawler.spider},
         )
 
+    def _write_commit(self) -> None:
+        for request in self._in_flight:
+            self._acknowledge(request)
+        for stand_in, requests in [*self._together.items()]:
+            self._acknowledge_together(stand_in, requests)
+        acknowledged, self._acknowledged = self._acknowledged, []
+        self._prepare(acknowledged)
+        self.commits += self.store.commit(self._unreleased)
+
     def _prepare(self, acknowledged: Sequence[Request]) -> None:
         """Let others do what belongs before a commit, or into it."""
         began = monotonic()
@@ -307,7 +338,7 @@ class Ledger:
         return self._not_before - monotonic()
 
     def _acknowledge_together(self, stand_in: Request, requests: Iterable[Request]) -> None:
-        if any(map(self.has, requests)):
+        if stand_in in self._postponed or any(map(self.has, requests)):
             return
         if self._newest is stand_in:
             self._newest = None
@@ -316,6 +347,8 @@ class Ledger:
         self._acknowledge(stand_in)
 
     def _acknowledge(self, request: Request) -> None:
+        if request in self._postponed:
+            return
         is_sent_again = request in self._sent_again
         if not is_sent_again and self._engine.is_in_progress(request):
             return

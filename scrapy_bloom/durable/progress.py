@@ -52,6 +52,8 @@ class Progress:
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Note it if it is time. Raises sqlite3.Error, OSError."""
+        if self._ledger.stopped:
+            return  # the filter is closed
         if self._ledger.ends or not 0 <= time.time() - self._noted < self.seconds:
             self._note()
 

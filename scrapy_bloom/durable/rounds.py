@@ -63,6 +63,11 @@ class Round:
         """True if nothing is missing to the end of the round but that feeds are stored."""
         return self._phase == TO_BE_STORED
 
+    @property
+    def has_failed(self) -> bool:
+        """True if requests are kept as failed. Raises sqlite3.Error."""
+        return bool(self.file.query("SELECT 1 FROM failed LIMIT 1"))
+
     def begin(self) -> None:
         """Note that start pages are fetched now. Raises sqlite3.Error."""
         if self.is_to_be_stored and not self.awaits_feeds and self.file.is_empty:
@@ -111,7 +116,7 @@ class Round:
         self.file.execute("INSERT INTO rounds VALUES (?, ?)", (self.number, phase))
 
     def _end(self) -> None:
-        if self.file.query("SELECT 1 FROM failed LIMIT 1"):
+        if self.has_failed:
             self._enter(KEPT)
             return
         self._leave()

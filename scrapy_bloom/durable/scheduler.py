@@ -208,7 +208,8 @@ class DurableScheduler(LedgerScheduler):
         job.failures.report("job", job.directory.path)
         if not job.start_requests.exhausted or job.idle_checks.may_give_more:
             return
-        if not self.mqs and round_.file.is_empty:
+        assert self._ledger is not None
+        if not len(self) and (round_.file.is_empty or self._ledger.waits_for_postponed):
             round_.complete()
 
     def _recover(self, file: RequestFile, dupefilter: BloomDupeFilter) -> None:

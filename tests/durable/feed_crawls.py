@@ -63,6 +63,21 @@ class ItemSpider(TreeSpider):
             yield thing
 
 
+class ShyPage(Page):
+    """One that cannot be pickled."""
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError("shy")
+
+
+class ShySpider(ItemSpider):
+    """Yields some items that cannot be pickled."""
+
+    def children(self, number):
+        for thing in super().children(number):
+            yield ShyPage(thing) if isinstance(thing, Page) and number % 4 == 1 else thing
+
+
 class SlowPipeline:
     """Takes its time over some items."""
 
@@ -136,6 +151,8 @@ FEEDS = {
     },
 }
 SMALL_BATCHES = "few-%(batch_id)d.csv"
+WITH_SHY = ("all.jl", "over.json", "all.csv", "own.jl", "all.json.gz", SMALL_BATCHES)
+"""Feeds for a spider with items that cannot be pickled."""
 
 
 def feeds_in(folder, names=FEEDS):

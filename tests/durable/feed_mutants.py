@@ -6,6 +6,7 @@ from scrapy_bloom.durable.feeds import feeds
 from scrapy_bloom.durable.feeds import file as feedfile
 from scrapy_bloom.durable.feeds.feeds import Feeds
 from scrapy_bloom.durable.feeds.file import FeedFile
+from scrapy_bloom.durable.ledger import Ledger
 from scrapy_bloom.durable.repeated_children import TakenChildren
 from tests.durable.points import Proxy
 
@@ -50,6 +51,12 @@ def acknowledged_before_the_items_are_final():
         before_commit(self, due)
 
     Feeds.before_commit = late
+
+
+@mutant
+def acknowledged_before_it_is_stored():
+    """The page of an item that is in memory only is done when the engine is (with `--shy`)."""
+    Ledger.postpone = lambda self, request: None
 
 
 @mutant

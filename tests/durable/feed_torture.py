@@ -25,7 +25,9 @@ from tests.durable.feed_crawls import (
     FEEDS,
     SETTINGS,
     SMALL_BATCHES,
+    WITH_SHY,
     ItemSpider,
+    ShySpider,
     feeds_in,
     items_of,
 )
@@ -39,7 +41,7 @@ STOPS = ("kill", "kill", "kill", "int", "term", "twice")
 """How a run ends before its end; the last is Ctrl-C two times."""
 
 
-def crawl_of(world, name, variant, pages, feeds=FEEDS, **settings):
+def crawl_of(world, name, variant, pages, feeds=FEEDS, spider=ItemSpider, **settings):
     """Return a crawl whose feeds are in its folder."""
     folder = world.folder / name
     return Crawl(
@@ -47,16 +49,16 @@ def crawl_of(world, name, variant, pages, feeds=FEEDS, **settings):
         pages,
         *variant,
         settings={**SETTINGS, "FEEDS": feeds_in(folder, feeds), **settings},
-        spider=ItemSpider,
+        spider=spider,
     )
 
 
-def whole(world, pages, feeds=FEEDS):
+def whole(world, pages, feeds=FEEDS, spider=ItemSpider):
     """Return the items of the feeds of crawls that nobody stops, by variant and feed."""
     expected = {}
     for variant in VARIANTS:
         number = len([*world.folder.glob("whole*")])
-        crawl = crawl_of(world, f"whole{number}", variant, pages, feeds)
+        crawl = crawl_of(world, f"whole{number}", variant, pages, feeds, spider)
         run = world.start(crawl, job=False).wait()
         assert run.reason == "finished", run.log
         expected[variant] = {name: items_of(run.folder, name) for name in feeds}
@@ -174,18 +176,20 @@ def stopped(world, crawl, chance, expected, stops, before=None, after_stop=None)
             malformed.append(wrong)
 
 
-def random_stops(world, *, kills, seed, beside=3, pages=60, mutant=None, feeds=FEEDS):
+def random_stops(
+    world, *, kills, seed, beside=3, pages=60, mutant=None, feeds=FEEDS, spider=ItemSpider
+):
     """Stop crawls, one to six times each, until they were killed so often. (Some of a
     crawl's stops come too late: it ends first.)"""
     chance = random.Random(seed)
-    expected = whole(world, pages, feeds)
+    expected = whole(world, pages, feeds, spider)
     done = []
 
     def crawls():
         number = 0
         while done.count("kill") < kills:
             variant = VARIANTS[number % len(VARIANTS)]
-            crawl = crawl_of(world, f"stopped{number}", variant, pages, feeds)
+            crawl = crawl_of(world, f"stopped{number}", variant, pages, feeds, spider)
             own = random.Random(f"{seed} {number}")
             plan = chance.choices(STOPS, k=chance.randint(1, 6))
             before = mutant and MUTANTS[mutant]
@@ -337,6 +341,7 @@ def main():
     parser.add_argument("--beside", type=int, default=3, help="crawls that run at once")
     parser.add_argument("--pages", type=int, default=60)
     parser.add_argument("--feeds", nargs="*", choices=FEEDS, default=tuple(FEEDS))
+    parser.add_argument("--shy", action="store_true", help="with items that cannot be pickled")
     parser.add_argument("--mutant", help="break the feeds on purpose")
     options = parser.parse_args()
     folder = tempfile.mkdtemp(prefix="durable-")
@@ -353,7 +358,8 @@ def main():
                     world,
                     kills=options.kills,
                     pages=options.pages,
-                    feeds=options.feeds,
+                    feeds=WITH_SHY if options.shy else options.feeds,
+                    spider=ShySpider if options.shy else ItemSpider,
                     **broken,
                 ),
             ),

@@ -3,6 +3,10 @@
 import gzip
 import json
 import logging
+import resource
+import sqlite3
+from contextlib import closing
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from xml.etree import ElementTree
@@ -13,10 +17,17 @@ from scrapy.extensions.feedexport import FeedExporter
 from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 
+import scrapy_bloom
 from scrapy_bloom import DurableFeedExporter, DurableScheduler, FeedError, JobDirectoryError
-from scrapy_bloom.durable.failed_rows import failed_requests
+from scrapy_bloom.durable.failed_rows import failed_requests, retry_failed
+from scrapy_bloom.durable.feeds import exporter as exporter_module
 from scrapy_bloom.durable.feeds import feeds as feeds_module
+from scrapy_bloom.durable.feeds.exporter import _is_same
 from scrapy_bloom.durable.feeds.formats import Divided
+from scrapy_bloom.durable.feeds.storing import Part
+from scrapy_bloom.durable.ledger import Ledger
+from scrapy_bloom.durable.rounds import Round
+from tests.durable import feed_crawls
 from tests.durable.engine import request
 from tests.durable.feed_crawls import GZIP
 from tests.durable.feed_jobs import FeedJob
@@ -377,6 +388,72 @@ def test_a_changed_feed_is_refused(tmp_path, job):
         b.open()
 
 
+class Parameters:
+    """An object that is called, as `uri_params` may be."""
+
+    def __call__(self, params, spider):
+        return {**params, "spider_name": spider.name}
+
+
+def parameters(prefix, params, spider):
+    """A function that is called with more than Scrapy has."""
+    return params
+
+
+class Described(Parameters):
+    """An object that 0.2.0 has kept by its own text."""
+
+    def __str__(self):
+        return "described"
+
+
+def test_a_feed_is_compared_by_what_is_the_same_in_each_process(tmp_path, job):
+    """Not by addresses and the order of a set; and a change is seen."""
+    names = ("Page", "OddPages", "Shelf", "OwnExporter", "SlowPipeline", "ItemSpider")
+    classes = [f"tests.durable.feed_crawls.{name}" for name in names]
+    options = {"format": "jsonlines", "item_classes": {*classes, Parameters}}
+
+    def feeds(**changed):
+        values = {**options, "uri_params": partial(parameters, "a"), **changed}
+        objects = {"b.jl": {"format": "jsonlines", "uri_params": Parameters()}}
+        return {"a.jl": values, **objects}
+
+    job(feeds(), GOES_ON).close("shutdown")
+    with closing(sqlite3.connect(tmp_path / "job" / "requests.sqlite")) as file:
+        stored = "".join(text for (text,) in file.execute("SELECT options FROM feeds"))
+    assert " at 0x" not in stored
+    assert [stored.index(name) for name in sorted(classes)] == sorted(map(stored.index, classes))
+    job(feeds(), GOES_ON).close("shutdown")
+    for changed in (
+        {"uri_params": Parameters()},
+        {"uri_params": partial(Parameters)},
+        {"item_classes": {*classes}},
+    ):
+        with pytest.raises(FeedError, match="was begun with"):
+            job(feeds(**changed), opened=False).open()
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "same"),
+    [
+        (str(partial(parameters, "a")), partial(parameters, "a"), True),
+        ("functools.partial(<function parameters at 0x7f01>, 'a')", parameters, False),
+        ("<tests.durable.test_feeds.Parameters object at 0x7f0123456789>", Parameters(), True),
+        ("<tests.durable.test_feeds.Other object at 0x7f0123456789>", Parameters(), False),
+        ("described", Described(), True),
+        (["b", "a", "c"], {"a", "b", "c"}, True),
+        (["b", "a"], ["a", "b"], False),
+        (["b", "a"], {"a", "c"}, False),
+        ({"x": ["b", "a"], "1": None}, {1: None, "x": {"a", "b"}}, True),
+        ("True", True, False),
+        ("name at 0x1", "name at 0x2", False),
+    ],
+)
+def test_what_0_2_0_has_kept_of_an_option_is_compared(text, value, same):
+    """Which had addresses in it, and sets in the order of their process."""
+    assert _is_same(text, value) is same
+
+
 def test_a_removed_feed_is_finished_and_an_added_one_begins(tmp_path, job, caplog):
     """In the middle of a round."""
     caplog.set_level(logging.INFO)
@@ -489,6 +566,181 @@ def test_an_exporter_of_the_users_runs_once(tmp_path, job):
     assert numbers(tmp_path / "a.own") == [1, 2]
 
 
+class Shy(dict):
+    """An item that cannot be pickled."""
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError("shy")
+
+
+OWN_FEEDS = {"a.own": {"format": "own", "overwrite": True}, "b.jl": "jsonlines"}
+
+
+def test_an_item_that_cannot_be_pickled_waits_in_memory(tmp_path, job, caplog):
+    """For an exporter of the user's; its page, and no other, is not acknowledged before the
+    feed is stored, so a kill repeats it. One warning names the class."""
+    a = job(OWN_FEEDS, GOES_ON)
+    a.pages(p1={"n": 1}, p2=Shy(n=2), p3=Shy(n=3), p4={"n": 4})
+    assert numbers(tmp_path / "b.jl") == [1, 4]
+    (warning,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert f"Items of {__name__}.Shy cannot be pickled (shy)" in warning
+    a.drop()
+    b = job(OWN_FEEDS)
+    assert len(b.scheduler) == 3
+    for popped in (b.pop(), b.pop(), b.pop()):
+        name = popped.url[-1]
+        b.items(popped, *([Shy(n=int(name)), {"n": 10}] if name.isdigit() else []))
+        b.done(popped)
+    b.pages(p5={"n": 5})
+    b.close()
+    assert sorted(numbers(tmp_path / "a.own")) == [1, 2, 3, 4, 5, 10, 10]
+    assert sorted(numbers(tmp_path / "b.jl")) == [1, 2, 3, 4, 5, 10, 10]
+    c = job(OWN_FEEDS)
+    assert (len(c.scheduler), c.scheduler.round.number) == (0, 2)
+
+
+@pytest.mark.parametrize("reason", ["shutdown", "finished"])
+def test_a_stop_repeats_the_page_of_an_item_in_memory(tmp_path, job, monkeypatch, reason):
+    """And so does a feed that could not be stored; each item is there once in the end."""
+    a = job(OWN_FEEDS, GOES_ON)
+    a.pages(p1={"n": 1}, p2=Shy(n=2))
+    if reason == "finished":
+        a.done(a.pop())
+        with monkeypatch.context() as patch:
+            patch.setattr(Part, "store", raising)
+            a.close()
+    else:
+        a.close(reason)
+        assert numbers(tmp_path / "a.own") == [1]
+    b = job(OWN_FEEDS)
+    assert b.scheduler.round.number == 1
+    while (popped := b.pop()) is not None:
+        b.items(popped, *([Shy(n=2)] if popped.url.endswith("p2") else []))
+        b.done(popped)
+    b.close()
+    assert [sorted(numbers(tmp_path / name)) for name in ("a.own", "b.jl")] == [[1, 2], [1, 2]]
+
+
+async def raising(part, spider):
+    raise ConnectionError("no storage")
+
+
+def test_an_item_in_memory_is_stored_before_its_page_is_acknowledged(tmp_path, job, monkeypatch):
+    """A process that dies in between repeats the page, and one that dies after does not take
+    the item out of its feed again."""
+    a = job(OWN_FEEDS)
+    a.pages(p1={"n": 1}, p2=Shy(n=2))
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "acknowledge_postponed", dying)
+        a.close()
+    assert numbers(tmp_path / "a.own") == [1, 2]
+    b = job(OWN_FEEDS)
+    b.items(popped := b.pop(), Shy(n=2))
+    b.done(popped)
+    with monkeypatch.context() as patch:
+        patch.setattr(Round, "feeds_stored", dying)
+        b.close()
+    c = job(OWN_FEEDS)
+    assert len(c.scheduler) == 0
+    c.close()
+    assert [numbers(tmp_path / name) for name in ("a.own", "b.jl")] == [[1, 2], [1, 2]]
+    assert job(OWN_FEEDS).scheduler.round.number == 2
+
+
+def dying(*arguments):
+    raise KeyboardInterrupt
+
+
+def test_a_retry_repeats_the_page_of_an_item_in_memory(tmp_path, job):
+    """It stores the feed again, from what waits in the job."""
+    a = job(OWN_FEEDS)
+    a.pages(p1={"n": 1}, p2=Shy(n=2))
+    failing = a.page("p3")
+    scrapy_bloom.fail(a.response(failing), "login page")
+    a.done(failing)
+    a.close()
+    assert numbers(tmp_path / "a.own") == [1, 2]
+    found = failed_requests(tmp_path / "job")
+    assert sorted(each.reason for each in found) == ["feed", "login page"]
+    assert retry_failed(tmp_path / "job") == 2
+    b = job(OWN_FEEDS)
+    while (popped := b.pop()) is not None:
+        b.items(popped, Shy(n=int(popped.url[-1])))
+        b.done(popped)
+    b.close()
+    assert sorted(numbers(tmp_path / "a.own")) == [1, 2, 3]
+
+
+def test_items_in_memory_fill_batches(tmp_path, job):
+    """No batch has more than it may."""
+    feeds = {str(tmp_path / "%(batch_id)d.own"): {"format": "own", "batch_item_count": 2}}
+    a = job(feeds)
+    a.pages(p1={"n": 1}, p2=Shy(n=2), p3=Shy(n=3), p4=Shy(n=4))
+    a.close()
+    assert [numbers(tmp_path / f"{n}.own") for n in (1, 2)] == [[1, 2], [3, 4]]
+
+
+class Picky(feed_crawls.OwnExporter):
+    """Refuses some items."""
+
+    def export_item(self, item):
+        if item["n"] == 2:
+            raise ValueError("not this one")
+        super().export_item(item)
+
+
+def test_what_an_exporter_of_the_users_refuses_does_not_keep_the_others(tmp_path, job, caplog):
+    """It is told of when the feed is stored; a file that cannot be written is another thing."""
+    a = job({"a.own": "own"}, opened=False)
+    a.exporter.exporters["own"] = Picky
+    a.open()
+    a.pages(p1={"n": 1}, p2={"n": 2}, p3={"n": 3})
+    a.close()
+    assert numbers(tmp_path / "a.own") == [1, 3]
+    assert "has refused an item, whose page is done: {'n': 2}" in caplog.text
+    assert job({"a.own": "own"}).scheduler.round.number == 2
+
+
+class Numbering:
+    """A plugin of the user's, which sees each write."""
+
+    def __init__(self, file, feed_options):
+        self.file = file
+        self.count = 0
+
+    def write(self, data):
+        self.count += 1
+        return self.file.write(f"{self.count} ".encode() + data)
+
+    def close(self):
+        self.file.write(b"end\n")
+
+
+def test_a_plugin_of_the_users_gets_what_scrapys_exporter_has_written(tmp_path, job):
+    """Write by write, whatever the items were, and again with each store."""
+    feeds = {"a.csv": {"format": "csv", "postprocessing": [Numbering]}}
+    for number in (1, 2):
+        a = job(feeds, GOES_ON)
+        a.pages(**{f"p{number}": Shy(n=number, m=0)})
+        a.close("shutdown")
+    assert (tmp_path / "a.csv").read_bytes() == b"1 n,m\r\n2 1,0\r\n3 2,0\r\nend\n"
+
+
+def test_a_feed_with_a_plugin_that_0_2_0_has_begun_goes_on(tmp_path, job, monkeypatch):
+    """With items as they are, pickled."""
+    feeds = {"a.csv": {"format": "csv", "postprocessing": [Numbering]}}
+    with monkeypatch.context() as patch:
+        patch.setattr(exporter_module, "is_divisible", lambda exporter: False)
+        a = job(feeds, GOES_ON)
+        a.pages(p1={"n": 1})
+        a.drop()
+    b = job(feeds)
+    b.pages(p2={"n": 2})
+    b.done(b.pop())
+    b.close()
+    assert (tmp_path / "a.csv").read_bytes() == b"1 n\r\n2 1\r\n3 2\r\nend\n"
+
+
 def test_batches_go_on_with_their_numbers(tmp_path, job):
     """A batch is full however many runs it takes, and a stored one is left alone."""
     feeds = {str(tmp_path / "%(batch_id)d.json"): {"format": "json", "batch_item_count": 2}}
@@ -505,6 +757,32 @@ def test_batches_go_on_with_their_numbers(tmp_path, job):
     assert json.loads((tmp_path / "2.json").read_text()) == [{"n": 3}, {"n": 4}]
     assert json.loads((tmp_path / "3.json").read_text()) == [{"n": 5}]
     assert not (tmp_path / "4.json").exists()
+
+
+def test_many_batches_at_once_and_after_each_other(tmp_path, job):
+    """Of one page: no more files are open than before; and nothing is kept of those that are
+    stored, but the number of the last one."""
+    open_files = len([*Path("/proc/self/fd").iterdir()])
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    feeds = {str(tmp_path / "%(batch_id)d.jl"): {"format": "jsonlines", "batch_item_count": 1}}
+    a = job(feeds, GOES_ON)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files + 30, most))
+    try:
+        a.done(a.page("1", *({"n": n} for n in range(60))))
+        for _ in range(70):
+            a.commit()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    a.pages(p2={"n": 60}, p3={"n": 61})
+    a.commit()
+    assert len(a.exporter._stores) == 0
+    with closing(sqlite3.connect(tmp_path / "job" / "requests.sqlite")) as file:
+        assert file.execute("SELECT number, state FROM batches").fetchall() == [(62, "stored")]
+    a.drop()
+    b = job(feeds)
+    b.pages(p4={"n": 62})
+    b.close("shutdown")
+    assert [numbers(tmp_path / f"{n + 1}.jl") for n in range(63)] == [[n] for n in range(63)]
 
 
 # -- in whose place ------------------------------------------------------------------

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import pickle
+import re
 import shutil
 import sqlite3
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
-from types import SimpleNamespace
+from io import BytesIO
+from pathlib import Path, PurePath
+from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -25,15 +29,15 @@ from ...errors import FeedError, describe
 from ...reporting import counted
 from ...scrapy_internals import FeedExporterView, scheduler_of
 from ...startup import announce
-from ..failed import IN_MEMORY
+from ..failed import IN_MEMORY, FailedRequest
 from .feeds import Feeds, Plan, Working
-from .formats import Divided, Pickled, is_divisible
+from .formats import Divided, Pickled, Written, is_divisible
 from .origins import StartItems, origins_of
 from .outbox import OPEN, WAITING, Outbox
 from .storing import Part, check_stored, is_local, is_stream_of_bytes, local_path, overwrites
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
@@ -81,8 +85,11 @@ class DurableFeedExporter(FeedExporter):
         self.start_items = StartItems(crawler)
         """Goes into the way of what `Spider.start()` yields."""
         self._origins = origins_of(crawler)
+        self._repeats = False
+        self._has_told_of_unpicklable = False
         self._is_open = False
-        self._stores: list[Deferred[None]] = []
+        self._stores: set[Deferred[None]] = set()
+        """Full batches that are being stored."""
         self._failed: list[str] = []
         self.all_stored = False
         """True when the crawl has ended and all its feeds hold what they should."""
@@ -124,7 +131,7 @@ class DurableFeedExporter(FeedExporter):
         is_start_item = response is None and self.start_items.take(item)
         for template, working in feeds.working.items():
             if self.filters[template].accepts(item):
-                exported = working.plan.format.export(item)
+                exported = self._export(item, working.plan.format, origin, ledger)
                 try:
                     feeds.add(working, origin, exported, is_start_item=is_start_item)
                 except (sqlite3.Error, OSError) as error:
@@ -164,6 +171,7 @@ class DurableFeedExporter(FeedExporter):
         Raises FeedError if a feed of the round cannot go on; changes no feed.
         """
         self._view = FeedExporterView(self)
+        self._repeats = repeats
         outbox = Outbox(round_.file)
         # the feeds of a round that has waited in vain are whole
         known = [] if round_.follows_kept else outbox.feeds()
@@ -193,8 +201,9 @@ class DurableFeedExporter(FeedExporter):
 
     def _require_same(self, feed: Feed) -> None:
         now = self._describe(feed.template)
+        options = {**now, **self.feeds[feed.template]}
         for name in sorted({*now, *feed.options}):
-            if now.get(name) != feed.options.get(name):
+            if not _is_same(feed.options.get(name), options.get(name)):
                 raise FeedError(
                     f"feed {feed.template!r} was begun with {name} {feed.options.get(name)!r}, and"
                     f" now has {now.get(name)!r}: change it back until the job is finished, or"
@@ -273,8 +282,12 @@ class DurableFeedExporter(FeedExporter):
         storage = self._storage_of(template, options)
         build = partial(self._build, options)
         form: Format = Pickled()
-        if is_divisible(self.exporters[options["format"]]) and is_stream_of_bytes(options):
-            form = Divided(build, feed.head, feed.columns)
+        if is_divisible(self.exporters[options["format"]]):
+            if is_stream_of_bytes(options):
+                form = Divided(build, feed.head, feed.columns)
+            elif feed.head != b"":  # 0.2.0 has begun it with items as they are
+                head = feed.head and pickle.loads(feed.head)  # noqa: S301 - of this job's own file
+                form = Written(Divided(build, head, feed.columns))
         in_place = is_local(storage) and "postprocessing" not in options
         in_place = in_place and isinstance(form, Divided)
         return Plan(
@@ -325,6 +338,30 @@ class DurableFeedExporter(FeedExporter):
             return self._ledger.together()
         return request
 
+    def _export(self, item: Any, form: Format, origin: Request, ledger: Ledger) -> bytes:
+        """Return `item` as it waits. Raises whatever the exporter does."""
+        try:
+            return form.export(item)
+        except Exception as error:
+            if not isinstance(form, Pickled):
+                raise
+            if not self._has_told_of_unpicklable:
+                self._has_told_of_unpicklable = True
+                logger.warning(
+                    "Items of %(kind)s cannot be pickled (%(error)s): they wait in memory until"
+                    " their feed, which is written by an exporter of your own, is stored. If the"
+                    " process is killed before, %(what)s.",
+                    {
+                        "kind": global_object_name(type(item)),
+                        "error": error,
+                        "what": "they are lost" if self._repeats else "their pages are repeated",
+                    },
+                    extra={"spider": self.crawler.spider},
+                )
+            if not self._repeats:
+                ledger.postpone(origin)
+            return form.keep(item)
+
     def _tell_of_refused(self, response: Any, error: Exception) -> None:
         for function in self.on_refused:
             function(response, error)
@@ -333,11 +370,12 @@ class DurableFeedExporter(FeedExporter):
         if ledger is not None or request is None or request in self._refused:
             return
         if not self.crawler.stats.get_value(IN_MEMORY):
+            failed = FailedRequest.of(request, "feed", exception=error)
             logger.error(
                 "A feed has refused an item of %(request)s: %(error)s. Its page cannot be kept as"
                 " failed: there is no JOBDIR with DurableScheduler. No more such items will be"
                 " shown (see the stat %(stat)s for their pages).",
-                {"request": request, "error": describe(error), "stat": IN_MEMORY},
+                {"request": request, "error": failed.exception, "stat": IN_MEMORY},
                 extra={"spider": self.crawler.spider},
             )
         self._refused.add(request)
@@ -364,7 +402,9 @@ class DurableFeedExporter(FeedExporter):
             if await self._store(working, batch, spider):
                 self._feeds.note_stored(working, batch)
 
-        self._stores.append(deferred_from_coro(store()))
+        stored = deferred_from_coro(store())
+        self._stores.add(stored)
+        stored.addBoth(lambda _: self._stores.discard(stored))
 
     async def _finish(self, spider: Spider) -> None:
         assert self._feeds is not None
@@ -391,15 +431,46 @@ class DurableFeedExporter(FeedExporter):
         """Store all feeds, and end the round if that is what it waited for."""
         assert self._feeds is not None
         assert self._round is not None
+        with_memory = await self._store_memory(spider)
         for working in self._feeds.working.values():
-            await self._close(working, spider)
+            if working not in with_memory:
+                await self._close(working, spider)
         if self._failed or self._left or not self._round.is_to_be_stored:
             return
-        if not self._round.feeds_stored():
+        if not self._round.file.is_empty or not self._round.feeds_stored():
             return
         self._feeds.working.clear()
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
+
+    async def _store_memory(self, spider: Spider) -> list[Working]:
+        """Store the feeds with items that are in memory, if nothing else is missing to the end
+        of the round, and acknowledge the pages of these; return those feeds."""
+        ledger, feeds, round_ = self._ledger, self._feeds, self._round
+        assert ledger is not None
+        assert feeds is not None
+        assert round_ is not None
+        if not (round_.is_to_be_stored and ledger.waits_for_postponed):
+            return []
+        with_memory = []
+        for working in feeds.working.values():
+            form = working.plan.format
+            if isinstance(form, Pickled) and form.has_kept:
+                dealt = {
+                    batch: [*form.items(BytesIO(data := b"".join(items)), len(data))]
+                    for batch, items in feeds.deal_unfinished(working).items()
+                }
+                await self._close(working, spider, dealt)
+                with_memory.append(working)
+        if not self._failed:
+            for working in with_memory:
+                feeds.outbox.drop_unfinished_of(working.feed)
+            # a retry stores the feed again, without what was in memory
+            goes_on = round_.has_failed or ledger.has_failures
+            ledger.acknowledge_postponed(FeedError(_IN_MEMORY_ONLY) if goes_on else None)
+            feeds.record()
+            self._commit()
+        return with_memory
 
     async def _store_left(self, spider: Spider) -> None:
         """Store the feeds that go no further, and forget those of an earlier round: others go
@@ -413,12 +484,18 @@ class DurableFeedExporter(FeedExporter):
             elif working.feed.round != self._round.number:
                 self._feeds.outbox.remove_feed(working.feed)
 
-    async def _close(self, working: Working, spider: Spider) -> bool:
-        """Store the batches of a feed; return False if one could not be."""
+    async def _close(
+        self,
+        working: Working,
+        spider: Spider,
+        in_memory: Mapping[Batch, Sequence[Any]] = MappingProxyType({}),
+    ) -> bool:
+        """Store the batches of a feed, with the items of each that are `in_memory`; return
+        False if one could not be."""
         assert self._feeds is not None
         all_stored = True
         for batch in [*working.feed.batches]:
-            is_stored = await self._store(working, batch, spider)
+            is_stored = await self._store(working, batch, spider, in_memory.get(batch, ()))
             all_stored = all_stored and is_stored
             if is_stored and working.is_full(batch):
                 self._feeds.note_stored(working, batch)
@@ -427,22 +504,24 @@ class DurableFeedExporter(FeedExporter):
         return all_stored
 
     async def _wait_for_stores(self) -> None:
-        stores, self._stores = self._stores, []
-        await maybe_deferred_to_future(DeferredList(stores, consumeErrors=True))
+        await maybe_deferred_to_future(DeferredList([*self._stores], consumeErrors=True))
 
-    async def _store(self, working: Working, batch: Batch, spider: Spider) -> bool:
+    async def _store(
+        self, working: Working, batch: Batch, spider: Spider, in_memory: Sequence[Any] = ()
+    ) -> bool:
         """Complete a batch where it belongs; return False, and say why, if it cannot be
         done. Sends signals, counts and logs as Scrapy's exporter does."""
         options = working.options
-        if not batch.items and not (options["store_empty"] and batch.number == 1):
+        has_items = batch.items or in_memory
+        if not has_items and not (options["store_empty"] and batch.number == 1):
             return True
         slot = self._slot(working, batch)
         save = partial(self._save, batch)
-        part = Part(working, batch, slot.storage, partial(self._build, options), save)
+        part = Part(working, batch, slot.storage, partial(self._build, options), save, in_memory)
         slot.itemcount = batch.items if working.plan.in_place else part.items
         assert self._feeds is not None
-        is_left = working.feed.template not in self._feeds.working
-        if not working.plan.in_place and part.is_stored and (is_left or not slot.itemcount):
+        stays = part.holds_more or working.feed.template not in self._feeds.working
+        if not working.plan.in_place and part.is_stored and (stays or not slot.itemcount):
             return True
         what = f"{slot.format} feed ({slot.itemcount} items) in: {slot.uri}"
         kind = type(slot.storage).__name__
@@ -539,6 +618,9 @@ def warn_of_losses(crawler: Crawler, uris: list[str], why: str) -> None:
     )
 
 
+_IN_MEMORY_ONLY = "an item of it cannot be pickled, and is in its feed as that was stored"
+
+
 def _options_of(feed: Feed) -> dict[str, Any]:
     """Return the options of a feed that is not in FEEDS any more."""
     return {
@@ -547,11 +629,42 @@ def _options_of(feed: Feed) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of an option as JSON has it; classes and functions by their names."""
+    """Return a value of an option as JSON has it, the same in each process: sets sorted,
+    classes and functions by their names, other objects by those of their types."""
     if isinstance(value, dict):
         return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(_plain, value), key=json.dumps)
+    if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
-    if value is None or isinstance(value, (str, int, float, bool)):
+    if isinstance(value, _AS_IT_IS):
         return value
-    return global_object_name(value) if hasattr(value, "__qualname__") else str(value)
+    if isinstance(value, partial):
+        return f"functools.partial of {_plain(value.func)}"
+    if isinstance(value, (bytes, PurePath)):
+        return str(value)
+    return global_object_name(value if hasattr(value, "__qualname__") else type(value))
+
+
+def _is_same(stored: Any, value: Any) -> bool:
+    """Return True if `value` is what was `stored` of an option: by this version, or by 0.2.0,
+    which kept sets in any order, and `str()` of objects, with their addresses."""
+    if isinstance(value, dict):
+        values = {str(key): each for key, each in value.items()}
+        return (
+            isinstance(stored, dict)
+            and stored.keys() == values.keys()
+            and all(_is_same(stored[key], each) for key, each in values.items())
+        )
+    if isinstance(stored, list) and isinstance(value, (set, frozenset)):
+        value = sorted(value, key=lambda each: json.dumps(_plain(each)))
+        stored = sorted(stored, key=json.dumps)
+    if isinstance(stored, list) and isinstance(value, (list, tuple)):
+        return len(stored) == len(value) and all(map(_is_same, stored, value))
+    if stored == _plain(value) or not isinstance(stored, str) or isinstance(value, _AS_IT_IS):
+        return bool(stored == _plain(value))
+    return _ADDRESS.sub("", stored) == _ADDRESS.sub("", str(value))
+
+
+_AS_IT_IS = (str, int, float, bool, type(None))
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")

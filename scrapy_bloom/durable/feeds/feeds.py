@@ -90,6 +90,8 @@ class Feeds:
         """What has come further than is recorded …"""
         self._written: Counter[int] = Counter()
         """… by so many items of each feed."""
+        self._stored: set[Feed] = set()
+        """Feeds of which a batch was stored since the last commit."""
 
     # -- opening -----------------------------------------------------------------
 
@@ -188,6 +190,20 @@ class Feeds:
         self._written.clear()
         self._changed.clear()
 
+    def deal_unfinished(self, working: Working) -> dict[Batch, list[bytes]]:
+        """Return the items of `working` whose requests are not acknowledged, by the batches
+        that have room for them. Raises sqlite3.Error."""
+        self._spill()
+        feed, plan = working.feed, working.plan
+        dealt: dict[Batch, list[bytes]] = {batch: [] for batch in feed.batches}
+        for item in self.outbox.unfinished_items(feed):
+            batch = next(
+                (b for b in dealt if plan.limit is None or b.items + len(dealt[b]) < plan.limit),
+                None,
+            ) or self._next_batch(working)
+            dealt.setdefault(batch, []).append(item)
+        return dealt
+
     def begin_batch(self, working: Working, batch: Batch) -> None:
         """Let the file of `batch` begin, recorded with the next commit."""
         path = working.plan.place(batch)
@@ -205,6 +221,7 @@ class Feeds:
         commit."""
         batch.state = STORED
         self._changed.add(batch)
+        self._stored.add(working.feed)
         working.feed.batches.remove(batch)
         working.files.pop(batch).close()
 
@@ -219,6 +236,8 @@ class Feeds:
             self.outbox.drop_final(feed, count)
         for batch in self._changed:
             self.outbox.save_batch(batch)
+        while self._stored:
+            self.outbox.forget_stored(self._stored.pop())
 
     def _spill(self) -> None:
         """Move the items in memory to the outbox."""
@@ -239,7 +258,7 @@ class Feeds:
                 self._waiting_bytes += len(item) + ITEM_OVERHEAD
 
     def _next_batch(self, working: Working) -> Batch:
-        number = self.outbox.last_batch(working.feed) + 1
+        number = working.feed.last_batch + 1
         return self.outbox.add_batch(working.feed, number, working.plan.evaluate(number))
 
     def _make_room(self, working: Working, count: int) -> None:
@@ -275,6 +294,8 @@ class Feeds:
             self._written[feed.id] += count
             left -= count
             if working.is_full(batch):
+                # there may be more of them in one commit than a process can hold open
+                file.close()
                 self._on_full(working, batch)
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import codecs
 import io
+import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping
-from typing import IO, Any, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 from scrapy import exporters
 
@@ -36,12 +37,14 @@ _NOTHING = {"item": ""}
 class Format(Protocol):
     """Turns items into bytes from which a feed can be put together in any order."""
 
-    head: bytes
-    """What goes before the first item, known when one has been exported."""
     separator: bytes
     foot: bytes
     empty: bytes
     """The whole of a feed without items."""
+
+    @property
+    def head(self) -> bytes:
+        """What goes before the first item, known when one has been exported."""
 
     @property
     def columns(self) -> list[str] | None:
@@ -108,19 +111,72 @@ class Divided:
         return alone
 
 
+class Written:
+    """What `divided` writes, each write pickled, for a plugin that may see where one ends."""
+
+    def __init__(self, divided: Divided) -> None:
+        self._divided = divided
+        self.separator = pickle.dumps(divided.separator)
+        self.foot = pickle.dumps(divided.foot)
+        self.empty = pickle.dumps(divided.empty)
+
+    @property
+    def head(self) -> bytes:
+        """What goes before the first item, known when one has been exported."""
+        return pickle.dumps(self._divided.head)
+
+    @property
+    def columns(self) -> list[str] | None:
+        """The columns that the first item has given to a csv feed, else None."""
+        return self._divided.columns
+
+    def export(self, item: Any) -> bytes:
+        """Return `item` alone. Raises whatever the exporter does."""
+        return pickle.dumps(self._divided.export(item))
+
+
 class Pickled:
-    """Items as they are, for an exporter that is only known to write a whole feed."""
+    """Items as they are, for an exporter that is only known to write a whole feed. One that
+    cannot be pickled stays in memory, and something that stands for it goes with the others."""
 
     head = separator = foot = empty = b""
     columns = None
+
+    def __init__(self) -> None:
+        self._run = os.urandom(8)
+        self._in_memory: list[Any] = []
 
     def export(self, item: Any) -> bytes:
         """Return `item` alone. Raises whatever pickle does."""
         return pickle.dumps(item)
 
+    def keep(self, item: Any) -> bytes:
+        """Return what stands for `item`, which stays in memory."""
+        self._in_memory.append(item)
+        return pickle.dumps(_InMemory(self._run, len(self._in_memory) - 1))
+
+    @property
+    def has_kept(self) -> bool:
+        """True if an item is in memory."""
+        return bool(self._in_memory)
+
+    def items(self, file: IO[bytes], end: int) -> Iterator[Any]:
+        """Yield the items from where `file` stands to `end`, without those that were in the
+        memory of an earlier process."""
+        for item in unpickled(file, end):
+            if not isinstance(item, _InMemory):
+                yield item
+            elif item.run == self._run:
+                yield self._in_memory[item.number]
+
+
+class _InMemory(NamedTuple):
+    run: bytes
+    number: int
+
 
 def unpickled(file: IO[bytes], end: int) -> Iterator[Any]:
-    """Yield the items that were exported by `Pickled`, from where `file` stands to `end`."""
+    """Yield what was pickled by `Pickled` or `Written`, from where `file` stands to `end`."""
     while file.tell() < end:
         # this job's own file, below a directory that holds pickled requests too
         yield pickle.load(file)  # noqa: S301

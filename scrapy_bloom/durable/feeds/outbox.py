@@ -58,7 +58,7 @@ class Feed:
     """A feed of a round, by the URI in FEEDS, and its batches that are not stored.
 
     `head` is None until an item is final; `columns` are what the item first seen has
-    given to a csv feed.
+    given to a csv feed. `last_batch` is the number of the last batch, 0 without one.
     """
 
     id: int
@@ -68,6 +68,7 @@ class Feed:
     head: bytes | None = None
     columns: list[str] | None = None
     batches: list[Batch] = field(default_factory=list)
+    last_batch: int = 0
 
 
 class Outbox:
@@ -82,6 +83,8 @@ class Outbox:
             id_: Feed(id_, round_, template, json.loads(options), head, json.loads(columns))
             for id_, round_, template, options, head, columns in self._all("SELECT * FROM feeds")
         }
+        for feed, number in self._all("SELECT feed, MAX(number) FROM batches GROUP BY feed"):
+            feeds[feed].last_batch = number
         rows = self._all(
             "SELECT feed, id, number, uri, path, state, items, length, digest, stored"
             " FROM batches WHERE state != 'stored' ORDER BY number"
@@ -118,7 +121,8 @@ class Outbox:
             self._executor.execute(statement, (feed.id,))
 
     def add_batch(self, feed: Feed, number: int, uri: str) -> Batch:
-        """Return a new batch of `feed`, without a path."""
+        """Return a new batch of `feed`, the last one, without a path."""
+        feed.last_batch = number
         row = self._insert(
             "INSERT INTO batches VALUES (NULL, ?, ?, ?, '', 'waiting', 0, 0, x'', '{}')",
             (feed.id, number, uri),
@@ -142,12 +146,13 @@ class Outbox:
             ),
         )
 
-    def last_batch(self, feed: Feed) -> int:
-        """Return the number of the last batch of `feed`, 0 if there is none."""
-        ((number,),) = self._all(
-            "SELECT COALESCE(MAX(number), 0) FROM batches WHERE feed = ?", (feed.id,)
+    def forget_stored(self, feed: Feed) -> None:
+        """Forget the batches of `feed` that are stored, but for the last one, whose number
+        counts. Cost: reads all batches that are left."""
+        self._executor.execute(
+            "DELETE FROM batches WHERE feed = ? AND state = ? AND number < ?",
+            (feed.id, STORED, feed.last_batch),
         )
-        return int(number)
 
     def add_item(self, feed: int, request: int | None, item: bytes) -> None:
         """Add an item of a request; final if that is None."""
@@ -179,6 +184,17 @@ class Outbox:
             "DELETE FROM items WHERE id IN (SELECT id FROM items"
             " WHERE feed = ? AND request IS NULL ORDER BY id LIMIT ?)",
             (feed, count),
+        )
+
+    def unfinished_items(self, feed: Feed) -> list[bytes]:
+        """Return the items of a feed whose requests are not acknowledged, in their order."""
+        statement = "SELECT item FROM items WHERE feed = ? AND request IS NOT NULL ORDER BY id"
+        return [item for (item,) in self._all(statement, (feed.id,))]
+
+    def drop_unfinished_of(self, feed: Feed) -> None:
+        """Forget those."""
+        self._executor.execute(
+            "DELETE FROM items WHERE feed = ? AND request IS NOT NULL", (feed.id,)
         )
 
     def drop_unfinished(self) -> None:

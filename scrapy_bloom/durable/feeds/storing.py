@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import pickle
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -16,17 +18,20 @@ from scrapy.utils.misc import load_object
 from ...errors import FeedError
 from ...files import make_directory, sync_directory
 from .file import AT_ONCE, FeedFile
-from .formats import Pickled, unpickled
+from .formats import Pickled, Written, unpickled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from scrapy import Spider
+    from scrapy.exporters import BaseItemExporter
     from scrapy.extensions.feedexport import FeedStorageProtocol
 
     from .feeds import Working
     from .formats import Build
     from .outbox import Batch
+
+logger = logging.getLogger(__name__)
 
 
 def is_local(storage: object) -> bool:
@@ -51,7 +56,8 @@ def is_stream_of_bytes(options: dict[str, Any]) -> bool:
 
 
 class Part:
-    """A batch in its part file, which goes to `storage` as a whole or as what is new.
+    """A batch in its part file, which goes to `storage` as a whole or as what is new, and
+    `in_memory`, items that come after.
 
     `build` makes the exporter of the feed over a file. `batch.stored` is what is known
     of the place; `save` makes it durable.
@@ -64,6 +70,7 @@ class Part:
         storage: FeedStorageProtocol,
         build: Build,
         save: Callable[[], None],
+        in_memory: Sequence[Any] = (),
     ) -> None:
         self._working = working
         self._batch = batch
@@ -71,17 +78,25 @@ class Part:
         self._options = working.options
         self._build = build
         self._save = save
+        self._in_memory = in_memory
         self._is_whole = is_local(storage) or overwrites(storage, working.options)
 
     @property
     def items(self) -> int:
         """How many items are to be stored."""
-        return self._batch.items - (0 if self._is_whole else self._batch.stored.get("items", 0))
+        stored = 0 if self._is_whole else self._batch.stored.get("items", 0)
+        return self._batch.items - stored + len(self._in_memory)
 
     @property
     def is_stored(self) -> bool:
         """True if all items are."""
-        return "items" in self._batch.stored and self._batch.stored["items"] == self._batch.items
+        return self._batch.stored.get("items") == self._batch.items and not self._in_memory
+
+    @property
+    def holds_more(self) -> bool:
+        """True if what was stored had items that were in memory, which are lost when it is
+        stored again."""
+        return bool(self._batch.stored.get("in_memory"))
 
     async def store(self, spider: Spider) -> None:
         """Store the feed, or what is new of it. Raises whatever the storage does."""
@@ -96,6 +111,7 @@ class Part:
                 raise
             await ensure_awaitable(self._storage.store(file))
         self._batch.stored |= {"items": self._batch.items, "length": self._batch.length}
+        self._batch.stored["in_memory"] = len(self._in_memory)
 
     def _write(self, file: IO[bytes]) -> None:
         """Write the feed, or what is new of it, to `file`, which stays open."""
@@ -105,24 +121,49 @@ class Part:
         since = 0 if self._is_whole else self._batch.stored.get("length", 0)
         form, path = self._working.plan.format, self._working.plan.place(self._batch)
         if isinstance(form, Pickled):
-            self._export(target, path, since)
+            self._export(form, target, path, since)
         else:
-            if since:
-                target.write(self._working.feed.head or b"")
-                since += len(form.separator)
-            _copy(path, since, self._batch.length, target)
-            target.write(self._working.foot(self._batch) if self.items else form.empty)
+            for data in filter(None, self._pieces(path, since)):
+                target.write(data)
         if target is not file:
             target.close()
+            # Python's finalizer would close the plugins once more, with `file` open
+            target.close = int
 
-    def _export(self, target: Any, path: Path, since: int) -> None:
+    def _pieces(self, path: Path, since: int) -> Iterator[bytes]:
+        """Yield the feed, or what is new of it; write by write where those count."""
+        form, end = self._working.plan.format, self._batch.length
+        is_written = isinstance(form, Written)
+        plain: Callable[[bytes], bytes] = pickle.loads if is_written else bytes
+        if since:
+            yield plain(self._working.feed.head or b"")
+            since += len(form.separator)
+        with suppress(FileNotFoundError), path.open("rb") as part:
+            part.seek(since)
+            yield from unpickled(part, end) if is_written else _chunks(part, end)
+        yield plain(self._working.foot(self._batch) if self.items else form.empty)
+
+    def _export(self, form: Pickled, target: Any, path: Path, since: int) -> None:
         exporter = self._build(target)
         exporter.start_exporting()
         with suppress(FileNotFoundError), path.open("rb") as part:
             part.seek(since)
-            for item in unpickled(part, self._batch.length):
-                exporter.export_item(item)
+            for item in form.items(part, self._batch.length):
+                self._export_item(exporter, item)
+        for item in self._in_memory:
+            self._export_item(exporter, item)
         exporter.finish_exporting()
+
+    def _export_item(self, exporter: BaseItemExporter, item: Any) -> None:
+        try:
+            exporter.export_item(item)
+        except OSError:
+            raise  # of the file: all of it is stored again
+        except Exception:
+            logger.exception(
+                "The exporter of %(uri)s has refused an item, whose page is done: %(item)r",
+                {"uri": self._batch.uri, "item": item},
+            )
 
     def _replace(self) -> None:
         """Give the feed's own file what the round has for it, after what was there
@@ -139,7 +180,8 @@ class Part:
         temporary = path.with_name(f".{path.name}.{self._batch.id}.part")
         try:
             with temporary.open("wb") as file:
-                _copy(path, 0, stored["base"], file)
+                with suppress(FileNotFoundError), path.open("rb") as base:
+                    file.writelines(_chunks(base, stored["base"]))
                 self._write(file)
             # by its name: a plugin may have closed it
             with temporary.open("rb") as file:
@@ -182,9 +224,7 @@ def _is_scrapys(storage: object) -> bool:
     return any(kind.__module__ == FileFeedStorage.__module__ for kind in type(storage).__mro__)
 
 
-def _copy(path: Path, start: int, end: int, target: Any) -> None:
-    with suppress(FileNotFoundError), path.open("rb") as file:
-        file.seek(start)
-        while start < end and (data := file.read(min(end - start, AT_ONCE))):
-            target.write(data)
-            start += len(data)
+def _chunks(file: IO[bytes], end: int) -> Iterator[bytes]:
+    """Yield what `file` holds from where it stands to `end`."""
+    while data := file.read(min(max(end - file.tell(), 0), AT_ONCE)):
+        yield data
