@@ -448,6 +448,7 @@ def test_a_feed_is_compared_by_what_is_the_same_in_each_process(tmp_path, job):
         ("True", True, False),
         ("name at 0x1", "name at 0x2", False),
     ],
+    ids=range(11),
 )
 def test_what_0_2_0_has_kept_of_an_option_is_compared(text, value, same):
     """Which had addresses in it, and sets in the order of their process."""
