@@ -6,7 +6,7 @@ import os
 import pytest
 
 from scrapy_bloom import FilterLockedError, files
-from scrapy_bloom.files import DirectoryLock, publish
+from scrapy_bloom.files import DirectoryLock, publish, replace
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="locks need Linux or macOS")
 
@@ -29,6 +29,30 @@ def test_published_file_replaces_nothing(tmp_path, monkeypatch, with_links):
     publish(str(ours), tmp_path / "name")
     assert (tmp_path / "name").read_bytes() == b"ours"
     assert not ours.exists()
+
+
+def test_a_replaced_file_is_durable(tmp_path, monkeypatch):
+    """The content is on the disk before it has the name, and the name before `replace` returns:
+    a power cut in between leaves the old content."""
+    path, calls = tmp_path / "name", []
+    fsync, rename = os.fsync, type(path).rename
+
+    def synced(descriptor):
+        is_directory = os.path.samestat(os.fstat(descriptor), tmp_path.stat())
+        calls.append("directory" if is_directory else "file")
+        fsync(descriptor)
+
+    def renamed(self, target):
+        calls.append("rename")
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(type(path), "rename", renamed)
+    for content in (b"old", b"new"):
+        replace(path, content)
+        assert path.read_bytes() == content
+    assert calls == ["file", "rename", "directory"] * 2
+    assert [*tmp_path.iterdir()] == [path]
 
 
 @pytest.mark.parametrize("remove", [True, False])

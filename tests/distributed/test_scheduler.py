@@ -20,6 +20,7 @@ from tests.distributed.workers import StoreWorker
 from tests.durable.engine import TestSpider, name_of, request
 from tests.durable.rounds import waited_for
 from tests.fakes import Engine
+from tests.shared.server import wait_until
 
 pytest_plugins = ["tests.shared.fixtures"]
 
@@ -93,8 +94,9 @@ def test_what_another_worker_has_seen_is_counted_when_the_answer_comes(build, re
     assert scheduler.stats.get_value("scheduler/enqueued") is None
 
 
-def start(scheduler, *requests):
-    """Give the engine what Spider.start() yields, and leave before the end of that."""
+def start(scheduler, *requests, through=False):
+    """Give the engine what Spider.start() yields, and leave before the end of that, unless it
+    is to be through."""
     (process,) = scheduler.crawler.engine.scraper.spidermw.methods["process_start"]
 
     async def things():
@@ -106,7 +108,7 @@ def start(scheduler, *requests):
             scheduler.enqueue_request(thing)
 
     waited_for(run())
-    scheduler._starts._is_through = False
+    scheduler._starts._is_through = through
     talk(scheduler)
 
 
@@ -149,6 +151,41 @@ def test_what_cannot_be_stored_lives_in_memory(build):
     assert scheduler.enqueue_request(request("page", meta={"function": lambda: None}))
     assert scheduler.next_request().url == request("page").url
     assert scheduler.stats.get_value("scheduler/unserializable") == 1
+
+
+def test_a_worker_is_not_at_rest_while_there_are_seeds(build, redis_server, key, monkeypatch):
+    """Neither while they are in the list, nor while a worker has taken them from there and
+    their requests are not in the crawl: else it would end the crawl without them."""
+    monkeypatch.setattr(TestSpider, "redis_key", f"{key}:seeds", raising=False)
+    redis_server.command("RPUSH", f"{key}:seeds", "http://example.com/seed")
+    scheduler = build()
+    start(scheduler)
+    worker, taken = scheduler._worker, f"{{{key}:seeds}}:taken"
+    worker.store.starting, worker.store.start_done = False, True
+    wait_until(lambda: redis_server.command("EXISTS", taken), "the seed to be taken")
+    talk(scheduler)
+    assert worker.store.is_quiet
+    assert redis_server.command("EXISTS", f"{key}:seeds") == 0
+    assert scheduler.has_pending_requests()
+    redis_server.command("DEL", taken)
+    # its thread waits for a reactor
+    worker._seeds._ending.set()
+    worker._seeds._thread.join()
+    worker._seeds._move(scheduler.df.shared)
+    assert not scheduler.has_pending_requests()
+
+
+def test_start_is_not_through_while_a_start_request_lives_in_memory(build, redis_server, key):
+    """If its worker dies, only another run of start() gives it again."""
+    scheduler = build()
+    start(scheduler, request("page", meta={"function": lambda: None}), through=True)
+    in_progress = scheduler.crawler.engine._slot.inprogress
+    popped = scheduler.next_request()
+    in_progress.add(popped)
+    for is_through in (b"", b"1"):
+        talk(scheduler)
+        assert redis_server.command("HGET", f"{{{key}}}:crawl", "start_done") == is_through
+        in_progress.discard(popped)
 
 
 def test_closing_leaves(build, redis_server, key):

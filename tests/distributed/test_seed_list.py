@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import count
 
 import pytest
 from scrapy import FormRequest, Request, Spider
@@ -11,6 +12,8 @@ from scrapy_bloom import SharedFilterError
 from scrapy_bloom.distributed.seed_list import SeedList
 from scrapy_bloom.distributed.seeds import Pusher
 from scrapy_bloom.settings import RedisSettings
+from scrapy_bloom.shared.client import RedisClient
+from scrapy_bloom.shared.filter import RedisBloomFilter
 from tests.distributed.workers import StoreWorker, waiting
 
 pytest_plugins = ["tests.shared.fixtures"]
@@ -25,7 +28,7 @@ class Seeded(Spider):
 @pytest.fixture
 def worker(redis, key):
     """A worker of a crawl on a server, and of one on a Cluster."""
-    worker = StoreWorker(redis.url, key, capacity=100)
+    worker = StoreWorker(redis.url, key, capacity=100, BLOOM_CAPACITY=100)
     worker.exchange()
     yield worker
     worker.close()
@@ -91,6 +94,28 @@ def test_every_seed_is_moved_once(worker, seed_list, key, kind):
     assert one.is_empty
     assert sorted(request.url for request in pending(worker)) == sorted(urls)
     assert worker.client.call("exists", f"{{{key}:seeded}}:taken") == 0
+
+
+def test_seeds_that_meet_a_filter_that_has_grown_are_sent_again(worker, seed_list, key, redis):
+    """Since this worker has looked, others have given the filter more layers: what was refused
+    for that is pushed with the next call, and what they have seen is not."""
+
+    def filtered(data):
+        return Request(data.decode())
+
+    seeds = seed_list(make_request_from_data=filtered, redis_batch_size=60)
+    with RedisClient(redis.url) as client:
+        other = RedisBloomFilter.open(client, worker.key)
+        numbers = count()
+        while any(len(shard.counts) < 4 for shard in other.shards):
+            other.add(b"%d" % next(numbers))
+    urls = [f"http://shop{number}.example.com/" for number in range(60)]
+    worker.client.call("rpush", f"{key}:seeded", *urls)
+    move_all(seeds, filter_of=worker)
+    assert sorted(request.url for request in pending(worker)) == sorted(urls)
+    worker.client.call("rpush", f"{key}:seeded", *urls)
+    move_all(seeds, filter_of=worker)
+    assert pending(worker) == []
 
 
 def test_seeds_of_a_worker_that_dies_are_taken_by_another(

@@ -244,13 +244,16 @@ def test_requests_of_scrapy_redis_keep_what_they_are(redis, client, key, left, s
         load_left(client, key, settings)
 
 
-@pytest.mark.parametrize("kind", ["FifoQueue", "LifoQueue"])
-def test_lists_of_scrapy_redis_keep_their_order(client, key, monkeypatch, kind):
+@pytest.mark.parametrize("kind", ["FifoQueue", "LifoQueue", "PriorityQueue"])
+def test_queues_of_scrapy_redis_keep_their_order(client, key, monkeypatch, kind):
     """What it would take next is next."""
     queue_class = getattr(pytest.importorskip("scrapy_redis.queue"), kind)
+    if kind == "PriorityQueue" and client._clustered:
+        pytest.skip("scrapy-redis cannot take from it there")
     queue = queue_class(client._redis, Spider(key), f"{key}:requests")
     for number in range(7):
-        queue.push(Request("http://example.com", dont_filter=True, meta={"n": number}))
+        meta, priority = {"n": number}, number % 3
+        queue.push(Request("http://e.com", dont_filter=True, meta=meta, priority=priority))
     settings = get_crawler(settings_dict={"SCHEDULER_QUEUE_CLASS": queue_class}).settings
     monkeypatch.setattr(scrapy_redis_queue, "_AT_ONCE", 3)
     queue_of = scrapy_redis_queue.RedisQueue(client, settings, key)

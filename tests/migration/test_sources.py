@@ -1,6 +1,9 @@
 """Sources of fingerprints, and what becomes of them in a filter."""
 
+import os
+import sys
 from hashlib import sha1
+from signal import SIGKILL
 
 import pytest
 from scrapy import Request
@@ -8,11 +11,14 @@ from scrapy.utils.request import RequestFingerprinter, fingerprint
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import BloomFilter, JobDirectoryError
+from scrapy_bloom.bloom.file import BitStore
 from scrapy_bloom.bloom.growing import ScalableBloomFilter
+from scrapy_bloom.bloom.place import Place
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.migration.seen_file import SeenFile
-from scrapy_bloom.migration.sources import import_into, import_job, source_in
+from scrapy_bloom.migration.sources import import_into, import_job, make_filter, source_in
 from scrapy_bloom.migration.url_list import UrlList
+from tests.durable.harness import fork
 
 DEFAULT = RequestFingerprinter.from_crawler(get_crawler())
 
@@ -68,3 +74,41 @@ def test_job_gets_its_filter_whole_or_not_at_all(tmp_path, monkeypatch):
         assert bloom_filter.identity == "me"
         assert all(each in bloom_filter for each in fingerprints)
         bloom_filter.check()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks")
+@pytest.mark.parametrize("made", ["the import", "a filter"])
+def test_an_import_that_is_killed_before_its_first_layer_is_run_again(tmp_path, monkeypatch, made):
+    """A directory is there then, with a lock and no layer: of the import, or of a filter that
+    somebody has begun to make. It goes."""
+    job = JobDirectory(tmp_path / "job")
+    job.path.mkdir()
+    job.seen_file.write_bytes(b"\0\x14" + b"x" * 20)
+
+    def begin():
+        monkeypatch.setattr(BitStore, "create", lambda *_: os.kill(os.getpid(), SIGKILL))
+        if made == "a filter":
+            ScalableBloomFilter(100, 1e-9, job.filter, identity="me")
+        import_job(job, None, 100, 1e-9, "me")
+
+    os.waitpid(fork(begin, tmp_path / "log"), 0)
+    left = job.filter if made == "a filter" else job.unfinished_import
+    assert [path.name for path in left.iterdir()] == ["lock"]
+    assert "Imported 1 request" in import_job(job, None, 100, 1e-9, "me")
+    assert sorted(path.name for path in job.path.iterdir()) == ["bloom", "requests.seen"]
+
+
+def test_the_requests_seen_of_another_job_is_not_taken_for_the_jobs_own(tmp_path):
+    """A filter that is made of what another job has seen would keep a crawl from importing what
+    this one has seen: each needs its own in the list, under whatever name."""
+    for name in ("job", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "requests.seen").write_bytes(b"\0\x14" + name.encode().ljust(20))
+    place = Place.find(str(tmp_path / "job"))
+    other = SeenFile(tmp_path / "other" / "requests.seen")
+    (tmp_path / "link").symlink_to(tmp_path / "job" / "requests.seen")
+    with pytest.raises(JobDirectoryError, match=r"job holds a requests\.seen.*import it as well"):
+        make_filter(place, [other], 100, 1e-6, "me")
+    assert [path.name for path in (tmp_path / "job").iterdir()] == ["requests.seen"]
+    make_filter(place, [other, SeenFile(tmp_path / "link")], 100, 1e-6, "me").close()
+    assert (tmp_path / "job" / "bloom").is_dir()

@@ -104,6 +104,22 @@ def test_moving_counts_the_keys_where_they_are(
         assert all(number in back for number in keys(0, count))
 
 
+@pytest.mark.parametrize("left", [-1, 4096, 0], ids=["all but a byte", "a block", "nothing"])
+def test_a_filter_of_which_a_part_is_gone_is_not_saved(redis_server, key, tmp_path, left):
+    """A string that somebody has cut, or Redis evicted: what was seen there would be fetched
+    again. It is said by its name, and nothing is left on the disk."""
+    with ScalableBloomFilter(70_000, 1e-6, tmp_path / "local") as local:
+        local.update(keys(0, 100))
+    load_into_redis(tmp_path / "local", redis_server.url, key)
+    name = f"{{{key}:0}}:0"
+    whole = redis_server.command("GET", name)
+    assert len(whole) > 4096
+    redis_server.command("SET", name, whole[:left])
+    with pytest.raises(SharedFilterError, match=f"{name} in Redis at .* is gone, or a part of it"):
+        save_from_redis(redis_server.url, key, tmp_path / "saved")
+    assert [path.name for path in tmp_path.iterdir()] == ["local"]
+
+
 def test_loading_removes_what_an_old_filter_has_left(redis_server, key, tmp_path, shared):
     """Strings of a filter of that name whose header somebody has deleted go."""
     with RedisClient(redis_server.url) as client:

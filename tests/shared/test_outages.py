@@ -154,6 +154,26 @@ def test_an_outage_is_sat_out_if_asked(worker, durable_server, next_turn, errors
     assert offer(worker(), 0, 354) == [True] * 353 + [False]
 
 
+def test_a_full_filter_closes_the_spider_after_an_outage(worker, durable_server, next_turn, errors):
+    """With BLOOM_ON_FULL "close" it is closed at the request that fills the filter, whether that
+    was in the outage or after it: each one counts, and not only those of every second."""
+    settings = {"BLOOM_ON_FULL": "close", "BLOOM_REDIS_ON_ERROR": "local", "BLOOM_CAPACITY": 100}
+    tested = worker(**settings)
+    offer(tested, 0, 40)
+    with stopped(durable_server):
+        offer(tested, 40, 60)
+    wait_for_an_attempt(tested)
+    offer(tested, 60, 70)
+    assert not tested._outage
+    tested._stats_due = float("inf")  # nothing else looks
+    next_turn()
+    assert tested.crawler.engine.closed == []
+    offer(tested, 70, 101)
+    next_turn()
+    assert tested.crawler.engine.closed == ["bloom_full"]
+    assert "Set BLOOM_ON_FULL to 'grow'" in errors()[-1]
+
+
 def wait_for_an_attempt(tested):
     """Wait until the worker may ask Redis again."""
     time.sleep(max(0, tested._shared._client._not_before - time.monotonic()))
