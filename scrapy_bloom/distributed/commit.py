@@ -32,7 +32,11 @@ from .scripts import PRELUDE, PUT
 # Answers for each request are those of TEST_AND_SET, where NEW says that it was pushed, or 4 for
 #  a start request that was taken.
 COMMIT = SlotScript(
-    PRELUDE
+    """
+local first_entry = 20 + 5 * ARGV[16]
+local brings = first_entry <= #ARGV
+"""
+    + PRELUDE
     + PUT
     + PROBE
     + """
@@ -105,7 +109,6 @@ end
 
 local answers, layers, counts, adds = {}, {}, {}, 0
 local in_round = found[5] == ARGV[19]
-local first_entry = 20 + 5 * ARGV[16]
 for at = first_entry, #ARGV, 10 do
   local asks, shard, mark = ARGV[at], key(ARGV[at + 1]), ARGV[at + 8]
   local answer, add, top, count = 0, nil, 0, 0
@@ -192,6 +195,7 @@ local function claim(priority, slot, entry, alone, command, list)
 end
 
 local wanted, cap, keeps = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[11])
+if full then wanted = 0 end
 if wanted > 0 and holds == 0 and #claimed == 0 then
   local first = redis.call('LINDEX', key('alone'), 0)
   if first then
@@ -301,7 +305,7 @@ if not age or age < 0 or age >= 1000 then
   redis.call('LTRIM', key('progress'), 0, 59)
 end
 local reply = {'done', answers, layers, counts, claimed, reclaimed, still and 1 or 0,
-  found[3] == '1' and 1 or 0, failed, waiting, waiting_bytes, found[5]}
+  found[3] == '1' and 1 or 0, failed, waiting, waiting_bytes, found[5], full and 1 or 0}
 if ARGV[17] == '' then
   redis.call('HSET', batch, 'number', number, 'reply', cmsgpack.pack(reply))
 end

@@ -168,7 +168,7 @@ class Reply:
         self.answers: list[int] = []
         self.claimed: list[Claim] = []
         self.reclaimed = 0
-        self.still = self.start_done = False
+        self.still = self.start_done = self.full = False
         self.failed = self.waiting = self.waiting_bytes = 0
         self.round = ""
         self._heard: Iterable[tuple[int, int]] = ()
@@ -183,6 +183,7 @@ class Reply:
             self.still, self.start_done = bool(answer[6]), bool(answer[7])
             self.failed, self.waiting, self.waiting_bytes = answer[8:11]
             self.round = answer[11].decode()
+            self.full = bool(answer[12])
 
     @property
     def quiet(self) -> bool:

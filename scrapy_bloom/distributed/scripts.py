@@ -51,7 +51,9 @@ def crawl_id(generation: str) -> str:
 _CRAWL_ID = f"local function crawl_id(generation) return '{FORMAT}:' .. generation end"
 
 # What the scripts that know a worker begin with. ARGV: the filter's generation, worker, lease
-# (ms), and more.
+# (ms), and more. Redis refuses a script for want of memory at its first write, and only there:
+# so what `brings` something new is refused, and all else begins with a write that needs none
+# where `full`.
 PRELUDE = (
     _CRAWL_ID
     + """
@@ -60,6 +62,14 @@ local lease = tonumber(ARGV[3])
 local function key(name) return T .. ':' .. name end
 local found = redis.call('HMGET', key('crawl'), 'id', 'heard', 'start_done', 'over', 'round')
 if found[1] ~= crawl_id(crawl) then return {'gone'} end
+local full = redis.pcall('HSET', key('crawl'), 'id', found[1])
+if type(full) ~= 'table' then
+  full = false
+elseif brings or not full.err:find('OOM', 1, true) then
+  return full
+else
+  redis.call('SREM', key('starting'), '')
+end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local gap = now - tonumber(found[2])
@@ -95,7 +105,8 @@ end
 
 # KEYS: the filter's header. ARGV: crawl, worker, lease (ms).
 HEARTBEAT = SlotScript(
-    PRELUDE
+    "local brings = false\n"
+    + PRELUDE
     + """
 if not expiry then return {'fenced'} end
 redis.call('ZADD', key('workers'), now + lease, worker)

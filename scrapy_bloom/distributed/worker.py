@@ -258,10 +258,12 @@ class Worker:
             raise DontCloseSpider
 
     def _on_change(self) -> None:
-        if self._outage_since:
+        last = self.store.last
+        if last is not None and last.full:
+            self._on_outage(SharedFilterError(f"{self._name} has no memory left (maxmemory)"))
+        elif self._outage_since:
             self._outage_since = 0.0
             logger.warning("%s answers again.", self._name, extra={"spider": self._crawler.spider})
-        last = self.store.last
         if last is not None and last.reclaimed:
             self._crawler.stats.inc_value("scheduler/reclaimed", last.reclaimed)
         if not self.store.is_quiet:

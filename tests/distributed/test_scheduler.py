@@ -254,6 +254,16 @@ def test_a_server_without_persistence_is_named(build, own_server, caplog, name, 
     assert len(lines) == (value == "")
 
 
+def test_memory_that_is_full_is_named(build, own_server, caplog):
+    """A worker that gets nothing for want of memory says so."""
+    scheduler = build(BLOOM_REDIS_URL=own_server.url)
+    talk(scheduler)
+    own_server.command("CONFIG", "SET", "maxmemory", "1")
+    talk(scheduler)
+    assert any("has no memory left (maxmemory)" in line for line in caplog.messages)
+    assert scheduler.stats.get_value("bloom/outages") == 1
+
+
 def test_another_lease_is_refused(build):
     """All workers need the same."""
     talk(build(BLOOM_REDIS_LEASE=30))

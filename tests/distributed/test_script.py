@@ -12,16 +12,17 @@ from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_bloom import SharedFilterError
 from scrapy_bloom.distributed.commit import COMMIT
+from scrapy_bloom.distributed.scripts import HEARTBEAT
 from scrapy_bloom.distributed.seeds import Pusher, push
 from scrapy_bloom.shared.client import Script
-from tests.distributed.workers import StoreWorker, crawl, seeded, tree
+from tests.distributed.workers import StoreWorker, crawl, seeded, tree, waiting
 
 pytest_plugins = ["tests.shared.fixtures"]
 PAGES = 15
 
 ABORTING = """
 local calls, real = 0, redis
-local redis = {call = function(...)
+local redis = {pcall = redis.pcall, call = function(...)
   calls = calls + 1
   if calls == %d then error('aborted') end
   return real.call(...)
@@ -473,3 +474,50 @@ def test_requests_that_were_evicted_are_no_end(join, redis_server, lost):
             each.store.done(request)
         assert each.is_gone
         assert not each.store.is_quiet
+
+
+def test_full_memory_is_drained(own_server):
+    """Where Redis has no memory left, what is done is acknowledged, leases are renewed, and who
+    leaves gives back; nothing is claimed, and what is new waits until there is memory."""
+    refused = []
+
+    def attempt(arguments):
+        try:
+            return other.call(arguments)
+        except SharedFilterError as error:
+            refused.append(str(error))
+            own_server.command("CONFIG", "SET", "maxmemory", "0")
+
+    one, third = (StoreWorker(own_server.url, "crawl", capacity=3) for _ in range(2))
+    other = StoreWorker(own_server.url, "crawl", attempt)
+    other.client._patience = 0
+    for number in range(10):
+        one.enqueue(f"{number}")
+    request, _ = one.next(), third.next()
+    held, left = len(one.store.held.claims), waiting(one.client, one.key).total()
+    own_server.command("CONFIG", "SET", "maxmemory", "1")
+    one.store.done(request)
+    one.exchange()
+    one.exchange()
+    assert one.store.last.full
+    assert len(one.store.held.claims) == held - 1
+    assert own_server.command("HLEN", f"{one.key}:claims:{one.store.worker}") == held - 1
+    lease = own_server.command("ZSCORE", f"{one.key}:workers", one.store.worker)
+    time.sleep(0.002)
+    beat = [one.store._crawl, one.store.worker, 60_000]
+    assert one.client.run(HEARTBEAT, [one.key], *beat) == [b"done"]
+    assert own_server.command("ZSCORE", f"{one.key}:workers", one.store.worker) > lease
+    assert waiting(one.client, one.key).total() == left
+    third.leave()
+    assert waiting(one.client, one.key).total() == left + 3
+    one.leave()
+    other.enqueue("new")
+    other.exchange()
+    assert "used memory > 'maxmemory'" in refused[0]
+    names = set()
+    while (request := other.next()) is not None:
+        names.add(request.url.rpartition("/")[2])
+        other.store.done(request)
+    assert len(names) == 10
+    assert "new" in names
+    other.close()
