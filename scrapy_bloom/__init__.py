@@ -21,6 +21,7 @@ from .errors import (
 
 if TYPE_CHECKING:
     from .addon import Addon
+    from .delta.middleware import DeltaMiddleware
     from .distributed.scheduler import RedisDurableScheduler
     from .durable.failing import fail
     from .durable.feeds.exporter import DurableFeedExporter
@@ -42,6 +43,7 @@ __all__ = [
     "BloomError",
     "BloomFilter",
     "CanonicalRequestFingerprinter",
+    "DeltaMiddleware",
     "DropEarlyMiddleware",
     "DurableFeedExporter",
     "DurableScheduler",
@@ -68,6 +70,7 @@ _SCRAPY_PARTS = {
     "Addon": "addon",
     "BloomDupeFilter": "job_dupefilter",
     "CanonicalRequestFingerprinter": "fingerprints.canonical",
+    "DeltaMiddleware": "delta.middleware",
     "DropEarlyMiddleware": "early.middleware",
     "DurableFeedExporter": "durable.feeds.exporter",
     "DurableScheduler": "durable.scheduler",

@@ -10,8 +10,6 @@ from scrapy.extensions.feedexport import FeedExporter
 from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.python import global_object_name
 
-from .delta.middleware import DeltaMiddleware
-from .distributed.scheduler import RedisDurableScheduler
 from .dupefilter import FilterDupeFilter
 from .durable.feeds.exporter import durable_exporter, warn_of_losses
 from .durable.feeds.origins import AT_THE_ENGINES_END, ResponseOrigins
@@ -20,7 +18,6 @@ from .early.middleware import DropEarlyMiddleware
 from .job_dupefilter import BloomDupeFilter
 from .jobdir import JobDirectory
 from .settings import wants_delta, wants_durable, wants_durable_feeds
-from .shared.dupefilter import RedisBloomDupeFilter
 from .startup import announce, fetches_one_page, is_component
 
 if TYPE_CHECKING:
@@ -61,16 +58,16 @@ class Addon:
         is_free = settings.getpriority("DUPEFILTER_CLASS") == 0
         shares = is_free and (
             bool(settings.get("BLOOM_REDIS_URL"))
-            or is_component(settings.get("SCHEDULER"), RedisDurableScheduler)
+            or is_component(settings.get("SCHEDULER"), "RedisDurableScheduler")
         )
         if is_free:
-            dupefilter = RedisBloomDupeFilter if shares else BloomDupeFilter
-            settings.set("DUPEFILTER_CLASS", dupefilter, "addon")
+            name = "RedisBloomDupeFilter" if shares else "BloomDupeFilter"
+            settings.set("DUPEFILTER_CLASS", f"scrapy_bloom.{name}", "addon")
         if settings.getpriority("SCHEDULER") == 0 and wants_durable(settings):
             if shares:
-                settings.set("SCHEDULER", RedisDurableScheduler, "addon")
+                settings.set("SCHEDULER", "scrapy_bloom.RedisDurableScheduler", "addon")
             elif is_component(settings["DUPEFILTER_CLASS"], BloomDupeFilter):
-                settings.set("SCHEDULER", DurableScheduler, "addon")
+                settings.set("SCHEDULER", "scrapy_bloom.DurableScheduler", "addon")
         if _has_durable_job(settings):
             settings.setdefault_in_component_priority_dict(
                 "DOWNLOADER_MIDDLEWARES", ResponseOrigins, AT_THE_ENGINES_END
@@ -82,6 +79,8 @@ class Addon:
             "SPIDER_MIDDLEWARES", DropEarlyMiddleware, DropEarlyMiddleware.order
         )
         if wants_delta(settings):
+            from .delta.middleware import DeltaMiddleware
+
             settings.setdefault_in_component_priority_dict(
                 "SPIDER_MIDDLEWARES", DeltaMiddleware, DeltaMiddleware.order
             )
@@ -169,7 +168,7 @@ def _warn_of_feeds(crawler: Crawler) -> None:
 
 
 def _shares(settings: BaseSettings) -> bool:
-    return is_component(settings["SCHEDULER"], RedisDurableScheduler)
+    return is_component(settings["SCHEDULER"], "RedisDurableScheduler")
 
 
 def _has_durable_job(settings: BaseSettings) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from .bloom.growing import ScalableBloomFilter, stored_identity
@@ -13,8 +14,6 @@ from .bloom.removal import remove_filter
 from .dupefilter import FilterDupeFilter
 from .errors import describe
 from .fingerprints.identity import FingerprinterIdentity
-from .migration.clean_stop import why_unclean
-from .migration.sources import import_job
 from .reporting import counted
 from .startup import announce
 
@@ -156,19 +155,11 @@ class BloomDupeFilter(FilterDupeFilter):
         if job is None:
             return self._in_memory("there is no JOBDIR")
         warning = self._require_same_identity(job, identity)
-        unclean = why_unclean(job) if job.has_only_seen_file else None
+        take_over = self._taking_over(job, settings, identity) if job.has_only_seen_file else None
         job.make()
         self._lock = job.lock()
-        if job.has_only_seen_file:
-            imported = import_job(
-                job,
-                unclean,
-                settings.capacity,
-                settings.error_rate,
-                identity.to_text(),
-                exact=settings.exact,
-            )
-            logger.info("%s", imported, extra={"spider": self._crawler.spider})
+        if take_over is not None and job.has_only_seen_file:
+            logger.info("%s", take_over(), extra={"spider": self._crawler.spider})
         opened = ScalableBloomFilter(
             settings.capacity,
             settings.error_rate,
@@ -186,6 +177,23 @@ class BloomDupeFilter(FilterDupeFilter):
         known = counted(len(opened), "request")
         exactly = "exact, " if opened.exact else ""
         announce(self._crawler, "filter", f"{exactly}{opened.path}, which knows {known}")
+
+    def _taking_over(
+        self, job: JobDirectory, settings: BloomSettings, identity: FingerprinterIdentity
+    ) -> Callable[[], object]:
+        """Look at what Scrapy's dupefilter has left, and return what imports it."""
+        from .migration.clean_stop import why_unclean
+        from .migration.sources import import_job
+
+        return partial(
+            import_job,
+            job,
+            why_unclean(job),
+            settings.capacity,
+            settings.error_rate,
+            identity.to_text(),
+            exact=settings.exact,
+        )
 
     def _require_same_identity(
         self, job: JobDirectory, identity: FingerprinterIdentity

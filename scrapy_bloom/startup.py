@@ -56,14 +56,27 @@ def fetches_one_page(crawler: Crawler) -> bool:
     return str(getattr(start, "__module__", "")).startswith("scrapy.commands.")
 
 
-def is_component(setting: Any, base: type) -> bool:
-    """Return True if `setting`, a class or the path of one, is `base` or a subclass."""
+def is_public(found: object, name: str) -> bool:
+    """Return True if `found` is the class that this package publishes as `name`, which is not
+    imported for it: a crawl loads what it uses."""
+    return (
+        isinstance(found, type)
+        and found.__name__ == name
+        and found.__module__.partition(".")[0] == __name__.partition(".")[0]
+    )
+
+
+def is_component(setting: Any, base: type | str) -> bool:
+    """Return True if `setting`, a class or the path of one, is `base` or a subclass; `base` is
+    a class, or the public name of one of this package."""
     try:
         found = load_object(setting)
     except Exception:  # noqa: BLE001 - Scrapy says what is wrong with it
         return False
     # not issubclass: for Scrapy's schedulers whatever has three methods is a subclass
-    return isinstance(found, type) and base in found.__mro__
+    return isinstance(found, type) and any(
+        is_public(each, base) if isinstance(base, str) else each is base for each in found.__mro__
+    )
 
 
 def is_own_method(thing: object, name: str, *packages: str) -> bool:

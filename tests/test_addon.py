@@ -4,6 +4,7 @@ import pytest
 from scrapy import Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings, Settings, default_settings
+from scrapy.utils.misc import load_object
 
 from scrapy_bloom import (
     Addon,
@@ -22,7 +23,7 @@ def updated(settings):
 def test_addon_sets_the_dupefilter_where_nobody_has():
     """With Scrapy's defaults the add-on puts the dupefilter in."""
     settings = Settings()
-    assert updated(settings) is BloomDupeFilter
+    assert load_object(updated(settings)) is BloomDupeFilter
     assert settings.getpriority("DUPEFILTER_CLASS") == SETTINGS_PRIORITIES["addon"]
 
 
@@ -63,10 +64,10 @@ def test_a_url_of_redis_turns_on_what_workers_share():
     """With BLOOM_REDIS_URL the add-on sets both classes that share a crawl, unless
     BLOOM_DURABLE is False or somebody has set one of them."""
     settings = Settings({"BLOOM_REDIS_URL": "redis://localhost"})
-    assert updated(settings) is RedisBloomDupeFilter
-    assert settings["SCHEDULER"] is RedisDurableScheduler
+    assert load_object(updated(settings)) is RedisBloomDupeFilter
+    assert load_object(settings["SCHEDULER"]) is RedisDurableScheduler
     settings = Settings({"BLOOM_REDIS_URL": "redis://localhost", "BLOOM_DURABLE": False})
-    assert updated(settings) is RedisBloomDupeFilter
+    assert load_object(updated(settings)) is RedisBloomDupeFilter
     assert settings["SCHEDULER"] == default_settings.SCHEDULER
     for mine, scheduler in (
         (BloomDupeFilter, DurableScheduler),
@@ -74,9 +75,9 @@ def test_a_url_of_redis_turns_on_what_workers_share():
     ):
         settings = Settings({"BLOOM_REDIS_URL": "redis://localhost", "DUPEFILTER_CLASS": mine})
         assert updated(settings) is mine
-        assert settings["SCHEDULER"] == scheduler
+        assert load_object(settings["SCHEDULER"]) is load_object(scheduler)
     settings = Settings({"SCHEDULER": "scrapy_bloom.RedisDurableScheduler"})
-    assert updated(settings) is RedisBloomDupeFilter
+    assert load_object(updated(settings)) is RedisBloomDupeFilter
 
 
 SCRAPYS = {

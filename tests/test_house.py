@@ -2,6 +2,8 @@
 
 import ast
 import inspect
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -132,3 +134,39 @@ def test_public_names_are_documented(name):
     if inspect.isclass(thing):
         methods = [n for n, m in vars(thing).items() if callable(m) and not n.startswith("_")]
         assert [n for n in methods if not inspect.getdoc(getattr(thing, n))] == []
+
+
+LOADED = """
+import sys
+from scrapy import Spider
+from scrapy.crawler import CrawlerProcess
+
+class Idle(Spider):
+    name = "idle"
+    async def start(self):
+        for nothing in ():
+            yield nothing
+
+process = CrawlerProcess({
+    "ADDONS": {"scrapy_bloom.Addon": 300}, "JOBDIR": sys.argv[1], "LOG_LEVEL": "ERROR",
+    "FEEDS": {sys.argv[1] + "/items.jsonl": {"format": "jsonlines"}},
+})
+process.crawl(Idle)
+process.start()
+print(*(name for name in sys.modules if name.startswith("scrapy_bloom.")))
+"""
+
+
+def test_a_crawl_loads_what_it_uses(tmp_path):
+    """A job with feeds needs neither Redis, nor the memory between crawls, nor what other filters
+    have left."""
+    command = [sys.executable, "-c", LOADED, str(tmp_path / "job")]
+    path = os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
+    run = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True
+    )
+    loaded = [name.removeprefix("scrapy_bloom.") for name in run.stdout.split()]
+    assert not {"commands", "delta", "distributed", "migration", "shared", "study"} & {
+        room_of(name) for name in loaded
+    }
+    assert len(loaded) <= 70

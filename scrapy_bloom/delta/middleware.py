@@ -18,11 +18,9 @@ from ..fingerprints.identity import FingerprinterIdentity
 from ..reporting import counted, in_bytes
 from ..scrapy_internals import put_before_engine
 from ..settings import BloomSettings, RedisSettings
-from ..shared.dupefilter import RedisBloomDupeFilter
 from ..startup import announce, fetches_one_page, is_component, refuse
 from .crawl import DeltaCrawl, give_up
 from .memory import Memory
-from .redis_memory import RedisMemory
 from .settings import DAY, LIST, DeltaSettings
 from .skipping import Skipping
 from .slices import Shape, read
@@ -291,8 +289,10 @@ class DeltaMiddleware:
     def _memory_of(self, shape: Shape) -> DeltaMemory:
         """Return the memory of the crawl: in Redis if the crawl is shared there."""
         settings, spider = self._crawler.settings, self._crawler.spider
-        if not is_component(settings["DUPEFILTER_CLASS"], RedisBloomDupeFilter):
+        if not is_component(settings["DUPEFILTER_CLASS"], "RedisBloomDupeFilter"):
             return Memory(self._settings.directory, shape, self.clock)
+        from .redis_memory import RedisMemory
+
         assert spider is not None
         redis = RedisSettings.read(settings, spider.name)
         return RedisMemory(redis.url, self._settings.name, shape, redis.timeout, self.clock)

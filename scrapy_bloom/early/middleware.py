@@ -19,12 +19,11 @@ from scrapy.spidermiddlewares.referer import RefererMiddleware
 from scrapy.utils.conf import build_component_list
 from scrapy.utils.misc import load_object
 
-from ..distributed.scheduler import RedisDurableScheduler
 from ..dupefilter import FilterDupeFilter
 from ..durable.scheduler import DurableScheduler
 from ..scrapy_internals import scheduler_of
 from ..settings import wants_early
-from ..startup import announce, is_component, is_own_method, refuse
+from ..startup import announce, is_component, is_own_method, is_public, refuse
 from .links import leave_out_known
 
 if TYPE_CHECKING:
@@ -147,7 +146,8 @@ def _why_no_links(crawler: Crawler, middleware: type) -> str | None:
 
 def _why_unsound(scheduler: object, dupefilter: object) -> str | None:
     """Return why a request that is known may not just be dropped, if that is so."""
-    if type(scheduler) not in (Scheduler, DurableScheduler, RedisDurableScheduler):
+    found = type(scheduler)
+    if not (found in (Scheduler, DurableScheduler) or is_public(found, "RedisDurableScheduler")):
         return f"the scheduler is {_name(type(scheduler))}"
     if not is_own_method(scheduler, "enqueue_request", "scrapy", "scrapy_bloom"):
         return f"{_name(type(scheduler))} has a changed enqueue_request"
@@ -163,8 +163,7 @@ def _why_missed(crawler: Crawler) -> str | None:
     for name in ("request_scheduled", "request_dropped"):
         signal = getattr(signals, name)
         for receiver in liveReceivers(getAllReceivers(crawler.signals.sender, signal)):
-            owner = getattr(receiver, "__self__", None)
-            if not (_is_scrapys(receiver) and (owner is None or _is_scrapys(type(owner)))):
+            if not _misses_nothing(receiver):
                 return f"{_name(receiver)} handles {name}"
     return None
 
@@ -176,13 +175,25 @@ def _others(settings: BaseSettings, middleware: type) -> tuple[list[object], lis
     order = [load_object(each) for each in build_component_list(with_base("SPIDER_MIDDLEWARES"))]
     place = order.index(middleware) if middleware in order else len(order)
     between, nearer = order[:place], order[place + 1 :]
-    return [o for o in between if not _is_scrapys(o)], [o for o in nearer if not _is_scrapys(o)]
+    return [o for o in between if not _is_known(o)], [o for o in nearer if not _is_known(o)]
+
+
+def _misses_nothing(receiver: Any) -> bool:
+    """Return True for a handler of Scrapy's or of DeltaMiddleware's, which need not hear of a
+    dropped request."""
+    owner = getattr(receiver, "__self__", None)
+    if is_public(type(owner), "DeltaMiddleware"):
+        return is_own_method(owner, receiver.__name__, "scrapy_bloom")
+    return _is_scrapys(receiver) and (owner is None or _is_scrapys(type(owner)))
+
+
+def _is_known(middleware: object) -> bool:
+    """Return True for a spider middleware that does nothing to a request that is dropped."""
+    return _is_scrapys(middleware) or is_public(middleware, "DeltaMiddleware")
 
 
 def _is_scrapys(thing: object) -> bool:
-    """Return True for what is known to miss nothing: Scrapy's, and the memory between crawls."""
-    known = ("scrapy.", "scrapy_bloom.delta.")
-    return f"{getattr(thing, '__module__', '')}.".startswith(known)
+    return str(getattr(thing, "__module__", "")).partition(".")[0] == "scrapy"
 
 
 def _name(thing: object) -> str:
