@@ -124,10 +124,10 @@ def is_held(path: Path) -> bool:
 def _in_use(directory: Path, file: IO[bytes]) -> FilterLockedError:
     """Return the refusal of a `directory` whose lock file somebody has locked."""
     pid = file.read(20).decode("ascii", "replace").strip()
-    return FilterLockedError(
-        f"{directory} is in use by process {pid or '(unknown)'}; wait until it has finished, or"
-        " give this one another job directory"
-    )
+    what = "; wait until it has finished, or give this one another job directory"
+    if pid == str(os.getpid()):
+        what = ", which is this one; give each crawl in it a job directory of its own"
+    return FilterLockedError(f"{directory} is in use by process {pid or '(unknown)'}{what}")
 
 
 def open_regular(path: Path, *, read_only: bool = False, create: bool = False) -> IO[bytes]:

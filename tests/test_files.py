@@ -60,7 +60,7 @@ def test_directory_is_locked_until_it_is_released(tmp_path, remove):
     """Another one is refused with the holder's name meanwhile, and gets it afterwards;
     releasing twice is fine."""
     lock = DirectoryLock(tmp_path, "name")
-    with pytest.raises(FilterLockedError, match=f"in use by process {os.getpid()};"):
+    with pytest.raises(FilterLockedError, match=f"in use by process {os.getpid()}, which is"):
         DirectoryLock(tmp_path, "name")
     lock.release(remove=remove)
     assert (tmp_path / "name").exists() is not remove

@@ -24,16 +24,28 @@ class CrawlState:
     over: bool
     workers: int
     """How many work on it: those whose lease has not run out."""
+    spider: str
+    """Whose it was until now, empty if no spider has had it."""
 
 
-def open_crawl(client: RedisClient, key: str, crawl: str, settings: WorkerSettings) -> CrawlState:
+def open_crawl(
+    client: RedisClient,
+    key: str,
+    crawl: str,
+    settings: WorkerSettings,
+    spider: str = "",
+    *,
+    any_spider: bool = False,
+) -> CrawlState:
     """Return the state of the crawl beside the filter at `key`, whose generation is
     `crawl`; it is made if there is none, and a new round of it begins if it is over and
-    the settings name another one. Raises SharedFilterError for a queue of another filter or
-    version, or workers with another lease or of 0.2.0."""
+    the settings name another one. It is `spider`'s from then on; one of another spider stays
+    as it is, without `any_spider`, and the state tells whose it is. Raises
+    SharedFilterError for a queue of another filter or version, or workers with another lease or
+    of 0.2.0."""
     lease = int(settings.lease * 1000)
-    found, lease_found, round_, start_done, over, _, workers = client.run(
-        OPEN, [key], crawl, lease, settings.round
+    found, lease_found, round_, start_done, over, _, workers, owner = client.run(
+        OPEN, [key], crawl, lease, settings.round, spider, "1" if any_spider else ""
     )
     if found.decode() != crawl_id(crawl):
         raise SharedFilterError(
@@ -45,7 +57,7 @@ def open_crawl(client: RedisClient, key: str, crawl: str, settings: WorkerSettin
             f"the workers of {key!r} in Redis at {client.name} have BLOOM_REDIS_LEASE ="
             f" {int(lease_found) / 1000:g}, and this one has {settings.lease:g}: all need the same"
         )
-    return CrawlState(round_.decode(), start_done == b"1", over == b"1", workers)
+    return CrawlState(round_.decode(), start_done == b"1", over == b"1", workers, owner.decode())
 
 
 def _why_not(found: str, crawl: str, lease: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
@@ -41,10 +42,10 @@ class WorkerFeeds:
         self._round: Round | None = None
         if self._job is None:
             return
-        self._job.make()
-        self._lock = self._job.lock()
         if self._exporter is not None:
             put_before_engine(crawler, self._exporter.start_items)
+        self._job.make()
+        self._lock = self._job.lock()
 
     def open(self, ledger: Ledger) -> None:
         """Take part in the commits of `ledger`. Raises RequestFileError, FeedError."""
@@ -82,6 +83,13 @@ class WorkerFeeds:
             self._round.hand_over(commit=self._commit, close=self._release)
         else:
             self._release()
+
+    def abandon(self) -> None:
+        """Release JOBDIR when the start is refused, and remove it if nothing is in it."""
+        self._release()
+        if self._job is not None:
+            with suppress(OSError):
+                self._job.path.rmdir()
 
     def _commit(self) -> None:
         if self._file.changed:

@@ -68,11 +68,15 @@ class RedisDurableScheduler(LedgerScheduler):
             EngineView(crawler)
             start_requests = SharedStartRequests(crawler)
             put_before_engine(crawler, start_requests)
-            feeds = WorkerFeeds(crawler)
             failures = Failures(crawler, FailedSettings.read(crawler.settings))
+            feeds = WorkerFeeds(crawler)
         except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
             refuse(crawler, error)
-        self = cls(crawler, dupefilter_class.beside_queue(crawler))
+        try:
+            self = cls(crawler, dupefilter_class.beside_queue(crawler))
+        except BaseException:
+            feeds.abandon()
+            raise
         self._settings = settings
         self._starts = start_requests
         self._feeds = feeds
@@ -97,6 +101,7 @@ class RedisDurableScheduler(LedgerScheduler):
                 in_memory=self.mqs.__len__,
             )
         except Exception as error:  # noqa: BLE001 - see from_crawler
+            self._feeds.abandon()
             self.df.abandon()
             refuse(self.crawler, error)
         self._ledger = worker.ledger

@@ -1,7 +1,7 @@
 """The Lua scripts of a crawl by many workers, on the keys of one hash slot.
 
     {KEY}                    the filter's header; {KEY}:0 … its shards
-    {KEY}:crawl              hash: id (see crawl_id), lease, round, start_done, over;
+    {KEY}:crawl              hash: id (see crawl_id), spider, lease, round, start_done, over;
                              heard (ms, when a script ran last), claims (the last number),
                              done (how many were acknowledged), waiting and waiting_bytes (of
                              what is pending; too few after an aborted script; never too
@@ -114,10 +114,11 @@ return {'done'}
 """
 )
 
-# KEYS: the filter's header. ARGV: its generation, lease (ms), round. Makes the crawl unless there
+# KEYS: the filter's header. ARGV: its generation, lease (ms), round, spider or '', '1' if any
+# other than that may have the crawl. Changes nothing for another. Makes the crawl unless there
 # is one, takes over one of 0.2.0 on which nobody works, begins a new round of one that is over,
 # and returns id, lease, round, start_done, over, the number of workers, and of those whose lease
-# has not run out.
+# has not run out, and whose spider's it was.
 OPEN = SlotScript(
     _CRAWL_ID
     + """
@@ -128,9 +129,11 @@ local function told()
   local found = redis.call('HMGET', name, 'id', 'lease', 'round', 'start_done', 'over')
   found[6] = redis.call('ZCARD', KEYS[1] .. ':workers')
   found[7] = #redis.call('ZRANGEBYSCORE', KEYS[1] .. ':workers', now, '+inf')
+  found[8] = redis.call('HGET', name, 'spider') or ''
   return found
 end
 local found, id = told(), crawl_id(ARGV[1])
+if ARGV[4] ~= '' and found[8] ~= '' and found[8] ~= ARGV[4] and ARGV[5] == '' then return found end
 if found[1] == ARGV[1] and found[7] == 0 then
   redis.call('HSET', name, 'id', id)
   found[1] = id
@@ -146,6 +149,10 @@ elseif found[1] == id then
     redis.call('HSET', name, 'round', ARGV[3], 'start_done', '', 'over', '')
   end
 end
-return told()
+found = told()
+if found[1] == id and found[2] == ARGV[2] and ARGV[4] ~= '' then
+  redis.call('HSET', name, 'spider', ARGV[4])
+end
+return found
 """
 )

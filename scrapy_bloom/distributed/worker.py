@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 from contextlib import suppress
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.asyncio import call_later
 
 from ..durable.failed import count_unreadable, described
+from ..durable.job_identity import require_same_spider
 from ..durable.ledger import Ledger
 from ..durable.progress import COUNTED as COUNTED_STATS
 from ..durable.progress import set_stats
@@ -20,7 +22,7 @@ from ..durable.queues import QueueSettings
 from ..errors import SharedFilterError
 from ..reporting import counted
 from ..scrapy_internals import EngineView
-from ..settings import RedisSettings, WorkerSettings
+from ..settings import RedisSettings, WorkerSettings, takes_any_spider
 from ..shared.client import RedisClient
 from ..shared.layout import in_one_slot
 from ..startup import announce
@@ -196,9 +198,22 @@ class Worker:
     def _join(self, client: RedisClient, generation: str) -> CrawlState:
         """Find or make the crawl. Who finds nobody at work asks once more what has failed,
         if that is set: so it is done once a start, and not by each worker."""
-        state = open_crawl(client, self._key, generation, self._settings)
+        crawler = self._crawler
+        assert crawler.spider is not None
+        join = partial(
+            open_crawl,
+            client,
+            self._key,
+            generation,
+            self._settings,
+            crawler.spider.name,
+            any_spider=takes_any_spider(crawler.settings),
+        )
+        state = join()
+        remedy = "give each spider a BLOOM_REDIS_KEY of its own"
+        require_same_spider(self._name, state.spider, crawler, remedy)
         if not state.workers and self._failures.retry(self._failed):
-            state = open_crawl(client, self._key, generation, self._settings)
+            state = join()
         return state
 
     def _report(self) -> None:

@@ -1,5 +1,6 @@
 """RedisDurableScheduler as Scrapy builds it: what it refuses, and what it leaves to the answer."""
 
+import os
 import secrets
 import threading
 import time
@@ -13,7 +14,7 @@ from scrapy_bloom import RedisDurableScheduler, SharedFilterError, startup
 from scrapy_bloom.distributed import worker as worker_module
 from scrapy_bloom.distributed.crawl import open_crawl
 from scrapy_bloom.distributed.start_requests import mark_of
-from scrapy_bloom.errors import FilterLockedError
+from scrapy_bloom.errors import FilterLockedError, JobDirectoryError
 from scrapy_bloom.shared.client import RedisClient
 from scrapy_bloom.shared.inspection import RedisPlace
 from tests.distributed.workers import StoreWorker
@@ -30,7 +31,7 @@ def build(redis_server, key):
     """Return a function that builds and opens a scheduler with some settings."""
     opened = []
 
-    def build(**settings):
+    def build(spider=TestSpider, **settings):
         settings = {
             "ADDONS": {"scrapy_bloom.Addon": 300},
             "BLOOM_CAPACITY": 1000,
@@ -38,10 +39,10 @@ def build(redis_server, key):
             "BLOOM_REDIS_KEY": key,
             **settings,
         }
-        crawler = get_crawler(TestSpider, settings_dict=settings)
+        crawler = get_crawler(spider, settings_dict=settings)
         crawler.engine = Engine()
         crawler.engine.scraper.logformatter = crawler.logformatter
-        crawler.spider = TestSpider.from_crawler(crawler)
+        crawler.spider = spider.from_crawler(crawler)
         scheduler = build_from_crawler(load_object(crawler.settings["SCHEDULER"]), crawler)
         scheduler.open(crawler.spider)
         opened.append(scheduler)
@@ -64,6 +65,48 @@ def talk(scheduler):
             scheduler._worker.store._call()
     while not link.wait(5):
         pass
+
+
+class OtherSpider(TestSpider):
+    """Has another name."""
+
+    name = "other"
+
+
+def test_another_spider_is_refused(build, key, redis_server):
+    """It would get requests whose callbacks are the first one's: nothing in Redis changes. A
+    crawl of 0.2.0, which knows no name, takes that of the first one."""
+    first = build()
+    first.enqueue_request(request("page"))
+    talk(first)
+    first.close("shutdown")
+    crawl = f"{{{key}}}:crawl"
+    assert redis_server.command("HGET", crawl, "spider") == b"test"
+    redis_server.command("HDEL", crawl, "spider")
+    build().close("shutdown")
+    before = redis_server.command("HGETALL", crawl)
+    with pytest.raises(JobDirectoryError, match=r"of spider 'test', and this is 'other'"):
+        build(spider=OtherSpider, BLOOM_REDIS_ROUND="new")
+    assert redis_server.command("HGETALL", crawl) == before
+    other = build(spider=OtherSpider, BLOOM_ANY_SPIDER=True)
+    talk(other)
+    assert name_of(other.next_request()) == "page"
+    assert redis_server.command("HGET", crawl, "spider") == b"other"
+
+
+def test_a_refused_worker_leaves_its_job_directory(build, tmp_path):
+    """As it was: not there, or free for the next crawl of the process."""
+    with pytest.raises(SharedFilterError):
+        build(BLOOM_REDIS_URL="redis://127.0.0.1:1/0", JOBDIR=str(tmp_path / "new"))
+    assert not (tmp_path / "new").exists()
+    first = build(JOBDIR=str(tmp_path / "job"))
+    with pytest.raises(FilterLockedError, match=f"process {os.getpid()}, which is this one"):
+        build(JOBDIR=str(tmp_path / "job"))
+    first.close("shutdown")
+    talk(build())
+    with pytest.raises(SharedFilterError, match="BLOOM_REDIS_LEASE"):
+        build(BLOOM_REDIS_LEASE=30, JOBDIR=str(tmp_path / "job"))
+    build(JOBDIR=str(tmp_path / "job"))
 
 
 def test_a_url_is_enough(build):
@@ -403,9 +446,9 @@ def test_who_has_only_heard_that_start_is_through_does_not_say_so(
     assert fetch(first) == STARTS[:1]
     first.close("shutdown")
 
-    def hears_of_the_end(*arguments):
+    def hears_of_the_end(*arguments, **options):
         redis_server.command("HSET", f"{{{key}}}:crawl", "start_done", 1)
-        found = open_crawl(*arguments)
+        found = open_crawl(*arguments, **options)
         redis_server.command("HSET", f"{{{key}}}:crawl", "start_done", "")
         return found
 
