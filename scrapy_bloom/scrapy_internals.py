@@ -15,9 +15,9 @@ from scrapy import pqueues, signals
 from scrapy.core import engine, scraper
 from scrapy.exceptions import DontCloseSpider
 from scrapy.extensions import feedexport
-from scrapy.spidermiddlewares.httperror import HttpErrorMiddleware
+from scrapy.spidermiddlewares import httperror
+from scrapy.utils import reactor
 from scrapy.utils import signal as dispatching
-from scrapy.utils.reactor import CallLaterOnce
 
 from .errors import JobDirectoryError
 
@@ -70,6 +70,7 @@ class EngineView:
         engine_slot = _get(self._engine, "_slot") or _new_engine_slot()
         scraper_slot = _get(self._engine, "scraper", "slot") or _new_scraper_slot()
         _require("engine._slot", hasattr(self._engine, "_slot"))
+        _require("engine.scraper.slot", hasattr(_get(self._engine, "scraper"), "slot"))
         for name, found in (
             ("engine._slot.inprogress", _get(engine_slot, "inprogress")),
             ("engine.scraper.slot.active", _get(scraper_slot, "active")),
@@ -222,7 +223,8 @@ class FailureHooks:
         is_there = self._formatter is not None
         _require("engine.scraper.logformatter", hasattr(self._scraper, "logformatter"))
         _require("crawler.logformatter", is_there and self._scraper.logformatter is self._formatter)
-        log = self._formatter.download_error
+        log = _get(self._formatter, "download_error")
+        _require("LogFormatter.download_error", callable(log))
 
         def note_and_log(failure: Failure, request: Request, *rest: Any, **options: Any) -> Any:
             function(failure, request)
@@ -235,10 +237,12 @@ class FailureHooks:
         to the callback or in it, and was not handled before HttpErrorMiddleware."""
         methods = _get(self._scraper, "spidermw", "methods")
         _require("engine.scraper.spidermw.methods", hasattr(methods, "__getitem__"))
+        middleware = _get(httperror, "HttpErrorMiddleware")
+        _require("HttpErrorMiddleware", isinstance(middleware, type))
         exceptions = methods["process_spider_exception"]
         place = len(exceptions)
         for number, method in enumerate(exceptions):
-            if isinstance(getattr(method, "__self__", None), HttpErrorMiddleware):
+            if isinstance(getattr(method, "__self__", None), middleware):
                 place = number
         exceptions.insert(place, process_spider_exception)
         # what handles an exception goes on with the outputs behind its own place
@@ -335,9 +339,10 @@ def _get(thing: Any, *names: str) -> Any:
 
 
 def _new_engine_slot() -> object:
-    slot_class = getattr(engine, "_Slot", None)
+    slot_class, later = _get(engine, "_Slot"), _get(reactor, "CallLaterOnce")
+    _require("scrapy.utils.reactor.CallLaterOnce", callable(later))
     with suppress(TypeError):
-        return slot_class and slot_class(True, CallLaterOnce(lambda: None), None)
+        return slot_class and slot_class(True, later(lambda: None), None)
     return None
 
 

@@ -307,6 +307,14 @@ def test_other_crawls_of_the_process_go_on(tmp_path):
 RENAMED = {
     "inprogress": ("core/engine.py", "self.inprogress", "self.in_progress"),
     "_slot": ("core/engine.py", "self._slot", "self._the_slot"),
+    "slot (scraper)": ("core/scraper.py", "self.slot", "self.the_slot"),
+    "download_error": ("logformatter.py core/scraper.py", "download_error", "failed_download"),
+    "HttpErrorMiddleware": (
+        "spidermiddlewares/httperror.py settings/default_settings.py",
+        "HttpErrorMiddleware",
+        "StatusMiddleware",
+    ),
+    "CallLaterOnce": ("core/engine.py utils/reactor.py", "CallLaterOnce", "CallOnce"),
     "active (scraper)": ("core/scraper.py", "self.active", "self.working"),
     "active (downloader)": ("core/downloader/__init__.py", "self.active", "self.working"),
     "_path_safe": ("pqueues.py", "_path_safe", "_path_made_safe"),
@@ -321,7 +329,8 @@ RENAMED = {
 def test_a_scrapy_without_a_private_name_is_refused(tmp_path, name):
     """With any name renamed that is read and not public, a crawl does not begin: it
     never runs and loses pages or fills the memory."""
-    file, old, new = RENAMED[name]
+    files, old, new = RENAMED[name]
+    paths = tuple(f"scrapy/{file}" for file in files.split())
     plugin = textwrap.dedent(f"""
         import importlib.machinery, sys
 
@@ -338,7 +347,7 @@ def test_a_scrapy_without_a_private_name_is_refused(tmp_path, name):
             @staticmethod
             def find_spec(name, path=None, target=None):
                 spec = importlib.machinery.PathFinder.find_spec(name, path)
-                if spec and spec.origin and spec.origin.endswith({"scrapy/" + file!r}):
+                if spec and spec.origin and spec.origin.endswith({paths!r}):
                     spec.loader = Renamed(spec.loader.name, spec.loader.path)
                     return spec
 
@@ -362,5 +371,5 @@ def test_a_scrapy_without_a_private_name_is_refused(tmp_path, name):
     (error,) = [line for line in lines(done.stderr, "ERROR") if "scrapy_bloom" in line]
     assert name.partition(" ")[0].lstrip("_") in error
     assert "Scrapy " in error
-    if "feedexport" not in file:  # the exporter is asked when the job is open
+    if "feedexport" not in files:  # the exporter is asked when the job is open
         assert not Path(tmp_path / "job" / "requests.sqlite").exists()
