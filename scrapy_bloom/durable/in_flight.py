@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from scrapy import Request
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Finished:
     """A request that need not be repeated any more, whatever happens: the filter may
     hold its fingerprints."""
@@ -27,6 +28,8 @@ class InFlight:
     A crash takes the latter with it, and nobody says which request they came from.
     So whatever was in progress when one arrived waits for it, and is acknowledged no
     sooner than the whole tree of them is finished: fetched again, it yields them again.
+    One that the filter does not hold back then is acknowledged with the last of those that
+    may yield it, no sooner.
 
     Arrivals are numbered. What a request waits for is a range of them, from those that
     were there when it started to those that are there when it is finished, and what an
@@ -42,6 +45,12 @@ class InFlight:
         self._last: _Arrival | None = None
         """The last open arrival."""
         self._serials = count()
+        self._given: dict[Finished, list[Finished]] = {}
+        """What comes again with each request that is not acknowledged …"""
+        self._givers: Counter[Finished] = Counter()
+        """… with how many of them …"""
+        self._over: set[Finished] = set()
+        """… and what waits for nothing but that these are acknowledged."""
 
     def __iter__(self) -> Iterator[Request]:
         """The requests that the engine has got and that were not finished yet."""
@@ -53,9 +62,17 @@ class InFlight:
     def __len__(self) -> int:
         return len(self._running)
 
-    def keep(self, request: Request, fingerprints: Iterable[bytes]) -> None:
-        """Note that `request` waits in the memory queue."""
+    def keep(
+        self, request: Request, fingerprints: Iterable[bytes], *, comes_again: bool = False
+    ) -> None:
+        """Note that `request` waits in the memory queue. It `comes_again` with whatever has
+        yielded it, though the filter may hold its fingerprint."""
+        is_new = id(request) not in self._known
         known = self._know(request)
+        if comes_again and is_new:
+            for running in self._running.values():
+                self._given.setdefault(running.finished, []).append(known.finished)
+            self._givers[known.finished] = len(self._running)
         known.queued += 1
         known.finished.fingerprints += tuple(fingerprints)
         arrival = _Arrival(self._arrived, self._last)
@@ -95,11 +112,24 @@ class InFlight:
         finished = []
         while over:
             waiting = over.pop()
-            if isinstance(waiting, Finished):
-                finished.append(waiting)
-            else:
+            if isinstance(waiting, _Arrival):
                 over += self._remove(waiting)
+                continue
+            if self._givers[waiting]:
+                self._over.add(waiting)
+            else:
+                finished.append(waiting)
+                over += self._released(waiting)
         return finished
+
+    def _released(self, giver: Finished) -> Iterator[Finished]:
+        """Yield what has waited for nothing but that `giver` is acknowledged."""
+        del self._givers[giver]
+        for given in self._given.pop(giver, ()):
+            self._givers[given] -= 1
+            if not self._givers[given] and given in self._over:
+                self._over.remove(given)
+                yield given
 
     def _know(self, request: Request) -> _Known:
         return self._known.setdefault(id(request), _Known(Finished(request)))

@@ -120,7 +120,8 @@ class Ledger:
 
     def keep(self, request: Request) -> None:
         """Note that `request` waits in memory only."""
-        self._in_flight.keep(request, self._fingerprints(request))
+        fingerprints = self._fingerprints(request)
+        self._in_flight.keep(request, fingerprints, comes_again=request.dont_filter)
 
     def pushed(self) -> None:
         """Commit if it is time, after a request was pushed or kept."""
@@ -165,7 +166,7 @@ class Ledger:
         if self._newest is None:
             self._newest = Request("data:,")
             self._together[self._newest] = [*self._in_flight]
-            self._in_flight.keep(self._newest, ())
+            self._in_flight.keep(self._newest, (), comes_again=True)
             self._commit_later()
         return self._newest
 

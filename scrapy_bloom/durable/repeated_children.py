@@ -3,7 +3,9 @@ when its callback is repeated after a crash."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -22,10 +24,13 @@ if TYPE_CHECKING:
 
 VOLATILE = frozenset({"download_latency", "retry_times"})
 """What Scrapy notes in a meta that may be copied to children, and another time otherwise."""
+ROWLESS = -(1 << 62)
+"""The parents below are pages in memory, the others rows."""
 
 
 class TakenChildren:
-    """The unfiltered requests in `file` that came of a page that is not done, by its row.
+    """The unfiltered requests in `file` that came of a page that is not done, by its row, or
+    by its fingerprint if it lives in memory.
 
     Two of them are the same if everything is that Scrapy stores of them: where a callback
     gives them in another order the second time, none is taken for another one. `taken`
@@ -38,30 +43,44 @@ class TakenChildren:
         self._describe = describe
         file.execute("UPDATE taken_children SET met = 0")
         self._left = {row for (row,) in file.query("SELECT DISTINCT parent FROM taken_children")}
+        self._in_memory = {parent for parent in self._left if parent < ROWLESS}
 
-    def meet(self, row: int, child: Request) -> bool:
-        """Return True if an earlier start has taken `child` of the page in `row`; the how-
-        manieth of its kind it is counts, in this start and in that."""
-        if row not in self._left:
+    def meet(self, parent: int, child: Request) -> bool:
+        """Return True if an earlier start has taken `child` of the page `parent`; its number
+        among those of its kind counts, in this start and in that."""
+        if parent not in self._left:
             return False
         try:
-            digest = self._digest(child)
+            digest = self._digest(parent, child)
         except Exception:  # noqa: BLE001 - what cannot be stored was not taken
             return False
         met = self._file.execute(
             "UPDATE taken_children SET met = met + 1"
             " WHERE parent = ? AND digest = ? AND met < taken",
-            (row, digest),
+            (parent, digest),
         )
         return met.rowcount == 1
 
-    def add(self, row: int, child: Request) -> None:
+    def add(self, parent: int, child: Request) -> None:
         """Note with the next commit that the job has taken `child`, which is stored."""
+        if parent < ROWLESS:
+            self._in_memory.add(parent)
         self._file.execute(
             "INSERT INTO taken_children VALUES (?, ?, 1, 1) ON CONFLICT DO UPDATE SET"
             " taken = taken + 1, met = met + 1",
-            (row, self._digest(child)),
+            (parent, self._digest(parent, child)),
         )
+
+    def forget(self, parent: int) -> None:
+        """Forget with the next commit what belongs to a page in memory, which is done."""
+        if parent not in self._in_memory:
+            return
+        self._in_memory.remove(parent)
+        self._file.execute("DELETE FROM taken_children WHERE parent = ?", (parent,))
+
+    def forget_all(self) -> None:
+        """Forget at the end of the round what belongs to pages that were not repeated."""
+        self._file.execute("DELETE FROM taken_children WHERE parent < ?", (ROWLESS,))
 
     def move(self, row: int) -> None:
         """Let what belongs to the page in `row` belong to the request that was stored last,
@@ -71,10 +90,12 @@ class TakenChildren:
             self._left.add(new)
             self._file.execute("UPDATE taken_children SET parent = ? WHERE parent = ?", (new, row))
 
-    def _digest(self, request: Request) -> bytes:
+    def _digest(self, parent: int, request: Request) -> bytes:
         described = self._describe(request)
+        # another page may be the first to give the parent again
+        other = {"depth"} if parent < ROWLESS else ()
         meta = described["meta"].items()
-        described["meta"] = {key: value for key, value in meta if key not in VOLATILE}
+        described["meta"] = {k: value for k, value in meta if k not in VOLATILE.union(other)}
         return blake2b(repr(described).encode("utf-8", "backslashreplace"), digest_size=16).digest()
 
 
@@ -82,23 +103,33 @@ class RepeatedChildren:
     """Spider middleware, the last one before the engine, which leaves out the requests with
     `dont_filter` that the page has given before; the filter sees to the others.
 
-    A child is known by identity until it is scheduled, and belongs to the row of its page, or
-    of the page from which that came in memory only. It is taken with the commit of its own
-    row, unless that acknowledges the page.
+    A child is known by identity until it is scheduled. It is taken with the commit of its own
+    row, unless that acknowledges its page.
     """
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
         self._origins = origins_of(crawler)
-        self._rows: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
-        """The row that each request is taken with, or that lives in memory and came of it."""
+        self._parents: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
+        """The page of each child."""
         self._stored: list[tuple[int, Request]] = []
+        self._in_memory: dict[Request, int] = {}
+        """What stands for each page in memory that is not done …"""
+        self._alike: Counter[int] = Counter()
+        """… and for how many of them."""
 
-    def open(self, taken: TakenChildren, store: SqliteStore, ledger: Ledger) -> None:
+    def open(
+        self,
+        taken: TakenChildren,
+        store: SqliteStore,
+        ledger: Ledger,
+        fingerprint: Callable[[Request], bytes],
+    ) -> None:
         """Begin to work."""
         self._taken = taken
         self._store = store
         self._ledger = ledger
+        self._fingerprint = fingerprint
         ledger.participants.append(self)
 
     async def process_spider_output_async(
@@ -117,43 +148,62 @@ class RepeatedChildren:
 
     def stored(self, request: Request) -> None:
         """Note that `request` has a row now. Raises sqlite3.Error."""
-        if request.dont_filter and (row := self._rows.get(request)) is not None:
-            self._stored.append((row, request))
+        if request.dont_filter and (parent := self._parents.get(request)) is not None:
+            self._stored.append((parent, request))
         for source in self._ledger.sources_of(request):
             if (row := self._store.row_of(source)) is not None:
                 self._taken.move(row)
 
     def kept(self, request: Request) -> None:
         """Note that `request` lives in memory only."""
-        for source in self._ledger.sources_of(request):
-            if (row := self._row_of(source)) is not None:
-                self._rows[request] = row
+        if request in self._in_memory:
+            return
+        parent = self._parent_in_memory(request)
+        if parent is not None:
+            self._in_memory[request] = parent
+            self._alike[parent] += 1
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Note what came of pages that are not done."""
         if self._stored:
             not_done = self._store.rows_handed_out
-            for row, request in self._stored:
-                if row in not_done:
-                    self._taken.add(row, request)
+            for parent, request in self._stored:
+                if parent in not_done or parent < ROWLESS:
+                    self._taken.add(parent, request)
             self._stored.clear()
+        if self._in_memory:
+            for parent in filter(None, (self._in_memory.pop(each, None) for each in acknowledged)):
+                self._alike[parent] -= 1
+                if not self._alike[parent]:
+                    del self._alike[parent]
+                    self._taken.forget(parent)
 
     def after_commit(self) -> None:
         """Do nothing."""
 
-    def _row_of(self, page: Request) -> int | None:
-        row = self._store.row_of(page)
-        return self._rows.get(page) if row is None else row
+    def _parent_in_memory(self, page: Request) -> int | None:
+        """Return what stands for `page`: the row that is sent again as it, if there is one, or
+        else a number below ROWLESS."""
+        for source in self._ledger.sources_of(page):
+            if (row := self._store.row_of(source)) is not None:
+                return row
+        with suppress(Exception):  # of a fingerprinter, which unfiltered requests do not need
+            number = int.from_bytes(self._fingerprint(page)[:8], "big")
+            return ROWLESS - 1 - number % -ROWLESS
+        return None
 
     def _is_skipped(self, response: Response, child: Request) -> bool:
         page = self._origins.get(response, response.request)
-        row = None if page is None else self._row_of(page)
-        if row is None:
+        if page is None or not child.dont_filter:
             return False
-        if child.dont_filter:
-            with self._ledger.guarded():
-                if self._taken.meet(row, child):
-                    self._crawler.stats.inc_value("scheduler/children_skipped")
-                    return True
-        self._rows[child] = row
+        parent = self._store.row_of(page)
+        if parent is None:
+            parent = self._in_memory.get(page)
+        if parent is None:
+            return False
+        with self._ledger.guarded():
+            if self._taken.meet(parent, child):
+                self._crawler.stats.inc_value("scheduler/children_skipped")
+                return True
+        self._parents[child] = parent
         return False

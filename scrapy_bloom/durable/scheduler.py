@@ -175,8 +175,10 @@ class DurableScheduler(LedgerScheduler):
                 operations=self.commit_operations,
                 seconds=self.commit_seconds,
             )
-            self._open_round(job, file, ledger, dupefilter)
-            job.children.open(TakenChildren(file, store.describe), store, ledger)
+            round_ = self._open_round(job, file, ledger, dupefilter)
+            children = TakenChildren(file, store.describe)
+            job.children.open(children, store, ledger, dupefilter.fingerprint)
+            round_.at_end.append(children.forget_all)
             job.failures.open(ledger, failed)
             Progress(self.crawler, file, ledger, dupefilter, pending=self.__len__)
         except BaseException:
@@ -189,7 +191,7 @@ class DurableScheduler(LedgerScheduler):
 
     def _open_round(
         self, job: _Job, file: RequestFile, ledger: Ledger, dupefilter: BloomDupeFilter
-    ) -> None:
+    ) -> Round:
         self.round = Round(file, ledger.commit)
         if not wants_delta(self.crawler.settings):
             self.round.forget_lists()
@@ -202,6 +204,7 @@ class DurableScheduler(LedgerScheduler):
         exporter = durable_exporter(self.crawler)
         if exporter is not None:
             exporter.attach(ledger, self.round, job.directory.feeds)
+        return self.round
 
     def _conclude(self, job: _Job, round_: Round) -> None:
         """End the round, if nothing of it is left or can come, and say what has failed."""

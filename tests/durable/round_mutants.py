@@ -5,7 +5,9 @@
 """
 
 from scrapy_bloom.durable import start_requests
+from scrapy_bloom.durable.in_flight import InFlight
 from scrapy_bloom.durable.ledger import Ledger
+from scrapy_bloom.durable.repeated_children import RepeatedChildren, TakenChildren
 from scrapy_bloom.durable.request_file import RequestFile
 from scrapy_bloom.durable.spider_state import KeptSpiderState
 from scrapy_bloom.durable.start_requests import StartRequests
@@ -102,6 +104,31 @@ def forgets_fingerprints():
 def taken_in_memory():
     """One that lives in memory only is taken at once."""
     StartRequests.kept = StartRequests.stored
+
+
+@mutant
+def unfiltered_in_memory_done_at_once():
+    """What lives in memory without the filter is done before the pages that give it again."""
+    keep = InFlight.keep
+    InFlight.keep = lambda self, request, fingerprints, **_: keep(self, request, fingerprints)
+
+
+@mutant
+def children_of_the_page_that_came_first():
+    """What a page in memory gives is known by the stored page that has given that first."""
+
+    def kept(self, request):
+        page = next(iter(self._ledger._in_flight), None)
+        if page is not None and (row := self._store.row_of(page)) is not None:
+            self._in_memory[request] = row
+
+    RepeatedChildren.kept = kept
+
+
+@mutant
+def children_kept_for_ever():
+    """What came of a page in memory is not forgotten with it."""
+    TakenChildren.forget = TakenChildren.forget_all = lambda *_: None
 
 
 @mutant

@@ -30,7 +30,7 @@ from scrapy_bloom.durable.rounds import Round
 from tests.durable import feed_crawls
 from tests.durable.engine import request
 from tests.durable.feed_crawls import GZIP
-from tests.durable.feed_jobs import FeedJob
+from tests.durable.feed_jobs import FeedJob, run
 from tests.fakes import Engine
 
 GOES_ON = request("never")
@@ -147,6 +147,101 @@ def test_an_item_of_nobody_knows_whom_is_final_when_all_is_done(tmp_path, job):
     b.commit()
     assert numbers(tmp_path / "a.jl") == [0]
     assert two.url in {each.url for each in popped}
+
+
+def in_memory(name, **options):
+    """Return a request that cannot be serialized."""
+    return request(name, meta={"function": lambda: None}, **options)
+
+
+def give(job, page, child):
+    """The callback of `page` yields `child`; return that as the engine gets it, if at all."""
+    *_, process = job.engine.scraper.spidermw.methods["process_spider_output"]
+
+    async def things():
+        yield child
+
+    async def enqueue():
+        return [
+            job.scheduler.enqueue_request(thing)
+            async for thing in process(job.response(page), things())
+        ]
+
+    return job.pop() if run(enqueue()) == [True] else None
+
+
+def again(job, name):
+    """Return the page of that name that is repeated."""
+    return next(popped for popped in iter(job.pop, None) if popped.url.endswith(name))
+
+
+def test_items_of_a_page_in_memory_come_once_when_its_page_is_repeated(tmp_path, job):
+    """With dont_filter it is given again: so its items are final with those of its page."""
+    a = job({"a.jl": "jsonlines"})
+    page = a.page("page", {"n": 1})
+    for _ in range(2):
+        child = give(a, page, in_memory("child", dont_filter=True))
+        a.items(child, {"n": 2})
+        a.done(child)
+        a.commit()
+        assert not (tmp_path / "a.jl").exists()
+        a.drop()
+        a = job({"a.jl": "jsonlines"})
+        page = again(a, "page")
+        a.items(page, {"n": 1})
+    child = give(a, page, in_memory("child", dont_filter=True))
+    a.items(child, {"n": 2})
+    for finished in (child, page):
+        a.done(finished)
+    a.commit()
+    assert sorted(numbers(tmp_path / "a.jl")) == [1, 2]
+
+
+@pytest.mark.parametrize("begun", ["by two pages", "by start()"])
+@pytest.mark.parametrize("stop", ["kill", "Ctrl-C"])
+def test_items_behind_a_page_in_memory_come_once(tmp_path, job, begun, stop):
+    """Whichever of the pages that link to it is repeated first, at whatever depth."""
+    start = [in_memory("shared", dont_filter=True)] if begun == "by start()" else []
+
+    def behind(a, shared, depth):
+        grandchild = request("grandchild", dont_filter=True, meta={"depth": depth})
+        if (popped := give(a, shared, grandchild)) is not None:
+            a.items(popped, {"n": 1})
+            a.done(popped)
+        a.commit()
+
+    a = job({"a.jl": "jsonlines"}, *start)
+    if start:
+        pages, shared = [], a.pop()
+    else:
+        pages = [a.page("one"), a.page("two")]
+        shared = give(a, pages[0], in_memory("shared"))
+    behind(a, shared, depth=2)
+    assert numbers(tmp_path / "a.jl") == [1]
+    if stop == "kill":
+        a.drop()
+    else:
+        a.scheduler.enqueue_request(in_memory("waits"))
+        for page in (shared, *pages):
+            a.done(page)
+        a.close("shutdown")
+    b = job({"a.jl": "jsonlines"}, *start)
+    if start:
+        pages, shared = [], b.pop()
+    else:
+        pages = [again(b, "two")]
+        shared = give(b, pages[0], in_memory("shared"))
+    behind(b, shared, depth=5)
+    for page in (shared, *pages):
+        b.done(page)
+    while (page := b.pop()) is not None:
+        assert not page.url.endswith("grandchild")
+        assert page.url.endswith("shared") or give(b, page, in_memory("shared")) is None
+        b.done(page)
+    b.commit()
+    assert b.scheduler.round.file.query("SELECT * FROM taken_children") == []
+    b.close()
+    assert numbers(tmp_path / "a.jl") == [1]
 
 
 def test_a_response_that_answers_two_requests_is_nobodys(tmp_path, job):

@@ -244,6 +244,63 @@ def test_a_page_in_memory_that_is_retried(make_round, crash_round):
     assert give(resumed, resumed.pop(), child("a")) == []
 
 
+def test_a_stored_page_that_is_retried_in_memory(make_round, crash_round):
+    """A downloader leaves what cannot be serialized in its meta: the stored page is repeated,
+    and knows what the retry has given."""
+    job = make_round()
+    page = page_in_progress(job)
+    job.commit()
+    retry = page.replace(dont_filter=True, meta={"function": lambda: None, "retry_times": 1})
+    job.scheduler.enqueue_request(retry)
+    job.done(page)
+    give(job, job.pop(), child("a"))
+    job.commit()
+    resumed = crash_round()
+    assert give(resumed, again(resumed), child("a"), child("b")) == ["b"]
+
+
+def test_pages_in_memory_that_are_alike(make_round, crash_round):
+    """What came of one that is done is forgotten with the last of them that is not: each may
+    be repeated."""
+    job = make_round()
+    page = page_in_progress(job)
+    give(job, page, in_memory("m"), in_memory("m"))
+    first, second = job.pop(), job.pop()
+    give(job, first, child("a"))
+    job.done(first)
+    job.commit()
+    resumed = crash_round()
+    repeated = again(resumed)
+    give(resumed, repeated, in_memory("m"), in_memory("m"))
+    assert give(resumed, resumed.pop(), child("a")) == []
+    assert give(resumed, resumed.pop(), child("a")) == ["a"]
+    give(job, second, child("a"))
+    for done in (second, page):
+        job.done(done)
+    job.commit()
+    assert job.round.file.query("SELECT * FROM taken_children") == []
+
+
+def test_a_page_in_memory_that_does_not_come_again(make_round, crash_round):
+    """What came of it is forgotten with the round, and not left out in the next one."""
+    job = make_round()
+    job.start()
+    page = page_in_progress(job)
+    give(job, page, in_memory("m"))
+    give(job, job.pop(), child("a"))
+    job.commit()
+    resumed = crash_round()
+    resumed.start()
+    resumed.names()
+    folder = resumed.crawler.settings["JOBDIR"]
+    resumed.close()
+    job = make_round(folder)
+    job.start()
+    job.push("page", dont_filter=True)
+    give(job, job.pop(), in_memory("m"))
+    assert give(job, job.pop(), child("a")) == ["a"]
+
+
 def test_a_page_that_could_not_be_read_back(make_round, crash_round):
     """It keeps its children until it can be read back."""
     job = make_round()

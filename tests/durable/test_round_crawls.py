@@ -13,6 +13,10 @@ breaks, and which test notices it:
 - `told_apart_by_all_meta`: test_what_differs_in_each_run_does_not_tell_start_requests_apart
 - `forgets_fingerprints`: test_start_requests_of_version_0_2_0_go_on_to_count
 - `taken_in_memory`: test_start_requests_in_memory_are_taken_when_they_are_done
+- `unfiltered_in_memory_done_at_once`:
+  test_items_of_a_page_in_memory_come_once_when_its_page_is_repeated
+- `children_of_the_page_that_came_first`: test_items_behind_a_page_in_memory_come_once
+- `children_kept_for_ever`: test_pages_in_memory_that_are_alike
 - `exhausted_by_an_error`: test_start_that_breaks_off_does_not_end_the_round
 - `over_with_requests_left`: test_the_reason_does_not_matter, and the stops here
 - `over_without_a_question`, `over_when_finished_only`:
