@@ -23,8 +23,8 @@ from .scripts import PRELUDE, PUT
 # 17 '', 'leave', or 'over' to leave and end the crawl
 # 18 what this worker has counted since its last call: COUNTED of `messages`, as words
 # 19 the round that it works in: the end of start(), or of the crawl, is none of another one
-# then for each that has failed: claim; reason; attempts; what else is known, as JSON, or '';
-#  the payload that is asked the next time, or '' for the same.
+# then for each that has failed: claim; page; reason; attempts; what else is known, as JSON, or
+#  ''; the payload that is asked the next time, or '' for the same.
 # then for each request: '1' if the filter is asked, '0' if not, '' if there is no request but
 #  a fingerprint or a mark; shard; positions, blocks and shape as for TEST_AND_SET of the
 #  filter; priority; slot; payload; its mark as a start request, or ''; the mark that version
@@ -33,7 +33,7 @@ from .scripts import PRELUDE, PUT
 #  a start request that was taken.
 COMMIT = SlotScript(
     """
-local first_entry = 20 + 5 * ARGV[16]
+local first_entry = 20 + 6 * ARGV[16]
 local brings = first_entry <= #ARGV
 """
     + PRELUDE
@@ -148,14 +148,14 @@ local done = each_of(ARGV[13], {'HDEL', mine})
 each_of(ARGV[13], {'SREM', handed})
 if done > 0 then redis.call('HINCRBY', key('crawl'), 'done', done) end
 each_of(ARGV[14], {'SADD', handed})
-for at = 20, first_entry - 1, 5 do
-  local failing, again = ARGV[at], ARGV[at + 4]
+for at = 20, first_entry - 1, 6 do
+  local failing, again = ARGV[at], ARGV[at + 5]
   local record = redis.call('HGET', mine, failing)
   if record then
     local priority, slot, entry = unpack(cmsgpack.unpack(record), 1, 3)
     if again ~= '' then entry = '0' .. again end
-    redis.call('HSET', key('failed'), failing, cmsgpack.pack({priority, slot, entry,
-      ARGV[at + 1], tonumber(ARGV[at + 2]), worker, now, ARGV[at + 3]}))
+    redis.call('HSET', key('failed'), ARGV[at + 1], cmsgpack.pack({priority, slot, entry,
+      ARGV[at + 2], tonumber(ARGV[at + 3]), worker, now, ARGV[at + 4], failing}))
     redis.call('HDEL', mine, failing)
     redis.call('SREM', handed, failing)
   end

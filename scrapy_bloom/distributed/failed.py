@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 AT_ONCE = 100
 """So many are moved by a script, or read."""
 
-# KEYS: the filter's header. ARGV: cursor, about how many, '1' for claims and reasons alone.
-# Returns the next cursor, and what there is of some of them; some may come twice.
+# KEYS: the filter's header. ARGV: cursor, about how many, '1' for fields, claims and reasons
+# alone. Returns the next cursor, and what there is of some of them; some may come twice.
 _SCAN = SlotScript("""
 local found = redis.call('HSCAN', KEYS[1] .. ':failed', ARGV[1], 'COUNT', ARGV[2])
 local told = {}
 for at = 1, #found[2], 2 do
   local record = cmsgpack.unpack(found[2][at + 1])
-  local one = {found[2][at], record[4]}
+  local one = {found[2][at], record[9] or found[2][at], record[4]}
   if ARGV[3] ~= '1' then
     local details = record[8] or ''
-    one = {one[1], one[2], record[5], record[6], record[7] or 0, details,
+    one = {one[1], one[2], one[3], record[5], record[6], record[7] or 0, details,
       details == '' and record[3]:sub(2) or ''}
   end
   told[#told + 1] = one
@@ -42,20 +42,20 @@ end
 return {found[1], told}
 """)
 
-# KEYS: the filter's header. ARGV: claims. Returns how many are pending again, -1 without a
+# KEYS: the filter's header. ARGV: fields. Returns how many are pending again, -1 without a
 # crawl. Each is pushed before it goes.
 _RETRY = SlotScript(
     "local function key(name) return KEYS[1] .. ':' .. name end"
     + PUT
     + """
 if redis.call('EXISTS', key('crawl')) == 0 then return -1 end
-for _, claim in ipairs(ARGV) do
-  local found = redis.call('HGET', key('failed'), claim)
+for _, field in ipairs(ARGV) do
+  local found = redis.call('HGET', key('failed'), field)
   if found then
     local priority, slot, entry = unpack(cmsgpack.unpack(found), 1, 3)
     redis.call('HSET', key('crawl'), 'over', '')
     put('RPUSH', priority, slot, '0' .. entry:sub(2))
-    redis.call('HDEL', key('failed'), claim)
+    redis.call('HDEL', key('failed'), field)
   end
 end
 redis.call('HINCRBY', key('crawl'), 'waiting', added)
@@ -80,8 +80,8 @@ class FailedHash:
         comes as `others`."""
         seen: dict[bytes, str] = {}
         others = 0
-        for claim, reason in self._scan(brief=True):
-            seen[claim] = reason.decode()
+        for field, _, reason in self._scan(brief=True):
+            seen[field] = reason.decode()
             if len(seen) == self._most:
                 others = self._client.call("hlen", f"{self._key}:failed") - len(seen)
                 break
@@ -96,8 +96,8 @@ class FailedHash:
         """Make the chosen ones pending again, also of a crawl that is over, which goes on;
         return how many."""
         count = 0
-        for claims in self._groups(choice):
-            moved = self._client.run(_RETRY, [self._key], *claims)
+        for fields in self._groups(choice):
+            moved = self._client.run(_RETRY, [self._key], *fields)
             if moved < 0:
                 raise SharedFilterError(
                     f"there is no crawl at {self._key!r} in Redis at {self._client.name}"
@@ -108,19 +108,24 @@ class FailedHash:
     def drop(self, choice: Choice = ALL) -> int:
         """Forget the chosen ones; return how many."""
         name = f"{self._key}:failed"
-        return sum(self._client.call("hdel", name, *claims) for claims in self._groups(choice))
+        return sum(self._client.call("hdel", name, *fields) for fields in self._groups(choice))
 
     def _groups(self, choice: Choice) -> Iterator[Sequence[bytes]]:
         if choice == ALL:
-            claims = sorted({claim for claim, _ in self._scan(brief=True)}, key=int)
+            claims = {field: int(claim) for field, claim, _ in self._scan(brief=True)}
+            fields = sorted(claims, key=claims.__getitem__)
         else:
-            claims = [claim for claim, _ in self._chosen(choice)]
-        for first in range(0, len(claims), AT_ONCE):
-            yield claims[first : first + AT_ONCE]
+            fields = [field for field, _ in self._chosen(choice)]
+        for first in range(0, len(fields), AT_ONCE):
+            yield fields[first : first + AT_ONCE]
 
     def _chosen(self, choice: Choice) -> list[tuple[bytes, FailedRequest]]:
-        found = {claim: _failed_request(*rest) for claim, *rest in self._scan()}
-        oldest_first = [(claim, found[claim]) for claim in sorted(found, key=int)]
+        found = {
+            field: (int(claim), _failed_request(*rest)) for field, claim, *rest in self._scan()
+        }
+        oldest_first = [
+            (field, failed) for field, (_, failed) in sorted(found.items(), key=lambda it: it[1][0])
+        ]
         return [*compress(oldest_first, choice.means(each for _, each in oldest_first))]
 
     def _scan(self, *, brief: bool = False) -> Iterator[Any]:
@@ -136,30 +141,38 @@ class FailedHash:
 
 def failing_of(claim: Claim, failed: FailedRequest, packer: Packer) -> Failing:
     """Return what the server is told of `claim`, whose request has failed."""
-    return _failing(claim, failed, packer.to_be_repeated(claim.payload, failed))
+    return _failing(claim, failed, packer, packer.to_be_repeated(claim.payload, failed))
 
 
-def unreadable(claim: Claim, error: Exception) -> Failing:
+def unreadable(claim: Claim, error: Exception, packer: Packer) -> Failing:
     """Return what the server is told of `claim`, which cannot be made a request again."""
-    return _failing(claim, FailedRequest.unreadable(claim.payload, described(error)))
+    return _failing(claim, FailedRequest.unreadable(claim.payload, described(error)), packer)
 
 
-def _failing(claim: Claim, failed: FailedRequest, again: bytes = b"") -> Failing:
+def _failing(claim: Claim, failed: FailedRequest, packer: Packer, again: bytes = b"") -> Failing:
     details = {
         name: value
         for name, value in failed._asdict().items()
         if name not in {"reason", "attempts", "time"}  # the server has these, by its own clock
     }
-    return Failing(claim.number, failed.reason, failed.attempts, json.dumps(details), again)
+    return Failing(
+        claim=claim.number,
+        page=packer.page_of(claim.payload),
+        reason=failed.reason,
+        attempts=failed.attempts,
+        details=json.dumps(details),
+        payload=again,
+    )
 
 
 def _failed_request(
     reason: bytes, attempts: int, worker: bytes, when: int, details: bytes, payload: bytes
 ) -> FailedRequest:
     known: dict[str, Any] = {"status": None, "exception": None, "referer": None}
+    known["url"], known["method"] = named(payload)
     if details:
-        known |= json.loads(details)
+        # a later version may know more
+        known |= {name: value for name, value in json.loads(details).items() if name in known}
     else:
-        url, method = named(payload)
-        known |= {"url": url, "method": method, "exception": f"the last was {worker.decode()}"}
+        known["exception"] = f"the last was {worker.decode()}"
     return FailedRequest(reason=reason.decode(), attempts=attempts, time=when / 1000, **known)

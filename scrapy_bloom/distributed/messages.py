@@ -74,10 +74,12 @@ class WorkerState:
 
 @dataclass(frozen=True)
 class Failing:
-    """A claim whose request has failed: for which reason, asked how often, what else is
-    known of it as JSON, and the payload that is asked the next time, empty for the same."""
+    """A claim whose request has failed: by what its page is known, for which reason, asked how
+    often, what else is known of it as JSON, and the payload that is asked the next time, empty
+    for the same."""
 
     claim: str
+    page: str
     reason: str
     attempts: int
     details: str
@@ -151,7 +153,8 @@ class Batch:
             state.round,
         ]
         for each in claims.failed:
-            arguments += [each.claim, each.reason, each.attempts, each.details, each.payload]
+            arguments += [each.claim, each.page, each.reason]
+            arguments += [each.attempts, each.details, each.payload]
         for entry in self.entries:
             encoded, shard = entry.encode(bloom_filter)
             arguments += encoded

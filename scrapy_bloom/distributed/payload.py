@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 PRIORITIES = range(-(2**51), 2**51)
 """What a score of Redis tells apart, with a bit for start requests."""
 MAX_BYTES = 100_000_000
+_PAGE = "page"
+"""The field of a stored request that was sent again; Scrapy takes what it knows, and not that."""
 
 _DEFAULTS = Request("data:,").to_dict()
 del _DEFAULTS["url"]  # has none: a request may be for just that URL
@@ -57,18 +61,30 @@ class Packer:
         self._format = FORMATS[self._queues.kind.format]
         self._has_cache = settings.getbool("HTTPCACHE_ENABLED")
 
-    def pack(self, request: Request) -> Packed:
-        """Return `request` as it is stored. Raises ValueError if it cannot be."""
+    def pack(self, request: Request, again: bytes | None = None) -> Packed:
+        """Return `request` as it is stored; it sends the page of `again`, which is stored,
+        once more. Raises ValueError if it cannot be."""
         try:
             fields = request.to_dict(spider=self._spider)
         except Exception as error:
             raise ValueError(str(error)) from error
+        if again is not None:
+            fields[_PAGE] = self.page_of(again)
         return pack(fields, self._queues, self._slot_of(request))
 
     def unpack(self, payload: bytes) -> Request:
         """Return the request that was stored. Raises whatever that raises."""
         _, deserialize = self._format
         return request_from_dict(deserialize(payload), spider=self._spider)
+
+    def page_of(self, payload: bytes) -> str:
+        """Return by what the page of a stored request is known: the same for all retries and
+        redirects of one, also where a worker was killed between them, and others began anew."""
+        _, deserialize = self._format
+        page = None
+        with suppress(Exception):  # what cannot be read back is known by what it is
+            page = deserialize(payload).get(_PAGE)
+        return page if isinstance(page, str) else blake2b(payload, digest_size=16).hexdigest()
 
     def to_be_repeated(self, payload: bytes, failed: FailedRequest) -> bytes:
         """Return a stored request that has failed as it is asked once more."""

@@ -17,9 +17,10 @@
     {KEY}:slots:PRIORITY     list: slots that may have some, the next one last
     {KEY}:pending:PRIORITY:SLOT   list: entries, each a digit (losses) and a payload
     {KEY}:alone              list: requests that were lost with two workers
-    {KEY}:failed             hash: claim → priority, slot, entry, reason, attempts, worker,
-                             when (ms), and what the worker knows of it as JSON, or ''; of
-                             an earlier version the first six
+    {KEY}:failed             hash: page → priority, slot, entry, reason, attempts, worker,
+                             when (ms), what the worker knows of it as JSON, and the claim;
+                             where no worker has told it, claim → the same, '' for the JSON;
+                             of an earlier version claim → the first six or eight
     {KEY}:start              set: marks of the start requests that were taken
     {KEY}:owners             hash: slot → who has it until when, if one worker may
 

@@ -6,7 +6,7 @@ import os
 import secrets
 import socket
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -58,6 +58,7 @@ class RedisStore:
         observers: Observers,
         round_: str = "",
         counted: Callable[[], tuple[int, ...]] = lambda: _NOTHING,
+        sent_again_as: Callable[[Request], Iterable[Request]] = lambda _: (),
     ) -> None:
         self._sender = sender
         self._dupefilter = dupefilter
@@ -66,6 +67,7 @@ class RedisStore:
         self._capacity = capacity
         self._observers = observers
         self._counted = counted
+        self._sent_again_as = sent_again_as
         self._told = self._counting = _NOTHING
         self._crawl = dupefilter.shared.header.generation
         self.identities = 0
@@ -125,7 +127,9 @@ class RedisStore:
 
     def push(self, request: Request) -> None:
         """Store `request`. Raises ValueError if it cannot be serialized."""
-        packed = self._packer.pack(request)
+        claims = map(self.held.claim_of, self._sent_again_as(request))
+        claim = next(filter(None, claims), None)
+        packed = self._packer.pack(request, claim.payload if claim else None)
         fingerprint = None
         if not request.dont_filter:
             known = self._dupefilter.fingerprint(request)
@@ -152,7 +156,7 @@ class RedisStore:
                     # a redirect back to it would be taken for it
                     self._dupefilter.settle(self._dupefilter.fingerprint(request))
             except Exception as error:  # noqa: BLE001 - a stored request may raise anything
-                self.held.fail(unreadable(claim, error))
+                self.held.fail(unreadable(claim, error, self._packer))
                 self._observers.unreadable(claim.number, error)
                 continue
             self.held.hand_out(request, claim)

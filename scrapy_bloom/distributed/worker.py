@@ -127,6 +127,7 @@ class Worker:
             ),
             round_=self._state.round,
             counted=self._counted,
+            sent_again_as=self._engine.sent_again_as,
         )
         self.ledger = Ledger(
             crawler,

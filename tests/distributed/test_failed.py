@@ -1,6 +1,7 @@
 """Requests of a crawl in Redis that have failed: kept in the call that would have acknowledged
 them, found again, and asked again."""
 
+import json
 import os
 import pickle
 import re
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import pytest
 import redis as redis_py
-from scrapy import Request
+from scrapy import Request, signals
+from scrapy.http import Response
+from twisted.python.failure import Failure
 
 from scrapy_bloom.distributed.failed import FailedHash
 from scrapy_bloom.distributed.inspection import look_at, pending_of, remove_queue
@@ -20,6 +23,7 @@ from scrapy_bloom.durable.failed_rows import Choice
 from tests.distributed.test_scheduler import build, talk  # noqa: F401 - a fixture
 from tests.distributed.test_script import aborted, join, raw  # noqa: F401 - a fixture
 from tests.distributed.workers import StoreWorker, crawl, seeded, tree
+from tests.durable.engine import request
 from tests.shared.server import Server
 
 pytest_plugins = ["tests.shared.fixtures"]
@@ -81,8 +85,8 @@ def test_it_is_not_pending_and_the_crawl_ends(join, redis_server):  # noqa: F811
 
 @pytest.mark.parametrize("seed", range(6))
 def test_aborted_anywhere(join, seed):  # noqa: F811
-    """Calls fail at any command, and are sent again: what has failed is kept, once for each
-    time it was asked, and no page is lost."""
+    """Calls fail at any command, and are sent again: what has failed is kept once, and no page
+    is lost."""
     chance = seeded(seed)
     fails = {"3", "5"}
 
@@ -105,7 +109,7 @@ def test_aborted_anywhere(join, seed):  # noqa: F811
         worker.store.done = finish
     fetched = crawl(workers, tree(15), chance)
     assert {*fetched} == {*range(15)}
-    assert {*names(kept(workers[0]))} == fails
+    assert sorted(names(kept(workers[0]))) == sorted(fails)
     # what an aborted call has pushed without counting it is not counted later
     assert look_at(workers[0].client, workers[0].key).waiting == 0
 
@@ -278,6 +282,89 @@ def test_reasons_of_very_many_are_not_all_counted(join):  # noqa: F811
     assert FailedHash(worker.client, worker.key).by_reason() == {"reason 0": 125, "reason 1": 125}
     assert FailedHash(worker.client, worker.key).drop() == 250
     assert FailedHash(worker.client, worker.key, 100).by_reason() == {}
+
+
+def test_a_record_of_a_later_version_is_read(join, redis_server):  # noqa: F811
+    """What this one does not know is left out."""
+    worker = join()
+    with worker.client._redis.client() as client:
+        client.eval(
+            "redis.call('HSET', KEYS[1], 'a page', cmsgpack.pack({'0', 'a', ARGV[1], 'strange', 5,"
+            " 'host:1', 9000, ARGV[2], '77', 'what comes after'}))",
+            1,
+            f"{worker.key}:failed",
+            b"0" + pickle.dumps({"url": "http://example.com/old", "callback": "parse"}, 4),
+            json.dumps({"url": "http://example.com/old", "colour": "red", "method": "GET"}),
+        )
+    (found,) = kept(worker)
+    assert found == FailedRequest(
+        "http://example.com/old", "GET", "strange", None, None, 5, 9.0, None
+    )
+    assert FailedHash(worker.client, worker.key).by_reason() == {"strange": 1}
+    assert FailedHash(worker.client, worker.key).retry() == 1
+
+
+def take(scheduler, count=1):
+    """Return requests that `scheduler` hands out, of which its engine knows then, by the names of
+    their pages and how often they were sent again."""
+    taken = {}
+    for _ in range(20):
+        if len(taken) == count:
+            break
+        talk(scheduler)
+        if (popped := scheduler.next_request()) is not None:
+            scheduler.crawler.engine._slot.inprogress.add(popped)
+            taken[popped.url.rpartition("/")[2], popped.meta.get("retry_times", 0)] = popped
+    return taken
+
+
+def fail_in(scheduler, popped):
+    """Let the engine of `scheduler` be done with a request whose callback has raised."""
+    failure = Failure(LookupError("x"))
+    response = Response(popped.url, request=popped)
+    scheduler.crawler.signals.send_catch_log(
+        signals.spider_error, failure=failure, response=response, spider=scheduler.spider
+    )
+    scheduler.crawler.engine._slot.inprogress.discard(popped)
+    talk(scheduler)
+
+
+def sent_again(scheduler, popped, **options):
+    """Let a downloader middleware answer with a retry of a request."""
+    times = popped.meta.get("retry_times", 0) + 1
+    meta = {**popped.meta, "retry_times": times, "download_latency": times / 7}
+    options = {"priority": popped.priority - 1, "headers": {"Cookie": str(times)}, **options}
+    again = popped.replace(meta=meta, dont_filter=True, **options)
+    assert scheduler.enqueue_request(again)
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_page_whose_retries_a_kill_has_forked_counts_once(build, redis_server, key, retries):  # noqa: F811
+    """However often either worker has asked it: its retry was stored, and the worker that was to
+    acknowledge it was killed."""
+    first, other = build(), build()
+    first.enqueue_request(request("page"))
+    first.enqueue_request(request("other"))
+    sent_again(first, take(first, 2)["page", 0])
+    first._worker.store._take = lambda *_: None  # after it the page would be acknowledged
+    first._ledger.commit()
+    assert first._worker._link.wait(30)
+    del first._worker.store._take
+    redis_server.command("ZADD", f"{{{key}}}:workers", 1, first._worker.store.worker)
+    found = take(other, 3)
+    retry, page = found["page", 1], found["page", 0]
+    fail_in(other, found["other", 0])
+    for _ in range(retries):
+        sent_again(other, page, headers={"Cookie": "of another worker"})
+        other.crawler.engine._slot.inprogress.discard(page)
+        (page,) = take(other).values()
+    fail_in(other, retry)
+    fail_in(other, page)
+    hash_ = FailedHash(other._worker._link._client, f"{{{key}}}")
+    assert sorted(names(hash_.requests())) == ["other", "page"]
+    assert hash_.by_reason() == {"callback": 2}
+    assert other._worker.store.failed == 2
+    assert hash_.retry() == 2
 
 
 def test_a_retry_counts_from_the_beginning(join):  # noqa: F811

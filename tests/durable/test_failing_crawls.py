@@ -190,6 +190,7 @@ def check_kills(count, medium="job"):
         *_, down, _, last = runs
         assert down["reason"] == "finished"
         assert down["failed"] == failing()
+        assert down["stats"]["scheduler/failed"] == len(failing())
         assert last["failed"] == REFUSED
         assert last["reason"] == "finished"
         everything = Counter()
