@@ -62,7 +62,8 @@ class Progress:
 
     def _note(self) -> None:
         self._noted = time.time()
-        stats, books = self._crawler.stats, set_stats(self._crawler, self._ledger, self._pending())
+        stats = self._crawler.stats
+        books = set_stats(self._crawler, self._ledger, self._pending(), in_commit=True)
         figures: dict[str, Any] = {"began": self._began, **books}
         figures.update({name: stats.get_value(stat, 0) for name, stat in COUNTED.items()})
         figures |= self._of_filter()
@@ -80,13 +81,16 @@ class Progress:
         return dict(zip(FILTER_FIGURES, figures, strict=True))
 
 
-def set_stats(crawler: Crawler, ledger: Ledger, pending: int) -> dict[str, float]:
-    """Set what can be alerted on in the stats of `crawler`, and return it."""
+def set_stats(
+    crawler: Crawler, ledger: Ledger, pending: int, *, in_commit: bool = False
+) -> dict[str, float]:
+    """Set what can be alerted on in the stats of `crawler`, and return it; `in_commit` counts
+    the commit that it becomes durable with."""
     books = {
         "pending": pending,
         "in_flight": ledger.in_flight,
         "failed": ledger.store.failed,
-        "commits": ledger.commits,
+        "commits": ledger.commits + in_commit,
         "commit_seconds_max": round(ledger.slowest_commit, 6),
         "bytes": ledger.store.nbytes,
     }

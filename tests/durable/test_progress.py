@@ -10,6 +10,7 @@ import pytest
 
 from scrapy_bloom.durable.inspection import job_state
 from scrapy_bloom.durable.progress import KEPT_SECONDS, Progress
+from scrapy_bloom.durable.watching import Watch
 from tests.durable.test_failed import fail_download
 from tests.durable.test_rounds import start
 
@@ -48,6 +49,15 @@ def test_stats_that_can_be_alerted_on(make_round, tmp_path, monkeypatch):
     job.close()
     assert [job.stat(f"scheduler/{name}") for name in STATS[:3]] == [0, 0, 1]
     assert job.stat("scheduler/commits") > stats["commits"]
+
+
+def test_a_short_job_counts_its_only_commit(make_round, tmp_path):
+    """For whoever looks after the end, and in the stats."""
+    job = make_round()
+    job.start(start("a"))
+    job.names()
+    job.close()
+    assert Watch(tmp_path / "job").figures()["commits"] == job.stat("scheduler/commits") == 1
 
 
 def test_what_is_noted_stays_small(make_round, tmp_path, monkeypatch):
