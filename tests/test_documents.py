@@ -16,8 +16,13 @@ from scrapy.settings import Settings
 
 import scrapy_bloom
 from scrapy_bloom import settings, signals
+from scrapy_bloom.bloom import header
 from scrapy_bloom.commands import BloomCommand
 from scrapy_bloom.commands.arguments import add_subcommands
+from scrapy_bloom.delta import slices
+from scrapy_bloom.distributed import scripts
+from scrapy_bloom.durable import schema
+from scrapy_bloom.shared import layout
 from tests.shared.server import Server, missing
 
 HERE = Path(__file__).resolve().parent
@@ -201,6 +206,19 @@ def test_stats(started):
 def test_meta_keys_and_reasons():
     """All that a request or a closing spider says in our words is in the documents."""
     assert in_code("bloom_[a-z_]+") == in_documents("bloom_[a-z_]+").keys()
+
+
+def test_formats():
+    """The last column but one of the table of versions is what this version writes."""
+    rows = re.findall(r"^\| .* \| (\d+) \| [\d ,to]+ \|$", TEXT[ROOT / "docs" / "formats.md"], re.M)
+    assert [int(written) for written in rows] == [
+        header.FORMAT,
+        header.FORMAT_WITH_TABLE,
+        schema.VERSION,
+        slices.VERSION,
+        layout.FORMAT,
+        scripts.FORMAT,
+    ]
 
 
 def test_signals():

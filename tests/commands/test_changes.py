@@ -81,6 +81,29 @@ def test_add_refuses_what_it_cannot_read(run, job):
     assert "needs --key" in run(job, "add", job, "redis://:hush@127.0.0.1:1/0").refusal
 
 
+def test_add_warns_of_what_scrapy_has_lost(run, tmp_path):
+    """The requests.seen of a job that was killed has what was pending then, too, which is in no
+    queue and will not be fetched; under another name nobody knows whose it is."""
+    job = JobDirectory(tmp_path / "job")
+    job.make()
+    job.seen_file.write_bytes(b"\0\x14" + b"x" * 20)
+    result = run(tmp_path, "add", "job", "job/requests.seen")
+    assert result.status == 0
+    assert "job was not stopped cleanly (there is no " in result.error
+    assert "that will not be fetched" in result.error
+    shutil.copy(job.seen_file, tmp_path / "copy")
+    assert run(tmp_path, "add", "job", "copy").error == ""
+
+
+def test_add_refuses_another_fingerprinter(run, job):
+    """A filter full of fingerprints that its crawl does not make would know nothing."""
+    before = (job / "bloom" / "0.bloom").read_bytes()
+    option = "--set=REQUEST_FINGERPRINTER_CLASS=scrapy_bloom.ScrapyRedisFingerprinter"
+    refusal = run(job.parent, "add", "job", "urls.txt", option).refusal
+    assert "run it in the job's project" in refusal
+    assert (job / "bloom" / "0.bloom").read_bytes() == before
+
+
 def test_add_takes_a_list_with_a_byte_order_mark(run, job):
     """The first URL of a list is the same request whatever the editor has put before it."""
     listed = job.parent / "list.txt"

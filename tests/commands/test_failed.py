@@ -220,6 +220,19 @@ def test_urls_of_failed_requests_are_written(failed):
     assert "is there already" in failed.run("failed", "-o", "urls.txt").refusal
 
 
+def test_a_failed_request_without_a_known_url_is_no_empty_line(failed_job, run):
+    """A list of URLs holds nothing else."""
+    file = RequestFile.open(failed_job / "requests.sqlite")
+    file.push(("", 0, 0), "pickle", b"request")
+    row, *_ = file.pop(("", 0, 0), newest=False)
+    FailedRows(file).add(row, b"", failed_request(9)._replace(url="", reason="login page"))
+    file.delete(row)
+    file.commit()
+    file.close(clean=True)
+    assert "  (a URL that only the spider can read)" in run(failed_job, "failed", ".").lines
+    assert len(run(failed_job, "failed", ".", "-o", "-").lines) == MANY + 1
+
+
 def test_failed_requests_are_made_pending(failed):
     """Those that are chosen, as they are to be asked."""
     result = failed.run("retry", "--reason", "download/*")

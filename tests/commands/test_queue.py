@@ -93,6 +93,18 @@ def test_info_tells_how_far_the_crawl_is(run, tmp_path, redis_server, key, worke
     assert queue["pending_count"] + queue["in_flight"] + queue["failed"] + queue["done"] == 9
 
 
+def test_info_counts_what_is_handed_out_alone(run, tmp_path, redis_server, key, worker):
+    """Requests that were lost with two workers wait as the others do, in a list of their own."""
+    arguments = ["info", redis_server.url, "--key", key, "--json"]
+    before = run(tmp_path, *arguments).json["queue"]["pending_count"]
+    record = "cmsgpack.pack({'0', 'shop', '2x', 0})"
+    redis_server.command(
+        "EVAL", f"redis.call('RPUSH', KEYS[1], {record})", 1, f"{worker.key}:alone"
+    )
+    queue = run(tmp_path, *arguments).json["queue"]
+    assert (queue["pending_count"], queue["alone"]) == (before + 1, 1)
+
+
 def test_verify_knows_the_queue(run, tmp_path, redis_server, key, worker):
     """While workers are at work, and when one is dead, whose claims come back."""
     arguments = ["verify", redis_server.url, "--key", key]

@@ -166,7 +166,7 @@ def test_filter_of_a_server_has_no_file(run, job, redis_server, key):
     assert "is one file" in run(folder, "load", "job/bloom/0.bloom", url, "--key", "x").refusal
 
 
-@pytest.mark.parametrize("key", ["{x}", "%(spider)s:bloom"])
+@pytest.mark.parametrize("key", ["{x}", "x}", "%(spider)s:bloom"])
 def test_key_that_no_crawl_has_gets_no_filter(run, job, redis_server, key):
     """A filter is not copied to where nobody would look for it."""
     arguments = ["load", "job", redis_server.url]
