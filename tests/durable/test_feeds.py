@@ -695,26 +695,28 @@ def test_an_item_that_cannot_be_pickled_waits_in_memory(tmp_path, job, caplog):
     assert (len(c.scheduler), c.scheduler.round.number) == (0, 2)
 
 
-@pytest.mark.parametrize("reason", ["shutdown", "finished"])
+@pytest.mark.parametrize("reason", ["pending", "in progress", "not stored"])
 def test_a_stop_repeats_the_page_of_an_item_in_memory(tmp_path, job, monkeypatch, reason):
     """And so does a feed that could not be stored; each item is there once in the end."""
     a = job(OWN_FEEDS, GOES_ON)
     a.pages(p1={"n": 1}, p2=Shy(n=2))
-    if reason == "finished":
-        a.done(a.pop())
+    never = a.pop() if reason != "pending" else None
+    if reason == "not stored":
+        a.done(never)
         with monkeypatch.context() as patch:
             patch.setattr(Part, "store", raising)
             a.close()
     else:
-        a.close(reason)
+        a.close("shutdown")
         assert numbers(tmp_path / "a.own") == [1]
     b = job(OWN_FEEDS)
     assert b.scheduler.round.number == 1
     while (popped := b.pop()) is not None:
-        b.items(popped, *([Shy(n=2)] if popped.url.endswith("p2") else []))
+        b.items(popped, Shy(n=2) if popped.url.endswith("p2") else {"n": 3})
         b.done(popped)
     b.close()
-    assert [sorted(numbers(tmp_path / name)) for name in ("a.own", "b.jl")] == [[1, 2], [1, 2]]
+    items = [1, 2] if reason == "not stored" else [1, 2, 3]
+    assert [sorted(numbers(tmp_path / name)) for name in ("a.own", "b.jl")] == [items, items]
 
 
 async def raising(part, spider):
