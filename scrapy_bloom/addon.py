@@ -152,10 +152,10 @@ def _warn_of_feeds(crawler: Crawler) -> None:
         return
     if not wants_durable_feeds(settings):
         why = "BLOOM_DURABLE_FEEDS is False"
+    elif (exporter := crawler.get_extension(FeedExporter)) is not None:
+        why = f"{_name(type(exporter))} is no subclass of {OURS} (make it one)"
     else:
-        exporter = crawler.get_extension(FeedExporter)
-        found = "the one in EXTENSIONS" if exporter is None else _name(type(exporter))
-        why = f"{found} is no subclass of {OURS}"
+        why = f"EXTENSIONS has no subclass of {OURS} in the place of Scrapy's FeedExporter"
     if _has_durable_job(settings):
         announce(crawler, "items", f"not durable, {why}")
         warn_of_losses(crawler, feeds, why)

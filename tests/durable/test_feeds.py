@@ -920,8 +920,10 @@ def test_whose_exporter_it_is(tmp_path):
 KILLED = "If the process is killed, items can be missing from, or twice in, since "
 OFF = "BLOOM_DURABLE_FEEDS is False"
 OWN = {STOCK_EXPORTER: None, OwnExporter: 0}
+NOTHING = "EXTENSIONS has no subclass of scrapy_bloom.DurableFeedExporter"
 NO_SUBCLASS = (
-    f"{__name__}.OwnExporter is no subclass of scrapy_bloom.DurableFeedExporter: a.jl, b.csv"
+    f"{__name__}.OwnExporter is no subclass of scrapy_bloom.DurableFeedExporter (make it one):"
+    " a.jl, b.csv"
 )
 
 
@@ -931,6 +933,10 @@ NO_SUBCLASS = (
         ({"BLOOM_DURABLE_FEEDS": False}, [f"{KILLED}{OFF}: a.jl, b.csv"]),
         ({"BLOOM_DURABLE_FEEDS": False, "BLOOM_DURABLE": False}, []),
         ({"EXTENSIONS": OWN}, [KILLED + NO_SUBCLASS]),
+        (
+            {"EXTENSIONS": {STOCK_EXPORTER: None}},
+            [f"{KILLED}{NOTHING} in the place of Scrapy's FeedExporter: a.jl, b.csv"],
+        ),
         ({"EXTENSIONS": {STOCK_EXPORTER: None, DurableFeedExporter: 0}}, []),
         ({}, []),
         (
@@ -938,7 +944,7 @@ NO_SUBCLASS = (
             [f"BLOOM_DELTA marks pages as done of which a feed has refused an item, since {OFF}"],
         ),
     ],
-    ids=["off", "nothing is durable", "own", "a subclass", "on", "marks"],
+    ids=["off", "nothing is durable", "own", "none", "a subclass", "on", "marks"],
 )
 def test_feeds_that_are_off_are_named(tmp_path, caplog, settings, expected):
     """In one warning, at start, which says why; and in none where requests are not durable
