@@ -22,14 +22,16 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from tests.patience import PATIENCE
+
 PACKAGE = Path(__file__).resolve().parent.parent
 
 
 class Process:
     """A running Python; what `subprocess.Popen` offers, as far as tests need it.
 
-    `arguments` are those of Python: `-m MODULE …`, `-c CODE …` or `SCRIPT …`. SIGINT interrupts it,
-    however the tests were started.
+    `arguments` are those of Python: `-m MODULE …`, `-c CODE …` or `SCRIPT …`. SIGINT interrupts it
+    and SIGHUP ends it, however the tests were started.
     """
 
     def __init__(
@@ -125,7 +127,7 @@ class Process:
         self.wait()
 
 
-def run(arguments, *, input=None, timeout=60, check=False, **options):  # noqa: A002
+def run(arguments, *, input=None, timeout=PATIENCE, check=False, **options):  # noqa: A002
     """Run Python to its end, as `subprocess.run` does with `capture_output`."""
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     options.setdefault("stdin", subprocess.DEVNULL if input is None else subprocess.PIPE)
@@ -240,6 +242,7 @@ def become(order):
     """Make this process the one that was ordered, and return what it does."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     random.seed()
     # those of the parent know what it was that they wrote to
     for name, number in {"stdin": 0, "stdout": 1, "stderr": 2}.items():

@@ -19,6 +19,7 @@ from scrapy.utils.request import fingerprint
 from w3lib.url import canonicalize_url
 
 import scrapy_bloom
+from tests.patience import PATIENCE
 from tests.processes import Process
 from tests.web_server import serve
 
@@ -72,7 +73,7 @@ class SmallSite:
 
     def __enter__(self):
         self._thread.start()
-        assert self._served.wait(60)
+        assert self._served.wait(PATIENCE)
         return self
 
     def __exit__(self, *_):
@@ -113,7 +114,7 @@ class SmallSite:
 
     def wait_held(self):
         """Wait until a client is kept waiting."""
-        assert self._held.wait(60)
+        assert self._held.wait(PATIENCE)
 
     def release(self):
         """Answer those who wait, and all who come."""
@@ -162,7 +163,7 @@ class Scrapy:
     def end(self):
         """Wait for the end and return self."""
         try:
-            self.status = self.process.wait(60)
+            self.status = self.process.wait(PATIENCE)
         finally:
             self.process.kill()
             self.process.wait()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import scrapy_bloom
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = f"scrapy_bloom-{scrapy_bloom.__version__}"
@@ -23,7 +24,7 @@ def built(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
     ended = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+        command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert ended.returncode == 0, ended.stderr
     return folder

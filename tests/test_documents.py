@@ -23,6 +23,7 @@ from scrapy_bloom.delta import slices
 from scrapy_bloom.distributed import scripts
 from scrapy_bloom.durable import schema
 from scrapy_bloom.shared import layout
+from tests.patience import PATIENCE
 from tests.shared.server import Server, missing
 
 HERE = Path(__file__).resolve().parent
@@ -77,7 +78,7 @@ def started(tmp_path_factory):
             cwd=folder,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=PATIENCE,
             check=False,
         )
     finally:
@@ -397,7 +398,7 @@ def test_python_snippets(text, run, tmp_path):
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
             check=False,
         )
         assert ended.returncode == 0, ended.stderr

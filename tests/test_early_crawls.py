@@ -7,6 +7,7 @@ import pytest
 
 from tests import processes
 from tests.early_crawls import VARIANTS
+from tests.patience import PATIENCE
 from tests.processes import PACKAGE
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
@@ -33,7 +34,7 @@ def crawls(*names):
         ["-c", "from tests.early_crawls import main; main()", *names],
         cwd=PACKAGE,
         text=True,
-        timeout=600,
+        timeout=PATIENCE,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return json.loads(ended.stdout)

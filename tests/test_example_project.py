@@ -31,6 +31,8 @@ import harness  # noqa: E402
 from example import news  # noqa: E402
 from example.model import FLAKY, GONE, MOVED, TOPICS, pages, session_of, site  # noqa: E402
 
+from tests.patience import PATIENCE  # noqa: E402
+
 STOCK = {"ADDONS": "{}"}
 
 
@@ -53,7 +55,7 @@ class Reply:
     """What the site answers to a request that is sent as it stands."""
 
     def __init__(self, running, target, body=None, user_agent="tests"):
-        connection = http.client.HTTPConnection(urlsplit(running.url).netloc, timeout=10)
+        connection = http.client.HTTPConnection(urlsplit(running.url).netloc, timeout=PATIENCE)
         try:
             headers = {"User-Agent": user_agent}
             connection.request("GET" if body is None else "POST", target, body, headers)
@@ -363,7 +365,7 @@ def test_the_compose_file(tmp_path):
                 )
                 for number in range(worker["deploy"]["replicas"])
             ]
-            errors = [crawl.communicate(timeout=60)[1] for crawl in crawls]
+            errors = [crawl.communicate(timeout=PATIENCE)[1] for crawl in crawls]
     finally:
         redis.stop()
     assert [crawl.returncode for crawl in crawls] == [0, 0, 0], errors
@@ -438,9 +440,9 @@ def test_the_demo_leaves_nothing_behind_when_it_is_interrupted(tmp_path, ending)
         assert demo.stdout.readline().startswith("first run: ")
         (note,) = tmp_path.glob("*/site.port")
         port = int(note.read_text())
-        socket.create_connection(("127.0.0.1", port), timeout=10).close()
+        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE).close()
         demo.send_signal(ending)
-        rest, _ = demo.communicate(timeout=30)
+        rest, _ = demo.communicate(timeout=PATIENCE)
     finally:
         demo.kill()
         demo.wait()
@@ -449,4 +451,4 @@ def test_the_demo_leaves_nothing_behind_when_it_is_interrupted(tmp_path, ending)
     assert rest.endswith("interrupted\n")
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port), timeout=10)
+        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 import textwrap
-import time
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -14,6 +13,7 @@ from signal import SIGINT
 import pytest
 
 from tests import processes
+from tests.patience import PATIENCE, wait_until
 from tests.processes import Process
 from tests.small_site import PACKAGE
 
@@ -112,7 +112,7 @@ def start(folder, *arguments, reactor=ASYNCIO, name="stateful", **settings):
 def run(folder, *arguments, **settings):
     """Run a crawl to its end; return its exit status and its log."""
     process = start(folder, *arguments, **settings)
-    log, _ = process.communicate(timeout=60)
+    log, _ = process.communicate(timeout=PATIENCE)
     return process.returncode, log
 
 
@@ -196,10 +196,7 @@ def test_a_second_start_of_a_running_job_changes_no_file(stopped):
     folder = stopped()
     held = start(folder, "-a", "last=3", "-a", "wait_for=go")
     try:
-        deadline = time.monotonic() + 60
-        while not (folder / "waiting").exists():  # from then on it writes nothing
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until((folder / "waiting").exists)  # from then on it writes nothing
         before = contents(folder / "job")
         status, log = run(folder)
         assert status == 1
@@ -210,7 +207,7 @@ def test_a_second_start_of_a_running_job_changes_no_file(stopped):
     finally:
         held.send_signal(SIGINT)
         (folder / "go").touch()
-        held.communicate(timeout=60)
+        held.communicate(timeout=PATIENCE)
     assert (folder / "job" / "spider.state").stat().st_size > 10
 
 
@@ -219,12 +216,9 @@ def killed_once(tmp_path_factory):
     """A folder with a job that was killed in its second page, after some commits."""
     folder = tmp_path_factory.mktemp("killed")
     process = start(folder, "-a", "wait_at=10", "-a", "wait_for=go")
-    deadline = time.monotonic() + 60
-    while not (folder / "waiting").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until((folder / "waiting").exists)
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE)
     return folder
 
 
@@ -362,7 +356,7 @@ def test_a_scrapy_without_a_private_name_is_refused(tmp_path, name):
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(PACKAGE)])},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 1, done.stderr

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from scrapy_bloom import BloomFilter, ScalableBloomFilter
+from tests.patience import PATIENCE
 
 KINDS = [BloomFilter, ScalableBloomFilter]
 
@@ -38,7 +39,7 @@ def run(code, kind, path):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert "done\n" in ran.stdout, ran.stderr
     return ran.returncode

@@ -16,6 +16,7 @@ import pytest
 
 import scrapy_bloom
 from scrapy_bloom import BloomFilter, ScalableBloomFilter
+from tests.patience import PATIENCE
 from tests.processes import Process
 
 CHILD = Path(__file__).resolve().with_name("adding_process.py")
@@ -52,7 +53,7 @@ class Adding:
 
     def end(self):
         """Wait for the end; return the numbers it reported, and the steps it took."""
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=PATIENCE)
         ready, *lines = (self.out + out).decode().split("\n")
         assert ready == "ready", err
         self.status = self.process.returncode
@@ -180,7 +181,7 @@ def test_close_unlocks_while_a_forked_process_lives(tmp_path, kind):
         [sys.executable, "-c", FORKING, kind, tmp_path / "filter"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         check=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
 
 

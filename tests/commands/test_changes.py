@@ -9,13 +9,14 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 
 import pytest
 
 from scrapy_bloom import BloomFilter, ScalableBloomFilter
 from scrapy_bloom.jobdir import JobDirectory
-from tests.commands.command_line import SEEN, URLS, environment, scrapy_executable
+from tests.commands.command_line import SEEN, URLS, environment
+from tests.patience import PATIENCE
+from tests.processes import Process
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
 
@@ -221,23 +222,38 @@ def test_filter_in_redis_is_no_place_for_what_needs_a_disk(run, job, arguments, 
     assert {path.name for path in job.parent.iterdir()} == {"job", "urls.txt"}
 
 
+STOPPING = f"""
+import sys, time
+from scrapy_bloom.commands import main
+from scrapy_bloom.commands.progress import Progress
+
+def show(self, *_):
+    print("in the middle", flush=True)
+    time.sleep({PATIENCE})
+
+Progress.show = show
+sys.exit(main())
+"""
+
+
 def test_interrupted_add_is_run_again(run, tmp_path):
     """Ctrl-C leaves a sound filter that knows a part, and the next run adds the rest."""
     urls = tmp_path / "urls.txt"
     urls.write_text("".join(f"http://example.com/p?b={n}&a={n}\n" for n in range(200_000)))
-    command = [*scrapy_executable(), "bloom", "add", "job", "urls.txt"]
-    process = subprocess.Popen(
-        command, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
-    )
-    path = tmp_path / "job" / "bloom" / "0.bloom"
-    for _ in range(600):
-        if path.exists() and any(path.read_bytes()[8192:]):
-            break
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    error = process.communicate(timeout=60)[1]
+    with Process(
+        ["-c", STOPPING, "add", "job", "urls.txt"],
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        while process.stdout.readline() != "in the middle\n":
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        error = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 2
-    assert error == "scrapy bloom add: error: interrupted; run it again to finish\n"
+    assert error == "python -m scrapy_bloom add: error: interrupted; run it again to finish\n"
     part = run(tmp_path, "info", "job", "--json").json
     assert part["clean"]
     assert 0 < part["items"] < 200_000
@@ -269,7 +285,7 @@ def test_progress_is_shown_on_a_terminal_only(run, tmp_path):
             break
         shown += part
     os.close(leader)
-    assert process.wait(30) == 0
+    assert process.wait(PATIENCE) == 0
     assert b"%" in shown
     assert run(tmp_path, "add", "job", URLS).error == ""
 

@@ -11,6 +11,7 @@ from scrapy.utils.request import fingerprint
 
 from scrapy_bloom import ScalableBloomFilter
 from tests.commands.command_line import SEEN, Result, bloom, environment, scrapy_executable
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
 
@@ -135,7 +136,7 @@ def test_check_names_what_it_cannot_read(job):
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert "no standard input" in Result(closed).refusal
 

@@ -21,6 +21,8 @@ from scrapy_bloom.jobdir import JobDirectory
 from tests.commands.command_line import environment
 from tests.commands.test_failed import MANY, failed_job  # noqa: F401 - a fixture
 from tests.durable.test_inspection import contents
+from tests.patience import PATIENCE
+from tests.processes import Process
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
@@ -206,8 +208,8 @@ def test_top_refuses_what_it_cannot_show(run, watched, tmp_path, monkeypatch):
 
 def test_json_follows_a_job_until_it_is_interrupted(watched):
     """A line a second, each at once; Ctrl-C is how it ends."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "scrapy_bloom", "top", ".", "--json", "--follow"],
+    process = Process(
+        ["-m", "scrapy_bloom", "top", ".", "--json", "--follow"],
         cwd=watched,
         env=environment(),
         stdout=subprocess.PIPE,
@@ -216,7 +218,7 @@ def test_json_follows_a_job_until_it_is_interrupted(watched):
     )
     lines = [process.stdout.readline() for _ in range(2)]
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=30)
+    _, error = process.communicate(timeout=PATIENCE)
     first, second = (json.loads(line) for line in lines)
     assert second["time"] - first["time"] > 0.5
     assert (process.returncode, error) == (0, "")

@@ -42,6 +42,7 @@ from tests.durable.harness import (
 )
 from tests.durable.site import KINDS, kind_of
 from tests.durable.spider import TreeSpider, pause
+from tests.patience import PATIENCE
 from tests.shared.server import Cluster, Move, Server
 
 WORKERS = 3
@@ -194,7 +195,7 @@ def pauses(seconds):
         yield None
 
 
-def to_the_end(fleet, seconds=60):
+def to_the_end(fleet, seconds=PATIENCE):
     """Yield None until all workers have ended; kill those who never do."""
     until = time.monotonic() + seconds
     while fleet.running:
@@ -305,7 +306,7 @@ def scene_clean_stop(world, server, crawl, reference):
     while not first.ended:
         yield None
     fleet.start(BLOOM_REDIS_LEASE=60)
-    yield from to_the_end(fleet, 40)
+    yield from to_the_end(fleet)
     yield fleet.report(reference)
 
 
@@ -460,7 +461,7 @@ def scene_seeds_elsewhere(world, server, crawl, reference):
     yield from pauses(0.5)
     server.stop()
     server.start()
-    yield from to_the_end(fleet, 120)
+    yield from to_the_end(fleet)
     other.stop()
     yield fleet.report(reference)
 
@@ -578,7 +579,7 @@ def scene_back_in_time(world, server, crawl, reference):
     yield fleet.report(reference)
 
 
-def until(condition, seconds=30):
+def until(condition, seconds=PATIENCE):
     """Yield None until `condition()` is true."""
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:

@@ -12,9 +12,10 @@ from scrapy_bloom import SharedFilterError
 from scrapy_bloom.distributed.seed_list import SeedList
 from scrapy_bloom.distributed.seeds import Pusher
 from scrapy_bloom.settings import RedisSettings
-from scrapy_bloom.shared.client import RedisClient
+from scrapy_bloom.shared.client import RedisClient, Script
 from scrapy_bloom.shared.filter import RedisBloomFilter
 from tests.distributed.workers import StoreWorker, waiting
+from tests.patience import PATIENCE
 
 pytest_plugins = ["tests.shared.fixtures"]
 
@@ -118,13 +119,24 @@ def test_seeds_that_meet_a_filter_that_has_grown_are_sent_again(worker, seed_lis
     assert pending(worker) == []
 
 
+# KEYS: the hash of what was taken.
+RUN_OUT = Script("""
+for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
+  local record = cmsgpack.unpack(redis.call('HGET', KEYS[1], name))
+  record[1] = 0
+  redis.call('HSET', KEYS[1], name, cmsgpack.pack(record))
+end
+""")
+"""Lets the leases of what was taken run out."""
+
+
 def test_seeds_of_a_worker_that_dies_are_taken_by_another(
     worker, seed_list, key, redis, monkeypatch
 ):
     """Killed before its push, or between that and the removal: after its lease another one
     has them, and no seed is lost, nor taken before."""
     dying = seed_list()
-    dying._settings = replace(dying._settings, lease=0.2)
+    dying._settings = replace(dying._settings, lease=PATIENCE)
     for number in range(10):
         worker.client.call("rpush", f"{key}:seeded", f"http://shop{number}.example.com/")
 
@@ -143,10 +155,8 @@ def test_seeds_of_a_worker_that_dies_are_taken_by_another(
     assert not other._move(worker.dupefilter.shared)
     assert not other.is_empty
     assert waiting(worker.client, worker.key).total() == 5
-    deadline = 50
-    while not other._move(worker.dupefilter.shared) and deadline:
-        dying._ending.wait(0.02)
-        deadline -= 1
+    other._client.run(RUN_OUT, [f"{{{key}:seeded}}:taken"])
+    assert other._move(worker.dupefilter.shared)
     move_all(other, filter_of=worker)
     urls = [request.url for request in pending(worker)]
     assert {*urls} == {f"http://shop{number}.example.com/" for number in range(10)}

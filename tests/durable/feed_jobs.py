@@ -11,6 +11,7 @@ from scrapy_bloom import DurableFeedExporter
 from scrapy_bloom.durable.feeds.origins import ResponseOrigins
 from tests.durable import feed_crawls
 from tests.durable.engine import DURABLE, Job
+from tests.patience import PATIENCE
 
 
 def run(coroutine):
@@ -19,7 +20,7 @@ def run(coroutine):
 
     results = []
     deferred_from_coro(coroutine).addBoth(results.append)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while not results:
         assert time.monotonic() < deadline
         reactor.iterate(0.01)

@@ -25,11 +25,11 @@ from scrapy.utils.misc import load_object
 import scrapy_bloom.addon  # noqa: F401 - before the forks, not in each
 from tests.durable.site import KINDS, Site, read_log
 from tests.durable.spider import TreeSpider
+from tests.patience import PATIENCE
 from tests.web_server import serve
 
 ASYNCIO = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
 SELECT = "twisted.internet.selectreactor.SelectReactor"
-PATIENCE = 60
 CONCURRENCY = 8
 SETTINGS = {
     "ADDONS": {"scrapy_bloom.Addon": 300},

@@ -2,7 +2,7 @@
 
 import marshal
 import os
-import time
+import pickle
 from functools import partial
 from signal import SIGINT, SIGKILL
 from types import SimpleNamespace
@@ -11,6 +11,7 @@ import pytest
 from scrapy import Request, Spider
 from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
+from w3lib.url import canonicalize_url
 
 from scrapy_bloom import (
     BloomDupeFilter,
@@ -24,6 +25,7 @@ from scrapy_bloom.distributed.inspection import look_at
 from scrapy_bloom.distributed.loading import load_job, load_scrapy_redis
 from scrapy_bloom.distributed.seeds import Pusher
 from scrapy_bloom.distributed.start_requests import mark_of
+from scrapy_bloom.durable.inspection import reading
 from scrapy_bloom.durable.request_file import RequestFile
 from scrapy_bloom.durable.start_requests import TakenStartRequests
 from scrapy_bloom.jobdir import JobDirectory
@@ -33,6 +35,7 @@ from scrapy_bloom.shared.inspection import RedisPlace
 from scrapy_bloom.shared.layout import in_one_slot
 from tests.commands.command_line import bloom
 from tests.distributed.workers import StoreWorker, waiting
+from tests.patience import PATIENCE, wait_until
 from tests.shared.server import Server, missing
 from tests.small_site import PAGES, SmallSite, crawl
 
@@ -81,13 +84,28 @@ def interrupted(site, folder, signal, **settings):
     site.hold_at(STOP_AT)
     run = crawl(site, folder, **settings)
     site.wait_held()
-    time.sleep(1)  # for the commit of what is done
+    if signal == SIGKILL:
+        wait_until(lambda: has_committed(site, folder), "the commit of what is done")
     run.stop(signal)
     if signal != SIGKILL:
         site.release()
     run.end()
     site.release()
     return site.answered.total()
+
+
+def has_committed(site, folder):
+    """Return True if the job keeps no request that was answered."""
+    with reading(JobDirectory(folder / "job").requests) as connection:
+        rows = connection.execute("SELECT request FROM requests").fetchall()
+    for fields in (pickle.loads(row) for (row,) in rows):
+        path = fields["url"].removeprefix(site.url)
+        page = (fields["method"], canonicalize_url(path), fields["body"].decode())
+        if path.startswith("/moved/"):
+            page = PAGES[int(path.partition("#")[0].rpartition("/")[2])]
+        if site.answered[page]:
+            return False
+    return True
 
 
 def go_on(site, folder, url, **settings):
@@ -270,7 +288,7 @@ class Killed(BaseException):
 def test_an_interrupted_load_is_run_again(client, key, left, settings, monkeypatch, call):
     """Killed at any of its pushes it leaves a crawl that nobody can join; the next one waits
     for the lease, removes that and has all, once."""
-    monkeypatch.setattr(loading, "LEASE", 1.0)
+    monkeypatch.setattr(loading, "LEASE", PATIENCE)
     calls = iter(range(9))
     push = Pusher.push
 

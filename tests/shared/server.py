@@ -10,12 +10,11 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 from socketserver import BaseRequestHandler, ThreadingTCPServer
 
-PATIENCE = 20
+from tests.patience import wait_until
 
 
 def executable():
@@ -289,15 +288,6 @@ class Move:
         self.carry(self.names())
         for node in (self._target, self._source, *self._cluster.nodes):
             node.command("CLUSTER", "SETSLOT", self._slot, "NODE", self._new_owner)
-
-
-def wait_until(condition, what):
-    """Wait until `condition()` is true."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {PATIENCE} s for {what}")
-        time.sleep(0.02)
 
 
 def _die_with_parent():

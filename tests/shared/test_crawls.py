@@ -7,7 +7,8 @@ from signal import SIGINT
 import pytest
 from scrapy import version_info
 
-from tests.shared.server import Name, Replica, wait_until
+from tests.patience import wait_until
+from tests.shared.server import Name, Replica
 from tests.small_site import PAGES, SmallSite
 from tests.small_site import crawl as start_crawl
 

@@ -11,7 +11,8 @@ from scrapy import Request
 
 from scrapy_bloom.shared.client import RedisClient
 from scrapy_bloom.shared.filter import RedisBloomFilter
-from tests.shared.server import Name, Replica, wait_until
+from tests.patience import wait_until
+from tests.shared.server import Name, Replica
 
 pytest_plugins = ["tests.shared.fixtures"]
 
