@@ -23,6 +23,7 @@ from scrapy.extensions.postprocessing import GzipPlugin
 from scrapy.spiders import CrawlSpider, Rule, SitemapSpider
 
 from scrapy_bloom import NewLinkExtractor, follow_new
+from scrapy_bloom.delta import crawl as delta_crawl
 from scrapy_bloom.delta.crawl import DeltaCrawl
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.settings import DAY
@@ -131,6 +132,8 @@ class DeltaSpider(scrapy.Spider):
             url += f"?session={random.random()}"
         if kind == "posted":
             options |= {"method": "POST", "body": page}
+            if self.settings.get("BLOOM_DELTA_DAYS"):
+                meta["bloom_delta"] = "3d"
         return Request(url, meta=meta, **options)
 
     def parse(self, response):
@@ -371,6 +374,7 @@ def prepared(folder, step, mutant):
         DurableScheduler.commit_seconds = 0.02
         Ledger.preparing_share = 1
         DeltaCrawl.least_seconds = 0.0
+        delta_crawl._IN_MEMORY = 7
         DeltaMiddleware.clock = staticmethod(lambda: FIRST_DAY + (step.day - 1) * DAY)
         if step.dies_undelivered:
             DeltaCrawl._close = lambda self: os._exit(9)
@@ -448,6 +452,26 @@ def periods(world, options):
     """What is done is fetched again after eight days, and at most a day later."""
     crawl = Crawl("periods", spider=DeltaSpider, settings={"BLOOM_DELTA_DAYS": "8d"})
     return [story(world, crawl, [Step(1), Step(9), Step(11)], options.mutant)]
+
+
+def unsound(world, options):
+    """A feed that cannot be stored, in a crawl without a job; and a memory that is reset."""
+    lost = {"FEEDS": {"ftp://127.0.0.1:1/items.jsonl": {"format": "jsonlines"}}}
+    reset = {"BLOOM_DELTA_RESET": True}
+    return [
+        story(
+            world,
+            Crawl("lost", spider=DeltaSpider, settings={"_job": False}),
+            [Step(1, settings=lost), Step(1), Step(2)],
+            options.mutant,
+        ),
+        story(
+            world,
+            Crawl("reset", spider=DeltaSpider),
+            [Step(1), Step(2, settings=reset), Step(3)],
+            options.mutant,
+        ),
+    ]
 
 
 def kills(world, options):
@@ -544,7 +568,7 @@ def redis(world, options):
 
 STORIES = {
     f.__name__: f
-    for f in (days, modes, periods, kills, spiders, odd, undelivered, thrown_away, redis)
+    for f in (days, modes, periods, unsound, kills, spiders, odd, undelivered, thrown_away, redis)
 }
 DEFAULT = [name for name in STORIES if name != "redis"]
 

@@ -62,7 +62,17 @@ def details(day):
 @pytest.fixture(scope="module")
 def stories():
     """What became of the crawls of all stories, each once."""
-    return tell("kills", "days", "modes", "periods", "spiders", "odd", "thrown_away", "undelivered")
+    return tell(
+        "kills",
+        "days",
+        "modes",
+        "periods",
+        "unsound",
+        "spiders",
+        "odd",
+        "thrown_away",
+        "undelivered",
+    )
 
 
 WAYS = ("onejob", "manyjobs", "nojob", "scrapys")
@@ -115,9 +125,26 @@ def test_what_is_done_is_fetched_again_after_the_period(stories):
     _, ninth, eleventh = stories["periods"]
     new = {page for day in range(2, 10) for page in found_on(day)} - ALWAYS
     again = pages(*FAILING) | {"status/29", "once/2", "deep/2"}
-    assert {*ninth["asked"]} == ALWAYS | new | again
-    assert pages(*SOUND) | new_on(1) | {"deep/1", "once/3"} <= {*eleventh["asked"]}
-    assert (new | again).isdisjoint(eleventh["asked"])
+    brief = pages("posted")  # those ask for three days
+    assert {*ninth["asked"]} == ALWAYS | new | again | brief
+    sound = pages(*SOUND) - brief
+    assert sound | new_on(1) | {"deep/1", "once/3"} <= {*eleventh["asked"]}
+    assert (new | again | brief).isdisjoint(eleventh["asked"])
+
+
+def test_nothing_is_done_whose_feed_has_failed(stories):
+    """Without a job: the next crawl fetches all of it, the one after that does not."""
+    lost, again, third = stories["lost"]
+    assert {*again["asked"]} == {*lost["asked"]}
+    assert "item/7" in again["items"]
+    assert "item/7" not in third["asked"]
+
+
+def test_a_reset_forgets_what_was_done_before(stories):
+    """What the round itself does counts for the next one."""
+    _, second, third = stories["reset"]
+    assert pages("item", "moved", "keyed", "posted") <= {*second["asked"]}
+    assert {*third["asked"]} == found_on(3)
 
 
 @pytest.mark.parametrize(

@@ -314,6 +314,6 @@ def test_slices_are_dropped_by_age(tmp_path):
     for hours in (0, 2, 4):
         memory(tmp_path, NOON + hours * HOUR).add([(key(hours), NOON + hours * HOUR)])
     opened = memory(tmp_path, NOON + 5 * HOUR)
-    assert [each.start for each in opened.drop_older(3 * HOUR)] == [NOON]
+    assert [each.start for each in opened.drop_older(2.5 * HOUR)] == [NOON]
     opened.open()
     assert [opened.knows(key(hours)) for hours in (0, 2, 4)] == [False, True, True]
