@@ -87,7 +87,7 @@ SELECT = "twisted.internet.selectreactor.SelectReactor"
 STOCK = "scrapy.core.scheduler.Scheduler"
 
 
-def start(folder, *arguments, reactor=ASYNCIO, name="stateful", **settings):
+def start(folder, *arguments, reactor=ASYNCIO, name="stateful", before=(), **settings):
     """Begin a crawl in `folder`, with the job directory `job` and the add-on."""
     (folder / "spider.py").write_text(SPIDER.replace('name = "stateful"', f"name = {name!r}"))
     settings = {
@@ -98,8 +98,11 @@ def start(folder, *arguments, reactor=ASYNCIO, name="stateful", **settings):
         **settings,
     }
     options = [f"--set={name}={value}" for name, value in settings.items()]
-    return Process(
-        ["-m", "scrapy", "runspider", "spider.py", *options, *arguments],
+    command = ["-m", "scrapy", "runspider", "spider.py", *options, *arguments]
+    if before:
+        command = [*before, sys.executable, *command]
+    return (subprocess.Popen if before else Process)(
+        command,
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(PACKAGE)},
         stdin=subprocess.DEVNULL,
@@ -254,6 +257,30 @@ def test_a_killed_job_without_its_log_is_refused(killed, gone):
     assert "'finish_reason': 'finished'" in log
     # the tenth page was not done
     assert "'response_received_count': 21" in log
+
+
+IS_ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
+AS_ANY_USER = ["setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override"]
+"""Root may write what the mode of a file forbids, but for this."""
+
+
+@pytest.mark.skipif(IS_ROOT and not shutil.which("setpriv"), reason="root may write everything")
+def test_a_file_that_may_not_be_written_is_refused(killed_once, stopped, tmp_path):
+    """With nothing left beside it that would keep the job refused when it may be again; the
+    filter of a killed job stays as it was, too."""
+    for folder in (stopped(), shutil.copytree(killed_once, tmp_path / "killed")):
+        path = folder / "job" / "requests.sqlite"
+        path.chmod(0o400)
+        before = contents(folder / "job")
+        status, log = run(folder, before=AS_ANY_USER if IS_ROOT else [])
+        assert status == 1, log
+        (error,) = lines(log, "ERROR")
+        assert "requests.sqlite cannot be opened" in error
+        assert contents(folder / "job") == before
+        path.chmod(0o600)
+        status, log = run(folder)
+        assert (status, lines(log, "ERROR")) == (0, []), log
+        assert "'finish_reason': 'finished'" in log
 
 
 def test_another_spider_is_refused(stopped):

@@ -11,10 +11,11 @@ import json
 import os
 import sqlite3
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from ..errors import RequestFileError
@@ -41,6 +42,27 @@ Group = tuple[str, int, int]
 """Slot, priority (as Scrapy's queues count it: lower first), 1 for start requests."""
 
 
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _naming(method: Method) -> Method:
+    """Let the errors of SQLite that a method of RequestFile raises name the file, and for one
+    that is damaged the remedy."""
+
+    @wraps(method)
+    def named(self: RequestFile, *arguments: Any, **options: Any) -> Any:
+        try:
+            return method(self, *arguments, **options)
+        except sqlite3.Error as error:
+            if not self.name or str(error).startswith(self.name):
+                raise
+            is_damaged = not isinstance(error, sqlite3.OperationalError)
+            remedy = "; restore it from a backup, or use a new JOBDIR" if is_damaged else ""
+            raise type(error)(f"{self.name}: {error}{remedy}") from error
+
+    return named  # type: ignore[return-value]
+
+
 class JobIdentity(NamedTuple):
     """The random id of a job, the name of its spider, empty while none has opened it, and
     how many commits it has had."""
@@ -59,11 +81,12 @@ class RequestFile:
     `counts` how many requests there were in each group. `operations` counts the rows
     pushed and deleted since the last commit. `last_pushed` is the row that was pushed last,
     `taken_over` the stamp of the last queues of Scrapy that were taken over. `id` is the job's, and
-    `commits` counts all of its commits.
+    `commits` counts all of its commits. `name` is what errors call it.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        self.name = ""
         self._pushed: list[tuple[int, str, int, int, str, bytes]] = []
         self._deleted: list[int] = []
         self._popped: set[int] = set()
@@ -98,7 +121,8 @@ class RequestFile:
             except BaseException:
                 file._connection.close()
                 raise
-            return file
+        file.name = str(path)
+        return file
 
     @property
     def changed(self) -> bool:
@@ -111,10 +135,12 @@ class RequestFile:
         self.write()
         return not self.query("SELECT 1 FROM requests LIMIT 1")
 
+    @_naming
     def query(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Return what a statement selects. Raises sqlite3.Error."""
         return self._connection.execute(statement, values).fetchall()
 
+    @_naming
     def execute(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
         """Run a statement that changes a table of somebody else's, with the next commit.
         Raises sqlite3.Error."""
@@ -124,7 +150,7 @@ class RequestFile:
     def iterate(self, statement: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
         """Yield what a statement selects, not all in memory at once. Raises
         sqlite3.Error."""
-        return self._connection.execute(statement, values)
+        return iter(partial(self._next, self._connection.execute(statement, values)), None)
 
     def push(
         self, group: Group, format_: str, request: bytes, *, newest_first: bool = False
@@ -139,6 +165,7 @@ class RequestFile:
         self.last_pushed = row
         self._pushed.append((row, *group, format_, request))
 
+    @_naming
     def pop(self, group: Group, *, newest: bool, keep: bool = False) -> tuple[int, str, bytes]:
         """Return row number, format and request of the newest or the oldest in
         `group` that was not popped yet; its row stays. Raises sqlite3.Error."""
@@ -166,6 +193,7 @@ class RequestFile:
         self._deleted.append(row)
         self.operations += 1
 
+    @_naming
     def write(self) -> None:
         """Hand over to SQLite what was pushed; no commit. Raises sqlite3.Error."""
         if self._pushed:
@@ -175,6 +203,7 @@ class RequestFile:
             )
             self._pushed.clear()
 
+    @_naming
     def commit(self, unreleased: Iterable[bytes] = (), taken_over: str | None = None) -> None:
         """Make everything since the last commit durable, with the fingerprints that
         the filter gets next, and the stamp of the queues that were taken over. Cost:
@@ -209,6 +238,7 @@ class RequestFile:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
+    @_naming
     def merge(self, column: str, value: object) -> None:
         """Give all rows this `value` of a column of the group, so that one queue
         serves them. Cost: rewrites all others."""
@@ -220,11 +250,13 @@ class RequestFile:
         )
         self.counts = self._count()
 
+    @_naming
     def recount(self) -> None:
         """Look at what is stored, before the first push."""
         self.counts = self._count()
         self._first, self._last = self._ends()
 
+    @_naming
     def close(self, *, clean: bool) -> None:
         """Close the file, marked as `clean` or not; never as clean when something was
         not committed. Raises sqlite3.Error."""
@@ -256,6 +288,10 @@ class RequestFile:
         except BaseException:
             self.rollback()
             raise
+
+    @_naming
+    def _next(self, rows: sqlite3.Cursor) -> tuple[Any, ...] | None:
+        return next(rows, None)
 
     def _count(self) -> dict[Group, int]:
         rows = self._connection.execute(

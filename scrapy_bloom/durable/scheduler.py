@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 
+from ..errors import RequestFileError
 from ..job_dupefilter import BloomDupeFilter
 from ..jobdir import JobDirectory
 from ..reporting import counted
@@ -108,7 +110,8 @@ class DurableScheduler(LedgerScheduler):
                 self._ledger = self._open_job(self._job, self.df)
             except Exception as error:  # noqa: BLE001 - see from_crawler
                 self.df.abandon()
-                refuse(self.crawler, error)
+                is_files = isinstance(error, sqlite3.Error)
+                refuse(self.crawler, RequestFileError(str(error)) if is_files else error)
         return self.df.open()
 
     def close(self, reason: str) -> Deferred[None] | None:

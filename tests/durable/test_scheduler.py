@@ -563,6 +563,41 @@ def test_a_damaged_or_foreign_file_is_refused_and_left_as_it_was(tmp_path, damag
     assert path.read_bytes() == contents
 
 
+def overwrite_page(path, wanted):
+    """Damage the page that holds these bytes, or has this number."""
+    content = path.read_bytes()
+    number = wanted - 1 if isinstance(wanted, int) else content.index(wanted) // 4096
+    path.write_bytes(content[: number * 4096] + b"\xff" * 4096 + content[number * 4096 + 4096 :])
+
+
+def test_a_page_that_is_damaged_is_named_when_it_is_met(make, tmp_path, caplog):
+    """Only a request that is due shows it: the line has the file and the remedy."""
+    job = make()
+    for number in range(30):
+        job.push(f"page{number}", body=b"%d" % number * 500)
+    job.close()
+    path = tmp_path / "job" / "requests.sqlite"
+    overwrite_page(path, b"http://example.com/page7")
+    job = make()
+    job.names()
+    (line,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert f"The stored requests failed: {path}: " in line
+    assert "restore it from a backup, or use a new JOBDIR" in line
+
+
+def test_a_damaged_table_is_named_at_the_start(make, tmp_path):
+    """Whichever it is that is read first."""
+    make().close()
+    path = tmp_path / "job" / "requests.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        found = "SELECT rootpage FROM sqlite_master WHERE name = 'failed'"
+        ((page,),) = connection.execute(found).fetchall()
+    overwrite_page(path, page)
+    error = refused(tmp_path / "job")
+    assert str(path) in str(error)
+    assert "new JOBDIR" in str(error)
+
+
 def test_a_link_or_a_directory_is_refused(tmp_path):
     """Only a file of its own will do."""
     path = tmp_path / "job" / "requests.sqlite"
