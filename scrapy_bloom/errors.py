@@ -7,8 +7,13 @@ from __future__ import annotations
 
 
 def describe(error: Exception) -> str:
-    """Return the message of `error`, or its name if it has none."""
-    return str(error) or repr(error)
+    """Return the message of `error`, or its name if it has none, as any log takes it."""
+    return encodable(str(error) or repr(error))
+
+
+def encodable(text: str) -> str:
+    """Return `text` with escapes for the bytes of a path that is no UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class BloomError(Exception):

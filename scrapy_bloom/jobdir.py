@@ -6,6 +6,7 @@ their being there says about the job, is decided here.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
@@ -120,7 +121,7 @@ class JobDirectory:
             return False
         try:
             path = self.requests
-            uri = f"file:{quote(str(path.absolute()))}?mode={reading_mode(path)}"
+            uri = f"file:{quote(os.fsencode(path.absolute()))}?mode={reading_mode(path)}"
             with closing(sqlite3.connect(uri, uri=True)) as connection:
                 return connection.execute("SELECT 1 FROM requests LIMIT 1").fetchone() is not None
         except sqlite3.Error:

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary, ref
 from scrapy import signals
 from scrapy.utils.misc import load_object
 
-from .errors import describe
+from .errors import describe, encodable
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -33,7 +33,8 @@ class _StartLine:
     def _engine_started(self) -> None:
         crawler = self._crawler()
         parts = (f"{what}: {how}" for what, how in self.parts.items() if how)
-        logger.info("%s", "; ".join(parts), extra={"spider": crawler and crawler.spider})
+        line = encodable("; ".join(parts))
+        logger.info("%s", line, extra={"spider": crawler and crawler.spider})
 
 
 def announce(crawler: Crawler, what: str, how: str) -> None:

@@ -1,5 +1,7 @@
 """A start that is refused: one line, exit status 1, and not a byte of the job has changed."""
 
+import gzip
+import json
 import os
 import shutil
 import subprocess
@@ -51,6 +53,7 @@ class StatefulSpider(scrapy.Spider):
         self.answered += 1
         number = int(response.url.rpartition("/")[2])
         self.state["pages"] = self.state.get("pages", 0) + 1
+        yield {"page": number}
         if number == 0:
             for child in range(1, int(self.last)):
                 yield response.follow(f"/{child}")
@@ -85,6 +88,7 @@ if __name__ == "__main__":
 ASYNCIO = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
 SELECT = "twisted.internet.selectreactor.SelectReactor"
 STOCK = "scrapy.core.scheduler.Scheduler"
+GZIP = "scrapy.extensions.postprocessing.GzipPlugin"
 
 
 def start(folder, *arguments, reactor=ASYNCIO, name="stateful", before=(), **settings):
@@ -192,6 +196,25 @@ def test_a_refused_start_changes_no_file(stopped, scheduler, reactor, bad):
     state = (folder / "job" / "spider.state").read_bytes()
     assert b"pages" in state
     assert bytes([30]) in state or bytes([31]) in state  # the start page is sent again
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names need not be UTF-8 there alone")
+def test_a_job_directory_may_have_any_name(tmp_path):
+    """One that is no UTF-8, too, as with Scrapy's scheduler; a log in UTF-8 takes it."""
+    folder = os.fsdecode(b"job\xff")
+    feeds = {
+        "a.jl": {"format": "jsonlines"},
+        "a.xml.gz": {"format": "xml", "postprocessing": [GZIP]},
+    }
+    own = {"JOBDIR": folder, "LOG_FILE": "log", "FEEDS": json.dumps(feeds)}
+    for arguments in (["-a", "stop_at=10"], []):
+        status, output = run(tmp_path, *arguments, **own)
+        assert (status, output) == (0, "")
+    log = (tmp_path / "log").read_text()
+    assert log.count("filter: job\\udcff/bloom, which knows") == 2
+    assert "'finish_reason': 'finished'" in log
+    assert len((tmp_path / "a.jl").read_text().splitlines()) == 30
+    assert gzip.decompress((tmp_path / "a.xml.gz").read_bytes()).count(b"<item>") == 30
 
 
 def test_a_second_start_of_a_running_job_changes_no_file(stopped):

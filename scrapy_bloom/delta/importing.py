@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dbm
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -71,7 +72,7 @@ def _is_crawl_onces(path: Path) -> bool:
     with path.open("rb") as file:
         if file.read(len(_SQLITE)) != _SQLITE:
             return False
-    uri = f"file:{quote(str(path.absolute()))}?mode=ro"
+    uri = f"file:{quote(os.fsencode(path.absolute()))}?mode=ro"
     try:
         with closing(sqlite3.connect(uri, uri=True)) as connection:
             columns = connection.execute("PRAGMA table_info(requests)").fetchall()

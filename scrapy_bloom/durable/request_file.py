@@ -396,7 +396,7 @@ def _create(path: Path) -> None:
 def connect(path: Path, mode: str) -> sqlite3.Connection:
     """Return a connection in one of SQLite's modes that commits each statement by itself,
     unless a transaction was begun."""
-    uri = f"file:{quote(str(path.absolute()))}?mode={mode}"
+    uri = f"file:{quote(os.fsencode(path.absolute()))}?mode={mode}"
     return sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
 
 

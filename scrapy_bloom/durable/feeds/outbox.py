@@ -8,6 +8,7 @@ it is final, and nobody's. A crash leaves items of requests that are repeated: t
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -91,7 +92,17 @@ class Outbox:
         )
         for feed, id_, number, uri, path, state, items, length, digest, stored in rows:
             feeds[feed].batches.append(
-                Batch(id_, number, uri, path, state, items, length, digest, json.loads(stored))
+                Batch(
+                    id_,
+                    number,
+                    uri,
+                    os.fsdecode(path),
+                    state,
+                    items,
+                    length,
+                    digest,
+                    json.loads(stored),
+                )
             )
         return list(feeds.values())
 
@@ -136,7 +147,7 @@ class Outbox:
             "UPDATE batches SET path = ?, state = ?, items = ?, length = ?, digest = ?,"
             " stored = ? WHERE id = ?",
             (
-                batch.path,
+                _storable(batch.path),
                 batch.state,
                 batch.items,
                 batch.length,
@@ -232,3 +243,12 @@ class Outbox:
         row = self._executor.execute(statement, (*values,)).lastrowid
         assert row is not None
         return row
+
+
+def _storable(path: str) -> str | bytes:
+    """Return a path as text, or, if its name is no UTF-8, as bytes."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return os.fsencode(path)
+    return path
