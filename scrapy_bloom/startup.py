@@ -51,8 +51,8 @@ def is_announced(crawler: Crawler, what: str) -> bool:
 
 
 def fetches_one_page(crawler: Crawler) -> bool:
-    """Return True for `scrapy parse`, `fetch` and `view`, which are no crawl: they give the
-    spider a `start()` of their own."""
+    """Return True for `scrapy parse`, `fetch`, `view` and `check`, which are no crawl: they give
+    the spider a `start()` of their own."""
     start = getattr(crawler.spidercls, "start", None)
     return str(getattr(start, "__module__", "")).startswith("scrapy.commands.")
 
