@@ -219,7 +219,13 @@ local function may_have(slot)
   local owner = redis.call('HGET', key('owners'), slot)
   if owner then
     local who, till = unpack(cmsgpack.unpack(owner))
-    if who ~= worker and till > now then return false end
+    if who ~= worker and till > now and redis.call('ZSCORE', key('workers'), who) then
+      if till > now + keeps then
+        -- by a clock that was ahead
+        redis.call('HSET', key('owners'), slot, cmsgpack.pack({who, now + keeps}))
+      end
+      return false
+    end
   end
   redis.call('HSET', key('owners'), slot, cmsgpack.pack({worker, now + keeps}))
   return true

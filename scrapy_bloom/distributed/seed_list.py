@@ -61,14 +61,18 @@ _TAKE = Script("""
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local wanted, taken = tonumber(ARGV[1]), {}
-local function note(name, element)
+local function keep(name, element)
   redis.call('HSET', KEYS[2], name, cmsgpack.pack({now + ARGV[2], element}))
+end
+local function note(name, element)
+  keep(name, element)
   taken[#taken + 1] = {name, element}
 end
 local cursor, records = unpack(redis.call('HSCAN', KEYS[2], ARGV[4], 'COUNT', 500))
 for at = 1, #records, 2 do
   local till, element = unpack(cmsgpack.unpack(records[at + 1]))
   if till < now and #taken < wanted then note(records[at], element) end
+  if till > now + ARGV[2] then keep(records[at], element) end  -- by a clock that was ahead
 end
 local kind = redis.call('TYPE', KEYS[1])['ok']
 local find = {list = {'LINDEX', 0}, set = {'SRANDMEMBER'}, zset = {'ZREVRANGE', 0, 0}}

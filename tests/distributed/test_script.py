@@ -288,6 +288,31 @@ def test_a_slot_of_one_worker(join):
     assert other.next().url.endswith("x")
 
 
+@pytest.mark.parametrize("is_dead", [True, False])
+def test_a_slot_where_the_clock_was_set_back(join, redis_server, is_dead):
+    """Who has a slot since the clock was an hour ahead keeps it for as long as usual, and not at
+    all when dead."""
+    one, other = join(BLOOM_REDIS_SLOT_WORKERS=1), join(BLOOM_REDIS_SLOT_WORKERS=1)
+    for number in range(9):
+        one.enqueue(f"{number}", meta={"download_slot": "only"})
+    assert one.next() is not None
+    hour = 3_600_000
+    owners = f"{one.key}:owners"
+    ahead = """
+        local who, till = unpack(cmsgpack.unpack(redis.call('HGET', KEYS[1], 'only')))
+        redis.call('HSET', KEYS[1], 'only', cmsgpack.pack({who, till + ARGV[1]}))
+        return tostring(till + ARGV[1])
+    """
+    until = float(redis_server.command("EVAL", ahead, 1, owners, hour))
+    redis_server.command("ZINCRBY", f"{one.key}:workers", hour, one.store.worker)
+    if is_dead:
+        redis_server.command("ZADD", f"{one.key}:workers", 1, one.store.worker)
+        assert other.next() is not None
+        return
+    assert other.next() is None
+    assert float(redis_server.command("EVAL", ahead, 1, owners, 0)) < until - hour + 60_000
+
+
 def test_start_requests_are_taken_once(join):
     """A start request that another worker has sent is left out; the same one, for the second
     time in this start(), is another."""

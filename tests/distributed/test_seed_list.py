@@ -253,3 +253,30 @@ def test_only_spiders_that_say_so_have_seeds(redis, worker, key):
     crawler.spider = Seeded.from_crawler(crawler)
     where = RedisSettings.read(crawler.settings, "seeded")
     assert SeedList.of(crawler, where, worker.key, worker.dupefilter, worker.settings) is None
+
+
+AHEAD = """
+local till, element = unpack(cmsgpack.unpack(redis.call('HGET', KEYS[1], ARGV[1])))
+redis.call('HSET', KEYS[1], ARGV[1], cmsgpack.pack({till + ARGV[2], element}))
+return tostring(till + ARGV[2])
+"""
+
+
+def test_seeds_of_a_worker_that_dies_where_the_clock_was_set_back(
+    worker, seed_list, key, monkeypatch
+):
+    """What it took when the clock was an hour ahead is taken by another after a lease."""
+    dying, other = seed_list(), seed_list()
+    worker.client.call("rpush", f"{key}:seeded", "http://example.com/")
+    with monkeypatch.context() as patch:
+        patch.setattr(dying, "_made_in_reactor", lambda _: None)
+        assert not dying._move(worker.dupefilter.shared)
+    taken = f"{{{key}:seeded}}:taken"
+    (name,) = worker.client.call("hkeys", taken)
+
+    def until(ahead):
+        return float(worker.client._redis.eval(AHEAD, 1, taken, name, ahead))
+
+    before = until(3_600_000)
+    assert not other._move(worker.dupefilter.shared)
+    assert until(0) < before - 3_500_000
