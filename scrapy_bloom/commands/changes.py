@@ -25,6 +25,7 @@ from ..migration.sources import Imported, Source, import_into, make_filter, sour
 from ..reporting import counted
 from ..shared.client import RedisClient, public_url
 from ..shared.copying import load_into_redis, save_from_redis
+from ..shared.inspection import places_of
 from ..shared.layout import in_one_slot
 from ..shared.making import delete_filter
 from ..startup import is_component
@@ -163,8 +164,6 @@ def load(session: Session) -> int:
     """Copy the filter of a job, or a crawl that is not finished, into Redis."""
     options = session.options
     key = session.key(options.url)
-    if "{" in key or "}" in key:
-        raise BloomError(f"no crawl can have the key {key!r}: give one without braces with --key")
     crawler = session.crawler()
     where = f"{public_url(options.url)} {key}"
     if options.place.startswith(REDIS_SCHEMES):
@@ -221,10 +220,9 @@ def export(session: Session) -> int:
     options = session.options
     key = session.key(options.url)
     path = _directory(session.place(options.place)).path
-    try:
-        items = save_from_redis(options.url, key, path)
-    except KeyError as error:
-        raise BloomError(error.args[0]) from None
+    with session.redis(options.url) as shared:
+        found = shared.key
+    items = save_from_redis(options.url, found, path)
     where = f"{public_url(options.url)} {key}"
     session.print(
         {"items": items}, [f"copied {counted(items, 'item')} from {where} to {options.place}"]
@@ -247,9 +245,11 @@ def clear(session: Session) -> int:
         name = f"{public_url(options.place)} {key}"
         _require_yes(session, name)
         with RedisClient(options.place) as client:
-            # what there is: a filter alone, or one beside the queue of a crawl
-            removed = remove_queue(client, in_one_slot(key))
-            removed += delete_filter(client, in_one_slot(key)) + delete_filter(client, key)
+            removed = 0
+            for each in places_of(client, key):
+                if each == in_one_slot(key):
+                    removed += remove_queue(client, each)
+                removed += delete_filter(client, each)
             if not removed:
                 raise BloomError(f"{name} is no filter, and nothing is left of one")
         session.print_lines([f"deleted {name}"])

@@ -90,6 +90,11 @@ class Session:
             )
         if not key or "%(spider)s" in key:
             raise BloomError("give the BLOOM_REDIS_KEY of the crawl with --key, such as shop:bloom")
+        if "{" in key or "}" in key:
+            raise BloomError(
+                f"no crawl has the key {key!r}: give its BLOOM_REDIS_KEY, which has no braces, with"
+                " --key"
+            )
         return key
 
     def redis(self, url: str) -> AbstractContextManager[RedisPlace]:

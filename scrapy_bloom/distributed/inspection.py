@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..shared.client import SlotScript
+from ..shared.layout import is_in_one_slot
 from .messages import COUNTED
 
 if TYPE_CHECKING:
@@ -186,6 +187,8 @@ class PendingView:
 def look_at(client: RedisClient, key: str) -> CrawlView | None:
     """Return what the crawl beside the filter at `key` is, None if there is none. Cost: a
     round trip, and one for twenty workers."""
+    if not is_in_one_slot(key):
+        return None
     crawl, now, names, failed, alone, notes, nbytes = client.run(_LOOK, [key], *COUNTED)
     if crawl[0] is None:
         return None

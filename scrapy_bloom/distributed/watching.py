@@ -24,7 +24,7 @@ class RedisWatch:
         self._client = client
         self._key = key
         self._look()
-        self._filter = RedisPlace(client, key).filter
+        self._filter = RedisPlace(client, key[1:-1]).filter
         self._refreshed: Costly[RedisBloomFilter, None] = Costly(RedisBloomFilter.refresh)
         self._pending: Costly[RedisClient, PendingView] = Costly(lambda it: pending_of(it, key))
         self._reasons: Costly[FailedHash, dict[str, int]] = Costly(FailedHash.by_reason)

@@ -96,6 +96,7 @@ class RedisClient:
         self._moving = redis.exceptions.ClusterError
         self._refusals = (redis.ResponseError, self._moving)
         self._no_script = redis.exceptions.NoScriptError
+        self._no_permission = redis.exceptions.NoPermissionError
         once = import_module("redis.retry").Retry(import_module("redis.backoff").NoBackoff(), 0)
         options: dict[str, Any] = {
             "socket_timeout": patience / 3,
@@ -161,6 +162,16 @@ class RedisClient:
         except self._errors:
             pass
         return None
+
+    def may_touch(self, key: str) -> bool:
+        """Return False if its user has no right to `key`."""
+        try:
+            self._redis.exists(key)
+        except self._no_permission:
+            return False
+        except self._errors:
+            pass  # whoever asks for more hears of it
+        return True
 
     def is_volatile(self) -> bool:
         """Return True if Redis says that it keeps nothing on a disk; False also where it may

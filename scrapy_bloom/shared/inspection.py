@@ -15,20 +15,26 @@ from .layout import in_one_slot
 from .making import stored_header
 
 
+def places_of(client: RedisClient, key: str) -> list[str]:
+    """Return the keys where the filter of crawls with that `key` may be: beside a queue, or
+    alone. A user may have rights to one of them only; without any both are returned."""
+    places = [in_one_slot(key), key]
+    return [each for each in places if client.may_touch(each)] or places
+
+
 class RedisPlace:
-    """The filter at `key` on the server at a URL. Raises SharedFilterError if there is
-    none, or nobody answers."""
+    """The filter of the crawls with that `key`, on the server at a URL. Raises
+    SharedFilterError if there is none, or nobody answers."""
 
     def __init__(self, client: RedisClient, key: str) -> None:
-        if stored_header(client, key) is None:
-            key = in_one_slot(key)  # a crawl's, beside its queue
-        if stored_header(client, key) is None:
+        found = (each for each in places_of(client, key) if stored_header(client, each) is not None)
+        if (place := next(found, None)) is None:
             raise SharedFilterError(
-                f"there is no filter {key[1:-1]!r} in Redis at {client.name}: --key must be the"
+                f"there is no filter {key!r} in Redis at {client.name}: --key must be the"
                 " BLOOM_REDIS_KEY of its crawl"
             )
         self.client = client
-        self.key = key
+        self.key = key = place
         self.filter = RedisBloomFilter.open(client, key)
         self.name = f"{client.name} {key}"
 

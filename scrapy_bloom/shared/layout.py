@@ -206,6 +206,11 @@ def in_one_slot(key: str) -> str:
     return f"{{{key}}}"
 
 
+def is_in_one_slot(key: str) -> bool:
+    """Return True if a filter with that key may have a queue beside it."""
+    return key.startswith("{")
+
+
 def shard_of(selector: int) -> int:
     """Return the shard of the keys with that block selector."""
     return selector >> (_SELECTOR_BITS - SHARD_BITS)
@@ -214,7 +219,7 @@ def shard_of(selector: int) -> int:
 def shard_keys(key: str, shard: int) -> list[str]:
     """Return the keys of a shard of the filter at `key`: its state, and the strings of as
     many layers as it may ever get."""
-    tag = f"{key}:{shard}" if key.startswith("{") else f"{{{key}:{shard}}}"
+    tag = f"{key}:{shard}" if is_in_one_slot(key) else f"{{{key}:{shard}}}"
     return [tag, *(f"{tag}:{layer}" for layer in range(MOST_LAYERS))]
 
 

