@@ -262,7 +262,7 @@ def test_requests_of_scrapy_redis_keep_what_they_are(redis, client, key, left, s
         load_left(client, key, settings)
 
 
-@pytest.mark.parametrize("kind", ["FifoQueue", "LifoQueue", "PriorityQueue"])
+@pytest.mark.parametrize("kind", ["FifoQueue", "LifoQueue", "SpiderStack", "PriorityQueue"])
 def test_queues_of_scrapy_redis_keep_their_order(client, key, monkeypatch, kind):
     """What it would take next is next."""
     queue_class = getattr(pytest.importorskip("scrapy_redis.queue"), kind)
@@ -272,7 +272,8 @@ def test_queues_of_scrapy_redis_keep_their_order(client, key, monkeypatch, kind)
     for number in range(7):
         meta, priority = {"n": number}, number % 3
         queue.push(Request("http://e.com", dont_filter=True, meta=meta, priority=priority))
-    settings = get_crawler(settings_dict={"SCHEDULER_QUEUE_CLASS": queue_class}).settings
+    name = f"scrapy_redis.queue.{kind}"
+    settings = get_crawler(settings_dict={"SCHEDULER_QUEUE_CLASS": name}).settings
     monkeypatch.setattr(scrapy_redis_queue, "_AT_ONCE", 3)
     queue_of = scrapy_redis_queue.RedisQueue(client, settings, key)
     order = [fields["meta"]["n"] for fields in queue_of.requests(next_first=True)]

@@ -98,6 +98,22 @@ def test_an_import_that_is_killed_before_its_first_layer_is_run_again(tmp_path, 
     assert sorted(path.name for path in job.path.iterdir()) == ["bloom", "requests.seen"]
 
 
+def test_the_name_of_an_imported_filter_is_durable(tmp_path, monkeypatch):
+    """After a power cut the job would be without it, while a crawl has gone on with it."""
+    job = JobDirectory(tmp_path)
+    job.seen_file.write_bytes(b"\0\x14" + b"x" * 20)
+    fsync, synced = os.fsync, []
+
+    def note(descriptor):
+        is_job = os.path.samestat(os.fstat(descriptor), tmp_path.stat())
+        synced.append(is_job and job.filter.exists())
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    import_job(job, None, 100, 1e-9, "me")
+    assert synced[-1]
+
+
 def test_the_requests_seen_of_another_job_is_not_taken_for_the_jobs_own(tmp_path):
     """A filter that is made of what another job has seen would keep a crawl from importing what
     this one has seen: each needs its own in the list, under whatever name."""
