@@ -1,6 +1,7 @@
 """What several test modules share: dupefilters built by Scrapy, and crawls side by side."""
 
 import os
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -11,6 +12,8 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.test import get_crawler
 from twisted.internet import reactor  # installs the platform's own one, which is not asyncio's
 
+from scrapy_bloom.commands import main
+from tests.commands.command_line import Result
 from tests.fakes import Engine
 from tests.shared import server
 
@@ -48,6 +51,23 @@ def make_dupefilter():
     for dupefilter in made:
         with suppress(Exception):  # some are made to fail
             dupefilter.close("finished")
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Return a function that runs a command in this process, as `python -m` does."""
+
+    def run(folder, *arguments):
+        monkeypatch.chdir(folder)
+        capsys.readouterr()
+        try:
+            status = main(list(map(str, arguments)))
+        except SystemExit as end:
+            status = end.code
+        out, error = capsys.readouterr()
+        return Result(subprocess.CompletedProcess(arguments, status, out, error))
+
+    return run
 
 
 @pytest.fixture

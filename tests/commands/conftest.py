@@ -1,28 +1,8 @@
 """What the tests of the subcommands share."""
 
-import subprocess
-
 import pytest
 
-from scrapy_bloom.commands import main
-from tests.commands.command_line import SEEN, Result
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Return a function that runs a command in this process, as `python -m` does."""
-
-    def run(folder, *arguments):
-        monkeypatch.chdir(folder)
-        capsys.readouterr()
-        try:
-            status = main(list(map(str, arguments)))
-        except SystemExit as end:
-            status = end.code
-        out, error = capsys.readouterr()
-        return Result(subprocess.CompletedProcess(arguments, status, out, error))
-
-    return run
+from tests.commands.command_line import SEEN
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from scrapy_bloom.shared.filter import RedisBloomFilter
 from tests.distributed.workers import StoreWorker, crawl, tree
 from tests.shared.server import Move
 
-pytest_plugins = ["tests.shared.fixtures", "tests.commands.conftest"]
+pytest_plugins = ["tests.shared.fixtures"]
 PAGES = 15
 
 MOVED = {

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scrapy.core import scraper
 from scrapy.settings import Settings
+from scrapy.utils.misc import load_object
 
 from scrapy_bloom import Addon, FilterLockedError, JobDirectoryError, RequestFileError
 from scrapy_bloom.durable.failed_rows import failed_requests
@@ -941,7 +942,7 @@ def test_the_addon_sets_the_scheduler(options, expected):
     found = Settings()
     found.setdict(options, "project")
     Addon().update_settings(found)
-    assert (found["SCHEDULER"] is DurableScheduler) == expected
+    assert (load_object(found["SCHEDULER"]) is DurableScheduler) == expected
     assert found["SCHEDULER"] == options.get("SCHEDULER", found["SCHEDULER"])
 
 
