@@ -81,18 +81,33 @@ local function give_back(from, claim, record, blamed)
   redis.call('HDEL', key('claims:' .. from), claim)
 end
 
-local function bury(each, blaming)
+-- what is given back by a call is limited; what is left has its turn in those that follow
+local given_back, most_given_back = 0, 200
+local function bury(each)
+  redis.call('ZADD', key('workers'), 0, each)  -- fenced, though some claims may be left
   redis.call('SREM', key('starting'), each)
-  local claims, records = {}, redis.call('HGETALL', key('claims:' .. each))
-  for at = 1, #records, 2 do claims[#claims + 1] = {records[at], records[at + 1]} end
+  if given_back >= most_given_back then return 0 end
+  local records, claims, cursor = {}, {}, '0'
+  repeat
+    local found = redis.call('HSCAN', key('claims:' .. each), cursor, 'COUNT', 100)
+    cursor = found[1]
+    for at = 1, #found[2], 2 do
+      if not records[found[2][at]] then claims[#claims + 1] = found[2][at] end
+      records[found[2][at]] = found[2][at + 1]
+    end
+  until cursor == '0' or #claims >= most_given_back
   -- from the last one, so that the first is in front again
-  table.sort(claims, function(one, other) return tonumber(one[1]) > tonumber(other[1]) end)
-  for _, held in ipairs(claims) do
-    local blamed = blaming and redis.call('SISMEMBER', key('handed:' .. each), held[1]) == 1
-    give_back(each, held[1], cmsgpack.unpack(held[2]), blamed)
+  table.sort(claims, function(one, other) return tonumber(one) > tonumber(other) end)
+  for _, claim in ipairs(claims) do
+    local blamed = redis.call('SISMEMBER', key('handed:' .. each), claim) == 1
+    give_back(each, claim, cmsgpack.unpack(records[claim]), blamed)
   end
-  redis.call('DEL', key('batch:' .. each), key('handed:' .. each))
-  redis.call('ZREM', key('workers'), each)
+  given_back = given_back + #claims + 10
+  if cursor == '0' then
+    redis.call('UNLINK', key('batch:' .. each), key('handed:' .. each))
+    redis.call('SREM', key('busy'), each)
+    redis.call('ZREM', key('workers'), each)
+  end
   return #claims
 end
 
@@ -163,9 +178,12 @@ end
 
 local reclaimed = 0
 for _, each in ipairs(redis.call('ZRANGEBYSCORE', key('workers'), '-inf', '(' .. now)) do
-  if reclaimed < 200 then reclaimed = reclaimed + bury(each, true) end
+  reclaimed = reclaimed + bury(each)
 end
-if ARGV[17] ~= '' then bury(worker, false) end
+if ARGV[17] ~= '' then
+  redis.call('UNLINK', handed)  -- what it has not finished is no loss
+  bury(worker)
+end
 
 local claimed, held = {}, {}
 for claim in words(ARGV[14]) do held[claim] = true end
@@ -176,7 +194,7 @@ if redis.call('HLEN', mine) ~= holds then
   -- claims of a call that was aborted
   local all = redis.call('HGETALL', mine)
   for at = 1, #all, 2 do
-    if not held[all[at]] then
+    if not held[all[at]] and #claimed < 500 then
       local record = cmsgpack.unpack(all[at + 1])
       local alone = record[4] and 1 or 0
       claimed[#claimed + 1] = {all[at], record[1], record[2], record[3]:sub(2), alone}
@@ -186,7 +204,10 @@ end
 
 -- before they are taken: what is counted is never more than there is
 local function count_less(count) redis.call('HINCRBY', key('crawl'), 'waiting', -count) end
+local is_busy = false
 local function claim(priority, slot, entry, alone, command, list)
+  if not is_busy then redis.call('SADD', key('busy'), worker) end
+  is_busy = true
   local number = redis.call('HINCRBY', key('crawl'), 'claims', 1)
   redis.call('HSET', mine, number, cmsgpack.pack({priority, slot, entry, alone, now}))
   redis.call(command, list)
@@ -265,6 +286,7 @@ for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, 99)) do
   if wanted <= 0 or looks <= 0 then break end
 end
 
+if not is_busy and redis.call('EXISTS', mine) == 0 then redis.call('SREM', key('busy'), worker) end
 if ARGV[6] == '1' and in_round and found[3] ~= '1' then
   redis.call('HSET', key('crawl'), 'start_done', 1)
   found[3] = '1'
@@ -280,12 +302,7 @@ if still and (waiting ~= 0 or waiting_bytes ~= 0) then
   redis.call('HSET', key('crawl'), 'waiting', 0, 'waiting_bytes', 0)
   waiting, waiting_bytes = 0, 0
 end
-still = still and redis.call('EXISTS', key('starting')) == 0
-if still then
-  for _, each in ipairs(redis.call('ZRANGE', key('workers'), 0, -1)) do
-    if redis.call('EXISTS', key('claims:' .. each)) == 1 then still = false end
-  end
-end
+still = still and redis.call('EXISTS', key('starting'), key('busy')) == 0
 if still and ARGV[17] == 'over' and in_round and found[3] == '1' then
   redis.call('HSET', key('crawl'), 'over', 1)
   redis.call('DEL', key('owners'))

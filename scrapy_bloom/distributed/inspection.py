@@ -35,12 +35,9 @@ _LOOK = SlotScript(
     _KEYS
     + """
 local time = redis.call('TIME')
-local workers = {}
-for _, each in ipairs(redis.call('ZRANGE', key('workers'), 0, -1)) do
-  workers[#workers + 1] = {each, redis.call('ZSCORE', key('workers'), each)}
-end
-for _, name in ipairs({'crawl', 'workers', 'starting', 'priorities', 'alone', 'failed', 'start',
-    'owners', 'progress'}) do
+local workers = redis.call('ZRANGE', key('workers'), 0, -1, 'WITHSCORES')
+for _, name in ipairs({'crawl', 'workers', 'starting', 'busy', 'priorities', 'alone', 'failed',
+    'start', 'owners', 'progress'}) do
   weigh(key(name))
 end
 return {redis.call('HMGET', key('crawl'), 'lease', 'round', 'start_done', 'over', 'began', 'done',
@@ -52,19 +49,20 @@ return {redis.call('HMGET', key('crawl'), 'lease', 'round', 'start_done', 'over'
 )
 
 # KEYS: the filter's header. ARGV: workers. Returns what each has, when it claimed the oldest
-# (ms, 0 for none), and the bytes of it all.
+# (ms, 0 for none) of some hundred, and the bytes of it all.
 _WORKERS = SlotScript(
     _KEYS
     + """
 local found = {}
 for _, each in ipairs(ARGV) do
-  local claims, oldest = redis.call('HVALS', key('claims:' .. each)), nil
-  for _, claim in ipairs(claims) do
-    local is_packed, record = pcall(cmsgpack.unpack, claim)
+  local name, oldest = key('claims:' .. each), nil
+  local claims = redis.call('HSCAN', name, 0, 'COUNT', 100)[2]
+  for at = 2, #claims, 2 do
+    local is_packed, record = pcall(cmsgpack.unpack, claims[at])
     local at = is_packed and type(record) == 'table' and record[5]
     if at and (not oldest or at < oldest) then oldest = at end
   end
-  found[#found + 1] = {#claims, redis.call('SCARD', key('handed:' .. each)),
+  found[#found + 1] = {redis.call('HLEN', name), redis.call('SCARD', key('handed:' .. each)),
     redis.call('SISMEMBER', key('starting'), each), oldest or 0}
   for _, name in ipairs({'claims:', 'handed:', 'batch:'}) do weigh(key(name .. each)) end
 end
@@ -88,8 +86,8 @@ return {counts, unknown and -1 or bytes}
 """
 )
 
-# KEYS: the filter's header. ARGV: how many lists of requests to remove at most. The state
-# goes first: workers notice. Returns how many keys are gone.
+# KEYS: the filter's header. ARGV: how many lists of requests, and workers, to remove at most. The
+# state goes first: workers notice. Returns how many keys are gone, 0 when nothing is left.
 _REMOVE = SlotScript("""
 local function key(name) return KEYS[1] .. ':' .. name end
 local gone = redis.call('DEL', key('crawl'))
@@ -99,14 +97,16 @@ for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, -1)) do
     gone = gone + redis.call('UNLINK', key('pending:' .. priority .. ':' .. slot))
   end
   redis.call('LTRIM', ring, ARGV[1], -1)
-  if redis.call('EXISTS', ring) == 1 then return gone end
+  if redis.call('EXISTS', ring) == 1 then return math.max(1, gone) end
   redis.call('ZREM', key('priorities'), priority)
 end
-for _, each in ipairs(redis.call('ZRANGE', key('workers'), 0, -1)) do
+for _, each in ipairs(redis.call('ZRANGE', key('workers'), 0, ARGV[1] - 1)) do
   gone = gone + redis.call('UNLINK', key('batch:' .. each), key('claims:' .. each),
     key('handed:' .. each))
+  redis.call('ZREM', key('workers'), each)
 end
-return gone + redis.call('UNLINK', key('workers'), key('starting'), key('alone'), key('failed'),
+if redis.call('EXISTS', key('workers')) == 1 then return math.max(1, gone) end
+return gone + redis.call('UNLINK', key('starting'), key('busy'), key('alone'), key('failed'),
   key('start'), key('owners'), key('progress'))
 """)
 
@@ -194,6 +194,7 @@ def look_at(client: RedisClient, key: str) -> CrawlView | None:
         return None
     lease, round_, start_done, over, began, done, waiting, *counted = crawl
     workers: list[WorkerView] = []
+    names = [*zip(names[::2], names[1::2], strict=True)]
     for first in range(0, len(names), _WORKERS_AT_ONCE):
         group = names[first : first + _WORKERS_AT_ONCE]
         found, more = client.run(_WORKERS, [key], *(name for name, _ in group))

@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import SharedFilterError
+from ..shared.client import ScriptError
 from .commit import COMMIT
 from .scripts import HEARTBEAT
 
@@ -119,6 +120,8 @@ class Link:
                 return self._client.run(COMMIT, [self._key], *arguments)
             except SharedFilterError as error:
                 self._tell(self._on_outage, error)
+                if isinstance(error, ScriptError):
+                    return None
             self._ending.wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
         return None

@@ -10,6 +10,7 @@
     {KEY}:progress           list: JSON of the time and the counts, one a second, of a minute
     {KEY}:workers            sorted set: worker, by the end of its lease (ms)
     {KEY}:starting           set: workers that are in start()
+    {KEY}:busy               set: workers that may have claims
     {KEY}:batch:WORKER       hash: number and reply of its last call
     {KEY}:claims:WORKER      hash: claim → priority, slot, entry, losses alone or false, when (ms)
     {KEY}:handed:WORKER      set: claims that the engine may have got
@@ -28,7 +29,8 @@ A script that fails keeps what it has written, and is sent again. So a request i
 before its bits are set, a claim is written before its request is taken from the list,
 and what is given back is pushed before the claim goes: a request may be there twice then,
 and never nowhere. For the same reason a list is named in its priority's slots, and that
-in the priorities, before it holds anything, and for as long as it does.
+in the priorities, before it holds anything, and for as long as it does; and a worker is among
+the busy before its first claim.
 """
 
 from __future__ import annotations
@@ -136,6 +138,9 @@ end
 local found, id = told(), crawl_id(ARGV[1])
 if ARGV[4] ~= '' and found[8] ~= '' and found[8] ~= ARGV[4] and ARGV[5] == '' then return found end
 if found[1] == ARGV[1] and found[7] == 0 then
+  for _, each in ipairs(redis.call('ZRANGE', KEYS[1] .. ':workers', 0, -1)) do
+    redis.call('SADD', KEYS[1] .. ':busy', each)
+  end
   redis.call('HSET', name, 'id', id)
   found[1] = id
 end

@@ -55,8 +55,8 @@ Made = tuple[list["Entry"], list[bytes]]
 
 # KEYS: the list, a set or a sorted set of seeds; the hash of what was taken: name → until
 # when, and the element. ARGV: how many are wanted; how long they are kept for who takes them
-# (ms); a name for this call; where to go on looking among those that were taken. Returns elements
-# by name, how many there are yet, as far as it is none or some, and where to go on.
+# (ms); a name for this call. Returns elements by name, and how many there are yet, as far as
+# it is none or some.
 _TAKE = Script("""
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -68,7 +68,7 @@ local function note(name, element)
   keep(name, element)
   taken[#taken + 1] = {name, element}
 end
-local cursor, records = unpack(redis.call('HSCAN', KEYS[2], ARGV[4], 'COUNT', 500))
+local records = redis.call('HGETALL', KEYS[2])
 for at = 1, #records, 2 do
   local till, element = unpack(cmsgpack.unpack(records[at + 1]))
   if till < now and #taken < wanted then note(records[at], element) end
@@ -89,7 +89,7 @@ for number = #taken + 1, wanted do
   if kind == 'list' then redis.call('LPOP', KEYS[1])
   else redis.call(remove[kind], KEYS[1], element) end
 end
-return {taken, redis.call('EXISTS', KEYS[1]) + redis.call('HLEN', KEYS[2]), cursor}
+return {taken, redis.call('EXISTS', KEYS[1]) + redis.call('HLEN', KEYS[2])}
 """)
 
 
@@ -143,7 +143,6 @@ class SeedList:
         self._queues = QueueSettings.read(crawler.settings)
         concurrency = max(1, crawler.settings.getint("CONCURRENT_REQUESTS"))
         self._keeps = min(KEPT_SECONDS, settings.lease / 4)
-        self._cursor: bytes | str = "0"
         self._pusher: Pusher | None = None
         self._pushed: deque[tuple[float, list[bytes]]] = deque()
         """When, and which elements that are noted yet."""
@@ -201,8 +200,8 @@ class SeedList:
     def _move(self, shared: RedisBloomFilter) -> bool:
         """Move what is there, so many at a time at most; return whether there was anything."""
         lease, name = int(self._settings.lease * 1000), secrets.token_hex(8)
-        elements, left, self._cursor = self._client.run(
-            _TAKE, [self._list, self._taken], self._at_once, lease, name, self._cursor
+        elements, left = self._client.run(
+            _TAKE, [self._list, self._taken], self._at_once, lease, name
         )
         self.is_empty = not left
         made = self._made_in_reactor(elements) if elements else None

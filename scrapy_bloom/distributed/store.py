@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MOST_ENTRIES = 50
 """New requests in a call: the server takes some 20 µs for each, and serves nobody else."""
+MOST_CLAIMED = 200
+"""Requests that a call claims."""
 POLL_SECONDS = 0.5
 """An idle worker asks so often."""
 BUSY_SECONDS = 0.02
@@ -249,7 +251,7 @@ class RedisStore:
         handed out alone wants no other."""
         if self._leaving or self.held.has_alone:
             return 0
-        return max(0, self._capacity - self.held.spare)
+        return max(0, min(MOST_CLAIMED, self._capacity - self.held.spare))
 
     def _call(self, action: str = "") -> None:
         self._number += 1

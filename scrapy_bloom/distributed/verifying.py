@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 500
 _KEYS_AT_ONCE = 1000
+_ODD = "surrogateescape"
 
 _KEY = "local function key(name) return KEYS[1] .. ':' .. name end\n"
 
@@ -95,8 +96,13 @@ _BOOKS = SlotScript(
     + """
 local crawl = redis.call('HMGET', key('crawl'), 'id', 'over')
 local strangers, claims = 0, 0
-for _, each in ipairs(redis.call('SMEMBERS', key('starting'))) do
-  if not redis.call('ZSCORE', key('workers'), each) then strangers = strangers + 1 end
+for _, name in ipairs({'starting', 'busy'}) do
+  for _, each in ipairs(redis.call('SMEMBERS', key(name))) do
+    local has_claims = redis.call('EXISTS', key('claims:' .. each)) == 1
+    if not (has_claims or redis.call('ZSCORE', key('workers'), each)) then
+      strangers = strangers + 1
+    end
+  end
 end
 for _, each in ipairs(redis.call('ZRANGE', key('workers'), 0, -1)) do
   claims = claims + redis.call('HLEN', key('claims:' .. each))
@@ -150,7 +156,7 @@ def _names(client: RedisClient, key: str) -> Iterator[str]:
     cursor = b"0"
     while True:
         cursor, names = client.run(_NAMES, [key], cursor)
-        yield from (name.decode(errors="surrogateescape") for name in names)
+        yield from (name.decode(errors=_ODD) for name in names)
         if int(cursor) == 0:
             return
 
@@ -158,6 +164,7 @@ def _names(client: RedisClient, key: str) -> Iterator[str]:
 def _count_waiting(client: RedisClient, key: str, names: list[str]) -> tuple[int, list[str]]:
     """Return how many requests wait, and what is wrong with them."""
     waiting, wrong = client.call("llen", f"{key}:alone"), []
+    found = set(_in_rings(client, key))
     for name in names:
         kind, _, place = name.partition(":")
         if kind != "pending":
@@ -172,12 +179,22 @@ def _count_waiting(client: RedisClient, key: str, names: list[str]) -> tuple[int
         waiting += first
         if bad:
             wrong.append(f"{counted(bad, 'request')} of {name!r} cannot be read")
-        if client.run(_IS_LOST, [key], priority, slot):
+        # a ring turns while it is read, and to read all of it at once takes long
+        if (priority, slot) not in found and client.run(_IS_LOST, [key], priority, slot):
             wrong.append(
                 f"{counted(first, 'request')} of {name!r}: no worker finds that list, since its"
                 f" slot is not in 'slots:{priority}', or its priority not in 'priorities'"
             )
     return waiting, wrong
+
+
+def _in_rings(client: RedisClient, key: str) -> Iterator[tuple[str, str]]:
+    """Yield the priority and slot of lists that workers find."""
+    for priority in client.call("zrange", f"{key}:priorities", 0, -1):
+        ring, first = f"{key}:slots:{priority.decode()}", 0
+        while slots := client.call("lrange", ring, first, first + _KEYS_AT_ONCE - 1):
+            yield from ((priority.decode(), each.decode(errors=_ODD)) for each in slots)
+            first += _KEYS_AT_ONCE
 
 
 def _wrong_claims(client: RedisClient, key: str, names: list[str]) -> Iterator[str]:
@@ -201,7 +218,7 @@ def _wrong_books(client: RedisClient, key: str) -> Iterator[str]:
     if header is None or crawl.decode() not in {header.generation, crawl_id(header.generation)}:
         yield "the queue belongs to a filter that is gone: remove both with 'scrapy bloom clear'"
     if strangers:
-        yield f"{counted(strangers, 'worker')} in start() that nobody knows: the crawl has no end"
+        yield f"{counted(strangers, 'worker')} at work that nobody knows: the crawl has no end"
     if over and (claims or waits):
         yield "the crawl is over, but something waits or is claimed"
 

@@ -23,7 +23,7 @@ from ..errors import SharedFilterError
 from ..reporting import counted
 from ..scrapy_internals import EngineView
 from ..settings import RedisSettings, WorkerSettings, takes_any_spider
-from ..shared.client import RedisClient
+from ..shared.client import RedisClient, ScriptError
 from ..shared.layout import in_one_slot
 from ..startup import announce
 from .crawl import crawl_is_gone, in_reactor, open_crawl
@@ -326,6 +326,9 @@ class Worker:
         self.ledger.stop(crawl_is_gone(self._name))
 
     def _on_outage(self, error: SharedFilterError) -> None:
+        if isinstance(error, ScriptError):
+            self.ledger.stop(error)
+            return
         now = monotonic()
         if not self._outage_since:
             self._outage_since = now

@@ -30,6 +30,17 @@ _SHARE_OF_TIME = 0.1  # for asking again while Redis is down, for `confirm` whil
 _SERVER = re.compile(rb"^(?:run_id|role|master_replid):(\w+)", re.MULTILINE)
 
 
+# What a script says of itself or of what it has found, and will say again.
+_BROKEN = re.compile(
+    r"WRONGTYPE|attempt to |bad argument|too many results|[Bb]ad data format|stack overflow"
+    r"|is not an integer|is not a float|is not a valid float"
+)
+
+
+class ScriptError(SharedFilterError):
+    """A script that has failed, and would again."""
+
+
 class Script:
     """A Lua script that touches no key but those that it is given."""
 
@@ -200,6 +211,11 @@ class RedisClient:
             try:
                 answer = question()
             except self._errors as error:
+                if isinstance(error, self._refusals) and _BROKEN.search(str(error)):
+                    raise ScriptError(
+                        f"Redis at {self.name} holds what this version cannot work with: {error}."
+                        " 'scrapy bloom verify' may tell what it is"
+                    ) from error
                 doubtful = doubtful or not isinstance(error, self._refusals)
                 # after a failover the name may lead to another server than this does, which
                 # refuses to write, is loading, or whatever its version says then

@@ -28,6 +28,7 @@ RULES = {
     "a push takes the mark back": "failure",
     "an expired worker is in no start()": "kill",
     "replies list unknown claims": "abort",
+    "a worker is busy before its first claim": "abort kill",
     "an empty server is an error": "wipe",
     "a resend is the same batch": "lose",
     "marks of start requests after the push": "abort kill",
@@ -78,6 +79,7 @@ class State:
     claims: dict = field(default_factory=dict)
     workers: dict = field(default_factory=dict)
     starting: set = field(default_factory=set)
+    busy: set = field(default_factory=set)
     batches: dict = field(default_factory=dict)
     marks: set = field(default_factory=set)
     failed: dict = field(default_factory=dict)
@@ -237,8 +239,12 @@ class Server:
         if "replies list unknown claims" not in rules:
             unknown = {c: p for c, p in s.claims[w].items() if c not in call.held}
         claimed = {}
+        early = "a worker is busy before its first claim" not in rules
         while s.pending and len(claimed) + len(unknown) < call.wanted:
             page = s.pending[0]
+            if early and w not in s.busy:
+                yield
+                s.busy.add(w)
             counts_first = "what is claimed is counted before it" not in rules
             if counts_first:
                 yield
@@ -260,6 +266,12 @@ class Server:
                 yield
                 s.waiting -= 1
             claimed[claim] = page
+            if not early and w not in s.busy:
+                yield
+                s.busy.add(w)
+        if w in s.busy and not s.claims[w]:
+            yield
+            s.busy.discard(w)
         if not s.pending and s.waiting:
             if s.waiting > 0 and "lists that hold less than was counted are an error" not in rules:
                 return {"gone": True}
@@ -269,7 +281,7 @@ class Server:
         if call.start_done and in_round and not s.start_done:
             yield
             s.start_done = True
-        still = not s.pending and not any(s.claims.values()) and not s.starting
+        still = not s.pending and not s.busy and not s.starting
         quiet = still and (s.start_done or "the end takes start_done" in rules)
         if call.action == "over" and quiet:
             yield
@@ -326,6 +338,8 @@ class Server:
         if not s.claims[w]:
             yield
             s.batches.pop(w, None)
+            yield
+            s.busy.discard(w)
             yield
             del s.workers[w]
 

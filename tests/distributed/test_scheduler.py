@@ -4,6 +4,7 @@ import os
 import secrets
 import threading
 import time
+from queue import SimpleQueue
 
 import pytest
 from scrapy.utils.misc import build_from_crawler, load_object
@@ -312,6 +313,25 @@ def test_another_lease_is_refused(build):
     talk(build(BLOOM_REDIS_LEASE=30))
     with pytest.raises(SharedFilterError, match="BLOOM_REDIS_LEASE = 30, and this one has 20"):
         build(BLOOM_REDIS_LEASE=20)
+
+
+def test_an_error_of_the_script_is_no_outage(build, redis_server, key):
+    """Something in Redis is not what it should be: the worker closes, and does not wait for it
+    to be otherwise."""
+    scheduler = build()
+    talk(scheduler)
+    link = scheduler._worker._link
+    told = SimpleQueue()
+    link._in_reactor = lambda function, *arguments: told.put((function, arguments))
+    redis_server.command("DEL", f"{{{key}}}:priorities")
+    redis_server.command("SET", f"{{{key}}}:priorities", "x")
+    scheduler._worker.store._call()
+    function, (error,) = told.get(timeout=60)
+    function(error)
+    assert "WRONGTYPE" in str(error)
+    assert scheduler._ledger.stopped
+    link._thread.join(60)
+    redis_server.command("DEL", f"{{{key}}}:priorities")
 
 
 def test_a_kill_loses_no_feed_of_a_worker_with_a_job_directory(build, tmp_path):

@@ -12,6 +12,7 @@ from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_bloom import SharedFilterError
 from scrapy_bloom.distributed.commit import COMMIT
+from scrapy_bloom.distributed.messages import Reply
 from scrapy_bloom.distributed.scripts import HEARTBEAT
 from scrapy_bloom.distributed.seeds import Pusher, push
 from scrapy_bloom.shared.client import Script
@@ -237,8 +238,13 @@ def test_a_crawl_of_version_0_2_0(join, redis_server, key):
         push(old.client, old.key, [Request("http://example.com/")], **pushing)
     assert redis_server.command("HGETALL", crawl) == before
     redis_server.command("ZADD", workers, 1, old.store.worker)
+    redis_server.command("DEL", f"{old.key}:busy")
     new = join()
     assert redis_server.command("HGET", crawl, "id") == f"2:{generation}".encode()
+    redis_server.command("HSET", crawl, "heard", 1)  # after an outage it counts as alive again
+    new.exchange()
+    assert not new.store.is_quiet
+    redis_server.command("ZADD", workers, 1, old.store.worker)
     assert new.next().url.endswith("page")
     redis_server.command("HSET", crawl, "id", f"3:{generation}")
     with pytest.raises(SharedFilterError, match="a later version"):
@@ -357,6 +363,66 @@ def test_a_page_that_kills_its_workers(join, redis_server):
     last = join()
     last.exchange()
     assert last.store.is_quiet
+
+
+MANY_CLAIMS = """
+local payload = cmsgpack.unpack(redis.call('HVALS', KEYS[1])[1])[3]
+for number = 100, 99 + ARGV[1] do
+  local record = {'0', 'slot' .. number % 500, payload, false, 0}
+  redis.call('HSET', KEYS[1], number, cmsgpack.pack(record))
+  redis.call('SADD', KEYS[2], number)
+end
+"""
+
+
+def with_many_claims(worker, count):
+    """Give `worker` so many claims, which it has handed out."""
+    worker.enqueue("page")
+    assert worker.next() is not None
+    names = (f"{worker.key}:{kind}:{worker.store.worker}" for kind in ("claims", "handed"))
+    worker.client._redis.eval(MANY_CLAIMS, 2, *names, count - 1)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_many_claims_come_back_in_portions(join, redis_server, leaves):
+    """Of a worker that has died or left: the server is not kept for long, the crawl is not at
+    rest before all is there, and nobody is blamed who has left."""
+    worker, finder = join(), join(capacity=1)
+    with_many_claims(worker, 1200)
+    if leaves:
+        worker.leave()
+    else:
+        redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+    portions = []
+
+    def attempt(arguments):
+        answer = finder.call(arguments)
+        portions.append(Reply(answer).reclaimed)
+        return answer
+
+    finder.sender._attempt = attempt
+    for _ in range(10):
+        finder.exchange()
+        assert not finder.store.is_still
+    assert max(portions) < 400
+    assert 900 < sum(portions) <= 1200
+    assert finder.store.waiting + len(finder.store.held.claims) == 1200
+    losses = {
+        redis_server.command("LINDEX", name, 0)[:1]
+        for name in redis_server.names(f"{worker.key}:pending")
+    }
+    assert losses == ({b"0"} if leaves else {b"1"})
+    assert not redis_server.names(worker.store.worker)
+
+
+def test_more_claims_than_lua_has_room_for(join):
+    """Those of calls that were aborted: all of them come, in several replies."""
+    worker = join(capacity=10_000)
+    with_many_claims(worker, 9000)
+    count = 1
+    while worker.next() is not None:
+        count += 1
+    assert count == 9000
 
 
 def test_who_pushes_gives_back_as_a_worker_does(join, redis_server):
