@@ -273,7 +273,7 @@ def evicting_server(own_server):
     return own_server
 
 
-def test_a_server_that_evicts_gets_no_new_crawl(build, evicting_server, key, caplog):
+def test_a_server_that_evicts_gets_no_new_crawl(evicting_server, build, key, caplog):
     """It is refused with the remedy, and leaves nothing there; a crawl that is there goes on,
     with an ERROR."""
     message = "maxmemory-policy allkeys-lru"
@@ -290,7 +290,7 @@ def test_a_server_that_evicts_gets_no_new_crawl(build, evicting_server, key, cap
 
 
 @pytest.mark.parametrize(("name", "value"), [("save", "60 1"), ("appendonly", "yes"), ("save", "")])
-def test_a_server_without_persistence_is_named(build, own_server, caplog, name, value):
+def test_a_server_without_persistence_is_named(own_server, build, caplog, name, value):
     """At start, once; where there is a snapshot or a log it is not."""
     own_server.command("CONFIG", "SET", name, value)
     build(BLOOM_REDIS_URL=own_server.url)
@@ -298,7 +298,7 @@ def test_a_server_without_persistence_is_named(build, own_server, caplog, name, 
     assert len(lines) == (value == "")
 
 
-def test_memory_that_is_full_is_named(build, own_server, caplog):
+def test_memory_that_is_full_is_named(own_server, build, caplog):
     """A worker that gets nothing for want of memory says so."""
     scheduler = build(BLOOM_REDIS_URL=own_server.url)
     talk(scheduler)
