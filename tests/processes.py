@@ -207,9 +207,12 @@ def serve(connection):
             size, files, *_ = socket.recv_fds(connection, 4, 4)
             if not size:
                 return None
-            text = b""
-            while len(text) < int.from_bytes(size, "little"):
-                text += connection.recv(1 << 20)
+            text, length = b"", int.from_bytes(size, "little")
+            while len(text) < length:
+                # no more than that: what follows is the order of another thread
+                if not (part := connection.recv(length - len(text))):
+                    return None
+                text += part
             pid = os.fork()
             if pid == 0:
                 signal.set_wakeup_fd(-1)
