@@ -131,8 +131,22 @@ class JobDirectory:
 def reading_mode(path: Path) -> str:
     """Return the mode of SQLite in which nothing is changed beside the file. Without a log no
     process has it open, and the log's index need not be made; what a killed one has left of
-    an index need not be made anew."""
-    if not path.with_name(f"{path.name}-wal").exists():
+    an index need not be made anew, unless it is not of that log."""
+    log, index = (path.with_name(f"{path.name}-{end}") for end in ("wal", "shm"))
+    if not log.exists():
         return "ro&immutable=1"
-    left = path.with_name(f"{path.name}-shm").exists() and not JobDirectory(path.parent).is_locked
-    return "ro&readonly_shm=1" if left else "ro"
+    left = index.exists() and not JobDirectory(path.parent).is_locked
+    return "ro&readonly_shm=1" if left and _is_index_of(index, log) else "ro"
+
+
+def _is_index_of(index: Path, log: Path) -> bool:
+    """Return True if SQLite can read by `index` what is in `log`: their salts are the same, or
+    both are empty (https://sqlite.org/walformat.html). A process that is killed when it begins a
+    log leaves others."""
+    with index.open("rb") as file:
+        of_index = file.read(40)
+    with log.open("rb") as file:
+        of_log = file.read(32)
+    if len(of_log) < 32:
+        return of_index[16:20] == bytes(4)  # the number of frames
+    return of_log[16:24] == of_index[32:40]

@@ -11,7 +11,12 @@ import pytest
 from scrapy_bloom.durable import schema
 from scrapy_bloom.durable.failed import FailedRequest
 from scrapy_bloom.durable.failed_rows import Choice, FailedRows, failed_requests, retry_failed
-from scrapy_bloom.durable.request_file import POPPED_IN_MEMORY, RequestFile, check_header
+from scrapy_bloom.durable.request_file import (
+    POPPED_IN_MEMORY,
+    RequestFile,
+    check_header,
+    read_identity,
+)
 from scrapy_bloom.errors import RequestFileError
 
 GROUP = ("slot", 0, 0)
@@ -461,6 +466,24 @@ def test_a_later_version_is_refused_by_name(open_file, path, only_in_log, tmp_pa
     assert f"reads up to version {schema.VERSION}" in str(caught.value)
     for each, contents in before.items():
         assert each.name.endswith("-shm") or each.read_bytes() == contents
+
+
+def test_a_job_that_was_killed_as_it_began_a_log_opens(open_file, path, tmp_path):
+    """The log has its header, and the index is of the one before."""
+    file = open_file()
+    file.push(GROUP, "pickle", b"a")
+    file.commit()
+    log = path.with_name(f"{path.name}-wal").read_bytes()
+    file._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    copy = tmp_path / "copy" / path.name
+    copy.parent.mkdir()
+    for each in path.parent.glob("requests.sqlite*"):
+        shutil.copy(each, copy.parent)
+    copy.with_name(f"{path.name}-wal").write_bytes(log[:16] + b"new salt" + log[24:32])
+    assert read_identity(copy) is not None
+    opened = RequestFile.open(copy)
+    assert opened.pop(GROUP, newest=False)[1:] == ("pickle", b"a")
+    opened.close(clean=False)
 
 
 def test_another_programs_file_is_refused_by_its_id(path):
