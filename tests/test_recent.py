@@ -299,7 +299,7 @@ few_urls = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     offered=st.lists(st.tuples(kinds, few_urls), max_size=60), size=st.sampled_from([0, 1, 3, 9])
 )

@@ -85,7 +85,7 @@ operations = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     queue=st.sampled_from(QUEUES),
     priority_queue=st.sampled_from(PRIORITY_QUEUES),

@@ -36,7 +36,7 @@ def test_real_urls_get_the_fingerprints_of_their_requests():
     assert imported(URLS) == expected
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=100)
 @given(
     st.one_of(
         st.text(max_size=40),
