@@ -289,6 +289,30 @@ class GapSpider(OddSpider):
             yield thing.replace(priority=5) if "item" in getattr(thing, "url", "") else thing
 
 
+class UnpicklesLater:
+    """Does not unpickle on the first day."""
+
+    def __reduce__(self):
+        return unpickled, ()
+
+
+def unpickled():
+    """Raise an error on the first day."""
+    if today() == 1:
+        raise LookupError("not yet")
+
+
+class UnreadSpider(GapSpider):
+    """Has that list, of which one request cannot be read back on the first day."""
+
+    name = "unread"
+
+    def parse(self, response):
+        for thing in super().parse(response):
+            is_page = "status" in getattr(thing, "url", "")
+            yield thing.replace(meta={"object": UnpicklesLater()}) if is_page else thing
+
+
 class Unreachable:
     """Lets a page be out of reach on the first day."""
 
@@ -525,13 +549,16 @@ def spiders(world, options):
 
 
 def odd(world, options):
-    """A spider that copies a meta; and a round that goes on without a memory for a while."""
+    """A spider that copies a meta; a round that goes on without a memory for a while; and a job
+    that is thrown away with a request that could not be read back."""
     days = [Step(1), Step(2), Step(3)]
     stopped = {"CLOSESPIDER_PAGECOUNT": 3, "CONCURRENT_REQUESTS": 1}
+    unread = [Step(day, settings={"JOBDIR": f"job{day}"}) for day in (1, 2)]
     gap = [Step(1, settings=stopped), Step(1, settings={"BLOOM_DELTA": None}), Step(2)]
     return [
         story(world, Crawl("odd", spider=OddSpider), days, options.mutant),
         story(world, Crawl("gap", spider=GapSpider), gap, options.mutant),
+        story(world, Crawl("unread", spider=UnreadSpider), unread, options.mutant),
     ]
 
 

@@ -21,6 +21,7 @@ test notices it:
 - `shared_children_do_not_count`: test_what_leads_to_a_page_is_not_skipped_before_the_page_is_done
 - `keys_of_errbacks_count`: the same
 - `unwatched_lists_count`: test_a_list_is_not_marked_if_nobody_has_watched_its_children
+- `unreadable_pages_do_not_count`: test_a_list_is_not_marked_if_a_page_of_it_could_not_be_read_back
 - `never_expires`: test_what_is_done_is_fetched_again_after_the_period
 """
 
@@ -202,6 +203,12 @@ def keys_of_errbacks_count():
 def unwatched_lists_count():
     """A list counts though the round has gone on without the memory for a while."""
     Round.forget_lists = lambda self: None
+
+
+@mutant
+def unreadable_pages_do_not_count():
+    """Lists count though a request could not be read back."""
+    DeltaCrawl._conclude = lambda self, _round: self.marks.conclude()
 
 
 @mutant

@@ -180,6 +180,13 @@ def test_a_list_is_not_marked_if_nobody_has_watched_its_children(stories):
     assert "status/1" in last["items"]
 
 
+def test_a_list_is_not_marked_if_a_page_of_it_could_not_be_read_back(stories):
+    """It comes back with the list, for a job that does not have it."""
+    first, second = stories["unread"]
+    assert "status/1" not in first["items"]
+    assert "status/1" in second["items"]
+
+
 def check(runs):
     """Every detail is fetched by some round, and what an earlier round has done is not."""
     done, rounds, asked = set(), 0, []
