@@ -303,7 +303,8 @@ def test_memory_that_is_full_is_named(own_server, build, caplog):
     scheduler = build(BLOOM_REDIS_URL=own_server.url)
     talk(scheduler)
     own_server.command("CONFIG", "SET", "maxmemory", "1")
-    talk(scheduler)
+    scheduler._worker.store._call()
+    assert scheduler._worker._link.wait(10)
     assert any("has no memory left (maxmemory)" in line for line in caplog.messages)
     assert scheduler.stats.get_value("bloom/outages") == 1
 
