@@ -21,6 +21,12 @@ from tests.shared import server
 settings.register_profile("unhurried", deadline=None, print_blob=True)
 settings.load_profile("unhurried")
 
+# what Scrapy would take from the user's environment, for the crawls of processes, too
+for _name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+    del os.environ[_name]
+for _name in ("SCRAPY_SETTINGS_MODULE", "SCRAPY_PROJECT"):
+    os.environ.pop(_name, None)
+
 
 def pytest_report_header():
     """Say on which server the tests of the shared filter run."""
