@@ -107,6 +107,16 @@ def test_moving_counts_the_keys_where_they_are(
         assert all(number in back for number in keys(0, count))
 
 
+def test_a_save_that_was_killed_is_run_again(redis_server, key, tmp_path):
+    """What it has left beside the place goes."""
+    with ScalableBloomFilter(1_000, 1e-6, tmp_path / "local") as local:
+        local.update(keys(0, 100))
+    load_into_redis(tmp_path / "local", redis_server.url, key)
+    ScalableBloomFilter(10, 1e-3, tmp_path / "saved.loading").close()
+    assert save_from_redis(redis_server.url, key, tmp_path / "saved") == 100
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["local", "saved"]
+
+
 @pytest.mark.parametrize("left", [-1, 4096, 0], ids=["all but a byte", "a block", "nothing"])
 def test_a_filter_of_which_a_part_is_gone_is_not_saved(redis_server, key, tmp_path, left):
     """A string that somebody has cut, or Redis evicted: what was seen there would be fetched

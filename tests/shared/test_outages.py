@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 from scrapy import Request
+from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import SharedFilterError
 from scrapy_bloom.shared import dupefilter as redis
@@ -153,6 +154,32 @@ def test_an_outage_is_sat_out_if_asked(worker, durable_server, next_turn, errors
     assert "Redis answers again" in caplog.text
     assert tested.crawler.stats.get_value("bloom/outages") == 1
     assert offer(worker(), 0, 354) == [True] * 353 + [False]
+
+
+def test_what_scrapy_redis_could_not_queue_in_an_outage_is_new_to_others(durable_server):
+    """Its scheduler has lost those requests: whoever finds their links again fetches them."""
+
+    def worker():
+        crawler = get_crawler(
+            settings_dict={
+                "BLOOM_REDIS_URL": durable_server.url,
+                "BLOOM_REDIS_KEY": "key",
+                "BLOOM_REDIS_TIMEOUT": TIMEOUT,
+                "SCHEDULER_PERSIST": True,
+            }
+        )
+        spider = crawler.spidercls.from_crawler(crawler, "spider")
+        return redis.RedisBloomDupeFilter.from_spider(spider)
+
+    tested = worker()
+    offer(tested, 0, 5)
+    with stopped(durable_server):
+        assert offer(tested, 5, 8) == [False] * 3
+    wait_for_an_attempt(tested)
+    tested.close("bloom_error")
+    other = worker()
+    assert offer(other, 0, 8) == [True] * 5 + [False] * 3
+    other.close("finished")
 
 
 def test_a_full_filter_closes_the_spider_after_an_outage(worker, durable_server, next_turn, errors):
