@@ -365,6 +365,19 @@ def test_a_page_that_kills_its_workers(join, redis_server):
     assert last.store.is_quiet
 
 
+def test_a_claim_keeps_the_crawl_from_its_end(join):
+    """With whomever it is: the others wait until it is done."""
+    worker, other = join(), join()
+    worker.enqueue("page")
+    request = worker.next()
+    other.exchange()
+    assert not other.store.is_still
+    worker.store.done(request)
+    worker.exchange()
+    other.exchange()
+    assert other.store.is_quiet
+
+
 MANY_CLAIMS = """
 local payload = cmsgpack.unpack(redis.call('HVALS', KEYS[1])[1])[3]
 for number = 100, 99 + ARGV[1] do
