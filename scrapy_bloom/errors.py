@@ -6,7 +6,7 @@ Every message names the thing, the value and the remedy.
 from __future__ import annotations
 
 
-def describe(error: Exception) -> str:
+def describe(error: BaseException) -> str:
     """Return the message of `error`, or its name if it has none, as any log takes it."""
     return encodable(str(error) or repr(error))
 

@@ -18,6 +18,8 @@ class Downloader:
 class Engine:
     """Knows what is in progress because tests tell it."""
 
+    running = True
+
     def __init__(self):
         self.downloader = Downloader()
         self.scraper = SimpleNamespace(

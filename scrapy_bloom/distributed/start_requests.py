@@ -175,7 +175,8 @@ class SharedStartRequests:
     def _end(self) -> None:
         self._offered = None
         self._is_running = False
-        self._is_through = self._began_as == self._now
+        # a stop cancels start(), which may take that for its end
+        self._is_through = self._began_as == self._now and self._crawler.engine.running
         self._tell()
         last = self._store.last
         if last is not None:

@@ -15,6 +15,7 @@ from scrapy.utils.python import global_object_name
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from ..errors import describe
 from ..signals import before_commit
 from .failed import IN_MEMORY, FailedRequest
 from .in_flight import InFlight
@@ -241,7 +242,7 @@ class Ledger:
             self._dupefilter.release(released)
             for participant in self.participants:
                 participant.after_commit()
-        except Exception as error:  # noqa: BLE001 - whatever fails below, the crawl goes on
+        except BaseException as error:  # noqa: BLE001 - also Ctrl-C, which Twisted may hold back
             self.stop(error)
         finally:
             self._is_committing = False
@@ -272,7 +273,7 @@ class Ledger:
         if lock is not None:
             lock.release(remove=True)
 
-    def stop(self, error: Exception) -> None:
+    def stop(self, error: BaseException) -> None:
         """Acknowledge nothing any more, and close the spider. Never raises."""
         if self.stopped:
             return
@@ -290,14 +291,14 @@ class Ledger:
         except self.store.failures as error:
             self.stop(error)
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         self.failed = True
         is_handlers = isinstance(error, HandlerError)
         what = "A commit" if is_handlers else "The stored requests"
         logger.error(
             "%(what)s failed: %(error)s. Closing the spider; the job stays as it was at the last"
             " commit. Remove the cause, then resume it.",
-            {"what": what, "error": error},
+            {"what": what, "error": describe(error)},
             exc_info=error.__cause__ if is_handlers else error,
             extra={"spider": self._crawler.spider},
         )

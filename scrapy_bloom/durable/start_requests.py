@@ -211,7 +211,8 @@ class StartRequests:
 
     def _end(self) -> None:
         self._offered = None
-        self.exhausted = True
+        # a stop cancels start(), which may take that for its end
+        self.exhausted = self._crawler.engine.running
         if self._skipped:
             self._crawler.stats.set_value("scheduler/start_skipped", self._skipped)
             logger.info(

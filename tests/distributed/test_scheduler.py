@@ -174,6 +174,25 @@ def test_a_start_request_is_pushed_once_by_all_workers(build, redis_server, key)
     assert [each.stats.get_value("scheduler/enqueued", 0) for each in workers] == [3, 2, 0]
 
 
+@pytest.mark.parametrize("running", [True, False])
+def test_start_that_takes_a_stop_for_its_end_is_not_through(build, redis_server, key, running):
+    """Ctrl-C cancels start(), and one that cleans up may just return: others run it."""
+    scheduler = build()
+    scheduler.crawler.engine.running = running
+    (process,) = scheduler.crawler.engine.scraper.spidermw.methods["process_start"]
+
+    async def things():
+        yield request("page")
+
+    async def run():
+        return [thing async for thing in process(things())]
+
+    waited_for(run())
+    talk(scheduler)
+    done = redis_server.command("HGET", f"{{{key}}}:crawl", "start_done")
+    assert done == (b"1" if running else b"")
+
+
 def test_marks_of_version_0_2_0_go_on_to_count(build, redis_server, key):
     """They are known by fingerprint and order, until each has met the one that it means."""
     sessions = [

@@ -458,6 +458,29 @@ def test_somebody_who_writes_to_the_file_meanwhile_stops_the_crawl(tmp_path, job
     assert numbers(tmp_path / "a.jl") == [1, 2]
 
 
+@pytest.mark.parametrize("when", ["recover", "before_commit"])
+def test_ctrl_c_before_scrapy_handles_it_loses_no_item(tmp_path, job, monkeypatch, when):
+    """Twisted may hold it back while feeds open, or in a commit: the crawl must not go on
+    without them."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    a = job({"a.jl": "jsonlines"}, GOES_ON)
+    a.pages(p1={"n": 1})
+    a.drop()
+    with monkeypatch.context() as patched:
+        patched.setattr(feeds_module.Feeds, when, interrupted)
+        b = job({"a.jl": "jsonlines"})
+        assert b.scheduler._ledger.stopped
+        assert b.pop() is None
+        b.close("bloom_error")
+    c = job({"a.jl": "jsonlines"})
+    assert c.pop().url.endswith("never")
+    c.pages(p2={"n": 2})
+    assert numbers(tmp_path / "a.jl") == [1, 2]
+
+
 def test_zeros_of_a_power_cut_are_no_strangers(tmp_path, job):
     """A file system may have made the file longer and not written it."""
     a = job({"a.jl": "jsonlines"}, GOES_ON)

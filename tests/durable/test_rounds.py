@@ -131,6 +131,18 @@ def test_start_that_was_not_asked_to_the_end_does_not_end_the_round(make_round):
     assert make_round().round.is_resumed
 
 
+def test_start_that_takes_a_stop_for_its_end_does_not_end_the_round(make_round):
+    """Ctrl-C cancels start(), and one that cleans up may just return."""
+    job = make_round()
+    starting = job.starting(start("a"))
+    next(starting)
+    job.names()
+    job.engine.running = False
+    assert [*starting] == []
+    job.close("shutdown")
+    assert make_round().round.is_resumed
+
+
 def test_what_is_in_progress_or_in_memory_belongs_to_the_round(make_round, crash_round):
     """A round is not over before its last request is done, wherever that is."""
     job = make_round()

@@ -262,7 +262,8 @@ class DurableFeedExporter(FeedExporter):
             # before whoever makes durable what they write
             ledger.participants.insert(0, feeds)
             ledger.commit()
-        except Exception as error:  # noqa: BLE001 - whatever it is, nothing may be acknowledged
+        # whatever it is, nothing may be acknowledged; Twisted may hold back a Ctrl-C
+        except BaseException as error:  # noqa: BLE001
             ledger.stop(error)
 
     def _begin(self, template: str, spider: Spider) -> None:
