@@ -57,7 +57,9 @@ def test_a_damaged_slice_cannot_be_trusted(run, tmp_path):
     """The file is named."""
     layer = make(tmp_path / "memory", 0) / "0" / "0.bloom"
     layer.write_bytes(layer.read_bytes()[:-100])
-    assert "BAD  memory/0/0.bloom" in run(tmp_path, "verify", "memory").out
+    result = run(tmp_path, "verify", "memory")
+    assert "BAD  memory/0/0.bloom" in result.out
+    assert result.refusal == "memory cannot be trusted"
 
 
 def test_forgetting(run, tmp_path):
