@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from math import ceil, floor, log10
 
 from .bloom import sizing
 from .seen import FingerprintFilter
 
 _BRIEF = 100
-_INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 _WASTE_BYTES = 50_000_000
 """A smaller capacity is advised only where it saves more than this."""
@@ -43,8 +41,12 @@ def pages(number: float) -> str:
 
 def visible(text: str) -> str:
     """Return `text` with escapes for what a terminal would obey or hide: control characters,
-    separators of lines, and what changes the direction of writing."""
-    return _INVISIBLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    separators of lines, characters without width, and what changes the direction of writing."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
 
 
 def in_brief(text: str) -> str:

@@ -10,11 +10,11 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..bloom.growing import ScalableBloomFilter
+from ..bloom.inspection import Finding
 from ..bloom.inspection import verify as findings_in
 from ..bloom.place import REDIS_SCHEMES, Place
 from ..delta.importing import is_deltafetchs, marks_in
-from ..delta.memory import Memory, shared
+from ..delta.memory import Memory, open_slice, shared
 from ..delta.settings import DAY, key_of_fingerprint, period_in, seconds
 from ..delta.slices import MANIFEST, Shape, Slice, read
 from ..errors import BloomError
@@ -71,7 +71,7 @@ def _info(session: Session) -> int:
     with shared(directory):
         found = read(directory)
         for each in found.slices:
-            with ScalableBloomFilter.open(directory / each.name, read_only=True) as bloom_filter:
+            with open_slice(directory / each.name, read_only=True) as bloom_filter:
                 pages, nbytes = len(bloom_filter), bloom_filter.nbytes + bloom_filter.table_nbytes
             expired = "" if each.expired is None else "expired"
             written = [_written(each.start), _written(each.end)]
@@ -145,11 +145,13 @@ def _clear(session: Session) -> int:
 
 def _verify(session: Session) -> int:
     directory = _directory(session)
-    findings = [
-        finding
-        for each in read(directory).slices
-        for finding in findings_in(Place.find(str(directory / each.name)))
-    ]
+    findings: list[Finding] = []
+    for each in read(directory).slices:
+        place = Place.find(str(directory / each.name))
+        if place.exists:
+            findings += findings_in(place)
+        else:
+            findings.append(Finding(place.name, sound=False, text="the slice is missing"))
     lines = [f"{'ok ' if each.sound else 'BAD'}  {each.path}: {each.text}" for each in findings]
     trusted = all(finding.sound for finding in findings)
     shown = [{"path": str(f.path), "sound": f.sound, "text": f.text} for f in findings]
@@ -191,7 +193,10 @@ def _memory(session: Session, directory: Path, identity: str = "") -> Memory:
 
 
 def _written(when: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(when))
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(when))
+    except (OSError, OverflowError):  # as a clock or an import has left it
+        return f"{when:g} s"
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:

@@ -177,7 +177,7 @@ class Memory:
                 found.identity = theirs.identity or found.identity
                 found.longest = max(found.longest, theirs.longest)
                 for each in theirs.slices:
-                    _opened(other / each.name, read_only=True).close()
+                    open_slice(other / each.name, read_only=True).close()
                     name = self._new_name(found.slices)
                     self._copy(other / each.name, name)
                     found.slices.append(replace(each, name=name))
@@ -209,7 +209,7 @@ class Memory:
                 and each.error_rate <= shape.slice_error_rate
                 and each.exact == shape.exact
             ):
-                bloom_filter = _opened(self.directory / each.name)
+                bloom_filter = open_slice(self.directory / each.name)
                 break
         else:
             first = min(when for _, when in entries) if goes_on else start
@@ -246,7 +246,7 @@ class Memory:
         with ExitStack() as undo:
             for each in slices:
                 if self._counts(each, self.shape.reach, now):
-                    bloom_filter = _opened(self.directory / each.name, read_only=True)
+                    bloom_filter = open_slice(self.directory / each.name, read_only=True)
                     undo.callback(bloom_filter.close)
                     opened.append((each, bloom_filter))
             undo.pop_all()
@@ -324,7 +324,8 @@ def _locked(lock: Callable[[], AbstractContextManager[object]]) -> Iterator[None
         yield
 
 
-def _opened(path: Path, *, read_only: bool = False) -> ScalableBloomFilter:
+def open_slice(path: Path, *, read_only: bool = False) -> ScalableBloomFilter:
+    """Return the filter of the slice at `path`. Raises FilterFileError, OSError."""
     try:
         return ScalableBloomFilter.open(path, read_only=read_only)
     except FileNotFoundError as error:

@@ -20,6 +20,8 @@ VERSION = 1
 MANIFEST = "delta.json"
 _LEAST = 1000
 """The least capacity of a slice."""
+_UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
+"""What JSON of any making raises."""
 
 
 @dataclass
@@ -146,13 +148,16 @@ def read(directory: Path, identity: str = "") -> Contents:
         if found["version"] != VERSION:
             raise ValueError(f"it has version {found['version']!r}, not {VERSION}")
         slices = [Slice(**each) for each in found["slices"]]
+        for each in slices:
+            if not each.name.isdecimal():
+                raise ValueError(f"a slice has the name {each.name!r}")
         # 0.2.0 did not write it down, but made slices by it
         made = max((inf if s.goes_on else (s.end - s.start) * SLICES for s in slices), default=0.0)
         longest = found.get("longest", made)
         return Contents(slices, str(found["identity"]), inf if longest is None else float(longest))
     except FileNotFoundError:
         return Contents([], identity)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except _UNREADABLE as error:
         raise FilterFileError(
             f"{path} cannot be read ({error!r}): restore it from a backup, or choose another"
             " BLOOM_DELTA_DIR"

@@ -62,6 +62,54 @@ def test_a_damaged_slice_cannot_be_trusted(run, tmp_path):
     assert result.refusal == "memory cannot be trusted"
 
 
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        ("name", "../two"),
+        ("name", "x"),
+        ("name", 0),
+        ("start", "soon"),
+        ("longest", 10**400),
+        ("slices", [[]]),
+        ("version", "\x1b[2J"),
+    ],
+)
+def test_a_list_of_slices_that_cannot_be_read_is_refused(run, tmp_path, where, value):
+    """By each command, which names it and removes nothing; `clear` removes all."""
+    make(tmp_path / "memory", 0)
+    make(tmp_path / "two", 0)
+    path = tmp_path / "memory" / "delta.json"
+    found = json.loads(path.read_bytes())
+    (found if where in found else found["slices"][0])[where] = value
+    path.write_text(json.dumps(found))
+    before = files_in(tmp_path)
+    for command in (
+        ["info"],
+        ["check", URL],
+        ["verify"],
+        ["delta", "--older", "1d"],
+        ["merge", "two"],
+    ):
+        refusal = run(tmp_path, command[0], "memory", *command[1:]).refusal
+        assert "memory/delta.json cannot be read" in refusal
+        assert refusal.isprintable()
+        assert files_in(tmp_path) == before
+    assert run(tmp_path, "clear", "memory", "--yes").status == 0
+
+
+def test_a_missing_slice_is_named(run, tmp_path):
+    """With the remedy, by what has to read it; a time that no calendar has is shown as it is."""
+    make(tmp_path / "memory", 0)
+    path = tmp_path / "memory" / "delta.json"
+    path.write_text(path.read_text().replace('"met": null', '"met": null, "start": -1e300'))
+    assert "-1e+300 s" in run(tmp_path, "info", "memory").out
+    shutil.rmtree(tmp_path / "memory" / "0")
+    for command in ["info"], ["check", URL]:
+        refusal = run(tmp_path, command[0], "memory", *command[1:]).refusal
+        assert "memory/0 is missing: restore it from a backup" in refusal
+    assert "BAD  memory/0: the slice is missing" in run(tmp_path, "verify", "memory").lines
+
+
 def test_forgetting(run, tmp_path):
     """By age, or everything."""
     make(tmp_path / "memory", 1, 20)

@@ -128,7 +128,7 @@ def test_failed_requests_are_listed_by_reason(failed):
 HOSTILE = FailedRequest(
     "http://example.com/\x1b]0;owned\x07",
     "GET",
-    "login \x1b[2J\u202epage",
+    "login \x1b[2J\u202e\u200f\ufeffpage",
     200,
     "LookupError: \x9b31m\nhttp://example.com/faked",
     1,
@@ -166,10 +166,14 @@ def hostile(request, tmp_path):
     [
         (
             ["failed"],
-            [r"http://example.com/\x1b]0;owned\x07", r"login \x1b[2J\u202epage", r"\x9b31m"],
+            [
+                r"http://example.com/\x1b]0;owned\x07",
+                r"login \x1b[2J\u202e\u200f\ufeffpage",
+                r"\x9b31m",
+            ],
         ),
         (["failed", "-o", "-"], [r"http://example.com/\x1b]0;owned\x07"]),
-        (["top", "--once"], [r"login \x1b[2J\u202epage", r"\x1b[1mslot"]),
+        (["top", "--once"], [r"login \x1b[2J\u202e\u200f\ufeffpage", r"\x1b[1mslot"]),
     ],
 )
 def test_pages_do_not_write_to_the_terminal(hostile, capsys, monkeypatch, command, shown):
