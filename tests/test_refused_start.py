@@ -308,6 +308,42 @@ def test_a_file_that_may_not_be_written_is_refused(killed_once, stopped, tmp_pat
         assert "'finish_reason': 'finished'" in log
 
 
+FEED = {"i.jl": {"format": "jsonlines"}}
+FOREIGN = "not from this job\n"
+
+
+@pytest.mark.parametrize("bad", ["another option", "a foreign line"])
+@pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])
+def test_a_feed_that_cannot_go_on_refuses_the_start(tmp_path, is_killed, bad):
+    """Before anything is opened: the filter of a killed job stays one of a killed job."""
+    given = {"FEEDS": json.dumps(FEED)}
+    if is_killed:
+        process = start(tmp_path, "-a", "wait_at=10", "-a", "wait_for=go", **given)
+        wait_until((tmp_path / "waiting").exists)
+        process.kill()
+        process.communicate(timeout=PATIENCE)
+    else:
+        status, log = run(tmp_path, "-a", "stop_at=10", **given)
+        assert status == 0, log
+    feed = tmp_path / "i.jl"
+    whole = feed.read_text()
+    if bad == "another option":
+        given = {"FEEDS": json.dumps({"i.jl": {**FEED["i.jl"], "fields": ["url"]}})}
+    else:
+        feed.write_text(whole + FOREIGN)
+    before = contents(tmp_path)
+    status, log = run(tmp_path, **given)
+    assert status == 1, log
+    (error,) = lines(log, "ERROR")
+    assert "i.jl" in error
+    assert "Traceback" not in log
+    assert contents(tmp_path) == before
+    feed.write_text(whole)
+    status, log = run(tmp_path, FEEDS=json.dumps(FEED))
+    assert (status, lines(log, "ERROR")) == (0, []), log
+    assert len(feed.read_text().splitlines()) == 30
+
+
 def test_another_spider_is_refused(stopped):
     """With both names: it would get pages whose callbacks are the first one's."""
     folder = stopped()
@@ -417,5 +453,4 @@ def test_a_scrapy_without_a_private_name_is_refused(tmp_path, name):
     (error,) = [line for line in lines(done.stderr, "ERROR") if "scrapy_bloom" in line]
     assert name.partition(" ")[0].lstrip("_") in error
     assert "Scrapy " in error
-    if "feedexport" not in files:  # the exporter is asked when the job is open
-        assert not Path(tmp_path / "job" / "requests.sqlite").exists()
+    assert not Path(tmp_path / "job" / "requests.sqlite").exists()

@@ -12,7 +12,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -348,6 +348,21 @@ def read_identity(path: Path) -> JobIdentity | None:
             if version < schema.WITH_IDENTITY:
                 return None
             return JobIdentity(*connection.execute("SELECT * FROM identity").fetchone())
+
+
+@contextmanager
+def as_it_is(path: Path) -> Iterator[RequestFile | None]:
+    """Give the sound file at `path` to be read only, None if there is none or it is of a version
+    without feeds. Raises RequestFileError as `open` does."""
+    with ExitStack() as stack:
+        file = None
+        with _refusing(path):
+            if check_header(path):
+                connection, version = stack.enter_context(_looking(path))
+                if version >= schema.WITH_FEEDS:
+                    file = RequestFile(connection)
+                    file.name = str(path)
+        yield file
 
 
 @contextmanager

@@ -15,7 +15,13 @@ from ..errors import RequestFileError
 from ..job_dupefilter import BloomDupeFilter
 from ..jobdir import JobDirectory
 from ..reporting import counted
-from ..scrapy_internals import EngineView, IdleChecks, path_safe, put_before_engine
+from ..scrapy_internals import (
+    EngineView,
+    FeedExporterView,
+    IdleChecks,
+    path_safe,
+    put_before_engine,
+)
 from ..settings import FailedSettings, wants_delta
 from ..startup import announce, fetches_one_page, refuse
 from .base import LedgerScheduler, keep_off_the_job
@@ -27,7 +33,7 @@ from .ledger import Ledger
 from .progress import Progress
 from .queues import QueueSettings, memory_queue
 from .repeated_children import RepeatedChildren, TakenChildren
-from .request_file import RequestFile, check_header
+from .request_file import RequestFile, as_it_is, check_header
 from .rounds import Round
 from .spider_state import KeptSpiderState
 from .sqlite_store import SqliteStore
@@ -40,6 +46,8 @@ if TYPE_CHECKING:
     from scrapy.dupefilters import BaseDupeFilter
     from twisted.internet.defer import Deferred
     from typing_extensions import Self
+
+    from .feeds.exporter import DurableFeedExporter
 
 logger = logging.getLogger(__name__)
 
@@ -255,6 +263,15 @@ class _Job:
                 crawler,
                 "give each spider a JOBDIR of its own",
             )
+            self._require_feeds(durable_exporter(crawler))
+
+    def _require_feeds(self, exporter: DurableFeedExporter | None) -> None:
+        if exporter is None:
+            return
+        FeedExporterView(exporter)
+        with as_it_is(self.directory.requests) as file:
+            if file is not None:
+                exporter.look(Round(file, lambda: None), self.directory.feeds)
 
 
 def _require_bloom(dupefilter_class: object) -> None:

@@ -107,8 +107,8 @@ STEPS: dict[int, tuple[str, ...]] = {
 was released are never changed."""
 
 VERSION = max(STEPS)
-WITH_FAILED = 2
-"""The first version that has the table `failed`."""
+WITH_FAILED = WITH_FEEDS = 2
+"""The first version that has the table `failed`, and those of rounds and feeds."""
 WITH_UNREADABLE = 4
 """The first version in which a request that could not be read back has failed."""
 WITH_IDENTITY = 4

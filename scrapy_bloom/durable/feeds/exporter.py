@@ -170,26 +170,36 @@ class DurableFeedExporter(FeedExporter):
 
         Raises FeedError if a feed of the round cannot go on; changes no feed.
         """
-        self._view = FeedExporterView(self)
         self._repeats = repeats
+        durable = self.look(round_, directory)
+        assert self._feeds is not None
+        round_.at_end.append(self._feeds.outbox.empty)
+        self._announce(durable, "at least once" if repeats else "once")
+        if not (durable or self._left or self._given_up):
+            self._feeds = None
+            return
+        self._ledger, self._round = ledger, round_
+        round_.awaits_feeds = True
+
+    def look(self, round_: Round, directory: Path) -> list[str]:
+        """Take up the feeds of a round, and return those of FEEDS that are durable. Raises
+        FeedError if one cannot go on; changes nothing. Cost: reads the files."""
+        self._view = FeedExporterView(self)
+        self._directory = directory
         outbox = Outbox(round_.file)
         # the feeds of a round that has waited in vain are whole
         known = [] if round_.follows_kept else outbox.feeds()
-        round_.at_end.append(outbox.empty)
         self._scrapys = {uri for uri in self.feeds if self._is_scrapys(uri)}
         durable = [uri for uri in self.feeds if uri not in self._scrapys]
-        self._announce(durable, "at least once" if repeats else "once")
-        if not durable and not known:
-            return
-        self._ledger, self._round, self._directory = ledger, round_, directory
         self._feeds = Feeds(outbox, self._store_soon)
+        self._left, self._given_up = [], []
         for feed in known:
             if feed.round == round_.number and feed.template in durable:
                 self._require_same(feed)
                 self._feeds.working[feed.template] = self._check(feed, self.feeds[feed.template])
             else:
                 self._give_up_or_finish(feed)
-        round_.awaits_feeds = True
+        return durable
 
     def _announce(self, durable: list[str], how_often: str) -> None:
         others = sorted(self._scrapys)
