@@ -6,6 +6,7 @@ import argparse
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -148,10 +149,10 @@ def _verify(session: Session) -> int:
     findings: list[Finding] = []
     for each in read(directory).slices:
         place = Place.find(str(directory / each.name))
-        if place.exists:
-            findings += findings_in(place)
-        else:
-            findings.append(Finding(place.name, sound=False, text="the slice is missing"))
+        missing = Finding("", sound=False, text="the slice is missing")
+        found = findings_in(place) if place.exists else [missing]
+        # the finding about a whole slice has no path
+        findings += (replace(finding, path=finding.path or place.name) for finding in found)
     lines = [f"{'ok ' if each.sound else 'BAD'}  {each.path}: {each.text}" for each in findings]
     trusted = all(finding.sound for finding in findings)
     shown = [{"path": str(f.path), "sound": f.sound, "text": f.text} for f in findings]

@@ -50,7 +50,9 @@ def test_what_a_memory_knows_can_be_looked_at(run, tmp_path):
     checked = run(tmp_path, "check", "memory", URL, f"{URL}b", *DAYS)
     assert checked.lines == [f"seen {URL}", f"new  {URL}b"]
     assert checked.status == 1
-    assert "can be trusted" in run(tmp_path, "verify", "memory").out
+    verified = run(tmp_path, "verify", "memory")
+    assert "can be trusted" in verified.out
+    assert "ok   memory/1: the series of layers is complete (1)" in verified.lines
 
 
 def test_a_damaged_slice_cannot_be_trusted(run, tmp_path):
