@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 PRIORITIES = range(-(2**51), 2**51)
 """What a score of Redis tells apart, with a bit for start requests."""
 MAX_BYTES = 100_000_000
-_PAGE = "page"
-"""The field of a stored request that was sent again; Scrapy takes what it knows, and not that."""
+_PAGE = "scrapy_bloom:page"
+"""The field of a stored request that was sent again. No attribute of a request has such a name,
+so Scrapy leaves it out."""
 
 _DEFAULTS = Request("data:,").to_dict()
 del _DEFAULTS["url"]  # has none: a request may be for just that URL

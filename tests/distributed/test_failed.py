@@ -367,6 +367,28 @@ def test_a_page_whose_retries_a_kill_has_forked_counts_once(build, redis_server,
     assert hash_.retry() == 2
 
 
+class Numbered(Request):
+    """A request of which a spider keeps which page of a list it is."""
+
+    attributes = (*Request.attributes, "page")
+
+    def __init__(self, *args, page=None, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.page = page
+
+
+def test_a_request_may_have_a_page_of_its_own(join):  # noqa: F811
+    """Two requests that fail are two, and their retries keep what the spider has given them."""
+    packer = join().packer
+    one, other = (
+        packer.pack(Numbered(f"http://example.com/{name}", page="2")).payload for name in "ab"
+    )
+    assert packer.page_of(one) != packer.page_of(other)
+    again = packer.pack(packer.unpack(one), one).payload
+    assert packer.page_of(again) == packer.page_of(one)
+    assert packer.unpack(again).page == "2"
+
+
 def test_a_retry_counts_from_the_beginning(join):  # noqa: F811
     """As often as before, with all its retries, in its place, and seen against nobody."""
     worker = join()
