@@ -130,7 +130,7 @@ class RedisMemory:
         """Forget everything."""
         names = self._client.call("smembers", f"{self._key}:slices")
         for name in (*names, f"{self._key}:slices", f"{self._key}:identity"):
-            self._client.call("delete", name)
+            self._client.call("unlink", name)
 
     def close(self) -> None:
         """Close the connection."""

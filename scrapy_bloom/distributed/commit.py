@@ -305,7 +305,7 @@ end
 still = still and redis.call('EXISTS', key('starting'), key('busy')) == 0
 if still and ARGV[17] == 'over' and in_round and found[3] == '1' then
   redis.call('HSET', key('crawl'), 'over', 1)
-  redis.call('DEL', key('owners'))
+  redis.call('UNLINK', key('owners'))
 end
 
 local counted = {'pages', 'items', 'duplicates', 'retries', 'added'}

@@ -151,7 +151,7 @@ elseif found[1] == id then
   if found[6] == 0 and found[2] ~= ARGV[2] then redis.call('HSET', name, 'lease', ARGV[2]) end
   if ARGV[3] ~= '' and found[3] ~= ARGV[3] and found[5] == '1' then
     -- the marks first: else an aborted script leaves a round without its start requests
-    redis.call('DEL', KEYS[1] .. ':start')
+    redis.call('UNLINK', KEYS[1] .. ':start')
     redis.call('HSET', name, 'round', ARGV[3], 'start_done', '', 'over', '')
   end
 end

@@ -55,8 +55,9 @@ Made = tuple[list["Entry"], list[bytes]]
 
 # KEYS: the list, a set or a sorted set of seeds; the hash of what was taken: name → until
 # when, and the element. ARGV: how many are wanted; how long they are kept for who takes them
-# (ms); a name for this call. Returns elements by name, and how many there are yet, as far as
-# it is none or some.
+# (ms); a name for this call; where to look in the hash, of which a call reads some hundreds.
+# Returns elements by name; how many there are yet, as far as it is none or some; and where the
+# next call looks.
 _TAKE = Script("""
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -68,11 +69,18 @@ local function note(name, element)
   keep(name, element)
   taken[#taken + 1] = {name, element}
 end
-local records = redis.call('HGETALL', KEYS[2])
+local found, met = redis.call('HSCAN', KEYS[2], ARGV[4], 'COUNT', 500), {}
+local next_place, records = found[1], found[2]
 for at = 1, #records, 2 do
-  local till, element = unpack(cmsgpack.unpack(records[at + 1]))
-  if till < now and #taken < wanted then note(records[at], element) end
-  if till > now + ARGV[2] then keep(records[at], element) end  -- by a clock that was ahead
+  local name, till, element = records[at], unpack(cmsgpack.unpack(records[at + 1]))
+  if till < now and #taken >= wanted then
+    next_place = ARGV[4]
+  elseif till < now and not met[name] then
+    note(name, element)
+  elseif till > now + ARGV[2] then
+    keep(name, element)  -- by a clock that was ahead
+  end
+  met[name] = true
 end
 local kind = redis.call('TYPE', KEYS[1])['ok']
 local find = {list = {'LINDEX', 0}, set = {'SRANDMEMBER'}, zset = {'ZREVRANGE', 0, 0}}
@@ -89,7 +97,7 @@ for number = #taken + 1, wanted do
   if kind == 'list' then redis.call('LPOP', KEYS[1])
   else redis.call(remove[kind], KEYS[1], element) end
 end
-return {taken, redis.call('EXISTS', KEYS[1]) + redis.call('HLEN', KEYS[2])}
+return {taken, redis.call('EXISTS', KEYS[1]) + redis.call('HLEN', KEYS[2]), next_place}
 """)
 
 
@@ -147,6 +155,7 @@ class SeedList:
         self._pushed: deque[tuple[float, list[bytes]]] = deque()
         """When, and which elements that are noted yet."""
         self._at_once = int(getattr(spider, "redis_batch_size", None) or concurrency)
+        self._place: bytes | int = 0
         encoding = crawler.settings.get("REDIS_ENCODING") or "utf-8"
         self._encoding = getattr(spider, "redis_encoding", None) or encoding
         self._make = getattr(spider, "make_request_from_data", None) or self._request_from
@@ -200,8 +209,8 @@ class SeedList:
     def _move(self, shared: RedisBloomFilter) -> bool:
         """Move what is there, so many at a time at most; return whether there was anything."""
         lease, name = int(self._settings.lease * 1000), secrets.token_hex(8)
-        elements, left = self._client.run(
-            _TAKE, [self._list, self._taken], self._at_once, lease, name
+        elements, left, self._place = self._client.run(
+            _TAKE, [self._list, self._taken], self._at_once, lease, name, self._place
         )
         self.is_empty = not left
         made = self._made_in_reactor(elements) if elements else None

@@ -1,8 +1,9 @@
 """How long a crawl in Redis keeps its server busy: `bench_redis_stalls.py`.
 
-On a server that this starts: a million requests that wait in 20,000 slots, a thousand workers, a
-hundred thousand requests that have failed, and a dead worker with a hundred thousand claims. Then
-all that workers and commands do with it, and the longest call of each by the server's SLOWLOG.
+On a server that this starts: a million requests that wait in 20,000 slots, as many start requests
+that were taken, a thousand workers, a hundred thousand requests that have failed, and a dead
+worker with a hundred thousand claims. Then all that workers and commands do with it, and the
+longest call of each by the server's SLOWLOG.
 """
 
 import argparse
@@ -49,6 +50,8 @@ for number = first, last do
     redis.call('HSET', key('claims:' .. worker), number,
       cmsgpack.pack({'0', slot, '0' .. payload, false, now}))
     redis.call('SADD', key('handed:' .. worker), number)
+  elseif kind == 'start' then
+    redis.call('SADD', key('start'), redis.sha1hex(number))
   end
 end
 if kind == 'pending' then
@@ -77,6 +80,7 @@ class Stalls:
                 ("failed", 1_000, options.failed, options.slots),
                 ("claims", 1_000_000, 4 * options.workers, options.workers),
                 ("claims", 2_000_000, options.claims, 1),
+                ("start", 0, options.pending, 1),
             ):
                 for at in range(first, first + count, AT_ONCE):
                     last = min(at + AT_ONCE, first + count) - 1
@@ -135,6 +139,8 @@ class Stalls:
         self.server.command("ZADD", f"{self.key}:workers", 1, "worker0")
         self.time("a dead worker with many claims", self.bury)
         self.time("a worker leaves", lambda: other.leave())
+        self.server.command("HSET", f"{self.key}:crawl", "over", 1)
+        self.time("a new round", lambda: self.join(BLOOM_REDIS_ROUND="next"))
         self.time("scrapy bloom clear", lambda: remove_queue(client, self.key))
         self.idle()
 

@@ -524,6 +524,21 @@ def test_rounds(join):
     assert [new for _, new in tuesday.heard] == [True, False]
 
 
+def test_a_new_round_frees_the_marks_of_the_last_one_in_the_background(join, redis_server):
+    """A million of them would keep the server from others for a third of a second."""
+    first = join(BLOOM_REDIS_ROUND="monday")
+    first.enqueue("start", dont_filter=True)
+    first.store.mark(b"1")
+    first.store.done(first.next())
+    first.exchange()
+    first.leave(over=True)
+    redis_server.command("CONFIG", "RESETSTAT")
+    assert join(BLOOM_REDIS_ROUND="tuesday").state.round == "tuesday"
+    asked = redis_server.command("INFO", "commandstats")
+    assert "cmdstat_unlink" in asked
+    assert "cmdstat_del" not in asked
+
+
 def test_a_filter_that_grows_meanwhile(join):
     """A worker that does not know of a new layer asks again; none of its requests is lost."""
     one, other = join(BLOOM_CAPACITY=64), join(BLOOM_CAPACITY=64)

@@ -9,7 +9,7 @@ from scrapy import FormRequest, Request, Spider
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import SharedFilterError
-from scrapy_bloom.distributed.seed_list import SeedList
+from scrapy_bloom.distributed.seed_list import _TAKE, SeedList
 from scrapy_bloom.distributed.seeds import Pusher
 from scrapy_bloom.settings import RedisSettings
 from scrapy_bloom.shared.client import RedisClient, Script
@@ -161,6 +161,29 @@ def test_seeds_of_a_worker_that_dies_are_taken_by_another(
     urls = [request.url for request in pending(worker)]
     assert {*urls} == {f"http://shop{number}.example.com/" for number in range(10)}
     assert len(urls) <= 15
+
+
+def test_many_seeds_of_workers_that_died_come_back_in_portions(worker, seed_list, key):
+    """A call reads some hundreds of what was taken, however much that is."""
+    taking, other = seed_list(redis_batch_size=500), seed_list(redis_batch_size=90)
+    urls = [f"http://shop{number:04}.example.com/{'x' * 64}" for number in range(3000)]
+    worker.client.call("rpush", f"{key}:seeded", *urls)
+    taking._made_in_reactor = lambda _: None
+    for _ in range(6):
+        taking._move(worker.dupefilter.shared)
+    taken = f"{{{key}:seeded}}:taken"
+    elements, left, place = other._client.run(_TAKE, [other._list, taken], 0, 1000, "nobody", b"0")
+    assert (elements, left, int(place) > 0) == ([], 3000, True)
+    other._client.run(RUN_OUT, [taken])
+    found = set()
+    while len(found) < len(urls):
+        elements, _, place = other._client.run(
+            _TAKE, [other._list, taken], 90, 3_600_000, "other", place
+        )
+        assert len(elements) <= 90
+        assert found.isdisjoint(element for _, element in elements)
+        found |= {element for _, element in elements}
+    assert {element.decode() for element in found} == {*urls}
 
 
 def test_seeds_outlive_a_server_that_goes_back(seed_list, own_server, worker, key):
