@@ -112,8 +112,8 @@ class Addon:
 
 
 def _warn_of_settings(crawler: Crawler) -> None:
-    """Say which settings of the project's keep off what the line in ADDONS promises, and the
-    way out. A Scrapy command, such as the shell, may do that without a word."""
+    """Warn of settings of the project that keep off a part of the add-on, with the remedy.
+    Those of a Scrapy command, such as the shell, get no warning."""
     settings = crawler.settings
     is_durable = _shares(settings) or is_component(settings["SCHEDULER"], DurableScheduler)
     is_ours = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 def describe(error: BaseException) -> str:
-    """Return the message of `error`, or its name if it has none, as any log takes it."""
+    """Return the message of `error`, or its name if it has none, as text that can be encoded."""
     return encodable(str(error) or repr(error))
 
 

@@ -50,7 +50,7 @@ def visible(text: str) -> str:
 
 
 def in_brief(text: str) -> str:
-    """Return a text of anybody's making as `visible` has it, cut off if it is long."""
+    """Return `text` as `visible` does, cut off if it is long."""
     text = visible(text)
     return text if len(text) <= _BRIEF else f"{text[:_BRIEF]}…"
 

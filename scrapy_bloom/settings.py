@@ -171,7 +171,7 @@ class IdentitySettings:
 
 @dataclass(frozen=True)
 class FailedSettings:
-    """Whether requests stay in the job as failed, which do without the spider's word,
+    """Whether requests stay in the job as failed, which do without a call of fail(),
     `kinds` of FAILED or none, and whether each start of the job asks those once more."""
 
     kinds: frozenset[str] = frozenset(("download", "status", "callback", "feed"))

@@ -205,7 +205,7 @@ class BitStore:
             self._write_state(clean=False)
 
     def note_owner(self, owner: Owner) -> None:
-        """Write into the file whose it is, before the bits that come next. Cost: some µs, no
+        """Write the owner into the file, before the bits that come next. Cost: some µs, no
         sync."""
         if self.path is not None and self.writable:
             noted = owner.to_bytes()

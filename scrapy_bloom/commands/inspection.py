@@ -69,8 +69,8 @@ def _check(session: Session, bloom_filter: AnyFilter | RedisPlace, name: str) ->
 
 
 def print_seen(session: Session, knows: Callable[[bytes], bool], identity: str, name: str) -> int:
-    """Print for each URL whether what is called `name`, and made by the fingerprinter in
-    `identity`, `knows` its fingerprint; return the exit status."""
+    """Print for each URL whether its fingerprint is known; return the exit status. `name` and
+    `identity` are those of the filter or the memory, for errors."""
     options = session.options
     fingerprinter = session.fingerprinter(session.crawler())
     require_fingerprinter(identity, fingerprinter, name)

@@ -113,7 +113,7 @@ class Session:
         print(json.dumps(figures, indent=indent))  # noqa: T201 - this is what a command is for
 
     def print_lines(self, lines: Iterable[str]) -> None:
-        """Print `lines` for a person, whom hostile pages must not deceive."""
+        """Print `lines` for a person, with escapes for what hostile pages put into them."""
         for line in lines:
             print(visible(line))  # noqa: T201 - see print_json
 

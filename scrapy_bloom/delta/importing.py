@@ -29,7 +29,8 @@ def is_deltafetchs(path: Path) -> bool:
 
 
 def marks_in(path: Path, now: float) -> Iterator[tuple[bytes, float]]:
-    """Yield the marks in the dbm file at `path`, with their times, `now` for what can be none.
+    """Yield the marks in the dbm file at `path`, with their times, `now` for a value that is no
+    time.
     Raises BloomError.
 
     A key of 20 bytes is a fingerprint, one of 40 digits that of a release that has written

@@ -37,7 +37,7 @@ from .slices import MANIFEST, SLICES, Contents, Shape, Slice, read, write
 
 _LOCK = "lock"
 _COPY = "slice.tmp"
-"""What a slice is called while it is copied."""
+"""The name of a slice while it is copied."""
 _REMEDY = "start afresh with BLOOM_DELTA_RESET = True"
 _PATIENCE = 10.0
 """Seconds to wait for a process that writes."""

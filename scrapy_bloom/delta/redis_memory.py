@@ -100,7 +100,7 @@ class RedisMemory:
             )
 
     def open(self) -> None:
-        """Let the memory be of this fingerprinter; raise what `look` does."""
+        """Note that the memory is of this fingerprinter. Raises as `look` does."""
         self.look()
         self._client.call("set", f"{self._key}:identity", self.shape.identity)
 

@@ -110,7 +110,7 @@ class DeltaMemory(Protocol):
         """When the oldest of them began, None without any."""
 
     def look(self) -> None:
-        """Find out whether it can be opened, and change nothing."""
+        """Open it without a change, to be asked. Raises as `open` does."""
 
     def open(self) -> None:
         """Make it ready to be asked."""
@@ -165,8 +165,7 @@ def read(directory: Path, identity: str = "") -> Contents:
 
 
 def write(directory: Path, contents: Contents) -> None:
-    """Let `directory` hold these contents from now on, whenever the process dies. Raises
-    OSError."""
+    """Replace the contents of `directory` atomically and durably. Raises OSError."""
     found = {"version": VERSION, **asdict(contents)}
     if contents.longest == inf:  # which JSON has no number for
         found["longest"] = None

@@ -61,7 +61,7 @@ def open_crawl(
 
 
 def _why_not(found: str, crawl: str, lease: str) -> str:
-    """Return why nobody can join the crawl with the id `found`."""
+    """Return why no worker can join the crawl with the id `found`."""
     if found == crawl:
         return (
             " has workers of scrapy-bloom 0.2.0, which cannot share it with those of this version:"
@@ -79,7 +79,7 @@ def _why_not(found: str, crawl: str, lease: str) -> str:
 def crawl_is_gone(name: str) -> SharedFilterError:
     """Return the error for a running crawl of which the server has lost something."""
     return SharedFilterError(
-        f"the crawl of {name} is gone, or a part of it: somebody has removed it, or Redis was"
+        f"the crawl of {name} is gone, or a part of it: it was removed, or Redis was"
         " flushed, restarted without persistence, or has evicted keys (maxmemory-policy). To begin"
         " anew, remove what is left with 'scrapy bloom clear' and start the workers again"
     )

@@ -119,7 +119,7 @@ return {'done'}
 
 # KEYS: the filter's header. ARGV: its generation, lease (ms), round, spider or '', '1' if any
 # other than that may have the crawl. Changes nothing for another. Makes the crawl unless there
-# is one, takes over one of 0.2.0 on which nobody works, begins a new round of one that is over,
+# is one, takes over one of 0.2.0 that has no living worker, begins a new round of one that is over,
 # and returns id, lease, round, start_done, over, the number of workers, and of those whose lease
 # has not run out, and whose spider's it was.
 OPEN = SlotScript(

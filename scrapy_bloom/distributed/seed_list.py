@@ -153,7 +153,7 @@ class SeedList:
         self._keeps = min(KEPT_SECONDS, settings.lease / 4)
         self._pusher: Pusher | None = None
         self._pushed: deque[tuple[float, list[bytes]]] = deque()
-        """When, and which elements that are noted yet."""
+        """The time of each push, and the elements that it still has noted."""
         self._at_once = int(getattr(spider, "redis_batch_size", None) or concurrency)
         self._place: bytes | int = 0
         encoding = crawler.settings.get("REDIS_ENCODING") or "utf-8"
@@ -242,7 +242,7 @@ class SeedList:
         self._pushed.append((monotonic(), [name for name, _ in elements]))
 
     def _strike_off(self) -> None:
-        """Note no more what was pushed a while ago, and was kept."""
+        """Remove the notes of elements whose push is older than `_keeps`, and was kept."""
         if self._pusher is None or monotonic() - self._pushed[0][0] < self._keeps:
             return
         self._pusher.beat()

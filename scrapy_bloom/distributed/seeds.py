@@ -91,8 +91,10 @@ class Pusher:
         reply = Reply(answer)
         name = f"the crawl at {self._key!r} in Redis at {self._client.name}"
         if reply.gone:
-            raise SharedFilterError(f"{name} is gone")
-        # who has left is not known when its last call comes again
+            raise SharedFilterError(
+                f"{name} is gone: start its workers again, or use another BLOOM_REDIS_KEY"
+            )
+        # a worker that has left is not known when its last call comes again
         if reply.fenced and not (action and again):
             raise SharedFilterError(
                 f"{name} may have forgotten what was pushed: Redis has gone back in time, or has"

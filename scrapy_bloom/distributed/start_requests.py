@@ -38,7 +38,7 @@ class SharedStartRequests:
     number among those with that key in this run of start(), goes to Redis with it, where those
     that any worker has sent are left out. start() is not run where it is through for the whole
     crawl; it is run again by a worker that learns that it is not: in a new round, or where
-    Redis has forgotten it. Only who has run it says that it is through.
+    Redis has forgotten it. Only the worker that has run it says that it is through.
     """
 
     def __init__(self, crawler: Crawler) -> None:

@@ -205,8 +205,8 @@ def _wrong_claims(client: RedisClient, key: str, names: list[str]) -> Iterator[s
             continue
         if count := client.run(_IS_ORPHAN, [key], worker):
             yield (
-                f"{counted(count, 'claim')} of {worker}, which is none of the workers: nobody gets"
-                " them back"
+                f"{counted(count, 'claim')} of {worker}, which is none of the workers: they never"
+                " come back"
             )
         _, bad = _records(client, key, name, 3)
         if bad:
@@ -219,7 +219,7 @@ def _wrong_books(client: RedisClient, key: str) -> Iterator[str]:
     if header is None or crawl.decode() not in {header.generation, crawl_id(header.generation)}:
         yield "the queue belongs to a filter that is gone: remove both with 'scrapy bloom clear'"
     if strangers:
-        yield f"{counted(strangers, 'worker')} at work that nobody knows: the crawl has no end"
+        yield f"{counted(strangers, 'worker')} at work without a lease: the crawl has no end"
     if over and (claims or waits):
         yield "the crawl is over, but something waits or is claimed"
 

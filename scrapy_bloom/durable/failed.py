@@ -24,7 +24,7 @@ UNREADABLE = "unreadable"
 LONGEST = 500
 """Characters of an exception that are kept."""
 _MOST = 2**31
-"""A meta that counts as many attempts has another meaning."""
+"""A count of attempts in a meta from which on it is not taken for one."""
 Format = tuple[Callable[[Any], bytes], Callable[[bytes], Any]]
 """What makes bytes of a request's fields, and fields of bytes."""
 
@@ -61,8 +61,7 @@ class FailedRequest(NamedTuple):
 
     `status` is that of its response, `exception` the class and the message of what was
     raised; each None without one. `attempts` counts how often it was asked, with retries
-    and in all starts of the job; `time` is in seconds since the epoch, 0 where nobody noted
-    it.
+    and in all starts of the job; `time` is in seconds since the epoch, 0 where it is not known.
     """
 
     url: str
@@ -83,8 +82,8 @@ class FailedRequest(NamedTuple):
         status: int | None = None,
         exception: BaseException | None = None,
     ) -> FailedRequest:
-        """Return what there is to know of `request`, which fails now. Never raises: what
-        others have put into a meta or an exception may be anything."""
+        """Return the record of `request`, which fails now. Never raises, whatever a meta or an
+        exception holds."""
         referer = request.headers.get("Referer")
         before = sum(_count(request.meta.get(key)) for key in (ATTEMPTS_KEY, "retry_times"))
         return cls(
@@ -100,7 +99,7 @@ class FailedRequest(NamedTuple):
 
     @classmethod
     def unreadable(cls, stored: bytes, why: str) -> FailedRequest:
-        """Return what there is to know of a `stored` request that cannot be read back."""
+        """Return the record of a `stored` request that cannot be read back."""
         url, method = named(stored)
         return cls(url, method, UNREADABLE, None, _storable(why), 1, time.time(), None)
 
@@ -114,7 +113,7 @@ def count_unreadable(stats: StatsCollector) -> None:
 def download_reason(exception: BaseException) -> str:
     """Return the name of what ended a download: `download/timeout`, or `download/other`."""
     causes: list[object] = [exception]
-    with suppress(Exception):  # an exception of anybody's
+    with suppress(Exception):  # an exception of any class
         causes += map(_value, exception.reasons)  # type: ignore[attr-defined]
     names = [_first_known(type(cause)) for cause in causes]
     name = "data_loss" if "data_loss" in names else names[0]
@@ -133,13 +132,13 @@ def to_be_repeated(stored: bytes, form: Format, failed: FailedRequest, *, has_ca
         if has_cache:
             meta["dont_cache"] = True
         return serialize({**request, "meta": meta})
-    except Exception:  # noqa: BLE001 - objects of anybody's
+    except Exception:  # noqa: BLE001 - objects of any class
         return stored
 
 
 def plain_fields(payload: bytes) -> dict[str, Any]:
     """Return what a stored request is made of, as far as that can be read without the
-    spider and without running anybody's code: nothing, if it holds objects."""
+    spider and without running any code of theirs: nothing, if it holds objects."""
     try:
         if payload.startswith(pickle.PROTO):
             fields = _PlainUnpickler(BytesIO(payload)).load()
@@ -152,7 +151,7 @@ def plain_fields(payload: bytes) -> dict[str, Any]:
 
 def named(stored: bytes) -> tuple[str, str]:
     """Return the URL and the method of a stored request, the URL empty where it cannot be
-    read without running anybody's code."""
+    read without running any code of the request's."""
     fields = plain_fields(stored)
     return _storable(str(fields.get("url", ""))), _storable(str(fields.get("method", "GET")))
 
@@ -173,12 +172,12 @@ def _value(cause: object) -> object:
 
 
 def _count(value: object) -> int:
-    """Return a count out of a meta, 0 for what is none."""
+    """Return a count from a meta, 0 for a value that is no count."""
     return value if isinstance(value, int) and 0 <= value < _MOST else 0
 
 
 def described(exception: BaseException) -> str:
-    """Return the class and the message of `exception`, as far as it tells one."""
+    """Return the class and the message of `exception`, as far as it gives one."""
     name = type(exception).__name__
     try:
         message = " ".join(str(exception).split())

@@ -18,7 +18,7 @@ from .request_file import RequestFile, check_header, connect
 from .rounds import KEPT, RUNNING
 
 _RETRY = (
-    # who has a row of its own gets it again, and nobody else does
+    # a request with a row of its own gets it again, and no other does
     "INSERT INTO requests SELECT COALESCE(unreadable.id, ROW_NUMBER() OVER (ORDER BY failed.id)"
     " + MAX(COALESCE((SELECT MAX(id) FROM requests), 0),"
     " COALESCE((SELECT MAX(id) FROM unreadable), 0))),"
@@ -84,7 +84,7 @@ class FailedRows:
         self.count += 1
 
     def add_unreadable(self, row: int, why: str) -> None:
-        """Copy a row here that cannot be made a request, until the file is opened again."""
+        """Copy a row here that cannot be read back; it is pending again when the file is opened."""
         ((stored,),) = self._file.query("SELECT request FROM requests WHERE id = ?", (row,))
         self.add(row, stored, FailedRequest.unreadable(stored, why))
         self._file.execute("INSERT INTO unreadable VALUES (?, last_insert_rowid())", (row,))

@@ -140,7 +140,7 @@ class Failures:
         if error is None and isinstance(source, Failure):
             error = source.value
         status = None
-        with suppress(Exception):  # an exception of anybody's may have a `response` that raises
+        with suppress(Exception):  # an exception may have a `response` that raises
             status = (source if isinstance(source, Response) else error.response).status
         failed = FailedRequest.of(request, reason, status=status, exception=error)
         self._ledger.fail(request, failed)

@@ -46,11 +46,11 @@ class InFlight:
         """The last open arrival."""
         self._serials = count()
         self._given: dict[Finished, list[Finished]] = {}
-        """What comes again with each request that is not acknowledged …"""
+        """The requests in memory that come again with each request that is not acknowledged …"""
         self._givers: Counter[Finished] = Counter()
         """… with how many of them …"""
         self._over: set[Finished] = set()
-        """… and what waits for nothing but that these are acknowledged."""
+        """… and the requests that wait only for these to be acknowledged."""
 
     def __iter__(self) -> Iterator[Request]:
         """The requests that the engine has got and that were not finished yet."""

@@ -178,14 +178,14 @@ class Ledger:
             self.reasons[request] = self._marked.setdefault(request, failed).reason
 
     def postpone(self, request: Request) -> None:
-        """Acknowledge `request`, which the engine has got, no sooner than
-        `acknowledge_postponed`: what came of it is nowhere but in memory."""
+        """Acknowledge `request`, which was dispatched, no sooner than `acknowledge_postponed`: its
+        items are only in memory."""
         self._postponed.add(request)
 
     @property
     def waits_for_postponed(self) -> bool:
-        """True if requests are not acknowledged yet, and none but those that are postponed,
-        and what waits for them."""
+        """True if the requests that are not acknowledged are postponed, or wait for postponed
+        ones, and there are some."""
         return bool(self._postponed) and all(r in self._postponed for r in self._in_flight)
 
     @property

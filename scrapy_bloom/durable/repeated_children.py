@@ -182,8 +182,8 @@ class RepeatedChildren:
         """Do nothing."""
 
     def _parent_in_memory(self, page: Request) -> int | None:
-        """Return what stands for `page`: the row that is sent again as it, if there is one, or
-        else a number below ROWLESS."""
+        """Return the number of `page`: the row that is sent again as it, if there is one, or else
+        a number below ROWLESS."""
         for source in self._ledger.sources_of(page):
             if (row := self._store.row_of(source)) is not None:
                 return row

@@ -338,8 +338,8 @@ def check_header(path: Path) -> bool:
 
 
 def read_identity(path: Path) -> JobIdentity | None:
-    """Return what the sound file at `path` says, None if there is none or it is of a version
-    before that. Reads only; raises RequestFileError as `open` does."""
+    """Return the identity in the sound file at `path`, None if there is no file or its version
+    has none. Reads only; raises RequestFileError as `open` does."""
     if not check_header(path):
         return None
     with _refusing(path):

@@ -181,7 +181,7 @@ class RedisClient:
         except self._no_permission:
             return False
         except self._errors:
-            pass  # whoever asks for more hears of it
+            pass  # the next call raises it
         return True
 
     def is_volatile(self) -> bool:

@@ -24,7 +24,7 @@ def places_of(client: RedisClient, key: str) -> list[str]:
 
 class RedisPlace:
     """The filter of the crawls with that `key`, on the server at a URL. Raises
-    SharedFilterError if there is none, or nobody answers."""
+    SharedFilterError if there is none, or Redis does not answer."""
 
     def __init__(self, client: RedisClient, key: str) -> None:
         found = (each for each in places_of(client, key) if stored_header(client, each) is not None)

@@ -455,8 +455,8 @@ class DurableFeedExporter(FeedExporter):
             shutil.rmtree(self._directory, ignore_errors=True)
 
     async def _store_memory(self, spider: Spider) -> list[Working]:
-        """Store the feeds with items that are in memory, if nothing else is missing to the end
-        of the round, and acknowledge the pages of these; return those feeds."""
+        """Store the feeds with items in memory, if the round ends with them, and acknowledge the
+        pages of those items; return those feeds."""
         ledger, feeds, round_ = self._ledger, self._feeds, self._round
         assert ledger is not None
         assert feeds is not None
@@ -640,8 +640,8 @@ def _options_of(feed: Feed) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of an option as JSON has it, the same in each process: sets sorted,
-    classes and functions by their names, other objects by those of their types."""
+    """Return a value of an option as JSON has it, the same in each process. Sets are sorted;
+    classes and functions have their names, other objects those of their types."""
     if isinstance(value, dict):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, (set, frozenset)):

@@ -137,7 +137,7 @@ class Written:
 
 class Pickled:
     """Items as they are, for an exporter that is only known to write a whole feed. One that
-    cannot be pickled stays in memory, and something that stands for it goes with the others."""
+    cannot be pickled stays in memory, and a placeholder for it goes with the others."""
 
     head = separator = foot = empty = b""
     columns = None
@@ -151,7 +151,7 @@ class Pickled:
         return pickle.dumps(item)
 
     def keep(self, item: Any) -> bytes:
-        """Return what stands for `item`, which stays in memory."""
+        """Return a placeholder for `item`, which stays in memory."""
         self._in_memory.append(item)
         return pickle.dumps(_InMemory(self._run, len(self._in_memory) - 1))
 
