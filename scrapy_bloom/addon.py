@@ -100,8 +100,10 @@ class Addon:
             announce(crawler, "filter", f"off, DUPEFILTER_CLASS is {_name(dupefilter)}")
             reason = "without scrapy-bloom's filter"
         is_durable = _shares(settings) or is_component(scheduler, DurableScheduler)
-        if fetches_one_page(crawler) and is_durable:
-            announce(crawler, "requests", "in memory")
+        if fetches_one_page(crawler):
+            # it has no job, whose settings may keep off what a crawl gets
+            if is_durable:
+                announce(crawler, "requests", "in memory")
             return
         if not is_durable:
             announce(crawler, "requests", f"not durable, {reason}")

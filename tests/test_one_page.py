@@ -73,6 +73,22 @@ def project(tmp_path):
     return tmp_path
 
 
+def run(project, *command):
+    """Run a command for one page; return what became of it, and its log."""
+    done = subprocess.run(
+        [sys.executable, "-m", "scrapy", *command, "-L", "INFO", "http://example.com/a"],
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": str(PACKAGE), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    log = (project / "log").read_text()
+    (project / "log").unlink()
+    return done, log
+
+
 @pytest.mark.parametrize(
     ("settings", "command"),
     [
@@ -87,19 +103,19 @@ def test_a_command_for_one_page_touches_no_job(project, settings, command):
     with (project / "project" / "settings.py").open("a") as file:
         file.write(settings)
     before = contents(project)
-    done = subprocess.run(
-        [sys.executable, "-m", "scrapy", *command, "-L", "INFO", "http://example.com/a"],
-        cwd=project,
-        env={**os.environ, "PYTHONPATH": str(PACKAGE), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    log = (project / "log").read_text()
-    (project / "log").unlink()
+    done, log = run(project, *command)
     assert done.returncode == 0, done.stderr + log
     assert ("http://example.com/a" if command[0] == "parse" else "page") in done.stdout
     assert "ERROR" not in log
     assert log.count("a command for one page touches no job") == 1, log
     assert contents(project) == before
+
+
+def test_a_command_for_one_page_warns_of_no_settings(project):
+    """Those that keep off what a crawl gets are said when there is one."""
+    with (project / "project" / "settings.py").open("a") as file:
+        file.write(LOCAL + "DUPEFILTER_CLASS = 'scrapy.dupefilters.RFPDupeFilter'\n")
+        file.write("SCHEDULER = 'scrapy.core.scheduler.Scheduler'\nBLOOM_DELTA = None\n")
+    done, log = run(project, "fetch")
+    assert done.returncode == 0, done.stderr + log
+    assert "WARNING" not in log
