@@ -265,7 +265,9 @@ class IdleChecks:
     def __init__(self, crawler: Crawler) -> None:
         self._engine: Any = crawler.engine
         self._signals: Any = crawler.signals
-        self._has_closed = False
+        self.has_closed = False
+        """True if the engine has closed the spider for being idle, whatever reason a handler
+        gave."""
         for name in ("getAllReceivers", "liveReceivers"):
             _require(f"scrapy.utils.signal.{name}", callable(_get(dispatching, name)))
         self._watch()
@@ -274,7 +276,7 @@ class IdleChecks:
     def may_give_more(self) -> bool:
         """True if a handler that is neither ours nor Scrapy's listens, and the engine has not
         closed the spider for being idle."""
-        return not self._has_closed and any(map(_is_foreign, self._handlers()))
+        return not self.has_closed and any(map(_is_foreign, self._handlers()))
 
     def _watch(self) -> None:
         # what handlers have raised is nowhere but in what the engine gets
@@ -296,7 +298,7 @@ class IdleChecks:
 
     def _note(self, answers: Iterable[tuple[Any, Any]]) -> None:
         held = any(isinstance(_get(answer, "value"), DontCloseSpider) for _, answer in answers)
-        self._has_closed = not held and self._engine.spider_is_idle()
+        self.has_closed = not held and self._engine.spider_is_idle()
 
 
 def _is_foreign(handler: object) -> bool:

@@ -10,7 +10,7 @@ from scrapy.utils.python import global_object_name
 from ..durable.base import LedgerScheduler, keep_off_the_job
 from ..durable.failing import Failures
 from ..durable.queues import memory_queue
-from ..scrapy_internals import EngineView, put_before_engine
+from ..scrapy_internals import EngineView, IdleChecks, put_before_engine
 from ..settings import FailedSettings, WorkerSettings
 from ..shared.dupefilter import RedisBloomDupeFilter
 from ..startup import fetches_one_page, refuse
@@ -47,6 +47,7 @@ class RedisDurableScheduler(LedgerScheduler):
     _settings: WorkerSettings | None = None
     """None where there is no crawl to join: requests live in memory then."""
     _starts: SharedStartRequests
+    _idle_checks: IdleChecks
     _feeds: WorkerFeeds
     _failures: Failures
     _worker: Worker | None = None
@@ -66,6 +67,7 @@ class RedisDurableScheduler(LedgerScheduler):
                 return cls(crawler, dupefilter_class.from_crawler(crawler))
             settings = WorkerSettings.read(crawler.settings)
             EngineView(crawler)
+            idle_checks = IdleChecks(crawler)
             start_requests = SharedStartRequests(crawler)
             put_before_engine(crawler, start_requests)
             failures = Failures(crawler, FailedSettings.read(crawler.settings))
@@ -79,6 +81,7 @@ class RedisDurableScheduler(LedgerScheduler):
             raise
         self._settings = settings
         self._starts = start_requests
+        self._idle_checks = idle_checks
         self._feeds = feeds
         self._failures = failures
         return self
@@ -113,7 +116,7 @@ class RedisDurableScheduler(LedgerScheduler):
         """Acknowledge what is finished, send what is new, give back the rest, and leave the
         crawl, which ends if nothing is left of it. The reactor waits for that."""
         if self._worker is not None:
-            self._worker.end(finished=reason == "finished" and not self.mqs)
+            self._worker.end(finished=self._idle_checks.has_closed and not self.mqs)
         self.df.close(reason)
         return None
 
