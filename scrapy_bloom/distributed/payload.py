@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 PRIORITIES = range(-(2**51), 2**51)
 """What a score of Redis tells apart, with a bit for start requests."""
 MAX_BYTES = 100_000_000
-_PAGE = "scrapy_bloom:page"
-"""The field of a stored request that was sent again. No attribute of a request has such a name,
-so Scrapy leaves it out."""
+_PAGE = "bloom:page"
+"""The field of a stored request that was sent again, or of which there may be equal ones. No
+attribute of a request has such a name, so Scrapy leaves it out."""
 
 _DEFAULTS = Request("data:,").to_dict()
 del _DEFAULTS["url"]  # has none: a request may be for just that URL
@@ -104,6 +105,9 @@ def pack(fields: dict[str, Any], queues: QueueSettings, slot: str | None = None)
     if "\0" in slot:
         raise ValueError(f"the download slot {slot!r} has a NUL in it")
     serialize, _ = FORMATS[queues.kind.format]
+    if fields["dont_filter"]:
+        # no filter keeps it from being there twice
+        fields = {_PAGE: secrets.token_hex(8), **fields}
     try:
         payload = serialize(_without_defaults(fields))
     except Exception as error:

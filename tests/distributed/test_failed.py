@@ -367,6 +367,27 @@ def test_a_page_whose_retries_a_kill_has_forked_counts_once(build, redis_server,
     assert hash_.retry() == 2
 
 
+def test_equal_requests_that_fail_are_as_many(join, redis_server):  # noqa: F811
+    """A spider that asks for one page three times with dont_filter: each of them is asked again,
+    and is the same one after a worker has died with it."""
+    worker, other = join(), join()
+    for _ in range(3):
+        worker.enqueue("page", dont_filter=True)
+    for _ in range(2):
+        fail(worker, worker.next())
+    worker.exchange()
+    (died_with,) = (claim.payload for claim in worker.store.held.claims.values())
+    redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+    last = other.next()
+    assert other.packer.page_of(other.store.held.claim_of(last).payload) == (
+        other.packer.page_of(died_with)
+    )
+    fail(other, last)
+    other.exchange()
+    assert names(kept(other)) == ["page"] * 3
+    assert FailedHash(other.client, other.key).retry() == 3
+
+
 class Numbered(Request):
     """A request of which a spider keeps which page of a list it is."""
 
