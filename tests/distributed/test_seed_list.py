@@ -52,6 +52,7 @@ def seed_list(redis, worker, key):
         where = RedisSettings.read(crawler.settings, "seeded")
         made.append(SeedList.of(crawler, where, worker.key, worker.dupefilter, worker.settings))
         made[-1]._in_reactor = lambda function: function()
+        assert made[-1]._keeps > 2  # by so many seconds a server goes back
         made[-1]._keeps = 0
         return made[-1]
 
