@@ -159,7 +159,7 @@ def test_job_in_use_is_refused(make_dupefilter, errors, tmp_path):
     holder = make_dupefilter(JOBDIR=tmp_path)
     verdicts(holder, requests(0, 5))
     message = refused(make_dupefilter, errors, FilterLockedError, JOBDIR=tmp_path)
-    assert f"process {os.getpid()};" in message
+    assert f"process {os.getpid()}, which is this one" in message
     assert str(tmp_path) in message
     assert verdicts(holder, requests(0, 6)) == [True] * 5 + [False]
     holder.close("finished")

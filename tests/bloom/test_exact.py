@@ -154,7 +154,7 @@ def test_table_at_its_capacity_has_short_chains(seeded):
         read += last - bucket + 1
         crossed += last // sizing.BUCKETS_IN_PAGE - bucket // sizing.BUCKETS_IN_PAGE
     assert read / tested.buckets == pytest.approx(1.19, abs=0.12)
-    assert 1 + crossed / tested.buckets == pytest.approx(1.03, abs=0.02)
+    assert 1 + crossed / tested.buckets == pytest.approx(1.03, abs=0.04)
     full = counts.count(sizing.BUCKET_SLOTS) / len(counts)
     assert full == pytest.approx(0.13, abs=0.05)
 
