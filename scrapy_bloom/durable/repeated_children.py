@@ -26,6 +26,11 @@ VOLATILE = frozenset({"download_latency", "retry_times"})
 """What Scrapy notes in a meta that may be copied to children, and another time otherwise."""
 ROWLESS = -(1 << 62)
 """The parents below are pages in memory, the others rows."""
+ORDER = (
+    *("url", "callback", "errback", "headers", "body", "cookies", "meta", "encoding", "flags"),
+    *("cb_kwargs", "dont_filter", "method", "priority"),
+)
+"""Of what a digest is taken: that of `Request.to_dict()` in Scrapy 2.19. Releases differ."""
 
 
 class TakenChildren:
@@ -96,7 +101,8 @@ class TakenChildren:
         other = {"depth"} if parent < ROWLESS else ()
         meta = described["meta"].items()
         described["meta"] = {k: value for k, value in meta if k not in VOLATILE.union(other)}
-        return blake2b(repr(described).encode("utf-8", "backslashreplace"), digest_size=16).digest()
+        ordered = {key: described.pop(key) for key in ORDER if key in described} | described
+        return blake2b(repr(ordered).encode("utf-8", "backslashreplace"), digest_size=16).digest()
 
 
 class RepeatedChildren:

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from scrapy import Request
 from scrapy.http import Response
 
 from scrapy_bloom.durable.failed_rows import drop_failed, retry_failed
@@ -75,6 +76,17 @@ def test_children_are_given_once(make_round, crash_round):
     assert resumed.stat("scheduler/children_skipped") == 3
     resumed.done(page)
     assert sorted(resumed.names()) == ["a", "b", "b", "b", "c", "d"]
+
+
+def test_children_are_given_once_under_two_releases_of_scrapy(make_round, crash_round, monkeypatch):
+    """`to_dict()` has its keys in another order in each."""
+    job = make_round()
+    page = page_in_progress(job)
+    give(job, page, child("a"))
+    job.commit()
+    monkeypatch.setattr(Request, "attributes", Request.attributes[::-1])
+    resumed = crash_round()
+    assert give(resumed, again(resumed), child("a"), child("b")) == ["b"]
 
 
 def test_a_child_that_is_done_is_not_given_again(make_round, crash_round):
