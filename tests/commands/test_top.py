@@ -12,11 +12,13 @@ from contextlib import ExitStack
 import pytest
 from rich.console import Console
 
+from scrapy_bloom.commands import top
 from scrapy_bloom.commands.top import _duration, view
 from scrapy_bloom.durable import watching
 from scrapy_bloom.durable.failed_rows import FailedRows
 from scrapy_bloom.durable.request_file import RequestFile
 from scrapy_bloom.durable.watching import Watch
+from scrapy_bloom.errors import RequestFileError, SharedFilterError
 from scrapy_bloom.jobdir import JobDirectory
 from tests.commands.command_line import environment
 from tests.commands.test_failed import MANY, failed_job  # noqa: F401 - a fixture
@@ -222,6 +224,31 @@ def test_json_follows_a_job_until_it_is_interrupted(watched):
     first, second = (json.loads(line) for line in lines)
     assert second["time"] - first["time"] > 0.5
     assert (process.returncode, error) == (0, "")
+
+
+@pytest.mark.parametrize("error", [RequestFileError, SharedFilterError])
+def test_top_bears_what_cannot_be_read_for_a_while(run, watched, monkeypatch, error):
+    """As when its file is just opened or closed: five times in a row, however often that happens.
+    Who asks once is told at once."""
+    monkeypatch.setattr(top, "SECONDS", 0.0)
+    figures = Watch(watched).figures()
+    unreadable = [error("is locked")] * top.PATIENCE
+    looks = iter([])
+
+    def look(_):
+        if isinstance(found := next(looks), Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(Watch, "figures", look)
+    looks = iter([*unreadable, figures, *unreadable, figures, *unreadable, unreadable[0]])
+    followed = run(watched, "top", ".", "--json", "--follow")
+    assert len(followed.lines) == 2
+    assert "is locked" in followed.error
+    assert next(looks, None) is None
+    looks = iter(unreadable)
+    assert "is locked" in run(watched, "top", ".", "--json").refusal
+    assert len([*looks]) == top.PATIENCE - 1
 
 
 def test_failed_rows_are_counted_where_they_are_added(watched):
