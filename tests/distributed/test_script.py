@@ -268,6 +268,17 @@ def test_order(join):
     assert names == ["high", "new", "old", "start1", "start2", "low"]
 
 
+def test_order_of_what_was_claimed_before(join):
+    """A request of a higher priority that a later call claims is handed out first."""
+    worker = join(capacity=9)
+    for name, priority in (("low", -1), ("high", 3)):
+        worker.enqueue(name, priority=priority)
+        for _ in range(3):
+            worker.exchange()
+    names = [worker.next().url.rpartition("/")[2] for _ in range(2)]
+    assert names == ["high", "low"]
+
+
 def test_slots_take_turns(join):
     """Claims go round the slots, and no worker gets more of a slot than its share."""
     worker = join()
