@@ -551,7 +551,8 @@ def test_a_new_round_frees_the_marks_of_the_last_one_in_the_background(join, red
 
 
 def test_a_filter_that_grows_meanwhile(join):
-    """A worker that does not know of a new layer asks again; none of its requests is lost."""
+    """A worker that does not know of a new layer asks again; none of its requests is lost. They
+    stay in their order, by which it knows what may be acknowledged."""
     one, other = join(BLOOM_CAPACITY=64), join(BLOOM_CAPACITY=64)
     for number in range(600):
         one.enqueue(f"{number}")
@@ -559,9 +560,14 @@ def test_a_filter_that_grows_meanwhile(join):
             one.exchange()
     for number in range(900):
         other.enqueue(f"{number}")
+    batches, batch = [], other.store._batch
+    other.store._batch = lambda action: batches.append(batch(action)) or batches[-1]
     while other.store.unsent:
         other.exchange()
     assert sum(new for _, new in other.heard) == 300
+    for sent in batches:
+        numbers = [entry.number for entry in sent.entries]
+        assert numbers == sorted(numbers)
 
 
 @pytest.mark.parametrize("lost", [0, 1])
