@@ -18,7 +18,7 @@ from .early.middleware import DropEarlyMiddleware
 from .job_dupefilter import BloomDupeFilter
 from .jobdir import JobDirectory
 from .settings import wants_delta, wants_durable, wants_durable_feeds
-from .startup import announce, fetches_one_page, is_component
+from .startup import announce, fetches_one_page, is_component, is_shell
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_PRIORITY = SETTINGS_PRIORITIES["addon"]
 OURS = "scrapy_bloom.DurableFeedExporter"
 """The exporter of feeds that EXTENSIONS gets."""
 
@@ -35,7 +36,8 @@ OURS = "scrapy_bloom.DurableFeedExporter"
 class Addon:
     """Add-on for `ADDONS = {"scrapy_bloom.Addon": 300}`.
 
-    A setting that anybody has set, the Scrapy shell included, stays as it is.
+    A setting that anybody has set, the Scrapy shell included, stays as it is; but in the shell
+    there is no JOBDIR.
     """
 
     @classmethod
@@ -55,6 +57,9 @@ class Addon:
         BLOOM_DELTA; and put the middleware that drops duplicates early next to the
         spider, unless it has a place; and with BLOOM_DELTA the one for the memory between crawls.
         """
+        if is_shell(settings):
+            # Scrapy's scheduler would write the pages that are asked there into the job
+            settings.set("JOBDIR", None, max(settings.getpriority("JOBDIR") or 0, _PRIORITY))
         is_free = settings.getpriority("DUPEFILTER_CLASS") == 0
         shares = is_free and (
             bool(settings.get("BLOOM_REDIS_URL"))
@@ -102,7 +107,7 @@ class Addon:
         is_durable = _shares(settings) or is_component(scheduler, DurableScheduler)
         if fetches_one_page(crawler):
             # it has no job, whose settings may keep off what a crawl gets
-            if is_durable:
+            if is_durable or is_shell(settings):
                 announce(crawler, "requests", "in memory")
             return
         if not is_durable:

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakKeyDictionary, ref
 
 from scrapy import signals
+from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.misc import load_object
 
 from .errors import describe, encodable
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
+    from scrapy.settings import BaseSettings
 
 logger = logging.getLogger(__name__)
 
@@ -52,9 +54,20 @@ def is_announced(crawler: Crawler, what: str) -> bool:
 
 def fetches_one_page(crawler: Crawler) -> bool:
     """Return True for `scrapy parse`, `fetch`, `view` and `check`, which are no crawl: they give
-    the spider a `start()` of their own."""
+    the spider a `start()` of their own. And for the shell."""
     start = getattr(crawler.spidercls, "start", None)
-    return str(getattr(start, "__module__", "")).startswith("scrapy.commands.")
+    is_commands = str(getattr(start, "__module__", "")).startswith("scrapy.commands.")
+    return is_commands or is_shell(crawler.settings)
+
+
+def is_shell(settings: BaseSettings) -> bool:
+    """Return True in the Scrapy shell: the one command that sets a dupefilter, and turns off
+    the log of stats. A project may have set one of them itself."""
+    command = SETTINGS_PRIORITIES["command"]
+    return settings.getpriority("DUPEFILTER_CLASS") == command or (
+        settings.getpriority("LOGSTATS_INTERVAL") == command
+        and settings.getfloat("LOGSTATS_INTERVAL") == 0
+    )
 
 
 def is_public(found: object, name: str) -> bool:

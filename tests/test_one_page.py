@@ -1,5 +1,5 @@
-"""Commands for one page (`scrapy parse`, `fetch`, `view`) touch no job, though JOBDIR stands in
-the project's settings."""
+"""Commands for one page (`scrapy parse`, `fetch`, `view`, `shell`) touch no job, though JOBDIR
+stands in the project's settings."""
 
 import os
 import subprocess
@@ -109,6 +109,21 @@ def test_a_command_for_one_page_touches_no_job(project, settings, command):
     assert "ERROR" not in log
     assert log.count("a command for one page touches no job") == 1, log
     assert contents(project) == before
+
+
+@pytest.mark.parametrize("options", [(), ("--spider", "test")], ids=["no spider", "its spider"])
+@pytest.mark.parametrize("settings", [LOCAL, LOCAL + NOBODY, BY_HAND], ids=["job", "Redis", "hand"])
+def test_the_shell_touches_no_job(project, settings, options):
+    """Nor does it need a spider, as the memory between crawls does."""
+    with (project / "project" / "settings.py").open("a") as file:
+        file.write(settings)
+    before = contents(project / "job")
+    done, log = run(project, "shell", *options, "-c", "response.url")
+    assert done.returncode == 0, done.stderr + log
+    assert "http://example.com/a" in done.stdout
+    assert "ERROR" not in log
+    assert contents(project / "job") == before
+    assert not (project / "memory").exists()
 
 
 def test_a_command_for_one_page_warns_of_no_settings(project):

@@ -82,9 +82,11 @@ class DeltaMiddleware:
         ValueError for a setting, BloomError or OSError for what is in the memory.
         """
         try:
+            if fetches_one_page(crawler):
+                raise NotConfigured
             assert crawler.spider is not None
             settings = DeltaSettings.read(crawler.settings, crawler.spider.name)
-            if settings is None or fetches_one_page(crawler):
+            if settings is None:
                 raise NotConfigured
             self = cls(crawler, settings)
         except NotConfigured:
