@@ -104,7 +104,7 @@ class Addon:
         if not is_component(dupefilter, FilterDupeFilter):
             announce(crawler, "filter", f"off, DUPEFILTER_CLASS is {_name(dupefilter)}")
             reason = "without scrapy-bloom's filter"
-        is_durable = _shares(settings) or is_component(scheduler, DurableScheduler)
+        is_durable = _is_durable(settings)
         if fetches_one_page(crawler):
             # it has no job, whose settings may keep off what a crawl gets
             if is_durable or is_shell(settings):
@@ -122,7 +122,7 @@ def _warn_of_settings(crawler: Crawler) -> None:
     """Warn of settings of the project that keep off a part of the add-on, with the remedy.
     Those of a Scrapy command, such as the shell, get no warning."""
     settings = crawler.settings
-    is_durable = _shares(settings) or is_component(settings["SCHEDULER"], DurableScheduler)
+    is_durable = _is_durable(settings)
     is_ours = {
         "SCHEDULER": is_durable,
         "DUPEFILTER_CLASS": is_component(settings["DUPEFILTER_CLASS"], BloomDupeFilter),
@@ -178,9 +178,12 @@ def _shares(settings: BaseSettings) -> bool:
     return is_component(settings["SCHEDULER"], "RedisDurableScheduler")
 
 
+def _is_durable(settings: BaseSettings) -> bool:
+    return _shares(settings) or is_component(settings["SCHEDULER"], DurableScheduler)
+
+
 def _has_durable_job(settings: BaseSettings) -> bool:
-    is_durable = _shares(settings) or is_component(settings["SCHEDULER"], DurableScheduler)
-    return bool(settings.get("JOBDIR")) and is_durable
+    return bool(settings.get("JOBDIR")) and _is_durable(settings)
 
 
 def _replace_feed_exporter(settings: BaseSettings) -> None:

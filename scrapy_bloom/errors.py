@@ -12,7 +12,8 @@ def describe(error: BaseException) -> str:
 
 
 def encodable(text: str) -> str:
-    """Return `text` with escapes for the bytes of a path that is no UTF-8."""
+    """Return `text` with escapes for what UTF-8 cannot hold: bytes of a path that are none, and
+    halves of characters."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 

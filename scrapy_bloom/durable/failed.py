@@ -11,6 +11,8 @@ from contextlib import suppress
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..errors import encodable
+
 if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.statscollectors import StatsCollector
@@ -88,8 +90,8 @@ class FailedRequest(NamedTuple):
         before = sum(_count(request.meta.get(key)) for key in (ATTEMPTS_KEY, "retry_times"))
         return cls(
             url=request.url,
-            method=_storable(request.method),
-            reason=_storable(reason),
+            method=encodable(request.method),
+            reason=encodable(reason),
             status=status if isinstance(status, int) and status in range(1000) else None,
             exception=None if exception is None else described(exception),
             attempts=before + 1,
@@ -101,7 +103,7 @@ class FailedRequest(NamedTuple):
     def unreadable(cls, stored: bytes, why: str) -> FailedRequest:
         """Return the record of a `stored` request that cannot be read back."""
         url, method = named(stored)
-        return cls(url, method, UNREADABLE, None, _storable(why), 1, time.time(), None)
+        return cls(url, method, UNREADABLE, None, encodable(why), 1, time.time(), None)
 
 
 def count_unreadable(stats: StatsCollector) -> None:
@@ -153,7 +155,7 @@ def named(stored: bytes) -> tuple[str, str]:
     """Return the URL and the method of a stored request, the URL empty where it cannot be
     read without running any code of the request's."""
     fields = plain_fields(stored)
-    return _storable(str(fields.get("url", ""))), _storable(str(fields.get("method", "GET")))
+    return encodable(str(fields.get("url", ""))), encodable(str(fields.get("method", "GET")))
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -183,9 +185,4 @@ def described(exception: BaseException) -> str:
         message = " ".join(str(exception).split())
     except Exception:  # noqa: BLE001 - a failure whose telling fails is one all the same
         message = ""
-    return _storable((f"{name}: {message}" if message else name)[:LONGEST])
-
-
-def _storable(text: str) -> str:
-    """Return `text` without halves of characters, as names of files may have them."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    return encodable((f"{name}: {message}" if message else name)[:LONGEST])

@@ -147,7 +147,7 @@ class Outbox:
             "UPDATE batches SET path = ?, state = ?, items = ?, length = ?, digest = ?,"
             " stored = ? WHERE id = ?",
             (
-                _storable(batch.path),
+                _path_to_store(batch.path),
                 batch.state,
                 batch.items,
                 batch.length,
@@ -245,7 +245,7 @@ class Outbox:
         return row
 
 
-def _storable(path: str) -> str | bytes:
+def _path_to_store(path: str) -> str | bytes:
     """Return a path as text, or, if its name is no UTF-8, as bytes."""
     try:
         path.encode()
