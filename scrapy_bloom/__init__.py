@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .addon import Addon
     from .delta.middleware import DeltaMiddleware
     from .distributed.scheduler import RedisDurableScheduler
+    from .dupefilter.local import BloomDupeFilter
     from .durable.failing import fail
     from .durable.feeds.exporter import DurableFeedExporter
     from .durable.scheduler import DurableScheduler
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from .fingerprints.canonical import CanonicalRequestFingerprinter
     from .fingerprints.fast import FastRequestFingerprinter
     from .fingerprints.scrapy_redis import ScrapyRedisFingerprinter
-    from .job_dupefilter import BloomDupeFilter
     from .shared.copying import load_into_redis, save_from_redis
     from .shared.dupefilter import RedisBloomDupeFilter
 
@@ -68,7 +68,7 @@ __all__ = [
 
 _SCRAPY_PARTS = {
     "Addon": "addon",
-    "BloomDupeFilter": "job_dupefilter",
+    "BloomDupeFilter": "dupefilter.local",
     "CanonicalRequestFingerprinter": "fingerprints.canonical",
     "DeltaMiddleware": "delta.middleware",
     "DropEarlyMiddleware": "early.middleware",

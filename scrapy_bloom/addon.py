@@ -10,12 +10,12 @@ from scrapy.extensions.feedexport import FeedExporter
 from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.python import global_object_name
 
-from .dupefilter import FilterDupeFilter
+from .dupefilter.base import FilterDupeFilter
+from .dupefilter.local import BloomDupeFilter
 from .durable.feeds.exporter import durable_exporter, warn_of_losses
 from .durable.feeds.origins import AT_THE_ENGINES_END, ResponseOrigins
 from .durable.scheduler import DurableScheduler
 from .early.middleware import DropEarlyMiddleware
-from .job_dupefilter import BloomDupeFilter
 from .jobdir import JobDirectory
 from .settings import wants_delta, wants_durable, wants_durable_feeds
 from .startup import announce, fetches_one_page, is_component, is_shell

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from scrapy import Request
 
-from scrapy_bloom import audit
+from scrapy_bloom.dupefilter import audit
 from scrapy_bloom.fingerprints.canonical import META_KEY
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "monitoring.md"

@@ -20,8 +20,8 @@ from scrapy_bloom import (
     IncompatibleFilterError,
     JobDirectoryError,
     ScalableBloomFilter,
-    dupefilter,
 )
+from scrapy_bloom.dupefilter import base as dupefilter
 
 
 def requests(start, stop):

@@ -31,7 +31,7 @@ from scrapy_bloom import (
     NewLinkExtractor,
     follow_new,
 )
-from scrapy_bloom.dupefilter import FilterDupeFilter
+from scrapy_bloom.dupefilter.base import FilterDupeFilter
 from tests.fakes import Engine
 
 ADDON = {Addon: 300}

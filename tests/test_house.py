@@ -19,12 +19,11 @@ FLOORS = """
     early
     distributed
     durable shared
-    job_dupefilter
-    migration study
     dupefilter
-    redirects reporting recent audit
-    seen fingerprints
+    migration study
+    fingerprints
     settings startup scrapy_internals
+    reporting
     bloom
     jobdir quantities
     files signals
@@ -36,7 +35,6 @@ WITHOUT_SCRAPY = {
     "bloom": {"bitarray", "mmh3", "typing_extensions"},  # the last for types alone
     "errors": set(),
     "files": set(),
-    "seen": set(),
 }
 
 PACKAGE = Path(scrapy_bloom.__file__).parent

@@ -15,7 +15,7 @@ from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.request import fingerprint as scrapy_fingerprint
 
 from scrapy_bloom import BloomDupeFilter
-from scrapy_bloom.recent import LONGEST_URL, RecentUrls, is_clean
+from scrapy_bloom.dupefilter.url_cache import LONGEST_URL, RecentUrls, is_clean
 
 DATA = os.environ.get("SCRAPY_BLOOM_DATA")
 

@@ -4,7 +4,8 @@ import pytest
 from scrapy import Request
 
 from scrapy_bloom import ScalableBloomFilter
-from scrapy_bloom.reporting import closing_line, in_bytes, in_short, pages, round_up
+from scrapy_bloom.dupefilter.closing_line import closing_line, round_up
+from scrapy_bloom.reporting import in_bytes, in_short, pages
 
 
 @pytest.mark.parametrize(

@@ -32,11 +32,11 @@ from typing import TYPE_CHECKING
 
 from scrapy.extensions.feedexport import FeedExporter
 
+from ..dupefilter.local import BloomDupeFilter
 from ..durable.base import LedgerScheduler
 from ..durable.feeds.exporter import durable_exporter
 from ..durable.scheduler import DurableScheduler
 from ..errors import describe
-from ..job_dupefilter import BloomDupeFilter
 from ..scrapy_internals import scheduler_of
 from ..startup import is_component
 from .marks import Marks, Temporary

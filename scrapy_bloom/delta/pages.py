@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+from ..dupefilter.redirects import RequestChains
 from ..fingerprints.unfailing import UnfailingFingerprinter
-from ..redirects import RequestChains
 from ..scrapy_internals import EngineView
 from .settings import LIST, SOURCES, drop_key, given_key, key_of_fingerprint, wish_of
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from ..dupefilter import FilterDupeFilter
+from ..dupefilter.base import FilterDupeFilter
+from ..dupefilter.url_cache import RecentUrls
 from ..errors import describe
-from ..recent import RecentUrls
 from ..scrapy_internals import scheduler_of
 from .settings import MARK_KEYS, drop_copied, odd_key, seconds, wish_of
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
-    from ..job_dupefilter import BloomDupeFilter
+    from ..dupefilter.local import BloomDupeFilter
     from .ledger import Ledger
     from .request_file import RequestFile
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 
+from ..dupefilter.local import BloomDupeFilter
 from ..errors import RequestFileError
-from ..job_dupefilter import BloomDupeFilter
 from ..jobdir import JobDirectory
 from ..reporting import counted
 from ..scrapy_internals import (

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from parsel import Selector
     from scrapy import Request
 
-    from ..dupefilter import FilterDupeFilter
+    from ..dupefilter.base import FilterDupeFilter
 
 _Link = TypeVar("_Link")
 

@@ -19,7 +19,7 @@ from scrapy.spidermiddlewares.referer import RefererMiddleware
 from scrapy.utils.conf import build_component_list
 from scrapy.utils.misc import load_object
 
-from ..dupefilter import FilterDupeFilter
+from ..dupefilter.base import FilterDupeFilter
 from ..durable.scheduler import DurableScheduler
 from ..scrapy_internals import scheduler_of
 from ..settings import wants_early

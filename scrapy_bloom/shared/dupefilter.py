@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
 
-from ..dupefilter import FilterDupeFilter
+from ..dupefilter.base import FilterDupeFilter
 from ..errors import BloomError, JobDirectoryError, SharedFilterError
 from ..fingerprints.identity import FingerprinterIdentity
 from ..reporting import counted

@@ -12,8 +12,8 @@ from ..bloom import sizing
 from ..bloom.asking import new_header
 from ..bloom.hashing import Key, first_lanes, to_bytes
 from ..bloom.header import PAGE
+from ..dupefilter.url_cache import RecentUrls
 from ..errors import SharedFilterError
-from ..recent import RecentUrls
 from .client import RedisClient
 from .layout import LayerShape, RedisHeader, Shard, first_layer, shard_of, shards_of
 from .making import delete_shards, find_or_make, gone, name_of, stored_header

@@ -21,7 +21,7 @@ from scrapy.utils.test import get_crawler
 from sidebyside import Clock, mean, streams, table
 
 from scrapy_bloom import BloomDupeFilter
-from scrapy_bloom.recent import RecentUrls
+from scrapy_bloom.dupefilter.url_cache import RecentUrls
 
 CAPACITY, ERROR_RATE = 1_000_000, 1e-6
 

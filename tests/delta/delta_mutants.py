@@ -35,8 +35,8 @@ from scrapy_bloom.delta.marks import Marks
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.pages import Pages
 from scrapy_bloom.delta.slices import Slice
+from scrapy_bloom.dupefilter.local import BloomDupeFilter
 from scrapy_bloom.durable.rounds import Round
-from scrapy_bloom.job_dupefilter import BloomDupeFilter
 
 MUTANTS = {}
 

@@ -4,8 +4,8 @@ import os
 
 from scrapy.core import scraper
 
-from scrapy_bloom import job_dupefilter
 from scrapy_bloom.bloom import file as storage
+from scrapy_bloom.dupefilter import local as job_dupefilter
 from scrapy_bloom.durable import sqlite_store
 from tests.durable.points import Proxy
 

@@ -12,9 +12,10 @@ import sqlite3
 from collections import Counter
 from pathlib import Path
 
-from scrapy_bloom import files, job_dupefilter
+from scrapy_bloom import files
 from scrapy_bloom.bloom import file as storage
 from scrapy_bloom.bloom import probing
+from scrapy_bloom.dupefilter import local as job_dupefilter
 from scrapy_bloom.durable import request_file as requestfile
 from scrapy_bloom.durable import scheduler
 from scrapy_bloom.durable.feeds import feeds, storing

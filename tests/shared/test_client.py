@@ -3,7 +3,7 @@
 import pytest
 
 from scrapy_bloom import SharedFilterError
-from scrapy_bloom.seen import FingerprintFilter
+from scrapy_bloom.dupefilter.overlay import FingerprintFilter
 from scrapy_bloom.shared.client import RedisClient, Script, public_url
 from scrapy_bloom.shared.filter import RedisBloomFilter
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from scrapy.utils.request import referer_str
 
-from .settings import AuditSettings
+from ..settings import AuditSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
     from typing_extensions import Self
 
-    from .seen import Seen
+    from .overlay import Seen
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("scrapy_bloom.audit")
 
 FILE_BYTES = 100_000_000
 FILES = 10

@@ -8,24 +8,24 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from .bloom.growing import ScalableBloomFilter, stored_identity
-from .bloom.header import Owner
-from .bloom.removal import remove_filter
-from .dupefilter import FilterDupeFilter
-from .errors import describe
-from .fingerprints.identity import FingerprinterIdentity
-from .reporting import counted
-from .startup import announce
+from ..bloom.growing import ScalableBloomFilter, stored_identity
+from ..bloom.header import Owner
+from ..bloom.removal import remove_filter
+from ..errors import describe
+from ..fingerprints.identity import FingerprinterIdentity
+from ..reporting import counted
+from ..startup import announce
+from .base import FilterDupeFilter
 
 if TYPE_CHECKING:
     from scrapy import Request
 
-    from .files import DirectoryLock
-    from .jobdir import JobDirectory
-    from .seen import FingerprintFilter, Seen
-    from .settings import BloomSettings
+    from ..files import DirectoryLock
+    from ..jobdir import JobDirectory
+    from ..settings import BloomSettings
+    from .overlay import FingerprintFilter, Seen
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("scrapy_bloom.job_dupefilter")
 
 
 class BloomDupeFilter(FilterDupeFilter):
@@ -182,8 +182,8 @@ class BloomDupeFilter(FilterDupeFilter):
         self, job: JobDirectory, settings: BloomSettings, identity: FingerprinterIdentity
     ) -> Callable[[], object]:
         """Look at what Scrapy's dupefilter has left, and return what imports it."""
-        from .migration.clean_stop import why_unclean
-        from .migration.sources import import_job
+        from ..migration.clean_stop import why_unclean
+        from ..migration.sources import import_job
 
         return partial(
             import_job,

@@ -15,24 +15,24 @@ from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.python import global_object_name
 from scrapy.utils.request import referer_str
 
+from ..bloom.growing import ScalableBloomFilter
+from ..fingerprints.canonical import META_KEY
+from ..fingerprints.identity import FingerprinterIdentity
+from ..fingerprints.unfailing import UnfailingFingerprinter
+from ..settings import BloomSettings, wants_delta
+from ..startup import announce, fetches_one_page, is_announced, is_own_method, refuse
 from .audit import Audit
-from .bloom.growing import ScalableBloomFilter
-from .fingerprints.canonical import META_KEY
-from .fingerprints.identity import FingerprinterIdentity
-from .fingerprints.unfailing import UnfailingFingerprinter
-from .recent import RecentUrls, is_clean
+from .closing_line import closing_line
+from .overlay import FingerprintFilter, Seen
 from .redirects import RequestChains
-from .reporting import closing_line
-from .seen import FingerprintFilter, Seen
-from .settings import BloomSettings, wants_delta
-from .startup import announce, fetches_one_page, is_announced, is_own_method, refuse
+from .url_cache import RecentUrls, is_clean
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from typing_extensions import Self
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("scrapy_bloom.dupefilter")
 
 STATS_INTERVAL = 10.0
 """Seconds between refreshments of the `bloom/…` stats while new requests arrive."""

@@ -6,16 +6,16 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from .fingerprints.canonical import META_KEY
-from .scrapy_internals import EngineView
+from ..fingerprints.canonical import META_KEY
+from ..scrapy_internals import EngineView
 
 if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
-    from .fingerprints.unfailing import UnfailingFingerprinter
+    from ..fingerprints.unfailing import UnfailingFingerprinter
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("scrapy_bloom.redirects")
 
 
 class RequestChains:
