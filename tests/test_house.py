@@ -22,7 +22,7 @@ FLOORS = """
     dupefilter
     migration study
     fingerprints
-    settings startup scrapy_internals
+    settings startup scrapy_compat
     reporting
     bloom
     jobdir quantities

@@ -37,7 +37,7 @@ from ..durable.base import LedgerScheduler
 from ..durable.feeds.exporter import durable_exporter
 from ..durable.scheduler import DurableScheduler
 from ..errors import describe
-from ..scrapy_internals import scheduler_of
+from ..scrapy_compat import scheduler_of
 from ..startup import is_component
 from .marks import Marks, Temporary
 from .pages import Pages

@@ -16,7 +16,7 @@ from ..early.links import has_left_out, keep_known
 from ..errors import describe
 from ..fingerprints.identity import FingerprinterIdentity
 from ..reporting import counted, in_bytes
-from ..scrapy_internals import put_before_engine
+from ..scrapy_compat import put_before_engine
 from ..settings import BloomSettings, RedisSettings
 from ..startup import announce, fetches_one_page, is_component, refuse
 from .crawl import DeltaCrawl, give_up

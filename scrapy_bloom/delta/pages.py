@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 from ..dupefilter.redirects import RequestChains
 from ..fingerprints.unfailing import UnfailingFingerprinter
-from ..scrapy_internals import EngineView
+from ..scrapy_compat import EngineView
 from .settings import LIST, SOURCES, drop_key, given_key, key_of_fingerprint, wish_of
 
 if TYPE_CHECKING:

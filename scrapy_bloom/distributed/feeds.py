@@ -14,7 +14,7 @@ from ..durable.feeds.exporter import durable_exporter
 from ..durable.request_file import RequestFile
 from ..durable.rounds import Round
 from ..jobdir import JobDirectory
-from ..scrapy_internals import put_before_engine
+from ..scrapy_compat import put_before_engine
 from ..startup import announce
 
 if TYPE_CHECKING:

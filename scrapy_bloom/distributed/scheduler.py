@@ -10,7 +10,7 @@ from scrapy.utils.python import global_object_name
 from ..durable.base import LedgerScheduler, keep_off_the_job
 from ..durable.failing import Failures
 from ..durable.queues import memory_queue
-from ..scrapy_internals import EngineView, IdleChecks, put_before_engine
+from ..scrapy_compat import EngineView, IdleChecks, put_before_engine
 from ..settings import FailedSettings, WorkerSettings
 from ..shared.dupefilter import RedisBloomDupeFilter
 from ..startup import fetches_one_page, refuse

@@ -14,7 +14,7 @@ from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from twisted.internet.defer import Deferred
 
 from ..durable.start_requests import key_of
-from ..scrapy_internals import start_again
+from ..scrapy_compat import start_again
 from ..settings import repeats_start
 
 if TYPE_CHECKING:

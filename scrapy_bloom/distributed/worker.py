@@ -21,7 +21,7 @@ from ..durable.progress import set_stats
 from ..durable.queues import QueueSettings
 from ..errors import SharedFilterError
 from ..reporting import counted
-from ..scrapy_internals import EngineView
+from ..scrapy_compat import EngineView
 from ..settings import RedisSettings, WorkerSettings, takes_any_spider
 from ..shared.client import RedisClient, ScriptError
 from ..shared.layout import in_one_slot

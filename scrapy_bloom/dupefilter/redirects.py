@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..fingerprints.canonical import META_KEY
-from ..scrapy_internals import EngineView
+from ..scrapy_compat import EngineView
 
 if TYPE_CHECKING:
     from scrapy import Request

@@ -14,7 +14,7 @@ from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
 from ..reporting import counted, in_brief
-from ..scrapy_internals import FailureHooks
+from ..scrapy_compat import FailureHooks
 from .failed import IN_MEMORY, FailedRequest, download_reason
 from .feeds.exporter import durable_exporter
 from .feeds.origins import origins_of

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from scrapy.utils.asyncio import CallLaterResult
 
     from ..files import DirectoryLock
-    from ..scrapy_internals import EngineView
+    from ..scrapy_compat import EngineView
     from .store import FingerprintKeeper, RequestStore
 
 logger = logging.getLogger(__name__)

@@ -15,13 +15,7 @@ from ..dupefilter.local import BloomDupeFilter
 from ..errors import RequestFileError
 from ..jobdir import JobDirectory
 from ..reporting import counted
-from ..scrapy_internals import (
-    EngineView,
-    FeedExporterView,
-    IdleChecks,
-    path_safe,
-    put_before_engine,
-)
+from ..scrapy_compat import EngineView, FeedExporterView, IdleChecks, path_safe, put_before_engine
 from ..settings import FailedSettings, wants_delta
 from ..startup import announce, fetches_one_page, refuse
 from .base import LedgerScheduler, keep_off_the_job

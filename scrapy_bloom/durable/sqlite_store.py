@@ -11,7 +11,7 @@ from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.python import global_object_name
 
 from ..errors import JobDirectoryError
-from ..scrapy_internals import path_safe
+from ..scrapy_compat import path_safe
 from .failed import count_unreadable, to_be_repeated
 from .failed_rows import FailedRows
 from .queues import (

@@ -21,7 +21,7 @@ from scrapy.utils.misc import load_object
 
 from ..dupefilter.base import FilterDupeFilter
 from ..durable.scheduler import DurableScheduler
-from ..scrapy_internals import scheduler_of
+from ..scrapy_compat import scheduler_of
 from ..settings import wants_early
 from ..startup import announce, is_component, is_own_method, is_public, refuse
 from .links import leave_out_known

@@ -24,7 +24,7 @@ runs tests with one of them. Which test notices it:
 - `offered_to_the_filter`: test_exactly_those_pages_are_asked_again
 """
 
-from scrapy_bloom import scrapy_internals
+from scrapy_bloom import scrapy_compat
 from scrapy_bloom.durable import failing, sqlite_store
 from scrapy_bloom.durable.failed_rows import FailedRows
 from scrapy_bloom.durable.feeds.exporter import DurableFeedExporter
@@ -155,7 +155,7 @@ def before_other_middlewares():
         methods["process_spider_exception"].appendleft(process_spider_exception)
         methods["process_spider_output"].appendleft(None)
 
-    scrapy_internals.FailureHooks.on_unhandled_status = on_unhandled_status
+    scrapy_compat.FailureHooks.on_unhandled_status = on_unhandled_status
 
 
 @mutant

@@ -11,7 +11,7 @@ from scrapy_bloom.durable.repeated_children import RepeatedChildren, TakenChildr
 from scrapy_bloom.durable.request_file import RequestFile
 from scrapy_bloom.durable.spider_state import KeptSpiderState
 from scrapy_bloom.durable.start_requests import StartRequests
-from scrapy_bloom.scrapy_internals import IdleChecks
+from scrapy_bloom.scrapy_compat import IdleChecks
 
 MUTANTS = {}
 

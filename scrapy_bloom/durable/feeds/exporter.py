@@ -27,7 +27,7 @@ from twisted.python.failure import Failure
 
 from ...errors import FeedError, describe
 from ...reporting import counted
-from ...scrapy_internals import FeedExporterView, scheduler_of
+from ...scrapy_compat import FeedExporterView, scheduler_of
 from ...startup import announce
 from ..failed import IN_MEMORY, FailedRequest
 from .feeds import Feeds, Plan, Working
