@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from .delta.middleware import DeltaMiddleware
     from .distributed.scheduler import RedisDurableScheduler
     from .dupefilter.local import BloomDupeFilter
-    from .durable.failing import fail
     from .durable.feeds.exporter import DurableFeedExporter
     from .durable.scheduler import DurableScheduler
     from .early.links import NewLinkExtractor, follow_new
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from .fingerprints.canonical import CanonicalRequestFingerprinter
     from .fingerprints.fast import FastRequestFingerprinter
     from .fingerprints.scrapy_redis import ScrapyRedisFingerprinter
+    from .job.failures import fail
     from .shared.copying import load_into_redis, save_from_redis
     from .shared.dupefilter import RedisBloomDupeFilter
 
@@ -79,7 +79,7 @@ _SCRAPY_PARTS = {
     "RedisBloomDupeFilter": "shared.dupefilter",
     "RedisDurableScheduler": "distributed.scheduler",
     "ScrapyRedisFingerprinter": "fingerprints.scrapy_redis",
-    "fail": "durable.failing",
+    "fail": "job.failures",
     "follow_new": "early.links",
     "load_into_redis": "shared.copying",
     "save_from_redis": "shared.copying",

@@ -13,9 +13,9 @@ from scrapy.utils.python import global_object_name
 from .dupefilter.base import FilterDupeFilter
 from .dupefilter.local import BloomDupeFilter
 from .durable.feeds.exporter import durable_exporter, warn_of_losses
-from .durable.feeds.origins import AT_THE_ENGINES_END, ResponseOrigins
 from .durable.scheduler import DurableScheduler
 from .early.middleware import DropEarlyMiddleware
+from .job.origins import AT_THE_ENGINES_END, ResponseOrigins
 from .jobdir import JobDirectory
 from .settings import wants_delta, wants_durable, wants_durable_feeds
 from .startup import announce, fetches_one_page, is_component, is_shell

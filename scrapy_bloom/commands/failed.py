@@ -21,7 +21,7 @@ from ..shared.client import RedisClient
 from ..shared.layout import in_one_slot
 
 if TYPE_CHECKING:
-    from ..durable.failed import FailedRequest
+    from ..job.failure import FailedRequest
     from .running import Session
 
 SHOWN = 5

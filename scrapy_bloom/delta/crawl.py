@@ -33,10 +33,10 @@ from typing import TYPE_CHECKING
 from scrapy.extensions.feedexport import FeedExporter
 
 from ..dupefilter.local import BloomDupeFilter
-from ..durable.base import LedgerScheduler
 from ..durable.feeds.exporter import durable_exporter
 from ..durable.scheduler import DurableScheduler
 from ..errors import describe
+from ..job.ledger_scheduler import LedgerScheduler
 from ..scrapy_compat import scheduler_of
 from ..startup import is_component
 from .marks import Marks, Temporary
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
-    from ..durable.ledger import Ledger
     from ..durable.rounds import Round
+    from ..job.ledger import Ledger
     from .settings import DeltaSettings
     from .slices import DeltaMemory
 

@@ -11,10 +11,10 @@ from scrapy import Request, signals
 from scrapy.exceptions import NotConfigured
 
 from ..durable.feeds.exporter import durable_exporter
-from ..durable.feeds.origins import origins_of
 from ..early.links import has_left_out, keep_known
 from ..errors import describe
 from ..fingerprints.identity import FingerprinterIdentity
+from ..job.origins import origins_of
 from ..reporting import counted, in_bytes
 from ..scrapy_compat import put_before_engine
 from ..settings import BloomSettings, RedisSettings

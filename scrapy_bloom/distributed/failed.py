@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
-from ..durable.failed import FailedRequest, described, named
 from ..durable.failed_rows import ALL, Choice
 from ..errors import SharedFilterError
+from ..job.failure import FailedRequest, described, named
 from ..shared.client import SlotScript
 from .messages import Failing
 from .scripts import PUT

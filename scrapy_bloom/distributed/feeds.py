@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.extensions.feedexport import FeedSlot
 
-    from ..durable.ledger import Ledger
+    from ..job.ledger import Ledger
 
 
 class WorkerFeeds:

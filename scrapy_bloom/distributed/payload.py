@@ -12,14 +12,14 @@ from urllib.parse import urlsplit
 from scrapy import Request
 from scrapy.utils.request import request_from_dict
 
-from ..durable.failed import to_be_repeated
 from ..durable.queues import FORMATS, QueueSettings
+from ..job.failure import to_be_repeated
 
 if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.settings import BaseSettings
 
-    from ..durable.failed import FailedRequest
+    from ..job.failure import FailedRequest
 
 PRIORITIES = range(-(2**51), 2**51)
 """What a score of Redis tells apart, with a bit for start requests."""

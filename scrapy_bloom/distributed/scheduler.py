@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
-from ..durable.base import LedgerScheduler, keep_off_the_job
-from ..durable.failing import Failures
 from ..durable.queues import memory_queue
+from ..job.failures import Failures
+from ..job.ledger_scheduler import LedgerScheduler, keep_off_the_job
 from ..scrapy_compat import EngineView, IdleChecks, put_before_engine
 from ..settings import FailedSettings, WorkerSettings
 from ..shared.dupefilter import RedisBloomDupeFilter

@@ -20,7 +20,7 @@ from ..settings import repeats_start
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
-    from ..durable.ledger import Ledger
+    from ..job.ledger import Ledger
     from ..shared.dupefilter import RedisBloomDupeFilter
     from .messages import Reply
     from .store import RedisStore

@@ -21,7 +21,7 @@ from .messages import COUNTED, LEAVE, OVER, Batch, Entry, Observers, Policy, Rep
 if TYPE_CHECKING:
     from scrapy import Request
 
-    from ..durable.failed import FailedRequest
+    from ..job.failure import FailedRequest
     from ..shared.dupefilter import RedisBloomDupeFilter
     from .link import Sender
     from .payload import Packer

@@ -13,13 +13,13 @@ from scrapy import signals
 from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.asyncio import call_later
 
-from ..durable.failed import count_unreadable, described
 from ..durable.job_identity import require_same_spider
-from ..durable.ledger import Ledger
 from ..durable.progress import COUNTED as COUNTED_STATS
 from ..durable.progress import set_stats
 from ..durable.queues import QueueSettings
 from ..errors import SharedFilterError
+from ..job.failure import count_unreadable, described
+from ..job.ledger import Ledger
 from ..reporting import counted
 from ..scrapy_compat import EngineView
 from ..settings import RedisSettings, WorkerSettings, takes_any_spider
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.utils.asyncio import CallLaterResult
 
-    from ..durable.failing import Failures
+    from ..job.failures import Failures
     from ..shared.dupefilter import RedisBloomDupeFilter
     from .crawl import CrawlState
     from .feeds import WorkerFeeds

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import RequestFileError
+from ..job.failure import FailedRequest
 from ..jobdir import JobDirectory
 from . import schema
-from .failed import FailedRequest
 from .inspection import reading
 from .request_file import RequestFile, check_header, connect
 from .rounds import KEPT, RUNNING

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from ..dupefilter.local import BloomDupeFilter
-    from .ledger import Ledger
+    from ..job.ledger import Ledger
     from .request_file import RequestFile
 
 KEPT_SECONDS = 60

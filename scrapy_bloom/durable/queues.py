@@ -14,7 +14,7 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 from scrapy.utils.request import request_from_dict
 
-from .failed import Format, described
+from ..job.failure import Format, described
 from .request_file import MAX_BYTES, PRIORITIES, Group, RequestFile
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from weakref import WeakKeyDictionary
 
 from scrapy import Request
 
-from .feeds.origins import origins_of
+from ..job.origins import origins_of
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
-    from .ledger import Ledger
+    from ..job.ledger import Ledger
     from .request_file import RequestFile
     from .sqlite_store import SqliteStore
 

@@ -13,17 +13,17 @@ from scrapy.utils.python import global_object_name
 
 from ..dupefilter.local import BloomDupeFilter
 from ..errors import RequestFileError
+from ..job.failures import Failures
+from ..job.ledger import Ledger
+from ..job.ledger_scheduler import LedgerScheduler, keep_off_the_job
 from ..jobdir import JobDirectory
 from ..reporting import counted
 from ..scrapy_compat import EngineView, FeedExporterView, IdleChecks, path_safe, put_before_engine
 from ..settings import FailedSettings, wants_delta
 from ..startup import announce, fetches_one_page, refuse
-from .base import LedgerScheduler, keep_off_the_job
 from .failed_rows import FailedRows
-from .failing import Failures
 from .feeds.exporter import durable_exporter
 from .job_identity import require_same_spider, require_whole_job
-from .ledger import Ledger
 from .progress import Progress
 from .queues import QueueSettings, memory_queue
 from .repeated_children import RepeatedChildren, TakenChildren

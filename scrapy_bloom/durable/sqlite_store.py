@@ -11,8 +11,8 @@ from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.python import global_object_name
 
 from ..errors import JobDirectoryError
+from ..job.failure import count_unreadable, to_be_repeated
 from ..scrapy_compat import path_safe
-from .failed import count_unreadable, to_be_repeated
 from .failed_rows import FailedRows
 from .queues import (
     FORMATS,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.pqueues import ScrapyPriorityQueue
 
-    from .failed import FailedRequest
+    from ..job.failure import FailedRequest
     from .takeover import ScrapyJob
 
 logger = logging.getLogger(__name__)

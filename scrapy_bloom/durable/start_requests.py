@@ -18,7 +18,7 @@ from ..settings import repeats_start
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
-    from .ledger import Ledger
+    from ..job.ledger import Ledger
     from .request_file import RequestFile
     from .rounds import Round
 

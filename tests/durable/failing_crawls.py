@@ -29,8 +29,8 @@ from scrapy.extensions.postprocessing import GzipPlugin
 from scrapy_bloom import fail
 from scrapy_bloom.distributed.failed import FailedHash
 from scrapy_bloom.durable.failed_rows import failed_requests, retry_failed
-from scrapy_bloom.durable.ledger import Ledger
 from scrapy_bloom.durable.scheduler import DurableScheduler
+from scrapy_bloom.job.ledger import Ledger
 from scrapy_bloom.shared.client import RedisClient
 from scrapy_bloom.shared.layout import in_one_slot
 from tests.durable.failing_mutants import MUTANTS

@@ -8,7 +8,7 @@ from scrapy.http import Response
 from scrapy.utils.defer import deferred_from_coro
 
 from scrapy_bloom import DurableFeedExporter
-from scrapy_bloom.durable.feeds.origins import ResponseOrigins
+from scrapy_bloom.job.origins import ResponseOrigins
 from tests.durable import feed_crawls
 from tests.durable.engine import DURABLE, Job
 from tests.patience import PATIENCE

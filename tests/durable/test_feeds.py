@@ -25,8 +25,8 @@ from scrapy_bloom.durable.feeds import feeds as feeds_module
 from scrapy_bloom.durable.feeds.exporter import _is_same
 from scrapy_bloom.durable.feeds.formats import Divided
 from scrapy_bloom.durable.feeds.storing import Part
-from scrapy_bloom.durable.ledger import Ledger
 from scrapy_bloom.durable.rounds import Round
+from scrapy_bloom.job.ledger import Ledger
 from tests.durable import feed_crawls
 from tests.durable.engine import request
 from tests.durable.feed_crawls import GZIP

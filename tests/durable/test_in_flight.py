@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_bloom.durable.in_flight import InFlight
+from scrapy_bloom.job.in_flight import InFlight
 from tests.durable.engine import request
 
 # The model: the whole graph of what waits for what, as version 0.1.0 kept it

@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from scrapy_bloom.durable import ledger
+from scrapy_bloom.job import ledger
 from tests.durable.engine import Job
 
 

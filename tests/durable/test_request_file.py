@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from scrapy_bloom.durable import schema
-from scrapy_bloom.durable.failed import FailedRequest
 from scrapy_bloom.durable.failed_rows import Choice, FailedRows, failed_requests, retry_failed
 from scrapy_bloom.durable.request_file import (
     POPPED_IN_MEMORY,
@@ -18,6 +17,7 @@ from scrapy_bloom.durable.request_file import (
     read_identity,
 )
 from scrapy_bloom.errors import RequestFileError
+from scrapy_bloom.job.failure import FailedRequest
 
 GROUP = ("slot", 0, 0)
 OTHER = ("slot", 0, 1)

@@ -26,13 +26,13 @@ from twisted.internet.defer import Deferred, DeferredList
 from twisted.python.failure import Failure
 
 from ...errors import FeedError, describe
+from ...job.failure import IN_MEMORY, FailedRequest
+from ...job.origins import StartItems, origins_of
 from ...reporting import counted
 from ...scrapy_compat import FeedExporterView, scheduler_of
 from ...startup import announce
-from ..failed import IN_MEMORY, FailedRequest
 from .feeds import Feeds, Plan, Working
 from .formats import Divided, Pickled, Written, is_divisible
-from .origins import StartItems, origins_of
 from .outbox import OPEN, WAITING, Outbox
 from .storing import Part, check_stored, is_local, is_stream_of_bytes, local_path, overwrites
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from scrapy.exporters import BaseItemExporter
     from scrapy.extensions.feedexport import FeedSlot
 
-    from ..ledger import Ledger
+    from ...job.ledger import Ledger
     from ..rounds import Round
     from .formats import Format
     from .outbox import Batch, Feed

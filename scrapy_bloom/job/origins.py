@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 from scrapy import Request, signals
 from scrapy.exceptions import NotConfigured
 
-from ...settings import wants_delta
+from ..settings import wants_delta
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler

@@ -17,7 +17,7 @@ from twisted.python.failure import Failure
 
 from ..errors import describe
 from ..signals import before_commit
-from .failed import IN_MEMORY, FailedRequest
+from .failure import IN_MEMORY, FailedRequest
 from .in_flight import InFlight
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..scrapy_compat import EngineView
     from .store import FingerprintKeeper, RequestStore
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("scrapy_bloom.durable.ledger")
 
 
 class Participant(Protocol):

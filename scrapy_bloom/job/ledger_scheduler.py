@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from .ledger import Ledger
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("scrapy_bloom.durable.base")
 
 COMMAND_LINE = SETTINGS_PRIORITIES["cmdline"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from scrapy import Request
 
-    from .failed import FailedRequest
+    from .failure import FailedRequest
 
 
 class FingerprintKeeper(Protocol):

@@ -13,11 +13,11 @@ from scrapy.http import Response
 from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
+from ..durable.feeds.exporter import durable_exporter
 from ..reporting import counted, in_brief
 from ..scrapy_compat import FailureHooks
-from .failed import IN_MEMORY, FailedRequest, download_reason
-from .feeds.exporter import durable_exporter
-from .feeds.origins import origins_of
+from .failure import IN_MEMORY, FailedRequest, download_reason
+from .origins import origins_of
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..settings import FailedSettings
     from .ledger import Ledger
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("scrapy_bloom.durable.failing")
 
 _NOT_THE_PAGES_FAULT = (
     "scrapy.downloadermiddlewares.offsite",

@@ -1,0 +1,1 @@
+"""What is true of a job wherever its requests are kept."""
