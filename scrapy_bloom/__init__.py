@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from .delta.middleware import DeltaMiddleware
     from .distributed.scheduler import RedisDurableScheduler
     from .dupefilter.local import BloomDupeFilter
-    from .durable.feeds.exporter import DurableFeedExporter
     from .durable.scheduler import DurableScheduler
     from .early.links import NewLinkExtractor, follow_new
     from .early.middleware import DropEarlyMiddleware
+    from .feeds.exporter import DurableFeedExporter
     from .fingerprints.canonical import CanonicalRequestFingerprinter
     from .fingerprints.fast import FastRequestFingerprinter
     from .fingerprints.scrapy_redis import ScrapyRedisFingerprinter
@@ -72,7 +72,7 @@ _SCRAPY_PARTS = {
     "CanonicalRequestFingerprinter": "fingerprints.canonical",
     "DeltaMiddleware": "delta.middleware",
     "DropEarlyMiddleware": "early.middleware",
-    "DurableFeedExporter": "durable.feeds.exporter",
+    "DurableFeedExporter": "feeds.exporter",
     "DurableScheduler": "durable.scheduler",
     "FastRequestFingerprinter": "fingerprints.fast",
     "NewLinkExtractor": "early.links",

@@ -33,9 +33,9 @@ from typing import TYPE_CHECKING
 from scrapy.extensions.feedexport import FeedExporter
 
 from ..dupefilter.local import BloomDupeFilter
-from ..durable.feeds.exporter import durable_exporter
 from ..durable.scheduler import DurableScheduler
 from ..errors import describe
+from ..feeds.exporter import durable_exporter
 from ..job.ledger_scheduler import LedgerScheduler
 from ..scrapy_compat import scheduler_of
 from ..startup import is_component

@@ -21,7 +21,7 @@ from ..durable.schema import MARKS
 from .settings import KEY_BYTES
 
 if TYPE_CHECKING:
-    from ..durable.feeds.outbox import Executor
+    from ..feeds.outbox import Executor
 
 
 _OF_LISTS = ("delta_lists", "delta_failed", "delta_shared")

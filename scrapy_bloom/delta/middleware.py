@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from scrapy import Request, signals
 from scrapy.exceptions import NotConfigured
 
-from ..durable.feeds.exporter import durable_exporter
 from ..early.links import has_left_out, keep_known
 from ..errors import describe
+from ..feeds.exporter import durable_exporter
 from ..fingerprints.identity import FingerprinterIdentity
 from ..job.origins import origins_of
 from ..reporting import counted, in_bytes

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
 from scrapy.extensions.postprocessing import PostProcessingManager
 
-from ..durable.feeds.exporter import durable_exporter
 from ..durable.request_file import RequestFile
 from ..durable.rounds import Round
+from ..feeds.exporter import durable_exporter
 from ..jobdir import JobDirectory
 from ..scrapy_compat import put_before_engine
 from ..startup import announce

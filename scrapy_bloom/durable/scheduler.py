@@ -13,6 +13,7 @@ from scrapy.utils.python import global_object_name
 
 from ..dupefilter.local import BloomDupeFilter
 from ..errors import RequestFileError
+from ..feeds.exporter import durable_exporter
 from ..job.failures import Failures
 from ..job.ledger import Ledger
 from ..job.ledger_scheduler import LedgerScheduler, keep_off_the_job
@@ -22,7 +23,6 @@ from ..scrapy_compat import EngineView, FeedExporterView, IdleChecks, path_safe,
 from ..settings import FailedSettings, wants_delta
 from ..startup import announce, fetches_one_page, refuse
 from .failed_rows import FailedRows
-from .feeds.exporter import durable_exporter
 from .job_identity import require_same_spider, require_whole_job
 from .progress import Progress
 from .queues import QueueSettings, memory_queue
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
     from typing_extensions import Self
 
-    from .feeds.exporter import DurableFeedExporter
+    from ..feeds.exporter import DurableFeedExporter
 
 logger = logging.getLogger(__name__)
 

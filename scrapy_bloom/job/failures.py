@@ -13,7 +13,7 @@ from scrapy.http import Response
 from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
-from ..durable.feeds.exporter import durable_exporter
+from ..feeds.exporter import durable_exporter
 from ..reporting import counted, in_brief
 from ..scrapy_compat import FailureHooks
 from .failure import IN_MEMORY, FailedRequest, download_reason

@@ -20,12 +20,12 @@ from scrapy.utils.test import get_crawler
 import scrapy_bloom
 from scrapy_bloom import DurableFeedExporter, DurableScheduler, FeedError, JobDirectoryError
 from scrapy_bloom.durable.failed_rows import failed_requests, retry_failed
-from scrapy_bloom.durable.feeds import exporter as exporter_module
-from scrapy_bloom.durable.feeds import feeds as feeds_module
-from scrapy_bloom.durable.feeds.exporter import _is_same
-from scrapy_bloom.durable.feeds.formats import Divided
-from scrapy_bloom.durable.feeds.storing import Part
 from scrapy_bloom.durable.rounds import Round
+from scrapy_bloom.feeds import exporter as exporter_module
+from scrapy_bloom.feeds import feeds as feeds_module
+from scrapy_bloom.feeds.exporter import _is_same
+from scrapy_bloom.feeds.formats import Divided
+from scrapy_bloom.feeds.storing import Part
 from scrapy_bloom.job.ledger import Ledger
 from tests.durable import feed_crawls
 from tests.durable.engine import request

@@ -299,6 +299,7 @@ def crawl(how, day, folder, url=None, key=None):
     if how in HANGING:
         # as if more than 100 requests were in flight, and many items
         import scrapy_bloom.durable.feeds.feeds
+
         import scrapy_bloom.durable.request_file
 
         scrapy_bloom.durable.request_file.POPPED_IN_MEMORY = 2
@@ -323,8 +324,8 @@ def lack():
 
 def _die_after_a_commit():
     """Die when there are batches in every state, with items that are not in their files."""
-    from scrapy_bloom.durable.feeds.feeds import Feeds
     from scrapy_bloom.durable.scheduler import DurableScheduler
+    from scrapy_bloom.feeds.feeds import Feeds
 
     DurableScheduler.commit_operations = 8
 

@@ -25,12 +25,12 @@ from scrapy.utils.python import global_object_name
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.python.failure import Failure
 
-from ...errors import FeedError, describe
-from ...job.failure import IN_MEMORY, FailedRequest
-from ...job.origins import StartItems, origins_of
-from ...reporting import counted
-from ...scrapy_compat import FeedExporterView, scheduler_of
-from ...startup import announce
+from ..errors import FeedError, describe
+from ..job.failure import IN_MEMORY, FailedRequest
+from ..job.origins import StartItems, origins_of
+from ..reporting import counted
+from ..scrapy_compat import FeedExporterView, scheduler_of
+from ..startup import announce
 from .feeds import Feeds, Plan, Working
 from .formats import Divided, Pickled, Written, is_divisible
 from .outbox import OPEN, WAITING, Outbox
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     from scrapy.exporters import BaseItemExporter
     from scrapy.extensions.feedexport import FeedSlot
 
-    from ...job.ledger import Ledger
-    from ..rounds import Round
+    from ..durable.rounds import Round
+    from ..job.ledger import Ledger
     from .formats import Format
     from .outbox import Batch, Feed
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("scrapy_bloom.durable.feeds.exporter")
 scrapys_logger = logging.getLogger(FeedExporter.__module__)
 """For the lines that Scrapy's exporter logs too."""
 

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from ...errors import FeedError
+from ..errors import FeedError
 from .file import FeedFile
 from .outbox import BEGINNING, OPEN, STORED, WAITING, Batch, Feed, Outbox
 

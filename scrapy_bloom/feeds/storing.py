@@ -15,8 +15,8 @@ from scrapy.extensions.postprocessing import PostProcessingManager
 from scrapy.utils.defer import ensure_awaitable
 from scrapy.utils.misc import load_object
 
-from ...errors import FeedError
-from ...files import make_directory, sync_directory
+from ..errors import FeedError
+from ..files import make_directory, sync_directory
 from .file import AT_ONCE, FeedFile
 from .formats import Pickled, Written, unpickled
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .formats import Build
     from .outbox import Batch
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("scrapy_bloom.durable.feeds.storing")
 
 
 def is_local(storage: object) -> bool:

@@ -8,8 +8,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...errors import FeedError
-from ...files import make_directory, sync_directory
+from ..errors import FeedError
+from ..files import make_directory, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
