@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from .delta.middleware import DeltaMiddleware
     from .distributed.scheduler import RedisDurableScheduler
     from .dupefilter.local import BloomDupeFilter
-    from .durable.scheduler import DurableScheduler
     from .early.links import NewLinkExtractor, follow_new
     from .early.middleware import DropEarlyMiddleware
     from .feeds.exporter import DurableFeedExporter
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from .job.failures import fail
     from .shared.copying import load_into_redis, save_from_redis
     from .shared.dupefilter import RedisBloomDupeFilter
+    from .sqlite_backend.scheduler import DurableScheduler
 
 __version__ = "0.3.0.dev0"
 
@@ -73,7 +73,7 @@ _SCRAPY_PARTS = {
     "DeltaMiddleware": "delta.middleware",
     "DropEarlyMiddleware": "early.middleware",
     "DurableFeedExporter": "feeds.exporter",
-    "DurableScheduler": "durable.scheduler",
+    "DurableScheduler": "sqlite_backend.scheduler",
     "FastRequestFingerprinter": "fingerprints.fast",
     "NewLinkExtractor": "early.links",
     "RedisBloomDupeFilter": "shared.dupefilter",

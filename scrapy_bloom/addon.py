@@ -12,12 +12,12 @@ from scrapy.utils.python import global_object_name
 
 from .dupefilter.base import FilterDupeFilter
 from .dupefilter.local import BloomDupeFilter
-from .durable.scheduler import DurableScheduler
 from .early.middleware import DropEarlyMiddleware
 from .feeds.exporter import durable_exporter, warn_of_losses
 from .job.origins import AT_THE_ENGINES_END, ResponseOrigins
 from .jobdir import JobDirectory
 from .settings import wants_delta, wants_durable, wants_durable_feeds
+from .sqlite_backend.scheduler import DurableScheduler
 from .startup import announce, fetches_one_page, is_component, is_shell
 
 if TYPE_CHECKING:

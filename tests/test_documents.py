@@ -21,8 +21,8 @@ from scrapy_bloom.commands import BloomCommand
 from scrapy_bloom.commands.arguments import add_subcommands
 from scrapy_bloom.delta import slices
 from scrapy_bloom.distributed import scripts
-from scrapy_bloom.durable import schema
 from scrapy_bloom.shared import layout
+from scrapy_bloom.sqlite_backend import schema
 from tests.patience import PATIENCE
 from tests.shared.server import Server, missing
 

@@ -31,9 +31,9 @@ from scrapy_bloom import (
 from scrapy_bloom.bloom.file import read_header
 from scrapy_bloom.bloom.inspection import verify
 from scrapy_bloom.bloom.place import Place
-from scrapy_bloom.durable.failed_rows import failed_requests
-from scrapy_bloom.durable.inspection import job_state, unfinished_requests
 from scrapy_bloom.fingerprints.identity import FingerprinterIdentity
+from scrapy_bloom.sqlite_backend.failed_store import failed_requests
+from scrapy_bloom.sqlite_backend.inspection import job_state, unfinished_requests
 from tests.data.v010 import make
 from tests.data.v020 import make as v020
 from tests.durable.engine import Job

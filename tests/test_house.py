@@ -19,7 +19,7 @@ FLOORS = """
     early
     distributed
     feeds
-    durable shared
+    sqlite_backend shared
     job
     dupefilter
     migration study
@@ -34,7 +34,7 @@ FLOORS = """
 
 # Rooms that know nothing of Scrapy, and what they may import that is not Python's own.
 # Imports upwards that are still to go.
-UPWARDS = {("job/failures.py", "feeds"), ("durable/scheduler.py", "feeds")}
+UPWARDS = {("job/failures.py", "feeds"), ("sqlite_backend/scheduler.py", "feeds")}
 
 WITHOUT_SCRAPY = {
     "bloom": {"bitarray", "mmh3", "typing_extensions"},  # the last for types alone

@@ -15,7 +15,6 @@ from ..bloom.removal import remove
 from ..distributed.inspection import remove_queue
 from ..distributed.loading import Loaded, load_job, load_scrapy_redis
 from ..distributed.scheduler import RedisDurableScheduler
-from ..durable.inspection import unfinished_requests
 from ..errors import BloomError
 from ..fingerprints.identity import FingerprinterIdentity
 from ..jobdir import JobDirectory
@@ -28,6 +27,7 @@ from ..shared.copying import load_into_redis, save_from_redis
 from ..shared.inspection import places_of
 from ..shared.layout import in_one_slot
 from ..shared.making import delete_filter
+from ..sqlite_backend.inspection import unfinished_requests
 from ..startup import is_component
 from .progress import Progress
 from .running import require_fingerprinter

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from ..bloom.place import REDIS_SCHEMES
 from ..distributed.failed import FailedHash
-from ..durable.failed_rows import Choice, drop_failed, failed_requests, retry_failed
 from ..errors import BloomError, JobDirectoryError
 from ..jobdir import JobDirectory
 from ..reporting import counted, in_brief
 from ..shared.client import RedisClient
 from ..shared.layout import in_one_slot
+from ..sqlite_backend.failed_store import Choice, drop_failed, failed_requests, retry_failed
 
 if TYPE_CHECKING:
     from ..job.failure import FailedRequest

@@ -12,11 +12,11 @@ from ..bloom.inspection import Description, describe
 from ..bloom.inspection import verify as findings_in
 from ..bloom.place import REDIS_SCHEMES, AnyFilter
 from ..distributed.verifying import queue_findings
-from ..durable.inspection import JobState, job_state, unfinished_requests
 from ..errors import BloomError
 from ..fingerprints.identity import fingerprinter_in
 from ..migration.url_list import open_list, url_in
 from ..reporting import counted, in_brief, in_bytes, in_percent, in_short, pages
+from ..sqlite_backend.inspection import JobState, job_state, unfinished_requests
 from .queue import queue_in
 from .running import aligned, require_fingerprinter, table
 

@@ -12,12 +12,12 @@ from scrapy import Request
 from ..distributed.failed import FailedHash
 from ..distributed.inspection import CrawlView, PendingView, WorkerView, look_at, pending_of
 from ..distributed.seeds import push as push_into
-from ..durable.watching import rates_of
 from ..errors import BloomError
 from ..migration.url_list import open_list, url_in
 from ..reporting import counted, in_brief, in_bytes
 from ..shared.client import RedisClient
 from ..shared.layout import in_one_slot
+from ..sqlite_backend.watching import rates_of
 from .running import aligned, table
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..bloom.place import REDIS_SCHEMES
 from ..distributed.watching import RedisWatch
-from ..durable.watching import Watch
 from ..errors import BloomError, RequestFileError, SharedFilterError
 from ..reporting import in_brief, in_bytes, in_percent, visible
+from ..sqlite_backend.watching import Watch
 from .failed import crawl_in, job_in
 
 if TYPE_CHECKING:

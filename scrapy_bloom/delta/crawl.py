@@ -33,11 +33,11 @@ from typing import TYPE_CHECKING
 from scrapy.extensions.feedexport import FeedExporter
 
 from ..dupefilter.local import BloomDupeFilter
-from ..durable.scheduler import DurableScheduler
 from ..errors import describe
 from ..feeds.exporter import durable_exporter
 from ..job.ledger_scheduler import LedgerScheduler
 from ..scrapy_compat import scheduler_of
+from ..sqlite_backend.scheduler import DurableScheduler
 from ..startup import is_component
 from .marks import Marks, Temporary
 from .pages import Pages
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
-    from ..durable.rounds import Round
     from ..job.ledger import Ledger
+    from ..sqlite_backend.rounds import Round
     from .settings import DeltaSettings
     from .slices import DeltaMemory
 

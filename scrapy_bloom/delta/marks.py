@@ -17,7 +17,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..durable.schema import MARKS
+from ..sqlite_backend.schema import MARKS
 from .settings import KEY_BYTES
 
 if TYPE_CHECKING:

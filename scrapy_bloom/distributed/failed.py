@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
-from ..durable.failed_rows import ALL, Choice
 from ..errors import SharedFilterError
 from ..job.failure import FailedRequest, described, named
 from ..shared.client import SlotScript
+from ..sqlite_backend.failed_store import ALL, Choice
 from .messages import Failing
 from .scripts import PUT
 

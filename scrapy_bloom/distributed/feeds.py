@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
 from scrapy.extensions.postprocessing import PostProcessingManager
 
-from ..durable.request_file import RequestFile
-from ..durable.rounds import Round
 from ..feeds.exporter import durable_exporter
 from ..jobdir import JobDirectory
 from ..scrapy_compat import put_before_engine
+from ..sqlite_backend.request_file import RequestFile
+from ..sqlite_backend.rounds import Round
 from ..startup import announce
 
 if TYPE_CHECKING:

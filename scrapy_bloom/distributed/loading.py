@@ -13,10 +13,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..durable.job_identity import require_whole_job
-from ..durable.leftover import left_requests
-from ..durable.queues import QueueSettings
-from ..durable.takeover import ScrapyJob
 from ..errors import BloomError, JobDirectoryError, SharedFilterError
 from ..fingerprints.identity import FingerprinterIdentity
 from ..migration.scrapy_redis_queue import RedisQueue
@@ -26,6 +22,10 @@ from ..shared.copying import open_inexact, put_layers, redis_header
 from ..shared.filter import RedisBloomFilter, fresh_header
 from ..shared.making import delete_filter, filling, make_shards, require_no_eviction
 from ..shared.scripts import LOADING, MAKE_HEADER
+from ..sqlite_backend.identity import require_whole_job
+from ..sqlite_backend.leftover import left_requests
+from ..sqlite_backend.queues import QueueSettings
+from ..sqlite_backend.takeover import ScrapyJob
 from .crawl import open_crawl
 from .inspection import look_at, remove_queue
 from .messages import Entry

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from scrapy import Request
 from scrapy.utils.request import request_from_dict
 
-from ..durable.queues import FORMATS, QueueSettings
 from ..job.failure import to_be_repeated
+from ..sqlite_backend.queues import FORMATS, QueueSettings
 
 if TYPE_CHECKING:
     from scrapy import Spider

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
-from ..durable.queues import memory_queue
 from ..job.failures import Failures
 from ..job.ledger_scheduler import LedgerScheduler, keep_off_the_job
 from ..scrapy_compat import EngineView, IdleChecks, put_before_engine
 from ..settings import FailedSettings, WorkerSettings
 from ..shared.dupefilter import RedisBloomDupeFilter
+from ..sqlite_backend.queues import memory_queue
 from ..startup import fetches_one_page, refuse
 from .feeds import WorkerFeeds
 from .start_requests import SharedStartRequests

@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy import FormRequest, Request
 
-from ..durable.queues import QueueSettings
 from ..errors import SharedFilterError, describe
 from ..settings import scrapy_redis_url
 from ..shared.client import RedisClient, Script
 from ..shared.filter import RedisBloomFilter
 from ..shared.layout import in_one_slot
+from ..sqlite_backend.queues import QueueSettings
 from ..startup import announce
 from .seeds import Pusher, entry_of
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ..durable.queues import QueueSettings
 from ..errors import SharedFilterError
 from ..settings import WorkerSettings
 from ..shared.filter import RedisBloomFilter
 from ..shared.scripts import GROWN, NEW
+from ..sqlite_backend.queues import QueueSettings
 from .commit import COMMIT
 from .crawl import open_crawl
 from .inspection import look_at

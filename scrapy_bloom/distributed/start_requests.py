@@ -13,9 +13,9 @@ from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from twisted.internet.defer import Deferred
 
-from ..durable.start_requests import key_of
 from ..scrapy_compat import start_again
 from ..settings import repeats_start
+from ..sqlite_backend.start_requests import key_of
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..durable.progress import FILTER_FIGURES
-from ..durable.watching import RATED, SLOTS, Costly, rates_of, seconds_to
 from ..errors import SharedFilterError
 from ..shared.filter import RedisBloomFilter
 from ..shared.inspection import RedisPlace
+from ..sqlite_backend.progress import FILTER_FIGURES
+from ..sqlite_backend.watching import RATED, SLOTS, Costly, rates_of, seconds_to
 from .failed import FailedHash
 from .inspection import CrawlView, PendingView, look_at, pending_of
 

@@ -13,10 +13,6 @@ from scrapy import signals
 from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.asyncio import call_later
 
-from ..durable.job_identity import require_same_spider
-from ..durable.progress import COUNTED as COUNTED_STATS
-from ..durable.progress import set_stats
-from ..durable.queues import QueueSettings
 from ..errors import SharedFilterError
 from ..job.failure import count_unreadable, described
 from ..job.ledger import Ledger
@@ -25,6 +21,10 @@ from ..scrapy_compat import EngineView
 from ..settings import RedisSettings, WorkerSettings, takes_any_spider
 from ..shared.client import RedisClient, ScriptError
 from ..shared.layout import in_one_slot
+from ..sqlite_backend.identity import require_same_spider
+from ..sqlite_backend.progress import COUNTED as COUNTED_STATS
+from ..sqlite_backend.progress import set_stats
+from ..sqlite_backend.queues import QueueSettings
 from ..startup import announce
 from .crawl import crawl_is_gone, in_reactor, open_crawl
 from .failed import FailedHash

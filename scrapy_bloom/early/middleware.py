@@ -20,9 +20,9 @@ from scrapy.utils.conf import build_component_list
 from scrapy.utils.misc import load_object
 
 from ..dupefilter.base import FilterDupeFilter
-from ..durable.scheduler import DurableScheduler
 from ..scrapy_compat import scheduler_of
 from ..settings import wants_early
+from ..sqlite_backend.scheduler import DurableScheduler
 from ..startup import announce, is_component, is_own_method, is_public, refuse
 from .links import leave_out_known
 

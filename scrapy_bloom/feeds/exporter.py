@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from scrapy.exporters import BaseItemExporter
     from scrapy.extensions.feedexport import FeedSlot
 
-    from ..durable.rounds import Round
     from ..job.ledger import Ledger
+    from ..sqlite_backend.rounds import Round
     from .formats import Format
     from .outbox import Batch, Feed
 

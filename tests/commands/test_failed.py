@@ -10,13 +10,13 @@ import pytest
 from scrapy_bloom.commands import main
 from scrapy_bloom.distributed.failed import FailedHash
 from scrapy_bloom.distributed.inspection import look_at, pending_of
-from scrapy_bloom.durable.failed_rows import FailedRows, retry_failed
-from scrapy_bloom.durable.inspection import unfinished_requests
-from scrapy_bloom.durable.request_file import RequestFile
 from scrapy_bloom.job.failure import FailedRequest
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.shared.client import RedisClient
 from scrapy_bloom.shared.layout import in_one_slot
+from scrapy_bloom.sqlite_backend.failed_store import FailedRows, retry_failed
+from scrapy_bloom.sqlite_backend.inspection import unfinished_requests
+from scrapy_bloom.sqlite_backend.request_file import RequestFile
 from tests.distributed.workers import StoreWorker
 from tests.durable.engine import Job
 

@@ -14,12 +14,12 @@ from rich.console import Console
 
 from scrapy_bloom.commands import top
 from scrapy_bloom.commands.top import _duration, view
-from scrapy_bloom.durable import watching
-from scrapy_bloom.durable.failed_rows import FailedRows
-from scrapy_bloom.durable.request_file import RequestFile
-from scrapy_bloom.durable.watching import Watch
 from scrapy_bloom.errors import RequestFileError, SharedFilterError
 from scrapy_bloom.jobdir import JobDirectory
+from scrapy_bloom.sqlite_backend import watching
+from scrapy_bloom.sqlite_backend.failed_store import FailedRows
+from scrapy_bloom.sqlite_backend.request_file import RequestFile
+from scrapy_bloom.sqlite_backend.watching import Watch
 from tests.commands.command_line import environment
 from tests.commands.test_failed import MANY, failed_job  # noqa: F401 - a fixture
 from tests.durable.test_inspection import contents

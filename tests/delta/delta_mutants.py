@@ -36,7 +36,7 @@ from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.pages import Pages
 from scrapy_bloom.delta.slices import Slice
 from scrapy_bloom.dupefilter.local import BloomDupeFilter
-from scrapy_bloom.durable.rounds import Round
+from scrapy_bloom.sqlite_backend.rounds import Round
 
 MUTANTS = {}
 

@@ -18,8 +18,8 @@ from scrapy_bloom.distributed.failed import FailedHash
 from scrapy_bloom.distributed.inspection import look_at, pending_of, remove_queue
 from scrapy_bloom.distributed.verifying import queue_findings
 from scrapy_bloom.distributed.watching import RedisWatch
-from scrapy_bloom.durable.failed_rows import Choice
 from scrapy_bloom.job.failure import FailedRequest, plain_fields
+from scrapy_bloom.sqlite_backend.failed_store import Choice
 from tests.distributed.test_scheduler import build, talk  # noqa: F401 - a fixture
 from tests.distributed.test_script import aborted, join, raw  # noqa: F401 - a fixture
 from tests.distributed.workers import StoreWorker, crawl, seeded, tree

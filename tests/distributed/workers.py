@@ -11,11 +11,11 @@ from scrapy_bloom.distributed.crawl import open_crawl
 from scrapy_bloom.distributed.messages import Observers, Policy
 from scrapy_bloom.distributed.payload import Packer
 from scrapy_bloom.distributed.store import RedisStore
-from scrapy_bloom.durable.queues import QueueSettings
 from scrapy_bloom.settings import WorkerSettings
 from scrapy_bloom.shared.client import RedisClient
 from scrapy_bloom.shared.dupefilter import RedisBloomDupeFilter
 from scrapy_bloom.shared.layout import in_one_slot
+from scrapy_bloom.sqlite_backend.queues import QueueSettings
 from tests.fakes import Engine
 
 LEASE = 60_000

@@ -28,11 +28,11 @@ from scrapy.extensions.postprocessing import GzipPlugin
 
 from scrapy_bloom import fail
 from scrapy_bloom.distributed.failed import FailedHash
-from scrapy_bloom.durable.failed_rows import failed_requests, retry_failed
-from scrapy_bloom.durable.scheduler import DurableScheduler
 from scrapy_bloom.job.ledger import Ledger
 from scrapy_bloom.shared.client import RedisClient
 from scrapy_bloom.shared.layout import in_one_slot
+from scrapy_bloom.sqlite_backend.failed_store import failed_requests, retry_failed
+from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
 from tests.durable.failing_mutants import MUTANTS
 from tests.durable.harness import ASYNCIO, SELECT, Crawl, World, side_by_side
 from tests.shared.server import Server

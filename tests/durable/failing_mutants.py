@@ -25,14 +25,14 @@ runs tests with one of them. Which test notices it:
 """
 
 from scrapy_bloom import scrapy_compat
-from scrapy_bloom.durable import sqlite_store
-from scrapy_bloom.durable.failed_rows import FailedRows
-from scrapy_bloom.durable.rounds import Round
-from scrapy_bloom.durable.sqlite_store import SqliteStore
 from scrapy_bloom.feeds.exporter import DurableFeedExporter
 from scrapy_bloom.feeds.outbox import Outbox
 from scrapy_bloom.job import failures as failing
 from scrapy_bloom.job.ledger import Ledger
+from scrapy_bloom.sqlite_backend import request_store as sqlite_store
+from scrapy_bloom.sqlite_backend.failed_store import FailedRows
+from scrapy_bloom.sqlite_backend.request_store import SqliteStore
+from scrapy_bloom.sqlite_backend.rounds import Round
 
 MUTANTS = {}
 

@@ -2,12 +2,12 @@
 
 import os
 
-from scrapy_bloom.durable.repeated_children import TakenChildren
 from scrapy_bloom.feeds import feeds
 from scrapy_bloom.feeds import file as feedfile
 from scrapy_bloom.feeds.feeds import Feeds
 from scrapy_bloom.feeds.file import FeedFile
 from scrapy_bloom.job.ledger import Ledger
+from scrapy_bloom.sqlite_backend.children import TakenChildren
 from tests.durable.points import Proxy
 
 MUTANTS = {}

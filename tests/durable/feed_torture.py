@@ -19,8 +19,8 @@ from collections import Counter
 from contextlib import closing
 from itertools import product
 
-from scrapy_bloom.durable.rounds import KEPT, OVER
-from scrapy_bloom.durable.scheduler import DurableScheduler
+from scrapy_bloom.sqlite_backend.rounds import KEPT, OVER
+from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
 from tests.durable.feed_crawls import (
     FEEDS,
     SETTINGS,

@@ -6,7 +6,7 @@ from scrapy.core import scraper
 
 from scrapy_bloom.bloom import file as storage
 from scrapy_bloom.dupefilter import local as job_dupefilter
-from scrapy_bloom.durable import sqlite_store
+from scrapy_bloom.sqlite_backend import request_store as sqlite_store
 from tests.durable.points import Proxy
 
 MUTANTS = {}

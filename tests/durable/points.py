@@ -16,10 +16,10 @@ from scrapy_bloom import files
 from scrapy_bloom.bloom import file as storage
 from scrapy_bloom.bloom import probing
 from scrapy_bloom.dupefilter import local as job_dupefilter
-from scrapy_bloom.durable import request_file as requestfile
-from scrapy_bloom.durable import scheduler
 from scrapy_bloom.feeds import feeds, storing
 from scrapy_bloom.feeds import file as feedfile
+from scrapy_bloom.sqlite_backend import request_file as requestfile
+from scrapy_bloom.sqlite_backend import scheduler
 
 OUTSIDE = ("sql", "os.", "mmap", "msync", "mkstemp", "Path.", "feed ")
 """How calls on the database and on files are named; the others cannot fail."""

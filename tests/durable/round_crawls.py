@@ -26,8 +26,8 @@ import scrapy
 from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 
-from scrapy_bloom.durable.scheduler import DurableScheduler
 from scrapy_bloom.job.ledger import Ledger
+from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
 from tests.durable.harness import ASYNCIO, SELECT, Crawl, World, side_by_side
 from tests.durable.points import Points
 from tests.durable.round_mutants import MUTANTS

@@ -4,14 +4,14 @@
 `mutants`.
 """
 
-from scrapy_bloom.durable import start_requests
-from scrapy_bloom.durable.repeated_children import RepeatedChildren, TakenChildren
-from scrapy_bloom.durable.request_file import RequestFile
-from scrapy_bloom.durable.spider_state import KeptSpiderState
-from scrapy_bloom.durable.start_requests import StartRequests
 from scrapy_bloom.job.in_flight import InFlight
 from scrapy_bloom.job.ledger import Ledger
 from scrapy_bloom.scrapy_compat import IdleChecks
+from scrapy_bloom.sqlite_backend import start_requests
+from scrapy_bloom.sqlite_backend.children import RepeatedChildren, TakenChildren
+from scrapy_bloom.sqlite_backend.request_file import RequestFile
+from scrapy_bloom.sqlite_backend.spider_state import KeptSpiderState
+from scrapy_bloom.sqlite_backend.start_requests import StartRequests
 
 MUTANTS = {}
 

@@ -3,7 +3,7 @@
 import pytest
 from scrapy import FormRequest, Request, Spider
 
-from scrapy_bloom.durable.queues import Callbacks
+from scrapy_bloom.sqlite_backend.queues import Callbacks
 
 
 class CountingSpider(Spider):

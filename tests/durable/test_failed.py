@@ -12,10 +12,15 @@ from twisted.web.client import ResponseFailed, ResponseNeverReceived
 
 import scrapy_bloom
 from scrapy_bloom import FilterLockedError, JobDirectoryError
-from scrapy_bloom.durable.failed_rows import Choice, drop_failed, failed_requests, retry_failed
-from scrapy_bloom.durable.request_file import RequestFile
 from scrapy_bloom.job.failure import ATTEMPTS_KEY, FailedRequest, download_reason
 from scrapy_bloom.settings import FailedSettings
+from scrapy_bloom.sqlite_backend.failed_store import (
+    Choice,
+    drop_failed,
+    failed_requests,
+    retry_failed,
+)
+from scrapy_bloom.sqlite_backend.request_file import RequestFile
 from tests.durable.engine import name_of, request
 from tests.durable.test_rounds import phases, start
 

@@ -19,14 +19,14 @@ from scrapy.utils.test import get_crawler
 
 import scrapy_bloom
 from scrapy_bloom import DurableFeedExporter, DurableScheduler, FeedError, JobDirectoryError
-from scrapy_bloom.durable.failed_rows import failed_requests, retry_failed
-from scrapy_bloom.durable.rounds import Round
 from scrapy_bloom.feeds import exporter as exporter_module
 from scrapy_bloom.feeds import feeds as feeds_module
 from scrapy_bloom.feeds.exporter import _is_same
 from scrapy_bloom.feeds.formats import Divided
 from scrapy_bloom.feeds.storing import Part
 from scrapy_bloom.job.ledger import Ledger
+from scrapy_bloom.sqlite_backend.failed_store import failed_requests, retry_failed
+from scrapy_bloom.sqlite_backend.rounds import Round
 from tests.durable import feed_crawls
 from tests.durable.engine import request
 from tests.durable.feed_crawls import GZIP

@@ -11,9 +11,9 @@ import pytest
 from scrapy_bloom import ScalableBloomFilter
 from scrapy_bloom.bloom.growing import stored_owner
 from scrapy_bloom.bloom.header import OWNER_AT, PAGE
-from scrapy_bloom.durable.request_file import read_identity
 from scrapy_bloom.errors import JobDirectoryError
 from scrapy_bloom.jobdir import JobDirectory
+from scrapy_bloom.sqlite_backend.request_file import read_identity
 from tests.durable.engine import Job, TestSpider
 
 OLD = Path(__file__).parent.parent / "data" / "v010" / "jobs"

@@ -8,9 +8,9 @@ from contextlib import closing
 
 import pytest
 
-from scrapy_bloom.durable.inspection import job_state
-from scrapy_bloom.durable.progress import KEPT_SECONDS, Progress
-from scrapy_bloom.durable.watching import Watch
+from scrapy_bloom.sqlite_backend.inspection import job_state
+from scrapy_bloom.sqlite_backend.progress import KEPT_SECONDS, Progress
+from scrapy_bloom.sqlite_backend.watching import Watch
 from tests.durable.test_failed import fail_download
 from tests.durable.test_rounds import start
 

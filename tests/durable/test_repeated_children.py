@@ -6,7 +6,7 @@ import pytest
 from scrapy import Request
 from scrapy.http import Response
 
-from scrapy_bloom.durable.failed_rows import drop_failed, retry_failed
+from scrapy_bloom.sqlite_backend.failed_store import drop_failed, retry_failed
 from tests.durable.engine import TestSpider, name_of, request
 from tests.durable.rounds import waited_for
 

@@ -8,16 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from scrapy_bloom.durable import schema
-from scrapy_bloom.durable.failed_rows import Choice, FailedRows, failed_requests, retry_failed
-from scrapy_bloom.durable.request_file import (
+from scrapy_bloom.errors import RequestFileError
+from scrapy_bloom.job.failure import FailedRequest
+from scrapy_bloom.sqlite_backend import schema
+from scrapy_bloom.sqlite_backend.failed_store import (
+    Choice,
+    FailedRows,
+    failed_requests,
+    retry_failed,
+)
+from scrapy_bloom.sqlite_backend.request_file import (
     POPPED_IN_MEMORY,
     RequestFile,
     check_header,
     read_identity,
 )
-from scrapy_bloom.errors import RequestFileError
-from scrapy_bloom.job.failure import FailedRequest
 
 GROUP = ("slot", 0, 0)
 OTHER = ("slot", 0, 1)
@@ -366,7 +371,7 @@ def test_a_retry_leaves_its_row_to_what_cannot_be_read_back(open_file, path, is_
 
 def test_a_locked_file_is_refused(open_file, path, monkeypatch):
     """After a while, with the reason."""
-    monkeypatch.setattr("scrapy_bloom.durable.request_file.BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("scrapy_bloom.sqlite_backend.request_file.BUSY_SECONDS", 0.05)
     open_file().close(clean=True)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")

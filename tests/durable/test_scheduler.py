@@ -19,8 +19,8 @@ from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
 
 from scrapy_bloom import Addon, FilterLockedError, JobDirectoryError, RequestFileError
-from scrapy_bloom.durable.failed_rows import failed_requests
-from scrapy_bloom.durable.scheduler import DurableScheduler
+from scrapy_bloom.sqlite_backend.failed_store import failed_requests
+from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
 from tests.durable.engine import STOCK, Job, TestSpider, name_of, request
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
@@ -671,7 +671,7 @@ def make_stock(folder, options):
 @pytest.mark.parametrize("point", ["copytree", "commit", "_put_aside"])
 def test_a_crash_while_taking_over_loses_and_doubles_nothing(make, tmp_path, monkeypatch, point):
     """Scrapy's files stay whole until all they hold is committed."""
-    from scrapy_bloom.durable import takeover
+    from scrapy_bloom.sqlite_backend import takeover
 
     job = make_stock(tmp_path / "job", {})
     for name in "abc":
@@ -685,7 +685,7 @@ def test_a_crash_while_taking_over_loses_and_doubles_nothing(make, tmp_path, mon
         if point == "copytree":
             patch.setattr(takeover.shutil, "copytree", die)
         elif point == "commit":
-            patch.setattr("scrapy_bloom.durable.request_file.RequestFile.commit", die)
+            patch.setattr("scrapy_bloom.sqlite_backend.request_file.RequestFile.commit", die)
         else:
             patch.setattr(takeover.ScrapyJob, "_put_aside", die)
         job = Job(tmp_path / "job")

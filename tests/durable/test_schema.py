@@ -12,11 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from scrapy_bloom.durable import schema
-from scrapy_bloom.durable.failed_rows import Choice, drop_failed, failed_requests, retry_failed
-from scrapy_bloom.durable.inspection import job_state
-from scrapy_bloom.durable.request_file import RequestFile
 from scrapy_bloom.errors import RequestFileError
+from scrapy_bloom.sqlite_backend import schema
+from scrapy_bloom.sqlite_backend.failed_store import (
+    Choice,
+    drop_failed,
+    failed_requests,
+    retry_failed,
+)
+from scrapy_bloom.sqlite_backend.inspection import job_state
+from scrapy_bloom.sqlite_backend.request_file import RequestFile
 from tests.durable.harness import fork
 from tests.durable.points import Points
 

@@ -18,8 +18,8 @@ import time
 from collections import Counter
 from itertools import product
 
-from scrapy_bloom.durable.scheduler import DurableScheduler
 from scrapy_bloom.job.ledger import Ledger
+from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
 from tests.durable.harness import ASYNCIO, SELECT, Crawl, World, side_by_side
 from tests.durable.mutants import MUTANTS
 from tests.durable.points import OUTSIDE, Points

@@ -25,14 +25,14 @@ from scrapy_bloom.distributed.inspection import look_at
 from scrapy_bloom.distributed.loading import load_job, load_scrapy_redis
 from scrapy_bloom.distributed.seeds import Pusher
 from scrapy_bloom.distributed.start_requests import mark_of
-from scrapy_bloom.durable.inspection import reading
-from scrapy_bloom.durable.request_file import RequestFile
-from scrapy_bloom.durable.start_requests import TakenStartRequests
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.migration import scrapy_redis_queue
 from scrapy_bloom.shared.client import RedisClient
 from scrapy_bloom.shared.inspection import RedisPlace
 from scrapy_bloom.shared.layout import in_one_slot
+from scrapy_bloom.sqlite_backend.inspection import reading
+from scrapy_bloom.sqlite_backend.request_file import RequestFile
+from scrapy_bloom.sqlite_backend.start_requests import TakenStartRequests
 from tests.commands.command_line import bloom
 from tests.distributed.workers import StoreWorker, waiting
 from tests.patience import PATIENCE, wait_until

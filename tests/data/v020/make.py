@@ -299,7 +299,6 @@ def crawl(how, day, folder, url=None, key=None):
     if how in HANGING:
         # as if more than 100 requests were in flight, and many items
         import scrapy_bloom.durable.feeds.feeds
-
         import scrapy_bloom.durable.request_file
 
         scrapy_bloom.durable.request_file.POPPED_IN_MEMORY = 2
@@ -324,8 +323,8 @@ def lack():
 
 def _die_after_a_commit():
     """Die when there are batches in every state, with items that are not in their files."""
-    from scrapy_bloom.durable.scheduler import DurableScheduler
     from scrapy_bloom.feeds.feeds import Feeds
+    from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
 
     DurableScheduler.commit_operations = 8
 

@@ -22,15 +22,15 @@ from ..reporting import counted
 from ..scrapy_compat import EngineView, FeedExporterView, IdleChecks, path_safe, put_before_engine
 from ..settings import FailedSettings, wants_delta
 from ..startup import announce, fetches_one_page, refuse
-from .failed_rows import FailedRows
-from .job_identity import require_same_spider, require_whole_job
+from .children import RepeatedChildren, TakenChildren
+from .failed_store import FailedRows
+from .identity import require_same_spider, require_whole_job
 from .progress import Progress
 from .queues import QueueSettings, memory_queue
-from .repeated_children import RepeatedChildren, TakenChildren
 from .request_file import RequestFile, as_it_is, check_header
+from .request_store import SqliteStore
 from .rounds import Round
 from .spider_state import KeptSpiderState
-from .sqlite_store import SqliteStore
 from .start_requests import StartRequests, TakenStartRequests
 from .takeover import ScrapyJob
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from ..feeds.exporter import DurableFeedExporter
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("scrapy_bloom.durable.scheduler")
 
 
 class DurableScheduler(LedgerScheduler):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .request_file import RequestFile
     from .rounds import Round
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("scrapy_bloom.durable.start_requests")
 
 REPEAT_KEY = "bloom_repeat_start"
 """The meta key of a start request that is sent at each start of the process."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from .request_file import RequestFile
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("scrapy_bloom.durable.spider_state")
 
 
 class KeptSpiderState:

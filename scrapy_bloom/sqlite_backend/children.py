@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ..job.ledger import Ledger
     from .request_file import RequestFile
-    from .sqlite_store import SqliteStore
+    from .request_store import SqliteStore
 
 VOLATILE = frozenset({"download_latency", "retry_times"})
 """What Scrapy notes in a meta that may be copied to children, and another time otherwise."""

@@ -37,19 +37,19 @@ STEPS: dict[int, tuple[str, ...]] = {
         "CREATE TABLE set_aside (id INTEGER PRIMARY KEY, slot TEXT NOT NULL,"
         " priority INTEGER NOT NULL, start INTEGER NOT NULL, format TEXT NOT NULL,"
         " request BLOB NOT NULL, reason TEXT NOT NULL)",
-        # the request as it is asked once more; the rest is durable/failed.py's
+        # the request as it is asked once more; the rest is job/failure.py's
         "CREATE TABLE failed (id INTEGER PRIMARY KEY, slot TEXT NOT NULL,"
         " priority INTEGER NOT NULL, start INTEGER NOT NULL, format TEXT NOT NULL,"
         " request BLOB NOT NULL, url TEXT NOT NULL, method TEXT NOT NULL, reason TEXT NOT NULL,"
         " status INTEGER, exception TEXT, attempts INTEGER NOT NULL, time REAL NOT NULL,"
         " referer TEXT)",
-        # how far the job was, once a second of the last minute: durable/progress.py
+        # how far the job was, once a second of the last minute: progress.py
         "CREATE TABLE progress (time REAL PRIMARY KEY, figures TEXT NOT NULL) WITHOUT ROWID",
         # the one row, if any, is that of the last round
         "CREATE TABLE rounds (number INTEGER NOT NULL, phase TEXT NOT NULL)",
         "CREATE TABLE taken_start_requests (fingerprint BLOB NOT NULL,"
         " occurrence INTEGER NOT NULL, PRIMARY KEY (fingerprint, occurrence)) WITHOUT ROWID",
-        # goes with the row of its parent: durable/repeated_children.py
+        # goes with the row of its parent: children.py
         "CREATE TABLE taken_children (parent INTEGER NOT NULL, digest BLOB NOT NULL,"
         " taken INTEGER NOT NULL, met INTEGER NOT NULL, PRIMARY KEY (parent, digest))"
         " WITHOUT ROWID",
@@ -58,7 +58,7 @@ STEPS: dict[int, tuple[str, ...]] = {
         " DELETE FROM taken_children WHERE parent = OLD.id; END",
         # one row, if any; `replaces` is a hash of the file spider.state
         "CREATE TABLE spider_state (state BLOB NOT NULL, replaces BLOB)",
-        # how far each feed has come: durable/feeds/outbox.py
+        # how far each feed has come: feeds/outbox.py
         "CREATE TABLE feeds (id INTEGER PRIMARY KEY, round INTEGER NOT NULL,"
         " template TEXT NOT NULL, options TEXT NOT NULL, head BLOB, columns TEXT NOT NULL)",
         "CREATE TABLE batches (id INTEGER PRIMARY KEY, feed INTEGER NOT NULL,"
@@ -76,7 +76,7 @@ STEPS: dict[int, tuple[str, ...]] = {
     ),
     3: MARKS,
     4: (
-        # one row: whose the file is, the same id as in the filter: durable/job_identity.py
+        # one row: whose the file is, the same id as in the filter: identity.py
         "CREATE TABLE identity (id BLOB NOT NULL, spider TEXT NOT NULL, commits INTEGER NOT NULL)",
         "INSERT INTO identity VALUES (randomblob(16), '', 0)",
         # which of the failed could not be read back, by the row that each had in `requests`:

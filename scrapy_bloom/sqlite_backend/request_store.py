@@ -13,7 +13,7 @@ from scrapy.utils.python import global_object_name
 from ..errors import JobDirectoryError
 from ..job.failure import count_unreadable, to_be_repeated
 from ..scrapy_compat import path_safe
-from .failed_rows import FailedRows
+from .failed_store import FailedRows
 from .queues import (
     FORMATS,
     Callbacks,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ..job.failure import FailedRequest
     from .takeover import ScrapyJob
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("scrapy_bloom.durable.sqlite_store")
 
 
 class SqliteStore:
