@@ -22,7 +22,6 @@ from .errors import (
 if TYPE_CHECKING:
     from .addon import Addon
     from .delta.middleware import DeltaMiddleware
-    from .distributed.scheduler import RedisDurableScheduler
     from .dupefilter.local import BloomDupeFilter
     from .early.links import NewLinkExtractor, follow_new
     from .early.middleware import DropEarlyMiddleware
@@ -31,8 +30,9 @@ if TYPE_CHECKING:
     from .fingerprints.fast import FastRequestFingerprinter
     from .fingerprints.scrapy_redis import ScrapyRedisFingerprinter
     from .job.failures import fail
-    from .shared.copying import load_into_redis, save_from_redis
-    from .shared.dupefilter import RedisBloomDupeFilter
+    from .redis_backend.copying import load_into_redis, save_from_redis
+    from .redis_backend.dupefilter import RedisBloomDupeFilter
+    from .redis_backend.scheduler import RedisDurableScheduler
     from .sqlite_backend.scheduler import DurableScheduler
 
 __version__ = "0.3.0.dev0"
@@ -76,13 +76,13 @@ _SCRAPY_PARTS = {
     "DurableScheduler": "sqlite_backend.scheduler",
     "FastRequestFingerprinter": "fingerprints.fast",
     "NewLinkExtractor": "early.links",
-    "RedisBloomDupeFilter": "shared.dupefilter",
-    "RedisDurableScheduler": "distributed.scheduler",
+    "RedisBloomDupeFilter": "redis_backend.dupefilter",
+    "RedisDurableScheduler": "redis_backend.scheduler",
     "ScrapyRedisFingerprinter": "fingerprints.scrapy_redis",
     "fail": "job.failures",
     "follow_new": "early.links",
-    "load_into_redis": "shared.copying",
-    "save_from_redis": "shared.copying",
+    "load_into_redis": "redis_backend.copying",
+    "save_from_redis": "redis_backend.copying",
 }
 
 

@@ -9,7 +9,7 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import IncompatibleFilterError, RedisBloomDupeFilter, ScalableBloomFilter
 from scrapy_bloom.dupefilter.closing_line import closing_line
-from scrapy_bloom.shared.copying import load_into_redis
+from scrapy_bloom.redis_backend.copying import load_into_redis
 from tests.fakes import Engine
 
 EXACT = {"BLOOM_EXACT": True, "BLOOM_ERROR_RATE": 0.5, "BLOOM_CAPACITY": 100}

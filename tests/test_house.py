@@ -17,9 +17,9 @@ FLOORS = """
     addon commands
     delta
     early
-    distributed
+    redis_backend
     feeds
-    sqlite_backend shared
+    sqlite_backend
     job
     dupefilter
     migration study
@@ -171,7 +171,7 @@ def test_a_crawl_loads_what_it_uses(tmp_path):
         command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True
     )
     loaded = [name.removeprefix("scrapy_bloom.") for name in run.stdout.split()]
-    assert not {"commands", "delta", "distributed", "migration", "shared", "study"} & {
+    assert not {"commands", "delta", "migration", "redis_backend", "study"} & {
         room_of(name) for name in loaded
     }
     assert len(loaded) <= 70

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING
 from ..bloom.merging import merge as merge_places
 from ..bloom.place import REDIS_SCHEMES
 from ..bloom.removal import remove
-from ..distributed.inspection import remove_queue
-from ..distributed.loading import Loaded, load_job, load_scrapy_redis
-from ..distributed.scheduler import RedisDurableScheduler
 from ..errors import BloomError
 from ..fingerprints.identity import FingerprinterIdentity
 from ..jobdir import JobDirectory
 from ..migration.clean_stop import why_unclean
 from ..migration.scrapy_redis_set import RedisSet
 from ..migration.sources import Imported, Source, import_into, make_filter, source_in
+from ..redis_backend.client import RedisClient, public_url
+from ..redis_backend.copying import load_into_redis, save_from_redis
+from ..redis_backend.filter_status import places_of
+from ..redis_backend.layout import in_one_slot
+from ..redis_backend.lifecycle import delete_filter
+from ..redis_backend.load import Loaded, load_job, load_scrapy_redis
+from ..redis_backend.scheduler import RedisDurableScheduler
+from ..redis_backend.status import remove_queue
 from ..reporting import counted
-from ..shared.client import RedisClient, public_url
-from ..shared.copying import load_into_redis, save_from_redis
-from ..shared.inspection import places_of
-from ..shared.layout import in_one_slot
-from ..shared.making import delete_filter
 from ..sqlite_backend.inspection import unfinished_requests
 from ..startup import is_component
 from .progress import Progress

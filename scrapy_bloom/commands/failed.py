@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ..bloom.place import REDIS_SCHEMES
-from ..distributed.failed import FailedHash
 from ..errors import BloomError, JobDirectoryError
 from ..jobdir import JobDirectory
+from ..redis_backend.client import RedisClient
+from ..redis_backend.failed_store import FailedHash
+from ..redis_backend.layout import in_one_slot
 from ..reporting import counted, in_brief
-from ..shared.client import RedisClient
-from ..shared.layout import in_one_slot
 from ..sqlite_backend.failed_store import Choice, drop_failed, failed_requests, retry_failed
 
 if TYPE_CHECKING:

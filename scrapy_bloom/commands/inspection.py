@@ -11,17 +11,17 @@ from scrapy import Request
 from ..bloom.inspection import Description, describe
 from ..bloom.inspection import verify as findings_in
 from ..bloom.place import REDIS_SCHEMES, AnyFilter
-from ..distributed.verifying import queue_findings
 from ..errors import BloomError
 from ..fingerprints.identity import fingerprinter_in
 from ..migration.url_list import open_list, url_in
+from ..redis_backend.verify import queue_findings
 from ..reporting import counted, in_brief, in_bytes, in_percent, in_short, pages
 from ..sqlite_backend.inspection import JobState, job_state, unfinished_requests
 from .queue import queue_in
 from .running import aligned, require_fingerprinter, table
 
 if TYPE_CHECKING:
-    from ..shared.inspection import RedisPlace
+    from ..redis_backend.filter_status import RedisPlace
     from .running import Session
 
 

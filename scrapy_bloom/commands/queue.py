@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
 
-from ..distributed.failed import FailedHash
-from ..distributed.inspection import CrawlView, PendingView, WorkerView, look_at, pending_of
-from ..distributed.seeds import push as push_into
 from ..errors import BloomError
 from ..migration.url_list import open_list, url_in
+from ..redis_backend.client import RedisClient
+from ..redis_backend.failed_store import FailedHash
+from ..redis_backend.layout import in_one_slot
+from ..redis_backend.push import push as push_into
+from ..redis_backend.status import CrawlView, PendingView, WorkerView, look_at, pending_of
 from ..reporting import counted, in_brief, in_bytes
-from ..shared.client import RedisClient
-from ..shared.layout import in_one_slot
 from ..sqlite_backend.watching import rates_of
 from .running import aligned, table
 

@@ -21,9 +21,9 @@ from scrapy.utils.request import RequestFingerprinterProtocol
 from ..bloom.place import REDIS_SCHEMES, Place
 from ..errors import BloomError, IncompatibleFilterError
 from ..fingerprints.identity import FingerprinterIdentity
+from ..redis_backend.filter_status import RedisPlace
 from ..reporting import visible
 from ..settings import BloomSettings
-from ..shared.inspection import RedisPlace
 from . import drop_output, fail, flush
 
 

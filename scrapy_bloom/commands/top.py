@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..bloom.place import REDIS_SCHEMES
-from ..distributed.watching import RedisWatch
 from ..errors import BloomError, RequestFileError, SharedFilterError
+from ..redis_backend.watching import RedisWatch
 from ..reporting import in_brief, in_bytes, in_percent, visible
 from ..sqlite_backend.watching import Watch
 from .failed import crawl_in, job_in

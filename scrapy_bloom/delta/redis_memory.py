@@ -13,7 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from ..errors import IncompatibleFilterError
-from ..shared.client import RedisClient, Script
+from ..redis_backend.client import RedisClient, Script
 from .slices import SLICES
 
 if TYPE_CHECKING:

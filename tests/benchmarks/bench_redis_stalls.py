@@ -18,11 +18,11 @@ from scrapy.settings import Settings
 from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_bloom.commands.queue import queue_in
-from scrapy_bloom.distributed.failed import FailedHash
-from scrapy_bloom.distributed.inspection import look_at, remove_queue
-from scrapy_bloom.distributed.seeds import push
-from scrapy_bloom.distributed.verifying import queue_findings
-from scrapy_bloom.distributed.watching import RedisWatch
+from scrapy_bloom.redis_backend.failed_store import FailedHash
+from scrapy_bloom.redis_backend.push import push
+from scrapy_bloom.redis_backend.status import look_at, remove_queue
+from scrapy_bloom.redis_backend.verify import queue_findings
+from scrapy_bloom.redis_backend.watching import RedisWatch
 from tests.distributed.workers import StoreWorker
 from tests.shared.server import Server, described
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from scrapy_bloom.commands import main
-from scrapy_bloom.distributed.failed import FailedHash
-from scrapy_bloom.distributed.inspection import look_at, pending_of
 from scrapy_bloom.job.failure import FailedRequest
 from scrapy_bloom.jobdir import JobDirectory
-from scrapy_bloom.shared.client import RedisClient
-from scrapy_bloom.shared.layout import in_one_slot
+from scrapy_bloom.redis_backend.client import RedisClient
+from scrapy_bloom.redis_backend.failed_store import FailedHash
+from scrapy_bloom.redis_backend.layout import in_one_slot
+from scrapy_bloom.redis_backend.status import look_at, pending_of
 from scrapy_bloom.sqlite_backend.failed_store import FailedRows, retry_failed
 from scrapy_bloom.sqlite_backend.inspection import unfinished_requests
 from scrapy_bloom.sqlite_backend.request_file import RequestFile

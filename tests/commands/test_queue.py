@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from scrapy_bloom.commands.top import view
-from scrapy_bloom.distributed.watching import RedisWatch
 from scrapy_bloom.job.failure import FailedRequest
+from scrapy_bloom.redis_backend.watching import RedisWatch
 from tests.commands.command_line import bloom
 from tests.distributed.workers import StoreWorker
 

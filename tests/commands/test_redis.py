@@ -9,9 +9,9 @@ from scrapy import Request
 from scrapy.utils.request import fingerprint
 
 from scrapy_bloom import ScalableBloomFilter, ScrapyRedisFingerprinter
-from scrapy_bloom.shared.client import RedisClient
-from scrapy_bloom.shared.filter import RedisBloomFilter
-from scrapy_bloom.shared.inspection import RedisPlace
+from scrapy_bloom.redis_backend.client import RedisClient
+from scrapy_bloom.redis_backend.filter import RedisBloomFilter
+from scrapy_bloom.redis_backend.filter_status import RedisPlace
 from scrapy_bloom.sqlite_backend.request_file import RequestFile
 from tests.commands.command_line import bloom
 from tests.shared.server import Server, missing

@@ -25,11 +25,11 @@ from scrapy.crawler import CrawlerProcess
 from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 
-import scrapy_bloom.distributed.scheduler  # noqa: F401 - before the forks, not in each
-from scrapy_bloom.distributed.inspection import look_at
-from scrapy_bloom.distributed.seeds import push
-from scrapy_bloom.shared.client import RedisClient
-from scrapy_bloom.shared.layout import in_one_slot
+import scrapy_bloom.redis_backend.scheduler  # noqa: F401 - before the forks, not in each
+from scrapy_bloom.redis_backend.client import RedisClient
+from scrapy_bloom.redis_backend.layout import in_one_slot
+from scrapy_bloom.redis_backend.push import push
+from scrapy_bloom.redis_backend.status import look_at
 from tests.durable.harness import (
     ASYNCIO,
     SELECT,

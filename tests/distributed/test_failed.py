@@ -14,11 +14,11 @@ from scrapy import Request, signals
 from scrapy.http import Response
 from twisted.python.failure import Failure
 
-from scrapy_bloom.distributed.failed import FailedHash
-from scrapy_bloom.distributed.inspection import look_at, pending_of, remove_queue
-from scrapy_bloom.distributed.verifying import queue_findings
-from scrapy_bloom.distributed.watching import RedisWatch
 from scrapy_bloom.job.failure import FailedRequest, plain_fields
+from scrapy_bloom.redis_backend.failed_store import FailedHash
+from scrapy_bloom.redis_backend.status import look_at, pending_of, remove_queue
+from scrapy_bloom.redis_backend.verify import queue_findings
+from scrapy_bloom.redis_backend.watching import RedisWatch
 from scrapy_bloom.sqlite_backend.failed_store import Choice
 from tests.distributed.test_scheduler import build, talk  # noqa: F401 - a fixture
 from tests.distributed.test_script import aborted, join, raw  # noqa: F401 - a fixture

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from scrapy_bloom.distributed.inspection import look_at
-from scrapy_bloom.shared.client import RedisClient
-from scrapy_bloom.shared.layout import in_one_slot
+from scrapy_bloom.redis_backend.client import RedisClient
+from scrapy_bloom.redis_backend.layout import in_one_slot
+from scrapy_bloom.redis_backend.status import look_at
 from tests.processes import PACKAGE, run
 
 pytest_plugins = ["tests.shared.fixtures"]

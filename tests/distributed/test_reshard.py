@@ -6,8 +6,8 @@ import random
 import pytest
 
 from scrapy_bloom import SharedFilterError
-from scrapy_bloom.shared.client import RedisClient
-from scrapy_bloom.shared.filter import RedisBloomFilter
+from scrapy_bloom.redis_backend.client import RedisClient
+from scrapy_bloom.redis_backend.filter import RedisBloomFilter
 from tests.distributed.workers import StoreWorker, crawl, tree
 from tests.shared.server import Move
 
@@ -26,7 +26,7 @@ MOVED = {
 @pytest.fixture
 def once(monkeypatch):
     """Whatever is refused is not asked again."""
-    monkeypatch.setattr("scrapy_bloom.shared.client._FIRST_PAUSE", 60)
+    monkeypatch.setattr("scrapy_bloom.redis_backend.client._FIRST_PAUSE", 60)
     monkeypatch.setattr("redis.RedisCluster.RedisClusterRequestTTL", 4)
 
 

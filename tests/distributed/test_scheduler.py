@@ -12,12 +12,12 @@ from scrapy.utils.test import get_crawler
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom import RedisDurableScheduler, SharedFilterError, startup
-from scrapy_bloom.distributed import worker as worker_module
-from scrapy_bloom.distributed.crawl import open_crawl
-from scrapy_bloom.distributed.start_requests import mark_of
 from scrapy_bloom.errors import FilterLockedError, JobDirectoryError
-from scrapy_bloom.shared.client import RedisClient
-from scrapy_bloom.shared.inspection import RedisPlace
+from scrapy_bloom.redis_backend import worker as worker_module
+from scrapy_bloom.redis_backend.client import RedisClient
+from scrapy_bloom.redis_backend.crawl import open_crawl
+from scrapy_bloom.redis_backend.filter_status import RedisPlace
+from scrapy_bloom.redis_backend.start_requests import mark_of
 from tests.distributed.workers import StoreWorker
 from tests.durable.engine import TestSpider, name_of, request
 from tests.durable.rounds import waited_for

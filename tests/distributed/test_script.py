@@ -11,11 +11,11 @@ from scrapy.settings import Settings
 from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_bloom import SharedFilterError
-from scrapy_bloom.distributed.commit import COMMIT
-from scrapy_bloom.distributed.messages import Reply
-from scrapy_bloom.distributed.scripts import HEARTBEAT
-from scrapy_bloom.distributed.seeds import Pusher, push
-from scrapy_bloom.shared.client import Script
+from scrapy_bloom.redis_backend.client import Script
+from scrapy_bloom.redis_backend.commit import COMMIT
+from scrapy_bloom.redis_backend.crawl_scripts import HEARTBEAT
+from scrapy_bloom.redis_backend.protocol import Reply
+from scrapy_bloom.redis_backend.push import Pusher, push
 from tests.distributed.workers import StoreWorker, crawl, seeded, tree, waiting
 
 pytest_plugins = ["tests.shared.fixtures"]

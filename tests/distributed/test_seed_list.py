@@ -9,11 +9,11 @@ from scrapy import FormRequest, Request, Spider
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import SharedFilterError
-from scrapy_bloom.distributed.seed_list import _TAKE, SeedList
-from scrapy_bloom.distributed.seeds import Pusher
+from scrapy_bloom.redis_backend.client import RedisClient, Script
+from scrapy_bloom.redis_backend.filter import RedisBloomFilter
+from scrapy_bloom.redis_backend.push import Pusher
+from scrapy_bloom.redis_backend.start_urls import _TAKE, SeedList
 from scrapy_bloom.settings import RedisSettings
-from scrapy_bloom.shared.client import RedisClient, Script
-from scrapy_bloom.shared.filter import RedisBloomFilter
 from tests.distributed.workers import StoreWorker, waiting
 from tests.patience import PATIENCE
 

@@ -6,15 +6,15 @@ from collections import Counter, deque
 from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
 
-from scrapy_bloom.distributed.commit import COMMIT
-from scrapy_bloom.distributed.crawl import open_crawl
-from scrapy_bloom.distributed.messages import Observers, Policy
-from scrapy_bloom.distributed.payload import Packer
-from scrapy_bloom.distributed.store import RedisStore
+from scrapy_bloom.redis_backend.client import RedisClient
+from scrapy_bloom.redis_backend.codec import Packer
+from scrapy_bloom.redis_backend.commit import COMMIT
+from scrapy_bloom.redis_backend.crawl import open_crawl
+from scrapy_bloom.redis_backend.dupefilter import RedisBloomDupeFilter
+from scrapy_bloom.redis_backend.layout import in_one_slot
+from scrapy_bloom.redis_backend.protocol import Observers, Policy
+from scrapy_bloom.redis_backend.request_store import RedisStore
 from scrapy_bloom.settings import WorkerSettings
-from scrapy_bloom.shared.client import RedisClient
-from scrapy_bloom.shared.dupefilter import RedisBloomDupeFilter
-from scrapy_bloom.shared.layout import in_one_slot
 from scrapy_bloom.sqlite_backend.queues import QueueSettings
 from tests.fakes import Engine
 

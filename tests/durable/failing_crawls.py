@@ -27,10 +27,10 @@ from scrapy.exceptions import IgnoreRequest
 from scrapy.extensions.postprocessing import GzipPlugin
 
 from scrapy_bloom import fail
-from scrapy_bloom.distributed.failed import FailedHash
 from scrapy_bloom.job.ledger import Ledger
-from scrapy_bloom.shared.client import RedisClient
-from scrapy_bloom.shared.layout import in_one_slot
+from scrapy_bloom.redis_backend.client import RedisClient
+from scrapy_bloom.redis_backend.failed_store import FailedHash
+from scrapy_bloom.redis_backend.layout import in_one_slot
 from scrapy_bloom.sqlite_backend.failed_store import failed_requests, retry_failed
 from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
 from tests.durable.failing_mutants import MUTANTS

@@ -20,16 +20,16 @@ from scrapy_bloom import (
     ScrapyRedisFingerprinter,
     SharedFilterError,
 )
-from scrapy_bloom.distributed import loading
-from scrapy_bloom.distributed.inspection import look_at
-from scrapy_bloom.distributed.loading import load_job, load_scrapy_redis
-from scrapy_bloom.distributed.seeds import Pusher
-from scrapy_bloom.distributed.start_requests import mark_of
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.migration import scrapy_redis_queue
-from scrapy_bloom.shared.client import RedisClient
-from scrapy_bloom.shared.inspection import RedisPlace
-from scrapy_bloom.shared.layout import in_one_slot
+from scrapy_bloom.redis_backend import load as loading
+from scrapy_bloom.redis_backend.client import RedisClient
+from scrapy_bloom.redis_backend.filter_status import RedisPlace
+from scrapy_bloom.redis_backend.layout import in_one_slot
+from scrapy_bloom.redis_backend.load import load_job, load_scrapy_redis
+from scrapy_bloom.redis_backend.push import Pusher
+from scrapy_bloom.redis_backend.start_requests import mark_of
+from scrapy_bloom.redis_backend.status import look_at
 from scrapy_bloom.sqlite_backend.inspection import reading
 from scrapy_bloom.sqlite_backend.request_file import RequestFile
 from scrapy_bloom.sqlite_backend.start_requests import TakenStartRequests
@@ -304,7 +304,7 @@ def test_an_interrupted_load_is_run_again(client, key, left, settings, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(Pusher, "push", killed)
         patch.setattr(loading, "remove_queue", nothing)
-        patch.setattr("scrapy_bloom.shared.making.delete_shards", nothing)
+        patch.setattr("scrapy_bloom.redis_backend.lifecycle.delete_shards", nothing)
         try:
             load_left(client, key, settings)
         except Killed:

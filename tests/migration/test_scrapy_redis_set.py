@@ -8,7 +8,7 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import BloomError, IncompatibleFilterError, ScrapyRedisFingerprinter
 from scrapy_bloom.migration.scrapy_redis_set import RedisSet
-from scrapy_bloom.shared.client import RedisClient
+from scrapy_bloom.redis_backend.client import RedisClient
 from tests.shared.server import missing
 
 pytest_plugins = ["tests.shared.fixtures"]

@@ -4,8 +4,8 @@ import pytest
 
 from scrapy_bloom import SharedFilterError
 from scrapy_bloom.dupefilter.overlay import FingerprintFilter
-from scrapy_bloom.shared.client import RedisClient, Script, public_url
-from scrapy_bloom.shared.filter import RedisBloomFilter
+from scrapy_bloom.redis_backend.client import RedisClient, Script, public_url
+from scrapy_bloom.redis_backend.filter import RedisBloomFilter
 
 pytest_plugins = ["tests.shared.fixtures"]
 

@@ -12,11 +12,11 @@ from scrapy_bloom import (
     save_from_redis,
 )
 from scrapy_bloom.bloom.hashing import first_lanes
-from scrapy_bloom.shared import copying
-from scrapy_bloom.shared.client import RedisClient
-from scrapy_bloom.shared.filter import RedisBloomFilter
-from scrapy_bloom.shared.layout import shard_of
-from scrapy_bloom.shared.making import delete_filter
+from scrapy_bloom.redis_backend import copying
+from scrapy_bloom.redis_backend.client import RedisClient
+from scrapy_bloom.redis_backend.filter import RedisBloomFilter
+from scrapy_bloom.redis_backend.layout import shard_of
+from scrapy_bloom.redis_backend.lifecycle import delete_filter
 
 pytest_plugins = ["tests.shared.fixtures"]
 

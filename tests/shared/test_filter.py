@@ -18,11 +18,11 @@ from scrapy.utils.request import fingerprint
 
 from scrapy_bloom import IncompatibleFilterError, ScalableBloomFilter, SharedFilterError
 from scrapy_bloom.bloom.hashing import first_lanes
-from scrapy_bloom.shared.client import RedisClient
-from scrapy_bloom.shared.copying import save_from_redis
-from scrapy_bloom.shared.filter import RedisBloomFilter
-from scrapy_bloom.shared.layout import SHARDS, shard_of
-from scrapy_bloom.shared.making import delete_filter, stored_header
+from scrapy_bloom.redis_backend.client import RedisClient
+from scrapy_bloom.redis_backend.copying import save_from_redis
+from scrapy_bloom.redis_backend.filter import RedisBloomFilter
+from scrapy_bloom.redis_backend.layout import SHARDS, shard_of
+from scrapy_bloom.redis_backend.lifecycle import delete_filter, stored_header
 
 pytest_plugins = ["tests.shared.fixtures"]
 
@@ -49,8 +49,8 @@ def join(key):
 def few_shards(monkeypatch):
     """Two shards: with 64, of at least a block each, only 200,000 keys would fill a filter."""
     for module in ("layout", "making", "copying"):
-        monkeypatch.setattr(f"scrapy_bloom.shared.{module}.SHARDS", 2)
-    monkeypatch.setattr("scrapy_bloom.shared.layout.SHARD_BITS", 1)
+        monkeypatch.setattr(f"scrapy_bloom.redis_backend.{module}.SHARDS", 2)
+    monkeypatch.setattr("scrapy_bloom.redis_backend.layout.SHARD_BITS", 1)
 
 
 def keys(start, stop):
@@ -229,7 +229,7 @@ def test_growing_by_another_process_costs_one_more_round_trip(redis_server, join
 
 def test_the_memory_of_known_keys_is_bounded(redis_server, join, monkeypatch):
     """More keys than the process remembers are asked about again, and known."""
-    monkeypatch.setattr("scrapy_bloom.shared.filter.KNOWN_KEYS", 100)
+    monkeypatch.setattr("scrapy_bloom.redis_backend.filter.KNOWN_KEYS", 100)
     shared = join(redis_server)
     assert not any(map(shared.add, keys(0, 1_000)))
     before = redis_server.calls()["evalsha"]

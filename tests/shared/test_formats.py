@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from scrapy_bloom import ScalableBloomFilter, load_into_redis, save_from_redis
-from scrapy_bloom.shared.client import RedisClient
-from scrapy_bloom.shared.filter import RedisBloomFilter
+from scrapy_bloom.redis_backend.client import RedisClient
+from scrapy_bloom.redis_backend.filter import RedisBloomFilter
 
 pytest_plugins = ["tests.shared.fixtures"]
 

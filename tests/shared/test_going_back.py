@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import pytest
 from scrapy import Request
 
-from scrapy_bloom.shared.client import RedisClient
-from scrapy_bloom.shared.filter import RedisBloomFilter
+from scrapy_bloom.redis_backend.client import RedisClient
+from scrapy_bloom.redis_backend.filter import RedisBloomFilter
 from tests.patience import wait_until
 from tests.shared.server import Name, Replica
 

@@ -7,7 +7,14 @@ import pytest
 from scrapy_bloom import IncompatibleFilterError
 from scrapy_bloom.bloom import sizing
 from scrapy_bloom.bloom.hashing import first_lanes, positions
-from scrapy_bloom.shared.layout import SHARDS, LayerShape, RedisHeader, Shard, first_layer, shard_of
+from scrapy_bloom.redis_backend.layout import (
+    SHARDS,
+    LayerShape,
+    RedisHeader,
+    Shard,
+    first_layer,
+    shard_of,
+)
 
 SECRET = bytes(range(16))
 BLOCKS = [1, 13, 63, 64, 65, 100, 1000, 4032]

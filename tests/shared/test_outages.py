@@ -15,7 +15,7 @@ from scrapy import Request
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import SharedFilterError
-from scrapy_bloom.shared import dupefilter as redis
+from scrapy_bloom.redis_backend import dupefilter as redis
 from tests.patience import PATIENCE
 from tests.shared.server import Name, Replica
 

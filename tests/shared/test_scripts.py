@@ -7,10 +7,11 @@ import pytest
 from scrapy import Request
 
 from scrapy_bloom import SharedFilterError
-from scrapy_bloom.shared import making, scripts
-from scrapy_bloom.shared.client import RedisClient, Script
-from scrapy_bloom.shared.filter import RedisBloomFilter
-from scrapy_bloom.shared.making import delete_filter
+from scrapy_bloom.redis_backend import filter_scripts as scripts
+from scrapy_bloom.redis_backend import lifecycle as making
+from scrapy_bloom.redis_backend.client import RedisClient, Script
+from scrapy_bloom.redis_backend.filter import RedisBloomFilter
+from scrapy_bloom.redis_backend.lifecycle import delete_filter
 
 pytest_plugins = ["tests.shared.fixtures"]
 
@@ -166,7 +167,7 @@ def test_deleting_that_is_cut_off(redis_server, key, monkeypatch, name, n):
 def worker(make_dupefilter, redis_server, key, monkeypatch):
     """Return a function that makes the dupefilter of a user, whose commands the test sets;
     it never asks twice."""
-    monkeypatch.setattr("scrapy_bloom.shared.client._FIRST_PAUSE", 60)
+    monkeypatch.setattr("scrapy_bloom.redis_backend.client._FIRST_PAUSE", 60)
     bot = f"redis://{key}:secret@127.0.0.1:{redis_server.port}/0"
     redis_server.command("ACL", "SETUSER", key, "on", ">secret", "~*", "+@all")
 

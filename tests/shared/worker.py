@@ -15,8 +15,8 @@ from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import RedisBloomDupeFilter
-from scrapy_bloom.shared import layout as redis_layout
-from scrapy_bloom.shared import making as redis_making
+from scrapy_bloom.redis_backend import layout as redis_layout
+from scrapy_bloom.redis_backend import lifecycle as redis_making
 
 
 def run(settings, path, seed, shard_bits=6):

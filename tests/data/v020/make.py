@@ -697,9 +697,9 @@ def _shorten_a_failure(client):
 
 def describe_crawls(url):
     """Return what is in the crawls."""
-    from scrapy_bloom.distributed.failed import FailedHash
-    from scrapy_bloom.distributed.inspection import look_at, pending_of
-    from scrapy_bloom.shared.client import RedisClient
+    from scrapy_bloom.redis_backend.client import RedisClient
+    from scrapy_bloom.redis_backend.failed_store import FailedHash
+    from scrapy_bloom.redis_backend.status import look_at, pending_of
 
     found = {}
     with RedisClient(url, 10) as client:

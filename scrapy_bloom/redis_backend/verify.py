@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from ..bloom.inspection import Finding
 from ..reporting import counted
-from ..shared.client import SlotScript
-from ..shared.making import stored_header
-from .inspection import look_at
-from .scripts import crawl_id
+from .client import SlotScript
+from .crawl_scripts import crawl_id
+from .lifecycle import stored_header
+from .status import look_at
 
 if TYPE_CHECKING:
-    from ..shared.client import RedisClient
+    from .client import RedisClient
 
 _AT_ONCE = 500
 _KEYS_AT_ONCE = 1000

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING
 
 from ..errors import SharedFilterError
 from ..settings import WorkerSettings
-from ..shared.filter import RedisBloomFilter
-from ..shared.scripts import GROWN, NEW
 from ..sqlite_backend.queues import QueueSettings
+from .codec import pack
 from .commit import COMMIT
 from .crawl import open_crawl
-from .inspection import look_at
-from .messages import LEAVE, Batch, Claims, Entry, Policy, Reply, WorkerState
-from .payload import pack
-from .store import MOST_ENTRIES
+from .filter import RedisBloomFilter
+from .filter_scripts import GROWN, NEW
+from .protocol import LEAVE, Batch, Claims, Entry, Policy, Reply, WorkerState
+from .request_store import MOST_ENTRIES
+from .status import look_at
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.settings import BaseSettings
     from scrapy.utils.request import RequestFingerprinterProtocol
 
-    from ..shared.client import RedisClient
+    from .client import RedisClient
 
 
 class Pusher:

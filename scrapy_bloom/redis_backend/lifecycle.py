@@ -7,8 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from ..errors import IncompatibleFilterError, SharedFilterError
-from .layout import SHARDS, RedisHeader, shard_keys, shards_of
-from .scripts import (
+from .filter_scripts import (
     DELETE_HEADER,
     DELETE_SHARD,
     LOADING,
@@ -16,6 +15,7 @@ from .scripts import (
     MAKE_SHARD,
     MARK_READY,
 )
+from .layout import SHARDS, RedisHeader, shard_keys, shards_of
 
 if TYPE_CHECKING:
     from .client import RedisClient

@@ -20,7 +20,7 @@ from ..startup import announce
 from .client import RedisClient
 from .filter import RedisBloomFilter
 from .layout import in_one_slot
-from .making import require_no_eviction, stored_header
+from .lifecycle import require_no_eviction, stored_header
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..jobdir import JobDirectory
     from ..settings import BloomSettings
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("scrapy_bloom.shared.dupefilter")
 
 MOST_HELD = 100_000
 """Fingerprints remembered in an outage before the spider is closed: about 10 MB."""

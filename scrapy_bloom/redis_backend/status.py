@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..shared.client import SlotScript
-from ..shared.layout import is_in_one_slot
-from .messages import COUNTED
+from .client import SlotScript
+from .layout import is_in_one_slot
+from .protocol import COUNTED
 
 if TYPE_CHECKING:
-    from ..shared.client import RedisClient
+    from .client import RedisClient
 
 _SLOTS_AT_ONCE = 500
 _WORKERS_AT_ONCE = 20

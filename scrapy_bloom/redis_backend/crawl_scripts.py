@@ -35,7 +35,7 @@ the busy before its first claim.
 
 from __future__ import annotations
 
-from ..shared.client import SlotScript
+from .client import SlotScript
 
 FORMAT = 2
 """Of a crawl. Version 0.2.0 has no number for its own, 1."""

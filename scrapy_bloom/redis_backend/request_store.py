@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from ..errors import SharedFilterError
-from ..shared.scripts import GROWN, NEW
-from .failed import failing_of, unreadable
-from .held import HeldClaims
-from .messages import COUNTED, LEAVE, OVER, Batch, Entry, Observers, Policy, Reply, WorkerState
+from .claims import HeldClaims
+from .failed_store import failing_of, unreadable
+from .filter_scripts import GROWN, NEW
+from .protocol import COUNTED, LEAVE, OVER, Batch, Entry, Observers, Policy, Reply, WorkerState
 
 if TYPE_CHECKING:
     from scrapy import Request
 
     from ..job.failure import FailedRequest
-    from ..shared.dupefilter import RedisBloomDupeFilter
-    from .link import Sender
-    from .payload import Packer
+    from .codec import Packer
+    from .dupefilter import RedisBloomDupeFilter
+    from .transport import Sender
 
 MOST_ENTRIES = 50
 """New requests in a call: the server takes some 20 µs for each, and serves nobody else."""

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SharedFilterError
-from .scripts import OPEN, crawl_id
+from .crawl_scripts import OPEN, crawl_id
 
 if TYPE_CHECKING:
     from ..settings import WorkerSettings
-    from ..shared.client import RedisClient
+    from .client import RedisClient
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SharedFilterError
-from ..shared.filter import RedisBloomFilter
-from ..shared.inspection import RedisPlace
 from ..sqlite_backend.progress import FILTER_FIGURES
 from ..sqlite_backend.watching import RATED, SLOTS, Costly, rates_of, seconds_to
-from .failed import FailedHash
-from .inspection import CrawlView, PendingView, look_at, pending_of
+from .failed_store import FailedHash
+from .filter import RedisBloomFilter
+from .filter_status import RedisPlace
+from .status import CrawlView, PendingView, look_at, pending_of
 
 if TYPE_CHECKING:
-    from ..shared.client import RedisClient
+    from .client import RedisClient
 
 
 class RedisWatch:

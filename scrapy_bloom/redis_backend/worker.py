@@ -19,20 +19,20 @@ from ..job.ledger import Ledger
 from ..reporting import counted
 from ..scrapy_compat import EngineView
 from ..settings import RedisSettings, WorkerSettings, takes_any_spider
-from ..shared.client import RedisClient, ScriptError
-from ..shared.layout import in_one_slot
 from ..sqlite_backend.identity import require_same_spider
 from ..sqlite_backend.progress import COUNTED as COUNTED_STATS
 from ..sqlite_backend.progress import set_stats
 from ..sqlite_backend.queues import QueueSettings
 from ..startup import announce
+from .client import RedisClient, ScriptError
+from .codec import Packer
 from .crawl import crawl_is_gone, in_reactor, open_crawl
-from .failed import FailedHash
-from .link import Heartbeat, Link
-from .messages import COUNTED, Observers, Policy
-from .payload import Packer
-from .seed_list import SeedList
-from .store import RedisStore
+from .failed_store import FailedHash
+from .layout import in_one_slot
+from .protocol import COUNTED, Observers, Policy
+from .request_store import RedisStore
+from .start_urls import SeedList
+from .transport import Heartbeat, Link
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from scrapy.utils.asyncio import CallLaterResult
 
     from ..job.failures import Failures
-    from ..shared.dupefilter import RedisBloomDupeFilter
     from .crawl import CrawlState
-    from .feeds import WorkerFeeds
-    from .messages import Entry
+    from .dupefilter import RedisBloomDupeFilter
+    from .protocol import Entry
     from .start_requests import SharedStartRequests
+    from .worker_feeds import WorkerFeeds
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("scrapy_bloom.distributed.worker")
 
 COMMIT_OPERATIONS = 50
 """A commit is due after so many requests pushed, or handed out …"""

@@ -12,7 +12,7 @@ from ..fingerprints.identity import fingerprinter_in
 from .client import RedisClient
 from .filter import RedisBloomFilter
 from .layout import in_one_slot
-from .making import stored_header
+from .lifecycle import stored_header
 
 
 def places_of(client: RedisClient, key: str) -> list[str]:

@@ -11,12 +11,12 @@ from ..job.failures import Failures
 from ..job.ledger_scheduler import LedgerScheduler, keep_off_the_job
 from ..scrapy_compat import EngineView, IdleChecks, put_before_engine
 from ..settings import FailedSettings, WorkerSettings
-from ..shared.dupefilter import RedisBloomDupeFilter
 from ..sqlite_backend.queues import memory_queue
 from ..startup import fetches_one_page, refuse
-from .feeds import WorkerFeeds
+from .dupefilter import RedisBloomDupeFilter
 from .start_requests import SharedStartRequests
 from .worker import Worker
+from .worker_feeds import WorkerFeeds
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider

@@ -7,9 +7,9 @@ claims; the end; how far the crawl is.
 
 from __future__ import annotations
 
-from ..shared.client import SlotScript
-from ..shared.scripts import PROBE
-from .scripts import PRELUDE, PUT
+from .client import SlotScript
+from .crawl_scripts import PRELUDE, PUT
+from .filter_scripts import PROBE
 
 # KEYS: the filter's header. ARGV:
 #  1-3 crawl, worker, lease (ms)    4 number of the call     5 '1' while it is in start()

@@ -18,29 +18,29 @@ from ..fingerprints.identity import FingerprinterIdentity
 from ..migration.scrapy_redis_queue import RedisQueue
 from ..migration.scrapy_redis_set import RedisSet
 from ..settings import BloomSettings, WorkerSettings
-from ..shared.copying import open_inexact, put_layers, redis_header
-from ..shared.filter import RedisBloomFilter, fresh_header
-from ..shared.making import delete_filter, filling, make_shards, require_no_eviction
-from ..shared.scripts import LOADING, MAKE_HEADER
 from ..sqlite_backend.identity import require_whole_job
 from ..sqlite_backend.leftover import left_requests
 from ..sqlite_backend.queues import QueueSettings
 from ..sqlite_backend.takeover import ScrapyJob
+from .codec import pack
+from .copying import open_inexact, put_layers, redis_header
 from .crawl import open_crawl
-from .inspection import look_at, remove_queue
-from .messages import Entry
-from .payload import pack
-from .scripts import crawl_id
-from .seeds import Pusher
+from .crawl_scripts import crawl_id
+from .filter import RedisBloomFilter, fresh_header
+from .filter_scripts import LOADING, MAKE_HEADER
+from .lifecycle import delete_filter, filling, make_shards, require_no_eviction
+from .protocol import Entry
+from .push import Pusher
 from .start_requests import mark_of
+from .status import look_at, remove_queue
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
     from scrapy.utils.request import RequestFingerprinterProtocol
 
     from ..jobdir import JobDirectory
-    from ..shared.client import RedisClient
-    from ..shared.layout import RedisHeader
+    from .client import RedisClient
+    from .layout import RedisHeader
 
 LEASE = 15.0
 """Seconds after which a load that gives no sign of life counts as interrupted."""

@@ -26,21 +26,21 @@ from scrapy import FormRequest, Request
 
 from ..errors import SharedFilterError, describe
 from ..settings import scrapy_redis_url
-from ..shared.client import RedisClient, Script
-from ..shared.filter import RedisBloomFilter
-from ..shared.layout import in_one_slot
 from ..sqlite_backend.queues import QueueSettings
 from ..startup import announce
-from .seeds import Pusher, entry_of
+from .client import RedisClient, Script
+from .filter import RedisBloomFilter
+from .layout import in_one_slot
+from .push import Pusher, entry_of
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from ..settings import RedisSettings, WorkerSettings
-    from ..shared.dupefilter import RedisBloomDupeFilter
-    from .messages import Entry
+    from .dupefilter import RedisBloomDupeFilter
+    from .protocol import Entry
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("scrapy_bloom.distributed.seed_list")
 
 POLL_SECONDS = 0.5
 """The list is looked at so often; by a worker that has nothing to do and finds something, at

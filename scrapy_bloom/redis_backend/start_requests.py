@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from ..job.ledger import Ledger
-    from ..shared.dupefilter import RedisBloomDupeFilter
-    from .messages import Reply
-    from .store import RedisStore
+    from .dupefilter import RedisBloomDupeFilter
+    from .protocol import Reply
+    from .request_store import RedisStore
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("scrapy_bloom.distributed.start_requests")
 
 SENT_AT_ONCE = 100
 

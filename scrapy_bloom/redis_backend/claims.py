@@ -8,12 +8,12 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
-from .messages import Claims, Failing
+from .protocol import Claims, Failing
 
 if TYPE_CHECKING:
     from scrapy import Request
 
-    from .messages import Batch, Claim
+    from .protocol import Batch, Claim
 
 MOST_GIVEN_UP = 200
 """Claims that are acknowledged or have failed, in a call."""

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import SharedFilterError
 from ..job.failure import FailedRequest, described, named
-from ..shared.client import SlotScript
 from ..sqlite_backend.failed_store import ALL, Choice
-from .messages import Failing
-from .scripts import PUT
+from .client import SlotScript
+from .crawl_scripts import PUT
+from .protocol import Failing
 
 if TYPE_CHECKING:
-    from ..shared.client import RedisClient
-    from .messages import Claim
-    from .payload import Packer
+    from .client import RedisClient
+    from .codec import Packer
+    from .protocol import Claim
 
 AT_ONCE = 100
 """So many are moved by a script, or read."""

@@ -11,13 +11,13 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import SharedFilterError
-from ..shared.client import ScriptError
+from .client import ScriptError
 from .commit import COMMIT
-from .scripts import HEARTBEAT
+from .crawl_scripts import HEARTBEAT
 
 if TYPE_CHECKING:
-    from ..shared.client import RedisClient
-    from .messages import Argument
+    from .client import RedisClient
+    from .protocol import Argument
 
 FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 2.0

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..shared.scripts import GROWN
-from .payload import Packed
-from .scripts import DONE, FENCED, GONE
+from .codec import Packed
+from .crawl_scripts import DONE, FENCED, GONE
+from .filter_scripts import GROWN
 
 if TYPE_CHECKING:
-    from ..shared.filter import RedisBloomFilter
-    from ..shared.layout import Shard
+    from .filter import RedisBloomFilter
+    from .layout import Shard
 
 Argument = str | bytes | int
 

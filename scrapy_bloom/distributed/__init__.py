@@ -1,1 +1,0 @@
-"""Requests that are not done, kept in Redis for many processes."""

@@ -1,1 +1,0 @@
-"""What was seen, kept in Redis for many processes."""
