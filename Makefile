@@ -27,7 +27,7 @@ torture: .venv/.test
 # the filter, the dupefilter and the scheduler with the oldest releases that we support
 oldest: .venv-oldest/.made
 	.venv-oldest/bin/python -m pytest -n 2 --dist worksteal \
-		tests/bloom tests/fingerprints tests/durable tests/test_dupefilter.py
+		tests/bloom tests/fingerprints tests/job tests/test_dupefilter.py
 
 # Scrapy's own tests, with our add-on in every crawler
 scrapys-own: .venv-scrapys-own/.made

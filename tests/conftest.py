@@ -15,7 +15,7 @@ from twisted.internet import reactor  # installs the platform's own one, which i
 from scrapy_bloom.commands import main
 from tests.commands.command_line import Result
 from tests.fakes import Engine
-from tests.shared import server
+from tests.redis_backend import server
 
 # a busy machine is no failure, and a failure must be repeatable from its output
 settings.register_profile("unhurried", deadline=None, print_blob=True)

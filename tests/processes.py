@@ -283,7 +283,7 @@ def preload():
     import scrapy.commands
 
     import scrapy_bloom
-    from tests.durable import harness
+    from tests.job import harness
 
     for each in walk_packages(scrapy.commands.__path__, "scrapy.commands."):
         import_module(each.name)

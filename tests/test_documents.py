@@ -24,7 +24,7 @@ from scrapy_bloom.redis_backend import crawl_scripts as scripts
 from scrapy_bloom.redis_backend import layout
 from scrapy_bloom.sqlite_backend import schema
 from tests.patience import PATIENCE
-from tests.shared.server import Server, missing
+from tests.redis_backend.server import Server, missing
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent

@@ -36,7 +36,7 @@ from scrapy_bloom.sqlite_backend.failed_store import failed_requests
 from scrapy_bloom.sqlite_backend.inspection import job_state, unfinished_requests
 from tests.data.v010 import make
 from tests.data.v020 import make as v020
-from tests.durable.engine import Job
+from tests.job.engine import Job
 
 OLD = Path(make.__file__).parent
 EXPECTED = json.loads((OLD / "expected.json").read_text(encoding="utf-8"))
@@ -47,7 +47,7 @@ FILTERS = EXPECTED["filters"]
 V020 = Path(v020.__file__).parent
 EXPECTED_020 = json.loads((V020 / "expected.json").read_text(encoding="utf-8"))
 
-pytest_plugins = ["tests.shared.fixtures"]
+pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.durable.engine import Job
+from tests.job.engine import Job
 from tests.small_site import PACKAGE
 from tests.test_refused_start import contents
 

@@ -10,14 +10,14 @@ from tests.delta.test_crawls import check as check_days
 from tests.delta.test_crawls import details, item_of
 from tests.delta.test_crawls import pages as error_pages
 from tests.delta.test_crawls import tell as day_after_day
-from tests.distributed.model import World
-from tests.distributed.test_fleet import assert_whole, fleet
-from tests.durable.test_failing_crawls import check_kills
-from tests.durable.test_feed_kills import feed_torture
-from tests.durable.test_kills import SEED, torture
-from tests.durable.test_round_crawls import lost, tell
 from tests.early_crawls import VARIANTS
-from tests.shared.server import PACKAGES, inside
+from tests.job.test_failing_crawls import check_kills
+from tests.job.test_feed_kills import feed_torture
+from tests.job.test_kills import SEED, torture
+from tests.job.test_round_crawls import lost, tell
+from tests.redis_backend.model import World
+from tests.redis_backend.server import PACKAGES, inside
+from tests.redis_backend.test_fleet import assert_whole, fleet
 from tests.test_early_crawls import crawls, require_same
 
 pytestmark = pytest.mark.torture

@@ -31,7 +31,7 @@ from scrapy.http import HtmlResponse
 from scrapy.linkextractors import LinkExtractor
 
 from scrapy_bloom import NewLinkExtractor, follow_new
-from tests.durable.harness import preload
+from tests.job.harness import preload
 
 PACKAGES = ("openjdk-17-doc", "openjdk-21-doc", "postgresql-doc-15", "postgresql-doc-17")
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}

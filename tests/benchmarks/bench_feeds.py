@@ -18,7 +18,7 @@ from scrapy import Request, Spider
 from scrapy.crawler import AsyncCrawlerProcess
 from sidebyside import table
 
-from tests.durable.harness import preload
+from tests.job.harness import preload
 
 FORMATS = ("jsonlines", "csv", "json")
 QUIET = {"LOG_LEVEL": "ERROR"}

@@ -26,7 +26,7 @@ from scrapy import Request  # noqa: E402
 from scrapy.utils.misc import load_object  # noqa: E402
 from scrapy.utils.test import get_crawler  # noqa: E402
 
-from tests.shared.server import Cluster, Server, missing  # noqa: E402
+from tests.redis_backend.server import Cluster, Server, missing  # noqa: E402
 
 OURS = "scrapy_bloom.RedisBloomDupeFilter"
 PEERS = {

@@ -25,8 +25,8 @@ from scrapy.utils.test import get_crawler  # noqa: E402
 from scrapy_redis.dupefilter import RFPDupeFilter  # noqa: E402
 from scrapy_redis.queue import PriorityQueue  # noqa: E402
 
-from tests.distributed.workers import StoreWorker  # noqa: E402
-from tests.shared.server import Server, described  # noqa: E402
+from tests.redis_backend.server import Server, described  # noqa: E402
+from tests.redis_backend.workers import StoreWorker  # noqa: E402
 
 PENDING = 100_000
 FIRST_SHARE = 0.1

@@ -23,8 +23,8 @@ from scrapy_bloom.redis_backend.push import push
 from scrapy_bloom.redis_backend.status import look_at, remove_queue
 from scrapy_bloom.redis_backend.verify import queue_findings
 from scrapy_bloom.redis_backend.watching import RedisWatch
-from tests.distributed.workers import StoreWorker
-from tests.shared.server import Server, described
+from tests.redis_backend.server import Server, described
+from tests.redis_backend.workers import StoreWorker
 
 LIMIT = 0.020
 AT_ONCE = 10_000

@@ -25,7 +25,7 @@ from scrapy import Request  # noqa: E402
 from scrapy.squeues import PickleLifoSQLiteQueue  # noqa: E402
 from scrapy.utils.misc import build_from_crawler  # noqa: E402
 
-from tests.durable.engine import STOCK, Job  # noqa: E402
+from tests.job.engine import STOCK, Job  # noqa: E402
 
 BATCH = 2000
 
@@ -142,7 +142,7 @@ def million(folder, count):
 import resource, sys, time
 sys.path[:0] = {sys.path[:3]!r}
 from pathlib import Path
-from tests.durable.engine import Job
+from tests.job.engine import Job
 small = Job(Path({str(folder)!r}) / "small").open()
 small.push("a"); small.names(); small.close()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

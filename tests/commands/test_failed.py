@@ -17,10 +17,10 @@ from scrapy_bloom.redis_backend.status import look_at, pending_of
 from scrapy_bloom.sqlite_backend.failed_store import FailedRows, retry_failed
 from scrapy_bloom.sqlite_backend.inspection import unfinished_requests
 from scrapy_bloom.sqlite_backend.request_file import RequestFile
-from tests.distributed.workers import StoreWorker
-from tests.durable.engine import Job
+from tests.job.engine import Job
+from tests.redis_backend.workers import StoreWorker
 
-pytest_plugins = ["tests.shared.fixtures"]
+pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 MANY = 7

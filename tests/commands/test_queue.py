@@ -10,9 +10,9 @@ from scrapy_bloom.commands.top import view
 from scrapy_bloom.job.failure import FailedRequest
 from scrapy_bloom.redis_backend.watching import RedisWatch
 from tests.commands.command_line import bloom
-from tests.distributed.workers import StoreWorker
+from tests.redis_backend.workers import StoreWorker
 
-pytest_plugins = ["tests.shared.fixtures"]
+pytest_plugins = ["tests.redis_backend.fixtures"]
 
 
 @pytest.fixture

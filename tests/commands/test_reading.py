@@ -13,7 +13,7 @@ from scrapy_bloom.delta.memory import Memory
 from scrapy_bloom.delta.settings import DAY
 from scrapy_bloom.delta.slices import Shape
 from tests.commands.command_line import SUBCOMMANDS, SUBCOMMANDS_OF_JOBS, SUBCOMMANDS_OF_REDIS
-from tests.durable.engine import Job
+from tests.job.engine import Job
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
 

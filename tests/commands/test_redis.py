@@ -14,9 +14,9 @@ from scrapy_bloom.redis_backend.filter import RedisBloomFilter
 from scrapy_bloom.redis_backend.filter_status import RedisPlace
 from scrapy_bloom.sqlite_backend.request_file import RequestFile
 from tests.commands.command_line import bloom
-from tests.shared.server import Server, missing
+from tests.redis_backend.server import Server, missing
 
-pytest_plugins = ["tests.shared.fixtures"]
+pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = [
     pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS"),
     pytest.mark.skipif(missing() is not None, reason=str(missing())),

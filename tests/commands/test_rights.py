@@ -7,9 +7,9 @@ import pytest
 
 from scrapy_bloom import load_into_redis
 from scrapy_bloom.job.failure import FailedRequest
-from tests.distributed.workers import StoreWorker
+from tests.redis_backend.workers import StoreWorker
 
-pytest_plugins = ["tests.shared.fixtures"]
+pytest_plugins = ["tests.redis_backend.fixtures"]
 
 DOCS = Path(__file__).parents[2] / "docs"
 URL = "http://example.com/1"

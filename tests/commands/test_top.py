@@ -22,7 +22,7 @@ from scrapy_bloom.sqlite_backend.request_file import RequestFile
 from scrapy_bloom.sqlite_backend.watching import Watch
 from tests.commands.command_line import environment
 from tests.commands.test_failed import MANY, failed_job  # noqa: F401 - a fixture
-from tests.durable.test_inspection import contents
+from tests.job.test_inspection import contents
 from tests.patience import PATIENCE
 from tests.processes import Process
 

@@ -30,7 +30,7 @@ from scrapy_bloom.delta.settings import DAY
 from scrapy_bloom.job.ledger import Ledger
 from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
 from tests.delta.delta_mutants import MUTANTS
-from tests.durable.harness import ASYNCIO, SELECT, Crawl, World, side_by_side
+from tests.job.harness import ASYNCIO, SELECT, Crawl, World, side_by_side
 
 FAILING = ("status", "raising", "dropped", "error", "empty", "torn", "refused")
 """What gives no item on the first day, each in its way."""

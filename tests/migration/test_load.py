@@ -34,12 +34,12 @@ from scrapy_bloom.sqlite_backend.inspection import reading
 from scrapy_bloom.sqlite_backend.request_file import RequestFile
 from scrapy_bloom.sqlite_backend.start_requests import TakenStartRequests
 from tests.commands.command_line import bloom
-from tests.distributed.workers import StoreWorker, waiting
 from tests.patience import PATIENCE, wait_until
-from tests.shared.server import Server, missing
+from tests.redis_backend.server import Server, missing
+from tests.redis_backend.workers import StoreWorker, waiting
 from tests.small_site import PAGES, SmallSite, crawl
 
-pytest_plugins = ["tests.shared.fixtures"]
+pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = [
     pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS"),
     pytest.mark.skipif(missing() is not None, reason=str(missing())),

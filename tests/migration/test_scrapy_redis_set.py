@@ -9,9 +9,9 @@ from scrapy.utils.test import get_crawler
 from scrapy_bloom import BloomError, IncompatibleFilterError, ScrapyRedisFingerprinter
 from scrapy_bloom.migration.scrapy_redis_set import RedisSet
 from scrapy_bloom.redis_backend.client import RedisClient
-from tests.shared.server import missing
+from tests.redis_backend.server import missing
 
-pytest_plugins = ["tests.shared.fixtures"]
+pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 

@@ -18,7 +18,7 @@ from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.migration.seen_file import SeenFile
 from scrapy_bloom.migration.sources import import_into, import_job, make_filter, source_in
 from scrapy_bloom.migration.url_list import UrlList
-from tests.durable.harness import fork
+from tests.job.harness import fork
 
 DEFAULT = RequestFingerprinter.from_crawler(get_crawler())
 

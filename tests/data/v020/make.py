@@ -597,7 +597,7 @@ DUMP = "redis.json.gz"
 def make_crawls(out):
     """Make a crawl whose workers were killed, one after the other with the same JOBDIR, and one
     that is over; return what is to be known of them."""
-    from tests.shared.server import Server
+    from tests.redis_backend.server import Server
 
     with tempfile.TemporaryDirectory() as scratch:
         server = Server(Path(scratch))

@@ -1,0 +1,395 @@
+"""Crawls with feeds that die in every way, are resumed, and must have each item once.
+
+`python -m tests.job.feed_torture --kills 1000` prints a line of JSON; its exit status is
+1 if an item was missing or twice in a feed.
+"""
+
+import argparse
+import errno
+import json
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import closing
+from itertools import product
+
+from scrapy_bloom.sqlite_backend.rounds import KEPT, OVER
+from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
+from tests.job.feed_crawls import (
+    FEEDS,
+    SETTINGS,
+    SMALL_BATCHES,
+    WITH_SHY,
+    ItemSpider,
+    ShySpider,
+    feeds_in,
+    items_of,
+)
+from tests.job.feed_mutants import MUTANTS
+from tests.job.harness import Crawl, World, side_by_side
+from tests.job.points import FEED_CALLS, Points
+from tests.job.powercut import Synced, cut_power
+from tests.job.torture import VARIANTS
+
+STOPS = ("kill", "kill", "kill", "int", "term", "twice")
+"""How a run ends before its end; the last is Ctrl-C two times."""
+
+
+def crawl_of(world, name, variant, pages, feeds=FEEDS, spider=ItemSpider, **settings):
+    """Return a crawl whose feeds are in its folder."""
+    folder = world.folder / name
+    return Crawl(
+        name,
+        pages,
+        *variant,
+        settings={**SETTINGS, "FEEDS": feeds_in(folder, feeds), **settings},
+        spider=spider,
+    )
+
+
+def whole(world, pages, feeds=FEEDS, spider=ItemSpider):
+    """Return the items of the feeds of crawls that nobody stops, by variant and feed."""
+    expected = {}
+    for variant in VARIANTS:
+        number = len([*world.folder.glob("whole*")])
+        crawl = crawl_of(world, f"whole{number}", variant, pages, feeds, spider)
+        run = world.start(crawl, job=False).wait()
+        assert run.reason == "finished", run.log
+        expected[variant] = {name: items_of(run.folder, name) for name in feeds}
+    return expected
+
+
+def difference(folder, expected):
+    """Return what is wrong with the feeds in `folder`, by their names."""
+    wrong = {}
+    for name, items in expected.items():
+        try:
+            found = items_of(folder, name)
+        except Exception as error:  # noqa: BLE001 - whatever makes a file unreadable
+            wrong[name] = repr(error)
+            continue
+        missing, surplus = items - found, found - items
+        if missing or surplus:
+            wrong[name] = {"missing": missing.total(), "surplus": surplus.total()}
+    return wrong
+
+
+def report(crawl, run, expected, **more):
+    """Return what became of a crawl that is over. A power cut may take bits of the
+    filter, so that pages are fetched again, and their items come again."""
+    inside = "job" if after_cut(crawl) else ""
+    wrong = difference(run.folder / inside, expected)
+    if inside:
+        wrong = {
+            name: what for name, what in wrong.items() if isinstance(what, str) or what["missing"]
+        }
+    return {
+        "crawl": crawl.name,
+        "reactor": crawl.reactor.rpartition(".")[2],
+        "slow": crawl.slow,
+        **more,
+        "status": run.status,
+        "reason": run.reason,
+        "wrong": wrong,
+        "ok": not wrong and is_over(run.folder / "job"),
+    }
+
+
+def is_over(job):
+    """Return True if the round of a job is, with pages that have failed or without: a stop
+    may have come too late."""
+    try:
+        with closing(sqlite3.connect(f"file:{job}/requests.sqlite?mode=ro", uri=True)) as file:
+            phases = file.execute("SELECT phase FROM rounds").fetchall()
+            return phases in ([(OVER,)], [(KEPT,)])
+    except sqlite3.Error:
+        return False
+
+
+def after_cut(crawl):
+    """Return True if the feeds of a crawl are in its job directory."""
+    return all("/job/" in uri for uri in crawl.settings["FEEDS"])
+
+
+def stop(run, how):
+    """Stop a run in one of STOPS."""
+    if how == "kill":
+        run.kill()
+        return
+    number = signal.SIGTERM if how == "term" else signal.SIGINT
+    try:
+        os.kill(run.pid, number)
+        if how == "twice":
+            time.sleep(random.random() * 0.02)
+            os.kill(run.pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def torn(folder, feeds=FEEDS):
+    """Return the feeds that are not well-formed."""
+    wrong = {}
+    for name in feeds:
+        try:
+            items_of(folder, name)
+        except Exception as error:  # noqa: BLE001, PERF203 - see difference
+            wrong[name] = repr(error)
+    return wrong
+
+
+def stopped(world, crawl, chance, expected, stops, before=None, after_stop=None):
+    """Stop a crawl at random moments in these ways; then let it end."""
+    left, done, malformed = [*stops], [], []
+    while True:
+        run = world.start(crawl, before)
+        stop_at, answers = float("inf"), float("inf")
+        if left:
+            if chance.random() < 0.2:
+                stop_at = time.monotonic() + chance.uniform(0, 0.6)
+            else:
+                share = chance.uniform(1, 2.2 * crawl.pages / len(stops))
+                answers = len(world.answers(crawl)) + share
+        how = None
+        while not run.ended:
+            if how is None and time.monotonic() >= stop_at:
+                how = left.pop(0)
+                stop(run, how)
+            elif len(world.answers(crawl)) > answers:
+                answers = float("inf")
+                stop_at = time.monotonic() + chance.uniform(0, 0.15)
+            yield
+        if how is not None:
+            done.append(how)
+            if after_stop is not None:
+                after_stop(how)
+        if how is None or is_over(run.folder / "job"):
+            kills = done.count("kill")
+            yield report(crawl, run, expected, kills=kills, stops=done, malformed=malformed)
+        # a second Ctrl-C ends a process as a kill does
+        if how in ("int", "term") and run.reason == "shutdown" and (wrong := torn(run.folder)):
+            malformed.append(wrong)
+
+
+def random_stops(
+    world, *, kills, seed, beside=3, pages=60, mutant=None, feeds=FEEDS, spider=ItemSpider
+):
+    """Stop crawls, one to six times each, until they were killed so often. (Some of a
+    crawl's stops come too late: it ends first.)"""
+    chance = random.Random(seed)
+    expected = whole(world, pages, feeds, spider)
+    done = []
+
+    def crawls():
+        number = 0
+        while done.count("kill") < kills:
+            variant = VARIANTS[number % len(VARIANTS)]
+            crawl = crawl_of(world, f"stopped{number}", variant, pages, feeds, spider)
+            own = random.Random(f"{seed} {number}")
+            plan = chance.choices(STOPS, k=chance.randint(1, 6))
+            before = mutant and MUTANTS[mutant]
+            yield stopped(world, crawl, own, expected[variant], plan, before, done.append)
+            number += 1
+
+    return side_by_side(crawls(), beside)
+
+
+SMALL = {"BLOOM_CAPACITY": 10}
+FEW = ("all.jl", "over.json", "all.csv", "all.json.gz", "shelf:whole.json", SMALL_BATCHES)
+"""Feeds that need each call there is."""
+
+
+def often():
+    """Commit as often as can be."""
+    DurableScheduler.commit_operations = 5
+    DurableScheduler.commit_seconds = 0.005
+
+
+def calls(world, pages, feeds=FEW):
+    """Return the names of the points of a small crawl, in the order of its calls."""
+    path = world.folder / "calls.json"
+
+    def before():
+        often()
+        points = Points()
+        points.lay()
+        return lambda: points.save(path)
+
+    crawl = crawl_of(world, "calls", VARIANTS[0], pages, feeds, **SMALL)
+    run = world.start(crawl, before).wait()
+    assert run.reason == "finished", run.log
+    return json.loads(path.read_text())
+
+
+def disturbed(world, crawl, expected, disturb, point, mutant=None, *, second=False):
+    """Call `disturb` in the process of a crawl's first run, or, if that is to be its
+    `second`, kill the first one before; and then resume it."""
+
+    def before(disturb=disturb):
+        if mutant:
+            MUTANTS[mutant]()
+        often()
+        disturb()
+
+    if second:
+        first = world.start(crawl, before=lambda: before(Points("sql COMMIT", 6, "after").lay))
+        while not first.ended:
+            yield
+    first = world.start(crawl, before)
+    while not first.ended:
+        yield
+    reason, last = first.reason, first
+    is_whole = is_over(first.folder / "job") and not difference(first.folder, expected)
+    if reason != "finished" or not is_whole:
+        last = world.start(crawl, mutant and MUTANTS[mutant])
+    while not last.ended:
+        yield
+    yield report(crawl, last, expected, point=point, first=(first.status, reason), malformed=[])
+
+
+def kill_points(world, *, seed, beside=3, pages=14, mutant=None, numbers=1, names=None):
+    """Die before and after the first call of each kind on the feeds, and `numbers` later
+    ones, in the first run or in one that goes on from a kill; of only these `names` if
+    they are given."""
+    chance = random.Random(seed)
+    expected = whole(world, pages, FEW)
+    jobs = []
+    for name, count in sorted(Counter(calls(world, pages)).items()):
+        if name not in (names or FEED_POINTS):
+            continue
+        chosen = {1, *chance.sample(range(1, count + 1), min(numbers, count))}
+        for number, action in product(sorted(chosen), ("before", "after")):
+            variant = VARIANTS[len(jobs) % len(VARIANTS)]
+            crawl = crawl_of(world, f"point{len(jobs)}", variant, pages, FEW, **SMALL)
+            lay = Points(name, number, action).lay
+            second = name == "recover" or chance.random() < 0.3
+            point = f"{action} {name} {number}{' of the second run' * second}"
+            jobs.append(
+                disturbed(world, crawl, expected[variant], lay, point, mutant, second=second)
+            )
+    return side_by_side(jobs, beside)
+
+
+FEED_POINTS = (
+    *("before_commit", "after_commit", "record", "recover", "append", "finish", "_write"),
+    *("_replace", "Path.replace", "sql COMMIT"),
+    *(f"feed {name}" for name in FEED_CALLS),
+)
+
+
+def full_disks(world, *, seed, beside=3, pages=14, count=12):
+    """Let calls that write to feeds fail as on a full disk, once or from then on."""
+    chance = random.Random(seed)
+    expected = whole(world, pages, FEW)
+    found = Counter(calls(world, pages))
+    jobs = []
+    for number in range(count):
+        variant = VARIANTS[number % len(VARIANTS)]
+        crawl = crawl_of(world, f"full{number}", variant, pages, FEW, **SMALL)
+        name = ("feed write", "feed fsync", "_write")[number % 3]
+        call = chance.randint(1, found[name])
+        always = chance.random() < 0.5
+        error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        lay = Points(name, call, error, always=always).lay
+        point = f"{name} {call}{' and all later ones' * always}"
+        jobs.append(disturbed(world, crawl, expected[variant], lay, point))
+    return side_by_side(jobs, beside)
+
+
+def power_cuts(world, *, cuts, seed, beside=3, pages=30, mutant=None):
+    """Cut the power of crawls at random moments, twice each, with the feeds in the job
+    directory: what was synced stays, of the rest anything."""
+    names = ("all.jl", "all.csv", "all.json", "all.json.gz")
+    expected = whole(world, pages, names)
+
+    def crawls():
+        for number in range((cuts + 1) // 2):
+            variant = VARIANTS[number % len(VARIANTS)]
+            crawl = crawl_of(world, f"cut{number}", variant, pages, names)
+            folder = world.folder / crawl.name
+            crawl.settings["FEEDS"] = feeds_in(folder / "job", names)
+            chance = random.Random(f"{seed} {number}")
+
+            def before(folder=folder):
+                if mutant:
+                    MUTANTS[mutant]()
+                Synced(folder).lay()
+
+            def after(how, folder=folder, chance=chance):
+                cut_power(folder, chance)
+
+            stops = ("kill", "kill")
+            yield stopped(world, crawl, chance, expected[variant], stops, before, after)
+
+    return side_by_side(crawls(), beside)
+
+
+def main():
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.job.feed_torture")
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--cuts", type=int, default=0, help="of power")
+    parser.add_argument("--points", type=int, default=-1, help="kill points beyond the first")
+    parser.add_argument("--full", type=int, default=0, help="disks")
+    parser.add_argument("--names", nargs="*", help="of kill points")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    parser.add_argument("--beside", type=int, default=3, help="crawls that run at once")
+    parser.add_argument("--pages", type=int, default=60)
+    parser.add_argument("--feeds", nargs="*", choices=FEEDS, default=tuple(FEEDS))
+    parser.add_argument("--shy", action="store_true", help="with items that cannot be pickled")
+    parser.add_argument("--mutant", help="break the feeds on purpose")
+    options = parser.parse_args()
+    folder = tempfile.mkdtemp(prefix="durable-")
+    print(f"seed {options.seed}, in {folder}", file=sys.stderr, flush=True)
+    common = {"seed": options.seed, "beside": options.beside}
+    broken = {**common, "mutant": options.mutant}
+    strange = []
+    with World(folder) as world:
+        for what, wanted, run in (
+            (
+                "random stops",
+                options.kills,
+                lambda: random_stops(
+                    world,
+                    kills=options.kills,
+                    pages=options.pages,
+                    feeds=WITH_SHY if options.shy else options.feeds,
+                    spider=ShySpider if options.shy else ItemSpider,
+                    **broken,
+                ),
+            ),
+            ("power cuts", options.cuts, lambda: power_cuts(world, cuts=options.cuts, **broken)),
+            (
+                "kill points",
+                options.points + 1,
+                lambda: kill_points(world, numbers=options.points, names=options.names, **broken),
+            ),
+            ("full disks", options.full, lambda: full_disks(world, count=options.full, **common)),
+        ):
+            if not wanted:
+                continue
+            began = time.monotonic()
+            reports = run()
+            odd = [each for each in reports if not each["ok"] or each["malformed"]]
+            line = {
+                "what": what,
+                "crawls": len(reports),
+                "kills": sum(each.get("kills", 1) for each in reports),
+                "killed": sum(each.get("first", (0,))[0] == -9 for each in reports),
+                "odd": odd,
+                "seconds": round(time.monotonic() - began, 1),
+            }
+            strange += odd
+            print(json.dumps(line), flush=True)
+    if not strange:
+        shutil.rmtree(folder)
+    sys.exit(bool(strange))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+"""The signal before_commit, and the pipeline of docs/pipelines.md that uses it."""
+
+import os
+import re
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from scrapy import signals
+from twisted.internet.defer import Deferred
+
+from scrapy_bloom.signals import before_commit
+from tests.job.engine import name_of, request
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+
+DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "pipelines.md"
+
+
+def started(job, *names):
+    """Let start() of a job give requests for these pages, and be exhausted."""
+    job.start(*(request(name, dont_filter=True) for name in names))
+    job.commit()
+    return job
+
+
+@pytest.fixture
+def books_pipeline(monkeypatch, tmp_path):
+    """The class in the document, which works in the folder of the test."""
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    names = {"__name__": "books"}
+    exec(code, names)
+    return names["BooksPipeline"]
+
+
+class Crawl:
+    """Does for a job what Scrapy's engine does around a pipeline."""
+
+    def __init__(self, job, pipeline_class):
+        self.job = job
+        self.pipeline = pipeline_class.from_crawler(job.crawler)
+        self.pipeline.open_spider()
+
+    def scrape(self):
+        """Crawl the next page; return its name."""
+        popped = self.job.pop()
+        title = {"url": name_of(popped), "title": f"Title of {name_of(popped)}"}
+        self.pipeline.process_item(title)
+        self.job.done(popped)
+        return name_of(popped)
+
+    def close(self):
+        """Close as the engine does: scheduler, spider_closed."""
+        self.job.close()
+
+
+def books(path="books.sqlite"):
+    with closing(sqlite3.connect(path)) as connection:
+        return sorted(url for (url,) in connection.execute("SELECT url FROM books"))
+
+
+def test_no_book_is_lost_wherever_the_process_dies(make_round, crash_round, books_pipeline):
+    """After each page, a crash leaves it in the database or among what is fetched again."""
+    names = [f"book{number}" for number in range(6)]
+    crawl = Crawl(started(make_round(), *names), books_pipeline)
+    for number in range(6):
+        crawl.scrape()
+        if number % 2:
+            crawl.job.commit()
+        resumed = crash_round()
+        assert sorted(set(books()) | set(resumed.names())) == names
+        resumed.drop()
+    crawl.close()
+    assert books() == names
+    assert make_round().round.number == 2
+
+
+def test_a_commit_acknowledges_nothing_that_is_not_flushed(make_round, crash_round, books_pipeline):
+    """The signal comes after the last item of each page that the commit acknowledges."""
+    crawl = Crawl(started(make_round(), "a", "b"), books_pipeline)
+    found = []
+    commit = crawl.job.round.file.commit
+
+    def look(*arguments):
+        found.append((books(), crash_round()))
+        commit(*arguments)
+
+    crawl.job.round.file.commit = look
+    scraped = crawl.scrape()
+    crawl.job.commit()
+    ((stored, resumed),) = found
+    assert (stored, len(resumed.scheduler)) == ([scraped], 2)
+
+
+def test_a_database_that_is_gone_at_the_end_costs_a_repetition(
+    make_round, books_pipeline, caplog, tmp_path
+):
+    """The last commit acknowledges nothing, the round is not over, and the next start
+    fetches those pages again."""
+    crawl = Crawl(started(make_round(), "a", "b"), books_pipeline)
+    crawl.scrape()
+    crawl.job.commit()
+    crawl.scrape()
+    crawl.pipeline.connection.execute("DROP TABLE books")
+    crawl.close()
+    messages = [r.getMessage() for r in caplog.records if "before_commit" in r.getMessage()]
+    assert len(messages) == 1
+    assert "no such table: books" in messages[0]
+    assert "flush" in messages[0]
+    crawl = Crawl(started(make_round(), "a", "b"), books_pipeline)
+    assert crawl.job.round.is_resumed
+    names = [crawl.scrape()]
+    crawl.close()
+    assert books() == names
+    assert make_round().round.number == 2
+
+
+def test_a_database_that_goes_away_closes_the_spider(make_round, books_pipeline, next_turn):
+    """With reason bloom_error; what is in the buffer then is not acknowledged."""
+    crawl = Crawl(started(make_round(), "a", "b", "c"), books_pipeline)
+    crawl.pipeline.connection.close()
+    crawl.scrape()
+    crawl.job.commit()
+    next_turn()
+    assert crawl.job.engine.closed == ["bloom_error"]
+    assert not crawl.job.push("later")
+    crawl.close()
+    crawl = Crawl(make_round(), books_pipeline)
+    for _ in range(3):
+        crawl.scrape()
+    crawl.close()
+    assert books() == ["a", "b", "c"]
+
+
+def test_a_page_that_is_scraped_twice_is_one_book(make_round, crash_round, books_pipeline):
+    """The key of the table sees to that."""
+    crawl = Crawl(started(make_round(), "a"), books_pipeline)
+    crawl.scrape()
+    crawl.pipeline.flush()
+    resumed = Crawl(crash_round(), books_pipeline)
+    resumed.scrape()
+    resumed.close()
+    assert books() == ["a"]
+
+
+async def coroutine():
+    pass
+
+
+@pytest.mark.parametrize(
+    ("handler", "reason"),
+    [
+        (coroutine, "it must do its work before it returns"),
+        (lambda: Deferred(), "it must do its work before it returns"),
+        (lambda: 1 / 0, "ZeroDivisionError"),
+    ],
+)
+def test_a_handler_that_has_not_done_its_work_stops_the_acknowledging(
+    make_round, next_turn, caplog, handler, reason
+):
+    """One ERROR line says which one it was, and why."""
+    job = started(make_round(), "a")
+    job.crawler.signals.connect(handler, before_commit)
+    job.names()
+    job.commit()
+    next_turn()
+    (error,) = [r.getMessage() for r in caplog.records if "A commit failed" in r.getMessage()]
+    assert reason in error
+    assert "a handler of before_commit" in error
+    assert "\n" not in error
+    assert job.engine.closed == ["bloom_error"]
+    job.close()
+    assert make_round().names() == ["a"]
+
+
+def test_a_handler_may_crawl(make_round, crash_round):
+    """What it enqueues is in the commit, which is not begun again; what it finishes is
+    acknowledged by the next one, with its items."""
+    job = started(make_round(), "a", "b")
+    job.scheduler._ledger._operations = 1
+    handled = []
+
+    def handler(spider):
+        if not handled:
+            handled.append(spider)
+            job.push("c")
+            job.done(popped)
+            job.scheduler.finish_request(popped)
+
+    job.crawler.signals.connect(handler, before_commit)
+    popped = job.pop()
+    job.commit()
+    assert handled == [job.spider]
+    assert len(crash_round().scheduler) == 3
+    job.commit()
+    assert len(crash_round().scheduler) == 2
+
+
+def test_the_signal_is_sent_from_the_first_start_request_to_the_last_commit(make_round):
+    """Before the spider starts no pipeline is ready for it."""
+    job = make_round()
+    sent = []
+    job.crawler.signals.connect(handler := lambda: sent.append(1), before_commit)
+    job.push("a")
+    job.commit()
+    assert sent == []
+    started(job)
+    assert len(sent) == 1
+    job.close()
+    assert len(sent) == 2
+    assert handler
+
+
+def test_slow_handlers_space_the_commits(make_round):
+    """They take a small share of the time, whatever the number of requests."""
+    job = started(make_round())
+    job.scheduler._ledger._operations = 1
+    sent = []
+
+    def handler():
+        sent.append(1)
+        time.sleep(0.02)
+
+    job.crawler.signals.connect(handler, before_commit)
+    for number in range(50):
+        job.push(str(number))
+    assert 1 <= len(sent) <= 3
+    job.close()
+    assert len(make_round().scheduler) == 50
+
+
+def test_nothing_is_sent_after_the_close(make_round):
+    """A connection that a handler of spider_closed has closed is not asked for again."""
+    job = started(make_round(), "a")
+    sent = []
+    job.crawler.signals.connect(handler := lambda: sent.append(1), before_commit)
+    job.scheduler.close("finished")
+    before = len(sent)
+    job.send(signals.spider_closed, reason="finished")
+    job.commit()
+    assert len(sent) == before
+    assert handler

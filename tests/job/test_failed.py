@@ -1,0 +1,412 @@
+"""Requests that have failed: from the mark to the row, and back among the pending ones."""
+
+import os
+
+import pytest
+from scrapy import exceptions
+from scrapy.http import Response
+from scrapy.settings import Settings
+from twisted.internet import defer, error
+from twisted.python.failure import Failure
+from twisted.web.client import ResponseFailed, ResponseNeverReceived
+
+import scrapy_bloom
+from scrapy_bloom import FilterLockedError, JobDirectoryError
+from scrapy_bloom.job.failure import ATTEMPTS_KEY, FailedRequest, download_reason
+from scrapy_bloom.settings import FailedSettings
+from scrapy_bloom.sqlite_backend.failed_store import (
+    Choice,
+    drop_failed,
+    failed_requests,
+    retry_failed,
+)
+from scrapy_bloom.sqlite_backend.request_file import RequestFile
+from tests.job.engine import name_of, request
+from tests.job.test_rounds import phases, start
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+
+
+def fail_download(job, popped, reason=None):
+    """Let the engine say that a download has failed, and be done with it."""
+    failure = Failure(reason or error.TimeoutError("too slow"))
+    job.crawler.logformatter.download_error(failure, popped, job.spider)
+    job.done(popped)
+
+
+def urls(folder, choice=None):
+    """Return the names of the pages of a job that have failed."""
+    return [each.url.rpartition("/")[2] for each in failed_requests(folder, choice or Choice())]
+
+
+def failed_job(make_round, *names, **options):
+    """Crawl a round whose pages of these names fail, and whose others do not."""
+    job = make_round(**options)
+    job.start(*(start(name) for name in ["start", *names]))
+    while (popped := job.pop()) is not None:
+        if popped.url.rpartition("/")[2] in names:
+            fail_download(job, popped)
+        else:
+            job.done(popped)
+    job.close()
+    return job
+
+
+@pytest.mark.parametrize(
+    ("exception", "name"),
+    [
+        (error.TimeoutError("User timeout"), "timeout"),
+        (error.TCPTimedOutError(), "timeout"),
+        (defer.TimeoutError(), "timeout"),
+        (TimeoutError(), "timeout"),
+        (error.DNSLookupError("no such name"), "dns"),
+        (error.ConnectionRefusedError(), "refused"),
+        (ConnectionRefusedError(), "refused"),
+        (error.ConnectionLost(), "connection"),
+        (error.SSLError(), "connection"),
+        (ResponseNeverReceived([Failure(error.ConnectionDone())]), "connection"),
+        (ResponseFailed([Failure(type("_DataLoss", (Exception,), {})())]), "data_loss"),
+        (OSError("an empty gzip"), "connection"),
+        (defer.CancelledError(), "cancelled"),
+        (exceptions.NotSupported("no handler"), "unsupported"),
+        (ValueError("a middleware's own"), "other"),
+    ],
+)
+def test_reasons_are_names_of_ours(exception, name):
+    """Whichever class an exception has in a release of Scrapy."""
+    assert download_reason(exception) == f"download/{name}"
+
+
+@pytest.mark.skipif(not hasattr(exceptions, "DownloadFailedError"), reason="since Scrapy 2.15")
+def test_reasons_stay_the_same_with_scrapys_own_exceptions():
+    """Those of 2.15 and later have the names of Twisted's before."""
+    for name, reason in (
+        ("DownloadTimeoutError", "timeout"),
+        ("CannotResolveHostError", "dns"),
+        ("DownloadConnectionRefusedError", "refused"),
+        ("DownloadFailedError", "connection"),
+        ("ResponseDataLossError", "data_loss"),
+        ("DownloadCancelledError", "cancelled"),
+        ("UnsupportedURLSchemeError", "unsupported"),
+    ):
+        assert download_reason(getattr(exceptions, name)("x")) == f"download/{reason}"
+
+
+def test_a_failed_row_replaces_the_requests_row_in_one_commit(make_round, crash_round, tmp_path):
+    """Before that commit a crash leaves the request pending, after it failed; never both,
+    never none."""
+    job = make_round()
+    job.start(start("a"), start("b"))
+    popped = job.pop()
+    job.commit()
+    fail_download(job, popped, error.DNSLookupError("no such name"))
+    assert sorted(crash_round().names()) == ["a", "b"]
+    assert urls(tmp_path / "job") == []
+    job.commit()
+    assert crash_round().names() == [{"a": "b", "b": "a"}[name_of(popped)]]
+    (found,) = failed_requests(tmp_path / "job")
+    assert found.reason == "download/dns"
+    assert (found.method, found.status, found.attempts, found.referer) == ("GET", None, 1, None)
+    assert found.exception.startswith("DNSLookupError: ")
+
+
+def test_what_is_known_of_a_failure(make_round, tmp_path):
+    """With its referer, its method, its attempts, and the status of the response."""
+    job = make_round()
+    page = request(
+        "a",
+        method="POST",
+        headers={"Referer": "http://example.com/list"},
+        meta={"retry_times": 2, ATTEMPTS_KEY: 3},
+    )
+    job.scheduler.enqueue_request(page)
+    popped = job.pop()
+    response = Response(popped.url, status=200, request=popped)
+    scrapy_bloom.fail(response, "login\npage")
+    job.done(popped)
+    job.close()
+    (found,) = failed_requests(tmp_path / "job")
+    assert found[:6] == ("http://example.com/a", "POST", "login page", 200, None, 6)
+    assert found.referer == "http://example.com/list"
+
+
+def test_the_first_reason_stands(make_round, tmp_path):
+    """What the spider says itself is not replaced by what comes of it."""
+    job = make_round()
+    job.push("a")
+    popped = job.pop()
+    failure = Failure(error.TimeoutError())
+    failure.request = popped
+    scrapy_bloom.fail(failure, "give up")
+    fail_download(job, popped)
+    job.close()
+    assert [each.reason for each in failed_requests(tmp_path / "job")] == ["give up"]
+
+
+class SpeechlessError(Exception):
+    """Raises whatever it is asked."""
+
+    reasons = 7
+
+    def __str__(self):
+        raise LookupError("no message")
+
+    @property
+    def response(self):
+        raise LookupError("no response")
+
+
+class UnpicklesOnce:
+    """Pickles, and unpickles once."""
+
+    was_unpickled = False
+
+    def __getstate__(self):
+        return {"x": 1}
+
+    def __setstate__(self, _state):
+        if UnpicklesOnce.was_unpickled:
+            raise LookupError("twice")
+        UnpicklesOnce.was_unpickled = True
+
+
+@pytest.mark.parametrize(
+    ("meta", "attempts"),
+    [
+        ({ATTEMPTS_KEY: "twice", "retry_times": None}, 1),
+        ({ATTEMPTS_KEY: 10**30, "retry_times": -4}, 1),
+        ({ATTEMPTS_KEY: [], "retry_times": 2}, 3),
+    ],
+)
+def test_a_failure_whose_telling_fails_is_kept_all_the_same(make_round, tmp_path, meta, attempts):
+    """Whatever raises in its exception, and whatever others have put into the meta."""
+    job = make_round()
+    job.push("a", meta=meta, method="\ud800")
+    job.push("b", meta=meta)
+    failure = Failure(SpeechlessError())
+    failure.request = job.pop()
+    scrapy_bloom.fail(failure, "\ud800")
+    job.done(failure.request)
+    fail_download(job, job.pop(), SpeechlessError())
+    job.commit()
+    assert not job.scheduler.ledger.stopped
+    for found, reason in zip(
+        failed_requests(tmp_path / "job"), ("\\ud800", "download/other"), strict=True
+    ):
+        assert (found.reason, found.exception) == (reason, "SpeechlessError")
+        assert (found.status, found.attempts) == (None, attempts)
+
+
+def test_a_request_that_unpickles_only_once_is_kept_as_it_is(make_round, tmp_path):
+    """It cannot be made one that is asked once more."""
+    UnpicklesOnce.was_unpickled = False
+    job = make_round()
+    job.push("a", cb_kwargs={"object": UnpicklesOnce()})
+    fail_download(job, job.pop())
+    job.close()
+    assert urls(tmp_path / "job") == ["a"]
+
+
+def test_the_spiders_own_word_counts_when_nothing_else_does(make_round, tmp_path):
+    """With BLOOM_FAILED = [], as `fail()` and its page have it."""
+    job = make_round(BLOOM_FAILED=[])
+    job.push("a")
+    job.push("b")
+    fail_download(job, job.pop())
+    popped = job.pop()
+    scrapy_bloom.fail(Response(popped.url, request=popped), "login page")
+    job.done(popped)
+    job.close()
+    assert [each.reason for each in failed_requests(tmp_path / "job")] == ["login page"]
+
+
+def test_fail_does_nothing_for_what_is_in_no_job(make_round, tmp_path):
+    """So a spider runs with other schedulers too; but what is no response is an error."""
+    job = make_round()
+    job.push("a")
+    scrapy_bloom.fail(Response("http://example.com/a", request=request("a")), "x")
+    scrapy_bloom.fail(Response("http://example.com/a"), "x")
+    job.close()
+    assert urls(tmp_path / "job") == []
+    with pytest.raises(TypeError, match="takes the response"):
+        scrapy_bloom.fail(request("a"), "x")
+    with pytest.raises(ValueError, match="must be text"):
+        scrapy_bloom.fail(Response("http://example.com/a"), "")
+
+
+def test_a_retried_request_is_asked_and_not_seen_against_itself(make_round, tmp_path):
+    """With all its retries again; and a link to it is known, as before."""
+    job = make_round()
+    job.push("a", meta={"retry_times": 2, "own": 1})
+    fail_download(job, job.pop())
+    job.close()
+    assert retry_failed(tmp_path / "job") == 1
+    assert urls(tmp_path / "job") == []
+    job = make_round()
+    assert not job.push("a")
+    popped = job.pop()
+    assert popped.url == "http://example.com/a"
+    assert {key: popped.meta.get(key) for key in ("retry_times", "own", ATTEMPTS_KEY)} == {
+        "retry_times": None,
+        "own": 1,
+        ATTEMPTS_KEY: 3,
+    }
+
+
+def test_a_round_goes_on_when_its_failed_requests_are_retried(make_round, tmp_path):
+    """Start requests are not taken again; and it is over when nothing has failed any more."""
+    job = failed_job(make_round, "a", "b")
+    assert phases(tmp_path / "job") == [(1, "over but for failed requests")]
+    assert retry_failed(tmp_path / "job", Choice(urls=["*/a"])) == 1
+    job = make_round()
+    assert (job.round.number, job.round.is_resumed) == (1, True)
+    assert job.start(start("start"), start("a"), start("c")) == ["c"]
+    assert sorted(job.names()) == ["a", "c"]
+    job.close()
+    assert phases(tmp_path / "job") == [(1, "over but for failed requests")]
+    assert retry_failed(tmp_path / "job") == 1
+    job = make_round()
+    assert job.start(start("start")) == []
+    assert job.names() == ["b"]
+    job.close()
+    assert phases(tmp_path / "job") == [(1, "over")]
+
+
+@pytest.mark.parametrize("dropped", [True, False])
+def test_without_a_retry_the_next_start_is_a_new_round(make_round, tmp_path, dropped):
+    """Whether failed requests are forgotten or kept."""
+    failed_job(make_round, "a")
+    if dropped:
+        assert drop_failed(tmp_path / "job") == 1
+    for number in (2, 3):
+        job = make_round()
+        assert (job.round.number, job.round.is_resumed) == (number, False)
+        assert job.start(start("start")) == ["start"]
+        job.names()
+        job.close()
+        kept = "over" if dropped else "over but for failed requests"
+        assert phases(tmp_path / "job") == [(number, kept)]
+    assert urls(tmp_path / "job") == ([] if dropped else ["a"])
+
+
+def test_a_request_that_cannot_be_read_back_keeps_no_round_going(make_round, tmp_path):
+    """It comes back at each start; only a retry goes on with the round."""
+    failed_job(make_round)
+    file = RequestFile.open(tmp_path / "job" / "requests.sqlite")
+    file.push(("example.com", 0, 0), "pickle", b"no request")
+    file.commit()
+    file.close(clean=True)
+    for number in (2, 3):
+        job = make_round()
+        assert (job.round.number, job.round.is_resumed) == (number, False)
+        assert job.start(start("start")) == ["start"]
+        job.names()
+        job.close()
+        assert phases(tmp_path / "job") == [(number, "over but for failed requests")]
+    assert retry_failed(tmp_path / "job", Choice(reasons=["unreadable"])) == 1
+    job = make_round()
+    assert (job.round.number, job.round.is_resumed) == (3, True)
+
+
+def test_a_start_that_did_not_open_leaves_the_round_as_it_was(make_round, tmp_path):
+    """It can still be gone on with."""
+    failed_job(make_round, "a")
+    make_round().close("shutdown")
+    retry_failed(tmp_path / "job")
+    job = make_round()
+    assert (job.round.number, job.round.is_resumed) == (1, True)
+
+
+def test_each_start_can_retry_all(make_round, tmp_path):
+    """With BLOOM_RETRY_FAILED; those that fail again stay."""
+    failed_job(make_round, "a", "b")
+    job = make_round(BLOOM_RETRY_FAILED=True)
+    assert job.start(start("start")) == []
+    assert job.round.number == 1
+    fail_download(job, job.pop())
+    job.names()
+    job.close()
+    (again,) = failed_requests(tmp_path / "job")
+    assert again.attempts == 2
+    assert job.stat("scheduler/failed") == 1
+
+
+def test_a_retry_that_is_killed_before_its_first_commit_is_not_lost(
+    make_round, crash_round, tmp_path
+):
+    """With BLOOM_RETRY_FAILED they have failed until then, and then they are pending."""
+    failed_job(make_round, "a")
+    job = make_round(BLOOM_RETRY_FAILED=True)
+    assert urls(tmp_path / "job") == ["a"]
+    job.commit()
+    assert crash_round().names() == ["a"]
+
+
+def test_failed_requests_of_memory_are_counted_and_told(make_round, tmp_path, caplog):
+    """They cannot be kept, so it is said."""
+    job = make_round()
+    job.push("a", meta={"function": lambda: None})
+    fail_download(job, job.pop())
+    job.close()
+    assert urls(tmp_path / "job") == []
+    assert job.stat("scheduler/failed_in_memory") == 1
+    assert "1 request failed that cannot be serialized, and so cannot be kept" in caplog.text
+
+
+def test_a_choice_is_by_globs(make_round, tmp_path):
+    """Of reasons and of URLs, each any of several."""
+    job = make_round()
+    for name, reason in (("a1", "x"), ("a2", "y"), ("b1", "x"), ("c?z", "download/dns")):
+        job.push(name)
+        popped = job.pop()
+        scrapy_bloom.fail(Response(popped.url, request=popped), reason)
+        job.done(popped)
+    job.close()
+    folder = tmp_path / "job"
+    assert urls(folder, Choice(reasons=["x"])) == ["a1", "b1"]
+    assert urls(folder, Choice(reasons=["x", "down*"], urls=["*/a*", "*[?]*"])) == ["a1", "c?z"]
+    assert urls(folder, Choice(urls=["*/A*"])) == []
+
+
+def test_a_job_in_use_is_not_changed(make_round, tmp_path):
+    """It can be looked at all the same."""
+    failed_job(make_round, "a")
+    make_round()
+    for change in (retry_failed, drop_failed):
+        with pytest.raises(FilterLockedError, match="in use by process"):
+            change(tmp_path / "job")
+    assert urls(tmp_path / "job") == ["a"]
+
+
+@pytest.mark.parametrize("text", ["download, item", ["download", "item"]])
+def test_what_counts_can_be_chosen(text):
+    """In Python and on the command line."""
+    assert FailedSettings.read(Settings({"BLOOM_FAILED": text})).kinds == {"download", "item"}
+    off = FailedSettings.read(Settings({"BLOOM_KEEP_FAILED": "0"}))
+    assert (off.kinds, off.keep) == (frozenset(), False)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "rest"),
+    [
+        ("BLOOM_FAILED", ["downloads"], "list of some of"),
+        ("BLOOM_KEEP_FAILED", "perhaps", "True or False"),
+        ("BLOOM_RETRY_FAILED", "always", "True or False"),
+    ],
+)
+def test_bad_settings_are_refused_by_name(make_round, name, value, rest):
+    """Before anything is changed."""
+    with pytest.raises(ValueError, match=f"{name} is .*{rest}"):
+        make_round(**{name: value})
+
+
+def test_ignored_requests_need_one_more_private_part(make_round):
+    """Only where they count it is asked for."""
+    with pytest.raises(JobDirectoryError, match=r"no engine\.downloader\.middleware\.methods"):
+        make_round(BLOOM_FAILED=["ignored"])
+
+
+def test_a_long_exception_is_cut():
+    """A page in an error message does not fill the job."""
+    found = FailedRequest.of(request("a"), "x", exception=ValueError("y" * 10_000))
+    assert len(found.exception) == 500

@@ -1,0 +1,1057 @@
+"""What a job's feeds hold, whatever becomes of the process."""
+
+import gzip
+import json
+import logging
+import resource
+import sqlite3
+from contextlib import closing
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from scrapy import Request, exporters, signals
+from scrapy.extensions.feedexport import FeedExporter
+from scrapy.http import Response
+from scrapy.utils.test import get_crawler
+
+import scrapy_bloom
+from scrapy_bloom import DurableFeedExporter, DurableScheduler, FeedError, JobDirectoryError
+from scrapy_bloom.feeds import exporter as exporter_module
+from scrapy_bloom.feeds import feeds as feeds_module
+from scrapy_bloom.feeds.exporter import _is_same
+from scrapy_bloom.feeds.formats import Divided
+from scrapy_bloom.feeds.storing import Part
+from scrapy_bloom.job.ledger import Ledger
+from scrapy_bloom.sqlite_backend.failed_store import failed_requests, retry_failed
+from scrapy_bloom.sqlite_backend.rounds import Round
+from tests.fakes import Engine
+from tests.job import feed_crawls
+from tests.job.engine import request
+from tests.job.feed_crawls import GZIP
+from tests.job.feed_jobs import FeedJob, run
+
+GOES_ON = request("never")
+"""A start request that is not done, so that the round is not over."""
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    """Return a function that opens a job with these feeds, in `tmp_path`, which commits
+    when the test says so."""
+    monkeypatch.setattr(DurableScheduler, "commit_seconds", 1000)
+    made = []
+
+    def make(feeds, *start, opened=True, **settings):
+        feeds = {uri if ":" in uri else tmp_path / uri: options for uri, options in feeds.items()}
+        made.append(FeedJob(tmp_path, feeds, **settings))
+        return made[-1].open(*start) if opened else made[-1]
+
+    yield make
+    for each in made:
+        each.drop()
+
+
+def numbers(path):
+    """Return the numbers in a feed of JSON lines."""
+    return [json.loads(line)["n"] for line in path.read_text().splitlines()]
+
+
+# -- one item, one commit ----------------------------------------------------------
+
+
+def test_a_feed_gets_an_item_when_its_request_is_acknowledged(tmp_path, job):
+    """Not when it is scraped, and not while the engine works on the request; then at once."""
+    a = job({"a.jl": "jsonlines"})
+    one, two = a.page("1", {"n": 1}), a.page("2", {"n": 2})
+    a.done(two)
+    a.commit()
+    assert numbers(tmp_path / "a.jl") == [2]
+    a.done(one)
+    a.commit()
+    assert numbers(tmp_path / "a.jl") == [2, 1]
+
+
+def test_items_of_requests_that_are_repeated_are_dropped(tmp_path, job):
+    """Also those that wait in the outbox."""
+    a = job({"a.jl": "jsonlines"})
+    a.pages(p1={"n": 1})
+    a.page("2", *({"n": 2, "text": "x" * 500_000} for _ in range(5)))
+    a.commit()
+    a.drop()
+    b = job({"a.jl": "jsonlines"})
+    b.items(again := b.pop(), {"n": 3})
+    b.done(again)
+    b.close()
+    assert numbers(tmp_path / "a.jl") == [1, 3]
+
+
+def test_a_crash_between_commit_and_file_loses_and_repeats_nothing(tmp_path, job, monkeypatch):
+    """What was final and not written is written by the next start."""
+    a = job({"a.jl": "jsonlines"}, GOES_ON)
+    a.pages(p1={"n": 1})
+    with monkeypatch.context() as patch:
+        patch.setattr(feeds_module.Feeds, "after_commit", lambda self: None)
+        a.pages(p2={"n": 2})
+        a.drop()
+    assert numbers(tmp_path / "a.jl") == [1]
+    job({"a.jl": "jsonlines"})
+    assert numbers(tmp_path / "a.jl") == [1, 2]
+
+
+def test_what_was_written_and_not_recorded_is_not_written_twice(tmp_path, job):
+    """A torn line included."""
+    a = job({"a.jl": "jsonlines"}, GOES_ON)
+    a.pages(p1={"n": 1})
+    a.pages(p2={"n": 2})
+    a.drop()
+    path = tmp_path / "a.jl"
+    path.write_bytes(path.read_bytes()[:-3])
+    job({"a.jl": "jsonlines"})
+    assert numbers(path) == [1, 2]
+
+
+def test_many_items_of_one_request_wait_on_the_disk(job, monkeypatch):
+    """Memory holds no more of them than it may."""
+    monkeypatch.setattr(feeds_module, "BYTES_IN_MEMORY", 1000)
+    a = job({"a.jl": "jsonlines"})
+    page = a.page("1", *({"n": n} for n in range(500)))
+    feeds = a.exporter._feeds
+    assert len(feeds._waiting) < 10
+    a.done(page)
+    a.commit()
+    a.commit()
+    assert feeds.outbox.count_final() == {}
+
+
+# -- whose item it is --------------------------------------------------------------
+
+
+def test_an_item_of_nobody_knows_whom_is_final_when_all_is_done(tmp_path, job):
+    """And what was in progress is acknowledged no sooner."""
+    a = job({"a.jl": "jsonlines"}, GOES_ON)
+    one, two = a.page("1"), a.page("2")
+    a.item({"n": 0})
+    a.done(one)
+    a.commit()
+    assert not (tmp_path / "a.jl").exists()
+    a.drop()
+    b = job({"a.jl": "jsonlines"})
+    assert len(b.scheduler) == 3
+    popped = [b.pop() for _ in range(3)]
+    b.item({"n": 0})
+    for each in popped:
+        b.done(each)
+    b.commit()
+    assert numbers(tmp_path / "a.jl") == [0]
+    assert two.url in {each.url for each in popped}
+
+
+def in_memory(name, **options):
+    """Return a request that cannot be serialized."""
+    return request(name, meta={"function": lambda: None}, **options)
+
+
+def give(job, page, child):
+    """The callback of `page` yields `child`; return that as the engine gets it, if at all."""
+    *_, process = job.engine.scraper.spidermw.methods["process_spider_output"]
+
+    async def things():
+        yield child
+
+    async def enqueue():
+        return [
+            job.scheduler.enqueue_request(thing)
+            async for thing in process(job.response(page), things())
+        ]
+
+    return job.pop() if run(enqueue()) == [True] else None
+
+
+def again(job, name):
+    """Return the page of that name that is repeated."""
+    return next(popped for popped in iter(job.pop, None) if popped.url.endswith(name))
+
+
+def test_items_of_a_page_in_memory_come_once_when_its_page_is_repeated(tmp_path, job):
+    """With dont_filter it is given again: so its items are final with those of its page."""
+    a = job({"a.jl": "jsonlines"})
+    page = a.page("page", {"n": 1})
+    for _ in range(2):
+        child = give(a, page, in_memory("child", dont_filter=True))
+        a.items(child, {"n": 2})
+        a.done(child)
+        a.commit()
+        assert not (tmp_path / "a.jl").exists()
+        a.drop()
+        a = job({"a.jl": "jsonlines"})
+        page = again(a, "page")
+        a.items(page, {"n": 1})
+    child = give(a, page, in_memory("child", dont_filter=True))
+    a.items(child, {"n": 2})
+    for finished in (child, page):
+        a.done(finished)
+    a.commit()
+    assert sorted(numbers(tmp_path / "a.jl")) == [1, 2]
+
+
+@pytest.mark.parametrize("begun", ["by two pages", "by start()"])
+@pytest.mark.parametrize("stop", ["kill", "Ctrl-C"])
+def test_items_behind_a_page_in_memory_come_once(tmp_path, job, begun, stop):
+    """Whichever of the pages that link to it is repeated first, at whatever depth."""
+    start = [in_memory("shared", dont_filter=True)] if begun == "by start()" else []
+
+    def behind(a, shared, depth):
+        grandchild = request("grandchild", dont_filter=True, meta={"depth": depth})
+        if (popped := give(a, shared, grandchild)) is not None:
+            a.items(popped, {"n": 1})
+            a.done(popped)
+        a.commit()
+
+    a = job({"a.jl": "jsonlines"}, *start)
+    if start:
+        pages, shared = [], a.pop()
+    else:
+        pages = [a.page("one"), a.page("two")]
+        shared = give(a, pages[0], in_memory("shared"))
+    behind(a, shared, depth=2)
+    assert numbers(tmp_path / "a.jl") == [1]
+    if stop == "kill":
+        a.drop()
+    else:
+        a.scheduler.enqueue_request(in_memory("waits"))
+        for page in (shared, *pages):
+            a.done(page)
+        a.close("shutdown")
+    b = job({"a.jl": "jsonlines"}, *start)
+    if start:
+        pages, shared = [], b.pop()
+    else:
+        pages = [again(b, "two")]
+        shared = give(b, pages[0], in_memory("shared"))
+    behind(b, shared, depth=5)
+    for page in (shared, *pages):
+        b.done(page)
+    while (page := b.pop()) is not None:
+        assert not page.url.endswith("grandchild")
+        assert page.url.endswith("shared") or give(b, page, in_memory("shared")) is None
+        b.done(page)
+    b.commit()
+    assert b.scheduler.round.file.query("SELECT * FROM taken_children") == []
+    b.close()
+    assert numbers(tmp_path / "a.jl") == [1]
+
+
+def test_a_response_that_answers_two_requests_is_nobodys(tmp_path, job):
+    """A middleware may give out one object again and again."""
+    a = job({"a.jl": "jsonlines"})
+    one, two = a.page("1"), a.page("2")
+    response = a.response(one)
+    assert a.origins.process_response(two, response) is response
+    a.item({"n": 1}, response)
+    a.done(two)
+    a.commit()
+    assert not (tmp_path / "a.jl").exists()
+    a.done(one)
+    a.commit()
+    assert numbers(tmp_path / "a.jl") == [1]
+
+
+def test_items_of_start_are_not_written_again_at_a_resume(tmp_path, job):
+    """As many of the same bytes as the round has, and no fewer."""
+    same = {"n": 1}
+    a = job({"a.jl": "jsonlines"}, GOES_ON, same, dict(same))
+    a.commit()
+    a.drop()
+    b = job({"a.jl": "jsonlines"}, GOES_ON, same, dict(same), dict(same), {"n": 2})
+    b.commit()
+    b.item({"n": 1})  # from an extension, say, and no start item
+    b.done(b.pop())
+    b.close()
+    assert numbers(tmp_path / "a.jl") == [1, 1, 1, 2, 1]
+
+
+# -- files -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_was_there_before_the_round(tmp_path, job, overwrite):
+    """Stays, or goes with `overwrite`; what the round itself has written stays."""
+    feeds = {"a.jl": {"format": "jsonlines", "overwrite": overwrite}}
+    (tmp_path / "a.jl").write_text('{"n": 0}\n')
+    before = [] if overwrite else [0]
+    a = job(feeds, GOES_ON)
+    a.pages(p1={"n": 1})
+    a.close("shutdown")
+    assert numbers(tmp_path / "a.jl") == [*before, 1]
+    b = job(feeds)
+    b.pages(p2={"n": 2})
+    b.done(b.pop())
+    b.close()
+    assert numbers(tmp_path / "a.jl") == [*before, 1, 2]
+    c = job(feeds)
+    c.pages(p3={"n": 3})
+    c.close()
+    assert numbers(tmp_path / "a.jl") == ([3] if overwrite else [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize(("format_", "indent"), [("json", None), ("json", 2), ("xml", 1)])
+def test_json_and_xml_are_whole_after_every_stop(tmp_path, job, format_, indent):
+    """And over any number of resumes, also when nothing came in a run."""
+    feeds = {"a": {"format": format_, "indent": indent}}
+    read = json.loads if format_ == "json" else ElementTree.fromstring
+    for found in range(4):
+        a = job(feeds, GOES_ON)
+        if found:
+            a.pages(**{f"p{found}": {"n": found}})
+        a.close("shutdown")
+        assert len(read((tmp_path / "a").read_bytes())) == found
+
+
+def test_csv_has_one_head(tmp_path, job):
+    """That of the item first seen, though another is acknowledged first, and its columns
+    hold after a kill."""
+    a = job({"a.csv": "csv"}, GOES_ON)
+    a.page("1", {"n": 1, "m": 1})
+    a.pages(p2={"m": 2, "n": 2})
+    a.drop()
+    b = job({"a.csv": "csv"})
+    b.pages(p3={"k": 3, "m": 3, "n": 3})
+    b.close("shutdown")
+    assert (tmp_path / "a.csv").read_bytes() == b"n,m\r\n2,2\r\n3,3\r\n"
+
+
+EXPORTERS = [
+    (exporters.JsonLinesItemExporter, {}),
+    (exporters.JsonItemExporter, {"indent": 0}),
+    (exporters.JsonItemExporter, {"indent": 2, "encoding": "utf-8"}),
+    (exporters.CsvItemExporter, {"encoding": "utf-16"}),
+    (exporters.CsvItemExporter, {"encoding": "utf-8-sig", "include_headers_line": False}),
+    (exporters.CsvItemExporter, {"fields_to_export": {"a": "A"}}),
+    (exporters.XmlItemExporter, {"indent": 2, "encoding": "utf-16"}),
+    (exporters.PickleItemExporter, {}),
+    (exporters.MarshalItemExporter, {}),
+    (exporters.PprintItemExporter, {}),
+]
+
+
+@pytest.mark.parametrize(("exporter", "options"), EXPORTERS)
+def test_parts_make_what_the_exporter_writes(exporter, options):
+    """Byte for byte, also when the items come from two runs."""
+    items = [{"a": 1, "b": "x"}, {"a": 2, "b": "é,"}, {"a": 3, "b": ""}]
+
+    def build(file):
+        return exporter(file, **options)
+
+    file = BytesIO()
+    whole = build(file)
+    whole.start_exporting()
+    for item in items:
+        whole.export_item(item)
+    whole.finish_exporting()
+    first = Divided(build)
+    parts = [first.export(items[0])]
+    second = Divided(build, first.head, first.columns)
+    parts += [second.export(item) for item in items[1:]]
+    assert first.head + first.separator.join(parts) + second.foot == file.getvalue()
+
+
+def test_an_item_that_cannot_be_exported_takes_no_head_with_it(tmp_path, job):
+    """The csv head is written by the exporter once."""
+
+    class Odd:
+        def __str__(self):
+            raise ValueError("odd")
+
+    a = job({"a.csv": "csv"})
+    a.done(a.page("1", {"n": Odd()}, {"n": 1}))
+    a.close()
+    assert (tmp_path / "a.csv").read_bytes() == b"n\r\n1\r\n"
+
+
+def test_an_empty_feed_is_as_scrapy_has_it(tmp_path, job):
+    """A file with a head and a foot, or none without FEED_STORE_EMPTY."""
+    a = job({"a.json": "json", "b.json": {"format": "json", "store_empty": False}})
+    a.close()
+    assert json.loads((tmp_path / "a.json").read_bytes()) == []
+    assert not (tmp_path / "b.json").exists()
+
+
+@pytest.mark.parametrize("settings", [{}, {"BLOOM_FAILED": ["download"]}])
+def test_a_page_whose_item_a_feed_refuses_has_failed(tmp_path, job, settings):
+    """And stays in the job, with what its feeds have of it."""
+    a = job({"a.jl": "jsonlines"}, **settings)
+    a.pages(p1={"n": 1}, p2={"n": b"2"})
+    a.close()
+    assert numbers(tmp_path / "a.jl") == [1]
+    reasons = [(each.reason, each.exception) for each in failed_requests(tmp_path / "job")]
+    error = "TypeError: Object of type bytes is not JSON serializable"
+    assert reasons == ([] if settings else [("feed", error)])
+    assert a.stat("scheduler/failed_in_memory") is None
+
+
+# -- somebody else's hands -----------------------------------------------------------
+
+
+def changed(path):
+    path.write_bytes(b"X" + path.read_bytes()[1:])
+
+
+def appended_to(path):
+    path.write_bytes(path.read_bytes() + b"more\n")
+
+
+def cut_off(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def removed(path):
+    path.unlink()
+
+
+@pytest.mark.parametrize("change", [changed, appended_to, cut_off, removed])
+@pytest.mark.parametrize("options", [{}, {"postprocessing": [GZIP]}])
+def test_a_file_that_somebody_else_has_changed_is_refused(tmp_path, job, change, options):
+    """With a message that names a way out; the file stays as it is."""
+    path = tmp_path / "a.jl"
+    feeds = {"a.jl": {"format": "jsonlines", **options}}
+    a = job(feeds, GOES_ON)
+    a.pages(p1={"n": 1})
+    a.close("shutdown")
+    change(path)
+    before = path.read_bytes() if path.exists() else None
+    b = job(feeds, opened=False)
+    with pytest.raises(FeedError, match=r"a\.jl.* Put the file back .*leave the feed out"):
+        b.open()
+    assert (path.read_bytes() if path.exists() else None) == before
+
+
+def test_the_way_out_of_a_changed_file(tmp_path, job, caplog):
+    """Without the feed, the job goes on, and says so."""
+    a = job({"a.jl": "jsonlines"}, GOES_ON)
+    a.pages(p1={"n": 1})
+    a.close("shutdown")
+    (tmp_path / "a.jl").unlink()
+    b = job({"b.jl": "jsonlines"})
+    assert "a.jl stays as it is" in caplog.text
+    b.pages(p2={"n": 2})
+    b.done(b.pop())
+    b.close()
+    assert numbers(tmp_path / "b.jl") == [2]
+    assert not (tmp_path / "a.jl").exists()
+
+
+def test_somebody_who_writes_to_the_file_meanwhile_stops_the_crawl(tmp_path, job, caplog):
+    """Nothing is written over; the job can be resumed when the file is as it was."""
+    a = job({"a.jl": "jsonlines"}, GOES_ON)
+    a.pages(p1={"n": 1})
+    appended_to(tmp_path / "a.jl")
+    a.pages(p2={"n": 2})
+    assert a.scheduler._ledger.stopped
+    assert "somebody else writes to it" in caplog.text
+    a.close("bloom_error")
+    assert (tmp_path / "a.jl").read_bytes() == b'{"n": 1}\nmore\n'
+    (tmp_path / "a.jl").write_bytes(b'{"n": 1}\n')
+    job({"a.jl": "jsonlines"})
+    assert numbers(tmp_path / "a.jl") == [1, 2]
+
+
+@pytest.mark.parametrize("when", ["recover", "before_commit"])
+def test_ctrl_c_before_scrapy_handles_it_loses_no_item(tmp_path, job, monkeypatch, when):
+    """Twisted may hold it back while feeds open, or in a commit: the crawl must not go on
+    without them."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    a = job({"a.jl": "jsonlines"}, GOES_ON)
+    a.pages(p1={"n": 1})
+    a.drop()
+    with monkeypatch.context() as patched:
+        patched.setattr(feeds_module.Feeds, when, interrupted)
+        b = job({"a.jl": "jsonlines"})
+        assert b.scheduler._ledger.stopped
+        assert b.pop() is None
+        b.close("bloom_error")
+    c = job({"a.jl": "jsonlines"})
+    assert c.pop().url.endswith("never")
+    c.pages(p2={"n": 2})
+    assert numbers(tmp_path / "a.jl") == [1, 2]
+
+
+def test_zeros_of_a_power_cut_are_no_strangers(tmp_path, job):
+    """A file system may have made the file longer and not written it."""
+    a = job({"a.jl": "jsonlines"}, GOES_ON)
+    a.pages(p1={"n": 1})
+    length = (tmp_path / "a.jl").stat().st_size
+    a.pages(p2={"n": 2})
+    a.drop()
+    data = (tmp_path / "a.jl").read_bytes()
+    (tmp_path / "a.jl").write_bytes(data[:length] + bytes(len(data) - length))
+    job({"a.jl": "jsonlines"})
+    assert numbers(tmp_path / "a.jl") == [1, 2]
+
+
+# -- feeds come and go ---------------------------------------------------------------
+
+
+def test_a_changed_feed_is_refused(tmp_path, job):
+    """With both values."""
+    a = job({"a.json": "json"}, GOES_ON)
+    a.close("shutdown")
+    b = job({"a.json": {"format": "json", "indent": 4}}, opened=False)
+    with pytest.raises(FeedError, match="begun with indent 0, and now has 4"):
+        b.open()
+
+
+class Parameters:
+    """An object that is called, as `uri_params` may be."""
+
+    def __call__(self, params, spider):
+        return {**params, "spider_name": spider.name}
+
+
+def parameters(prefix, params, spider):
+    """A function that is called with more than Scrapy has."""
+    return params
+
+
+class Described(Parameters):
+    """An object that 0.2.0 has kept by its own text."""
+
+    def __str__(self):
+        return "described"
+
+
+def test_a_feed_is_compared_by_what_is_the_same_in_each_process(tmp_path, job):
+    """Not by addresses and the order of a set; and a change is seen."""
+    names = ("Page", "OddPages", "Shelf", "OwnExporter", "SlowPipeline", "ItemSpider")
+    classes = [f"tests.job.feed_crawls.{name}" for name in names]
+    options = {"format": "jsonlines", "item_classes": {*classes, Parameters}}
+
+    def feeds(**changed):
+        values = {**options, "uri_params": partial(parameters, "a"), **changed}
+        objects = {"b.jl": {"format": "jsonlines", "uri_params": Parameters()}}
+        return {"a.jl": values, **objects}
+
+    job(feeds(), GOES_ON).close("shutdown")
+    with closing(sqlite3.connect(tmp_path / "job" / "requests.sqlite")) as file:
+        stored = "".join(text for (text,) in file.execute("SELECT options FROM feeds"))
+    assert " at 0x" not in stored
+    assert [stored.index(name) for name in sorted(classes)] == sorted(map(stored.index, classes))
+    job(feeds(), GOES_ON).close("shutdown")
+    for changed in (
+        {"uri_params": Parameters()},
+        {"uri_params": partial(Parameters)},
+        {"item_classes": {*classes}},
+    ):
+        with pytest.raises(FeedError, match="was begun with"):
+            job(feeds(**changed), opened=False).open()
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "same"),
+    [
+        (str(partial(parameters, "a")), partial(parameters, "a"), True),
+        ("functools.partial(<function parameters at 0x7f01>, 'a')", parameters, False),
+        ("<tests.job.test_feeds.Parameters object at 0x7f0123456789>", Parameters(), True),
+        ("<tests.job.test_feeds.Other object at 0x7f0123456789>", Parameters(), False),
+        ("described", Described(), True),
+        (["b", "a", "c"], {"a", "b", "c"}, True),
+        (["b", "a"], ["a", "b"], False),
+        (["b", "a"], {"a", "c"}, False),
+        ({"x": ["b", "a"], "1": None}, {1: None, "x": {"a", "b"}}, True),
+        ("True", True, False),
+        ("name at 0x1", "name at 0x2", False),
+    ],
+    ids=range(11),
+)
+def test_what_0_2_0_has_kept_of_an_option_is_compared(text, value, same):
+    """Which had addresses in it, and sets in the order of their process."""
+    assert _is_same(text, value) is same
+
+
+def test_a_removed_feed_is_finished_and_an_added_one_begins(tmp_path, job, caplog):
+    """In the middle of a round."""
+    caplog.set_level(logging.INFO)
+    a = job({"a.json": "json"}, GOES_ON)
+    a.pages(p1={"n": 1})
+    a.drop()
+    b = job({"b.jl": "jsonlines"})
+    assert json.loads((tmp_path / "a.json").read_bytes()) == [{"n": 1}]
+    assert "b.jl begins now" in caplog.text
+    b.pages(p2={"n": 2})
+    b.done(b.pop())
+    b.close()
+    assert json.loads((tmp_path / "a.json").read_bytes()) == [{"n": 1}]
+    assert numbers(tmp_path / "b.jl") == [2]
+
+
+@pytest.mark.parametrize("uri", ["a.jl", "a.jl.gz", "shelf:a"])
+def test_a_feed_that_comes_back_goes_on(tmp_path, job, uri):
+    """-O removes nothing that the round has written, with runs without the feed in between."""
+    options = {"format": "jsonlines", "overwrite": True}
+    uri = f"shelf:{tmp_path}/a.jl" if ":" in uri else uri
+    with_feed = {uri: options | ({"postprocessing": [GZIP]} if "gz" in uri else {})}
+    a = job(with_feed, GOES_ON)
+    a.pages(p1={"n": 1})
+    a.drop()
+    for number in (2, 3):
+        b = job({"b.jl": "jsonlines"})
+        b.pages(**{f"p{number}": {"n": number}})
+        b.close("shutdown")
+    c = job(with_feed)
+    c.pages(p4={"n": 4})
+    c.done(c.pop())
+    c.close()
+    stored = (tmp_path / uri.rpartition("/")[2]).read_bytes()
+    lines = (gzip.decompress(stored) if "gz" in uri else stored).splitlines()
+    assert [json.loads(line)["n"] for line in lines] == [1, 4]
+    assert job({}).scheduler.round.number == 2
+
+
+def test_a_uri_is_evaluated_once_a_round(tmp_path, job):
+    """Times and spider arguments differ after a resume."""
+    feeds = {str(tmp_path / "%(mark)s.jl"): "jsonlines"}
+    for mark in ("first", "second"):
+        a = job(feeds, GOES_ON, opened=False)
+        a.spider.mark = mark
+        a.open(GOES_ON)
+        a.pages(**{mark: {"n": len(mark)}})
+        a.close("shutdown")
+    assert numbers(tmp_path / "first.jl") == [5, 6]
+    assert not (tmp_path / "second.jl").exists()
+
+
+# -- stored at the end ---------------------------------------------------------------
+
+
+def test_a_storage_that_overwrites_gets_the_whole_round(tmp_path, job):
+    """And one of which nothing is known what it has not got yet."""
+    feeds = {
+        f"shelf:{tmp_path}/whole": {"format": "json", "overwrite": True},
+        f"shelf:{tmp_path}/new": {"format": "csv"},
+    }
+    for number in (1, 2):
+        a = job(feeds, GOES_ON)
+        a.pages(**{f"p{number}": {"n": number}})
+        a.close("shutdown")
+    assert json.loads((tmp_path / "whole").read_bytes()) == [{"n": 1}, {"n": 2}]
+    assert (tmp_path / "new").read_bytes() == b"n\r\n1\r\nn\r\n2\r\n"
+    b = job(feeds)
+    b.done(b.pop())
+    b.close()
+    assert (tmp_path / "new").read_bytes() == b"n\r\n1\r\nn\r\n2\r\n"
+    assert not (tmp_path / "job" / "feeds").exists()
+
+
+def test_a_storage_that_fails_is_tried_again(tmp_path, job, caplog):
+    """By the next start, which does nothing else if that was all that was missing."""
+    feeds = {f"shelf:{tmp_path}/shelf/a.jl": {"format": "jsonlines", "overwrite": True}}
+    (tmp_path / "shelf").write_text("no directory")
+    a = job(feeds)
+    a.pages(p1={"n": 1})
+    a.close()
+    assert "1 feed could not be stored" in caplog.text
+    assert a.stat("feedexport/failed_count/Shelf") == 1
+    (tmp_path / "shelf").unlink()
+    b = job(feeds)
+    b.close()
+    assert numbers(tmp_path / "shelf" / "a.jl") == [1]
+
+
+def test_compressed_feeds_are_whole_after_every_stop(tmp_path, job):
+    """After what was there before the round."""
+    path = tmp_path / "a.jl.gz"
+    path.write_bytes(gzip.compress(b'{"n": 0}\n'))
+    feeds = {"a.jl.gz": {"format": "jsonlines", "postprocessing": [GZIP]}}
+    for number in (1, 2):
+        a = job(feeds, GOES_ON)
+        a.pages(**{f"p{number}": {"n": number}})
+        a.close("shutdown")
+        lines = gzip.decompress(path.read_bytes()).splitlines()
+        assert [json.loads(line)["n"] for line in lines] == [*range(number + 1)]
+
+
+def test_an_exporter_of_the_users_runs_once(tmp_path, job):
+    """Its items are kept as they are until then."""
+    feeds = {"a.own": {"format": "own"}}
+    for number in (1, 2):
+        a = job(feeds, GOES_ON)
+        a.pages(**{f"p{number}": {"n": number}})
+        a.close("shutdown")
+    assert numbers(tmp_path / "a.own") == [1, 2]
+
+
+class Shy(dict):
+    """An item that cannot be pickled."""
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError("shy")
+
+
+OWN_FEEDS = {"a.own": {"format": "own", "overwrite": True}, "b.jl": "jsonlines"}
+
+
+def test_an_item_that_cannot_be_pickled_waits_in_memory(tmp_path, job, caplog):
+    """For an exporter of the user's; its page, and no other, is not acknowledged before the
+    feed is stored, so a kill repeats it. One warning names the class."""
+    a = job(OWN_FEEDS, GOES_ON)
+    a.pages(p1={"n": 1}, p2=Shy(n=2), p3=Shy(n=3), p4={"n": 4})
+    assert numbers(tmp_path / "b.jl") == [1, 4]
+    (warning,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert f"Items of {__name__}.Shy cannot be pickled (shy)" in warning
+    a.drop()
+    b = job(OWN_FEEDS)
+    assert len(b.scheduler) == 3
+    for popped in (b.pop(), b.pop(), b.pop()):
+        name = popped.url[-1]
+        b.items(popped, *([Shy(n=int(name)), {"n": 10}] if name.isdigit() else []))
+        b.done(popped)
+    b.pages(p5={"n": 5})
+    b.close()
+    assert sorted(numbers(tmp_path / "a.own")) == [1, 2, 3, 4, 5, 10, 10]
+    assert sorted(numbers(tmp_path / "b.jl")) == [1, 2, 3, 4, 5, 10, 10]
+    c = job(OWN_FEEDS)
+    assert (len(c.scheduler), c.scheduler.round.number) == (0, 2)
+
+
+@pytest.mark.parametrize("reason", ["pending", "in progress", "not stored"])
+def test_a_stop_repeats_the_page_of_an_item_in_memory(tmp_path, job, monkeypatch, reason):
+    """And so does a feed that could not be stored; each item is there once in the end."""
+    a = job(OWN_FEEDS, GOES_ON)
+    a.pages(p1={"n": 1}, p2=Shy(n=2))
+    never = a.pop() if reason != "pending" else None
+    if reason == "not stored":
+        a.done(never)
+        with monkeypatch.context() as patch:
+            patch.setattr(Part, "store", raising)
+            a.close()
+    else:
+        a.close("shutdown")
+        assert numbers(tmp_path / "a.own") == [1]
+    b = job(OWN_FEEDS)
+    assert b.scheduler.round.number == 1
+    while (popped := b.pop()) is not None:
+        b.items(popped, Shy(n=2) if popped.url.endswith("p2") else {"n": 3})
+        b.done(popped)
+    b.close()
+    items = [1, 2] if reason == "not stored" else [1, 2, 3]
+    assert [sorted(numbers(tmp_path / name)) for name in ("a.own", "b.jl")] == [items, items]
+
+
+async def raising(part, spider):
+    raise ConnectionError("no storage")
+
+
+def test_an_item_in_memory_is_stored_before_its_page_is_acknowledged(tmp_path, job, monkeypatch):
+    """A process that dies in between repeats the page, and one that dies after does not take
+    the item out of its feed again."""
+    a = job(OWN_FEEDS)
+    a.pages(p1={"n": 1}, p2=Shy(n=2))
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "acknowledge_postponed", dying)
+        a.close()
+    assert numbers(tmp_path / "a.own") == [1, 2]
+    b = job(OWN_FEEDS)
+    b.items(popped := b.pop(), Shy(n=2))
+    b.done(popped)
+    with monkeypatch.context() as patch:
+        patch.setattr(Round, "feeds_stored", dying)
+        b.close()
+    c = job(OWN_FEEDS)
+    assert len(c.scheduler) == 0
+    c.close()
+    assert [numbers(tmp_path / name) for name in ("a.own", "b.jl")] == [[1, 2], [1, 2]]
+    assert job(OWN_FEEDS).scheduler.round.number == 2
+
+
+def dying(*arguments):
+    raise KeyboardInterrupt
+
+
+def test_a_retry_repeats_the_page_of_an_item_in_memory(tmp_path, job):
+    """It stores the feed again, from what waits in the job."""
+    a = job(OWN_FEEDS)
+    a.pages(p1={"n": 1}, p2=Shy(n=2))
+    failing = a.page("p3")
+    scrapy_bloom.fail(a.response(failing), "login page")
+    a.done(failing)
+    a.close()
+    assert numbers(tmp_path / "a.own") == [1, 2]
+    found = failed_requests(tmp_path / "job")
+    assert sorted(each.reason for each in found) == ["feed", "login page"]
+    assert retry_failed(tmp_path / "job") == 2
+    b = job(OWN_FEEDS)
+    while (popped := b.pop()) is not None:
+        b.items(popped, Shy(n=int(popped.url[-1])))
+        b.done(popped)
+    b.close()
+    assert sorted(numbers(tmp_path / "a.own")) == [1, 2, 3]
+
+
+def test_items_in_memory_fill_batches(tmp_path, job):
+    """No batch has more than it may."""
+    feeds = {str(tmp_path / "%(batch_id)d.own"): {"format": "own", "batch_item_count": 2}}
+    a = job(feeds)
+    a.pages(p1={"n": 1}, p2=Shy(n=2), p3=Shy(n=3), p4=Shy(n=4))
+    a.close()
+    assert [numbers(tmp_path / f"{n}.own") for n in (1, 2)] == [[1, 2], [3, 4]]
+
+
+class Picky(feed_crawls.OwnExporter):
+    """Refuses some items."""
+
+    def export_item(self, item):
+        if item["n"] == 2:
+            raise ValueError("not this one")
+        super().export_item(item)
+
+
+def test_what_an_exporter_of_the_users_refuses_does_not_keep_the_others(tmp_path, job, caplog):
+    """It is told of when the feed is stored; a file that cannot be written is another thing."""
+    a = job({"a.own": "own"}, opened=False)
+    a.exporter.exporters["own"] = Picky
+    a.open()
+    a.pages(p1={"n": 1}, p2={"n": 2}, p3={"n": 3})
+    a.close()
+    assert numbers(tmp_path / "a.own") == [1, 3]
+    assert "has refused an item, whose page is done: {'n': 2}" in caplog.text
+    assert job({"a.own": "own"}).scheduler.round.number == 2
+
+
+class Numbering:
+    """A plugin of the user's, which sees each write."""
+
+    def __init__(self, file, feed_options):
+        self.file = file
+        self.count = 0
+
+    def write(self, data):
+        self.count += 1
+        return self.file.write(f"{self.count} ".encode() + data)
+
+    def close(self):
+        self.file.write(b"end\n")
+
+
+def test_a_plugin_of_the_users_gets_what_scrapys_exporter_has_written(tmp_path, job):
+    """Write by write, whatever the items were, and again with each store."""
+    feeds = {"a.csv": {"format": "csv", "postprocessing": [Numbering]}}
+    for number in (1, 2):
+        a = job(feeds, GOES_ON)
+        a.pages(**{f"p{number}": Shy(n=number, m=0)})
+        a.close("shutdown")
+    assert (tmp_path / "a.csv").read_bytes() == b"1 n,m\r\n2 1,0\r\n3 2,0\r\nend\n"
+
+
+def test_a_feed_with_a_plugin_that_0_2_0_has_begun_goes_on(tmp_path, job, monkeypatch):
+    """With items as they are, pickled."""
+    feeds = {"a.csv": {"format": "csv", "postprocessing": [Numbering]}}
+    with monkeypatch.context() as patch:
+        patch.setattr(exporter_module, "is_divisible", lambda exporter: False)
+        a = job(feeds, GOES_ON)
+        a.pages(p1={"n": 1})
+        a.drop()
+    b = job(feeds)
+    b.pages(p2={"n": 2})
+    b.done(b.pop())
+    b.close()
+    assert (tmp_path / "a.csv").read_bytes() == b"1 n\r\n2 1\r\n3 2\r\nend\n"
+
+
+def test_batches_go_on_with_their_numbers(tmp_path, job):
+    """A batch is full however many runs it takes, and a stored one is left alone."""
+    feeds = {str(tmp_path / "%(batch_id)d.json"): {"format": "json", "batch_item_count": 2}}
+    a = job(feeds, GOES_ON)
+    a.pages(p1={"n": 1}, p2={"n": 2}, p3={"n": 3})
+    a.commit()
+    a.drop()
+    (tmp_path / "1.json").write_text("moved away")
+    b = job(feeds)
+    b.pages(p4={"n": 4}, p5={"n": 5})
+    b.done(b.pop())
+    b.close()
+    assert (tmp_path / "1.json").read_text() == "moved away"
+    assert json.loads((tmp_path / "2.json").read_text()) == [{"n": 3}, {"n": 4}]
+    assert json.loads((tmp_path / "3.json").read_text()) == [{"n": 5}]
+    assert not (tmp_path / "4.json").exists()
+
+
+def test_many_batches_at_once_and_after_each_other(tmp_path, job):
+    """Of one page: no more files are open than before; and nothing is kept of those that are
+    stored, but the number of the last one."""
+    open_files = len([*Path("/proc/self/fd").iterdir()])
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    feeds = {str(tmp_path / "%(batch_id)d.jl"): {"format": "jsonlines", "batch_item_count": 1}}
+    a = job(feeds, GOES_ON)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files + 30, most))
+    try:
+        a.done(a.page("1", *({"n": n} for n in range(60))))
+        for _ in range(70):
+            a.commit()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    a.pages(p2={"n": 60}, p3={"n": 61})
+    a.commit()
+    assert len(a.exporter._stores) == 0
+    with closing(sqlite3.connect(tmp_path / "job" / "requests.sqlite")) as file:
+        assert file.execute("SELECT number, state FROM batches").fetchall() == [(62, "stored")]
+    a.drop()
+    b = job(feeds)
+    b.pages(p4={"n": 62})
+    b.close("shutdown")
+    assert [numbers(tmp_path / f"{n + 1}.jl") for n in range(63)] == [[n] for n in range(63)]
+
+
+# -- in whose place ------------------------------------------------------------------
+
+
+def exporter_of(**settings):
+    settings = {
+        "ADDONS": {"scrapy_bloom.Addon": 300},
+        "FEEDS": {"a.jl": {"format": "jl"}},
+    } | settings
+    return type(get_crawler(settings_dict=settings).get_extension(FeedExporter))
+
+
+STOCK_EXPORTER = "scrapy.extensions.feedexport.FeedExporter"
+
+
+class OwnExporter(FeedExporter):
+    """Somebody's."""
+
+
+def test_whose_exporter_it_is(tmp_path):
+    """Ours with a durable job, in Redis, and where pages are marked; Scrapy's in any other case;
+    the user's stays."""
+    folder = str(tmp_path)
+    assert exporter_of(JOBDIR=folder) is DurableFeedExporter
+    assert exporter_of() is FeedExporter
+    assert exporter_of(BLOOM_DELTA="item") is DurableFeedExporter
+    assert exporter_of(BLOOM_REDIS_URL="redis://localhost") is DurableFeedExporter
+    assert exporter_of(JOBDIR=folder, BLOOM_DURABLE=False) is FeedExporter
+    assert exporter_of(JOBDIR=folder, BLOOM_DURABLE_FEEDS=False) is FeedExporter
+    assert exporter_of(JOBDIR=folder, EXTENSIONS={STOCK_EXPORTER: None}) is type(None)
+    own = {STOCK_EXPORTER: None, OwnExporter: 0}
+    assert exporter_of(JOBDIR=folder, EXTENSIONS=own) is OwnExporter
+    assert exporter_of(JOBDIR=folder, EXTENSIONS={STOCK_EXPORTER: 5}) is DurableFeedExporter
+
+
+KILLED = "If the process is killed, items can be missing from, or twice in, since "
+OFF = "BLOOM_DURABLE_FEEDS is False"
+OWN = {STOCK_EXPORTER: None, OwnExporter: 0}
+NOTHING = "EXTENSIONS has no subclass of scrapy_bloom.DurableFeedExporter"
+NO_SUBCLASS = (
+    f"{__name__}.OwnExporter is no subclass of scrapy_bloom.DurableFeedExporter (make it one):"
+    " a.jl, b.csv"
+)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"BLOOM_DURABLE_FEEDS": False}, [f"{KILLED}{OFF}: a.jl, b.csv"]),
+        ({"BLOOM_DURABLE_FEEDS": False, "BLOOM_DURABLE": False}, []),
+        ({"EXTENSIONS": OWN}, [KILLED + NO_SUBCLASS]),
+        (
+            {"EXTENSIONS": {STOCK_EXPORTER: None}},
+            [f"{KILLED}{NOTHING} in the place of Scrapy's FeedExporter: a.jl, b.csv"],
+        ),
+        ({"EXTENSIONS": {STOCK_EXPORTER: None, DurableFeedExporter: 0}}, []),
+        ({}, []),
+        (
+            {"BLOOM_DURABLE_FEEDS": False, "BLOOM_DELTA": "item", "JOBDIR": ""},
+            [f"BLOOM_DELTA marks pages as done of which a feed has refused an item, since {OFF}"],
+        ),
+    ],
+    ids=["off", "nothing is durable", "own", "none", "a subclass", "on", "marks"],
+)
+def test_feeds_that_are_off_are_named(tmp_path, caplog, settings, expected):
+    """In one warning, at start, which says why; and in none where requests are not durable
+    either. Feeds may be paths."""
+    settings = {
+        "ADDONS": {"scrapy_bloom.Addon": 300},
+        "FEEDS": {Path("a.jl"): {"format": "jl"}, "b.csv": {"format": "csv"}},
+        "JOBDIR": str(tmp_path),
+        "FEED_STORE_EMPTY": False,
+    } | settings
+    crawler = get_crawler(settings_dict=settings)
+    crawler.spider = crawler._create_spider("x")
+    crawler.signals.send_catch_log(signals.spider_opened, spider=crawler.spider)
+    assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING"] == expected
+
+
+def test_standard_output_stays_scrapys(tmp_path, job, caplog, capfdbinary):
+    """With a warning."""
+    a = job({"stdout:": "jsonlines", "a.jl": "jsonlines"})
+    a.page("1", {"n": 1})
+    a.commit()
+    assert "If the process is killed" in caplog.text
+    assert "stdout:" in caplog.text
+    assert not (tmp_path / "a.jl").exists()
+    a.close("shutdown")
+
+
+def test_without_the_scheduler_it_is_scrapys(tmp_path):
+    """Put there by hand, and with no job."""
+    path = tmp_path / "a.jl"
+    crawler = get_crawler(settings_dict={"FEEDS": {str(path): {"format": "jl"}}})
+    exporter = DurableFeedExporter.from_crawler(crawler)
+    exporter.open_spider(crawler._create_spider("x"))
+    exporter.item_scraped({"n": 1}, None)
+    exporter.slots[0].file.close()
+    assert numbers(path) == [1]
+
+
+def test_without_a_job_refused_items_are_told_of_and_counted_by_page(tmp_path, caplog):
+    """There is nothing to keep their pages in."""
+    crawler = get_crawler(settings_dict={"FEEDS": {str(tmp_path / "a.jl"): {"format": "jl"}}})
+    crawler.engine = Engine()
+    exporter = DurableFeedExporter.from_crawler(crawler)
+    exporter.open_spider(crawler._create_spider("x"))
+    pages = [Response(url, request=Request(url)) for url in ("data:,1", "data:,2")]
+    for page in (pages[0], pages[0], pages[1], None):
+        with pytest.raises(TypeError, match="not JSON"):
+            exporter.item_scraped({"n": b"2"}, None, page)
+    exporter.slots[0].file.close()
+    assert crawler.stats.get_value("scheduler/failed_in_memory") == 2
+    (told,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert "<GET data:,1>" in told.getMessage()
+
+
+def test_a_missing_private_name_refuses_the_start(job, monkeypatch):
+    """By its name."""
+    monkeypatch.delattr(FeedExporter, "_get_uri_params")
+    a = job({"a.jl": "jsonlines"}, opened=False)
+    with pytest.raises(JobDirectoryError, match=r"no FeedExporter\._get_uri_params"):
+        a.open()
+
+
+def test_when_the_spider_was_not_opened_feeds_stay_as_they_were(tmp_path, job):
+    """A pipeline may have failed before `spider_opened`."""
+    feeds = {"a.json": {"format": "json", "overwrite": True}}
+    (tmp_path / "a.json").write_text("[0]")
+    a = job(feeds, opened=False)
+    super(FeedJob, a).open()
+    a.close("shutdown")
+    assert (tmp_path / "a.json").read_text() == "[0]"
+
+
+def test_signals_and_stats_are_scrapys(job):
+    """`feed_slot_closed` with a slot that says what was stored, and `feed_exporter_closed`."""
+    slots, closed = [], []
+    a = job({"a.jl": "jsonlines"}, opened=False)
+    a.crawler.signals.connect(lambda slot: slots.append(slot), signals.feed_slot_closed, weak=False)
+    a.crawler.signals.connect(lambda: closed.append(1), signals.feed_exporter_closed, weak=False)
+    a.open()
+    a.pages(p1={"n": 1})
+    a.close()
+    ((uri, format_, count, batch),) = [
+        (slot.uri, slot.format, slot.itemcount, slot.batch_id) for slot in slots
+    ]
+    assert uri.endswith("a.jl")
+    assert (format_, count, batch, closed) == ("jsonlines", 1, 1, [1])
+    assert a.stat("feedexport/success_count/FileFeedStorage") == 1

@@ -1,0 +1,175 @@
+"""Whose `requests.sqlite` is: a filter is not used without the requests that it has seen."""
+
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from scrapy_bloom import ScalableBloomFilter
+from scrapy_bloom.bloom.growing import stored_owner
+from scrapy_bloom.bloom.header import OWNER_AT, PAGE
+from scrapy_bloom.errors import JobDirectoryError
+from scrapy_bloom.jobdir import JobDirectory
+from scrapy_bloom.sqlite_backend.request_file import read_identity
+from tests.job.engine import Job, TestSpider
+
+OLD = Path(__file__).parent.parent / "data" / "v010" / "jobs"
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+
+
+@pytest.fixture
+def open_job(tmp_path):
+    """Return a function that opens the job in a folder."""
+    opened = []
+
+    def open_job(folder=tmp_path / "job", **settings):
+        opened.append(Job(folder, **settings).open())
+        return opened[-1]
+
+    yield open_job
+    for job in opened:
+        job.drop()
+
+
+@pytest.fixture
+def killed(tmp_path, open_job):
+    """What a process that was killed has left: a round of three commits, all in the log."""
+    job = open_job()
+    for name in "abc":
+        job.push(name)
+        job.commit()
+    return shutil.copytree(tmp_path / "job", tmp_path / "killed")
+
+
+def numbers(folder):
+    """Return the commit that the filter knows of, and the last one of the requests."""
+    job = JobDirectory(folder)
+    owner, found = stored_owner(job.filter), read_identity(job.requests)
+    assert owner is None or owner.job == found.id
+    return owner and owner.commit, found.commits
+
+
+def test_the_filter_notes_each_commit_before_its_bits(tmp_path, open_job, monkeypatch):
+    """So what is lost with the end of the log is known, whenever the process dies."""
+    add = ScalableBloomFilter.add
+    noted = []
+
+    def add_and_look(self, key):
+        noted.append(numbers(tmp_path / "job"))
+        return add(self, key)
+
+    monkeypatch.setattr(ScalableBloomFilter, "add", add_and_look)
+    job = open_job()
+    assert numbers(tmp_path / "job") == (0, 0)
+    for name in "abc":
+        job.push(name)
+        job.commit()
+    assert noted == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_a_commit_that_the_filter_does_not_know_of_is_no_reason_to_refuse(killed, open_job):
+    """The process may die between the two, and a copy of the filter may be older."""
+    with closing(sqlite3.connect(killed / "requests.sqlite")) as file:
+        file.execute("UPDATE identity SET commits = commits + 1")
+        file.commit()
+    assert numbers(killed) == (3, 4)
+    assert open_job(killed).names() == ["c", "b", "a"]
+
+
+def test_a_log_of_commits_that_are_gone_is_refused(killed, open_job):
+    """With both numbers, and with what is to be put back."""
+    (killed / "requests.sqlite-wal").unlink()
+    with pytest.raises(JobDirectoryError, match=r"ends with commit 0, .* of commit 3.*-wal"):
+        open_job(killed)
+
+
+def test_the_requests_of_another_job_are_refused(killed, open_job, tmp_path):
+    """However many commits they have had."""
+    other = open_job(tmp_path / "other")
+    for name in "abcdef":
+        other.push(name)
+        other.commit()
+    other.close()
+    for path in killed.glob("requests.sqlite*"):
+        path.unlink()
+    shutil.copy(tmp_path / "other" / "requests.sqlite", killed)
+    with pytest.raises(JobDirectoryError, match="not the one that"):
+        open_job(killed)
+
+
+@pytest.mark.parametrize("damage", ["a torn page", "no owner", "no filter"])
+def test_a_filter_that_does_not_know_its_owner_is_taken(killed, open_job, damage):
+    """One of 0.2.0 or an import, one of a page that a crash has torn, a new one: it belongs to
+    the job from now on."""
+    if damage == "no filter":
+        shutil.rmtree(killed / "bloom")
+    else:
+        with (killed / "bloom" / "0.bloom").open("r+b") as file:
+            file.seek(PAGE + OWNER_AT + (16 if damage == "a torn page" else 0))
+            file.write(bytes(4 if damage == "a torn page" else 512))
+    assert stored_owner(killed / "bloom") is None
+    job = open_job(killed)
+    assert job.names() == ["c", "b", "a"]
+    job.commit()
+    assert numbers(killed) == (4, 4)
+
+
+def test_a_clean_stop_and_keys_from_elsewhere_leave_the_owner(tmp_path, open_job):
+    """What writes the rest of the page does not touch it."""
+    job = open_job()
+    job.push("a")
+    job.close()
+    known, last = numbers(tmp_path / "job")
+    assert 0 < known <= last
+    with ScalableBloomFilter.open(tmp_path / "job" / "bloom") as opened:
+        opened.add(b"key")
+        opened.flush()
+    assert numbers(tmp_path / "job") == (known, last)
+
+
+def test_a_filter_that_begins_afresh_gets_the_owner(tmp_path, open_job):
+    """With the first commit, and so before its first bit."""
+    job = open_job()
+    job.push("a")
+    job.commit()
+    job.scheduler.df.start_afresh()
+    assert stored_owner(tmp_path / "job" / "bloom") is None
+    job.push("b")
+    job.commit()
+    assert numbers(tmp_path / "job") == (2, 2)
+
+
+class OtherSpider(TestSpider):
+    """Has another name."""
+
+    name = "other"
+
+
+def test_a_job_takes_the_name_of_the_first_spider_that_opens_it(tmp_path, open_job):
+    """One of an earlier version, too; and with BLOOM_ANY_SPIDER that of each."""
+    folder = shutil.copytree(OLD / "clean", tmp_path / "old")
+    open_job(folder).close("shutdown")
+    with pytest.raises(JobDirectoryError, match=r"of spider 'test', and this is 'other'"):
+        open_job(folder, spider=OtherSpider)
+    open_job(folder, spider=OtherSpider, BLOOM_ANY_SPIDER=True).close("shutdown")
+    with pytest.raises(JobDirectoryError, match=r"of spider 'other', and this is 'test'"):
+        open_job(folder)
+    with pytest.raises(ValueError, match="BLOOM_ANY_SPIDER is 'perhaps'"):
+        open_job(folder, BLOOM_ANY_SPIDER="perhaps")
+
+
+def test_a_job_of_an_earlier_version_gets_an_identity(tmp_path, open_job):
+    """And is refused without the log from then on."""
+    folder = shutil.copytree(OLD / "killed", tmp_path / "job")
+    assert read_identity(folder / "requests.sqlite") is None
+    open_job(folder)
+    assert numbers(folder) == (0, 0)
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    for path in copy.glob("requests.sqlite-*"):
+        path.unlink()
+    with pytest.raises(JobDirectoryError, match="not the one that"):
+        open_job(copy)

@@ -1,0 +1,97 @@
+"""Crawls that die in every way are resumed, and have lost no page.
+
+Each test runs `tests.job.torture` in a process of its own, which forks the crawls. Set
+DURABLE_SEED to repeat a run.
+
+The torture breaks the scheduler on purpose, too. What each mutant does, and which test
+notices it (run by hand with `python -m tests.job.torture --mutant …`):
+
+- `mark_before_commit`: random kills, and a kill before any commit. The filter knows
+  requests whose rows were never written.
+- `delete_on_pop`: random kills, and a kill after any commit. What was in flight is gone.
+- `acknowledge_at_the_end_of_the_callback`: a kill right after a commit. Random kills
+  seldom notice: the requests that the callback yielded are enqueued some milliseconds
+  after its generator ended, and mostly share its commit.
+- `noted_before_the_commit`: a kill before any commit. The job is refused, though it is whole.
+- `noted_after_the_bits`: no kill notices, since a kill loses no log, but
+  `DURABLE_MUTANT=noted_after_the_bits pytest tests/job/test_identity.py` does.
+- `header_not_synced`: power cuts. A filter without a header is refused, and the job lost.
+"""
+
+import json
+import sys
+
+import pytest
+import scrapy
+
+from tests.seeded import run_module, seed_of
+
+SEED = seed_of("DURABLE_SEED")
+CONCURRENCY = 8
+IN_PROGRESS = 2 if scrapy.version_info >= (2, 15) else 4
+"""Times as many requests as are downloaded at once; before Scrapy 2.15 more callbacks wait."""
+
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="forks, and reads /proc"
+)
+
+
+def torture(*arguments, module="tests.job.torture", seed=SEED):
+    """Return what a run prints."""
+    run = run_module(module, "--kills", 0, *arguments, seed=seed)
+    (line,) = run.stdout.splitlines()
+    return json.loads(line)
+
+
+def test_no_page_is_lost_by_random_kills():
+    """SIGKILL, one to eight a crawl, on both reactors, sync and async callbacks, with every
+    kind of page and request: each crawl fetches what an undisturbed one does. `make torture`
+    has a thousand."""
+    result = torture("--kills", 16, "--pages", 50)
+    assert result["kills"] >= 16
+    assert result["odd"] == []
+
+
+def test_only_what_was_in_flight_or_uncommitted_is_repeated():
+    """What was answered before the last commit is fetched again only if it was still in
+    progress then, downloaded or in its callback, or is a start request."""
+    result = torture("--kills", 12, "--kinds", "moved", "gone", "raising", "swapped")
+    assert result["odd"] == []
+    assert result["stale"] <= result["kills"] * (IN_PROGRESS * CONCURRENCY + 2)
+
+
+def test_no_page_is_lost_wherever_the_process_dies():
+    """Before and after each kind of call on the database, on files and on bits."""
+    result = torture("--points", 0)
+    assert result["crawls"] >= 50
+    assert result["odd"] == []
+
+
+def test_no_page_is_lost_around_any_commit():
+    """Before and after each commit of a small crawl."""
+    result = torture("--points", 100, "--names", "sql COMMIT")
+    assert result["crawls"] >= 10
+    assert result["odd"] == []
+
+
+def test_no_page_is_lost_by_a_power_cut():
+    """Whatever the disk has of what was not synced, the job is resumed in full."""
+    result = torture("--cuts", 6)
+    assert result["kills"] >= 3
+    assert result["odd"] == []
+
+
+def test_no_page_is_lost_by_failing_calls():
+    """Where a call on the database or a file fails, once or for good, the run ends by
+    itself, and the next one fetches the rest."""
+    result = torture("--faults", 12)
+    assert result["crawls"] == 12
+    assert result["odd"] == []
+    assert result["killed"] == 0
+
+
+def test_no_page_is_lost_on_a_disk_that_is_too_small():
+    """Where files cannot grow any more, the same holds."""
+    result = torture("--short", 4)
+    assert result["odd"] == []
+    assert result["killed"] == 0

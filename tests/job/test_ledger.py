@@ -1,0 +1,82 @@
+"""When the books of a job are closed: what is committed, and by what."""
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from scrapy_bloom.job import ledger
+from tests.job.engine import Job
+
+
+@pytest.fixture
+def timers(monkeypatch):
+    """The timers of the ledger, which go off when the test says so."""
+    waiting = []
+
+    class Timer:
+        def __init__(self, seconds, function):
+            self.function = function
+            waiting.append(self)
+
+        def cancel(self):
+            if self in waiting:
+                waiting.remove(self)
+
+        def go_off(self):
+            waiting.remove(self)
+            self.function()
+
+    monkeypatch.setattr(ledger, "call_later", Timer)
+    return waiting
+
+
+@pytest.fixture
+def job(tmp_path, timers):
+    """An open job, and how many rows another program sees in it."""
+    job = Job(tmp_path / "job").open()
+    path = tmp_path / "job" / "requests.sqlite"
+
+    def rows():
+        with closing(sqlite3.connect(path)) as connection:
+            return connection.execute("SELECT COUNT(*) FROM requests").fetchone()[0]
+
+    job.rows = rows
+    yield job
+    job.drop()
+
+
+def test_the_timer_goes_on_while_requests_are_in_flight(job, timers):
+    """A request that ends when nothing else happens is acknowledged all the same."""
+    job.push("a")
+    popped = job.pop()
+    for _ in range(3):
+        (timer,) = timers
+        timer.go_off()
+        assert job.rows() == 1
+    job.done(popped)
+    (timer,) = timers
+    timer.go_off()
+    assert job.rows() == 0
+    assert timers == []
+
+
+def test_two_hundred_requests_handed_out_are_a_commit(job, timers):
+    """A crawl whose timers are late keeps its rows bounded."""
+    for number in range(450):
+        job.push(str(number))
+    job.commit()
+    for _ in range(200):
+        job.done(job.pop())
+    assert job.rows() == 450
+    job.done(job.pop())
+    assert job.rows() == 250
+
+
+def test_two_hundred_requests_pushed_are_a_commit(job, timers):
+    """What a crash repeats is bounded, whatever the timers do."""
+    for number in range(199):
+        job.push(str(number))
+    assert job.rows() == 0
+    job.push("last")
+    assert job.rows() == 200

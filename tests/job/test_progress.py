@@ -1,0 +1,104 @@
+"""How far a job is, for alerts and for others to see."""
+
+import json
+import os
+import sqlite3
+import time
+from contextlib import closing
+
+import pytest
+
+from scrapy_bloom.sqlite_backend.inspection import job_state
+from scrapy_bloom.sqlite_backend.progress import KEPT_SECONDS, Progress
+from scrapy_bloom.sqlite_backend.watching import Watch
+from tests.job.test_failed import fail_download
+from tests.job.test_rounds import start
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+
+STATS = ("pending", "in_flight", "failed", "commits", "commit_seconds_max", "bytes")
+
+
+def noted(folder):
+    """Return what has been noted, as another program sees it."""
+    with closing(sqlite3.connect(folder / "requests.sqlite")) as connection:
+        rows = connection.execute("SELECT time, figures FROM progress ORDER BY time")
+        return [(at, json.loads(figures)) for at, figures in rows]
+
+
+def test_stats_that_can_be_alerted_on(make_round, tmp_path, monkeypatch):
+    """They are there while the crawl runs, and at its end."""
+    monkeypatch.setattr(Progress, "seconds", 0)
+    job = make_round()
+    job.start(*(start(name) for name in "abcd"))
+    job.push("e", meta={"function": lambda: None})
+    first, second = job.pop(), job.pop()
+    fail_download(job, second)
+    job.commit()
+    stats = {name: job.stat(f"scheduler/{name}") for name in STATS}
+    assert (stats["pending"], stats["in_flight"], stats["failed"]) == (3, 1, 1)
+    assert stats["commits"] >= 0
+    assert 0 <= stats["commit_seconds_max"] < 60
+    assert stats["bytes"] > 4096
+    (*_, (at, figures)) = noted(tmp_path / "job")
+    assert abs(time.time() - at) < 60
+    assert figures["pending"] == 3
+    assert figures["filter_capacity"] == 1000
+    job.done(first)
+    job.names()
+    job.close()
+    assert [job.stat(f"scheduler/{name}") for name in STATS[:3]] == [0, 0, 1]
+    assert job.stat("scheduler/commits") > stats["commits"]
+
+
+def test_a_short_job_counts_its_only_commit(make_round, tmp_path):
+    """For whoever looks after the end, and in the stats."""
+    job = make_round()
+    job.start(start("a"))
+    job.names()
+    job.close()
+    assert Watch(tmp_path / "job").figures()["commits"] == job.stat("scheduler/commits") == 1
+
+
+def test_what_is_noted_stays_small(make_round, tmp_path, monkeypatch):
+    """One a second, of the last minute; a clock that was set back leaves no future behind."""
+    job = make_round()
+    clock = [time.time() + 1000]
+    monkeypatch.setattr(time, "time", lambda: clock[0])
+    for number in range(200):
+        clock[0] += 0.5
+        job.push(str(number))
+        job.commit()
+    assert KEPT_SECONDS <= len(noted(tmp_path / "job")) <= KEPT_SECONDS + 1
+    clock[0] -= 30
+    job.push("x")
+    job.commit()
+    assert noted(tmp_path / "job")[-1][0] == clock[0]
+
+
+def test_what_has_become_of_a_job(make_round, crash_round, tmp_path):
+    """Running, killed, stopped, finished with and without failed requests, and its round."""
+    folder = tmp_path / "job"
+    assert job_state(folder) is None
+    job = make_round()
+    job.start(start("a"), start("b"))
+    assert job_state(folder)[:3] == ("running", None, 0)
+    job.commit()
+    assert job_state(folder)[:2] == ("running", 1)
+    job.drop()
+    assert job_state(folder)[:2] == ("killed", 1)
+    job = make_round()
+    job.start(start("a"))
+    job.close("shutdown")
+    assert job_state(folder)[:2] == ("stopped", 1)
+    job = make_round()
+    job.start(start("a"))
+    fail_download(job, job.pop())
+    job.names()
+    job.close()
+    assert job_state(folder)[:3] == ("finished", 1, 1)
+    job = make_round(BLOOM_RETRY_FAILED=True)
+    job.start(start("a"))
+    job.names()
+    job.close()
+    assert job_state(folder)[:3] == ("finished", 1, 0)

@@ -1,0 +1,169 @@
+"""Rounds of real crawls: killed, stopped, refused, finished and begun again.
+
+Each test runs stories of `tests.job.round_crawls` in a process of its own, which forks
+the crawls. Set DURABLE_SEED to repeat a run. What each mutant of `tests.job.round_mutants`
+breaks, and which test notices it:
+
+- `start_requests_in_the_filter`: test_a_link_back_to_a_start_page_is_new
+- `marked_by_meta`: test_only_what_leaves_start_is_a_start_request
+- `taken_before_the_row`: test_a_start_request_is_taken_with_its_row_or_not_at_all, and the
+  kill points of `make torture`
+- `counted_by_fingerprint`: test_each_occurrence_counts
+- `told_apart_by_order`: test_sessions_are_told_apart_in_any_order
+- `told_apart_by_all_meta`: test_what_differs_in_each_run_does_not_tell_start_requests_apart
+- `forgets_fingerprints`: test_start_requests_of_version_0_2_0_go_on_to_count
+- `taken_in_memory`: test_start_requests_in_memory_are_taken_when_they_are_done
+- `unfiltered_in_memory_done_at_once`:
+  test_items_of_a_page_in_memory_come_once_when_its_page_is_repeated
+- `children_of_the_page_that_came_first`: test_items_behind_a_page_in_memory_come_once
+- `children_kept_for_ever`: test_pages_in_memory_that_are_alike
+- `exhausted_by_an_error`: test_start_that_breaks_off_does_not_end_the_round
+- `over_with_requests_left`: test_the_reason_does_not_matter, and the stops here
+- `over_without_a_question`, `over_when_finished_only`:
+  test_a_spider_that_its_idle_handler_feeds_goes_on
+- `state_before_the_commit`: test_state_and_requests_are_committed_together
+- `state_after_the_commit`: the same
+- `state_of_a_spider_that_did_not_open`: test_a_spider_that_did_not_open_keeps_its_state, and
+  the refused starts here
+- `told_after_the_commit`: test_a_commit_acknowledges_nothing_that_is_not_flushed, and the kill
+  points of `make torture`
+"""
+
+import json
+import os
+
+import pytest
+
+from tests.job.round_crawls import FED
+from tests.seeded import run_module, seed_of
+
+SEED = seed_of("DURABLE_SEED")
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+
+
+def tell(*arguments):
+    """Return what became of the crawls of a story."""
+    run = run_module("tests.job.round_crawls", *arguments, seed=SEED)
+    assert run.returncode == 0
+    return [json.loads(line) for line in run.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def reports():
+    """What became of the crawls of the other stories, by their names."""
+    found = {}
+    for report in tell("second", "stops", "stock", "daily", "refused", "gone", "fed"):
+        found[report["crawl"]] = report
+    return found
+
+
+def lost(reports):
+    """Return what was lost, of whatever kind."""
+    return [
+        (report["crawl"], kind, report[kind])
+        for report in reports
+        for kind in ("lost", "lost_books", "lost_state")
+        if report[kind]
+    ]
+
+
+def test_nothing_is_lost_and_no_start_page_fetched_again_by_random_kills():
+    """Pages, what a pipeline with a buffer stores, and what spider.state notes; a start page
+    comes again only if it was in progress, or younger than a commit."""
+    reports = tell("kills", "--count", 5)
+    assert lost(reports) == []
+    for report in reports:
+        assert report["runs"][-1]["rounds"] == [[1, "over"]]
+        assert report["extra_start"] <= 5 * (len(report["runs"]) - 1)
+
+
+def test_nothing_is_lost_wherever_the_process_dies():
+    """Before and after commits and other calls on the database."""
+    reports = tell("points", "--count", 4)
+    assert len(reports) == 14
+    assert lost(reports) == []
+    assert all(report["runs"][0]["status"] == -9 for report in reports)
+
+
+def test_the_second_run_of_a_round_and_the_second_round_survive(reports):
+    """Stopped, killed, resumed; begun again, killed, resumed."""
+    report = reports["second"]
+    assert lost([report]) == []
+    stopped, killed, resumed, killed_again, resumed_again = report["runs"]
+    assert [run["rounds"] for run in report["runs"]] == [
+        [[1, "running"]],
+        [[1, "running"]],
+        [[1, "over"]],
+        [[2, "running"]],
+        [[2, "over"]],
+    ]
+    assert stopped["start"] + killed["start"] + resumed["start"] < 2 * 7
+    # the second time the links are known, and no page but those of start() is fetched
+    assert killed_again["answers"] + resumed_again["answers"] < 2 * 7 + 2
+    assert all(run["login"] and run["skipped"] for run in (resumed, resumed_again))
+
+
+def test_ctrl_c_once_and_twice(reports):
+    """The round goes on after both; what was in progress at the second one is repeated."""
+    once, twice = reports["stop1"], reports["stop2"]
+    assert lost([once, twice]) == []
+    assert once["extra_start"] == 0
+    for report in (once, twice):
+        assert [run["rounds"] for run in report["runs"]] == [[[1, "running"]], [[1, "over"]]]
+        assert report["runs"][1]["skipped"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("crawl", "reason"),
+    [("interrupted", "shutdown"), ("counted", "closespider_pagecount")],
+)
+def test_a_spider_that_its_idle_handler_feeds_goes_on(reports, crawl, reason):
+    """However it was stopped from outside, the handler gives the rest at the next start, and
+    -O removes nothing; it ends the round with whatever reason it has."""
+    report = reports[crawl]
+    assert lost([report]) == []
+    stopped, resumed = report["runs"]
+    assert (stopped["reason"], stopped["rounds"]) == (reason, [[1, "running"]])
+    assert (resumed["reason"], resumed["rounds"]) == ("all fed", [[1, "over"]])
+    assert sorted(item["page"] for item in report["items"]) == [*range(FED)]
+    assert stopped["answers"] + resumed["answers"] == FED
+
+
+def test_a_daily_crawl_fetches_its_start_pages_each_time(reports):
+    """An uninterrupted one fetches as often what stock Scrapy fetches, and says nothing of
+    rounds."""
+    stock, daily = reports["stock"], reports["daily"]
+    assert lost([stock, daily]) == []
+    assert stock["extra_start"] == 0
+    first, *others = daily["runs"]
+    assert (first["answers"], first["start"]) == (
+        stock["runs"][0]["answers"],
+        stock["runs"][0]["start"],
+    )
+    for number, run in enumerate(others, 2):
+        assert (run["rounds"], run["answers"], run["start"]) == ([[number, "over"]], 7, 5)
+        assert run["skipped"] is None
+
+
+def test_starts_that_come_to_nothing_change_no_round_and_no_state(reports):
+    """A pipeline whose database is down, and bad settings, in a round and after it."""
+    report = reports["refused"]
+    assert lost([report]) == []
+    stopped, *refused, resumed, after, new = report["runs"]
+    for run in refused:
+        assert (run["answers"], run["rounds"]) == (0, stopped["rounds"])
+        assert run["state"] == stopped["state"] != []
+    assert resumed["rounds"] == after["rounds"] == [[1, "over"]]
+    assert after["state"] == resumed["state"]
+    assert (new["rounds"], new["start"]) == ([[2, "over"]], 5)
+
+
+def test_a_database_that_is_gone_costs_a_repetition(reports):
+    """In the middle the spider closes with bloom_error, at the end nothing is acknowledged;
+    the next start brings the books home."""
+    for name, reason in (("gone_in_the_middle", "bloom_error"), ("gone_at_the_end", "finished")):
+        assert lost([reports[name]]) == []
+        failed, resumed = reports[name]["runs"]
+        assert (failed["reason"], failed["rounds"]) == (reason, [[1, "running"]])
+        assert (resumed["reason"], resumed["rounds"]) == ("finished", [[1, "over"]])

@@ -1,0 +1,377 @@
+"""Crawls that die in every way, are resumed, and must have lost nothing.
+
+`python -m tests.job.torture --kills 1000` prints a line of JSON; its exit status is 1 if
+a page was lost.
+"""
+
+import argparse
+import errno
+import json
+import os
+import random
+import resource
+import shutil
+import sqlite3
+import sys
+import tempfile
+import time
+from collections import Counter
+from itertools import product
+
+from scrapy_bloom.job.ledger import Ledger
+from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
+from tests.job.harness import ASYNCIO, SELECT, Crawl, World, side_by_side
+from tests.job.mutants import MUTANTS
+from tests.job.points import OUTSIDE, Points
+from tests.job.powercut import Synced, cut_power
+from tests.job.site import KINDS
+
+VARIANTS = list(product((ASYNCIO, SELECT), (False, True)))
+
+
+def whole(world, pages, kinds=tuple(KINDS)):
+    """Return what crawls of so many pages fetch when nobody stops them, and all requests
+    reach the scheduler, by variant."""
+    expected = {}
+    for number, (reactor, slow) in enumerate(VARIANTS):
+        settings = {"BLOOM_DROP_EARLY": False}
+        crawl = Crawl(f"whole{number}-{pages}", pages, reactor, slow, kinds, settings)
+        run = world.start(crawl, job=False).wait()
+        assert run.reason == "finished", run.log
+        expected[reactor, slow] = world.pages(crawl)
+    return expected
+
+
+def report(world, crawl, run, expected, **more):
+    """Return what became of a crawl that is over."""
+    answers = world.answers(crawl)
+    found = Counter(page for _, page in answers)
+    return {
+        "crawl": crawl.name,
+        "reactor": crawl.reactor.rpartition(".")[2],
+        "slow": crawl.slow,
+        **more,
+        "status": run.status,
+        "reason": run.reason,
+        "lost": sorted(expected - set(found)),
+        "repeated": sum(count - 1 for count in found.values() if count > 1),
+    }
+
+
+def stale(answers, kills, commits):
+    """Return how many answers were repeated after a kill although the first one came
+    before the last commit before it, or with no kill in between."""
+    last, count = {}, 0
+    for at, page in answers:
+        if page in last:
+            kill = next((kill for kill in kills if last[page] < kill < at), None)
+            count += kill is None or any(last[page] < commit < kill for commit in commits)
+        last[page] = at
+    return count
+
+
+def note_commits(path, mutant=None):
+    """Return what makes a process note in `path` when it has committed."""
+
+    def before():
+        if mutant:
+            MUTANTS[mutant]()
+        commit = Ledger.commit
+
+        def commit_and_note(self):
+            commit(self)
+            with path.open("a") as file:
+                file.write(f"{time.monotonic()}\n")
+
+        Ledger.commit = commit_and_note
+
+    return before
+
+
+def odd(reports):
+    """Return those that have lost something or did not finish."""
+    return [r for r in reports if r["lost"] or r["reason"] != "finished" or r["status"]]
+
+
+def killed(world, crawl, chance, expected, kills, *, before=None, after_kill=None):
+    """Kill a crawl `kills` times at random moments: some while after it was started,
+    or after some answer; then let it end."""
+    dead = []
+    while True:
+        run = world.start(crawl, before)
+        kill_at = answers = float("inf")
+        if len(dead) < kills:
+            if chance.random() < 0.25:
+                kill_at = time.monotonic() + chance.uniform(0, 0.6)
+            else:
+                share = chance.uniform(1, 1.3 * len(expected) / kills)
+                answers = len(world.answers(crawl)) + share
+        while not run.ended and time.monotonic() < kill_at:
+            if len(world.answers(crawl)) > answers:
+                # some while later, so that it falls on either side of a commit
+                answers = float("inf")
+                kill_at = time.monotonic() + chance.uniform(0, 0.15)
+            yield
+        if run.status is not None:
+            noted = world.folder / f"{crawl.name}.commits"
+            commits = [float(line) for line in noted.read_text().split()] if noted.exists() else []
+            old = stale(world.answers(crawl), dead, commits)
+            yield report(world, crawl, run, expected, kills=len(dead), stale=old)
+        run.kill()
+        run.wait()
+        dead.append(time.monotonic())
+        if after_kill is not None:
+            after_kill()
+
+
+def random_kills(world, *, kills, seed, beside=3, pages=100, mutant=None, kinds=tuple(KINDS)):
+    """Kill crawls, one to eight times each, until `kills` were. (Some of a crawl's come too
+    late: it ends first.)"""
+    chance = random.Random(seed)
+    expected = whole(world, pages, kinds)
+    dead = []
+
+    def crawls():
+        number = 0
+        while len(dead) < kills:
+            crawl = Crawl(f"killed{number}", pages, *VARIANTS[number % len(VARIANTS)], kinds)
+            yield killed(
+                world,
+                crawl,
+                random.Random(f"{seed} {crawl.name}"),
+                expected[crawl.reactor, crawl.slow],
+                chance.randint(1, 8),
+                before=note_commits(world.folder / f"{crawl.name}.commits", mutant),
+                after_kill=lambda: dead.append(None),
+            )
+            number += 1
+
+    return side_by_side(crawls(), beside)
+
+
+def power_cuts(world, *, cuts, seed, beside=3, pages=60, mutant=None):
+    """Cut the power of crawls at random moments, twice each: what was synced stays, of
+    the rest anything."""
+    expected = whole(world, pages)
+
+    def crawls():
+        for number in range((cuts + 1) // 2):
+            crawl = Crawl(f"cut{number}", pages, *VARIANTS[number % len(VARIANTS)])
+            crawl.settings["BLOOM_CAPACITY"] = 30
+            chance = random.Random(f"{seed} {number}")
+            folder = world.folder / crawl.name
+
+            def before(folder=folder):
+                if mutant:
+                    MUTANTS[mutant]()
+                Synced(folder).lay()
+
+            def after(folder=folder, chance=chance):
+                cut_power(folder, chance)
+
+            yield killed(
+                world,
+                crawl,
+                chance,
+                expected[crawl.reactor, crawl.slow],
+                2,
+                before=before,
+                after_kill=after,
+            )
+
+    return side_by_side(crawls(), beside)
+
+
+SMALL = {"BLOOM_CAPACITY": 10}
+"""Makes the filter of a small crawl grow."""
+
+
+def calls(world, pages, mutant=None):
+    """Return the names of the points of a small crawl, in the order of its calls."""
+    path = world.folder / "calls.json"
+
+    def before():
+        DurableScheduler.commit_operations = 5
+        if mutant:
+            MUTANTS[mutant]()
+        points = Points()
+        points.lay()
+        return lambda: points.save(path)
+
+    run = world.start(Crawl("calls", pages, settings=SMALL), before).wait()
+    assert run.reason == "finished", run.log
+    return json.loads(path.read_text())
+
+
+def disturbed(world, crawl, expected, disturb, point, mutant=None):
+    """Call `disturb` in the process of a crawl's first run, and then resume it."""
+
+    def before():
+        if mutant:
+            MUTANTS[mutant]()
+        DurableScheduler.commit_operations = 5
+        disturb()
+
+    first = world.start(crawl, before)
+    while not first.ended:
+        yield
+    ended = first.reason
+    second = world.start(crawl, mutant and MUTANTS[mutant])
+    while not second.ended:
+        yield
+    yield report(world, crawl, second, expected, point=point, first=(first.status, ended))
+
+
+def kill_points(world, *, seed, beside=3, pages=20, mutant=None, numbers=1, names=None):
+    """Die before and after the first call of each kind, and `numbers` later ones; of
+    only these `names` if they are given."""
+    chance = random.Random(seed)
+    expected = whole(world, pages)
+    jobs = []
+    for name, count in sorted(Counter(calls(world, pages, mutant)).items()):
+        if names and name not in names:
+            continue
+        chosen = {1, *chance.sample(range(1, count + 1), min(numbers, count))}
+        for number, action in product(sorted(chosen), ("before", "after")):
+            variant = VARIANTS[len(jobs) % len(VARIANTS)]
+            crawl = Crawl(f"point{len(jobs)}", pages, *variant, settings=SMALL)
+            lay = Points(name, number, action).lay
+            point = f"{action} {name} {number}"
+            jobs.append(disturbed(world, crawl, expected[variant], lay, point, mutant))
+    return side_by_side(jobs, beside)
+
+
+FAULTS = {
+    "sql": ("disk I/O error", "database or disk is full", "database is locked"),
+    "os": (errno.EIO, errno.ENOSPC, errno.EACCES),
+}
+
+
+def outside(name):
+    """Return whether a call goes to the database or to a file."""
+    return name.startswith(OUTSIDE)
+
+
+def failure(what):
+    """Return the exception that a call fails with."""
+    if isinstance(what, int):
+        return OSError(what, os.strerror(what))
+    return sqlite3.OperationalError(what)
+
+
+def faults(world, *, seed, beside=3, pages=12, sample=None):
+    """Let each call on the database and on files fail in turn, once and from then on;
+    with `sample`, so many of these."""
+    chance = random.Random(seed)
+    expected = whole(world, pages)
+    plans = [
+        (number, what, always)
+        for number, name in enumerate(filter(outside, calls(world, pages)), 1)
+        for what in FAULTS["sql" if name.startswith("sql") else "os"]
+        for always in (False, True)
+    ]
+    jobs = []
+    for number, what, always in chance.sample(plans, sample) if sample else plans:
+        variant = VARIANTS[len(jobs) % len(VARIANTS)]
+        crawl = Crawl(f"fault{len(jobs)}", pages, *variant, settings=SMALL)
+        lay = Points(None, number, failure(what), always=always).lay
+        point = f"{what!r} at call {number}{' and all later ones' * always}"
+        jobs.append(disturbed(world, crawl, expected[variant], lay, point))
+    return side_by_side(jobs, beside)
+
+
+def short_disks(world, *, seed, beside=3, pages=100, count=6):
+    """Let no file of a crawl's first run, but for those that are larger before it,
+    become larger than a random size: EFBIG, or SQLite's own errors."""
+    chance = random.Random(seed)
+    expected = whole(world, pages)
+    jobs = []
+    for number in range(count):
+        variant = VARIANTS[number % len(VARIANTS)]
+        crawl = Crawl(f"short{number}", pages, *variant, settings={"BLOOM_CAPACITY": 1000})
+        size = chance.randrange(10_000, 400_000)
+
+        def limit(size=size):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+        jobs.append(disturbed(world, crawl, expected[variant], limit, f"{size} bytes"))
+    return side_by_side(jobs, beside)
+
+
+def main():
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.job.torture")
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--cuts", type=int, default=0, help="of power")
+    parser.add_argument("--faults", type=int, default=0)
+    parser.add_argument("--short", type=int, default=0, help="disks")
+    parser.add_argument("--points", type=int, default=-1, help="kill points beyond the first")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    parser.add_argument("--beside", type=int, default=3, help="crawls that run at once")
+    parser.add_argument("--pages", type=int, default=100)
+    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=tuple(KINDS))
+    parser.add_argument("--names", nargs="*", help="of kill points")
+    parser.add_argument("--mutant", choices=MUTANTS, help="break the scheduler on purpose")
+    options = parser.parse_args()
+    common = {"seed": options.seed, "beside": options.beside, "mutant": options.mutant}
+    folder = tempfile.mkdtemp(prefix="durable-")
+    print(f"seed {options.seed}, in {folder}", file=sys.stderr, flush=True)
+    strange = []
+    with World(folder) as world:
+        for what, wanted, run in (
+            (
+                "random kills",
+                options.kills,
+                lambda: random_kills(
+                    world,
+                    kills=options.kills,
+                    pages=options.pages,
+                    kinds=tuple(options.kinds),
+                    **common,
+                ),
+            ),
+            ("power cuts", options.cuts, lambda: power_cuts(world, cuts=options.cuts, **common)),
+            (
+                "kill points",
+                options.points + 1,
+                lambda: kill_points(world, numbers=options.points, names=options.names, **common),
+            ),
+            (
+                "short disks",
+                options.short,
+                lambda: short_disks(
+                    world, count=options.short, seed=options.seed, beside=options.beside
+                ),
+            ),
+            (
+                "faults",
+                options.faults,
+                lambda: faults(
+                    world, sample=options.faults, seed=options.seed, beside=options.beside
+                ),
+            ),
+        ):
+            if not wanted:
+                continue
+            began = time.monotonic()
+            reports = run()
+            line = {
+                "what": what,
+                "crawls": len(reports),
+                "kills": sum(r.get("kills", 1) for r in reports),
+                "lost": sum(len(r["lost"]) for r in reports),
+                "repeated": sum(r["repeated"] for r in reports),
+                "stale": sum(r.get("stale", 0) for r in reports),
+                "killed": sum(r.get("first", (0,))[0] == -9 for r in reports),
+                "odd": odd(reports),
+                "seconds": round(time.monotonic() - began, 1),
+            }
+            strange += line["odd"]
+            print(json.dumps(line), flush=True)
+    if not strange:
+        shutil.rmtree(folder)
+    sys.exit(bool(strange))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Servers and keys for the tests of the shared filter."""
+
+from itertools import count
+
+import pytest
+
+from tests.redis_backend.server import Cluster, Server, missing
+
+
+def _serve(kind, folder, **options):
+    if reason := missing():
+        pytest.skip(reason)
+    server = kind(folder, **options)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory):
+    """A server for tests that leave it as it was, apart from keys of their own."""
+    yield from _serve(Server, tmp_path_factory.mktemp("redis"))
+
+
+@pytest.fixture(scope="session")
+def redis_cluster(tmp_path_factory):
+    """A Cluster of three nodes, as `redis_server`."""
+    yield from _serve(Cluster, tmp_path_factory.mktemp("cluster"))
+
+
+@pytest.fixture(params=["server", "cluster"])
+def redis(request):
+    """The one and the other."""
+    return request.getfixturevalue(f"redis_{request.param}")
+
+
+@pytest.fixture
+def own_server(tmp_path):
+    """A server that the test may harm."""
+    yield from _serve(Server, tmp_path)
+
+
+@pytest.fixture
+def own_cluster(tmp_path):
+    """A Cluster that the test may harm."""
+    yield from _serve(Cluster, tmp_path)
+
+
+_keys = count()
+
+
+@pytest.fixture
+def key():
+    """A key that nobody has used."""
+    return f"key{next(_keys)}"

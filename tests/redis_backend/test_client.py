@@ -1,0 +1,96 @@
+"""The connection to Redis: what it shows of its URL, and what it can be asked for."""
+
+import pytest
+
+from scrapy_bloom import SharedFilterError
+from scrapy_bloom.dupefilter.overlay import FingerprintFilter
+from scrapy_bloom.redis_backend.client import RedisClient, Script, public_url
+from scrapy_bloom.redis_backend.filter import RedisBloomFilter
+
+pytest_plugins = ["tests.redis_backend.fixtures"]
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://host", "redis://host"),
+        ("redis://:hush@host:6379/0", "redis://host:6379/0"),
+        ("redis://user:hu%40sh@host/2?password=hush", "redis://host/2"),
+        ("redis://host:1?password=hush", "redis://host:1"),
+        ("rediss://user:hush@[::1]:6380/0", "rediss://[::1]:6380/0"),
+        ("redis+cluster://:hush@node:7000", "redis+cluster://node:7000"),
+        ("unix://user:hush@/run/redis.sock?db=1&password=hush", "unix:///run/redis.sock"),
+        ("redis://:hu#sh@host", "(not shown)"),
+        ("redis://:hu/sh@host", "(not shown)"),
+        ("redis://:hu?sh@host", "(not shown)"),
+        ("redis://:hush", "(not shown)"),
+        ("redis://[hush", "(not shown)"),
+        ("redis:/:hush@host", "(not shown)"),
+        ("hush", "(not shown)"),
+        ("", "(not shown)"),
+        ("http://:hush@host", "http://…"),
+    ],
+)
+def test_urls_are_shown_without_secrets(url, shown):
+    """What is left says where a server is, and nothing about how to get in; where a
+    password may have slipped into another part, nothing is left."""
+    assert public_url(url) == shown
+    assert "hush" not in public_url(url)
+
+
+def test_a_filter_in_redis_is_one_for_fingerprints(redis_server, key):
+    """It is what the dupefilter asks for, whatever filter is behind it."""
+    with RedisClient(redis_server.url) as client:
+        tested: FingerprintFilter = RedisBloomFilter(client, key, 1_000, 1e-6)
+        assert b"key" not in tested
+        assert not tested.add(b"key")
+        assert b"key" in tested
+        other = RedisBloomFilter(client, key, 1_000, 1e-6)
+        assert b"key" in other
+        assert b"other" not in other
+        assert (len(tested), len(other)) == (1, 1)
+        tested.delete()
+        assert b"key" not in tested
+        tested.close()
+        tested.close()
+
+
+def test_looking_changes_nothing(redis_server, key):
+    """Asked whether it has a key, Redis writes nothing, also where the filter is full."""
+    with RedisClient(redis_server.url) as client:
+        tested = RedisBloomFilter(client, key, 10, 1e-6)
+        for number in range(200):
+            tested.add(b"%d" % number)
+        before = {name: redis_server.command("DUMP", name) for name in redis_server.names(key)}
+        other = RedisBloomFilter.open(client, key)
+        assert all(b"%d" % number in other for number in range(200))
+        assert not any(b"x%d" % number in other for number in range(200))
+        assert before == {name: redis_server.command("DUMP", name) for name in before}
+
+
+def test_what_redis_refuses_is_an_error_in_its_words(redis_server):
+    """Errors of commands and scripts name the server and say what it said."""
+    with RedisClient(redis_server.url, 0.1) as client:
+        with pytest.raises(SharedFilterError, match=f"{redis_server.url} .*wrong number"):
+            client.call("execute_command", "GET")
+        with pytest.raises(SharedFilterError, match="no such thing"):
+            client.run(Script("return redis.error_reply('no such thing')"), ["x"])
+        assert client.call("ping")
+
+
+@pytest.mark.parametrize("kind", ["redis_server", "redis_cluster"])
+def test_servers_are_counted_once(kind, request):
+    """However often connections are made, a server that is the same is one."""
+    server = request.getfixturevalue(kind)
+    with RedisClient(server.url) as client:
+        script = Script("return 1")
+        for number in range(20):
+            client.run(script, [f"{{{number}}}"])
+        met = client.servers
+        assert met == len(getattr(server, "nodes", [server]))
+        for _ in range(3):
+            client._disconnect()
+            assert client.confirm()
+            for number in range(20):
+                client.run(script, [f"{{{number}}}"])
+        assert client.servers == met

@@ -1,0 +1,659 @@
+"""The script on a real server: aborted anywhere, its replies lost, and the rules of a claim."""
+
+import random
+import time
+from contextlib import suppress
+
+import pytest
+import redis as redis_py
+from scrapy import Request
+from scrapy.settings import Settings
+from scrapy.utils.request import RequestFingerprinter
+
+from scrapy_bloom import SharedFilterError
+from scrapy_bloom.redis_backend.client import Script
+from scrapy_bloom.redis_backend.commit import COMMIT
+from scrapy_bloom.redis_backend.crawl_scripts import HEARTBEAT
+from scrapy_bloom.redis_backend.protocol import Reply
+from scrapy_bloom.redis_backend.push import Pusher, push
+from tests.redis_backend.workers import StoreWorker, crawl, seeded, tree, waiting
+
+pytest_plugins = ["tests.redis_backend.fixtures"]
+PAGES = 15
+
+ABORTING = """
+local calls, real = 0, redis
+local redis = {pcall = redis.pcall, call = function(...)
+  calls = calls + 1
+  if calls == %d then error('aborted') end
+  return real.call(...)
+end}
+"""
+
+
+def aborted(at):
+    """Return the script as it is when its command `at` fails."""
+    return Script(ABORTING % at + COMMIT.text)
+
+
+@pytest.fixture
+def join(redis_server, key):
+    """Return a function that makes a worker of the crawl at `key`."""
+    made = []
+
+    def make(attempt=None, **settings):
+        worker = StoreWorker(redis_server.url, key, **settings)
+        if attempt is not None:
+            worker.sender._attempt = lambda arguments: attempt(worker, arguments)
+        made.append(worker)
+        return worker
+
+    yield make
+    for worker in made:
+        worker.close()
+
+
+def raw(worker, script, arguments):
+    """Run a script once, whatever becomes of it."""
+    client = worker.client._redis
+    return client.eval(script.text, 1, worker.key, *arguments)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_aborted_anywhere(join, seed):
+    """Each call fails at a random command of its own, keeps what it has written, and is
+    sent again: every page is fetched and the crawl ends."""
+    chance = seeded(seed)
+
+    def attempt(worker, arguments):
+        with_abort = aborted(chance.choice([chance.randrange(1, 60), chance.randrange(1, 400)]))
+        with suppress(redis_py.ResponseError):
+            raw(worker, with_abort, arguments)
+        return worker.call(arguments)
+
+    fetched = crawl([join(attempt), join(attempt)], tree(PAGES), chance)
+    assert {*fetched} == {*range(PAGES)}
+
+
+@pytest.mark.parametrize("position", range(12, 60, 3))
+def test_aborted_at_each_command_of_the_first_calls(join, position):
+    """The calls that push and claim fail at the same command each."""
+
+    def attempt(worker, arguments):
+        with suppress(redis_py.ResponseError):
+            raw(worker, aborted(position), arguments)
+        return worker.call(arguments)
+
+    assert {*crawl([join(attempt)], tree(7), random.Random(1))} == {*range(7)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_replies_that_are_lost(join, seed):
+    """Each reply is lost, once or twice: the same call is made again, and its reply comes
+    back; nothing is fetched twice."""
+    chance = seeded(seed)
+
+    def attempt(worker, arguments):
+        for _ in range(chance.randrange(1, 3)):
+            worker.call(arguments)
+        return worker.call(arguments)
+
+    workers = [join(attempt), join(attempt)]
+    workers[1].enqueue(str(PAGES), dont_filter=True)
+    assert crawl(workers, tree(PAGES), chance) == dict.fromkeys(range(PAGES + 1), 1)
+
+
+@pytest.mark.parametrize("position", range(8, 44, 3))
+def test_aborted_while_it_gives_back(join, redis_server, position):
+    """The call that finds a dead worker fails at some command: what that one held is there
+    again."""
+    dead, finder = join(), join()
+    for name in "abc":
+        dead.enqueue(name)
+    dead.next()
+    redis_server.command("ZADD", f"{dead.key}:workers", 1, dead.store.worker)
+    failing = [aborted(position)]
+
+    def attempt(arguments):
+        if failing:
+            with suppress(redis_py.ResponseError):
+                raw(finder, failing.pop(), arguments)
+        return finder.call(arguments)
+
+    finder.sender._attempt = attempt
+    names = set()
+    while (request := finder.next()) is not None:
+        names.add(request.url[-1])
+        finder.store.done(request)
+    assert names == {*"abc"}
+
+
+COMMANDS = (
+    *("zadd", "srem", "sadd", "hmget", "getbit", "exists", "hincrby", "bitfield", "rpush", "lpush"),
+    *("sismember", "hdel", "zrangebyscore", "hlen", "lindex", "hset", "rpoplpush", "lrem", "zrem"),
+    *("zrange", "zcard", "llen", "rpop", "time"),
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_without_a_right(own_server, command):
+    """A command is forbidden for a while: the calls that need it fail half-way, and once it
+    is allowed again the crawl comes to its end with every page."""
+    forbidden = [True]
+
+    def attempt(arguments):
+        try:
+            return worker.client._run(COMMIT, [worker.key], arguments)
+        except redis_py.ResponseError:
+            forbidden[0] = False
+            own_server.command("ACL", "SETUSER", "default", f"+{command}")
+
+    worker = StoreWorker(own_server.url, "crawl")
+    worker.sender._attempt = attempt
+    worker.enqueue("100", dont_filter=True)
+    worker.store.mark(b"1")
+    own_server.command("ACL", "SETUSER", "default", f"-{command}")
+    assert {*crawl([worker], tree(7), random.Random(1))} == {*range(7), 100}
+    assert not forbidden[0]
+    worker.close()
+
+
+def test_a_lost_lease_is_fenced(join, redis_server):
+    """A worker that was away for longer than its lease, while others were not, is told so:
+    its claims are somebody else's, its acknowledgements are none, and what it had not sent
+    it sends under a new name."""
+    sleeper, other = join(), join()
+    sleeper.enqueue("page")
+    request = sleeper.next()
+    name = sleeper.store.worker
+    redis_server.command("ZADD", f"{sleeper.key}:workers", 1, name)
+    again = other.next()
+    assert again.url == request.url
+    sleeper.enqueue("child")
+    sleeper.store.done(request)
+    sleeper.exchange()
+    assert (sleeper.fences, sleeper.store.worker != name) == (1, True)
+    sleeper.exchange()
+    assert [entry.packed is not None and new for entry, new in sleeper.heard[-1:]] == [True]
+    assert not other.store.is_quiet
+    other.store.done(again)
+    child = (sleeper.next() or other.next()).url
+    assert child.endswith("/child")
+
+
+def test_an_outage_fences_nobody(join):
+    """When no script has run for longer than the lease, all leases are extended."""
+    workers = [join(BLOOM_REDIS_LEASE=1) for _ in range(2)]
+    for number, worker in enumerate(workers):
+        worker.enqueue(str(number))
+        worker.exchange()
+    time.sleep(1.3)
+    for worker in workers:
+        worker.exchange()
+    assert [worker.fences for worker in workers] == [0, 0]
+
+
+def test_redis_that_went_back_in_time(join, redis_server, key):
+    """A call that Redis does not remember fences the worker at its next, and what it
+    remembered as seen is asked about again."""
+    worker = join()
+    worker.enqueue("a")
+    worker.exchange()
+    batch = f"{worker.key}:batch:{worker.store.worker}"
+    number = int(redis_server.command("HGET", batch, "number"))
+    worker.enqueue("b")
+    worker.exchange()
+    assert not worker.enqueue("a")
+    redis_server.command("HSET", batch, "number", number - 1)
+    worker.exchange()
+    assert worker.fences == 1
+    assert worker.enqueue("a")
+
+
+def test_an_empty_server_is_no_end(join, redis_server):
+    """Whoever finds another crawl than its own, or none, is told that it is gone."""
+    worker = join()
+    worker.exchange()
+    redis_server.command("DEL", f"{worker.key}:crawl")
+    worker.exchange()
+    assert worker.is_gone
+    assert not worker.store.is_quiet
+
+
+def test_a_crawl_of_version_0_2_0(join, redis_server, key):
+    """It is taken over when none of its workers lives; until then nobody of this version joins,
+    and nothing changes. One of 0.2.0 that wakes later knows it by another id, so it is told that
+    its crawl is gone."""
+    old = join()
+    old.enqueue("page")
+    old.next()
+    generation = old.dupefilter.shared.header.generation
+    crawl, workers = f"{old.key}:crawl", f"{old.key}:workers"
+    redis_server.command("HSET", crawl, "id", generation)
+    before = redis_server.command("HGETALL", crawl)
+    with pytest.raises(SharedFilterError, match="has workers of scrapy-bloom 0"):
+        join()
+    pushing = {"settings": Settings(), "fingerprinter": RequestFingerprinter()}
+    with pytest.raises(SharedFilterError, match="has workers of scrapy-bloom 0"):
+        push(old.client, old.key, [Request("http://example.com/")], **pushing)
+    assert redis_server.command("HGETALL", crawl) == before
+    redis_server.command("ZADD", workers, 1, old.store.worker)
+    redis_server.command("DEL", f"{old.key}:busy")
+    new = join()
+    assert redis_server.command("HGET", crawl, "id") == f"2:{generation}".encode()
+    redis_server.command("HSET", crawl, "heard", 1)  # after an outage it counts as alive again
+    new.exchange()
+    assert not new.store.is_quiet
+    redis_server.command("ZADD", workers, 1, old.store.worker)
+    assert new.next().url.endswith("page")
+    redis_server.command("HSET", crawl, "id", f"3:{generation}")
+    with pytest.raises(SharedFilterError, match="a later version"):
+        join()
+
+
+def test_order(join):
+    """Higher priorities first; among equals the newest first, and start requests after the
+    others, the oldest first, as Scrapy has it."""
+    worker = join()
+    worker.enqueue("low", priority=-1)
+    for name in ("start1", "start2"):
+        worker.enqueue(name, meta={"is_start_request": True})
+    for name in ("old", "new"):
+        worker.enqueue(name)
+    worker.enqueue("high", priority=3)
+    names = []
+    while (request := worker.next()) is not None:
+        names.append(request.url.rpartition("/")[2])
+        worker.store.done(request)
+    assert names == ["high", "new", "old", "start1", "start2", "low"]
+
+
+def test_order_of_what_was_claimed_before(join):
+    """A request of a higher priority that a later call claims is handed out first."""
+    worker = join(capacity=9)
+    for name, priority in (("low", -1), ("high", 3)):
+        worker.enqueue(name, priority=priority)
+        for _ in range(3):
+            worker.exchange()
+    names = [worker.next().url.rpartition("/")[2] for _ in range(2)]
+    assert names == ["high", "low"]
+
+
+def test_slots_take_turns(join):
+    """Claims go round the slots, and no worker gets more of a slot than its share."""
+    worker = join()
+    for number in range(30):
+        worker.enqueue(f"{number}", meta={"download_slot": "ab"[number % 10 == 0]})
+    for _ in range(12):
+        worker.exchange()
+        while worker.store.pending:
+            worker.store.next()
+    slots = [claim.slot for claim in worker.store.held.claims.values()]
+    assert sorted(slots) == ["a"] * 8 + ["b"] * 3
+    assert {*slots[:4]} == {"a", "b"}
+
+
+def test_a_slot_of_one_worker(join):
+    """With BLOOM_REDIS_SLOT_WORKERS = 1 nobody else gets a request of a slot while a worker
+    has one."""
+    one, other = join(BLOOM_REDIS_SLOT_WORKERS=1), join(BLOOM_REDIS_SLOT_WORKERS=1)
+    for number in range(9):
+        one.enqueue(f"{number}", meta={"download_slot": "only"})
+    assert one.next() is not None
+    assert other.next() is None
+    other.enqueue("x", meta={"download_slot": "another"})
+    assert other.next().url.endswith("x")
+
+
+@pytest.mark.parametrize("is_dead", [True, False])
+def test_a_slot_where_the_clock_was_set_back(join, redis_server, is_dead):
+    """Who has a slot since the clock was an hour ahead keeps it for as long as usual, and not at
+    all when dead."""
+    one, other = join(BLOOM_REDIS_SLOT_WORKERS=1), join(BLOOM_REDIS_SLOT_WORKERS=1)
+    for number in range(9):
+        one.enqueue(f"{number}", meta={"download_slot": "only"})
+    assert one.next() is not None
+    hour = 3_600_000
+    owners = f"{one.key}:owners"
+    ahead = """
+        local who, till = unpack(cmsgpack.unpack(redis.call('HGET', KEYS[1], 'only')))
+        redis.call('HSET', KEYS[1], 'only', cmsgpack.pack({who, till + ARGV[1]}))
+        return tostring(till + ARGV[1])
+    """
+    until = float(redis_server.command("EVAL", ahead, 1, owners, hour))
+    redis_server.command("ZINCRBY", f"{one.key}:workers", hour, one.store.worker)
+    if is_dead:
+        redis_server.command("ZADD", f"{one.key}:workers", 1, one.store.worker)
+        assert other.next() is not None
+        return
+    assert other.next() is None
+    assert float(redis_server.command("EVAL", ahead, 1, owners, 0)) < until - hour + 60_000
+
+
+def test_start_requests_are_taken_once(join):
+    """A start request that another worker has sent is left out; the same one, for the second
+    time in this start(), is another."""
+    one, other = join(), join()
+    for worker, marks in ((one, [b"1", b"2"]), (other, [b"1", b"2", b"3"])):
+        for mark in marks:
+            worker.enqueue("start", dont_filter=True)
+            worker.store.mark(mark)
+        worker.exchange()
+    assert [new for _, new in one.heard] == [True, True]
+    assert [new for _, new in other.heard] == [False, False, True]
+
+
+def test_a_page_that_kills_its_workers(join, redis_server):
+    """Lost twice, it is handed out alone; lost alone as often as BLOOM_REDIS_MAX_ATTEMPTS says,
+    it has failed; a good page that was lost with it is not."""
+    first = join(BLOOM_REDIS_MAX_ATTEMPTS=2)
+    first.enqueue("poison")
+    first.enqueue("good")
+    first.leave()
+    alone = []
+    for _ in range(12):
+        worker = join(BLOOM_REDIS_MAX_ATTEMPTS=2)
+        request = worker.next()
+        names = [request.url.rpartition("/")[2]] if request else []
+        while worker.store.pending:
+            names.append(worker.next().url.rpartition("/")[2])
+        alone.append(names)
+        if names == ["good"]:
+            worker.store.done(request)
+            worker.exchange()
+            continue
+        if not names:
+            break
+        # whoever had the poison dies
+        redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+    assert alone[0] in (["good", "poison"], ["poison", "good"])
+    assert alone.count(["poison"]) == 2
+    assert alone.count(["good"]) == 1
+    failed = redis_server.command("HVALS", f"{worker.key}:failed")
+    assert [b"poison" in record for record in failed] == [True]
+    last = join()
+    last.exchange()
+    assert last.store.is_quiet
+
+
+def test_a_claim_keeps_the_crawl_from_its_end(join):
+    """With whomever it is: the others wait until it is done."""
+    worker, other = join(), join()
+    worker.enqueue("page")
+    request = worker.next()
+    other.exchange()
+    assert not other.store.is_still
+    worker.store.done(request)
+    worker.exchange()
+    other.exchange()
+    assert other.store.is_quiet
+
+
+MANY_CLAIMS = """
+local payload = cmsgpack.unpack(redis.call('HVALS', KEYS[1])[1])[3]
+for number = 100, 99 + ARGV[1] do
+  local record = {'0', 'slot' .. number % 500, payload, false, 0}
+  redis.call('HSET', KEYS[1], number, cmsgpack.pack(record))
+  redis.call('SADD', KEYS[2], number)
+end
+"""
+
+
+def with_many_claims(worker, count):
+    """Give `worker` so many claims, which it has handed out."""
+    worker.enqueue("page")
+    assert worker.next() is not None
+    names = (f"{worker.key}:{kind}:{worker.store.worker}" for kind in ("claims", "handed"))
+    worker.client._redis.eval(MANY_CLAIMS, 2, *names, count - 1)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_many_claims_come_back_in_portions(join, redis_server, leaves):
+    """Of a worker that has died or left: the server is not kept for long, the crawl is not at
+    rest before all is there, and nobody is blamed who has left."""
+    worker, finder = join(), join(capacity=1)
+    with_many_claims(worker, 1200)
+    if leaves:
+        worker.leave()
+    else:
+        redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+    portions = []
+
+    def attempt(arguments):
+        answer = finder.call(arguments)
+        portions.append(Reply(answer).reclaimed)
+        return answer
+
+    finder.sender._attempt = attempt
+    for _ in range(10):
+        finder.exchange()
+        assert not finder.store.is_still
+    assert max(portions) < 400
+    assert 900 < sum(portions) <= 1200
+    assert finder.store.waiting + len(finder.store.held.claims) == 1200
+    losses = {
+        redis_server.command("LINDEX", name, 0)[:1]
+        for name in redis_server.names(f"{worker.key}:pending")
+    }
+    assert losses == ({b"0"} if leaves else {b"1"})
+    assert not redis_server.names(worker.store.worker)
+
+
+def test_more_claims_than_lua_has_room_for(join):
+    """Those of calls that were aborted: all of them come, in several replies."""
+    worker = join(capacity=10_000)
+    with_many_claims(worker, 9000)
+    count = 1
+    while worker.next() is not None:
+        count += 1
+    assert count == 9000
+
+
+def test_who_pushes_gives_back_as_a_worker_does(join, redis_server):
+    """A push that finds dead workers sets nothing aside before BLOOM_REDIS_MAX_ATTEMPTS, and
+    gives back what they had in its place."""
+    first = join()
+    for name in ("old", "new"):
+        first.enqueue(name)
+    first.leave()
+    pushing = {"settings": Settings(), "fingerprinter": RequestFingerprinter()}
+    for expected in ("new", "new", "old", "new"):
+        worker = join(capacity=1)
+        request = worker.next()
+        assert request.url.endswith(expected)
+        if expected == "old":
+            worker.store.done(request)
+            worker.leave()
+            continue
+        worker.exchange()
+        redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+        pushed = [Request(f"http://example.com/{worker.store.worker}", priority=-1)]
+        assert push(worker.client, worker.key, pushed, **pushing) == (1, 0)
+    assert redis_server.command("HLEN", f"{worker.key}:failed") == 0
+
+
+def test_a_push_says_that_redis_has_gone_back(join, redis_server, monkeypatch):
+    """Before its last call: what it has pushed may be forgotten."""
+    worker = join()
+    pushing = {"settings": Settings(), "fingerprinter": RequestFingerprinter()}
+    leave = Pusher.leave
+
+    def leave_later(self):
+        redis_server.command("ZREM", f"{worker.key}:workers", self._worker)
+        leave(self)
+
+    monkeypatch.setattr(Pusher, "leave", leave_later)
+    with pytest.raises(SharedFilterError, match="may have forgotten what was pushed"):
+        push(worker.client, worker.key, [Request("http://example.com/")], **pushing)
+
+
+def test_who_leaves_gives_back(join):
+    """What was claimed and not fetched is there for others at once, in its place, and
+    counts as no loss; what was not sent is sent first, however much it is."""
+    one, other = join(capacity=8), join(capacity=8)
+    for name in "abcdefgh":
+        one.enqueue(name)
+    one.next()
+    for number in range(120):
+        one.enqueue(f"low{number}", priority=-1)
+    assert one.store.leave(over=False, seconds=5)
+    assert one.store.unsent == 0
+    names = [other.next().url[-1] for _ in range(8)]
+    assert names == [*"hgfedcba"]
+
+
+def test_the_end_and_a_push_after_it(join):
+    """The first to leave when nothing is left marks the end; a push takes the mark back."""
+    one, other = join(), join()
+    one.exchange()
+    other.exchange()
+    one.leave(over=True)
+    assert join().state.over
+    other.enqueue("late")
+    other.exchange()
+    assert not join().state.over
+
+
+def test_rounds(join):
+    """A crawl that is over begins again with another BLOOM_REDIS_ROUND: start requests are
+    taken again, and what was seen stays seen."""
+    worker = join(BLOOM_REDIS_ROUND="monday")
+    worker.enqueue("start", dont_filter=True)
+    worker.store.mark(b"1")
+    worker.enqueue("page")
+    while (request := worker.next()) is not None:
+        worker.store.done(request)
+    worker.exchange()
+    worker.leave(over=True)
+    assert join(BLOOM_REDIS_ROUND="monday").state.over
+    tuesday = join(BLOOM_REDIS_ROUND="tuesday")
+    assert (tuesday.state.over, tuesday.state.start_done) == (False, False)
+    tuesday.enqueue("start", dont_filter=True)
+    tuesday.store.mark(b"1")
+    tuesday.enqueue("page")
+    tuesday.exchange()
+    assert [new for _, new in tuesday.heard] == [True, False]
+
+
+def test_a_new_round_frees_the_marks_of_the_last_one_in_the_background(join, redis_server):
+    """A million of them would keep the server from others for a third of a second."""
+    first = join(BLOOM_REDIS_ROUND="monday")
+    first.enqueue("start", dont_filter=True)
+    first.store.mark(b"1")
+    first.store.done(first.next())
+    first.exchange()
+    first.leave(over=True)
+    redis_server.command("CONFIG", "RESETSTAT")
+    assert join(BLOOM_REDIS_ROUND="tuesday").state.round == "tuesday"
+    asked = redis_server.command("INFO", "commandstats")
+    assert "cmdstat_unlink" in asked
+    assert "cmdstat_del" not in asked
+
+
+def test_a_filter_that_grows_meanwhile(join):
+    """A worker that does not know of a new layer asks again; none of its requests is lost. They
+    stay in their order, by which it knows what may be acknowledged."""
+    one, other = join(BLOOM_CAPACITY=64), join(BLOOM_CAPACITY=64)
+    for number in range(600):
+        one.enqueue(f"{number}")
+        if number % 50 == 49:
+            one.exchange()
+    for number in range(900):
+        other.enqueue(f"{number}")
+    batches, batch = [], other.store._batch
+    other.store._batch = lambda action: batches.append(batch(action)) or batches[-1]
+    while other.store.unsent:
+        other.exchange()
+    assert sum(new for _, new in other.heard) == 300
+    for sent in batches:
+        numbers = [entry.number for entry in sent.entries]
+        assert numbers == sorted(numbers)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_filter_that_lost_a_layer_is_gone(join, redis_server, lost):
+    """Redis has evicted some of the filter's older bits: no worker takes the requests that
+    they stood for as new."""
+    one, other = join(BLOOM_CAPACITY=64), join(BLOOM_CAPACITY=64)
+    for number in range(1200):
+        one.enqueue(f"{number}")
+    while one.store.unsent:
+        one.exchange()
+    for shard in one.dupefilter.shared.shards:
+        if len(shard.counts) > lost + 1:
+            redis_server.command("DEL", shard.keys[1 + lost])
+    for number in range(0, 1200, 24):
+        other.enqueue(f"{number}")
+    other.exchange()
+    assert other.is_gone
+    assert not any(new for _, new in other.heard)
+
+
+@pytest.mark.parametrize("lost", ["pending:0:only", "slots:0", "priorities", "alone"])
+def test_requests_that_were_evicted_are_no_end(join, redis_server, lost):
+    """Redis has evicted what waits, or where it waits: each worker is told that something is
+    gone, also one that comes later."""
+    worker, other = join(), join()
+    for number in range(20):
+        worker.enqueue(f"{number}", meta={"download_slot": "only"})
+    worker.exchange()
+    if lost == "alone":
+        for _ in range(2):
+            worker = join(capacity=20)
+            while not worker.next():
+                pass
+            redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+        other.exchange()
+    assert redis_server.command("DEL", f"{worker.key}:{lost}") == 1
+    for each in (other, join()):
+        while (request := each.next()) is not None:
+            each.store.done(request)
+        assert each.is_gone
+        assert not each.store.is_quiet
+
+
+def test_full_memory_is_drained(own_server):
+    """Where Redis has no memory left, what is done is acknowledged, leases are renewed, and who
+    leaves gives back; nothing is claimed, and what is new waits until there is memory."""
+    refused = []
+
+    def attempt(arguments):
+        try:
+            return other.call(arguments)
+        except SharedFilterError as error:
+            refused.append(str(error))
+            own_server.command("CONFIG", "SET", "maxmemory", "0")
+
+    one, third = (StoreWorker(own_server.url, "crawl", capacity=3) for _ in range(2))
+    other = StoreWorker(own_server.url, "crawl", attempt)
+    other.client._patience = 0
+    for number in range(10):
+        one.enqueue(f"{number}")
+    request, _ = one.next(), third.next()
+    held, left = len(one.store.held.claims), waiting(one.client, one.key).total()
+    own_server.command("CONFIG", "SET", "maxmemory", "1")
+    one.store.done(request)
+    one.exchange()
+    one.exchange()
+    assert one.store.last.full
+    assert len(one.store.held.claims) == held - 1
+    assert own_server.command("HLEN", f"{one.key}:claims:{one.store.worker}") == held - 1
+    lease = own_server.command("ZSCORE", f"{one.key}:workers", one.store.worker)
+    time.sleep(0.002)
+    beat = [one.store._crawl, one.store.worker, 60_000]
+    assert one.client.run(HEARTBEAT, [one.key], *beat) == [b"done"]
+    assert own_server.command("ZSCORE", f"{one.key}:workers", one.store.worker) > lease
+    assert waiting(one.client, one.key).total() == left
+    third.leave()
+    assert waiting(one.client, one.key).total() == left + 3
+    one.leave()
+    other.enqueue("new")
+    other.exchange()
+    assert "used memory > 'maxmemory'" in refused[0]
+    names = set()
+    while (request := other.next()) is not None:
+        names.add(request.url.rpartition("/")[2])
+        other.store.done(request)
+    assert len(names) == 10
+    assert "new" in names
+    other.close()

@@ -1,0 +1,514 @@
+"""Requests of a crawl in Redis that have failed: kept in the call that would have acknowledged
+them, found again, and asked again."""
+
+import json
+import os
+import pickle
+import re
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import redis as redis_py
+from scrapy import Request, signals
+from scrapy.http import Response
+from twisted.python.failure import Failure
+
+from scrapy_bloom.job.failure import FailedRequest, plain_fields
+from scrapy_bloom.redis_backend.failed_store import FailedHash
+from scrapy_bloom.redis_backend.status import look_at, pending_of, remove_queue
+from scrapy_bloom.redis_backend.verify import queue_findings
+from scrapy_bloom.redis_backend.watching import RedisWatch
+from scrapy_bloom.sqlite_backend.failed_store import Choice
+from tests.job.engine import request
+from tests.redis_backend.server import Server
+from tests.redis_backend.test_commit import aborted, join, raw  # noqa: F401 - a fixture
+from tests.redis_backend.test_scheduler import build, talk  # noqa: F401 - a fixture
+from tests.redis_backend.workers import StoreWorker, crawl, seeded, tree
+
+pytest_plugins = ["tests.redis_backend.fixtures"]
+
+
+def fail(worker, request, reason="callback"):
+    """Let a request fail that `worker` was handed."""
+    error = LookupError("x")
+    return worker.store.fail(request, FailedRequest.of(request, reason, exception=error))
+
+
+def kept(worker, **choice):
+    """Return what has failed in the crawl of `worker`."""
+    return FailedHash(worker.client, worker.key).requests(Choice(**choice))
+
+
+def names(requests):
+    """Return the last words of their URLs."""
+    return [each.url.rpartition("/")[2] for each in requests]
+
+
+def test_it_waits_for_what_came_of_it(join):  # noqa: F811
+    """A callback that gives many requests and raises: they are all there before the page
+    counts as failed, and until then it is the worker's."""
+    worker = join()
+    worker.enqueue("page")
+    request = worker.next()
+    for number in range(60):
+        worker.enqueue(f"child{number}")
+    assert fail(worker, request)
+    assert not fail(worker, request)
+    worker.store.commit(())
+    while worker.store.unsent:
+        assert kept(worker) == []
+        if worker.sender.wait(1):
+            worker.store.flush()
+    worker.exchange()
+    (found,) = kept(worker)
+    assert (found.reason, found.exception, found.attempts) == ("callback", "LookupError: x", 1)
+    assert found.url == "http://example.com/page"
+    assert worker.store.failed == 1
+    assert {claim.payload for claim in worker.store.held.claims.values()} != set()
+
+
+def test_it_is_not_pending_and_the_crawl_ends(join, redis_server):  # noqa: F811
+    """A crawl whose only page has failed is over; who dies later gives nothing back."""
+    worker = join()
+    worker.enqueue("page")
+    fail(worker, worker.next())
+    worker.exchange()
+    worker.exchange()
+    assert worker.store.is_quiet
+    assert redis_server.command("SCARD", f"{worker.key}:handed:{worker.store.worker}") == 0
+    redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+    other = join()
+    assert other.next() is None
+    assert other.store.is_quiet
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_aborted_anywhere(join, seed):  # noqa: F811
+    """Calls fail at any command, and are sent again: what has failed is kept once, and no page
+    is lost."""
+    chance = seeded(seed)
+    fails = {"3", "5"}
+
+    def attempt(worker, arguments):
+        script = aborted(chance.choice([chance.randrange(1, 60), chance.randrange(1, 400)]))
+        with suppress(redis_py.ResponseError):
+            raw(worker, script, arguments)
+        return worker.call(arguments)
+
+    workers = [join(attempt), join(attempt)]
+    for worker in workers:
+        done = worker.store.done
+
+        def finish(request, worker=worker, done=done):
+            if request.url.rpartition("/")[2] in fails:
+                assert fail(worker, request)
+            else:
+                done(request)
+
+        worker.store.done = finish
+    fetched = crawl(workers, tree(15), chance)
+    assert {*fetched} == {*range(15)}
+    assert sorted(names(kept(workers[0]))) == sorted(fails)
+    # what an aborted call has pushed without counting it is not counted later
+    assert look_at(workers[0].client, workers[0].key).waiting == 0
+
+
+def test_aborted_at_each_command_of_the_call_that_tells_it(join):  # noqa: F811
+    """It is kept all the same, when the call is made again."""
+    failing = []
+
+    def attempt(worker, arguments):
+        if failing:
+            with suppress(redis_py.ResponseError):
+                raw(worker, aborted(failing.pop()), arguments)
+        return worker.call(arguments)
+
+    worker = join(attempt)
+    for position in range(1, 45):
+        worker.enqueue(str(position))
+        fail(worker, worker.next())
+        failing.append(position)
+        worker.exchange()
+        assert not failing
+        assert names(kept(worker))[-1] == str(position)
+    assert len(kept(worker)) == 44
+
+
+def test_what_waits_is_counted(join, redis_server):  # noqa: F811
+    """As the lists have it, whoever claims, dies and gives back; an aborted call counts too
+    little rather than too much."""
+
+    def check(worker):
+        """Return what is counted, and what there is."""
+        seen = look_at(worker.client, worker.key)
+        return seen.waiting, pending_of(worker.client, worker.key).by_slot.total() + seen.alone
+
+    worker = join()
+    for number in range(30):
+        worker.enqueue(str(number))
+    for _ in range(4):
+        worker.store.done(worker.next())
+        worker.exchange()
+        counted, there = check(worker)
+        assert counted == there > 15
+    for _ in range(3):
+        redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+        worker = join()
+        assert worker.next() is not None
+        counted, there = check(worker)
+        assert counted == there > 15
+    for position in range(20, 90, 3):
+        redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+        worker = join()
+        worker.enqueue(f"more{position}")
+        worker.sender._attempt = lambda arguments, worker=worker, at=position: (
+            _once(worker, at, arguments) or worker.call(arguments)
+        )
+        worker.exchange()
+        counted, there = check(worker)
+        assert counted <= there
+
+
+def _once(worker, position, arguments):
+    with suppress(redis_py.ResponseError):
+        raw(worker, aborted(position), arguments)
+
+
+def test_a_killed_worker_fails_nothing(join, redis_server):  # noqa: F811
+    """What it had not told comes back, and fails with another one."""
+    worker, other = join(), join()
+    worker.enqueue("page")
+    fail(worker, worker.next())
+    worker.store.held.commit()
+    redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+    request = other.next()
+    assert kept(other) == []
+    worker.exchange()
+    assert worker.fences == 1
+    assert kept(other) == []
+    fail(other, request)
+    other.exchange()
+    assert names(kept(other)) == ["page"]
+
+
+def test_what_a_sleeper_has_lost_fails_with_another(join, redis_server):  # noqa: F811
+    """Its own failure is no request in memory that cannot be kept."""
+    worker = join()
+    worker.enqueue("page")
+    request = worker.next()
+    redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+    worker.exchange()
+    assert worker.fences == 1
+    assert fail(worker, request)
+    assert not fail(worker, Request("http://example.com/in-memory"))
+    worker.exchange()
+    assert kept(worker) == []
+
+
+def test_any_text_is_a_reason(join):  # noqa: F811
+    """Also one that has half a character in it."""
+    worker = join()
+    worker.enqueue("page")
+    fail(worker, worker.next(), "no \udcff file")
+    worker.exchange()
+    assert [each.reason for each in kept(worker)] == ["no \\udcff file"]
+
+
+def test_what_failed_without_a_word_of_the_spider_is_told_in_the_same_way(join, redis_server):  # noqa: F811
+    """Pages that killed their workers, requests that cannot be read, and records of an
+    earlier version, which have neither a time nor a URL of their own."""
+    first = join(BLOOM_REDIS_MAX_ATTEMPTS=1)
+    first.enqueue("poison")
+    first.leave()
+    while (worker := join(BLOOM_REDIS_MAX_ATTEMPTS=1)).next() is not None:
+        redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+        last = worker.store.worker
+    (found,) = kept(worker)
+    assert (found.url, found.method, found.reason) == (
+        "http://example.com/poison",
+        "GET",
+        "worker_died",
+    )
+    assert (found.exception, found.attempts) == (f"the last was {last}", 3)
+    assert found.time > 1e9
+    worker.enqueue("strange")
+    worker.store._packer.unpack = lambda _: 1 / 0
+    assert worker.next() is None
+    worker.exchange()
+    (strange,) = kept(worker, reasons=["unreadable"])
+    assert (strange.url, strange.exception.partition(":")[0]) == (
+        "http://example.com/strange",
+        "ZeroDivisionError",
+    )
+    with worker.client._redis.client() as client:
+        client.eval(
+            "redis.call('HSET', KEYS[1], 77, cmsgpack.pack({'0', 'a', ARGV[1], 'its workers died',"
+            " 5, 'host:1'}))",
+            1,
+            f"{worker.key}:failed",
+            b"2" + pickle.dumps({"url": "http://example.com/old", "callback": "parse"}, 4),
+        )
+    (old,) = kept(worker, urls=["*/old"])
+    assert (old.reason, old.attempts, old.time) == ("its workers died", 5, 0)
+    assert FailedHash(worker.client, worker.key).retry(Choice(urls=["*/old"])) == 1
+    assert join().next().url == "http://example.com/old"
+
+
+def test_stored_requests_are_read_without_running_anything(tmp_path):
+    """What a stranger has put there does nothing, and says nothing."""
+
+    class Evil:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "evil"),)
+
+    assert plain_fields(pickle.dumps({"url": "x", "meta": Evil()}, 4)) == {}
+    assert not (tmp_path / "evil").exists()
+    assert plain_fields(pickle.dumps({"url": "x"}, 4)) == {"url": "x"}
+    assert plain_fields(b"") == plain_fields(b"\x80nonsense") == {}
+
+
+def test_reasons_of_very_many_are_not_all_counted(join):  # noqa: F811
+    """At the end of a worker: what it has not looked at is told as others."""
+    worker = join(capacity=300)
+    for number in range(250):
+        worker.enqueue(str(number))
+    for number in range(250):
+        fail(worker, worker.next(), f"reason {number % 2}")
+    while len(kept(worker)) < 250:
+        worker.exchange()
+    counted = FailedHash(worker.client, worker.key, 100).by_reason()
+    assert (sum(counted.values()), counted.pop("others")) == (250, 150)
+    assert FailedHash(worker.client, worker.key).by_reason() == {"reason 0": 125, "reason 1": 125}
+    assert FailedHash(worker.client, worker.key).drop() == 250
+    assert FailedHash(worker.client, worker.key, 100).by_reason() == {}
+
+
+def test_a_record_of_a_later_version_is_read(join, redis_server):  # noqa: F811
+    """What this one does not know is left out."""
+    worker = join()
+    with worker.client._redis.client() as client:
+        client.eval(
+            "redis.call('HSET', KEYS[1], 'a page', cmsgpack.pack({'0', 'a', ARGV[1], 'strange', 5,"
+            " 'host:1', 9000, ARGV[2], '77', 'what comes after'}))",
+            1,
+            f"{worker.key}:failed",
+            b"0" + pickle.dumps({"url": "http://example.com/old", "callback": "parse"}, 4),
+            json.dumps({"url": "http://example.com/old", "colour": "red", "method": "GET"}),
+        )
+    (found,) = kept(worker)
+    assert found == FailedRequest(
+        "http://example.com/old", "GET", "strange", None, None, 5, 9.0, None
+    )
+    assert FailedHash(worker.client, worker.key).by_reason() == {"strange": 1}
+    assert FailedHash(worker.client, worker.key).retry() == 1
+
+
+def take(scheduler, count=1):
+    """Return requests that `scheduler` hands out, of which its engine knows then, by the names of
+    their pages and how often they were sent again."""
+    taken = {}
+    for _ in range(20):
+        if len(taken) == count:
+            break
+        talk(scheduler)
+        if (popped := scheduler.next_request()) is not None:
+            scheduler.crawler.engine._slot.inprogress.add(popped)
+            taken[popped.url.rpartition("/")[2], popped.meta.get("retry_times", 0)] = popped
+    return taken
+
+
+def fail_in(scheduler, popped):
+    """Let the engine of `scheduler` be done with a request whose callback has raised."""
+    failure = Failure(LookupError("x"))
+    response = Response(popped.url, request=popped)
+    scheduler.crawler.signals.send_catch_log(
+        signals.spider_error, failure=failure, response=response, spider=scheduler.spider
+    )
+    scheduler.crawler.engine._slot.inprogress.discard(popped)
+    talk(scheduler)
+
+
+def sent_again(scheduler, popped, **options):
+    """Let a downloader middleware answer with a retry of a request."""
+    times = popped.meta.get("retry_times", 0) + 1
+    meta = {**popped.meta, "retry_times": times, "download_latency": times / 7}
+    options = {"priority": popped.priority - 1, "headers": {"Cookie": str(times)}, **options}
+    again = popped.replace(meta=meta, dont_filter=True, **options)
+    assert scheduler.enqueue_request(again)
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_page_whose_retries_a_kill_has_forked_counts_once(build, redis_server, key, retries):  # noqa: F811
+    """However often either worker has asked it: its retry was stored, and the worker that was to
+    acknowledge it was killed."""
+    first, other = build(), build()
+    first.enqueue_request(request("page"))
+    first.enqueue_request(request("other"))
+    sent_again(first, take(first, 2)["page", 0])
+    first._worker.store._take = lambda *_: None  # after it the page would be acknowledged
+    first._ledger.commit()
+    assert first._worker._link.wait(30)
+    del first._worker.store._take
+    redis_server.command("ZADD", f"{{{key}}}:workers", 1, first._worker.store.worker)
+    found = take(other, 3)
+    retry, page = found["page", 1], found["page", 0]
+    fail_in(other, found["other", 0])
+    for _ in range(retries):
+        sent_again(other, page, headers={"Cookie": "of another worker"})
+        other.crawler.engine._slot.inprogress.discard(page)
+        (page,) = take(other).values()
+    fail_in(other, retry)
+    fail_in(other, page)
+    hash_ = FailedHash(other._worker._link._client, f"{{{key}}}")
+    assert sorted(names(hash_.requests())) == ["other", "page"]
+    assert hash_.by_reason() == {"callback": 2}
+    assert other._worker.store.failed == 2
+    assert hash_.retry() == 2
+
+
+def test_equal_requests_that_fail_are_as_many(join, redis_server):  # noqa: F811
+    """A spider that asks for one page three times with dont_filter: each of them is asked again,
+    and is the same one after a worker has died with it."""
+    worker, other = join(), join()
+    for _ in range(3):
+        worker.enqueue("page", dont_filter=True)
+    for _ in range(2):
+        fail(worker, worker.next())
+    worker.exchange()
+    (died_with,) = (claim.payload for claim in worker.store.held.claims.values())
+    redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+    last = other.next()
+    assert other.packer.page_of(other.store.held.claim_of(last).payload) == (
+        other.packer.page_of(died_with)
+    )
+    fail(other, last)
+    other.exchange()
+    assert names(kept(other)) == ["page"] * 3
+    assert FailedHash(other.client, other.key).retry() == 3
+
+
+class Numbered(Request):
+    """A request of which a spider keeps which page of a list it is."""
+
+    attributes = (*Request.attributes, "page")
+
+    def __init__(self, *args, page=None, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.page = page
+
+
+def test_a_request_may_have_a_page_of_its_own(join):  # noqa: F811
+    """Two requests that fail are two, and their retries keep what the spider has given them."""
+    packer = join().packer
+    one, other = (
+        packer.pack(Numbered(f"http://example.com/{name}", page="2")).payload for name in "ab"
+    )
+    assert packer.page_of(one) != packer.page_of(other)
+    again = packer.pack(packer.unpack(one), one).payload
+    assert packer.page_of(again) == packer.page_of(one)
+    assert packer.unpack(again).page == "2"
+
+
+def test_a_retry_counts_from_the_beginning(join):  # noqa: F811
+    """As often as before, with all its retries, in its place, and seen against nobody."""
+    worker = join()
+    worker.enqueue("page", priority=3, meta={"retry_times": 2})
+    fail(worker, worker.next())
+    worker.exchange()
+    assert FailedHash(worker.client, worker.key).retry() == 1
+    assert pending_of(worker.client, worker.key).counts == {3: {"example.com": 1}}
+    request = worker.next()
+    assert (request.priority, request.meta["bloom_attempts"]) == (3, 3)
+    assert "retry_times" not in request.meta
+    fail(worker, request)
+    worker.exchange()
+    assert kept(worker)[0].attempts == 4
+
+
+def test_each_start_asks_again_and_not_each_worker(build, redis_server, key):  # noqa: F811
+    """With BLOOM_RETRY_FAILED: who finds nobody at work does it, also in a crawl that is over."""
+    worker = StoreWorker(redis_server.url, key)
+    worker.enqueue("page")
+    fail(worker, worker.next())
+    worker.exchange()
+    scheduler = build(BLOOM_RETRY_FAILED=True)
+    talk(scheduler)
+    assert names(kept(worker)) == ["page"]
+    assert scheduler.stats.get_value("scheduler/start") is None
+    scheduler.close("shutdown")
+    worker.exchange()
+    worker.store.leave(over=True, seconds=1)
+    assert look_at(worker.client, worker.key).over
+    again = build(BLOOM_RETRY_FAILED=True)
+    assert not look_at(worker.client, worker.key).over
+    talk(again)
+    assert kept(worker) == []
+    assert again.next_request().url == "http://example.com/page"
+    worker.close()
+
+
+STATS = ("pending", "in_flight", "failed", "commits", "commit_seconds_max", "bytes")
+
+
+def test_stats_that_can_be_alerted_on(build, tmp_path, key, caplog):  # noqa: F811
+    """Of the crawl: pending, failed, bytes; of this worker: the others. The line at the end
+    has a command, and no password."""
+    server = Server(tmp_path, requirepass="hush")
+    url = server.url.replace("//", "//:hush@")
+    try:
+        other = StoreWorker(url, key)
+        for name in "abcdef":
+            other.enqueue(name)
+        other.exchange()
+        fail(other, other.next())
+        other.exchange()
+        other.leave()
+        scheduler = build(BLOOM_REDIS_URL=url)
+        talk(scheduler)
+        scheduler._worker._set_stats()
+        stats = {name: scheduler.stats.get_value(f"scheduler/{name}") for name in STATS}
+        assert (stats["pending"], stats["in_flight"], stats["failed"]) == (5, 0, 1)
+        assert 0 < stats["commit_seconds_max"] < 60
+        request = scheduler.next_request()
+        scheduler.crawler.engine._slot.inprogress.add(request)
+        scheduler._worker._set_stats()
+        assert scheduler.stats.get_value("scheduler/in_flight") == 1
+        scheduler.crawler.engine._slot.inprogress.clear()
+        scheduler.close("shutdown")
+    finally:
+        server.stop()
+    (line,) = [r.getMessage() for r in caplog.records if "failed and stay" in r.getMessage()]
+    assert f"'scrapy bloom retry {server.url} --key {key}'" in line
+    assert "1 request failed and stays in the crawl: 1 callback." in line
+    assert "hush" not in caplog.text
+    assert scheduler.stats.get_value("scheduler/failed") == 1
+    assert scheduler.stats.get_value("scheduler/bytes") > 100
+
+
+def test_the_rights_in_the_documents_are_enough(tmp_path):
+    """For a worker whose pages fail, and with those for the command line for that."""
+    text = (Path(__file__).parents[2] / "docs" / "workers.md").read_text()
+    rights = re.search(r"ACL SETUSER worker on >password (.*?)```", text, re.DOTALL)[1]
+    more = re.search(r"in a Cluster;\s+`(.*?)`\s+for\s+`scrapy bloom`", text)[1]
+    words = rights.replace("books:bloom", "key").replace("\\", "").split()
+    server = Server(tmp_path)
+    try:
+        server.command("ACL", "SETUSER", "worker", "on", ">password", *words)
+        url = server.url.replace("//", "//worker:password@")
+        worker = StoreWorker(url, "key")
+        for name in "abc":
+            worker.enqueue(name)
+        fail(worker, worker.next())
+        worker.exchange()
+        assert FailedHash(worker.client, worker.key).by_reason() == {"callback": 1}
+        server.command("ACL", "SETUSER", "worker", *more.split())
+        look = RedisWatch(worker.client, worker.key).figures()
+        assert look["memory_bytes"] > 0
+        assert all(each.sound for each in queue_findings(worker.client, worker.key))
+        assert FailedHash(worker.client, worker.key).retry() == 1
+        worker.store.leave(over=False, seconds=1)
+        assert remove_queue(worker.client, worker.key) >= 3
+        worker.close()
+    finally:
+        server.stop()

@@ -1,0 +1,173 @@
+"""Real workers on a real server, killed, stopped and cut off: no page is lost.
+
+The crawls run in a process of its own, which forks the workers. Set FLEET_SEED to repeat a
+run. A thousand kills are in `make torture`.
+"""
+
+import importlib.util
+import json
+import sys
+
+import pytest
+
+from tests.redis_backend.server import missing
+from tests.seeded import run_module, seed_of
+
+SEED = seed_of("FLEET_SEED")
+HELD = 40
+"""What three workers hold at most: in the engine, claimed, not acknowledged yet, and what
+waits for a request in memory."""
+
+pytestmark = [
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks"),
+    pytest.mark.skipif(missing() is not None, reason=str(missing())),
+]
+
+
+def fleet(*arguments):
+    """Return the reports of the crawls that the arguments ask for."""
+    run = run_module("tests.redis_backend.fleet", *arguments, seed=SEED)
+    assert run.returncode == 0
+    return [json.loads(line) for line in run.stdout.splitlines()][1:]
+
+
+SCENES = [
+    "clean_stop",
+    "close_spider",
+    "rounds",
+    "seeds",
+    "close_on_error",
+    "failing_start",
+    "back_in_time",
+    "parts",
+]
+SCENES += ["start_urls"] if importlib.util.find_spec("scrapy_redis") else []
+
+
+@pytest.fixture(scope="module")
+def reports():
+    """The reports of all crawls, by name; they run side by side."""
+    found = fleet(
+        *("--kills", 12, "--stops", 2, "--restarts", 1, "--wipes", 1, "--cluster", 1),
+        *("--pages", 60, "--scenes", *SCENES),
+    )
+    return {report["name"]: report for report in found}
+
+
+def assert_whole(report):
+    """No page or item was missed, and all workers that were not killed ended as they should."""
+    assert report["lost"] == report["items_lost"] == report["errors"] == []
+    assert {*report["reasons"]} <= {"finished", "bloom_over"}
+    assert {*report["statuses"]} == {0}
+
+
+def test_no_page_is_lost_by_kills(reports):
+    """SIGKILL at random moments, also of all workers at once: every page is fetched and each
+    item is in a feed, all that are left finish, and no more is repeated than what the dead
+    ones held."""
+    killed = [report for name, report in reports.items() if name.startswith("kills")]
+    for report in killed:
+        assert_whole(report)
+        assert report["repeated"] <= report["kills"] * HELD / 2
+    assert sum(report["kills"] for report in killed) >= 12
+
+
+@pytest.mark.parametrize("name", ["stops0", "stops1", "restart0", "cluster0", "reshard0"])
+def test_no_page_is_lost_where_workers_sleep_or_redis_restarts(reports, name):
+    """Workers that were stopped for longer than their lease go on as new ones, Redis is
+    restarted with what it had, and a Cluster of three serves a crawl, too, also while it moves
+    the crawl to another node."""
+    assert_whole(reports[name])
+
+
+def test_a_crawl_that_is_gone_is_an_error(reports):
+    """Redis restarted without its data: no worker takes that for the end."""
+    report = reports["wipe1"]
+    assert {*report["reasons"]} == {"bloom_error"}
+    assert {*report["statuses"]} == {0}
+    assert all("is gone" in line for line in report["errors"])
+
+
+def test_a_worker_that_is_stopped_gives_back(reports):
+    """With SIGINT and a lease of a minute: the next one goes on at once, and need not wait
+    for the lease (what waits for a request in memory is fetched again)."""
+    report = reports["clean_stop"]
+    assert report["lost"] == report["items_lost"] == report["errors"] == []
+    assert report["reasons"] == ["shutdown", "finished"]
+    assert report["unanswered"] == report["stats"]["reclaimed"] == 0
+    assert report["repeated"] <= HELD
+
+
+def test_workers_that_close_themselves_give_back(reports):
+    """CLOSESPIDER_PAGECOUNT in each of three, with a lease of a minute: nothing is claimed
+    any more, the next start goes on and need not wait, no page is fetched twice, and
+    duplicates are dropped early."""
+    report = reports["close_spider"]
+    assert_whole(report)
+    assert report["closed"] == ["closespider_pagecount"] * 3
+    assert report["left"] == ["at rest", 0, 0, True]
+    assert report["first"] < 90
+    assert report["stats"]["reclaimed"] == 0
+    assert all(page.startswith("piped/") for page in report["more"])
+    assert report["repeated"] == len(report["more"])
+    assert all(report["early"])
+
+
+def test_a_crawl_that_is_over_and_its_next_round(reports):
+    """A worker that comes too late says so with a reason of its own; BLOOM_REDIS_ROUND
+    begins a new round, in which the start pages are fetched again, and nothing else."""
+    report = reports["rounds"]
+    assert_whole(report)
+    assert report["reasons"] == ["finished", "bloom_over"] * 2
+    assert report["twice"] == ["plain/0", "plain/1"]
+
+
+def test_workers_wait_for_seeds(reports):
+    """With BLOOM_REDIS_IDLE they are there when a URL is pushed, fetch it, and end."""
+    report = reports["seeds"]
+    assert_whole(report)
+    assert (report["still_there"], report["pushed"]) == (2, [1, 0])
+    assert report["more"] == ["pushed/0"]
+
+
+@pytest.mark.skipif("start_urls" not in SCENES, reason="scrapy-redis is not installed")
+def test_seeds_of_scrapy_redis_are_taken_from_their_list(reports):
+    """Its spiders need no setting: URLs and objects in JSON, none lost with a worker that is
+    killed, and scrapy-redis's setting says how long workers wait for more."""
+    report = reports["start_urls"]
+    assert_whole(report)
+    assert report["more"] == [f"pushed/{number}" for number in range(1000, 1060)]
+    assert report["left"] == 0
+
+
+def test_feeds_that_are_stored_at_the_end_outlive_their_worker(reports):
+    """With a JOBDIR of its own a worker that was killed and is started again delivers what it
+    had, also if the crawl is over by then: each item at least once, compressed and in a JSON
+    array. A second worker with that JOBDIR is refused in one line."""
+    report = reports["parts"]
+    assert (report["lost"], report["items_lost"]) == ([], [[], []])
+    assert report["reasons"] == ["finished", "bloom_over"]
+    assert report["refused"] >= 1
+    assert report["told"] >= 3
+
+
+def test_an_outage_may_close_workers(reports):
+    """With BLOOM_REDIS_ON_ERROR "close" they end as bloom_error, and whoever comes when Redis
+    is back loses nothing."""
+    report = reports["close_on_error"]
+    assert report["closed"] == ["bloom_error"] * 2
+    assert (report["lost"], report["reasons"]) == ([], ["finished"])
+
+
+def test_a_start_that_fails_is_run_by_another(reports):
+    """Where start() raises, the crawl is not over: the next worker has all of it."""
+    report = reports["failing_start"]
+    assert (report["lost"], report["reasons"][-1]) == ([], "finished")
+
+
+def test_redis_goes_back_in_time(reports):
+    """A restart from an old snapshot: workers go on as new ones, run start() again if Redis
+    has forgotten it, and fetch again what it has forgotten."""
+    report = reports["back_in_time"]
+    assert_whole(report)
+    assert report["stats"]["fenced"] >= 1

@@ -1,0 +1,443 @@
+"""What a crawl does when Redis fails, each failure done to a real server.
+
+Whatever happens, a new request is never taken for a seen one, `request_seen` does not
+raise, and what was offered once is seen the second time.
+"""
+
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+from scrapy import Request
+from scrapy.utils.test import get_crawler
+
+from scrapy_bloom import SharedFilterError
+from scrapy_bloom.redis_backend import dupefilter as redis
+from tests.patience import PATIENCE
+from tests.redis_backend.server import Name, Replica
+
+pytest_plugins = ["tests.redis_backend.fixtures"]
+
+TIMEOUT = 1.2
+
+
+@pytest.fixture
+def worker(own_server, make_dupefilter):
+    """Return a function that makes the dupefilter of a worker at `own_server`."""
+
+    def make(server=own_server, **settings):
+        return make_dupefilter(
+            **{
+                "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
+                "BLOOM_REDIS_URL": server.url,
+                "BLOOM_REDIS_TIMEOUT": TIMEOUT,
+                "BLOOM_CAPACITY": 10_000,
+                **settings,
+            }
+        )
+
+    return make
+
+
+@pytest.fixture
+def errors(caplog):
+    """Return a function that lists the ERROR messages so far."""
+    caplog.set_level(logging.INFO)
+    return lambda: [
+        record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR
+    ]
+
+
+def requests(start, stop):
+    return [Request(f"http://example.com/{number}") for number in range(start, stop)]
+
+
+def offer(tested, start, stop):
+    """Return whether each request was seen."""
+    return [tested.request_seen(request) for request in requests(start, stop)]
+
+
+@contextmanager
+def stopped(server):
+    server.stop()
+    yield
+    server.start()
+
+
+@contextmanager
+def paused(server):
+    server.pause()
+    yield
+    server.resume()
+
+
+@contextmanager
+def out_of_memory(server):
+    server.command("CONFIG", "SET", "maxmemory", "1mb")
+    yield
+    server.command("CONFIG", "SET", "maxmemory", "0")
+
+
+@contextmanager
+def read_only(server):
+    server.command("REPLICAOF", "127.0.0.1", "1")
+    server.command("CONFIG", "SET", "replica-read-only", "yes")
+    yield
+    server.command("REPLICAOF", "NO", "ONE")
+
+
+@contextmanager
+def locked_out(server):
+    """The password is changed, and all connections are closed."""
+    server.command("CONFIG", "SET", "requirepass", "changed")
+    server.options["requirepass"] = "changed"
+    server.command("CLIENT", "KILL", "TYPE", "normal")
+    yield
+    server.command("CONFIG", "SET", "requirepass", "")
+    server.options.pop("requirepass")
+
+
+OUTAGES = [stopped, paused, out_of_memory, read_only, locked_out]
+persistent = {"appendonly": "yes", "appendfsync": "no"}  # as a killed process leaves it
+
+
+@pytest.fixture
+def durable_server(own_server):
+    """`own_server`, which keeps what it has over a restart."""
+    own_server.stop()
+    own_server.options |= persistent
+    own_server.start()
+    return own_server
+
+
+@pytest.mark.parametrize("outage", OUTAGES)
+def test_an_outage_closes_the_spider(worker, durable_server, next_turn, errors, outage):
+    """By default the spider is closed with reason bloom_error, on the next reactor turn,
+    after one ERROR line. What is offered while it closes is new, then seen; at close all
+    of it is in the filter, if Redis answers again."""
+    tested = worker()
+    assert offer(tested, 0, 100) == [False] * 100
+    with outage(durable_server):
+        assert offer(tested, 0, 200) == [True] * 100 + [False] * 100
+        assert offer(tested, 100, 200) == [True] * 100
+        assert tested.crawler.engine.closed == []
+        next_turn()
+        assert tested.crawler.engine.closed == ["bloom_error"]
+        (message,) = errors()
+        assert f"Redis at {durable_server.url}" in message
+        assert "Closing the spider" in message
+    wait_for_an_attempt(tested)
+    tested.close("bloom_error")
+    assert tested.crawler.stats.get_value("bloom/items") == 200
+    assert offer(worker(), 0, 201) == [True] * 200 + [False]
+
+
+@pytest.mark.parametrize("outage", OUTAGES)
+def test_an_outage_is_sat_out_if_asked(worker, durable_server, next_turn, errors, caplog, outage):
+    """With BLOOM_REDIS_ON_ERROR "local" the crawl goes on, and what it has seen meanwhile
+    is replayed, a part with each new request, when Redis answers again."""
+    tested = worker(BLOOM_REDIS_ON_ERROR="local")
+    assert offer(tested, 0, 100) == [False] * 100
+    with outage(durable_server):
+        assert offer(tested, 50, 350) == [True] * 50 + [False] * 250
+        assert offer(tested, 50, 350) == [True] * 300
+    wait_for_an_attempt(tested)
+    assert len(tested._seen.held) == 250
+    assert offer(tested, 350, 353) == [False] * 3
+    assert len(tested._seen.held) == 0
+    next_turn()
+    assert tested.crawler.engine.closed == []
+    assert len(errors()) == 1
+    assert "Redis answers again" in caplog.text
+    assert tested.crawler.stats.get_value("bloom/outages") == 1
+    assert offer(worker(), 0, 354) == [True] * 353 + [False]
+
+
+def test_what_scrapy_redis_could_not_queue_in_an_outage_is_new_to_others(durable_server):
+    """Its scheduler has lost those requests: whoever finds their links again fetches them."""
+
+    def worker():
+        crawler = get_crawler(
+            settings_dict={
+                "BLOOM_REDIS_URL": durable_server.url,
+                "BLOOM_REDIS_KEY": "key",
+                "BLOOM_REDIS_TIMEOUT": TIMEOUT,
+                "SCHEDULER_PERSIST": True,
+            }
+        )
+        spider = crawler.spidercls.from_crawler(crawler, "spider")
+        return redis.RedisBloomDupeFilter.from_spider(spider)
+
+    tested = worker()
+    offer(tested, 0, 5)
+    with stopped(durable_server):
+        assert offer(tested, 5, 8) == [False] * 3
+    wait_for_an_attempt(tested)
+    tested.close("bloom_error")
+    other = worker()
+    assert offer(other, 0, 8) == [True] * 5 + [False] * 3
+    other.close("finished")
+
+
+def test_a_full_filter_closes_the_spider_after_an_outage(worker, durable_server, next_turn, errors):
+    """With BLOOM_ON_FULL "close" it is closed at the request that fills the filter, whether that
+    was in the outage or after it: each one counts, and not only those of every second."""
+    settings = {"BLOOM_ON_FULL": "close", "BLOOM_REDIS_ON_ERROR": "local", "BLOOM_CAPACITY": 100}
+    tested = worker(**settings)
+    offer(tested, 0, 40)
+    with stopped(durable_server):
+        offer(tested, 40, 60)
+    wait_for_an_attempt(tested)
+    offer(tested, 60, 70)
+    assert not tested._outage
+    tested._stats_due = float("inf")  # nothing else looks
+    next_turn()
+    assert tested.crawler.engine.closed == []
+    offer(tested, 70, 101)
+    next_turn()
+    assert tested.crawler.engine.closed == ["bloom_full"]
+    assert "Set BLOOM_ON_FULL to 'grow'" in errors()[-1]
+
+
+def wait_for_an_attempt(tested):
+    """Wait until the worker may ask Redis again."""
+    time.sleep(max(0, tested._shared._client._not_before - time.monotonic()))
+
+
+def test_the_memory_of_an_outage_is_bounded(worker, own_server, next_turn, monkeypatch, errors):
+    """When it is full the spider is closed after all; nothing is forgotten until then."""
+    monkeypatch.setattr(redis, "MOST_HELD", 50)
+    tested = worker(BLOOM_REDIS_ON_ERROR="local")
+    own_server.stop()
+    assert offer(tested, 0, 49) == [False] * 49
+    next_turn()
+    assert tested.crawler.engine.closed == []
+    assert offer(tested, 0, 60) == [True] * 49 + [False] * 11
+    next_turn()
+    assert tested.crawler.engine.closed == ["bloom_error"]
+    tested.close("bloom_error")
+    assert "60 requests of the outage are not in the filter" in errors()[-1]
+
+
+@pytest.mark.parametrize("kind", ["own_server", "own_cluster"])
+def test_an_outage_blocks_the_crawl_for_a_bounded_time(worker, request, monkeypatch, kind):
+    """A server that hangs, or a node of a Cluster that is stopped with SIGSTOP, is asked for
+    the time that is set, each time for a third of it; then not before ten times of that."""
+    server = request.getfixturevalue(kind)
+    tested = worker(server, BLOOM_REDIS_ON_ERROR="local")
+    client, asked = tested._shared._client, []
+    ask = client._run
+
+    def asking(*arguments):
+        began = time.monotonic()
+        try:
+            return ask(*arguments)
+        except Exception:
+            asked.append(time.monotonic() - began)
+            raise
+
+    monkeypatch.setattr(client, "_run", asking)
+    with paused(getattr(server, "nodes", [server])[-1]):
+        started = time.monotonic()
+        assert offer(tested, 0, 20) == [False] * 20
+        assert len(tested._seen.held) > 0
+        assert time.monotonic() - started >= TIMEOUT
+        assert 1 <= len(asked) <= 4
+        assert client._not_before - started > 10 * asked[-1]
+        asked.clear()
+        due = client._not_before
+        assert offer(tested, 0, 50) == [True] * 20 + [False] * 30
+        assert not asked or time.monotonic() >= due
+
+
+def test_a_hiccup_is_not_noticed(worker, own_server, next_turn, errors):
+    """A pause that is shorter than the time set delays the crawl, and that is all."""
+    tested = worker(BLOOM_REDIS_TIMEOUT=PATIENCE)
+    own_server.pause()
+    threading.Timer(0.3, own_server.resume).start()
+    assert offer(tested, 0, 100) == [False] * 100
+    next_turn()
+    assert errors() == tested.crawler.engine.closed == []
+
+
+def test_a_quick_restart_is_not_noticed(worker, durable_server, next_turn, errors):
+    """A server that comes back, with its data, within the time set is asked until it
+    answers; the scripts are loaded again."""
+    tested = worker(BLOOM_REDIS_TIMEOUT=PATIENCE)
+    assert offer(tested, 0, 100) == [False] * 100
+    durable_server.stop()
+    with ThreadPoolExecutor(1) as pool:
+        answers = pool.submit(offer, tested, 0, 200)
+        time.sleep(0.3)
+        durable_server.start()
+        assert answers.result() == [True] * 100 + [False] * 100
+    next_turn()
+    assert errors() == tested.crawler.engine.closed == []
+    assert offer(worker(), 0, 201) == [True] * 200 + [False]
+
+
+@pytest.mark.parametrize("kind", ["own_server", "own_cluster"])
+def test_an_answer_that_was_lost_is_no_wrong_answer(make_dupefilter, request, kind, monkeypatch):
+    """A server that hangs while it has our question adds the key when it goes on, after
+    we have asked again: the key counts as new all the same, every time."""
+    server = request.getfixturevalue(kind)
+    nodes = getattr(server, "nodes", [server])
+    settings = {
+        "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
+        "BLOOM_REDIS_URL": server.url,
+        "BLOOM_REDIS_TIMEOUT": 1.5,
+    }
+    tested = make_dupefilter(**settings)
+    client = tested._shared._client
+    # however long it takes after the first try
+    monkeypatch.setattr(client, "_patience", PATIENCE)
+    ask, tries = client._run, []
+
+    def asking(*arguments):
+        tries.append(arguments)
+        if len(tries) == 2:
+            for node in nodes:
+                node.resume()
+        return ask(*arguments)
+
+    monkeypatch.setattr(client, "_run", asking)
+    for number in range(4):
+        before = len(tested._shared)
+        client.confirmed_until = time.monotonic() + PATIENCE  # asks nothing else
+        tries.clear()
+        for node in nodes:
+            node.pause()
+        assert offer(tested, number, number + 1) == [False]
+        assert len(tries) >= 2
+        tested._shared.refresh()
+        assert len(tested._shared) == before + 1
+    other = make_dupefilter(**settings)
+    assert offer(other, 0, 5) == [True] * 4 + [False]
+    for worker in (tested, other):  # before its server is gone
+        worker.close("finished")
+
+
+@pytest.mark.parametrize("lost", ["flushed", "restarted", "evicted"])
+@pytest.mark.parametrize("on_error", ["close", "local"])
+def test_a_filter_that_vanishes_is_an_outage(worker, own_server, next_turn, errors, lost, on_error):
+    """Flushed, restarted without persistence or evicted, the filter answers nothing: new
+    requests are new, seen ones seen, and the message says what has happened."""
+    tested = worker(BLOOM_REDIS_ON_ERROR=on_error)
+    assert offer(tested, 0, 100) == [False] * 100
+    if lost == "flushed":
+        own_server.command("FLUSHALL")
+    elif lost == "restarted":
+        own_server.stop()
+        own_server.start()
+    else:
+        own_server.command("CONFIG", "SET", "maxmemory-policy", "allkeys-random")
+        own_server.command("CONFIG", "SET", "maxmemory", "1")
+        while own_server.names():
+            time.sleep(0.05)
+        own_server.command("CONFIG", "SET", "maxmemory", "0")
+    assert offer(tested, 0, 200) == [True] * 100 + [False] * 100
+    assert offer(tested, 0, 200) == [True] * 200
+    next_turn()
+    assert tested.crawler.engine.closed == (["bloom_error"] if on_error == "close" else [])
+    assert "gone" in errors()[0]
+
+
+def test_a_promoted_replica_goes_on(worker, own_server, tmp_path):
+    """When the primary turns into a replica and back, as in a failover, requests that it
+    refused as READONLY are asked again within the time set, with exact answers."""
+    tested, other = worker(BLOOM_REDIS_TIMEOUT=PATIENCE), worker()
+    assert offer(other, 0, 10) == [False] * 10
+    own_server.command("REPLICAOF", "127.0.0.1", "1")
+    threading.Timer(0.3, own_server.command, ["REPLICAOF", "NO", "ONE"]).start()
+    assert offer(tested, 0, 20) == [True] * 10 + [False] * 10
+
+
+def test_a_failover_to_a_replica_is_followed(worker, own_server, tmp_path):
+    """When the old primary refuses as READONLY and the name leads to the promoted replica,
+    the connection is made anew, and the crawl goes on with exact answers."""
+    with Replica(own_server, tmp_path) as replica, Name(own_server) as name:
+        tested = worker(name, BLOOM_REDIS_TIMEOUT=10)
+        assert offer(tested, 0, 100) == [False] * 100
+        replica.follow()
+        replica.command("REPLICAOF", "NO", "ONE")
+        own_server.command("REPLICAOF", "127.0.0.1", replica.port)
+        name.lead_to(replica)
+        assert offer(tested, 50, 200) == [True] * 50 + [False] * 100
+        assert tested.crawler.engine.closed == []
+        other = worker(replica)
+        assert offer(other, 0, 201) == [True] * 200 + [False]
+        for each in (tested, other):  # before their server is gone
+            each.close("finished")
+
+
+@pytest.mark.parametrize("on_error", ["close", "local"])
+def test_a_cluster_that_loses_a_node(
+    make_dupefilter, worker, own_cluster, next_turn, errors, on_error
+):
+    """With one node of three killed, the requests of its shards are an outage as any
+    other: new is new, seen is seen, nothing is raised."""
+    tested = worker(own_cluster, BLOOM_REDIS_ON_ERROR=on_error)
+    assert offer(tested, 0, 100) == [False] * 100
+    own_cluster.nodes[1].stop()
+    assert offer(tested, 0, 200) == [True] * 100 + [False] * 100
+    assert offer(tested, 0, 200) == [True] * 200
+    next_turn()
+    assert tested.crawler.engine.closed == (["bloom_error"] if on_error == "close" else [])
+    assert len(errors()) == 1
+
+
+def test_redis_down_at_start_is_refused_without_the_password(worker, errors, caplog):
+    """Nobody there, a wrong password, and URLs that cannot be read: one ERROR line with
+    the place, an exception, and no trace of the password."""
+    for url, message in (
+        ("redis://:s3cret@127.0.0.1:1/0", r"redis://127.0.0.1:1/0 .*BLOOM_REDIS_URL"),
+        ("redis+cluster://u:s3cret@127.0.0.1:1", r"redis\+cluster://127.0.0.1:1 "),
+        ("unix:///no/such?password=s3cret", "unix:///no/such "),
+        ("redis://:s3cret#1@127.0.0.1:1/0", "BLOOM_REDIS_URL cannot be read"),
+        ("redis://:s3cret/1@127.0.0.1:1/0", "BLOOM_REDIS_URL cannot be read"),
+        ("redis://u:1#s3cret@127.0.0.1", "BLOOM_REDIS_URL cannot be read"),
+        ("redis://:s3cret@127.0.0.1:1/0?nonsense=1", "BLOOM_REDIS_URL cannot be read"),
+        ("http://:s3cret@127.0.0.1:1/0", "BLOOM_REDIS_URL cannot be read: http://"),
+        ("s3cret", "BLOOM_REDIS_URL cannot be read"),
+    ):
+        caplog.clear()
+        with pytest.raises(SharedFilterError, match=message) as caught:
+            worker(BLOOM_REDIS_URL=url)
+        assert len(errors()) == 1
+        error = caught.value
+        while error is not None:
+            assert "s3cret" not in str(error)
+            error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        assert "s3cret" not in caplog.text
+
+
+def test_a_wrong_password_is_refused_without_it(worker, own_server):
+    """A server that wants another password is named, the password is not."""
+    own_server.command("CONFIG", "SET", "requirepass", "right")
+    own_server.options["requirepass"] = "right"
+    url = own_server.url.replace("redis://", "redis://:{}@")
+    with pytest.raises(SharedFilterError, match=own_server.url) as caught:
+        worker(BLOOM_REDIS_URL=url.format("wr0ng"))
+    assert "wr0ng" not in str(caught.value)
+    assert offer(worker(BLOOM_REDIS_URL=url.format("right")), 0, 1) == [False]
+
+
+@pytest.mark.parametrize(
+    ("policy", "maxmemory", "warned"),
+    [
+        ("allkeys-lru", "100mb", True),
+        ("allkeys-lru", "0", False),
+        ("volatile-lru", "100mb", False),
+        ("noeviction", "100mb", False),
+    ],
+)
+def test_an_eviction_policy_gets_a_warning(worker, own_server, caplog, policy, maxmemory, warned):
+    """At start, a policy that could drop the filter's keys is named with the remedy."""
+    own_server.command("CONFIG", "SET", "maxmemory-policy", policy)
+    own_server.command("CONFIG", "SET", "maxmemory", maxmemory)
+    worker()
+    lines = [line for line in caplog.messages if policy in line and "noeviction" in line]
+    assert bool(lines) == warned

@@ -1,0 +1,506 @@
+"""RedisDurableScheduler as Scrapy builds it: what it refuses, and what it leaves to the answer."""
+
+import os
+import secrets
+import threading
+import time
+from queue import SimpleQueue
+
+import pytest
+from scrapy.utils.misc import build_from_crawler, load_object
+from scrapy.utils.test import get_crawler
+from twisted.internet.defer import Deferred
+
+from scrapy_bloom import RedisDurableScheduler, SharedFilterError, startup
+from scrapy_bloom.errors import FilterLockedError, JobDirectoryError
+from scrapy_bloom.redis_backend import worker as worker_module
+from scrapy_bloom.redis_backend.client import RedisClient
+from scrapy_bloom.redis_backend.crawl import open_crawl
+from scrapy_bloom.redis_backend.filter_status import RedisPlace
+from scrapy_bloom.redis_backend.start_requests import mark_of
+from tests.fakes import Engine
+from tests.job.engine import TestSpider, name_of, request
+from tests.job.rounds import waited_for
+from tests.redis_backend.server import wait_until
+from tests.redis_backend.workers import StoreWorker
+
+pytest_plugins = ["tests.redis_backend.fixtures"]
+
+
+@pytest.fixture
+def build(redis_server, key):
+    """Return a function that builds and opens a scheduler with some settings."""
+    opened = []
+
+    def build(spider=TestSpider, **settings):
+        settings = {
+            "ADDONS": {"scrapy_bloom.Addon": 300},
+            "BLOOM_CAPACITY": 1000,
+            "BLOOM_REDIS_URL": redis_server.url,
+            "BLOOM_REDIS_KEY": key,
+            **settings,
+        }
+        crawler = get_crawler(spider, settings_dict=settings)
+        crawler.engine = Engine()
+        crawler.engine.scraper.logformatter = crawler.logformatter
+        crawler.spider = spider.from_crawler(crawler)
+        scheduler = build_from_crawler(load_object(crawler.settings["SCHEDULER"]), crawler)
+        scheduler.open(crawler.spider)
+        opened.append(scheduler)
+        return scheduler
+
+    yield build
+    for scheduler in opened:
+        if scheduler._worker._link._thread.is_alive():
+            scheduler.close("shutdown")
+
+
+def talk(scheduler):
+    """Let a scheduler whose reactor stands still send all it has, and have the answers."""
+    link = scheduler._worker._link
+    for _ in range(3):
+        while not link.wait(5):
+            pass
+        scheduler._ledger.commit()
+        if not link.busy:
+            scheduler._worker.store._call()
+    while not link.wait(5):
+        pass
+
+
+class OtherSpider(TestSpider):
+    """Has another name."""
+
+    name = "other"
+
+
+def test_another_spider_is_refused(build, key, redis_server):
+    """It would get requests whose callbacks are the first one's: nothing in Redis changes. A
+    crawl of 0.2.0, which knows no name, takes that of the first one."""
+    first = build()
+    first.enqueue_request(request("page"))
+    talk(first)
+    first.close("shutdown")
+    crawl = f"{{{key}}}:crawl"
+    assert redis_server.command("HGET", crawl, "spider") == b"test"
+    redis_server.command("HDEL", crawl, "spider")
+    build().close("shutdown")
+    before = redis_server.command("HGETALL", crawl)
+    with pytest.raises(JobDirectoryError, match=r"of spider 'test', and this is 'other'"):
+        build(spider=OtherSpider, BLOOM_REDIS_ROUND="new")
+    assert redis_server.command("HGETALL", crawl) == before
+    other = build(spider=OtherSpider, BLOOM_ANY_SPIDER=True)
+    talk(other)
+    assert name_of(other.next_request()) == "page"
+    assert redis_server.command("HGET", crawl, "spider") == b"other"
+
+
+def test_a_refused_worker_leaves_its_job_directory(build, tmp_path):
+    """As it was: not there, or free for the next crawl of the process."""
+    with pytest.raises(SharedFilterError):
+        build(BLOOM_REDIS_URL="redis://127.0.0.1:1/0", JOBDIR=str(tmp_path / "new"))
+    assert not (tmp_path / "new").exists()
+    first = build(JOBDIR=str(tmp_path / "job"))
+    with pytest.raises(FilterLockedError, match=f"process {os.getpid()}, which is this one"):
+        build(JOBDIR=str(tmp_path / "job"))
+    first.close("shutdown")
+    talk(build())
+    with pytest.raises(SharedFilterError, match="BLOOM_REDIS_LEASE"):
+        build(BLOOM_REDIS_LEASE=30, JOBDIR=str(tmp_path / "job"))
+    build(JOBDIR=str(tmp_path / "job"))
+
+
+def test_a_url_is_enough(build):
+    """With BLOOM_REDIS_URL the add-on has it built, and a request goes there and back."""
+    scheduler = build()
+    assert type(scheduler) is RedisDurableScheduler
+    assert scheduler.has_pending_requests()
+    assert scheduler.enqueue_request(request("page", callback=scheduler.spider.parse_other))
+    assert not scheduler.enqueue_request(request("page"))
+    talk(scheduler)
+    popped = scheduler.next_request()
+    assert (popped.url, popped.callback) == (request("page").url, scheduler.spider.parse_other)
+    stats = scheduler.stats.get_stats()
+    assert stats["scheduler/enqueued/redis"] == stats["scheduler/dequeued/redis"] == 1
+
+
+def test_what_another_worker_has_seen_is_counted_when_the_answer_comes(build, redis_server, key):
+    """enqueue_request says "perhaps new" before Redis was asked."""
+    scheduler = build()
+    other = StoreWorker(redis_server.url, key)
+    other.enqueue("page")
+    other.exchange()
+    other.close()
+    assert scheduler.enqueue_request(request("page"))
+    assert scheduler.stats.get_value("dupefilter/filtered") is None
+    talk(scheduler)
+    assert scheduler.stats.get_value("dupefilter/filtered") == 1
+    assert scheduler.stats.get_value("scheduler/enqueued") is None
+
+
+def start(scheduler, *requests, through=False):
+    """Give the engine what Spider.start() yields, and leave before the end of that, unless it
+    is to be through."""
+    (process,) = scheduler.crawler.engine.scraper.spidermw.methods["process_start"]
+
+    async def things():
+        for each in requests:
+            yield each
+
+    async def run():
+        async for thing in process(things()):
+            scheduler.enqueue_request(thing)
+
+    waited_for(run())
+    scheduler._starts._is_through = through
+    talk(scheduler)
+
+
+def test_a_start_request_is_pushed_once_by_all_workers(build, redis_server, key):
+    """Told apart by whose it is, in any order; not by what is another in each run: a time in
+    its meta, a random header. One worker is killed."""
+
+    def requests(whose):
+        for number in whose:
+            headers = {"User-Agent": secrets.token_hex()}
+            meta = {"cookiejar": number, "time": time.time_ns()}
+            yield request("login", dont_filter=True, headers=headers, meta=meta)
+
+    workers = [build(), build(), build()]
+    start(workers[0], *requests([4, 2, 2]))
+    start(workers[1], *requests([1, 2, 3, 4]))
+    workers[0]._worker.store.leave = lambda **_: True  # who is killed says no more
+    start(workers[2], *requests([2, 4, 3, 2, 1]))
+    assert [each.stats.get_value("scheduler/enqueued", 0) for each in workers] == [3, 2, 0]
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_start_that_takes_a_stop_for_its_end_is_not_through(build, redis_server, key, running):
+    """Ctrl-C cancels start(), and one that cleans up may just return: others run it."""
+    scheduler = build()
+    scheduler.crawler.engine.running = running
+    (process,) = scheduler.crawler.engine.scraper.spidermw.methods["process_start"]
+
+    async def things():
+        yield request("page")
+
+    async def run():
+        return [thing async for thing in process(things())]
+
+    waited_for(run())
+    talk(scheduler)
+    done = redis_server.command("HGET", f"{{{key}}}:crawl", "start_done")
+    assert done == (b"1" if running else b"")
+
+
+def test_marks_of_version_0_2_0_go_on_to_count(build, redis_server, key):
+    """They are known by fingerprint and order, until each has met the one that it means."""
+    sessions = [
+        request("login", dont_filter=True, meta={"cookiejar": number}) for number in range(4)
+    ]
+    workers = [build(), build(), build()]
+    for number in (1, 2):
+        mark = mark_of(workers[0].df.fingerprint(sessions[0]), number)
+        redis_server.command("SADD", f"{{{key}}}:start", mark)
+    for worker, order in zip(workers, ([0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]), strict=True):
+        start(worker, *(sessions[number] for number in order))
+    assert [each.stats.get_value("scheduler/enqueued", 0) for each in workers] == [2, 0, 0]
+    assert {workers[0].next_request().meta["cookiejar"] for _ in range(2)} == {2, 3}
+
+
+def test_what_cannot_be_stored_lives_in_memory(build):
+    """A request that cannot be serialized is handed out all the same, first."""
+    scheduler = build()
+    assert scheduler.enqueue_request(request("page", meta={"function": lambda: None}))
+    assert scheduler.next_request().url == request("page").url
+    assert scheduler.stats.get_value("scheduler/unserializable") == 1
+
+
+def test_a_worker_is_not_at_rest_while_there_are_seeds(build, redis_server, key, monkeypatch):
+    """Neither while they are in the list, nor while a worker has taken them from there and
+    their requests are not in the crawl: else it would end the crawl without them."""
+    monkeypatch.setattr(TestSpider, "redis_key", f"{key}:seeds", raising=False)
+    redis_server.command("RPUSH", f"{key}:seeds", "http://example.com/seed")
+    scheduler = build()
+    start(scheduler)
+    worker, taken = scheduler._worker, f"{{{key}:seeds}}:taken"
+    worker.store.starting, worker.store.start_done = False, True
+    wait_until(lambda: redis_server.command("EXISTS", taken), "the seed to be taken")
+    talk(scheduler)
+    assert worker.store.is_quiet
+    assert redis_server.command("EXISTS", f"{key}:seeds") == 0
+    assert scheduler.has_pending_requests()
+    redis_server.command("DEL", taken)
+    # its thread waits for a reactor
+    worker._seeds._ending.set()
+    worker._seeds._thread.join()
+    worker._seeds._move(scheduler.df.shared)
+    assert not scheduler.has_pending_requests()
+
+
+def test_start_is_not_through_while_a_start_request_lives_in_memory(build, redis_server, key):
+    """If its worker dies, only another run of start() gives it again."""
+    scheduler = build()
+    start(scheduler, request("page", meta={"function": lambda: None}), through=True)
+    in_progress = scheduler.crawler.engine._slot.inprogress
+    popped = scheduler.next_request()
+    in_progress.add(popped)
+    for is_through in (b"", b"1"):
+        talk(scheduler)
+        assert redis_server.command("HGET", f"{{{key}}}:crawl", "start_done") == is_through
+        in_progress.discard(popped)
+
+
+def test_closing_leaves(build, redis_server, key):
+    """A worker that has closed is not among the workers any more, and has no thread left."""
+    before = threading.active_count()
+    scheduler = build()
+    talk(scheduler)
+    workers = f"{{{key}}}:workers"
+    assert redis_server.command("ZCARD", workers) == 1
+    scheduler.close("finished")
+    assert redis_server.command("ZCARD", workers) == 0
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}, "set DUPEFILTER_CLASS to"),
+        ({"BLOOM_REDIS_LEASE": 0}, "BLOOM_REDIS_LEASE is 0"),
+        ({"BLOOM_REDIS_IDLE": -1}, "BLOOM_REDIS_IDLE is -1"),
+        ({"BLOOM_REDIS_SLOT_WORKERS": 2}, "BLOOM_REDIS_SLOT_WORKERS is 2"),
+        ({"BLOOM_REDIS_MAX_ATTEMPTS": 0}, "BLOOM_REDIS_MAX_ATTEMPTS is 0"),
+        ({"BLOOM_REDIS_ON_ERROR": "local"}, "BLOOM_REDIS_ON_ERROR is 'local'"),
+        ({"BLOOM_REPEAT_START": True}, "begin a new round with BLOOM_REDIS_ROUND"),
+        ({"SCHEDULER_DISK_QUEUE": "queue.Queue"}, "SCHEDULER_DISK_QUEUE is queue.Queue"),
+    ],
+)
+def test_bad_settings_are_refused(build, settings, message):
+    """Each with its name, and nothing is left running."""
+    before = threading.active_count()
+    with pytest.raises(ValueError, match=message):
+        build(SCHEDULER="scrapy_bloom.RedisDurableScheduler", **settings)
+    assert threading.active_count() == before
+
+
+@pytest.fixture
+def evicting_server(own_server):
+    """A server that evicts keys when its memory is full."""
+    own_server.command("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    own_server.command("CONFIG", "SET", "maxmemory", "100mb")
+    return own_server
+
+
+def test_a_server_that_evicts_gets_no_new_crawl(evicting_server, build, key, caplog):
+    """It is refused with the remedy, and leaves nothing there; a crawl that is there goes on,
+    with an ERROR."""
+    message = "maxmemory-policy allkeys-lru"
+    with pytest.raises(SharedFilterError, match=message):
+        build(BLOOM_REDIS_URL=evicting_server.url)
+    assert evicting_server.names() == []
+    evicting_server.command("CONFIG", "SET", "maxmemory", "0")
+    talk(build(BLOOM_REDIS_URL=evicting_server.url))
+    evicting_server.command("CONFIG", "SET", "maxmemory", "100mb")
+    caplog.clear()
+    talk(build(BLOOM_REDIS_URL=evicting_server.url))
+    (line,) = (each for each in caplog.records if message in each.getMessage())
+    assert line.levelname == "ERROR"
+
+
+@pytest.mark.parametrize(("name", "value"), [("save", "60 1"), ("appendonly", "yes"), ("save", "")])
+def test_a_server_without_persistence_is_named(own_server, build, caplog, name, value):
+    """At start, once; where there is a snapshot or a log it is not."""
+    own_server.command("CONFIG", "SET", name, value)
+    build(BLOOM_REDIS_URL=own_server.url)
+    lines = [line for line in caplog.messages if "keeps nothing on a disk" in line]
+    assert len(lines) == (value == "")
+
+
+def test_memory_that_is_full_is_named(own_server, build, caplog):
+    """A worker that gets nothing for want of memory says so."""
+    scheduler = build(BLOOM_REDIS_URL=own_server.url)
+    talk(scheduler)
+    own_server.command("CONFIG", "SET", "maxmemory", "1")
+    scheduler._worker.store._call()
+    assert scheduler._worker._link.wait(10)
+    assert any("has no memory left (maxmemory)" in line for line in caplog.messages)
+    assert scheduler.stats.get_value("bloom/outages") == 1
+
+
+def test_another_lease_is_refused(build):
+    """All workers need the same."""
+    talk(build(BLOOM_REDIS_LEASE=30))
+    with pytest.raises(SharedFilterError, match="BLOOM_REDIS_LEASE = 30, and this one has 20"):
+        build(BLOOM_REDIS_LEASE=20)
+
+
+def test_an_error_of_the_script_is_no_outage(build, redis_server, key):
+    """Something in Redis is not what it should be: the worker closes, and does not wait for it
+    to be otherwise."""
+    scheduler = build()
+    talk(scheduler)
+    link = scheduler._worker._link
+    told = SimpleQueue()
+    link._in_reactor = lambda function, *arguments: told.put((function, arguments))
+    redis_server.command("DEL", f"{{{key}}}:priorities")
+    redis_server.command("SET", f"{{{key}}}:priorities", "x")
+    scheduler._worker.store._call()
+    function, (error,) = told.get(timeout=60)
+    function(error)
+    assert "WRONGTYPE" in str(error)
+    assert scheduler._ledger.stopped
+    link._thread.join(60)
+    redis_server.command("DEL", f"{{{key}}}:priorities")
+
+
+def test_a_kill_loses_no_feed_of_a_worker_with_a_job_directory(build, tmp_path):
+    """What is stored at the end is named where there is no JOBDIR; with one it is kept there,
+    and a second worker with the same one is refused."""
+    feeds = {
+        "ftp://example.com/items.json": {"format": "json"},
+        str(tmp_path / "items.jsonl"): {"format": "jsonlines"},
+    }
+
+    def told(scheduler):
+        return startup._reports[scheduler.crawler].parts
+
+    lost = told(build(FEEDS=feeds))["feeds"]
+    assert lost == (
+        "a kill loses what is in ftp://example.com/items.json by then: there is no JOBDIR"
+    )
+    settings = {"FEEDS": feeds, "JOBDIR": str(tmp_path / "job")}
+    kept = build(**settings)
+    assert told(kept)["items"] == "2 feeds with each item at least once"
+    assert "feeds" not in told(kept)
+    with pytest.raises(FilterLockedError, match="is in use by process"):
+        build(**settings)
+    kept.close("shutdown")
+    kept._feeds._release()
+    again = build(**settings)
+    again.close("shutdown")
+    again._feeds._release()
+
+
+def test_a_fenced_worker_marks_nothing_of_which_redis_may_have_forgotten_something(
+    redis_server, key
+):
+    """What lives in memory only: pages that are done, or in progress, when Redis goes back in
+    time; their links may be forgotten there, so whoever yields them has them fetched again.
+    And start() is not said to be through by a worker that Redis does not know."""
+    worker = StoreWorker(redis_server.url, key)
+    worker.enqueue("stored")
+    done, in_progress = (request(name) for name in ("done", "in progress"))
+    prints = [worker.dupefilter.fingerprint(each) for each in (done, in_progress)]
+    for each in (done, in_progress):
+        assert not worker.dupefilter.request_seen(each)
+    worker.exchange()
+    worker.client.call("zrem", f"{worker.key}:workers", worker.store.worker)
+    worker.enqueue("unsent")
+    worker.store.commit(prints[:1])
+    worker.wait()
+    assert worker.fences == 1
+    assert not worker.store.start_done
+    worker.store.commit(prints[1:])
+    worker.exchange()
+    with RedisClient(redis_server.url) as client:
+        assert not any(each in RedisPlace(client, key).filter for each in prints)
+    assert not any(worker.dupefilter.request_seen(each) for each in (done, in_progress))
+    worker.store.commit(prints)  # fetched once more, and now all that came of them is there
+    worker.exchange()
+    worker.exchange()
+    with RedisClient(redis_server.url) as client:
+        assert all(each in RedisPlace(client, key).filter for each in prints)
+        assert len(RedisPlace(client, key).filter) == 4
+    worker.close()
+
+
+STARTS = ["start1", "start2", "start3"]
+
+
+def run_start(scheduler, names=STARTS, *, to_the_end=True):
+    """Run the spider's start() as the engine does, also when it is to be run again."""
+
+    async def start(names, *, to_the_end=True):
+        for name in names:
+            yield request(name, dont_filter=True)
+        if not to_the_end:
+            await Deferred()
+
+    async def schedule(names, **options):
+        async for each in scheduler._starts.process_start(start(names, **options)):
+            scheduler.enqueue_request(each)
+
+    async def again():
+        return scheduler._starts.process_start(start(STARTS))
+
+    scheduler.crawler.engine.scraper.spidermw.process_start = again
+    scheduler.crawler.engine.crawl = scheduler.enqueue_request
+    Deferred.fromCoroutine(schedule(names, to_the_end=to_the_end))
+    talk(scheduler)
+
+
+def fetch(*schedulers):
+    """Fetch what workers get, until nobody gets anything; return the names."""
+    names, fetched = [], True
+    while fetched:
+        for scheduler in schedulers:
+            talk(scheduler)
+        fetched = [(each, got) for each in schedulers if (got := each.next_request()) is not None]
+        names += [name_of(got) for _, got in fetched]
+    for scheduler in schedulers:
+        talk(scheduler)
+    return sorted(names)
+
+
+def close_idle(scheduler):
+    """Do what the engine does that has asked the handlers of spider_idle."""
+    scheduler._idle_checks.has_closed = True
+    scheduler.close("finished")
+
+
+def test_a_worker_of_the_round_before_does_not_end_the_next(build):
+    """One that waits tells of its own round only: in the next one, whose first worker is
+    stopped in its start(), each start request is sent, and the end is right."""
+    waiting = build(BLOOM_REDIS_ROUND="1", BLOOM_REDIS_IDLE=600)
+    run_start(waiting)
+    assert fetch(waiting) == STARTS
+    last = build(BLOOM_REDIS_ROUND="1")
+    run_start(last)
+    assert not last.has_pending_requests()
+    close_idle(last)
+    stopped = build(BLOOM_REDIS_ROUND="2")
+    run_start(stopped, STARTS[:1], to_the_end=False)
+    talk(waiting)
+    stopped.close("shutdown")
+    last = build(BLOOM_REDIS_ROUND="2")
+    run_start(last)
+    assert fetch(waiting, last) == STARTS
+    assert not waiting.has_pending_requests()
+    assert not last.has_pending_requests()
+    close_idle(last)
+    assert build(BLOOM_REDIS_ROUND="2")._worker._state.over
+
+
+def test_who_has_only_heard_that_start_is_through_does_not_say_so(
+    build, key, redis_server, monkeypatch
+):
+    """Redis goes back to before the end of start() when a worker has joined, and who had run it
+    is dead: that worker runs it."""
+    first = build()
+    run_start(first, STARTS[:1], to_the_end=False)
+    assert fetch(first) == STARTS[:1]
+    first.close("shutdown")
+
+    def hears_of_the_end(*arguments, **options):
+        redis_server.command("HSET", f"{{{key}}}:crawl", "start_done", 1)
+        found = open_crawl(*arguments, **options)
+        redis_server.command("HSET", f"{{{key}}}:crawl", "start_done", "")
+        return found
+
+    monkeypatch.setattr(worker_module, "open_crawl", hears_of_the_end)
+    last = build()
+    assert last._worker._state.start_done
+    run_start(last)
+    assert fetch(last) == STARTS[1:]
+    assert not last.has_pending_requests()

@@ -1,0 +1,306 @@
+"""Seeds in a list of scrapy-redis's, and how they come into a crawl."""
+
+import json
+from dataclasses import replace
+from itertools import count
+
+import pytest
+from scrapy import FormRequest, Request, Spider
+from scrapy.utils.test import get_crawler
+
+from scrapy_bloom import SharedFilterError
+from scrapy_bloom.redis_backend.client import RedisClient, Script
+from scrapy_bloom.redis_backend.filter import RedisBloomFilter
+from scrapy_bloom.redis_backend.push import Pusher
+from scrapy_bloom.redis_backend.start_urls import _TAKE, SeedList
+from scrapy_bloom.settings import RedisSettings
+from tests.patience import PATIENCE
+from tests.redis_backend.workers import StoreWorker, waiting
+
+pytest_plugins = ["tests.redis_backend.fixtures"]
+
+
+class Seeded(Spider):
+    """Says where its seeds are."""
+
+    name = "seeded"
+
+
+@pytest.fixture
+def worker(redis, key):
+    """A worker of a crawl on a server, and of one on a Cluster."""
+    worker = StoreWorker(redis.url, key, capacity=100, BLOOM_CAPACITY=100)
+    worker.exchange()
+    yield worker
+    worker.close()
+
+
+@pytest.fixture
+def seed_list(redis, worker, key):
+    """Return a function that makes a list of seeds, whose thread does not run, and which strikes
+    off what it has pushed as soon as that was kept."""
+    made = []
+
+    def make(*, where=redis, **attributes):
+        settings = {
+            "BLOOM_REDIS_URL": where.url,
+            "REDIS_URL": redis.url,
+            "CONCURRENT_REQUESTS": 5,
+        }
+        crawler = get_crawler(Seeded, settings_dict=settings)
+        crawler.spider = Seeded.from_crawler(crawler, redis_key=f"{key}:%(name)s", **attributes)
+        where = RedisSettings.read(crawler.settings, "seeded")
+        made.append(SeedList.of(crawler, where, worker.key, worker.dupefilter, worker.settings))
+        made[-1]._in_reactor = lambda function: function()
+        assert made[-1]._keeps > 2  # by so many seconds a server goes back
+        made[-1]._keeps = 0
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def move_all(*seed_lists, filter_of):
+    """Let them take turns until all is moved."""
+    for _ in range(100):
+        moved = [each._move(filter_of.dupefilter.shared) for each in seed_lists]
+        if not any(moved):
+            return
+    raise AssertionError("there is always something left")
+
+
+def pending(worker):
+    """Return the requests that a worker gets, in order."""
+    worker.exchange()
+    worker.exchange()
+    found = []
+    while (request := worker.next()) is not None:
+        found.append(request)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["list", "set", "sorted set"])
+def test_every_seed_is_moved_once(worker, seed_list, key, kind):
+    """From a list, a set or a sorted set, by two workers, so many a time: each seed is
+    pushed once, and nothing is left beside the list."""
+    one, other = seed_list(), seed_list()
+    urls = [f"http://shop{number}.example.com/" for number in range(23)]
+    for at, url in enumerate(urls):
+        command = {"list": "rpush", "set": "sadd", "sorted set": "zadd"}[kind]
+        worker.client.call(command, f"{key}:seeded", {url: at} if kind == "sorted set" else url)
+    assert one._move(worker.dupefilter.shared)
+    assert waiting(worker.client, worker.key).total() == 5
+    assert not one.is_empty
+    move_all(one, other, filter_of=worker)
+    assert one.is_empty
+    assert sorted(request.url for request in pending(worker)) == sorted(urls)
+    assert worker.client.call("exists", f"{{{key}:seeded}}:taken") == 0
+
+
+def test_seeds_that_meet_a_filter_that_has_grown_are_sent_again(worker, seed_list, key, redis):
+    """Since this worker has looked, others have given the filter more layers: what was refused
+    for that is pushed with the next call, and what they have seen is not."""
+
+    def filtered(data):
+        return Request(data.decode())
+
+    seeds = seed_list(make_request_from_data=filtered, redis_batch_size=60)
+    with RedisClient(redis.url) as client:
+        other = RedisBloomFilter.open(client, worker.key)
+        numbers = count()
+        while any(len(shard.counts) < 4 for shard in other.shards):
+            other.add(b"%d" % next(numbers))
+    urls = [f"http://shop{number}.example.com/" for number in range(60)]
+    worker.client.call("rpush", f"{key}:seeded", *urls)
+    move_all(seeds, filter_of=worker)
+    assert sorted(request.url for request in pending(worker)) == sorted(urls)
+    worker.client.call("rpush", f"{key}:seeded", *urls)
+    move_all(seeds, filter_of=worker)
+    assert pending(worker) == []
+
+
+# KEYS: the hash of what was taken.
+RUN_OUT = Script("""
+for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
+  local record = cmsgpack.unpack(redis.call('HGET', KEYS[1], name))
+  record[1] = 0
+  redis.call('HSET', KEYS[1], name, cmsgpack.pack(record))
+end
+""")
+"""Lets the leases of what was taken run out."""
+
+
+def test_seeds_of_a_worker_that_dies_are_taken_by_another(
+    worker, seed_list, key, redis, monkeypatch
+):
+    """Killed before its push, or between that and the removal: after its lease another one
+    has them, and no seed is lost, nor taken before."""
+    dying = seed_list()
+    dying._settings = replace(dying._settings, lease=PATIENCE)
+    for number in range(10):
+        worker.client.call("rpush", f"{key}:seeded", f"http://shop{number}.example.com/")
+
+    def die(*_):
+        raise SharedFilterError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pusher, "push", die)
+        with pytest.raises(SharedFilterError):
+            dying._move(worker.dupefilter.shared)
+    with monkeypatch.context() as patch:
+        patch.setattr(Pusher, "beat", die)
+        with pytest.raises(SharedFilterError):
+            dying._move(worker.dupefilter.shared)
+    other = seed_list()
+    assert not other._move(worker.dupefilter.shared)
+    assert not other.is_empty
+    assert waiting(worker.client, worker.key).total() == 5
+    other._client.run(RUN_OUT, [f"{{{key}:seeded}}:taken"])
+    assert other._move(worker.dupefilter.shared)
+    move_all(other, filter_of=worker)
+    urls = [request.url for request in pending(worker)]
+    assert {*urls} == {f"http://shop{number}.example.com/" for number in range(10)}
+    assert len(urls) <= 15
+
+
+def test_many_seeds_of_workers_that_died_come_back_in_portions(worker, seed_list, key):
+    """A call reads some hundreds of what was taken, however much that is."""
+    taking, other = seed_list(redis_batch_size=500), seed_list(redis_batch_size=90)
+    urls = [f"http://shop{number:04}.example.com/{'x' * 64}" for number in range(3000)]
+    worker.client.call("rpush", f"{key}:seeded", *urls)
+    taking._made_in_reactor = lambda _: None
+    for _ in range(6):
+        taking._move(worker.dupefilter.shared)
+    taken = f"{{{key}:seeded}}:taken"
+    elements, left, place = other._client.run(_TAKE, [other._list, taken], 0, 1000, "nobody", b"0")
+    assert (elements, left, int(place) > 0) == ([], 3000, True)
+    other._client.run(RUN_OUT, [taken])
+    found = set()
+    while len(found) < len(urls):
+        elements, _, place = other._client.run(
+            _TAKE, [other._list, taken], 90, 3_600_000, "other", place
+        )
+        assert len(elements) <= 90
+        assert found.isdisjoint(element for _, element in elements)
+        found |= {element for _, element in elements}
+    assert {element.decode() for element in found} == {*urls}
+
+
+def test_seeds_outlive_a_server_that_goes_back(seed_list, own_server, worker, key):
+    """The crawl is on another server than its list, and that goes back to before the push: no
+    seed is lost. Nobody takes the crawl for over meanwhile."""
+    crawl = StoreWorker(own_server.url, key)
+    crawl.exchange()
+    own_server.command("SAVE")
+    urls = [f"http://shop{number}.example.com/" for number in range(5)]
+    worker.client.call("rpush", f"{key}:seeded", *urls)
+    pushing = seed_list(where=own_server)
+    pushing._keeps = 3600
+    assert pushing._move(crawl.dupefilter.shared)
+    assert waiting(crawl.client, crawl.key).total() == 5
+    own_server.stop()
+    own_server.start()
+    assert waiting(crawl.client, crawl.key).total() == 0
+    pushing._keeps = 0
+    with pytest.raises(SharedFilterError, match="may have forgotten what was pushed"):
+        pushing._move(crawl.dupefilter.shared)
+    assert not pushing.is_empty
+    taken = f"{{{key}:seeded}}:taken"
+    for name in worker.client.call("hkeys", taken):
+        worker.client._redis.eval(OUTDATED, 1, taken, name)
+    move_all(pushing, filter_of=crawl)
+    assert {request.url for request in pending(crawl)} == {*urls}
+    assert pushing.is_empty
+    crawl.close()
+
+
+# The note of an element whose time has run out. KEYS: of what was taken. ARGV: a name.
+OUTDATED = """
+local record = cmsgpack.unpack(redis.call('HGET', KEYS[1], ARGV[1]))
+return redis.call('HSET', KEYS[1], ARGV[1], cmsgpack.pack({1, record[2]}))
+"""
+
+SEEDS = [
+    "http://example.com/a?b=c",
+    json.dumps({"url": "http://example.com/1"}),
+    json.dumps({"url": "http://example.com/1", "method": "post", "n": "1", "meta": {"x": [1]}}),
+    json.dumps({"url": "http://example.com/1", "q": "text"}),
+    "http://example.com/ü",
+]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_seeds_are_read_as_scrapy_redis_reads_them(seed_list, seed):
+    """A URL, or an object with url, method and meta, and a form in all else."""
+    spiders = pytest.importorskip("scrapy_redis.spiders")
+    theirs = spiders.RedisSpider("theirs", redis_encoding="utf-8")
+    wanted = theirs.make_request_from_data(seed.encode())
+    found = seed_list()._request_from(seed.encode())
+    assert found.to_dict() == wanted.to_dict()
+    assert type(found) is FormRequest
+
+
+def test_what_makes_no_request_is_kept(worker, seed_list, key, caplog):
+    """One line says where; the others are moved, and the spider's own method is asked."""
+    seeds = seed_list()
+    for seed in ("nonsense", "http://example.com/1", b"\xff", json.dumps({"n": 1})):
+        worker.client.call("rpush", f"{key}:seeded", seed)
+    move_all(seeds, filter_of=worker)
+    assert [request.url for request in pending(worker)] == ["http://example.com/1"]
+    kept = worker.client.call("lrange", f"{{{key}:seeded}}:unreadable", 0, -1)
+    assert kept == [b"nonsense", b"\xff", b'{"n": 1}']
+    assert sum("makes no request" in line for line in caplog.messages) == 3
+
+    def two(data):
+        return [Request(f"http://example.com/{data.decode()}/{n}", dont_filter=True) for n in "ab"]
+
+    worker.client.call("rpush", f"{key}:seeded", "x")
+    move_all(seed_list(make_request_from_data=two), filter_of=worker)
+    found = {request.url for request in pending(worker)}
+    assert found == {"http://example.com/x/a", "http://example.com/x/b"}
+
+
+def test_what_is_no_list_is_said(worker, seed_list, key):
+    """By its name and kind."""
+    worker.client._patience = 0.1
+    seeds = seed_list()
+    seeds._client._patience = 0.1
+    worker.client.call("set", f"{key}:seeded", "x")
+    with pytest.raises(SharedFilterError, match=f"{key}:seeded is a string, and no list"):
+        seeds._move(worker.dupefilter.shared)
+
+
+def test_only_spiders_that_say_so_have_seeds(redis, worker, key):
+    """Without `redis_key` nobody looks for a list."""
+    crawler = get_crawler(Seeded, settings_dict={"BLOOM_REDIS_URL": redis.url})
+    crawler.spider = Seeded.from_crawler(crawler)
+    where = RedisSettings.read(crawler.settings, "seeded")
+    assert SeedList.of(crawler, where, worker.key, worker.dupefilter, worker.settings) is None
+
+
+AHEAD = """
+local till, element = unpack(cmsgpack.unpack(redis.call('HGET', KEYS[1], ARGV[1])))
+redis.call('HSET', KEYS[1], ARGV[1], cmsgpack.pack({till + ARGV[2], element}))
+return tostring(till + ARGV[2])
+"""
+
+
+def test_seeds_of_a_worker_that_dies_where_the_clock_was_set_back(
+    worker, seed_list, key, monkeypatch
+):
+    """What it took when the clock was an hour ahead is taken by another after a lease."""
+    dying, other = seed_list(), seed_list()
+    worker.client.call("rpush", f"{key}:seeded", "http://example.com/")
+    with monkeypatch.context() as patch:
+        patch.setattr(dying, "_made_in_reactor", lambda _: None)
+        assert not dying._move(worker.dupefilter.shared)
+    taken = f"{{{key}:seeded}}:taken"
+    (name,) = worker.client.call("hkeys", taken)
+
+    def until(ahead):
+        return float(worker.client._redis.eval(AHEAD, 1, taken, name, ahead))
+
+    before = until(3_600_000)
+    assert not other._move(worker.dupefilter.shared)
+    assert until(0) < before - 3_500_000
