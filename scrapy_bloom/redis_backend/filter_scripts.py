@@ -44,7 +44,7 @@ local function probe(state, generation, positions, origins, shapes)
   local lanes = {struct.unpack('<' .. string.rep('H', #positions / 2), positions)}
   local blocks = {struct.unpack('<' .. string.rep('I4', #origins / 4), origins)}
   local shape = {struct.unpack('<' .. string.rep('I4', #shapes / 4), shapes)}
-  if layers >= #blocks then return 2, layers, count end
+  if layers >= #origins / 4 then return 2, layers, count end
   local strings = {}
   for layer = layers, 1, -1 do
     local origin, seen = blocks[layer] * 32768, true

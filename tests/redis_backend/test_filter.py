@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import struct
 import subprocess
 import sys
 import threading
@@ -101,6 +102,22 @@ def test_a_key_is_known_once_it_was_added(redis, join):
     assert len(join(redis, 100)) == 5_000
     assert len(other.layers) >= 4
     other.check()
+
+
+def test_a_client_that_missed_a_layer_adds_to_a_full_one(redis_server, few_shards, join):
+    """It knows one layer, and the shard has filled its second: the key goes into a third."""
+    stale, other = join(redis_server, 100), join(redis_server, 100)
+    shard, names = keys_of_a_shard(other, 5_000)
+    missed = next(each for each in stale.shards if each.keys == shard.keys)
+    for number, name in enumerate(names):
+        assert not other.add(name)
+        takes = struct.unpack(f"<{len(shard.shape) // 4}I", shard.shape)[1::3]
+        if len(shard.counts) == 2 and shard.counts[1] == takes[1]:
+            break
+    assert len(missed.counts) == 1
+    assert not stale.add(names[number + 1])
+    assert len(missed.counts) == 3
+    stale.check()
 
 
 def test_text_keys_are_utf8(redis_server, join):
