@@ -86,6 +86,7 @@ class DurableFeedExporter(FeedExporter):
         """Goes into the way of what `Spider.start()` yields."""
         self._origins = origins_of(crawler)
         self._repeats = False
+        self._stores_empty = True
         self._has_told_of_unpicklable = False
         self._is_open = False
         self._stores: set[Deferred[None]] = set()
@@ -162,15 +163,22 @@ class DurableFeedExporter(FeedExporter):
     # -- what the scheduler calls --------------------------------------------------
 
     def attach(
-        self, ledger: Ledger, round_: Round, directory: Path, *, repeats: bool = False
+        self,
+        ledger: Ledger,
+        round_: Round,
+        directory: Path,
+        *,
+        repeats: bool = False,
+        stores_empty: bool = True,
     ) -> None:
         """Write in the commits of `ledger` from when the spider is open, and put together in
         `directory` what is stored at the end. It `repeats` items where their requests are
-        acknowledged later than they are final.
+        acknowledged later than they are final. Unless it `stores_empty` feeds, the place of a
+        feed without items stays as it is.
 
         Raises FeedError if a feed of the round cannot go on; changes no feed.
         """
-        self._repeats = repeats
+        self._repeats, self._stores_empty = repeats, stores_empty
         durable = self.look(round_, directory)
         assert self._feeds is not None
         round_.at_end.append(self._feeds.outbox.empty)
@@ -524,7 +532,8 @@ class DurableFeedExporter(FeedExporter):
         done. Sends signals, counts and logs as Scrapy's exporter does."""
         options = working.options
         has_items = batch.items or in_memory
-        if not has_items and not (options["store_empty"] and batch.number == 1):
+        stores_empty = self._stores_empty and options["store_empty"] and batch.number == 1
+        if not has_items and not stores_empty:
             return True
         slot = self._slot(working, batch)
         save = partial(self._save, batch)

@@ -138,7 +138,7 @@ class Worker:
             seconds=COMMIT_SECONDS,
         )
         done = self._state.start_done or self._state.over
-        feeds.open(self.ledger)
+        feeds.open(self.ledger, over=self._state.over)
         start_requests.open(self.store, self.ledger, dupefilter, done=done)
         failures.open(self.ledger, self._failed)
         self._announce()

@@ -47,8 +47,9 @@ class WorkerFeeds:
         self._job.make()
         self._lock = self._job.lock()
 
-    def open(self, ledger: Ledger) -> None:
-        """Take part in the commits of `ledger`. Raises RequestFileError, FeedError."""
+    def open(self, ledger: Ledger, *, over: bool) -> None:
+        """Take part in the commits of `ledger`. If the crawl is `over` and the feeds are stored,
+        they begin anew with an item only. Raises RequestFileError, FeedError."""
         self._ledger = ledger
         is_kept = self._job is not None and self._exporter is not None
         ledger.participants.append(SyncedFeeds(self._crawler, tells=not is_kept))
@@ -56,9 +57,12 @@ class WorkerFeeds:
             return
         self._file = RequestFile.open(self._job.worker_feeds)
         self._round = Round(self._file, self._commit)
-        self._exporter.attach(ledger, self._round, self._job.worker_parts, repeats=True)
+        begins = not (over and self._round.is_over)
+        parts = self._job.worker_parts
+        self._exporter.attach(ledger, self._round, parts, repeats=True, stores_empty=begins)
         if self._round.awaits_feeds:
-            self._round.begin()
+            if begins:
+                self._round.begin()
             ledger.participants.append(self)
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:

@@ -174,8 +174,9 @@ class Run:
         return self.status is not None
 
     def kill(self):
-        """Send SIGKILL."""
-        os.kill(self.pid, signal.SIGKILL)
+        """Send SIGKILL, unless it has ended: its id may be another's now."""
+        if self.status is None:
+            os.kill(self.pid, signal.SIGKILL)
 
     def wait(self):
         """Wait for the end; return self."""

@@ -44,13 +44,30 @@ SETTINGS = {
     "SCHEDULER": "scrapy_bloom.RedisDurableScheduler",
     "BLOOM_CAPACITY": 20_000,
     "BLOOM_REDIS_LEASE": LEASE,
-    "BLOOM_REDIS_TIMEOUT": 3.0,  # a loaded machine is no outage
+    "BLOOM_REDIS_TIMEOUT": 10.0,  # a loaded machine is no outage
     "CONCURRENT_REQUESTS": CONCURRENCY,
     "CONCURRENT_REQUESTS_PER_DOMAIN": CONCURRENCY,
     "TELNETCONSOLE_ENABLED": False,
     "REMOTE_CONTROL_ENABLED": False,
 }
 UNHANDLED = re.compile("Unhandled|never retrieved|Traceback.*scrapy_bloom")
+
+
+class GatedTree(TreeSpider):
+    """Is not done with its last plain page before its gate is open: until then the crawl is not
+    over, however fast the machine is."""
+
+    def request(self, number, **options):
+        plain = (n for n in range(self.pages) if kind_of(n, self.kinds) == "plain")
+        if number == max(plain):
+            options["callback"] = self.parse_at_gate
+        return super().request(number, **options)
+
+    async def parse_at_gate(self, response):
+        while not Path(self.gate).exists():
+            await pause(0.02)
+        for request in self.children(response.json()):
+            yield request
 
 
 class FailingStart(TreeSpider):
@@ -112,6 +129,7 @@ class Fleet:
             pages=self.crawl.pages,
             slow=self.crawl.slow,
             kinds=self.crawl.kinds,
+            gate=str(self.gate),
         )
         crawling.addErrback(lambda failure: failure.printTraceback())
         process.start()
@@ -126,13 +144,18 @@ class Fleet:
         self.workers.remove(run)
 
     @property
+    def gate(self):
+        """Where a file opens the gate of a GatedTree."""
+        return self.world.folder / self.crawl.name / "gate"
+
+    @property
     def running(self):
         return [run for run in self.workers if not run.ended]
 
     @property
     def are_open(self):
-        """True when all have begun."""
-        return all("Spider opened" in run.log for run in self.workers)
+        """True when all have begun, and opened what they use."""
+        return all("; requests: the queue " in run.log or run.ended for run in self.workers)
 
     @property
     def answers(self):
@@ -200,7 +223,7 @@ def undisturbed(world, url, crawl):
     """Crawl with workers that nobody disturbs."""
     fleet = Fleet(world, crawl, url)
     for _ in range(WORKERS):
-        fleet.start()
+        fleet.start(BLOOM_REDIS_LEASE=60)
     yield from to_the_end(fleet)
     yield fleet.report(fleet.answers, answers=fleet.answers)
 
@@ -248,12 +271,13 @@ def stops(world, url, crawl, reference, seed):
 def restarts(world, server, crawl, reference, seed, *, with_data):
     """Restart Redis under the workers, with what it had or without."""
     chance = random.Random(seed)
-    fleet = Fleet(world, crawl, server.url)
+    fleet = Fleet(world, replace(crawl, spider=GatedTree), server.url)
     for _ in range(WORKERS):
         fleet.start()
     yield from until(lambda: fleet.are_open and fleet.answers.total() > 10)
     yield from pauses(chance.uniform(0, 0.4))
     server.stop()
+    fleet.gate.touch()
     if not with_data:
         for path in server.folder.rglob("*.aof*"):
             path.unlink()
@@ -290,10 +314,12 @@ def reshards(world, cluster, crawl, reference, seed):
 
 def scene_clean_stop(world, server, crawl, reference):
     """A worker is stopped with SIGINT, and another goes on at once: nothing twice."""
-    fleet = Fleet(world, crawl, server.url)
+    fleet = Fleet(world, replace(crawl, spider=GatedTree), server.url)
     first = fleet.start(BLOOM_REDIS_LEASE=60)
     yield from until(lambda: fleet.answers.total() > 30)
     os.kill(first.pid, signal.SIGINT)
+    yield from until(lambda: "Closing spider (shutdown)" in first.log)
+    fleet.gate.touch()
     while not first.ended:
         yield None
     fleet.start(BLOOM_REDIS_LEASE=60)
@@ -346,7 +372,7 @@ def scene_rounds(world, server, crawl, reference):
     """A crawl that is over stays over, and begins again in another round."""
     fleet = Fleet(world, crawl, server.url)
     for settings in ({}, {}, {"BLOOM_REDIS_ROUND": "2"}, {"BLOOM_REDIS_ROUND": "2"}):
-        fleet.start(**settings)
+        fleet.start(BLOOM_REDIS_LEASE=60, **settings)
         yield from to_the_end(fleet)
     yield fleet.report(reference, twice=sorted((fleet.answers - Counter(reference)).elements()))
 
@@ -386,10 +412,11 @@ def scene_next_round(world, server, crawl, reference):
 
 
 def scene_seeds(world, server, crawl, reference):
-    """Workers wait for BLOOM_REDIS_IDLE seconds, and fetch what is pushed meanwhile."""
+    """Workers wait for BLOOM_REDIS_IDLE seconds, and fetch what is pushed meanwhile; one that
+    waits for a second ends, and the others are stopped."""
     fleet = Fleet(world, crawl, server.url)
     for _ in range(2):
-        fleet.start(BLOOM_REDIS_IDLE=3)
+        fleet.start(BLOOM_REDIS_IDLE=600)
     yield from until(lambda: not set(reference) - set(fleet.answers))
     yield from pauses(1)
     still_there = len(fleet.running)
@@ -404,6 +431,11 @@ def scene_seeds(world, server, crawl, reference):
             fingerprinter=RequestFingerprinter(crawler),
             callback="parse_leaf",
         )
+    yield from until(lambda: "pushed/0" in fleet.answers)
+    last = fleet.start(BLOOM_REDIS_IDLE=1)
+    yield from until(lambda: last.ended)
+    for run in fleet.running:
+        os.kill(run.pid, signal.SIGINT)
     yield from to_the_end(fleet)
     yield fleet.report(reference, still_there=still_there, pushed=pushed)
 
@@ -476,8 +508,9 @@ def seeded_spider():
 
 def scene_parts(world, server, crawl, reference):
     """Feeds that are stored at the end, of workers with a JOBDIR of their own, which are
-    killed and started again with it, one of them when the crawl is over."""
-    fleet = Fleet(world, crawl, server.url)
+    killed and started again with it, and both when the crawl is over: the feeds of one are to
+    be stored then, those of the other are."""
+    fleet = Fleet(world, replace(crawl, spider=GatedTree), server.url)
     folder = world.folder / crawl.name
 
     def start(name):
@@ -501,13 +534,16 @@ def scene_parts(world, server, crawl, reference):
             names[name] = start(name)
     yield from until(lambda: fleet.are_open)
     fleet.kill(names["a"])
+    # the other one has its JOBDIR as long as the gate is shut
     second = start("b")
     while not second.ended:
         yield None
     fleet.workers.remove(second)
     refused = [line for line in second.log.splitlines() if "is in use by process" in line]
+    fleet.gate.touch()
     yield from to_the_end(fleet)
-    start("a")
+    for name in names:
+        start(name)
     yield from to_the_end(fleet)
     zipped = [json.loads(line) for name in names for line in unzip(folder / f"{name}.jsonl.gz")]
     plain = [item for name in names for item in json.loads((folder / f"{name}.json").read_text())]
@@ -530,11 +566,12 @@ def unzip(path):
 
 def scene_close_on_error(world, server, crawl, reference):
     """With BLOOM_REDIS_ON_ERROR "close" an outage closes the workers; others go on later."""
-    fleet = Fleet(world, crawl, server.url)
+    fleet = Fleet(world, replace(crawl, spider=GatedTree), server.url)
     for _ in range(2):
-        fleet.start(BLOOM_REDIS_ON_ERROR="close", BLOOM_REDIS_TIMEOUT=0.5)
+        fleet.start(BLOOM_REDIS_ON_ERROR="close", BLOOM_REDIS_TIMEOUT=2)
     yield from until(lambda: fleet.are_open and fleet.answers.total() > 10)
     server.stop()
+    fleet.gate.touch()
     yield from to_the_end(fleet)
     closed = [run.reason for run in fleet.workers]
     server.start()
@@ -558,13 +595,14 @@ def scene_failing_start(world, server, crawl, reference):
 def scene_back_in_time(world, server, crawl, reference):
     """Redis restarts from a snapshot of the start of the crawl: what it has forgotten is
     fetched again, start() run again."""
-    fleet = Fleet(world, crawl, server.url)
+    fleet = Fleet(world, replace(crawl, spider=GatedTree), server.url)
     for _ in range(2):
         fleet.start()
     yield from until(lambda: fleet.answers.total() > 2)
     server.command("SAVE")
     yield from until(lambda: fleet.are_open and fleet.answers.total() > 40)
     server.stop()
+    fleet.gate.touch()
     server.start()
     yield from to_the_end(fleet)
     yield fleet.report(reference)

@@ -1,5 +1,6 @@
 """RedisDurableScheduler as Scrapy builds it: what it refuses, and what it leaves to the answer."""
 
+import json
 import os
 import secrets
 import threading
@@ -7,6 +8,7 @@ import time
 from queue import SimpleQueue
 
 import pytest
+from scrapy import signals
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.test import get_crawler
 from twisted.internet.defer import Deferred
@@ -20,6 +22,7 @@ from scrapy_bloom.redis_backend.filter_status import RedisPlace
 from scrapy_bloom.redis_backend.start_requests import mark_of
 from tests.fakes import Engine
 from tests.job.engine import TestSpider, name_of, request
+from tests.job.feed_jobs import run
 from tests.job.rounds import waited_for
 from tests.redis_backend.server import wait_until
 from tests.redis_backend.workers import StoreWorker
@@ -380,6 +383,48 @@ def test_a_kill_loses_no_feed_of_a_worker_with_a_job_directory(build, tmp_path):
     again = build(**settings)
     again.close("shutdown")
     again._feeds._release()
+
+
+def test_a_crawl_that_is_over_leaves_stored_feeds_as_they_are(build, tmp_path):
+    """A worker that ends, or is killed when its feeds are stored, and is started again: the crawl
+    has nothing for it, and an empty feed over or behind the whole one would be a loss. Also where
+    it waits for more, and is stopped or killed; items that do come are a new feed, as in the next
+    round."""
+    paths = [tmp_path / name for name in ("over.json", "behind.json", "over.json.gz", "over.csv")]
+    gzip = {"postprocessing": ["scrapy.extensions.postprocessing.GzipPlugin"]}
+    options = [{"overwrite": True}, {}, {"overwrite": True, **gzip}, {"overwrite": True}]
+    feeds = {
+        str(path): {"format": path.name.split(".")[1], **more}
+        for path, more in zip(paths, options, strict=True)
+    }
+
+    def work(*items, ends="finished", **settings):
+        worker = build(FEEDS=feeds, JOBDIR=str(tmp_path / "job"), **settings)
+        signal = worker.crawler.signals.send_catch_log_async
+        run(signal(signals.spider_opened, spider=worker.spider))
+        for item in items:
+            run(signal(signals.item_scraped, item=item, spider=worker.spider, response=None))
+        worker._worker.store.start_done = True
+        if ends == "killed":
+            talk(worker)
+            worker._feeds._release()
+            worker._worker._heartbeat.close()
+            worker._worker._link.close()
+            return []
+        worker._idle_checks.has_closed = ends == "finished"
+        worker.close(ends)
+        run(signal(signals.spider_closed, spider=worker.spider, reason=ends))
+        return [path.read_bytes() for path in paths]
+
+    first = work({"number": 1})
+    assert json.loads(first[0]) == json.loads(first[1]) == [{"number": 1}]
+    assert work() == first
+    idle = {"BLOOM_REDIS_IDLE": 600}
+    assert work(ends="shutdown", **idle) == first
+    work(ends="killed", **idle)
+    assert work(**idle) == work() == first
+    assert json.loads(work({"number": 2}, **idle)[0]) == [{"number": 2}]
+    assert json.loads(work(BLOOM_REDIS_ROUND="2")[0]) == []
 
 
 def test_a_fenced_worker_marks_nothing_of_which_redis_may_have_forgotten_something(
