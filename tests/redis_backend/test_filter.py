@@ -109,13 +109,14 @@ def test_a_client_that_missed_a_layer_adds_to_a_full_one(redis_server, few_shard
     stale, other = join(redis_server, 100), join(redis_server, 100)
     shard, names = keys_of_a_shard(other, 5_000)
     missed = next(each for each in stale.shards if each.keys == shard.keys)
-    for number, name in enumerate(names):
+    names = iter(names)
+    for name in names:
         assert not other.add(name)
         takes = struct.unpack(f"<{len(shard.shape) // 4}I", shard.shape)[1::3]
         if len(shard.counts) == 2 and shard.counts[1] == takes[1]:
             break
     assert len(missed.counts) == 1
-    assert not stale.add(names[number + 1])
+    assert not stale.add(next(names))
     assert len(missed.counts) == 3
     stale.check()
 
