@@ -89,7 +89,9 @@ def require_series(name: str, header: Header, number: int, first: Header) -> Non
     top of layer 0 with the header `first`."""
     rate = sizing.layer_error_rate(bound_of(first), number)
     if first.table_pages:
-        rate = header.error_rate  # of a joined layer any, which costs looks into its table
+        rate = (
+            header.error_rate
+        )  # any in a layer that 0.2.0 joined, which costs looks into its table
     for what, found, wanted in (
         ("secret", header.secret.hex(), first.secret.hex()),
         ("identity", header.identity, first.identity),

@@ -166,6 +166,14 @@ class BitStore:
             raise
         return store
 
+    def copy(self) -> BitStore:
+        """Return an independent copy in memory. Raises MemoryError if that cannot be had."""
+        copy = BitStore.in_memory(self.header)
+        copy._memory[:] = self._memory[-len(copy._memory) :]
+        copy.count = self.count
+        copy.expected_false_positives = self.expected_false_positives
+        return copy
+
     @property
     def writable(self) -> bool:
         """False if it was opened with `read_only`, or by another process."""

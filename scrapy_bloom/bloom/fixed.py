@@ -11,7 +11,6 @@ that is forked may read the filter, and no more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -116,49 +115,40 @@ class BloomFilter(Probing):
 
     def copy(self) -> BloomFilter:
         """Return an independent copy in memory."""
-        copy = BloomFilter._of(BitStore.in_memory(self.header))
-        copy.update_from(self)
-        return copy
+        self._account()
+        return BloomFilter._of(self._store.copy())
 
     def update_from(self, other: BloomFilter) -> None:
         """Add all keys of `other`, which must be of the same origin: equal shape,
-        hash, secret and identity.
+        hash, secret and identity, and no exact table.
 
         The number of keys becomes an estimate, between that of the larger filter and
-        the sum; with an exact table it is exact. Raises IncompatibleFilterError with what
-        differs, or if the table has no room for all; nothing is added then.
+        the sum. Raises IncompatibleFilterError with what differs, and adds nothing then.
         """
         self.require_same_origin(other)
         expected = self.expected_false_positives + other.expected_false_positives
-        if self.exact:
-            require_joint_room([self, other])
-            self.add_exactly(other, [self])
-            self._store.expected_false_positives = expected
-            return
         fewest, most = max(len(self), len(other)), len(self) + len(other)
         self._store.bits |= other._store.bits
         self._recount()
         self._store.count = self._accounted = min(max(fewest, len(self)), most)
         self._store.expected_false_positives = expected
 
-    def add_exactly(self, other: BloomFilter, known: Iterable[BloomFilter]) -> None:
-        """Add the keys of `other`, of the same shape and secret and with an exact table
-        too, that are in none of the `known` filters. There must be room for them."""
-        self._store.bits |= other._store.bits
-        self._table.add_from(other._table, [each._table for each in known])
-        self._recount()
-        self._accounted = len(self)
-
     def require_same_origin(self, other: BloomFilter) -> None:
         """Raise IncompatibleFilterError, with what differs, unless `other` can be joined
         with this filter."""
-        for name in ("blocks", "probes", "table_pages", "secret", "identity"):
+        if self.exact or other.exact:
+            raise IncompatibleFilterError(
+                "exact filters cannot be joined: a table keeps digests of its keys, and another"
+                " one needs the keys; import what one of them has seen into the other with"
+                " 'scrapy bloom add', or join filters made without BLOOM_EXACT (exact=True)"
+            )
+        for name in ("blocks", "probes", "secret", "identity"):
             ours, theirs = getattr(self.header, name), getattr(other.header, name)
             if ours != theirs:
                 shown = "" if name == "secret" else f" ({ours!r} and {theirs!r})"
                 raise IncompatibleFilterError(
                     f"filters with different {name}{shown} cannot be joined; make both with the"
-                    " same capacity, error rate, secret and identity, both exact or neither"
+                    " same capacity, error rate, secret and identity"
                 )
 
     def read_blocks(self, first: int, count: int) -> bytes:
@@ -273,7 +263,7 @@ class BloomFilter(Probing):
             self._table.check(count)
         set_bits = list(self._store.block_counts())
         bits = sum(set_bits)
-        # a joined layer has all bits of the other, and in its table no key of a third one
+        # 0.2.0 joined exact layers: such a one has all bits of both, and fewer keys in its table
         may_exceed = self.exact and bits > 0
         if (bits == 0) != (count == 0) and not may_exceed:
             raise BloomError(f"{self!r} has {bits:,} bits set for {count:,} keys")
@@ -317,17 +307,3 @@ class BloomFilter(Probing):
             load.blocks, load.probes, self._accounted, load.keys, load.table_pages
         )
         self._accounted = len(self)
-
-
-def require_joint_room(filters: Sequence[BloomFilter]) -> None:
-    """Raise IncompatibleFilterError unless the exact table of any of the `filters`, which
-    have one shape and secret, has room for the keys of all."""
-    first, *others = filters
-    keys = first._table.joined_keys([each._table for each in others])
-    room = sizing.table_limit(first.header.table_pages)
-    if keys > room:
-        raise IncompatibleFilterError(
-            f"together they hold {keys:,} keys, and the exact table of a filter for"
-            f" {first.capacity:,} takes {room:,}; add the keys to a larger filter, or to one that"
-            " grows"
-        )

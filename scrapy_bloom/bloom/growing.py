@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import BloomError, IncompatibleFilterError
+from ..errors import BloomError
 from . import sizing
 from .asking import new_header, require_secret, require_table, too_imprecise
 from .directory import (
@@ -20,7 +20,7 @@ from .directory import (
     require_series,
 )
 from .file import BitStore, read_header, read_owner, refuse_writing
-from .fixed import BloomFilter, PathArgument, require_joint_room
+from .fixed import BloomFilter, PathArgument
 from .header import Header, Owner
 from .probing import Probing
 
@@ -135,31 +135,16 @@ class ScalableBloomFilter(Probing):
         its layers have the same shape, secret and identity.
 
         The number of keys becomes an estimate. A layer may get more keys than its
-        capacity: see `current_error_rate`. With exact tables only keys that overflowed
-        (1 in 8) may count twice, and what has no room in a layer makes a further one.
-        Raises IncompatibleFilterError with what differs, OSError or MemoryError if there
-        is no room for more layers.
+        capacity: see `current_error_rate`. Raises IncompatibleFilterError with what
+        differs, or for exact filters; OSError or MemoryError if there is no room for more
+        layers.
         """
-        if self.exact:
-            self._update_exactly(other)
-            return
         for ours, theirs in zip(self._layers, other._layers, strict=False):
             ours.require_same_origin(theirs)
         for theirs in other._layers[len(self._layers) :]:
             self._add_layer(theirs.header)
         for ours, theirs in zip(self._layers, other._layers, strict=False):
             ours.update_from(theirs)
-
-    def _update_exactly(self, other: ScalableBloomFilter) -> None:
-        self._layers[0].require_same_origin(other._layers[0])
-        for theirs in other._layers:
-            for ours in self._layers:
-                if _has_room_for(ours, theirs):
-                    break
-            else:
-                self._add_layer(theirs.header)
-                ours = self._layers[-1]
-            ours.add_exactly(theirs, self._layers)
 
     @property
     def layers(self) -> tuple[BloomFilter, ...]:
@@ -238,7 +223,7 @@ class ScalableBloomFilter(Probing):
             layer.check()
             require_series(str(layer.path or number), layer.header, number, self._layers[0].header)
         for layer in self._layers[:-1]:
-            # recounted layers are known to a few percent only; joined ones may have room
+            # recounted layers are known to a few percent; exact ones that 0.2.0 joined have room
             if not self.exact and len(layer) < 0.9 * layer.capacity:
                 raise BloomError(f"{layer!r} is not full and has a layer above it")
 
@@ -305,16 +290,6 @@ def _layer_header(
 ) -> Header:
     rate = sizing.layer_error_rate(bound, number)
     return new_header(capacity, rate, secret, identity, exact=exact)
-
-
-def _has_room_for(ours: BloomFilter, theirs: BloomFilter) -> bool:
-    """Return True if the keys of two layers with exact tables go into the first."""
-    try:
-        ours.require_same_origin(theirs)
-        require_joint_room([ours, theirs])
-    except IncompatibleFilterError:
-        return False
-    return True
 
 
 def _open_layers(directory: Path, count: int, *, read_only: bool = False) -> list[BloomFilter]:

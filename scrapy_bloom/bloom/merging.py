@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 from ..errors import IncompatibleFilterError
 from . import sizing
-from .fixed import BloomFilter, require_joint_room
+from .fixed import BloomFilter
 from .growing import ScalableBloomFilter
 from .inspection import layers_of
 from .place import AnyFilter, Place
@@ -24,9 +24,8 @@ def merge(
 
     The sources are only read. Refused with IncompatibleFilterError, and nothing
     changed, unless all have one origin and, without `over_capacity`, each layer has
-    room for all, so that the error rate stays under its bound. Of filters with exact
-    tables only a file must have room: one that grows gets further layers. An interrupted
-    merge has added a part, and can be run again.
+    room for all, so that the error rate stays under its bound. An interrupted merge has
+    added a part, and can be run again.
     """
     destination.require()
     with ExitStack() as stack:
@@ -43,10 +42,6 @@ def merge(
             names = [destination.name, *(place.name for place in sources)]
             there = [pair for pair in zip(names, layers, strict=True) if pair[1] is not None]
             _require_one_origin(there)
-            if looked_at.exact:
-                if destination.is_file:
-                    require_joint_room([layer for _, layer in there])
-                break  # what has no room in a layer makes a further one
             if not over_capacity:
                 _require_room(number, [layer for _, layer in there])
         bloom_filter = destination.open()

@@ -120,7 +120,7 @@ class Probing:
             key = to_bytes(key)
         salted = self._secret + key
         if self._few_probes:
-            return self._holds_few(key, salted)
+            return bool(self._holds_few(key, salted, first_lanes(salted)))
         # most keys that are not there need one or two of the lanes: mask only those
         selector, a, b, c, d, e, f = unpack_first(hash_bytes(salted, 0))
         mask = LANE_MASK
@@ -152,14 +152,8 @@ class Probing:
 
     def _add_few(self, key: bytes, salted: bytes) -> bool:
         lanes = first_lanes(salted)
-        avoided = 0
-        for layer in self._newest_first:
-            bits = layer.bits
-            o = lanes[0] * layer.blocks >> 32 << BLOCK_SHIFT
-            if bits[o + lanes[1]] and bits[_positions(layer, salted, lanes)].all():
-                if layer.table is None or layer.table.holds(lanes[0], self._remainder(key)):
-                    return True
-                avoided = 1
+        if known := self._holds_few(key, salted, lanes):
+            return True
         newest = self._newest_first[0]
         if newest.count >= newest.capacity:
             if self.growing:
@@ -170,23 +164,22 @@ class Probing:
         newest.bits[_positions(newest, salted, lanes)] = 1
         if newest.table is not None:
             newest.table.add(lanes[0], self._remainder(key))
-            if avoided:
+            if known is None:
                 self.false_positives_avoided += 1
         newest.count += 1
         return False
 
-    def _holds_few(self, key: bytes, salted: bytes) -> bool:
-        lanes = first_lanes(salted)
+    def _holds_few(self, key: bytes, salted: bytes, lanes: Lanes) -> bool | None:
+        """Return True if `key` is there, None if the bits say so and the tables deny it."""
+        known: bool | None = False
         for layer in self._newest_first:
             bits = layer.bits
             o = lanes[0] * layer.blocks >> 32 << BLOCK_SHIFT
-            if (
-                bits[o + lanes[1]]
-                and bits[_positions(layer, salted, lanes)].all()
-                and (layer.table is None or layer.table.holds(lanes[0], self._remainder(key)))
-            ):
-                return True
-        return False
+            if bits[o + lanes[1]] and bits[_positions(layer, salted, lanes)].all():
+                if layer.table is None or layer.table.holds(lanes[0], self._remainder(key)):
+                    return True
+                known = None
+        return known
 
     def _grow(self) -> None:
         """Put an empty layer before the newest."""

@@ -17,7 +17,7 @@ found: a remainder never changes, and one that was torn is nobody's.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from hashlib import blake2b
 
 from ..errors import BloomError
@@ -90,7 +90,8 @@ class ExactTable:
 
     def counts(self) -> bytes:
         """Return the number of keys in each bucket. Reads a part of each page."""
-        return self._memory[self._offset : self._start(-1) + 1 : 1 << _BUCKET_SHIFT]
+        end = self._offset + (self.buckets << _BUCKET_SHIFT)
+        return self._memory[self._offset : end : 1 << _BUCKET_SHIFT]
 
     def check(self, keys: int) -> None:
         """Raise BloomError unless the table holds so many `keys`, and no bucket more than
@@ -105,68 +106,3 @@ class ExactTable:
             held += count
         if held != keys:
             raise BloomError(f"the exact table holds {held:,} keys, and {keys:,} are counted")
-
-    def joined_keys(self, others: Iterable[ExactTable]) -> int:
-        """Return how many keys this table would hold with those of `others`, which have
-        its shape and secret: at most, since a key that overflowed may count twice."""
-        tables = (self, *others)
-        return sum(
-            len(_union(table._remainders(bucket) for table in tables))
-            for bucket in range(self.buckets)
-        )
-
-    def add_from(self, other: ExactTable, known: Sequence[ExactTable]) -> None:
-        """Add the keys of `other`, of the same shape and secret, that are in none of the
-        `known` tables, of any shape.
-
-        What is in a bucket that was reached over full ones may have its home in any of
-        them. It is added for each, which takes one slot where those are full here too: as
-        they are by then if the only known table is this one. Else it may take slots that
-        keys known elsewhere would have taken, so there is room.
-        """
-        for first, bucket in other._runs():
-            there = _union(table._near(first, bucket, self.buckets) for table in known)
-            for remainder in other._remainders(bucket):
-                if remainder in there:
-                    continue
-                for home in range(first, bucket + 1):
-                    selector = self._selector(home)
-                    if first == bucket or not self.holds(selector, remainder):
-                        self.add(selector, remainder)
-
-    def _runs(self) -> Iterator[tuple[int, int]]:
-        """Yield for each bucket the first one from which keys overflow into it, and itself.
-        Numbers go on behind the last one where keys overflow from it into the first."""
-        is_full = [count >= self._slots for count in self.counts()]
-        start = first = is_full.index(False) + 1
-        for bucket in range(start, start + self.buckets):
-            yield first, bucket
-            if not is_full[bucket % self.buckets]:
-                first = bucket + 1
-
-    def _near(self, first: int, last: int, buckets: int) -> set[bytes]:
-        """Return the remainders of all keys whose home, in a table of so many `buckets`, is
-        one from `first` to `last`, and of their neighbours here."""
-        bucket = first * self.buckets // buckets
-        end = -(-(last + 1) * self.buckets // buckets)
-        found: set[bytes] = set()
-        while bucket < end or self._count(bucket - 1) >= self._slots:
-            found.update(self._remainders(bucket))
-            bucket += 1
-        return found
-
-    def _remainders(self, bucket: int) -> Iterator[bytes]:
-        start = self._start(bucket) + _SLOT
-        slots = self._memory[start : start + _SLOT * self._count(bucket)]
-        for at in range(0, len(slots), _SLOT):
-            yield slots[at : at + _SLOT]
-
-    def _count(self, bucket: int) -> int:
-        return self._memory[self._start(bucket)]
-
-    def _start(self, bucket: int) -> int:
-        return self._offset + (bucket % self.buckets << _BUCKET_SHIFT)
-
-
-def _union(sets: Iterable[Iterable[bytes]]) -> set[bytes]:
-    return set().union(*sets)

@@ -50,21 +50,17 @@ def test_no_url_is_taken_for_a_seen_one(run, job):
         assert found.exact
 
 
-def test_merged_copies_hold_both(run, job):
-    """Each URL once; a filter without a table does not fit."""
-    copy = job.parent / "copy"
-    shutil.copytree(job, copy)
-    for folder, name in ((job, "ours"), (copy, "theirs")):
-        urls = "\n".join(f"http://{name}.example/{number}" for number in range(500))
-        (folder / "urls.txt").write_text(urls)
-        assert "500 added" in run(job, "add", folder, folder / "urls.txt").out
-    before = run(job, "info", job, "--json").json["items"]
-    merged = run(job, "merge", job, copy)
-    assert f"holds {before + 500:,} items now (by its table), {before:,} before" in merged.out
-    assert run(job, "verify", job).status == 0
+def test_merge_refuses_it(run, job):
+    """With the reason and the remedy, whichever of the two has a table; nothing changes."""
+    shutil.copytree(job, copy := job.parent / "copy")
     (job / "few.txt").write_text("\n".join(SEEN))
-    run(job, "add", job.parent / "plain", job / "few.txt", "--error-rate", "0.5")
-    assert "cannot be joined" in run(job, "merge", job, job.parent / "plain").refusal
+    run(job, "add", plain := job.parent / "plain", job / "few.txt", "--error-rate", "0.5")
+    before = (job / "bloom" / "0.bloom").read_bytes()
+    for ours, theirs in ((job, copy), (job, plain), (plain, job)):
+        refusal = run(job, "merge", ours, theirs).refusal
+        assert f"{theirs} does not fit {ours}: exact filters cannot be joined" in refusal
+        assert "scrapy bloom add" in refusal
+    assert (job / "bloom" / "0.bloom").read_bytes() == before
 
 
 def test_size_agrees_with_real_ones(run, tmp_path):
