@@ -1,4 +1,4 @@
-"""One line in ADDONS that turns everything on."""
+"""Sets the components of a crawl from one line in ADDONS."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ OURS = "scrapy_bloom.DurableFeedExporter"
 class Addon:
     """Add-on for `ADDONS = {"scrapy_bloom.Addon": 300}`.
 
-    A setting that anybody has set, the Scrapy shell included, stays as it is; but in the shell
-    there is no JOBDIR.
+    A setting that the project or a Scrapy command has set stays as it is, apart from JOBDIR in the
+    shell, which is removed.
     """
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Return the add-on of `crawler`, which says when the spider opens what it has
-        left off."""
+        """Return the add-on of `crawler`; when the spider opens, it logs which parts are off."""
         self = cls()
         crawler.signals.connect(self._spider_opened, signals.spider_opened)
         return self
 
     def update_settings(self, settings: BaseSettings) -> None:
-        """Set DUPEFILTER_CLASS and SCHEDULER, unless they have been set: with
-        BLOOM_REDIS_URL those that share a crawl, else those of one process. SCHEDULER is not
-        set for a dupefilter of somebody else's choice, but for BloomDupeFilter, nor with
-        BLOOM_DURABLE = False. Put our feed exporter in the place of Scrapy's, where a page
-        whose item a feed refuses must not count as done: in a job or a crawl in Redis, and with
-        BLOOM_DELTA; and put the middleware that drops duplicates early next to the
-        spider, unless it has a place; and with BLOOM_DELTA the one for the memory between crawls.
+        """Set the components, unless the project has set them.
+
+        DUPEFILTER_CLASS and SCHEDULER are those of Redis with BLOOM_REDIS_URL, else those of one
+        process. SCHEDULER stays with BLOOM_DURABLE = False, and with a dupefilter of the project
+        that is not a BloomDupeFilter. DurableFeedExporter replaces Scrapy's exporter where a
+        page counts as failed when a feed refuses its item: in a job, in a crawl in Redis, and with
+        BLOOM_DELTA. DropEarlyMiddleware stands next to the spider; DeltaMiddleware only with
+        BLOOM_DELTA.
         """
         if is_shell(settings):
             # Scrapy's scheduler would write the pages that are asked there into the job

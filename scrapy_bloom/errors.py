@@ -1,4 +1,4 @@
-"""What this package raises beyond `ValueError` and `OSError`.
+"""The exceptions of this package; it also raises `ValueError` and `OSError`.
 
 Every message names the thing, the value and the remedy.
 """
@@ -12,8 +12,8 @@ def describe(error: BaseException) -> str:
 
 
 def encodable(text: str) -> str:
-    """Return `text` with escapes for what UTF-8 cannot hold: bytes of a path that are none, and
-    halves of characters."""
+    """Return `text` with escapes for what UTF-8 cannot encode: lone surrogates, such as those of
+    undecodable bytes in a path."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -22,20 +22,19 @@ class BloomError(Exception):
 
 
 class FeedError(BloomError):
-    """A feed that somebody else has changed, or that is not the one that was begun; it
-    was left as it was."""
+    """A feed that was changed from outside, or is not the expected one; it is left as it is."""
 
 
 class FilterFileError(BloomError):
-    """A file that is not a sound filter file; it was left as it was."""
+    """A file that is not a sound filter file; it is left as it is."""
 
 
 class FilterLockedError(BloomError):
-    """A filter that another process (or another object in this one) holds open."""
+    """A filter that another process, or another object of this process, has open."""
 
 
 class IncompatibleFilterError(BloomError, ValueError):
-    """A filter that does not fit what was asked of it, or another filter."""
+    """A filter whose parameters differ from those requested, or from those of another filter."""
 
 
 class JobDirectoryError(BloomError):
@@ -43,9 +42,8 @@ class JobDirectoryError(BloomError):
 
 
 class RequestFileError(BloomError):
-    """A `requests.sqlite` that cannot be used, or a request in it; it was left as it
-    was."""
+    """A `requests.sqlite`, or a request in it, that cannot be used; it is left as it is."""
 
 
 class SharedFilterError(BloomError):
-    """A filter in Redis that cannot be reached, or is gone."""
+    """A filter in Redis that cannot be reached, or was removed."""

@@ -1,9 +1,8 @@
-"""Files that are whole or not there, opened as what they are, and locked by one process.
+"""Atomic file creation, safe opening, locking.
 
-A lock of flock is freed by the kernel when its holder dies, however it dies; lockf's
-would go when any descriptor of the file is closed. It belongs to all who have the same
-open file, so a process that is forked closes its copy at once: it neither frees the lock
-nor keeps it.
+The kernel frees a lock of flock when the process that holds it dies; a lock of lockf would be lost
+as soon as any descriptor of the file is closed. All copies of one open file share a flock lock, so
+a forked process closes its copy at once: it neither frees the lock nor keeps it.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ if hasattr(os, "register_at_fork"):
 
 
 class DirectoryLock:
-    """The lock file `name` of a directory, held until it is released.
+    """The lock file `name` of a directory, locked until `release` or the end of the process.
 
-    The kernel frees it when the process dies, however it dies; the process id in
-    it serves the error message only. Raises FilterLockedError if somebody has it.
+    The process id in it serves the error message only. Raises FilterLockedError if it is
+    locked already.
     """
 
     def __init__(self, directory: Path, name: str) -> None:
@@ -72,8 +71,7 @@ class DirectoryLock:
             return False
 
     def release(self, *, remove: bool = False) -> None:
-        """Let others lock the directory, and with `remove` take the file away. Releasing
-        twice is fine."""
+        """Release the lock, and remove its file if `remove`. A second call does nothing."""
         if self._file.closed:
             return
         if remove:
@@ -91,9 +89,9 @@ class DirectoryLock:
 
 @contextmanager
 def shared_lock(path: Path) -> Iterator[None]:
-    """Share the lock of the file at `path`, a filter file or the lock file of a directory, for
-    the length of a context: no process writes meanwhile. Changes nothing, and makes no file.
-    Raises FilterLockedError if a process holds the lock."""
+    """Share the lock of a filter file, or of the lock file of a directory, for the length of a
+    context: no process writes meanwhile. A file that is missing is not made. Raises
+    FilterLockedError if a process holds the lock."""
     try:
         file = open_regular(path, read_only=True)
     except FileNotFoundError:
@@ -112,8 +110,8 @@ def shared_lock(path: Path) -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool:
-    """Return True if a process holds the lock of the file at `path`. Asks by a shared lock
-    that it drops at once, so a process that starts in the same microsecond may be refused."""
+    """Return True if a process holds the lock of the file at `path`. The test takes a shared lock
+    for some microseconds, in which a process that starts is refused."""
     try:
         with shared_lock(path):
             return False
@@ -131,8 +129,8 @@ def _in_use(directory: Path, file: IO[bytes]) -> FilterLockedError:
 
 
 def open_regular(path: Path, *, read_only: bool = False, create: bool = False) -> IO[bytes]:
-    """Open what must be a regular file, or `create` an empty one, for the user's eyes only.
-    Raises FilterFileError with what is there instead, FileNotFoundError, or OSError."""
+    """Open a regular file, or `create` an empty one with mode 600. Raises FilterFileError that
+    names the kind of any other file at `path`, FileNotFoundError, or OSError."""
     flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_CREAT if create else 0)
     flags |= os.O_RDONLY if read_only else os.O_RDWR
     try:
@@ -157,8 +155,8 @@ def open_regular(path: Path, *, read_only: bool = False, create: bool = False) -
 
 
 def allocate(file: IO[bytes], size: int) -> None:
-    """Give the file all its blocks now: a store into a sparse map on a full disk
-    would end the process with SIGBUS."""
+    """Allocate `size` bytes on the disk: a store into a sparse map on a full disk would end the
+    process with SIGBUS."""
     if hasattr(os, "posix_fallocate"):
         try:
             os.posix_fallocate(file.fileno(), 0, size)
@@ -172,7 +170,7 @@ def allocate(file: IO[bytes], size: int) -> None:
 
 
 def publish(temporary: str, path: Path) -> None:
-    """Give a finished file its name, never replacing what has that name."""
+    """Rename a finished file, durably. Raises FileExistsError if the name is taken."""
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -187,8 +185,8 @@ def publish(temporary: str, path: Path) -> None:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Give the file at `path` that content, durably: whenever the process or the power
-    dies, it has the old or the new one. Raises OSError."""
+    """Write the file at `path` durably: after a crash it has the old content or the new one.
+    Raises OSError."""
     temporary = path.with_name(f"{path.name}.tmp")
     with temporary.open("wb") as file:
         file.write(content)
@@ -199,7 +197,7 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def make_directory(directory: Path) -> None:
-    """Make a directory and those above it that are not there, durably."""
+    """Make a directory and its missing parents, durably."""
     if not directory.is_dir():
         make_directory(directory.parent)
         directory.mkdir(exist_ok=True)
@@ -207,7 +205,7 @@ def make_directory(directory: Path) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in `directory` durable."""
+    """Flush the entries of `directory` to the disk."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -225,14 +223,14 @@ def require_file_locks(path: Path) -> None:
 
 
 def lock(file: IO[bytes]) -> None:
-    """Lock a file. Raises BlockingIOError if somebody else has."""
+    """Lock a file for this process. Raises BlockingIOError if another one has locked it."""
     fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     _locked.add(file)
 
 
 def unlock(file: IO[bytes]) -> None:
-    """Unlock and close. Closing alone is not enough: a process that is being started may
-    have the same open file."""
+    """Unlock and close. Closing alone is not enough: a forked process that has not run yet may
+    share the open file."""
     if not file.closed:
         fcntl.flock(file.fileno(), fcntl.LOCK_UN)
         file.close()

@@ -1,4 +1,4 @@
-"""Quantities as people write them, in settings and on the command line."""
+"""Whole numbers such as `10M`, in settings and on the command line."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _spelled = re.compile(
 
 
 def whole_number(value: object) -> int | None:
-    """Return the whole number, 0 to MOST, that `value` is or spells, or None if it is
-    none: 5000000, 5e6, "5_000_000", "5,000,000", "5e6", "5M" and "0.005G" are the same."""
+    """Return `value`, a number or text, as a whole number from 0 to MOST, or None if it is not one:
+    5000000, 5e6, "5_000_000", "5,000,000", "5e6", "5M" and "0.005G" are the same."""
     number = Decimal("NaN")
     if isinstance(value, str):
         if match := _spelled(value.strip().lower()):

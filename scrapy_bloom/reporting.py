@@ -1,4 +1,4 @@
-"""Figures as people read them."""
+"""Figures as text."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def pages(number: float) -> str:
 
 
 def visible(text: str) -> str:
-    """Return `text` with escapes for what a terminal would obey or hide: control characters,
-    separators of lines, characters without width, and what changes the direction of writing."""
+    """Return `text` with escapes for characters that a terminal obeys or hides: control characters,
+    line separators, zero-width characters, and changes of the writing direction."""
     if text.isprintable():
         return text
     return "".join(
@@ -42,11 +42,11 @@ def visible(text: str) -> str:
 
 
 def in_brief(text: str) -> str:
-    """Return `text` as `visible` does, cut off if it is long."""
+    """Return `visible(text)`, cut off after 100 characters."""
     text = visible(text)
     return text if len(text) <= _BRIEF else f"{text[:_BRIEF]}…"
 
 
 def counted(number: int, noun: str) -> str:
-    """Return `1 layer`, `2 layers`."""
+    """Return a number with its noun: `1 layer`, `2 layers`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

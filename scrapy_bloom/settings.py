@@ -240,8 +240,8 @@ def wants_durable_feeds(settings: BaseSettings) -> bool:
 
 
 def wants_early(settings: BaseSettings) -> bool | None:
-    """Return BLOOM_DROP_EARLY: whether duplicates are dropped next to the spider, None for
-    only where nobody can miss them. Raises ValueError."""
+    """Return BLOOM_DROP_EARLY: whether duplicates are dropped next to the spider; None for
+    only where no other component would see them. Raises ValueError."""
     if settings.get("BLOOM_DROP_EARLY") is None:
         return None
     return _boolean(settings, "BLOOM_DROP_EARLY", False)

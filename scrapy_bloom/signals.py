@@ -4,8 +4,9 @@ before_commit = object()
 """Sent by DurableScheduler with JOBDIR, with the argument `spider`, before each commit that
 acknowledges requests, the last one of a crawl included.
 
-Handlers write what they keep of the responses so far to where it is safe, and are done when
-they return: they must not be coroutines. One that raises stops the acknowledging: the spider
-closes with reason `bloom_error`, and what was not acknowledged is repeated when the job is
-resumed. After each such signal, what is in memory of a handler may be lost.
+A handler stores durably what it keeps of the responses so far, and has finished when it returns:
+it must not be a coroutine. After an exception of a handler no request is acknowledged any more:
+the spider closes with reason `bloom_error`, and the requests that are not acknowledged are
+repeated when the job is resumed. After the signal, a crash may lose what a handler has only in
+memory.
 """

@@ -48,7 +48,7 @@ def announce(crawler: Crawler, what: str, how: str) -> None:
 
 
 def is_announced(crawler: Crawler, what: str) -> bool:
-    """Return True if anybody has said how `what` works."""
+    """Return True if `announce` was called for `what`."""
     return crawler in _reports and what in _reports[crawler].parts
 
 
@@ -94,9 +94,8 @@ def is_component(setting: Any, base: type | str) -> bool:
 
 
 def is_own_method(thing: object, name: str, *packages: str) -> bool:
-    """Return True if the method of `thing` that has this name was written in one of
-    `packages`: nobody has overridden it in a subclass, nor replaced it in the class or in
-    the object."""
+    """Return True if the method `name` of `thing` was written in one of `packages`: it is not
+    overridden in a subclass, nor replaced in the class or in the object."""
     found = getattr_static(thing, name)
     # not its __module__, which functools.wraps copies from what it wraps
     home = found.__globals__.get("__name__", "") if type(found) is FunctionType else ""

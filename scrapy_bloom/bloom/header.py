@@ -113,7 +113,7 @@ class State:
     pid: int = 0
 
     def to_page(self) -> bytes:
-        """Return page 1."""
+        """Return the second page of the file: the values, and their SHA-256."""
         state = _STATE.pack(self.count, self.expected_false_positives, self.clean, self.pid)
         return (state + sha256(state).digest()).ljust(PAGE, b"\0")
 

@@ -163,7 +163,7 @@ class FastRequestFingerprinter:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Return the fingerprinter of `crawler`."""
+        """Build as Scrapy does; no setting matters."""
         return cls(crawler)
 
     def fingerprint(self, request: Request) -> bytes:

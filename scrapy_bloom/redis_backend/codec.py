@@ -45,7 +45,7 @@ class SlotOf(Protocol):
     """Says which download slot a request belongs to."""
 
     def __call__(self, request: Request) -> str:
-        """Return the slot."""
+        """Return the key of the downloader's slot for `request`."""
 
 
 class Packer:

@@ -33,7 +33,7 @@ _FACTORS = [[pow(1 + seed, n, MULTIPLICATIVE_BITS) for n in range(_TAIL)] for se
 
 
 class UrlSet:
-    """A set of URLs."""
+    """Python's `set` of the URLs as text."""
 
     name = "set of URLs"
 
