@@ -64,11 +64,11 @@ def assert_whole(report):
 def test_no_page_is_lost_by_kills(reports):
     """SIGKILL at random moments, also of all workers at once: every page is fetched and each
     item is in a feed, all that are left finish, and no more is repeated than what the dead
-    ones held."""
+    ones held, and what each of the others met that cannot be stored."""
     killed = [report for name, report in reports.items() if name.startswith("kills")]
     for report in killed:
         assert_whole(report)
-        assert report["repeated"] <= report["kills"] * HELD / 2
+        assert report["repeated"] <= (report["kills"] + 1) * HELD / 2
     assert sum(report["kills"] for report in killed) >= 12
 
 
