@@ -13,7 +13,8 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from ..errors import IncompatibleFilterError
-from ..redis_backend.client import RedisClient, Script
+from ..redis_backend.client import RedisClient
+from ..redis_backend.scripts import DELTA_ADD, DELTA_KNOWS
 from .slices import SLICES
 
 if TYPE_CHECKING:
@@ -21,22 +22,6 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 500
 """Keys in one script, which must not block the server."""
-
-# KEYS: slices. ARGV: a key. Returns 1 if it is in any of them.
-_KNOWS = Script("""
-for _, name in ipairs(KEYS) do
-  if redis.call('SISMEMBER', name, ARGV[1]) == 1 then return 1 end
-end
-return 0
-""")
-
-# KEYS: the set of all slices, a slice. ARGV: seconds that it stays, or 0; keys.
-_ADD = Script("""
-redis.call('SADD', KEYS[1], KEYS[2])
-redis.call('SADD', KEYS[2], unpack(ARGV, 2))
-if ARGV[1] ~= '0' then redis.call('EXPIRE', KEYS[2], ARGV[1]) end
-return 1
-""")
 
 
 class RedisMemory:
@@ -107,7 +92,7 @@ class RedisMemory:
     def knows(self, key: bytes, period: float | None = None) -> bool:
         """Return True if `key` was marked in the last `period` seconds, or in those of the
         memory, or up to a slice before. Cost: a round trip."""
-        return bool(self._client.run(_KNOWS, self._names(period), key))
+        return bool(self._client.run(DELTA_KNOWS, self._names(period), key))
 
     def add(self, marks: Iterable[tuple[bytes, float]]) -> None:
         """Add keys with the times when they were marked."""
@@ -124,7 +109,7 @@ class RedisMemory:
                     continue  # nobody would ask for them any more
             for first in range(0, len(keys), _AT_ONCE):
                 names = [f"{self._key}:slices", self._name(number)]
-                self._client.run(_ADD, names, left, *keys[first : first + _AT_ONCE])
+                self._client.run(DELTA_ADD, names, left, *keys[first : first + _AT_ONCE])
 
     def clear(self) -> None:
         """Forget everything."""

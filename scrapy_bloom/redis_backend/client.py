@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import time
-from hashlib import sha1
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
@@ -19,6 +18,8 @@ from ..errors import SharedFilterError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from .scripts import Script
 
     Answer = TypeVar("Answer")
 
@@ -39,33 +40,6 @@ _BROKEN = re.compile(
 
 class ScriptError(SharedFilterError):
     """A script that has failed, and would again."""
-
-
-class Script:
-    """A Lua script that touches no key but those that it is given."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
-
-    def keys(self, given: Sequence[str]) -> Sequence[str]:
-        """Return the keys to declare where it is `given` these."""
-        return given
-
-
-class SlotScript(Script):
-    """A Lua script that names its keys itself, in the hash slot of the only one that it is
-    given.
-
-    While a Cluster moves that slot, keys that are on the other node look as if they were not
-    there. So one key more is declared, which never exists: a node that has only a part of the
-    slot answers TRYAGAIN then.
-    """
-
-    def keys(self, given: Sequence[str]) -> Sequence[str]:
-        """Return the key that is `given`, and the one that never exists."""
-        (key,) = given
-        return key, f"{key}:never"
 
 
 class RedisClient:

@@ -19,9 +19,9 @@ from ..errors import IncompatibleFilterError, SharedFilterError
 from ..files import sync_directory
 from .client import RedisClient
 from .filter import RedisBloomFilter
-from .filter_scripts import MAKE_SHARD
 from .layout import SHARDS, LayerShape, RedisHeader, shards_of
 from .lifecycle import filling
+from .scripts import MAKE_SHARD
 
 _CHUNK_BLOCKS = 256  # 1 MiB
 _REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))

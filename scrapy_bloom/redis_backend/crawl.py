@@ -1,4 +1,35 @@
-"""A crawl in Redis, found or made."""
+"""A crawl in Redis: its keys, its id, and how it is opened.
+
+All of its keys are in the hash slot of the filter beside it:
+
+    {KEY}                    the filter's header; {KEY}:0 … its shards
+    {KEY}:crawl              hash: id (see crawl_id), spider, lease, round, start_done, over;
+                             heard (ms, when a script ran last), claims (the last number),
+                             done (how many were acknowledged), waiting and waiting_bytes (of
+                             what is pending; too few after an aborted script; never too
+                             many, so where nothing is pending they have to be 0), and what
+                             workers have counted: pages, items, duplicates, retries, added
+    {KEY}:progress           list: JSON of the time and the counts, one a second, of a minute
+    {KEY}:workers            sorted set: worker, by the end of its lease (ms)
+    {KEY}:starting           set: workers that are in start()
+    {KEY}:busy               set: workers that may have claims
+    {KEY}:batch:WORKER       hash: number and reply of its last call
+    {KEY}:claims:WORKER      hash: claim → priority, slot, entry, losses alone or false, when (ms)
+    {KEY}:handed:WORKER      set: claims that the engine may have got
+    {KEY}:priorities         sorted set: priorities that may have pending requests
+    {KEY}:slots:PRIORITY     list: slots that may have some, the next one last
+    {KEY}:pending:PRIORITY:SLOT   list: entries, each a digit (losses) and a payload
+    {KEY}:alone              list: requests that were lost with two workers
+    {KEY}:failed             hash: page → priority, slot, entry, reason, attempts, worker,
+                             when (ms), what the worker knows of it as JSON, and the claim;
+                             where no worker has told it, claim → the same, '' for the JSON;
+                             of an earlier version claim → the first six or eight
+    {KEY}:start              set: marks of the start requests that were taken
+    {KEY}:owners             hash: slot → who has it until when, if one worker may
+
+A list is named in the slots of its priority, and the priority in the priorities, before the list
+holds anything, and until it is empty. A worker is among the busy ones before its first claim.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +39,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SharedFilterError
-from .crawl_scripts import OPEN, crawl_id
+from .scripts import OPEN_CRAWL
 
 if TYPE_CHECKING:
     from ..settings import WorkerSettings
     from .client import RedisClient
+
+FORMAT = 2
+"""Of a crawl; also in `lua/include/crawl_id.lua`. Crawls of version 0.2.0 have no number for 1."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +60,12 @@ class CrawlState:
     """How many work on it: those whose lease has not run out."""
     spider: str
     """Whose it was until now, empty if no spider has had it."""
+
+
+def crawl_id(generation: str) -> str:
+    """Return the id of the crawl beside the filter of that generation. Version 0.2.0 used the
+    generation alone, so its workers are told that their crawl is gone."""
+    return f"{FORMAT}:{generation}"
 
 
 def open_crawl(
@@ -45,7 +85,7 @@ def open_crawl(
     of 0.2.0."""
     lease = int(settings.lease * 1000)
     found, lease_found, round_, start_done, over, _, workers, owner = client.run(
-        OPEN, [key], crawl, lease, settings.round, spider, "1" if any_spider else ""
+        OPEN_CRAWL, [key], crawl, lease, settings.round, spider, "1" if any_spider else ""
     )
     if found.decode() != crawl_id(crawl):
         raise SharedFilterError(

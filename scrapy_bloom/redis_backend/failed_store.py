@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from ..errors import SharedFilterError
 from ..job.failure import FailedRequest, described, named
 from ..sqlite_backend.failed_store import ALL, Choice
-from .client import SlotScript
-from .crawl_scripts import PUT
 from .protocol import Failing
+from .scripts import RETRY_FAILED, SCAN_FAILED
 
 if TYPE_CHECKING:
     from .client import RedisClient
@@ -23,46 +22,6 @@ if TYPE_CHECKING:
 
 AT_ONCE = 100
 """So many are moved by a script, or read."""
-
-# KEYS: the filter's header. ARGV: cursor, about how many, '1' for fields, claims and reasons
-# alone. Returns the next cursor, and what there is of some of them; some may come twice.
-_SCAN = SlotScript("""
-local found = redis.call('HSCAN', KEYS[1] .. ':failed', ARGV[1], 'COUNT', ARGV[2])
-local told = {}
-for at = 1, #found[2], 2 do
-  local record = cmsgpack.unpack(found[2][at + 1])
-  local one = {found[2][at], record[9] or found[2][at], record[4]}
-  if ARGV[3] ~= '1' then
-    local details = record[8] or ''
-    one = {one[1], one[2], one[3], record[5], record[6], record[7] or 0, details,
-      details == '' and record[3]:sub(2) or ''}
-  end
-  told[#told + 1] = one
-end
-return {found[1], told}
-""")
-
-# KEYS: the filter's header. ARGV: fields. Returns how many are pending again, -1 without a
-# crawl. Each is pushed before it goes.
-_RETRY = SlotScript(
-    "local function key(name) return KEYS[1] .. ':' .. name end"
-    + PUT
-    + """
-if redis.call('EXISTS', key('crawl')) == 0 then return -1 end
-for _, field in ipairs(ARGV) do
-  local found = redis.call('HGET', key('failed'), field)
-  if found then
-    local priority, slot, entry = unpack(cmsgpack.unpack(found), 1, 3)
-    redis.call('HSET', key('crawl'), 'over', '')
-    put('RPUSH', priority, slot, '0' .. entry:sub(2))
-    redis.call('HDEL', key('failed'), field)
-  end
-end
-redis.call('HINCRBY', key('crawl'), 'waiting', added)
-redis.call('HINCRBY', key('crawl'), 'waiting_bytes', added_bytes)
-return added
-"""
-)
 
 
 class FailedHash:
@@ -97,7 +56,7 @@ class FailedHash:
         return how many."""
         count = 0
         for fields in self._groups(choice):
-            moved = self._client.run(_RETRY, [self._key], *fields)
+            moved = self._client.run(RETRY_FAILED, [self._key], *fields)
             if moved < 0:
                 raise SharedFilterError(
                     f"there is no crawl at {self._key!r} in Redis at {self._client.name}"
@@ -132,7 +91,7 @@ class FailedHash:
         cursor: bytes | str = "0"
         while True:
             cursor, found = self._client.run(
-                _SCAN, [self._key], cursor, AT_ONCE, "1" if brief else ""
+                SCAN_FAILED, [self._key], cursor, AT_ONCE, "1" if brief else ""
             )
             yield from found
             if int(cursor) == 0:

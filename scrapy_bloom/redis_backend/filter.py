@@ -15,9 +15,9 @@ from ..bloom.header import PAGE
 from ..dupefilter.url_cache import RecentUrls
 from ..errors import SharedFilterError
 from .client import RedisClient
-from .filter_scripts import FILL, GONE, GROW, GROWN, LOOK, READ_SHARD, SEEN, TEST_AND_SET
 from .layout import LayerShape, RedisHeader, Shard, first_layer, shard_of, shards_of
 from .lifecycle import delete_shards, find_or_make, gone, name_of, stored_header
+from .scripts import FILL, GONE, GROW, GROWN, LOOK, READ_SHARD, SEEN, TEST_AND_SET
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,12 @@ one script can test and set in all layers, and a Cluster spreads the shards over
 nodes. Each shard grows by itself, when its share of the newest layer is full.
 
     KEY              hash: `header` (JSON), `ready`
-    {KEY:17}         hash: state of shard 17
+    {KEY:17}         hash: state of shard 17: `generation`, the filter that it belongs to; `layers`;
+                     `count`, the keys in the newest layer; `0`, `1`, …, those in the others
     {KEY:17}:0       string: bits of shard 17 in layer 0, in Redis's order of bits
+
+Each script compares the generation, and checks before it writes that all strings exist: a shard
+that was evicted, flushed or made by another filter is gone, and never tells about keys.
 
 A header of format 1 (scrapy-bloom 0.1) differs in one point: its layers were sized
 without regard to the allocator of the server, and those that it grows go on so.

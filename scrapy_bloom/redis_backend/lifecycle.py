@@ -7,15 +7,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from ..errors import IncompatibleFilterError, SharedFilterError
-from .filter_scripts import (
-    DELETE_HEADER,
-    DELETE_SHARD,
-    LOADING,
-    MAKE_HEADER,
-    MAKE_SHARD,
-    MARK_READY,
-)
 from .layout import SHARDS, RedisHeader, shard_keys, shards_of
+from .scripts import DELETE_HEADER, DELETE_SHARD, LOADING, MAKE_HEADER, MAKE_SHARD, MARK_READY
 
 if TYPE_CHECKING:
     from .client import RedisClient

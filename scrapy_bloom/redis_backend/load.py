@@ -24,13 +24,12 @@ from ..sqlite_backend.queues import QueueSettings
 from ..sqlite_backend.takeover import ScrapyJob
 from .codec import pack
 from .copying import open_inexact, put_layers, redis_header
-from .crawl import open_crawl
-from .crawl_scripts import crawl_id
+from .crawl import crawl_id, open_crawl
 from .filter import RedisBloomFilter, fresh_header
-from .filter_scripts import LOADING, MAKE_HEADER
 from .lifecycle import delete_filter, filling, make_shards, require_no_eviction
 from .protocol import Entry
 from .push import Pusher
+from .scripts import LOADING, MAKE_HEADER
 from .start_requests import mark_of
 from .status import look_at, remove_queue
 

@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .codec import Packed
-from .crawl_scripts import DONE, FENCED, GONE
-from .filter_scripts import GROWN
+from .scripts import GROWN
 
 if TYPE_CHECKING:
     from .filter import RedisBloomFilter
     from .layout import Shard
 
 Argument = str | bytes | int
+
+FENCED, GONE, DONE = b"fenced", b"gone", b"done"
+"""The first part of a reply: the lease was lost, or Redis went back in time; there is no crawl, or
+another one; all went well."""
 
 LEAVE, OVER = "leave", "over"
 """What a worker does with its last call: leave, and perhaps end the crawl."""

@@ -14,12 +14,11 @@ from ..errors import SharedFilterError
 from ..settings import WorkerSettings
 from ..sqlite_backend.queues import QueueSettings
 from .codec import pack
-from .commit import COMMIT
 from .crawl import open_crawl
 from .filter import RedisBloomFilter
-from .filter_scripts import GROWN, NEW
 from .protocol import LEAVE, Batch, Claims, Entry, Policy, Reply, WorkerState
 from .request_store import MOST_ENTRIES
+from .scripts import COMMIT, GROWN, NEW
 from .status import look_at
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from weakref import WeakSet
 from ..errors import SharedFilterError
 from .claims import HeldClaims
 from .failed_store import failing_of, unreadable
-from .filter_scripts import GROWN, NEW
 from .protocol import COUNTED, LEAVE, OVER, Batch, Entry, Observers, Policy, Reply, WorkerState
+from .scripts import GROWN, NEW
 
 if TYPE_CHECKING:
     from scrapy import Request

@@ -28,10 +28,11 @@ from ..errors import SharedFilterError, describe
 from ..settings import scrapy_redis_url
 from ..sqlite_backend.queues import QueueSettings
 from ..startup import announce
-from .client import RedisClient, Script
+from .client import RedisClient
 from .filter import RedisBloomFilter
 from .layout import in_one_slot
 from .push import Pusher, entry_of
+from .scripts import TAKE_START_URLS
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -52,53 +53,6 @@ KEPT_SECONDS = 3.0
 Element = tuple[bytes, bytes]
 """What an element that was taken is noted by, and itself."""
 Made = tuple[list["Entry"], list[bytes]]
-
-# KEYS: the list, a set or a sorted set of seeds; the hash of what was taken: name → until
-# when, and the element. ARGV: how many are wanted; how long they are kept for who takes them
-# (ms); a name for this call; where to look in the hash, of which a call reads some hundreds.
-# Returns elements by name; how many there are yet, as far as it is none or some; and where the
-# next call looks.
-_TAKE = Script("""
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local wanted, taken = tonumber(ARGV[1]), {}
-local function keep(name, element)
-  redis.call('HSET', KEYS[2], name, cmsgpack.pack({now + ARGV[2], element}))
-end
-local function note(name, element)
-  keep(name, element)
-  taken[#taken + 1] = {name, element}
-end
-local found, met = redis.call('HSCAN', KEYS[2], ARGV[4], 'COUNT', 500), {}
-local next_place, records = found[1], found[2]
-for at = 1, #records, 2 do
-  local name, till, element = records[at], unpack(cmsgpack.unpack(records[at + 1]))
-  if till < now and #taken >= wanted then
-    next_place = ARGV[4]
-  elseif till < now and not met[name] then
-    note(name, element)
-  elseif till > now + ARGV[2] then
-    keep(name, element)  -- by a clock that was ahead
-  end
-  met[name] = true
-end
-local kind = redis.call('TYPE', KEYS[1])['ok']
-local find = {list = {'LINDEX', 0}, set = {'SRANDMEMBER'}, zset = {'ZREVRANGE', 0, 0}}
-local remove = {list = 'LPOP', set = 'SREM', zset = 'ZREM'}
-if kind ~= 'none' and not find[kind] then
-  return redis.error_reply(KEYS[1] .. ' is a ' .. kind .. ', and no list or set of seeds')
-end
-for number = #taken + 1, wanted do
-  local command = find[kind]
-  local element = command and redis.call(command[1], KEYS[1], unpack(command, 2))
-  if type(element) == 'table' then element = element[1] end
-  if not element then break end
-  note(ARGV[3] .. ':' .. number, element)
-  if kind == 'list' then redis.call('LPOP', KEYS[1])
-  else redis.call(remove[kind], KEYS[1], element) end
-end
-return {taken, redis.call('EXISTS', KEYS[1]) + redis.call('HLEN', KEYS[2]), next_place}
-""")
 
 
 class SeedList:
@@ -210,7 +164,7 @@ class SeedList:
         """Move what is there, so many at a time at most; return whether there was anything."""
         lease, name = int(self._settings.lease * 1000), secrets.token_hex(8)
         elements, left, self._place = self._client.run(
-            _TAKE, [self._list, self._taken], self._at_once, lease, name, self._place
+            TAKE_START_URLS, [self._list, self._taken], self._at_once, lease, name, self._place
         )
         self.is_empty = not left
         made = self._made_in_reactor(elements) if elements else None

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .client import SlotScript
 from .layout import is_in_one_slot
 from .protocol import COUNTED
+from .scripts import CRAWL_STATUS, REMOVE_QUEUE, SLOT_COUNTS, WORKER_STATUS
 
 if TYPE_CHECKING:
     from .client import RedisClient
@@ -18,97 +18,6 @@ if TYPE_CHECKING:
 _SLOTS_AT_ONCE = 500
 _WORKERS_AT_ONCE = 20
 _REMOVED_AT_ONCE = 100
-
-_KEYS = """
-local function key(name) return KEYS[1] .. ':' .. name end
-local unknown, bytes = false, 0
-local function weigh(name)
-  local found = redis.pcall('MEMORY', 'USAGE', name)
-  -- the user may not have the right
-  if type(found) == 'table' and found.err then unknown = true else bytes = bytes + (found or 0) end
-end
-"""
-
-# KEYS: the filter's header. Returns what there is to know but for what each worker and each
-# slot has.
-_LOOK = SlotScript(
-    _KEYS
-    + """
-local time = redis.call('TIME')
-local workers = redis.call('ZRANGE', key('workers'), 0, -1, 'WITHSCORES')
-for _, name in ipairs({'crawl', 'workers', 'starting', 'busy', 'priorities', 'alone', 'failed',
-    'start', 'owners', 'progress'}) do
-  weigh(key(name))
-end
-return {redis.call('HMGET', key('crawl'), 'lease', 'round', 'start_done', 'over', 'began', 'done',
-    'waiting', unpack(ARGV)),
-  time[1] * 1000 + math.floor(time[2] / 1000), workers, redis.call('HLEN', key('failed')),
-  redis.call('LLEN', key('alone')), redis.call('LRANGE', key('progress'), 0, -1),
-  unknown and -1 or bytes}
-"""
-)
-
-# KEYS: the filter's header. ARGV: workers. Returns what each has, when it claimed the oldest
-# (ms, 0 for none) of some hundred, and the bytes of it all.
-_WORKERS = SlotScript(
-    _KEYS
-    + """
-local found = {}
-for _, each in ipairs(ARGV) do
-  local name, oldest = key('claims:' .. each), nil
-  local claims = redis.call('HSCAN', name, 0, 'COUNT', 100)[2]
-  for at = 2, #claims, 2 do
-    local is_packed, record = pcall(cmsgpack.unpack, claims[at])
-    local at = is_packed and type(record) == 'table' and record[5]
-    if at and (not oldest or at < oldest) then oldest = at end
-  end
-  found[#found + 1] = {redis.call('HLEN', name), redis.call('SCARD', key('handed:' .. each)),
-    redis.call('SISMEMBER', key('starting'), each), oldest or 0}
-  for _, name in ipairs({'claims:', 'handed:', 'batch:'}) do weigh(key(name .. each)) end
-end
-return {found, unknown and -1 or bytes}
-"""
-)
-
-# KEYS: the filter's header. ARGV: priority, first slot, last slot.
-_SLOTS = SlotScript(
-    _KEYS
-    + """
-local counts = {}
-for _, slot in ipairs(redis.call('LRANGE', key('slots:' .. ARGV[1]), ARGV[2], ARGV[3])) do
-  local list = key('pending:' .. ARGV[1] .. ':' .. slot)
-  counts[#counts + 1] = slot
-  counts[#counts + 1] = redis.call('LLEN', list)
-  weigh(list)
-end
-if ARGV[2] == '0' then weigh(key('slots:' .. ARGV[1])) end
-return {counts, unknown and -1 or bytes}
-"""
-)
-
-# KEYS: the filter's header. ARGV: how many lists of requests, and workers, to remove at most. The
-# state goes first: workers notice. Returns how many keys are gone, 0 when nothing is left.
-_REMOVE = SlotScript("""
-local function key(name) return KEYS[1] .. ':' .. name end
-local gone = redis.call('DEL', key('crawl'))
-for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, -1)) do
-  local ring = key('slots:' .. priority)
-  for _, slot in ipairs(redis.call('LRANGE', ring, 0, ARGV[1] - 1)) do
-    gone = gone + redis.call('UNLINK', key('pending:' .. priority .. ':' .. slot))
-  end
-  redis.call('LTRIM', ring, ARGV[1], -1)
-  if redis.call('EXISTS', ring) == 1 then return math.max(1, gone) end
-  redis.call('ZREM', key('priorities'), priority)
-end
-for _, each in ipairs(redis.call('ZRANGE', key('workers'), 0, ARGV[1] - 1)) do
-  gone = gone + redis.call('UNLINK', key('batch:' .. each), key('claims:' .. each),
-    key('handed:' .. each))
-  redis.call('ZREM', key('workers'), each)
-end
-if redis.call('EXISTS', key('workers')) == 1 then return math.max(1, gone) end
-return gone + redis.call('UNLINK', key('starting'), key('busy'), key('alone'), key('failed'),
-  key('start'), key('owners'), key('progress'))
-""")
 
 
 @dataclass(frozen=True)
@@ -189,7 +98,7 @@ def look_at(client: RedisClient, key: str) -> CrawlView | None:
     round trip, and one for twenty workers."""
     if not is_in_one_slot(key):
         return None
-    crawl, now, names, failed, alone, notes, nbytes = client.run(_LOOK, [key], *COUNTED)
+    crawl, now, names, failed, alone, notes, nbytes = client.run(CRAWL_STATUS, [key], *COUNTED)
     if crawl[0] is None:
         return None
     lease, round_, start_done, over, began, done, waiting, *counted = crawl
@@ -197,7 +106,7 @@ def look_at(client: RedisClient, key: str) -> CrawlView | None:
     names = [*zip(names[::2], names[1::2], strict=True)]
     for first in range(0, len(names), _WORKERS_AT_ONCE):
         group = names[first : first + _WORKERS_AT_ONCE]
-        found, more = client.run(_WORKERS, [key], *(name for name, _ in group))
+        found, more = client.run(WORKER_STATUS, [key], *(name for name, _ in group))
         nbytes = _sum(nbytes, more)
         for (name, until), (claimed, handed, in_start, oldest) in zip(group, found, strict=True):
             age = max(0.0, (now - oldest) / 1000) if oldest else None
@@ -232,7 +141,7 @@ def pending_of(client: RedisClient, key: str) -> PendingView:
         first, found = 0, [b""]
         while found:
             last = first + _SLOTS_AT_ONCE - 1
-            found, more = client.run(_SLOTS, [key], priority, first, last)
+            found, more = client.run(SLOT_COUNTS, [key], priority, first, last)
             nbytes = _sum(nbytes, more)
             for slot, count in zip(found[::2], found[1::2], strict=True):
                 counts[slot.decode()] += count
@@ -246,7 +155,7 @@ def pending_of(client: RedisClient, key: str) -> PendingView:
 def remove_queue(client: RedisClient, key: str) -> int:
     """Remove the crawl beside the filter at `key`; return how many keys are gone."""
     removed = 0
-    while gone := client.run(_REMOVE, [key], _REMOVED_AT_ONCE):
+    while gone := client.run(REMOVE_QUEUE, [key], _REMOVED_AT_ONCE):
         removed += gone
     return removed
 

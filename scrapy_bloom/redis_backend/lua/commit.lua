@@ -1,45 +1,40 @@
-"""The Lua script of a group commit: all that a worker has to say to a crawl, and the answer.
+-- One group commit of a worker, in this order: the lease; new requests; acknowledgements and
+-- failures; claims of dead workers; new claims; the end of the crawl; its figures.
+--
+-- KEYS: the filter's header.
+-- ARGV:
+--   1-3    generation, worker, lease (ms)
+--   4      number of the call
+--   5      '1' while the worker runs start()
+--   6      '1' if start() has ended
+--   7      claims wanted
+--   8      most claims of a slot
+--   9      slots, and the worker's claims in each, as text with NUL
+--   10     '1' for each kind whose newest request is next: others, start requests
+--   11     how long the worker owns a slot (ms), 0 for not at all
+--   12     losses after which a request has failed
+--   13-15  claims: acknowledged; dispatched from now on; all others that the worker has
+--   16     how many claims have failed
+--   17     '', 'leave', or 'over' to leave and end the crawl
+--   18     the worker's counts since its last call, as words: COUNTED of protocol.py
+--   19     the worker's round: only in it can this call end start() or the crawl
+-- then for each failed claim: claim; page; reason; attempts; details as JSON, or ''; the payload of
+-- a retry, or '' for the same.
+-- then for each entry: '1' to test its fingerprint first, '0' to push it anyway, '' for a
+-- fingerprint or a mark without a request; shard; positions, blocks and shape as for test_and_set;
+-- priority; slot; payload; the mark of a start request, or ''; its mark in version 0.2.0, or ''.
+--
+-- Returns {'fenced'}, {'gone'}, or {'done', answers, layers, counts, claimed, reclaimed, still,
+-- start_done, failed, waiting, waiting_bytes, round, full}. The answer for an entry: 0 pushed, 1
+-- seen, 2 the shard has more layers than the caller knows, 4 a start request that was taken.
 
-It runs in Redis on the keys that `scripts` lists, in the order in which it stands here:
-the lease; new requests; acknowledgements, and what has failed instead; what is given back;
-claims; the end; how far the crawl is.
-"""
-
-from __future__ import annotations
-
-from .client import SlotScript
-from .crawl_scripts import PRELUDE, PUT
-from .filter_scripts import PROBE
-
-# KEYS: the filter's header. ARGV:
-#  1-3 crawl, worker, lease (ms)    4 number of the call     5 '1' while it is in start()
-#  6 '1' if start() is through      7 how many claims it wants
-#  8 claims a slot                  9 slots and how many of each it has, as text with NUL
-# 10 '1' for each kind whose newest request is next: others, start requests
-# 11 how long it keeps a slot to itself (ms), 0 for not at all
-# 12 after how many losses a request has failed
-# 13-15 claims: acknowledged; handed to the engine now; held
-# 16 how many claims have failed
-# 17 '', 'leave', or 'over' to leave and end the crawl
-# 18 what this worker has counted since its last call: COUNTED of `messages`, as words
-# 19 the round that it works in: the end of start(), or of the crawl, is none of another one
-# then for each that has failed: claim; page; reason; attempts; what else is known, as JSON, or
-#  ''; the payload that is asked the next time, or '' for the same.
-# then for each request: '1' if the filter is asked, '0' if not, '' if there is no request but
-#  a fingerprint or a mark; shard; positions, blocks and shape as for TEST_AND_SET of the
-#  filter; priority; slot; payload; its mark as a start request, or ''; the mark that version
-#  0.2.0 would have given it, or ''.
-# Answers for each request are those of TEST_AND_SET, where NEW says that it was pushed, or 4 for
-#  a start request that was taken.
-COMMIT = SlotScript(
-    """
 local first_entry = 20 + 6 * ARGV[16]
 local brings = first_entry <= #ARGV
-"""
-    + PRELUDE
-    + PUT
-    + PROBE
-    + """
+
+-- include enter
+-- include put
+-- include probe
+
 local number = tonumber(ARGV[4])
 local batch, mine = key('batch:' .. worker), key('claims:' .. worker)
 local handed = key('handed:' .. worker)
@@ -333,5 +328,3 @@ if ARGV[17] == '' then
   redis.call('HSET', batch, 'number', number, 'reply', cmsgpack.pack(reply))
 end
 return reply
-"""
-)

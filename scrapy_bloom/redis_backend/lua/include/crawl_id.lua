@@ -1,0 +1,2 @@
+-- The id of the crawl beside the filter of a generation: see crawl.py.
+local function crawl_id(generation) return '2:' .. generation end

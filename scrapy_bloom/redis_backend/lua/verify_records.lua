@@ -1,0 +1,15 @@
+-- KEYS: the filter's header.
+-- ARGV: a hash, cursor, the fewest parts of a record.
+-- Returns {next cursor, records, how many of them cannot be read}.
+
+-- include key
+
+local found, bad = redis.call('HSCAN', key(ARGV[1]), ARGV[2], 'COUNT', 100), 0
+for at = 2, #found[2], 2 do
+  local is_packed, record = pcall(cmsgpack.unpack, found[2][at])
+  if not is_packed or type(record) ~= 'table' or type(record[3]) ~= 'string'
+      or #record < tonumber(ARGV[3]) or not record[3]:find('^%d.') then
+    bad = bad + 1
+  end
+end
+return {found[1], #found[2] / 2, bad}

@@ -1,0 +1,22 @@
+-- KEYS: the filter's header.
+-- ARGV: workers.
+-- Returns {for each worker {claims, dispatched, whether it runs start(), time of the oldest of
+-- about a hundred claims (ms, 0 for none)}, bytes of their keys or -1}.
+
+-- include key
+-- include weigh
+
+local found = {}
+for _, each in ipairs(ARGV) do
+  local name, oldest = key('claims:' .. each), nil
+  local claims = redis.call('HSCAN', name, 0, 'COUNT', 100)[2]
+  for at = 2, #claims, 2 do
+    local is_packed, record = pcall(cmsgpack.unpack, claims[at])
+    local at = is_packed and type(record) == 'table' and record[5]
+    if at and (not oldest or at < oldest) then oldest = at end
+  end
+  found[#found + 1] = {redis.call('HLEN', name), redis.call('SCARD', key('handed:' .. each)),
+    redis.call('SISMEMBER', key('starting'), each), oldest or 0}
+  for _, name in ipairs({'claims:', 'handed:', 'batch:'}) do weigh(key(name .. each)) end
+end
+return {found, unknown and -1 or bytes}

@@ -1,0 +1,96 @@
+"""The Lua scripts that Redis runs; each file in `lua/` says what its script takes and returns.
+
+A script is atomic: no other command runs in between. A script that fails keeps what it has
+written: a command may be forbidden, find a key of another type, or no memory. It is sent again
+then, and also when its answer was lost. So the order of its writes is such that each prefix of
+them is harmless: a request is pushed before its fingerprint's bits are set, which are one command;
+a claim is written before its request leaves the list. Duplicates are possible, loss is not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from hashlib import sha1
+from importlib.resources import files
+
+
+class Script:
+    """The Lua script `name`, which uses only the keys that it is given."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @cached_property
+    def text(self) -> str:
+        """The script, each line `-- include NAME` replaced by `include/NAME.lua`."""
+        return _read(f"{self._name}.lua")
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-1 by which Redis knows the script."""
+        return sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+    def keys(self, given: Sequence[str]) -> Sequence[str]:
+        """Return the keys to declare."""
+        return given
+
+
+class SlotScript(Script):
+    """A Lua script that makes the names of its keys itself, all in the hash slot of the one key
+    that it is given.
+
+    While a Cluster moves that slot, keys that are on the other node look absent. So a second key is
+    declared, which never exists: a node that has only a part of the slot answers TRYAGAIN then.
+    """
+
+    def keys(self, given: Sequence[str]) -> Sequence[str]:
+        """Return the given key, and the one that never exists."""
+        (key,) = given
+        return key, f"{key}:never"
+
+
+def _read(file: str) -> str:
+    text = (files(__package__) / "lua" / file).read_text(encoding="utf-8")
+    return re.sub(r"^-- include (\w+)$", lambda at: _read(f"include/{at[1]}.lua"), text, flags=re.M)
+
+
+# the filter: each script on the keys of one shard
+TEST_AND_SET = Script("test_and_set")
+GROW, FILL, LOOK = "grow", "fill", "look"
+"""What TEST_AND_SET may do with a new fingerprint: add it, to a new layer if the newest is full;
+add it to the newest layer anyway; or nothing."""
+NEW, SEEN, GROWN, GONE = range(4)
+"""Its answers: new, and now added, unless it only was to LOOK; seen; the shard has more layers
+than were named, and nothing was done; the shard is gone."""
+MAKE_SHARD = Script("make_shard")
+READ_SHARD = Script("read_shard")
+DELETE_SHARD = Script("delete_shard")
+MAKE_HEADER = Script("make_header")
+LOADING = "loading"
+"""The state of a filter in its header during `load_into_redis`, or after that was killed."""
+MARK_READY = Script("mark_ready")
+DELETE_HEADER = Script("delete_header")
+
+# the crawl beside it, in one hash slot
+OPEN_CRAWL = SlotScript("open_crawl")
+COMMIT = SlotScript("commit")
+HEARTBEAT = SlotScript("heartbeat")
+CRAWL_STATUS = SlotScript("crawl_status")
+WORKER_STATUS = SlotScript("worker_status")
+SLOT_COUNTS = SlotScript("slot_counts")
+REMOVE_QUEUE = SlotScript("remove_queue")
+SCAN_FAILED = SlotScript("scan_failed")
+RETRY_FAILED = SlotScript("retry_failed")
+VERIFY_NAMES = SlotScript("verify_names")
+VERIFY_LIST = SlotScript("verify_list")
+VERIFY_ENTRIES = SlotScript("verify_entries")
+VERIFY_RECORDS = SlotScript("verify_records")
+VERIFY_CLAIMS = SlotScript("verify_claims")
+VERIFY_BOOKS = SlotScript("verify_books")
+
+# seeds, and the delta store
+TAKE_START_URLS = Script("take_start_urls")
+DELTA_KNOWS = Script("delta_knows")
+DELTA_ADD = Script("delta_add")
