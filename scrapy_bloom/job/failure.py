@@ -3,13 +3,9 @@ releases, and how it is asked again."""
 
 from __future__ import annotations
 
-import marshal
-import pickle
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from io import BytesIO
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import encodable
 
@@ -27,8 +23,6 @@ LONGEST = 500
 """Characters of an exception that are kept."""
 _MOST = 2**31
 """A count of attempts in a meta from which on it is not taken for one."""
-Format = tuple[Callable[[Any], bytes], Callable[[bytes], Any]]
-"""What makes bytes of a request's fields, and fields of bytes."""
 
 _DOWNLOAD_REASONS = {
     # an exception's own class, or the first of its bases that is here: in Scrapy's exceptions
@@ -100,9 +94,8 @@ class FailedRequest(NamedTuple):
         )
 
     @classmethod
-    def unreadable(cls, stored: bytes, why: str) -> FailedRequest:
-        """Return the record of a `stored` request that cannot be read back."""
-        url, method = named(stored)
+    def unreadable(cls, url: str, method: str, why: str) -> FailedRequest:
+        """Return the record of a stored request that cannot be read back."""
         return cls(url, method, UNREADABLE, None, encodable(why), 1, time.time(), None)
 
 
@@ -120,47 +113,6 @@ def download_reason(exception: BaseException) -> str:
     names = [_first_known(type(cause)) for cause in causes]
     name = "data_loss" if "data_loss" in names else names[0]
     return f"download/{name or 'other'}"
-
-
-def to_be_repeated(stored: bytes, form: Format, failed: FailedRequest, *, has_cache: bool) -> bytes:
-    """Return a stored request, as `Request.to_dict` has it, perhaps without defaults, as it
-    is asked once more: with all its retries, and past a cache, which has the page that made
-    it fail. One that does not unpickle a second time stays as it is."""
-    serialize, deserialize = form
-    try:
-        request = deserialize(stored)
-        meta = {**request.get("meta", {}), ATTEMPTS_KEY: failed.attempts}
-        meta.pop("retry_times", None)
-        if has_cache:
-            meta["dont_cache"] = True
-        return serialize({**request, "meta": meta})
-    except Exception:  # noqa: BLE001 - objects of any class
-        return stored
-
-
-def plain_fields(payload: bytes) -> dict[str, Any]:
-    """Return what a stored request is made of, as far as that can be read without the
-    spider and without running any code of theirs: nothing, if it holds objects."""
-    try:
-        if payload.startswith(pickle.PROTO):
-            fields = _PlainUnpickler(BytesIO(payload)).load()
-        else:
-            fields = marshal.loads(payload)  # noqa: S302 - it makes no objects
-    except Exception:  # noqa: BLE001 - whatever is wrong with it
-        return {}
-    return fields if isinstance(fields, dict) else {}
-
-
-def named(stored: bytes) -> tuple[str, str]:
-    """Return the URL and the method of a stored request, the URL empty where it cannot be
-    read without running any code of the request's."""
-    fields = plain_fields(stored)
-    return encodable(str(fields.get("url", ""))), encodable(str(fields.get("method", "GET")))
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"{module}.{name} is an object")
 
 
 def _first_known(kind: type) -> str | None:

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from scrapy import Request
-from scrapy.utils.request import request_from_dict
 
-from ..job.failure import to_be_repeated
-from ..sqlite_backend.queues import FORMATS, QueueSettings
+from ..job.codec import Codec, Stored, load_fields
+from ..job.queue_settings import QueueSettings
 
 if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.settings import BaseSettings
 
     from ..job.failure import FailedRequest
+    from .protocol import Claim
 
 PRIORITIES = range(-(2**51), 2**51)
 """What a score of Redis tells apart, with a bit for start requests."""
@@ -48,74 +48,74 @@ class SlotOf(Protocol):
         """Return the key of the downloader's slot for `request`."""
 
 
-class Packer:
+class RedisCodec:
     """Makes stored requests of requests and the other way round, in the format and the
     order of Scrapy's SCHEDULER_DISK_QUEUE and SCHEDULER_START_DISK_QUEUE.
 
-    Fields that have Scrapy's default are left out. Raises ValueError for queue classes
-    that are not Scrapy's own.
+    Fields that have Scrapy's default are left out. A request waits in the slot that
+    `slot_of` says, by default that of its meta or its host. Raises ValueError for queue
+    classes that are not Scrapy's own.
     """
 
-    def __init__(self, settings: BaseSettings, spider: Spider, slot_of: SlotOf) -> None:
-        self._queues = QueueSettings.read(settings)
-        self._spider = spider
+    def __init__(
+        self, settings: BaseSettings, spider: Spider | None = None, slot_of: SlotOf | None = None
+    ) -> None:
+        self.queues = QueueSettings.read(settings)
+        has_cache = settings.getbool("HTTPCACHE_ENABLED")
+        self._codec = Codec(spider, MAX_BYTES, has_cache=has_cache)
         self._slot_of = slot_of
-        self._format = FORMATS[self._queues.kind.format]
-        self._has_cache = settings.getbool("HTTPCACHE_ENABLED")
 
-    def pack(self, request: Request, again: bytes | None = None) -> Packed:
-        """Return `request` as it is stored; it sends the page of `again`, which is stored,
-        once more. Raises ValueError if it cannot be."""
-        try:
-            fields = request.to_dict(spider=self._spider)
-        except Exception as error:
-            raise ValueError(str(error)) from error
+    def dump(
+        self, request: Request, *, again: Claim | None = None, callback: str | None = None
+    ) -> Packed:
+        """Return `request` as it is stored: with the callback of that name, if there is one;
+        as the page of `again`, which it sends once more. Raises ValueError if it cannot be."""
+        fields = self._codec.fields(request)
         if again is not None:
             fields[_PAGE] = self.page_of(again)
-        return pack(fields, self._queues, self._slot_of(request))
+        if callback is not None:
+            fields["callback"] = callback
+        slot = None if self._slot_of is None else self._slot_of(request)
+        return self.dump_fields(fields, slot)
 
-    def unpack(self, payload: bytes) -> Request:
-        """Return the request that was stored. Raises whatever that raises."""
-        _, deserialize = self._format
-        return request_from_dict(deserialize(payload), spider=self._spider)
+    def dump_fields(self, fields: dict[str, Any], slot: str | None = None) -> Packed:
+        """Return the request of these `fields` (`Request.to_dict`) as it is stored: in
+        `slot`, or in the one that it has by its meta or its host. Raises ValueError if it
+        cannot be."""
+        priority, meta = fields["priority"], fields["meta"]
+        if priority not in PRIORITIES:
+            raise ValueError(f"the priority {priority} does not fit into 51 bits")
+        if slot is None:
+            slot = str(meta.get("download_slot") or urlsplit(fields["url"]).hostname or "")
+        if "\0" in slot:
+            raise ValueError(f"the download slot {slot!r} has a NUL in it")
+        if fields["dont_filter"]:
+            # no filter keeps it from being there twice
+            fields = {_PAGE: secrets.token_hex(8), **fields}
+        stored = self._codec.dump(_without_defaults(fields), slot, self.queues.kind.format)
+        is_start = self.queues.start is not None and bool(meta.get("is_start_request", False))
+        return Packed(str(-2 * priority + is_start), slot, stored.payload)
 
-    def page_of(self, payload: bytes) -> str:
+    def load(self, claim: Claim) -> Request:
+        """Return the request that was stored. Raises anything: its classes run their code."""
+        return self._codec.load(self._stored(claim))
+
+    def page_of(self, claim: Claim) -> str:
         """Return by what the page of a stored request is known: the same for all retries and
         redirects of one, also where a worker was killed between them, and others began anew."""
-        _, deserialize = self._format
         page = None
         with suppress(Exception):  # what cannot be read back is known by what it is
-            page = deserialize(payload).get(_PAGE)
-        return page if isinstance(page, str) else blake2b(payload, digest_size=16).hexdigest()
+            page = load_fields(self._stored(claim)).get(_PAGE)
+        if isinstance(page, str):
+            return page
+        return blake2b(claim.payload, digest_size=16).hexdigest()
 
-    def to_be_repeated(self, payload: bytes, failed: FailedRequest) -> bytes:
-        """Return a stored request that has failed as it is asked once more."""
-        return to_be_repeated(payload, self._format, failed, has_cache=self._has_cache)
+    def again(self, claim: Claim, failed: FailedRequest) -> bytes:
+        """Return a stored request that has `failed` as it is asked once more."""
+        return self._codec.again(self._stored(claim), failed).payload
 
-
-def pack(fields: dict[str, Any], queues: QueueSettings, slot: str | None = None) -> Packed:
-    """Return the request that is made of `fields` (`Request.to_dict`) as it is stored: in
-    `slot`, or in the one that it has by its meta or its host. Raises ValueError if it cannot
-    be."""
-    priority, meta = fields["priority"], fields["meta"]
-    if priority not in PRIORITIES:
-        raise ValueError(f"the priority {priority} does not fit into 51 bits")
-    if slot is None:
-        slot = str(meta.get("download_slot") or urlsplit(fields["url"]).hostname or "")
-    if "\0" in slot:
-        raise ValueError(f"the download slot {slot!r} has a NUL in it")
-    serialize, _ = FORMATS[queues.kind.format]
-    if fields["dont_filter"]:
-        # no filter keeps it from being there twice
-        fields = {_PAGE: secrets.token_hex(8), **fields}
-    try:
-        payload = serialize(_without_defaults(fields))
-    except Exception as error:
-        raise ValueError(str(error)) from error
-    if len(payload) > MAX_BYTES:
-        raise ValueError(f"{len(payload):,} bytes are more than {MAX_BYTES:,}")
-    is_start = queues.start is not None and bool(meta.get("is_start_request", False))
-    return Packed(str(-2 * priority + is_start), slot, payload)
+    def _stored(self, claim: Claim) -> Stored:
+        return Stored(claim.slot, self.queues.kind.format, claim.payload)
 
 
 def _without_defaults(fields: dict[str, Any]) -> dict[str, Any]:

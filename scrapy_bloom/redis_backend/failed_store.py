@@ -10,14 +10,15 @@ from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SharedFilterError
-from ..job.failure import FailedRequest, described, named
+from ..job.codec import url_and_method
+from ..job.failure import FailedRequest, described
 from ..sqlite_backend.failed_store import ALL, Choice
 from .protocol import Failing
 from .scripts import RETRY_FAILED, SCAN_FAILED
 
 if TYPE_CHECKING:
     from .client import RedisClient
-    from .codec import Packer
+    from .codec import RedisCodec
     from .protocol import Claim
 
 AT_ONCE = 100
@@ -98,17 +99,18 @@ class FailedHash:
                 return
 
 
-def failing_of(claim: Claim, failed: FailedRequest, packer: Packer) -> Failing:
+def failing_of(claim: Claim, failed: FailedRequest, codec: RedisCodec) -> Failing:
     """Return what the server is told of `claim`, whose request has failed."""
-    return _failing(claim, failed, packer, packer.to_be_repeated(claim.payload, failed))
+    return _failing(claim, failed, codec, codec.again(claim, failed))
 
 
-def unreadable(claim: Claim, error: Exception, packer: Packer) -> Failing:
+def unreadable(claim: Claim, error: Exception, codec: RedisCodec) -> Failing:
     """Return what the server is told of `claim`, which cannot be made a request again."""
-    return _failing(claim, FailedRequest.unreadable(claim.payload, described(error)), packer)
+    failed = FailedRequest.unreadable(*url_and_method(claim.payload), described(error))
+    return _failing(claim, failed, codec)
 
 
-def _failing(claim: Claim, failed: FailedRequest, packer: Packer, again: bytes = b"") -> Failing:
+def _failing(claim: Claim, failed: FailedRequest, codec: RedisCodec, again: bytes = b"") -> Failing:
     details = {
         name: value
         for name, value in failed._asdict().items()
@@ -116,7 +118,7 @@ def _failing(claim: Claim, failed: FailedRequest, packer: Packer, again: bytes =
     }
     return Failing(
         claim=claim.number,
-        page=packer.page_of(claim.payload),
+        page=codec.page_of(claim),
         reason=failed.reason,
         attempts=failed.attempts,
         details=json.dumps(details),
@@ -128,7 +130,7 @@ def _failed_request(
     reason: bytes, attempts: int, worker: bytes, when: int, details: bytes, payload: bytes
 ) -> FailedRequest:
     known: dict[str, Any] = {"status": None, "exception": None, "referer": None}
-    known["url"], known["method"] = named(payload)
+    known["url"], known["method"] = url_and_method(payload)
     if details:
         # a later version may know more
         known |= {name: value for name, value in json.loads(details).items() if name in known}

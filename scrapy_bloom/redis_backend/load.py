@@ -20,9 +20,8 @@ from ..migration.scrapy_redis_set import RedisSet
 from ..settings import BloomSettings, WorkerSettings
 from ..sqlite_backend.identity import require_whole_job
 from ..sqlite_backend.leftover import left_requests
-from ..sqlite_backend.queues import QueueSettings
 from ..sqlite_backend.takeover import ScrapyJob
-from .codec import pack
+from .codec import RedisCodec
 from .copying import open_inexact, put_layers, redis_header
 from .crawl import crawl_id, open_crawl
 from .filter import RedisBloomFilter, fresh_header
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
     from scrapy.utils.request import RequestFingerprinterProtocol
 
+    from ..job.queue_settings import QueueSettings
     from ..jobdir import JobDirectory
     from .client import RedisClient
     from .layout import RedisHeader
@@ -64,7 +64,7 @@ def load_job(client: RedisClient, key: str, job: JobDirectory, settings: BaseSet
     Raises FilterLockedError while the job runs, BloomError or ValueError for what cannot be
     loaded; then Redis is left as it was.
     """
-    queues = QueueSettings.read(settings)
+    codec = RedisCodec(settings)
     lock = job.lock()
     try:
         require_whole_job(job)
@@ -83,12 +83,12 @@ def load_job(client: RedisClient, key: str, job: JobDirectory, settings: BaseSet
             def fill(beat: Callable[[], None]) -> None:
                 put_layers(client, key, header, local, beat)
 
-            with _crawl(client, key, header, queues, fill) as pusher:
+            with _crawl(client, key, header, codec.queues, fill) as pusher:
                 pusher.push(Entry(0, None, fingerprint) for fingerprint in left.unreleased)
                 pusher.push(
                     Entry(0, None, None, mark_of(*taken)) for taken in left.taken_start_requests()
                 )
-                pusher.push(Entry(0, pack(fields, queues)) for fields in left.requests())
+                pusher.push(Entry(0, codec.dump_fields(fields)) for fields in left.requests())
             return Loaded(len(local), left.pending, left.failed, left.items)
     finally:
         lock.release(remove=True)
@@ -109,7 +109,7 @@ def load_scrapy_redis(
     Raises BloomError or ValueError for what cannot be loaded, also where a worker of
     scrapy-redis has changed it meanwhile; then Redis is left as it was.
     """
-    queues = QueueSettings.read(settings)
+    codec = RedisCodec(settings)
     wanted = BloomSettings.read(settings)
     queue = RedisQueue(source, settings, spider)
     seen = None
@@ -129,15 +129,15 @@ def load_scrapy_redis(
 
     def stored() -> Iterator[Entry]:
         # who is pushed last is the newest
-        for fields in queue.requests(next_first=not queues.kind.newest_first):
+        for fields in queue.requests(next_first=not codec.queues.kind.newest_first):
             if seen is None and not fields["dont_filter"]:
                 raise BloomError(
                     f"{queue.name} holds requests that a dupefilter has seen, and {queue.set_key}"
                     " is not there: set SCHEDULER_DUPEFILTER_KEY as the crawl has it"
                 )
-            yield Entry(0, pack(fields, queues))
+            yield Entry(0, codec.dump_fields(fields))
 
-    with _crawl(client, key, header, queues, fill) as pusher:
+    with _crawl(client, key, header, codec.queues, fill) as pusher:
         pusher.push(stored())
         for fingerprints, _ in seen.batches() if seen else ():
             pusher.push(Entry(0, None, fingerprint) for fingerprint in fingerprints)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import SharedFilterError
 from ..settings import WorkerSettings
-from ..sqlite_backend.queues import QueueSettings
-from .codec import pack
+from .codec import RedisCodec
 from .crawl import open_crawl
 from .filter import RedisBloomFilter
 from .protocol import LEAVE, Batch, Claims, Entry, Policy, Reply, WorkerState
@@ -22,10 +21,11 @@ from .scripts import COMMIT, GROWN, NEW
 from .status import look_at
 
 if TYPE_CHECKING:
-    from scrapy import Request, Spider
+    from scrapy import Request
     from scrapy.settings import BaseSettings
     from scrapy.utils.request import RequestFingerprinterProtocol
 
+    from ..job.queue_settings import QueueSettings
     from .client import RedisClient
 
 
@@ -127,13 +127,12 @@ def push(
             f"there is no crawl at {key!r} in Redis at {client.name}: start a worker first, with"
             " BLOOM_REDIS_IDLE to have it wait"
         )
-    queues = QueueSettings.read(settings)
-
-    entries = (entry_of(each, queues, fingerprinter, None, callback) for each in requests)
+    codec = RedisCodec(settings)
+    entries = (entry_of(each, codec, fingerprinter, callback) for each in requests)
     workers = replace(WorkerSettings.read(settings), lease=state.lease, round="")
     shared = RedisBloomFilter.open(client, key)
     open_crawl(client, key, shared.header.generation, workers)
-    pusher = Pusher(client, key, shared, workers, queues, "push")
+    pusher = Pusher(client, key, shared, workers, codec.queues, "push")
     pushed = pusher.push(entries)
     pusher.leave()
     return pushed
@@ -141,15 +140,11 @@ def push(
 
 def entry_of(
     request: Request,
-    queues: QueueSettings,
+    codec: RedisCodec,
     fingerprinter: RequestFingerprinterProtocol,
-    spider: Spider | None,
     callback: str | None = None,
 ) -> Entry:
-    """Return `request` as it is pushed, with a callback of `spider`, or the method of that
-    name. Raises ValueError if it cannot be stored, and what the fingerprinter raises."""
-    fields = request.to_dict(spider=spider)
-    if callback is not None:
-        fields["callback"] = callback
+    """Return `request` as it is pushed, with the callback of that name, if there is one.
+    Raises ValueError if it cannot be stored, and what the fingerprinter raises."""
     fingerprint = None if request.dont_filter else fingerprinter.fingerprint(request)
-    return Entry(0, pack(fields, queues), fingerprint)
+    return Entry(0, codec.dump(request, callback=callback), fingerprint)

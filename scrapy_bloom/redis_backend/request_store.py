@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from scrapy import Request
 
     from ..job.failure import FailedRequest
-    from .codec import Packer
+    from .codec import RedisCodec
     from .dupefilter import RedisBloomDupeFilter
     from .transport import Sender
 
@@ -53,7 +53,7 @@ class RedisStore:
         self,
         sender: Sender,
         dupefilter: RedisBloomDupeFilter,
-        packer: Packer,
+        codec: RedisCodec,
         policy: Policy,
         *,
         capacity: int,
@@ -64,7 +64,7 @@ class RedisStore:
     ) -> None:
         self._sender = sender
         self._dupefilter = dupefilter
-        self._packer = packer
+        self._codec = codec
         self._policy = policy
         self._capacity = capacity
         self._observers = observers
@@ -131,7 +131,7 @@ class RedisStore:
         """Store `request`. Raises ValueError if it cannot be serialized."""
         claims = map(self.held.claim_of, self._sent_again_as(request))
         claim = next(filter(None, claims), None)
-        packed = self._packer.pack(request, claim.payload if claim else None)
+        packed = self._codec.dump(request, again=claim)
         fingerprint = None
         if not request.dont_filter:
             known = self._dupefilter.fingerprint(request)
@@ -153,12 +153,12 @@ class RedisStore:
         """Return the next request that was claimed, or None; and see to it that more come."""
         while (claim := self.held.pop()) is not None:
             try:
-                request = self._packer.unpack(claim.payload)
+                request = self._codec.load(claim)
                 if not request.dont_filter:
                     # a redirect back to it would be taken for it
                     self._dupefilter.settle(self._dupefilter.fingerprint(request))
             except Exception as error:  # noqa: BLE001 - a stored request may raise anything
-                self.held.fail(unreadable(claim, error, self._packer))
+                self.held.fail(unreadable(claim, error, self._codec))
                 self._observers.unreadable(claim.number, error)
                 continue
             self.held.hand_out(request, claim)
@@ -177,7 +177,7 @@ class RedisStore:
         claim = self.held.claim_of(request)
         if claim is None:
             return request in self._given_away
-        self.held.finish(request, self._tail, failing_of(claim, failed, self._packer))
+        self.held.finish(request, self._tail, failing_of(claim, failed, self._codec))
         return True
 
     def commit(self, fingerprints: Collection[bytes]) -> bool:

@@ -9,9 +9,9 @@ from scrapy.utils.python import global_object_name
 
 from ..job.failures import Failures
 from ..job.ledger_scheduler import LedgerScheduler, keep_off_the_job
+from ..job.queue_settings import memory_queue
 from ..scrapy_compat import EngineView, IdleChecks, put_before_engine
 from ..settings import FailedSettings, WorkerSettings
-from ..sqlite_backend.queues import memory_queue
 from ..startup import fetches_one_page, refuse
 from .dupefilter import RedisBloomDupeFilter
 from .start_requests import SharedStartRequests

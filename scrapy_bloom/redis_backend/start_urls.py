@@ -26,9 +26,9 @@ from scrapy import FormRequest, Request
 
 from ..errors import SharedFilterError, describe
 from ..settings import scrapy_redis_url
-from ..sqlite_backend.queues import QueueSettings
 from ..startup import announce
 from .client import RedisClient
+from .codec import RedisCodec
 from .filter import RedisBloomFilter
 from .layout import in_one_slot
 from .push import Pusher, entry_of
@@ -102,7 +102,7 @@ class SeedList:
         self._key = key
         self._dupefilter = dupefilter
         self._settings = settings
-        self._queues = QueueSettings.read(crawler.settings)
+        self._codec = RedisCodec(crawler.settings, spider)
         concurrency = max(1, crawler.settings.getint("CONCURRENT_REQUESTS"))
         self._keeps = min(KEPT_SECONDS, settings.lease / 4)
         self._pusher: Pusher | None = None
@@ -188,7 +188,7 @@ class SeedList:
     ) -> None:
         """Push what was made of `elements`, always under the same name."""
         self._pusher = self._pusher or Pusher(
-            self._crawl_client, self._key, shared, self._settings, self._queues, "seeds"
+            self._crawl_client, self._key, shared, self._settings, self._codec.queues, "seeds"
         )
         self._pusher.push(entries)
         for element in unreadable:
@@ -232,7 +232,7 @@ class SeedList:
         try:
             made = self._make(element)
             requests = [made] if isinstance(made, Request) else list(made or ())
-            return [entry_of(r, self._queues, self._dupefilter, self._spider) for r in requests]
+            return [entry_of(r, self._codec, self._dupefilter) for r in requests]
         except Exception as error:  # noqa: BLE001 - the spider's, and what others have pushed
             logger.error(
                 "The seed %(seed)r of %(list)s makes no request (%(error)s): it is kept in"

@@ -22,10 +22,9 @@ from ..settings import RedisSettings, WorkerSettings, takes_any_spider
 from ..sqlite_backend.identity import require_same_spider
 from ..sqlite_backend.progress import COUNTED as COUNTED_STATS
 from ..sqlite_backend.progress import set_stats
-from ..sqlite_backend.queues import QueueSettings
 from ..startup import announce
 from .client import RedisClient, ScriptError
-from .codec import Packer
+from .codec import RedisCodec
 from .crawl import crawl_is_gone, in_reactor, open_crawl
 from .failed_store import FailedHash
 from .layout import in_one_slot
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from scrapy.utils.asyncio import CallLaterResult
 
     from ..job.failures import Failures
+    from ..job.queue_settings import QueueSettings
     from .crawl import CrawlState
     from .dupefilter import RedisBloomDupeFilter
     from .protocol import Entry
@@ -96,7 +96,7 @@ class Worker:
         self._stats_set = 0.0
         self._engine = EngineView(crawler)
         self._engine.require_wake()
-        packer = Packer(crawler.settings, spider, self._slot_of)
+        codec = RedisCodec(crawler.settings, spider, self._slot_of)
         generation = dupefilter.shared.header.generation
         self._seeds = SeedList.of(crawler, redis, self._key, dupefilter, settings)
         client = RedisClient(redis.url, redis.timeout)
@@ -114,8 +114,8 @@ class Worker:
         self.store = RedisStore(
             self._link,
             dupefilter,
-            packer,
-            _policy(crawler, settings),
+            codec,
+            _policy(crawler, settings, codec.queues),
             capacity=max(1, crawler.settings.getint("CONCURRENT_REQUESTS")),
             observers=Observers(
                 self._start_requests.heard,
@@ -344,7 +344,7 @@ class Worker:
             )
 
 
-def _policy(crawler: Crawler, settings: WorkerSettings) -> Policy:
+def _policy(crawler: Crawler, settings: WorkerSettings, queues: QueueSettings) -> Policy:
     concurrency = crawler.settings.getint("CONCURRENT_REQUESTS")
     per_domain = crawler.settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN") or concurrency
     grace = max(SLOT_GRACE_SECONDS, 2 * crawler.settings.getfloat("DOWNLOAD_DELAY"))
@@ -352,7 +352,7 @@ def _policy(crawler: Crawler, settings: WorkerSettings) -> Policy:
         lease=int(settings.lease * 1000),
         # the next ones of a slot are there when the first are done
         claims_per_slot=2 * max(1, per_domain),
-        newest_first=QueueSettings.read(crawler.settings).newest_first,
+        newest_first=queues.newest_first,
         keeps_slot=int(1000 * grace) * settings.slot_workers,
         max_attempts=settings.max_attempts,
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import RequestFileError
+from ..job.codec import url_and_method
 from ..job.failure import FailedRequest
 from ..jobdir import JobDirectory
 from . import schema
@@ -86,7 +87,7 @@ class FailedRows:
     def add_unreadable(self, row: int, why: str) -> None:
         """Copy a row here that cannot be read back; it is pending again when the file is opened."""
         ((stored,),) = self._file.query("SELECT request FROM requests WHERE id = ?", (row,))
-        self.add(row, stored, FailedRequest.unreadable(stored, why))
+        self.add(row, stored, FailedRequest.unreadable(*url_and_method(stored), why))
         self._file.execute("INSERT INTO unreadable VALUES (?, last_insert_rowid())", (row,))
 
     def retry(self) -> int:

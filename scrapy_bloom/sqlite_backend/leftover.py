@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RequestFileError
+from ..job.codec import Stored, load_fields
 from . import schema
 from .inspection import reading
-from .queues import FORMATS
 from .request_file import check_header
 
 _FINAL = "SELECT COUNT(*) FROM items WHERE request IS NULL"
@@ -46,11 +46,13 @@ class LeftRequests:
     def requests(self) -> Iterator[dict[str, Any]]:
         """Yield what each request is made of (`Request.to_dict`), the oldest first. Raises
         RequestFileError for one that cannot be read."""
-        rows = self._connection.execute("SELECT id, format, request FROM requests ORDER BY id")
-        for row, format_, stored in rows:
-            _, deserialize = FORMATS[format_]
+        rows = self._connection.execute(
+            "SELECT id, slot, format, request FROM requests ORDER BY id"
+        )
+        for row, *found in rows:
+            stored = Stored(*found)
             try:
-                yield deserialize(stored)
+                yield load_fields(stored)
             except Exception as error:
                 raise RequestFileError(
                     f"row {row} of {self._path} cannot be read ({type(error).__name__}: {error});"

@@ -11,19 +11,13 @@ from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.python import global_object_name
 
 from ..errors import JobDirectoryError
-from ..job.failure import count_unreadable, to_be_repeated
+from ..job.codec import Codec, Stored
+from ..job.failure import count_unreadable
+from ..job.queue_settings import scrapy_disk_queue
 from ..scrapy_compat import path_safe
 from .failed_store import FailedRows
-from .queues import (
-    FORMATS,
-    Callbacks,
-    QueueKind,
-    QueueSettings,
-    RowQueue,
-    UnreadableRequestError,
-    scrapy_disk_queue,
-)
-from .request_file import RequestFile
+from .queues import RowQueue, UnreadableRequestError
+from .request_file import MAX_BYTES, RequestFile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,6 +27,7 @@ if TYPE_CHECKING:
     from scrapy.pqueues import ScrapyPriorityQueue
 
     from ..job.failure import FailedRequest
+    from ..job.queue_settings import QueueKind, QueueSettings
     from .takeover import ScrapyJob
 
 logger = logging.getLogger("scrapy_bloom.durable.sqlite_store")
@@ -59,9 +54,9 @@ class SqliteStore:
         self._path = path
         self._settings = settings
         self._handed_out: dict[Request, int] = {}
-        self._callbacks = Callbacks(crawler.spider)
+        has_cache = crawler.settings.getbool("HTTPCACHE_ENABLED")
+        self.codec = Codec(crawler.spider, MAX_BYTES, has_cache=has_cache)
         self._failed = FailedRows(file)
-        self._has_cache = crawler.settings.getbool("HTTPCACHE_ENABLED")
         self.pending: ScrapyPriorityQueue = self._open_queue()
 
     @property
@@ -104,18 +99,13 @@ class SqliteStore:
         row = self._handed_out.pop(request, None)
         if row is None:
             return False
-        ((form, stored),) = self._file.query(
-            "SELECT format, request FROM requests WHERE id = ?", (row,)
+        (found,) = self._file.query(
+            "SELECT slot, format, request FROM requests WHERE id = ?", (row,)
         )
-        again = to_be_repeated(stored, FORMATS[form], failed, has_cache=self._has_cache)
-        self._failed.add(row, again, failed)
+        again = self.codec.again(Stored(*found), failed)
+        self._failed.add(row, again.payload, failed)
         self._file.delete(row)
         return True
-
-    def describe(self, request: Request) -> dict[str, Any]:
-        """Return what is stored of `request`. Raises ValueError for a callback that is no
-        method of the spider."""
-        return self._callbacks.to_dict(request)
 
     def row_of(self, request: Request) -> int | None:
         """Return the row of a request that was handed out and is not done."""
@@ -189,7 +179,7 @@ class SqliteStore:
                 root=root,
                 slots=slots,
                 handed_out=self._handed_out,
-                callbacks=self._callbacks,
+                codec=self.codec,
             )
 
         queue: ScrapyPriorityQueue = build_from_crawler(

@@ -17,6 +17,7 @@ from ..feeds.exporter import durable_exporter
 from ..job.failures import Failures
 from ..job.ledger import Ledger
 from ..job.ledger_scheduler import LedgerScheduler, keep_off_the_job
+from ..job.queue_settings import QueueSettings, memory_queue
 from ..jobdir import JobDirectory
 from ..reporting import counted
 from ..scrapy_compat import EngineView, FeedExporterView, IdleChecks, path_safe, put_before_engine
@@ -26,7 +27,6 @@ from .children import RepeatedChildren, TakenChildren
 from .failed_store import FailedRows
 from .identity import require_same_spider, require_whole_job
 from .progress import Progress
-from .queues import QueueSettings, memory_queue
 from .request_file import RequestFile, as_it_is, check_header
 from .request_store import SqliteStore
 from .rounds import Round
@@ -181,7 +181,7 @@ class DurableScheduler(LedgerScheduler):
                 seconds=self.commit_seconds,
             )
             round_ = self._open_round(job, file, ledger, dupefilter)
-            children = TakenChildren(file, store.describe)
+            children = TakenChildren(file, store.codec.fields)
             job.children.open(children, store, ledger, dupefilter.fingerprint)
             round_.at_end.append(children.forget_all)
             job.failures.open(ledger, failed)

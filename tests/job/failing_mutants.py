@@ -28,8 +28,8 @@ from scrapy_bloom import scrapy_compat
 from scrapy_bloom.feeds.exporter import DurableFeedExporter
 from scrapy_bloom.feeds.outbox import Outbox
 from scrapy_bloom.job import failures as failing
+from scrapy_bloom.job.codec import Codec
 from scrapy_bloom.job.ledger import Ledger
-from scrapy_bloom.sqlite_backend import request_store as sqlite_store
 from scrapy_bloom.sqlite_backend.failed_store import FailedRows
 from scrapy_bloom.sqlite_backend.request_store import SqliteStore
 from scrapy_bloom.sqlite_backend.rounds import Round
@@ -85,7 +85,7 @@ def failed_before_it_is_acknowledged():
 @mutant
 def retries_used_up():
     """What is asked once more has no retries left."""
-    sqlite_store.to_be_repeated = lambda stored, form, failed, *, has_cache: stored
+    Codec.again = lambda self, stored, failed: stored
 
 
 @mutant
@@ -133,12 +133,13 @@ def feeds_begin_anew():
 @mutant
 def answered_by_the_cache():
     """A cache may answer what is asked once more."""
-    to_be_repeated = sqlite_store.to_be_repeated
+    again = Codec.again
 
-    def repeated(stored, form, failed, *, has_cache):
-        return to_be_repeated(stored, form, failed, has_cache=False)
+    def past_no_cache(self, stored, failed):
+        self._has_cache = False
+        return again(self, stored, failed)
 
-    sqlite_store.to_be_repeated = repeated
+    Codec.again = past_no_cache
 
 
 @mutant

@@ -2,8 +2,10 @@
 
 import pytest
 from scrapy import FormRequest, Request, Spider
+from scrapy.settings import Settings
 
-from scrapy_bloom.sqlite_backend.queues import Callbacks
+from scrapy_bloom.job.codec import Callbacks, Codec
+from scrapy_bloom.redis_backend.codec import RedisCodec
 
 
 class CountingSpider(Spider):
@@ -71,6 +73,19 @@ def test_each_method_is_looked_for_once(spider):
     for request in plain * 5:
         callbacks.to_dict(request)
     # parse; parse_item and failed, which came together
+    assert spider.looks == 3
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "redis"])
+def test_both_backends_look_for_each_method_once(spider, backend):
+    """A worker of many has the cache of the only one."""
+    if backend == "sqlite":
+        dump = Codec(spider, 1000).fields
+    else:
+        dump = RedisCodec(Settings(), spider).dump
+    for request in requests(spider) * 5:
+        if type(request) is not OwnRequest:
+            dump(request)
     assert spider.looks == 3
 
 

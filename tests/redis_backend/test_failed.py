@@ -14,7 +14,8 @@ from scrapy import Request, signals
 from scrapy.http import Response
 from twisted.python.failure import Failure
 
-from scrapy_bloom.job.failure import FailedRequest, plain_fields
+from scrapy_bloom.job.codec import plain_fields
+from scrapy_bloom.job.failure import FailedRequest
 from scrapy_bloom.redis_backend.failed_store import FailedHash
 from scrapy_bloom.redis_backend.status import look_at, pending_of, remove_queue
 from scrapy_bloom.redis_backend.verify import queue_findings
@@ -233,7 +234,7 @@ def test_what_failed_without_a_word_of_the_spider_is_told_in_the_same_way(join, 
     assert (found.exception, found.attempts) == (f"the last was {last}", 3)
     assert found.time > 1e9
     worker.enqueue("strange")
-    worker.store._packer.unpack = lambda _: 1 / 0
+    worker.store._codec.load = lambda _: 1 / 0
     assert worker.next() is None
     worker.exchange()
     (strange,) = kept(worker, reasons=["unreadable"])
@@ -376,12 +377,10 @@ def test_equal_requests_that_fail_are_as_many(join, redis_server):  # noqa: F811
     for _ in range(2):
         fail(worker, worker.next())
     worker.exchange()
-    (died_with,) = (claim.payload for claim in worker.store.held.claims.values())
+    (died_with,) = worker.store.held.claims.values()
     redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
     last = other.next()
-    assert other.packer.page_of(other.store.held.claim_of(last).payload) == (
-        other.packer.page_of(died_with)
-    )
+    assert other.codec.page_of(other.store.held.claim_of(last)) == other.codec.page_of(died_with)
     fail(other, last)
     other.exchange()
     assert names(kept(other)) == ["page"] * 3
@@ -400,14 +399,12 @@ class Numbered(Request):
 
 def test_a_request_may_have_a_page_of_its_own(join):  # noqa: F811
     """Two requests that fail are two, and their retries keep what the spider has given them."""
-    packer = join().packer
-    one, other = (
-        packer.pack(Numbered(f"http://example.com/{name}", page="2")).payload for name in "ab"
-    )
-    assert packer.page_of(one) != packer.page_of(other)
-    again = packer.pack(packer.unpack(one), one).payload
-    assert packer.page_of(again) == packer.page_of(one)
-    assert packer.unpack(again).page == "2"
+    codec = join().codec
+    one, other = (codec.dump(Numbered(f"http://example.com/{name}", page="2")) for name in "ab")
+    assert codec.page_of(one) != codec.page_of(other)
+    again = codec.dump(codec.load(one), again=one)
+    assert codec.page_of(again) == codec.page_of(one)
+    assert codec.load(again).page == "2"
 
 
 def test_a_retry_counts_from_the_beginning(join):  # noqa: F811

@@ -7,7 +7,7 @@ from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom.redis_backend.client import RedisClient
-from scrapy_bloom.redis_backend.codec import Packer
+from scrapy_bloom.redis_backend.codec import RedisCodec
 from scrapy_bloom.redis_backend.crawl import open_crawl
 from scrapy_bloom.redis_backend.dupefilter import RedisBloomDupeFilter
 from scrapy_bloom.redis_backend.layout import in_one_slot
@@ -15,7 +15,6 @@ from scrapy_bloom.redis_backend.protocol import Observers, Policy
 from scrapy_bloom.redis_backend.request_store import RedisStore
 from scrapy_bloom.redis_backend.scripts import COMMIT
 from scrapy_bloom.settings import WorkerSettings
-from scrapy_bloom.sqlite_backend.queues import QueueSettings
 from tests.fakes import Engine
 
 LEASE = 60_000
@@ -75,7 +74,7 @@ class StoreWorker:
         self.client = RedisClient(url, 10)
         self.key = in_one_slot(key)
         self.dupefilter = RedisBloomDupeFilter.beside_queue(crawler)
-        self.packer = Packer(
+        self.codec = RedisCodec(
             crawler.settings, crawler.spider, crawler.engine.downloader.get_slot_key
         )
         self.sender = InlineSender(attempt or self.call)
@@ -85,7 +84,7 @@ class StoreWorker:
         self.policy = Policy(
             lease,
             8,
-            QueueSettings.read(crawler.settings).newest_first,
+            self.codec.queues.newest_first,
             5000 * self.settings.slot_workers,
             self.settings.max_attempts,
         )
@@ -95,7 +94,7 @@ class StoreWorker:
         self.store = RedisStore(
             self.sender,
             self.dupefilter,
-            self.packer,
+            self.codec,
             self.policy,
             capacity=capacity,
             observers=Observers(
