@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from ..errors import BloomError, IncompatibleFilterError
 from . import sizing
-from .asking import new_header, require_secret, require_table, too_imprecise
 from .file import BitStore, read_header
 from .header import PAGE, Header
 from .probing import Probing
+from .requirements import new_header, require_secret, require_table, too_imprecise
 from .table import ExactTable
 
 if TYPE_CHECKING:

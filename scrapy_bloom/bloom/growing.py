@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from ..errors import BloomError
 from . import sizing
-from .asking import new_header, require_secret, require_table, too_imprecise
 from .directory import (
     bound_of,
     layer_path,
@@ -23,6 +22,7 @@ from .file import BitStore, read_header, read_owner, refuse_writing
 from .fixed import BloomFilter, PathArgument
 from .header import Header, Owner
 from .probing import Probing
+from .requirements import new_header, require_secret, require_table, too_imprecise
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -9,9 +9,9 @@ import time
 from typing import TYPE_CHECKING
 
 from ..bloom import sizing
-from ..bloom.asking import new_header
 from ..bloom.hashing import Key, first_lanes, to_bytes
 from ..bloom.header import PAGE
+from ..bloom.requirements import new_header
 from ..dupefilter.url_cache import RecentUrls
 from ..errors import SharedFilterError
 from .client import RedisClient
