@@ -45,11 +45,8 @@ NOT_YET_PLAIN = """
     docs/start.md
     docs/workers-how.md
     docs/workers.md
-    scrapy_bloom/bloom/directory.py
-    scrapy_bloom/bloom/file.py
     scrapy_bloom/bloom/inspection.py
     scrapy_bloom/bloom/place.py
-    scrapy_bloom/bloom/table.py
     scrapy_bloom/commands/progress.py
     scrapy_bloom/commands/queue.py
     scrapy_bloom/commands/running.py

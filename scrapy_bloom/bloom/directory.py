@@ -15,24 +15,24 @@ _LOCK = "lock"
 
 
 def layer_path(directory: Path, number: int) -> Path:
-    """Return the file of layer `number`, there or not."""
+    """Return the path of layer `number`; the file need not exist."""
     return directory / f"{number}.bloom"
 
 
 def layer_paths(directory: Path) -> list[Path]:
-    """Return the files of the layers that are there, oldest first."""
+    """Return the files of the existing layers, oldest first."""
     numbered = [path for path in directory.glob("*.bloom") if path.stem.isdecimal()]
     return sorted(numbered, key=lambda path: int(path.stem))
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove what is left of layers whose making was killed."""
+    """Remove the temporary files of layers whose creation was killed."""
     for path in directory.glob("*.bloom.tmp"):
         path.unlink()
 
 
 def lock_path(directory: Path) -> Path:
-    """Return the file that whoever uses the filter has locked."""
+    """Return the file whose lock means that a process uses the filter."""
     return directory / _LOCK
 
 
@@ -42,8 +42,8 @@ def lock_directory(directory: Path) -> DirectoryLock:
 
 
 def make_directory(path: Path) -> bool:
-    """Make the directory, for the user's eyes only; return False if it was there. Raises
-    FilterFileError if something else is, or where there are no locks."""
+    """Make the directory with mode 700; return False if it exists. Raises FilterFileError if
+    `path` is no directory, or where the system has no file locks."""
     require_file_locks(path)
     try:
         path.mkdir(mode=0o700)
@@ -57,14 +57,14 @@ def make_directory(path: Path) -> bool:
 
 
 def remove_directory(path: Path, lock: DirectoryLock) -> None:
-    """Remove the lock, and the directory unless something else is in it."""
+    """Remove the lock, and the directory if it is empty then."""
     lock.release(remove=True)
     with suppress(OSError):
         path.rmdir()
 
 
 def read_layers(directory: Path) -> list[Header]:
-    """Return the headers of all layers, oldest first, checked one by one and as a series.
+    """Return the headers of all layers, oldest first, each checked by itself and against layer 0.
     Raises FilterFileError."""
     headers = []
     for number, found in enumerate(layer_paths(directory)):
@@ -85,8 +85,8 @@ def bound_of(first: Header) -> float:
 
 
 def require_series(name: str, header: Header, number: int, first: Header) -> None:
-    """Raise FilterFileError, which calls it `name`, unless this can be layer `number` on
-    top of layer 0 with the header `first`."""
+    """Raise FilterFileError unless `header` fits layer `number` above a layer 0 with the header
+    `first`. The message calls the layer `name`."""
     rate = sizing.layer_error_rate(bound_of(first), number)
     if first.table_pages:
         rate = (

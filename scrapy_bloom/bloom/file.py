@@ -1,10 +1,10 @@
 """The bits of one filter, and its exact table if it has one, in memory or in a mapped file.
 
-A file consists of the header page, the state page, the bits, one block of the filter a
-page, and the pages of the table, all little-endian.
+A file consists of the header page, the state page, the bits (a block of the filter in each page)
+and the pages of the table, all little-endian.
 
-The bits only ever go from 0 to 1, so a page that reaches the disk late or in part
-costs keys, never the file. SIGKILL costs nothing: stored bits are in the page cache.
+Bits change from 0 to 1 only, so a page that reaches the disk late or in part costs keys, never
+the file. SIGKILL costs nothing: stored bits are in the page cache.
 """
 
 from __future__ import annotations
@@ -32,13 +32,12 @@ from .table import ExactTable
 class BitStore:
     """The bit array of one filter, with its header and its changing state.
 
-    `bits` is a little-endian bitarray over the memory or the mapped file, `table` what
-    lies behind the bits there, or None. `count` and `expected_false_positives` reach the
-    file with `flush` and `close`. `clean` tells whether an opened file had been closed; a
-    new one is clean.
+    `bits` is a little-endian bitarray over the memory or the mapped file, `table` the exact table
+    behind the bits, or None. `flush` and `close` write `count` and `expected_false_positives` to
+    the file. `clean` is False if an opened file had not been closed.
 
-    A file belongs to the process that opened it. One that is forked from it may read
-    on, and sees what is added; it neither changes the file nor keeps it locked.
+    A file belongs to the process that opened it. A forked process may read it and sees additions;
+    it neither changes the file nor keeps it locked.
     """
 
     def __init__(
@@ -73,8 +72,8 @@ class BitStore:
 
     @classmethod
     def in_memory(cls, header: Header) -> BitStore:
-        """Return an empty store that takes the memory of its blocks and its table once
-        all its pages were touched. Raises MemoryError if that cannot be had."""
+        """Return an empty store. Memory: its blocks and its table, once all pages were touched.
+        Raises MemoryError if that is not available."""
         size = (header.blocks + header.table_pages) * PAGE
         try:
             if hasattr(mmap, "MAP_PRIVATE"):
@@ -92,10 +91,9 @@ class BitStore:
     def create(cls, header: Header, path: Path) -> BitStore:
         """Make a new file, locked by this object, and return its empty store.
 
-        The file is allocated in full and synced under a temporary name before it
-        gets its own, so whatever happens it is either there, whole, or not there.
-        Raises FileExistsError if there is something at `path`, OSError if the disk
-        is too small.
+        The file is allocated in full and synced under a temporary name, then renamed, so after a
+        crash it is complete or absent. Raises FileExistsError if `path` exists, OSError if the
+        disk is too small.
         """
         require_file_locks(path)
         page = header.to_page()
@@ -130,20 +128,20 @@ class BitStore:
     def open(cls, path: Path, *, read_only: bool = False) -> BitStore:
         """Map the file at `path`, lock it and mark it as not cleanly closed.
 
-        With `read_only`, neither lock nor change it: somebody else may have it open,
-        and the bits are then what he has set so far.
+        With `read_only`, neither lock nor change it: another process may have it open and may go
+        on setting bits.
 
-        Cost: reads two pages, syncs one. Raises FileNotFoundError,
-        FilterLockedError if somebody has it open, FilterFileError if it is not a
-        sound filter file; the file is left as it was.
+        Cost: reads two pages, syncs one. Raises FileNotFoundError, FilterLockedError if another
+        process has it open, FilterFileError if it is not a sound filter file. An error leaves the
+        file unchanged.
         """
         require_file_locks(path)
         locked = None if read_only else open_regular(path)
         try:
             if locked is not None:
                 _lock(locked, path)
-            # The map keeps this descriptor open, in forked processes too. The lock goes
-            # with the other one, which they close.
+            # The map keeps this descriptor open in forked processes too. The lock belongs to the
+            # other descriptor, which they close.
             with open_regular(path, read_only=read_only) as file:
                 if locked is not None and not os.path.sameopenfile(locked.fileno(), file.fileno()):
                     raise FilterLockedError(
@@ -167,7 +165,7 @@ class BitStore:
         return store
 
     def copy(self) -> BitStore:
-        """Return an independent copy in memory. Raises MemoryError if that cannot be had."""
+        """Return an independent copy in memory. Raises MemoryError if that is not available."""
         copy = BitStore.in_memory(self.header)
         copy._memory[:] = self._memory[-len(copy._memory) :]
         copy.count = self.count
@@ -176,11 +174,11 @@ class BitStore:
 
     @property
     def writable(self) -> bool:
-        """False if it was opened with `read_only`, or by another process."""
+        """False if the file was opened with `read_only`, or before this process was forked."""
         return self.path is None or (self._lock is not None and not self._lock.closed)
 
     def require_room(self) -> None:
-        """Raise BloomError if there is a table and it takes no more keys."""
+        """Raise BloomError if the exact table is full."""
         if self.table is not None and self.count >= table_limit(self.table.pages):
             raise BloomError(
                 f"{self.path or 'this filter'} holds {self.count:,} keys, all that the exact table"
@@ -189,47 +187,47 @@ class BitStore:
             )
 
     def read_blocks(self, first: int, count: int) -> bytes:
-        """Return `count` blocks, from block `first` on, as they stand in the file."""
+        """Return the bytes of `count` blocks from block `first` on."""
         return bytes(self._view[first * PAGE : (first + count) * PAGE])
 
     def join_blocks(self, first: int, blocks: bytes) -> None:
-        """Set the bits that are set in `blocks`, from block `first` on."""
+        """Set the bits of `blocks` in this store, from block `first` on."""
         start = first * BLOCK_BITS
         added = bitarray(endian="little")
         added.frombytes(blocks)
         self.bits[start : start + len(added)] |= added
 
     def block_counts(self) -> Iterator[int]:
-        """Yield the number of set bits in each block. Reads everything."""
+        """Yield the number of set bits in each block. Cost: reads all blocks."""
         bits = self.bits
         for start in range(0, self.header.bits, BLOCK_BITS):
             yield bits.count(1, start, start + BLOCK_BITS)
 
     def flush(self) -> None:
-        """Sync bits and state to the disk. Cost: 10 to 100 ms for 1,000 to 10,000
-        pages changed since the last one."""
+        """Sync bits and state to the disk. Cost: 10 to 100 ms for 1,000 to 10,000 changed pages."""
         if self.path is not None and self.writable:
             self._memory.flush()
             self._write_state(clean=False)
 
     def note_owner(self, owner: Owner) -> None:
-        """Write the owner into the file, before the bits that come next. Cost: some µs, no
-        sync."""
+        """Write the owner into the file, before any later bits. Cost: some µs, no sync."""
         if self.path is not None and self.writable:
             noted = owner.to_bytes()
             self._memory[PAGE + OWNER_AT : PAGE + OWNER_AT + len(noted)] = noted
 
     def close(self) -> None:
-        """Sync, mark as cleanly closed and unlock. `bits` is gone afterwards, also if
-        the disk fails; the file then counts as not closed. Closing twice is fine."""
+        """Sync, mark as cleanly closed and unlock; a second call does nothing.
+
+        `bits` is unusable afterwards, also if the disk fails; then the file counts as not closed.
+        """
         _owned.discard(self)
         try:
             if self.path is not None and self.writable:
                 self._memory.flush()
                 self._write_state(clean=True)
         finally:
-            # bitarray, view, map: mmap refuses to close under either of the others. After
-            # Ctrl-C a traceback may have the bits; the map then goes when that goes.
+            # In this order, since mmap refuses to close under a view. After Ctrl-C a traceback may
+            # reference the bits; then the map is freed with the traceback.
             self.bits = _ClosedBits()
             with contextlib.suppress(BufferError):
                 self._view.release()
@@ -238,7 +236,8 @@ class BitStore:
                 unlock(self._lock)
 
     def check(self) -> None:
-        """Raise FilterFileError unless the file still is what the header says."""
+        """Raise FilterFileError unless the file has the size and the header that it was opened
+        with."""
         if self.path is not None and read_header(self.path) != self.header:
             raise FilterFileError(f"{self.path} has another header than when it was opened")
 
@@ -253,7 +252,7 @@ class BitStore:
 
 
 class _ClosedBits(bitarray):
-    """What a closed filter has in place of its bits."""
+    """Stands in for the bits of a closed filter; any use raises ValueError."""
 
     def _refuse(self, *_: object) -> NoReturn:
         raise ValueError("this filter is closed; open it again to use it")
@@ -262,7 +261,7 @@ class _ClosedBits(bitarray):
 
 
 class _ReadOnlyBits(bitarray):
-    """The bits of a filter that may not be changed here."""
+    """The bits of a filter that is not `writable`; a change raises TypeError."""
 
     def _refuse(self, *_: object) -> NoReturn:
         refuse_writing()
@@ -271,7 +270,7 @@ class _ReadOnlyBits(bitarray):
 
 
 def refuse_writing() -> NoReturn:
-    """Raise what whoever adds to a filter that is not `writable` gets."""
+    """Raise the TypeError of an addition to a filter that is not `writable`."""
     raise TypeError(
         "this filter may only be read: it was opened with read_only, or before this process was"
         " forked; open it for writing where keys are added"
@@ -279,7 +278,7 @@ def refuse_writing() -> NoReturn:
 
 
 _owned: WeakSet[BitStore] = WeakSet()
-"""Those whose files this process may change."""
+"""The stores whose files this process may change."""
 
 
 def _leave_to_parent() -> None:
@@ -293,23 +292,21 @@ if hasattr(os, "register_at_fork"):
 
 
 def read_header(path: Path) -> Header:
-    """Return the header of the file at `path` without locking or changing it.
-
-    Raises FileNotFoundError, or FilterFileError if it is not a sound filter file.
-    """
+    """Return the header of the file at `path` without locking or changing the file. Raises
+    FileNotFoundError, or FilterFileError if it is not a sound filter file."""
     require_file_locks(path)
     with open_regular(path, read_only=True) as file:
         return _read_header(file, path)
 
 
 def read_state(path: Path) -> State:
-    """Return the state in the file at `path`, as `read_header` does the header."""
+    """Return the state in the file at `path` without locking or changing the file."""
     with open_regular(path, read_only=True) as file:
         return State.from_page(os.pread(file.fileno(), PAGE, PAGE))
 
 
 def read_owner(path: Path) -> Owner | None:
-    """Return the owner of the file at `path`, as `read_header` does the header."""
+    """Return the owner in the file at `path`, if any, without locking or changing the file."""
     with open_regular(path, read_only=True) as file:
         return Owner.from_page(os.pread(file.fileno(), PAGE, PAGE))
 

@@ -1,12 +1,12 @@
 """The Bloom filter of fixed size, usable without Scrapy.
 
-Keys are bytes or str (encoded as UTF-8). `add` answers whether the key was there
-already, as in pybloom and pybloomfiltermmap; Redis's BF.ADD answers the reverse.
-A key that was added is always found; one that was not is found with a chance of
-`current_error_rate`, which stays under the stated bound up to the capacity, and with an
-exact table is no chance to speak of. Not safe
-for use from several threads at once. A file stays with the process that opened it: one
-that is forked may read the filter, and no more.
+Keys are bytes or str (encoded as UTF-8). `add` returns whether the key was present already, as in
+pybloom and pybloomfiltermmap; Redis's BF.ADD returns the reverse.
+
+An added key is always found. Another key is found with probability `current_error_rate`, which
+stays under the stated bound up to the capacity and is negligible with an exact table.
+
+Not safe for use from several threads at once. A forked process may only read a filter in a file.
 """
 
 from __future__ import annotations
@@ -35,19 +35,18 @@ class BloomFilter(Probing):
     """A page-local Bloom filter for `capacity` keys at `error_rate`, in memory or,
     with `path`, in a mapped file that is made or opened.
 
-    Memory or file: 30.2 bits a key at 1e-6, in pages of 4 KiB. Beyond its capacity
-    it goes on accepting keys and `current_error_rate` rises. `secret` (16 bytes,
-    random by default) keys the hash; filters can only be joined if they share it.
-    `identity` is free text about the keys that is kept in the file.
+    Memory or file: 30.2 bits a key at 1e-6, in pages of 4 KiB. Beyond its capacity the filter
+    still accepts keys and `current_error_rate` rises. `secret` (16 bytes, random by default) keys
+    the hash; only filters with equal secrets can be joined. `identity` is free text about the
+    keys, stored in the file.
 
-    With `exact`, what was not added is not found: a table behind the filter, 9.6 bytes a
-    key, confirms or denies what the filter takes for known. It takes no more than 1.1
-    times the capacity.
+    With `exact`, keys that were not added are not found: a table of 9.6 bytes a key checks each
+    key that the filter takes for known. The table takes at most 1.1 times the capacity.
 
-    An existing file must offer what is asked: at least this capacity, at most this
-    error rate, the same secret if one is given, a table if `exact`. Raises ValueError for
-    bad arguments, IncompatibleFilterError, FilterFileError, FilterLockedError for files,
-    OSError or MemoryError if there is no room.
+    An existing file must have at least this capacity, at most this error rate, the same secret if
+    one is given, and a table if `exact`. Raises ValueError for bad arguments;
+    IncompatibleFilterError, FilterFileError or FilterLockedError for files; OSError or MemoryError
+    if there is no room.
     """
 
     def __init__(
@@ -83,13 +82,13 @@ class BloomFilter(Probing):
 
     @classmethod
     def open(cls, path: PathArgument, *, read_only: bool = False) -> Self:
-        """Open the filter in the file at `path`, with the parameters it has.
+        """Open the filter in the file at `path`, with its stored parameters.
 
-        With `read_only`, look at it without locking or changing it, even while
-        another process adds to it; `add` raises TypeError then.
+        With `read_only`, neither lock nor change the file, even while another process adds to it;
+        `add` raises TypeError then.
 
-        Cost: reads two pages, or everything to recount the keys after an unclean
-        stop. Raises FileNotFoundError, FilterFileError or FilterLockedError.
+        Cost: reads two pages; after an unclean stop the whole file, to recount the keys. Raises
+        FileNotFoundError, FilterFileError or FilterLockedError.
         """
         return cls._of(BitStore.open(Path(path), read_only=read_only))
 
@@ -109,8 +108,8 @@ class BloomFilter(Probing):
             store.table.expect_no_order()
 
     def __len__(self) -> int:
-        """Number of keys added; an estimate after an unclean stop or a join. With an exact
-        table it is exact, unless the power failed: then it may be too high."""
+        """Number of keys added; an estimate after an unclean stop or a join. With an exact table
+        the number is exact, or too high after a power failure."""
         return self._store.count
 
     def copy(self) -> BloomFilter:
@@ -119,11 +118,11 @@ class BloomFilter(Probing):
         return BloomFilter._of(self._store.copy())
 
     def update_from(self, other: BloomFilter) -> None:
-        """Add all keys of `other`, which must be of the same origin: equal shape,
-        hash, secret and identity, and no exact table.
+        """Add all keys of `other`, which must have the same shape, hash, secret and identity, and
+        no exact table.
 
-        The number of keys becomes an estimate, between that of the larger filter and
-        the sum. Raises IncompatibleFilterError with what differs, and adds nothing then.
+        The number of keys becomes an estimate, between that of the larger filter and the sum.
+        Raises IncompatibleFilterError that names the difference, and adds nothing then.
         """
         self.require_same_origin(other)
         expected = self.expected_false_positives + other.expected_false_positives
@@ -134,7 +133,7 @@ class BloomFilter(Probing):
         self._store.expected_false_positives = expected
 
     def require_same_origin(self, other: BloomFilter) -> None:
-        """Raise IncompatibleFilterError, with what differs, unless `other` can be joined
+        """Raise IncompatibleFilterError, which names the difference, unless `other` can be joined
         with this filter."""
         if self.exact or other.exact:
             raise IncompatibleFilterError(
@@ -152,7 +151,7 @@ class BloomFilter(Probing):
                 )
 
     def read_blocks(self, first: int, count: int) -> bytes:
-        """Return `count` blocks of bits, pages, from block `first` on."""
+        """Return the bytes of `count` blocks, a page each, from block `first` on."""
         return self._store.read_blocks(first, count)
 
     def __or__(self, other: BloomFilter) -> BloomFilter:
@@ -163,12 +162,12 @@ class BloomFilter(Probing):
 
     @property
     def header(self) -> Header:
-        """What never changes in it."""
+        """Shape, hash, secret and identity of the filter; they never change."""
         return self._store.header
 
     @property
     def exact(self) -> bool:
-        """True if an exact table lies behind it."""
+        """True if the filter has an exact table."""
         return self._store.table is not None
 
     @property
@@ -188,7 +187,7 @@ class BloomFilter(Probing):
 
     @property
     def load(self) -> sizing.LayerLoad:
-        """Its shape and its keys, for the sums over the layers of a growing filter."""
+        """Shape and number of keys, for the sums over the layers of a growing filter."""
         header = self.header
         return sizing.LayerLoad(
             header.blocks, header.probes, len(self), table_pages=header.table_pages
@@ -196,14 +195,14 @@ class BloomFilter(Probing):
 
     @property
     def current_error_rate(self) -> float:
-        """Estimated chance, at the present fill, that a new key is taken for a
-        known one. Cost: about 0.1 ms."""
+        """Estimated probability, at the present fill, of taking a new key for a known one. Cost:
+        about 0.1 ms."""
         return sizing.total_error_rate([self.load])
 
     @property
     def expected_false_positives(self) -> float:
-        """How many new keys were probably taken for known ones so far: the sum of
-        the error rate over the keys added. Cost: a few ms."""
+        """Expected number of new keys taken for known ones so far: the sum of the error rate over
+        the keys added. Cost: a few ms."""
         self._account()
         return self._store.expected_false_positives
 
@@ -219,13 +218,13 @@ class BloomFilter(Probing):
 
     @property
     def table_nbytes(self) -> int:
-        """Bytes of the exact table, 0 without one. Of a file no more need be in memory than
-        the pages that are just being looked at."""
+        """Bytes of the exact table, 0 without one. A table in a file needs memory only for the
+        pages in use."""
         return self.header.table_pages * PAGE
 
     @property
     def secret(self) -> bytes:
-        """The 16 bytes that key the hash. Who knows them can craft collisions."""
+        """The 16 bytes that key the hash. With the secret, collisions can be crafted."""
         return self._secret
 
     @property
@@ -235,13 +234,13 @@ class BloomFilter(Probing):
 
     @property
     def path(self) -> Path | None:
-        """The file, or None in memory."""
+        """The file of the filter; None if it is in memory."""
         return self._store.path
 
     @property
     def clean(self) -> bool:
-        """False if the file had not been closed when it was opened; its keys were
-        recounted then."""
+        """False if the file had not been closed when it was opened, so that its keys were
+        recounted."""
         return self._store.clean
 
     def flush(self) -> None:
@@ -250,26 +249,26 @@ class BloomFilter(Probing):
         self._store.flush()
 
     def close(self) -> None:
-        """Sync, mark as cleanly closed, unlock. Closing twice is fine."""
+        """Sync, mark as cleanly closed, unlock. A second call does nothing."""
         self._account()
         self._store.close()
 
     def check(self) -> None:
-        """Raise BloomError unless everything that can be checked holds: the file
-        and its header, the count against the bits. Reads everything."""
+        """Raise BloomError if the file differs from its header, or the number of keys from the
+        bits or the exact table. Cost: reads the whole filter."""
         self._store.check()
         count = len(self)
         if self.exact:
             self._table.check(count)
         set_bits = list(self._store.block_counts())
         bits = sum(set_bits)
-        # 0.2.0 joined exact layers: such a one has all bits of both, and fewer keys in its table
+        # an exact layer that 0.2.0 joined has all bits of both, and fewer keys in its table
         may_exceed = self.exact and bits > 0
         if (bits == 0) != (count == 0) and not may_exceed:
             raise BloomError(f"{self!r} has {bits:,} bits set for {count:,} keys")
         estimate = sizing.estimate_keys(self.header.probes, set_bits)
         error_rate = self.current_error_rate
-        # keys taken for known ones are not counted, yet the bits tell of them too
+        # keys taken for known ones are in the estimate, not in the count
         tolerance = (0.02 + error_rate) * count + 10 * count**0.5
         off = count - estimate if may_exceed else abs(count - estimate)
         if error_rate < 0.1 and off > tolerance:
@@ -301,7 +300,7 @@ class BloomFilter(Probing):
             self._store.count = sizing.estimate_keys(self.header.probes, counts)
 
     def _account(self) -> None:
-        """Bring the expected false positives up to the keys added since."""
+        """Add the expected false positives of the keys added since the last call."""
         load = self.load
         self._store.expected_false_positives += sizing.expected_false_positives(
             load.blocks, load.probes, self._accounted, load.keys, load.table_pages

@@ -36,17 +36,17 @@ class ScalableBloomFilter(Probing):
     """A Bloom filter that grows by layers and keeps its error rate under
     `error_rate` however many keys it gets.
 
-    `capacity` is the number of keys expected: the size of the first layer. A full
-    filter gets a layer of twice the last one's capacity, or of what is missing to
-    `capacity` if that is more, with half its error rate (Almeida et al. 2007). Up to
-    the first capacity it needs 32.1 bits a key at 1e-6. `path` is a directory that
-    holds one BloomFilter file a layer (`0.bloom`, `1.bloom`, …) and a `lock`. With
-    `exact` each layer has an exact table, as in BloomFilter.
+    `capacity` is the expected number of keys and the size of the first layer. A full filter gets
+    a layer with half the error rate of the last (Almeida et al. 2007). The new layer has twice
+    the last capacity, or what is missing to `capacity` if that is more. Up to the first capacity
+    the filter needs 32.1 bits a key at 1e-6.
 
-    An existing directory is opened: another capacity goes into the next layer, a
-    higher error rate keeps the stored one, a lower one is refused; so is `exact` for one
-    without tables, and one with tables keeps them. Raises as
-    BloomFilter does.
+    `path` is a directory with one BloomFilter file a layer (`0.bloom`, `1.bloom`, …) and a `lock`.
+    With `exact` each layer has an exact table, as in BloomFilter.
+
+    An existing directory is opened and keeps its error rate and its tables; `capacity` counts for
+    its next layer. A lower error rate is refused, and so is `exact` for a filter without tables.
+    Raises as BloomFilter does.
     """
 
     growing = True
@@ -92,10 +92,10 @@ class ScalableBloomFilter(Probing):
 
     @classmethod
     def open(cls, path: PathArgument, *, read_only: bool = False) -> Self:
-        """Open the filter in the directory at `path`, with the parameters it has.
+        """Open the filter in the directory at `path`, with its stored parameters.
 
-        With `read_only`, look at it without locking or changing it, even while
-        another process adds to it; `add` raises TypeError then.
+        With `read_only`, neither lock nor change the files, even while another process adds to
+        them; `add` raises TypeError then.
 
         Cost: reads two pages a layer. Raises FileNotFoundError, FilterFileError or
         FilterLockedError.
@@ -126,18 +126,17 @@ class ScalableBloomFilter(Probing):
         self._use_layers(tuple(layer._store for layer in reversed(layers)))
 
     def __len__(self) -> int:
-        """Number of keys added; an estimate after an unclean stop. With exact tables it is
-        exact, unless the power failed: then it may be too high."""
+        """Number of keys added; an estimate after an unclean stop. With exact tables the number
+        is exact, or too high after a power failure."""
         return sum(len(layer) for layer in self._layers)
 
     def update_from(self, other: ScalableBloomFilter) -> None:
-        """Add all keys of `other`, a copy of this filter that has gone its own way:
-        its layers have the same shape, secret and identity.
+        """Add all keys of `other`, a changed copy of this filter: its layers have the same shape,
+        secret and identity.
 
-        The number of keys becomes an estimate. A layer may get more keys than its
-        capacity: see `current_error_rate`. Raises IncompatibleFilterError with what
-        differs, or for exact filters; OSError or MemoryError if there is no room for more
-        layers.
+        The number of keys becomes an estimate. A layer may get more keys than its capacity: see
+        `current_error_rate`. Raises IncompatibleFilterError that names the difference, or for
+        exact filters; OSError or MemoryError if there is no room for more layers.
         """
         for ours, theirs in zip(self._layers, other._layers, strict=False):
             ours.require_same_origin(theirs)
@@ -153,19 +152,19 @@ class ScalableBloomFilter(Probing):
 
     @property
     def exact(self) -> bool:
-        """True if exact tables lie behind it."""
+        """True if the layers have exact tables."""
         return self._layers[0].exact
 
     @property
     def current_error_rate(self) -> float:
-        """Estimated chance, at the present fill, that a new key is taken for a
-        known one. Cost: about 0.1 ms a layer."""
+        """Estimated probability, at the present fill, of taking a new key for a known one. Cost:
+        about 0.1 ms a layer."""
         return sizing.total_error_rate(layer.load for layer in self._layers)
 
     @property
     def expected_false_positives(self) -> float:
-        """How many new keys were probably taken for known ones so far: in the layer
-        they went into, and in the older ones. Cost: a few ms a layer."""
+        """Expected number of new keys taken for known ones so far, over all layers. Cost: a few
+        ms a layer."""
         own = sum(layer.expected_false_positives for layer in self._layers)
         return own + sizing.false_positives_in_older(layer.load for layer in self._layers)
 
@@ -200,7 +199,7 @@ class ScalableBloomFilter(Probing):
         return all(layer.clean for layer in self._layers)
 
     def note_owner(self, owner: Owner) -> None:
-        """Write into layer 0 which job the filter belongs to, if it is in a directory."""
+        """Write the owner into layer 0, if the filter is in a directory."""
         self._layers[0]._store.note_owner(owner)
 
     def flush(self) -> None:
@@ -209,7 +208,7 @@ class ScalableBloomFilter(Probing):
             layer.flush()
 
     def close(self) -> None:
-        """Sync, mark as cleanly closed, unlock. Closing twice is fine."""
+        """Sync, mark as cleanly closed, unlock. A second call does nothing."""
         with ExitStack() as stack:
             if self._lock is not None:
                 stack.enter_context(self._lock)
@@ -217,13 +216,13 @@ class ScalableBloomFilter(Probing):
                 stack.callback(layer.close)
 
     def check(self) -> None:
-        """Raise BloomError unless everything that can be checked holds: each layer
-        by itself, their order, secrets and error rates. Reads everything."""
+        """Raise BloomError if a layer is damaged, or does not fit the others by its number of
+        keys, secret or error rate. Cost: reads the whole filter."""
         for number, layer in enumerate(self._layers):
             layer.check()
             require_series(str(layer.path or number), layer.header, number, self._layers[0].header)
         for layer in self._layers[:-1]:
-            # recounted layers are known to a few percent; exact ones that 0.2.0 joined have room
+            # recounts err by a few percent; an exact layer that 0.2.0 joined may be below capacity
             if not self.exact and len(layer) < 0.9 * layer.capacity:
                 raise BloomError(f"{layer!r} is not full and has a layer above it")
 
@@ -268,8 +267,8 @@ class ScalableBloomFilter(Probing):
 
 
 def stored_identity(path: PathArgument) -> str | None:
-    """Return the identity of the filter in the directory at `path`, or None if there
-    is none, without opening it. Raises FilterFileError."""
+    """Return the identity of the filter in the directory at `path` without opening it, or None if
+    there is no filter. Raises FilterFileError."""
     try:
         return read_header(layer_path(Path(path), 0)).identity
     except FileNotFoundError:
@@ -277,8 +276,8 @@ def stored_identity(path: PathArgument) -> str | None:
 
 
 def stored_owner(path: PathArgument) -> Owner | None:
-    """Return the job that the filter in the directory at `path` belongs to, None if that is
-    not known or there is none, without opening it. Raises FilterFileError."""
+    """Return the owner of the filter in the directory at `path` without opening it, or None if
+    there is no filter or no owner in it. Raises FilterFileError."""
     try:
         return read_owner(layer_path(Path(path), 0))
     except FileNotFoundError:

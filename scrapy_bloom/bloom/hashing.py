@@ -6,10 +6,9 @@ in little-endian order. Digest 0 holds a 32-bit block selector and six lanes of
 of one probe in the block, which is the selector scaled to the number of blocks
 (multiply and shift, no modulo).
 
-MurmurHash3 is no pseudorandom function. Keys that an attacker can choose, such as
-URLs, are safe because what is hashed is their SHA-1 fingerprint behind a secret
-that the attacker does not know (Gerbet, Kumar and Lauradoux 2015, "The Power of
-Evil Choices in Bloom Filters").
+MurmurHash3 is no pseudorandom function. An attacker can choose keys such as URLs, but the filter
+hashes their SHA-1 fingerprints behind a secret that the attacker does not know (Gerbet, Kumar and
+Lauradoux 2015, "The Power of Evil Choices in Bloom Filters").
 """
 
 from __future__ import annotations
@@ -20,11 +19,10 @@ from struct import Struct
 from mmh3 import hash128
 
 SCHEME = "mmh3-x64-128/block-32768/lanes-16/1"
-"""Name and version of the scheme above; it stands in the header of every file."""
+"""Name and version of the scheme above, in the header of each file."""
 
 TABLE_SCHEME = "blake2b-64/bucket-63/1"
-"""Name and version of how exact tables keep keys (table.py); it stands in the header of
-files that have one."""
+"""Name and version of the layout of exact tables (table.py), in the header of files with one."""
 
 SECRET_BYTES = 16
 BLOCK_SHIFT = 15  # a block has 2**15 bits
@@ -38,7 +36,7 @@ FIRST_MASK = int.from_bytes(b"\xff\xff\xff\xff" + b"\xff\x7f" * FIRST_PROBES, "l
 NEXT_MASK = int.from_bytes(b"\xff\x7f" * NEXT_PROBES, "little")
 
 Key = bytes | str
-"""Text stands for its UTF-8."""
+"""Text is encoded as UTF-8."""
 
 Lanes = tuple[int, int, int, int, int, int, int]
 """A block selector (32 bits) and the first six probe positions (15 bits each)."""
@@ -48,7 +46,7 @@ NextLanes = tuple[int, int, int, int, int, int, int, int]
 
 
 def to_bytes(key: Key) -> bytes:
-    """Return `key` as the filters hash it. Raises TypeError if it is no key."""
+    """Return `key` as the filters hash it. Raises TypeError for other types."""
     if isinstance(key, str):
         return key.encode()
     if isinstance(key, (bytes, bytearray, memoryview)):
@@ -70,8 +68,8 @@ def check_secret(secret: bytes) -> None:
 
 
 def first_lanes(salted: bytes) -> Lanes:
-    """Return the block selector and first six probe positions of a key that has
-    the secret before it."""
+    """Return the block selector and first six probe positions of a key with the secret in front
+    of it."""
     return unpack_first((hash128(salted, 0) & FIRST_MASK).to_bytes(16, "little"))
 
 
@@ -81,9 +79,9 @@ def next_lanes(salted: bytes, seed: int) -> NextLanes:
 
 
 def positions(secret: bytes, key: bytes, blocks: int, probes: int) -> list[int]:
-    """Return the bits that stand for `key` in a filter of that shape.
+    """Return the positions of the bits of `key` in a filter of that shape.
 
-    This is the definition; `Probing` does the same in fewer steps, with the code of
+    This is the definition; `Probing` computes the same in fewer steps, with the code of
     `first_lanes` and `next_lanes` in line.
     """
     salted = secret + key
@@ -95,5 +93,5 @@ def positions(secret: bytes, key: bytes, blocks: int, probes: int) -> list[int]:
 
 
 def digests(probes: int) -> int:
-    """Return how many 128-bit digests `probes` positions take."""
+    """Return the number of 128-bit digests that yield `probes` positions."""
     return 1 + max(0, -(-(probes - FIRST_PROBES) // NEXT_PROBES))

@@ -1,10 +1,10 @@
-"""The two pages that describe a filter file: pure bytes, no files.
+"""The two pages that describe a filter file, as bytes.
 
-Page 0, never written again: 8 bytes of magic, a JSON object padded with zero bytes,
-and the SHA-256 of all that in the last 32 bytes. Page 1, rewritten at each flush:
-count, expected false positives, clean mark and the writer's process id, with a
-SHA-256. A crash may tear page 1; then the file counts as not closed cleanly. In its
-second half the owner of the filter has a place and a SHA-256 of its own.
+Page 0, written once: 8 bytes of magic, a JSON object padded with zero bytes, and the SHA-256 of
+all that in the last 32 bytes. Page 1, rewritten at each flush: count, expected false positives,
+clean mark and the writer's process id, with a SHA-256. A crash may tear page 1; then the file
+counts as not closed cleanly. The second half of page 1 is for the owner of the filter, with a
+SHA-256 of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PAGE = 4096
 MAGIC = b"\x89BLOOM\r\n"
 FORMAT = 1
 FORMAT_WITH_TABLE = 2
-"""Code that knows no exact tables takes no file with one for a filter without."""
+"""The format of files with an exact table: versions that know no tables refuse it."""
 REMEDY = "restore it from a backup, or move it away to start an empty filter"
 
 _CHECKSUM_BYTES = 32
@@ -31,12 +31,12 @@ _HEADER_ROOM = PAGE - len(MAGIC) - _CHECKSUM_BYTES
 _STATE = Struct("<QdQQ")
 _OWNER = Struct("<16sQ")
 OWNER_AT = PAGE // 2
-"""Where the owner stands in page 1: no sector has part of both."""
+"""Offset of the owner in page 1: no sector has part of both state and owner."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """What never changes in a filter: its shape, its hash and whose keys it holds."""
+    """The constants of a filter: its shape, its hash and the identity of its keys."""
 
     capacity: int
     error_rate: float
@@ -105,7 +105,7 @@ class Header:
 
 @dataclass(frozen=True)
 class State:
-    """What changes in a filter file, as of the last flush."""
+    """The variables of a filter file, as of the last flush."""
 
     count: int = 0
     expected_false_positives: float = 0.0
@@ -129,20 +129,20 @@ class State:
 
 @dataclass(frozen=True)
 class Owner:
-    """The job that a filter belongs to, by its random id of 16 bytes, and the number of the
-    last commit of that job whose fingerprints the filter may hold."""
+    """The job of a filter, by its random id of 16 bytes, and the number of the last commit of that
+    job whose fingerprints the filter may contain."""
 
     job: bytes
     commit: int
 
     def to_bytes(self) -> bytes:
-        """Return what stands in page 1."""
+        """Return the bytes for page 1, with their SHA-256."""
         owner = _OWNER.pack(self.job, self.commit)
         return owner + sha256(owner).digest()
 
     @classmethod
     def from_page(cls, page: bytes) -> Owner | None:
-        """Return the owner in page 1, None if there is none or its checksum is wrong."""
+        """Return the owner in page 1, None if it is absent or its checksum is wrong."""
         owner = page[OWNER_AT : OWNER_AT + _OWNER.size]
         end = OWNER_AT + _OWNER.size
         if page[end : end + _CHECKSUM_BYTES] != sha256(owner).digest():

@@ -1,10 +1,10 @@
-"""The loops over layers and probes, which decide how fast a filter is.
+"""The loops over layers and probes, which decide the speed of a filter.
 
-Most of the time goes into waiting for cache lines. Half of the keys that are not there
-are turned away by the first probe, so the first three are tried one by one; for the
-rest the block is copied, which reads it in one go. Bits are set in one call, which waits
-for all of their lines at once (tests/benchmarks/bench_probes.py). The code of
-hashing.py stands in line: half of the time would go into calls.
+Most of the time is waiting for cache lines. The first probe rejects half of the absent keys, so
+the first three probes are tested one by one; for the others the block is copied, in one read.
+Bits are set in one call, which waits for all of their lines at once
+(tests/benchmarks/bench_probes.py). The code of hashing.py is in line: calls would take half of the
+time.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from .table import new_digest
 
 
 class Probing:
-    """`add`, `in` and `update` of a filter: a key is there if all its bits are set in
-    any layer, from the newest on, and the layer's table, if it has one, holds it. A new
-    one goes into the newest: bits, remainder, count, in this order.
+    """`add`, `in` and `update` of a filter.
 
-    Whatever a crash leaves of an add, the key is whole or counts as new: a key that was
-    counted without its bits would be counted again.
+    A key is present if all its bits are set in any layer, from the newest on, and the layer's
+    table, if any, contains the key. A new key goes into the newest layer: bits, remainder, count,
+    in this order. So after a crash the key is complete or new: a key counted without its bits
+    would be counted again.
     """
 
     growing = False
     """While False, the newest layer takes more keys than its capacity."""
 
     false_positives_avoided = 0
-    """How many new keys the filter took for known ones since it was opened, and its
-    exact table did not."""
+    """Number of new keys, since the filter was opened, whose bits were set but which the exact
+    table did not contain."""
 
     _secret: bytes
     _newest_first: tuple[BitStore, ...]
@@ -59,11 +59,10 @@ class Probing:
         self._few_probes = any(layer.probes < FIRST_PROBES for layer in newest_first)
 
     def add(self, key: Key) -> bool:
-        """Add `key`; return True if it was already present (or is taken for it).
+        """Add `key`; return True if it was present already, or by a false positive.
 
-        Raises TypeError if the filter may only be read, OSError or MemoryError if it
-        must grow and cannot, BloomError if it has an exact table that is full and may not
-        grow; the key is not added then.
+        Raises TypeError if the filter is read-only, OSError or MemoryError if it cannot grow,
+        BloomError if its exact table is full and it may not grow. The key is not added then.
         """
         if type(key) is not bytes:
             key = to_bytes(key)
@@ -121,7 +120,7 @@ class Probing:
         salted = self._secret + key
         if self._few_probes:
             return bool(self._holds_few(key, salted, first_lanes(salted)))
-        # most keys that are not there need one or two of the lanes: mask only those
+        # most absent keys need one or two of the lanes: mask only those
         selector, a, b, c, d, e, f = unpack_first(hash_bytes(salted, 0))
         mask = LANE_MASK
         for layer in self._newest_first:
@@ -138,17 +137,17 @@ class Probing:
         return False
 
     def update(self, keys: Iterable[Key]) -> None:
-        """Add all `keys`."""
+        """Add all `keys`. Raises as `add` does."""
         for key in keys:
             self.add(key)
 
     def _remainder(self, key: bytes) -> bytes:
-        """Return what exact tables keep of `key`."""
+        """Return the digest of `key` for exact tables."""
         digest = self._new_digest()
         digest.update(key)
         return digest.digest()
 
-    # where a layer has fewer probes than the first digest holds
+    # for layers with fewer probes than the first digest yields
 
     def _add_few(self, key: bytes, salted: bytes) -> bool:
         lanes = first_lanes(salted)
@@ -170,7 +169,7 @@ class Probing:
         return False
 
     def _holds_few(self, key: bytes, salted: bytes, lanes: Lanes) -> bool | None:
-        """Return True if `key` is there, None if the bits say so and the tables deny it."""
+        """Return True if `key` is present, None if its bits are set but no table contains it."""
         known: bool | None = False
         for layer in self._newest_first:
             bits = layer.bits
@@ -182,12 +181,12 @@ class Probing:
         return known
 
     def _grow(self) -> None:
-        """Put an empty layer before the newest."""
+        """Add an empty layer, the newest."""
         raise NotImplementedError
 
 
 def _positions(layer: BitStore, salted: bytes, lanes: Lanes) -> list[int]:
-    """Return the bits that stand for a key in `layer`, as hashing.positions does."""
+    """Return the positions of a key's bits in `layer`, as hashing.positions does."""
     o = lanes[0] * layer.blocks >> 32 << BLOCK_SHIFT
     found = [o + lane for lane in lanes[1 : 1 + layer.probes]]
     for seed in layer.seeds:

@@ -1,4 +1,4 @@
-"""What is asked of a filter, and what a file has to offer for it."""
+"""Make the header of a new filter; validate a stored filter against the requested parameters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .header import Header
 def new_header(
     capacity: int, error_rate: float, secret: bytes | None, identity: str, *, exact: bool = False
 ) -> Header:
-    """Return the header of a filter made now. Raises ValueError for bad arguments."""
+    """Return the header of a new filter. Raises ValueError for bad arguments."""
     blocks, probes = sizing.shape(capacity, error_rate)
     if secret is None:
         secret = new_secret()
@@ -51,7 +51,7 @@ def require_secret(path: Path, found: Header, secret: bytes | None) -> None:
 
 
 def require_table(path: Path, found: Header, *, exact: bool) -> None:
-    """Raise IncompatibleFilterError if a table is asked for and the file has none."""
+    """Raise IncompatibleFilterError if a table is requested and the file has none."""
     if exact and not found.table_pages:
         raise IncompatibleFilterError(
             f"{path} has no exact table, and gets none: of the keys in it only their bits are"
@@ -61,7 +61,7 @@ def require_table(path: Path, found: Header, *, exact: bool) -> None:
 
 
 def too_imprecise(path: Path, stored: float, asked: float) -> IncompatibleFilterError:
-    """Return the error for a filter whose error rate is above the one asked for."""
+    """Return the error for a filter whose error rate is above the requested one."""
     return IncompatibleFilterError(
         f"{path} was made for error rate {stored:g} and cannot keep the lower {asked:g} asked for;"
         f" ask for {stored:g} or more, or start a new filter"

@@ -1,10 +1,9 @@
 """The arithmetic of blocked Bloom filters: n keys, m bits, k probes, error rate p.
 
-A blocked filter (Putze, Sanders and Singler 2007, "Cache-, Hash- and
-Space-Efficient Bloom Filters") hashes a key to one block and sets its k bits
-there. The number of keys in a block is nearly Poisson distributed, so the error
-rate is a Poisson mixture, higher than the classic (1 - e^(-kn/m))^k. All sizes
-here come from the mixture; the classic formula serves as a yardstick only.
+A blocked filter (Putze, Sanders and Singler 2007, "Cache-, Hash- and Space-Efficient Bloom
+Filters") hashes a key to one block and sets the key's k bits in it. The number of keys in a block
+is nearly Poisson distributed, so the error rate is a Poisson mixture, higher than the classic
+(1 - e^(-kn/m))^k. All sizes here come from the mixture; the classic formula is a yardstick only.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ BLOCK_BITS = 32_768
 """Bits in a block: one 4 KiB page."""
 
 TIGHTENING = 0.5
-"""Each layer of a growing filter gets this share of the error that is left."""
+"""Each layer of a growing filter gets this share of the remaining error rate."""
 
 BUCKET_SLOTS = 63
 """Keys in a bucket of an exact table."""
 
 BUCKETS_IN_PAGE = 8
 
-_TABLE_LOAD = 0.85  # of a table at its capacity: of a hundred buckets thirteen are full
-_TABLE_LIMIT = 0.95  # beyond it hundreds in a row are full, and searched one by one
-_BUCKETS_READ = 1.19  # for a key that is not there, in a table at its capacity
-_SAME_REMAINDER = 2.0**-64  # the chance that two keys have it
+_TABLE_LOAD = 0.85  # at the capacity: 13 % of the buckets are full
+_TABLE_LIMIT = 0.95  # beyond it hundreds of buckets in a row are full, and searched one by one
+_BUCKETS_READ = 1.19  # for an absent key, in a table at its capacity
+_SAME_REMAINDER = 2.0**-64  # probability for two keys
 _GROWTH = 2
 _FIRST_GROUP = 6  # probes that the first 128-bit hash yields beside the block
 _NEXT_GROUP = 8  # probes in each further 128-bit hash
@@ -36,12 +35,11 @@ _LOG_BIT_CLEAR = log1p(-1 / BLOCK_BITS)
 
 
 def shape(capacity: int, error_rate: float) -> tuple[int, int]:
-    """Return `(blocks, probes)` of the filter that holds `capacity` keys at
-    `error_rate`.
+    """Return `(blocks, probes)` of a filter for `capacity` keys at `error_rate`.
 
-    The probe counts on offer fill whole 128-bit hashes (6, 14, 22, …) or, for
-    high error rates, a part of the first. The smallest that stays within 8 % of
-    the classic optimum is taken, else the one that needs the fewest bits.
+    Possible numbers of probes fill whole 128-bit hashes (6, 14, 22, …) or, for high error rates, a
+    part of the first. The result is the smallest number whose bits stay within 8 % of the classic
+    optimum, else the number that needs the fewest bits.
     """
     check_capacity(capacity)
     check_error_rate(error_rate)
@@ -85,16 +83,16 @@ def classic_bits_per_key(error_rate: float) -> float:
 def layer_error_rate(bound: float, layer: int) -> float:
     """Error rate of a growing filter's layer: `bound * (1 - r) * r**layer`.
 
-    The rates of all layers together stay under `bound`, however many there are
-    (Almeida, Baquero, Preguiça and Hutchison 2007, "Scalable Bloom Filters").
+    The sum of the rates of any number of layers stays under `bound` (Almeida, Baquero, Preguiça
+    and Hutchison 2007, "Scalable Bloom Filters").
     """
     return bound * (1 - TIGHTENING) * TIGHTENING**layer
 
 
-def layer_capacity(last: int, wanted: int, held: int) -> int:
-    """Capacity of the layer after one of capacity `last`, when `held` of the
-    `wanted` keys are in the filter."""
-    return max(_GROWTH * last, wanted - held)
+def layer_capacity(last: int, wanted: int, present: int) -> int:
+    """Capacity of the layer after one of capacity `last`, when the filter has `present` of the
+    `wanted` keys."""
+    return max(_GROWTH * last, wanted - present)
 
 
 def pages_in_table(capacity: int) -> int:
@@ -103,15 +101,16 @@ def pages_in_table(capacity: int) -> int:
 
 
 def table_limit(pages: int) -> int:
-    """Return the most keys that an exact table takes."""
+    """Return the number of keys at which an exact table is full."""
     return int(pages * BUCKETS_IN_PAGE * BUCKET_SLOTS * _TABLE_LIMIT)
 
 
 def error_rate_at(blocks: int, probes: int, keys: float, table_pages: int = 0) -> float:
-    """Chance that a key not added is taken for one that was, with `keys` in the
-    filter: the mean over Poisson(keys / blocks) keys j in a block of
-    (1 - (1 - 1/B)^(kj))^k, and with an exact table that chance times the one that a
-    key in its bucket has the same remainder (docs/exactness.md). Cost: about 0.1 ms.
+    """Probability of taking a new key for a known one, with `keys` in the filter. Cost: 0.1 ms.
+
+    It is the mean of (1 - (1 - 1/B)^(kj))^k over Poisson(keys / blocks) keys j in a block. With an
+    exact table it is multiplied by the probability that a key in the bucket has the same remainder
+    (docs/exactness.md).
     """
     if keys <= 0:
         return 0.0
@@ -140,9 +139,8 @@ def fill_ratio(blocks: int, probes: int, keys: float) -> float:
 def expected_false_positives(
     blocks: int, probes: int, start: float, stop: float, table_pages: int = 0
 ) -> float:
-    """Expected number of false positives while the filter grew from `start` to
-    `stop` keys: the integral of `error_rate_at` (Simpson's rule). Cost: a few ms.
-    """
+    """Expected number of false positives between `start` and `stop` keys: the integral of
+    `error_rate_at` (Simpson's rule). Cost: a few ms."""
     if stop <= start:
         return 0.0
     intervals = 32
@@ -153,10 +151,10 @@ def expected_false_positives(
 
 
 class LayerLoad(NamedTuple):
-    """The shape of one layer of a growing filter and the keys in it.
+    """The shape of one layer of a growing filter, and its number of keys.
 
-    `share` is the part of all keys looked up that meets the layer: below 1 for one that
-    only some shards of a filter have.
+    `share` is the part of all looked-up keys that reach the layer: below 1 for a layer that only
+    some shards of a filter have.
     """
 
     blocks: int
@@ -167,18 +165,18 @@ class LayerLoad(NamedTuple):
 
     @property
     def error_rate(self) -> float:
-        """Chance that a key not added is taken for one in this layer. Cost: 0.1 ms."""
+        """Probability of taking a new key for one in this layer. Cost: 0.1 ms."""
         return error_rate_at(self.blocks, self.probes, self.keys, self.table_pages)
 
     @property
     def expected_false_positives(self) -> float:
-        """Expected number of false positives while it was filled. Cost: a few ms."""
+        """Expected number of false positives while the layer was filled. Cost: a few ms."""
         return expected_false_positives(self.blocks, self.probes, 0, self.keys, self.table_pages)
 
 
 def total_error_rate(layers: Iterable[LayerLoad]) -> float:
-    """Chance that a key not added is taken for one in any of the layers: at most the
-    sum of theirs. Cost: about 0.1 ms a layer."""
+    """Probability of taking a new key for one in any of the layers: at most the sum of theirs.
+    Cost: about 0.1 ms a layer."""
     return min(1.0, sum(layer.share * layer.error_rate for layer in layers))
 
 
@@ -189,15 +187,15 @@ def total_fill_ratio(layers: Sequence[LayerLoad]) -> float:
 
 
 def total_false_positives(layers: Sequence[LayerLoad]) -> float:
-    """Expected number of false positives while the layers, oldest first, were filled
-    one after the other. Cost: a few ms a layer."""
+    """Expected number of false positives while the layers were filled, oldest first. Cost: a few
+    ms a layer."""
     own = sum(layer.expected_false_positives for layer in layers)
     return own + false_positives_in_older(layers)
 
 
 def false_positives_in_older(layers: Iterable[LayerLoad]) -> float:
-    """The part of `total_false_positives` that comes of older layers: each key met all
-    of them, as full as they are, before it met the layer that it went into."""
+    """The part of `total_false_positives` that older layers cause: each key was looked up in all
+    of them, full as they are, before it was added to its own layer."""
     total = older = 0.0
     for layer in layers:
         total += older * layer.keys
@@ -206,10 +204,8 @@ def false_positives_in_older(layers: Iterable[LayerLoad]) -> float:
 
 
 def estimate_keys(probes: int, set_bits: Iterable[int]) -> int:
-    """Estimate the number of keys from the count of set bits in each block
-    (Swamidass and Baldi 2007). Its relative error is under 1 % from a few
-    hundred keys on, as long as no block is full.
-    """
+    """Estimate the number of keys from the count of set bits in each block (Swamidass and Baldi
+    2007). The relative error is under 1 % from a few hundred keys on, unless a block is full."""
     full = log(0.5 / BLOCK_BITS)
     logs = sum(log1p(-n / BLOCK_BITS) if n < BLOCK_BITS else full for n in set_bits)
     return round(logs / (probes * _LOG_BIT_CLEAR))
@@ -223,8 +219,8 @@ def _probe_choices(error_rate: float) -> list[int]:
 
 
 def _blocks_needed(capacity: int, probes: int, error_rate: float) -> int:
-    """The fewest blocks that hold `capacity` keys at `error_rate`, by bisection
-    from the classic optimum, which no blocked filter beats."""
+    """Return the least number of blocks for `capacity` keys at `error_rate`, by bisection from the
+    classic optimum, which is a lower bound."""
     low = int(capacity * classic_bits_per_key(error_rate) / BLOCK_BITS)
     high = low + 1
     while error_rate_at(high, probes, capacity) > error_rate:

@@ -1,17 +1,15 @@
-"""The exact table behind a filter: what the filter takes for known, it confirms or denies.
+"""The exact table of a filter: it checks each key whose bits are all set.
 
-A key's home is one bucket of 512 bytes, an eighth of a page, chosen as the filter chooses
-a block. There its remainder is kept, the BLAKE2b digest of the filter's secret and the key,
-8 bytes: MurmurHash3 has collisions for any seed, so what tells keys apart must not come
-of it. (A secret of fixed length in front keys BLAKE2b as its key parameter does, which
-fills a block of its own and takes longer.) A bucket that is full overflows into the
-next one, the last into the first.
+A key's home is one bucket of 512 bytes, an eighth of a page, chosen as the filter chooses a block.
+The bucket stores the key's remainder, 8 bytes: the BLAKE2b digest of the filter's secret and the
+key. MurmurHash3 has collisions for any seed, so the remainder must not depend on it. (A secret of
+fixed length in front keys BLAKE2b as well as its key parameter, which takes longer: it fills a
+block of its own.) A full bucket overflows into the next one, the last into the first.
 
-A bucket holds the number of its keys (a byte, and seven that are 0) and the slots of 63
-remainders, filled in the order in which keys come. A slot is written before the number
-that counts it, and none behind that number is looked at. So whatever a crash keeps from
-the disk, a key that is lost is one to be added again, and what was not added is not
-found: a remainder never changes, and one that was torn is nobody's.
+A bucket consists of the number of its keys (a byte, and seven zero bytes) and 63 slots for
+remainders, filled in order. A slot is written before the number that counts it, and slots beyond
+that number are ignored. So a crash may lose keys, which are added again, and never adds one: a
+remainder never changes, and a torn one matches no key.
 """
 
 from __future__ import annotations
@@ -28,17 +26,16 @@ _SLOT = 8  # bytes of a remainder, and of the number of keys in a bucket
 
 
 def new_digest(secret: bytes) -> Callable[[], blake2b]:
-    """Return a function that makes a digest: updated with a key, its `digest()` is the
-    remainder of that."""
+    """Return a function that makes a digest. Updated with a key, its `digest()` is the key's
+    remainder."""
     return blake2b(secret, digest_size=_SLOT).copy
 
 
 class ExactTable:
     """The table in `pages` pages of `memory`, from `offset` on.
 
-    A key is known by its selector, the number from 0 to 2**32 - 1 that chooses its home,
-    and its remainder. Whoever adds one makes sure that it is not there, and that there is
-    room.
+    A key consists of its selector, the number from 0 to 2**32 - 1 that chooses its home, and its
+    remainder. Before `add`, the caller checks that the key is new and that there is room.
     """
 
     def __init__(self, memory: mmap.mmap, offset: int, pages: int) -> None:
@@ -49,20 +46,20 @@ class ExactTable:
         self._slots = sizing.BUCKET_SLOTS
 
     def holds(self, selector: int, remainder: bytes) -> bool:
-        """Return True if that key was added. Cost: 1.03 pages."""
+        """Return True if that key was added. Cost: reads 1.03 pages."""
         memory = self._memory
         start = self._offset + (selector * self.buckets >> 32 << _BUCKET_SHIFT)
         count = memory[start]
         end = start + _SLOT + _SLOT * count
         at = memory.find(remainder, start + _SLOT, end)
-        while at % _SLOT and at >= 0:  # not one slot, but parts of two
+        while at % _SLOT and at >= 0:  # parts of two slots
             at = memory.find(remainder, at + 1, end)
         if at >= 0:
             return True
         return count >= self._slots and self.holds(self._next(selector), remainder)
 
     def add(self, selector: int, remainder: bytes) -> None:
-        """Add a key. Cost: 1.03 pages."""
+        """Add a key. Cost: reads 1.03 pages."""
         memory = self._memory
         start = self._offset + (selector * self.buckets >> 32 << _BUCKET_SHIFT)
         count = memory[start] + 1
@@ -74,35 +71,35 @@ class ExactTable:
         memory[start] = count
 
     def _next(self, selector: int) -> int:
-        """Return a selector of the bucket behind the one of `selector`."""
+        """Return a selector of the bucket after the one of `selector`."""
         return self._selector((selector * self.buckets >> 32) + 1)
 
     def _selector(self, bucket: int) -> int:
-        """Return the lowest selector of a bucket; behind the last one comes the first."""
+        """Return the lowest selector of a bucket; the first one follows the last."""
         return -(-(bucket % self.buckets << 32) // self.buckets)
 
     def expect_no_order(self) -> None:
-        """Have the system read single pages of it from the disk from now on, and not those
-        around them, since which one comes next is random."""
+        """Turn off the read-ahead of the system for the table, since its pages are read in random
+        order."""
         if hasattr(mmap, "MADV_RANDOM"):
             start = -(-self._offset // mmap.PAGESIZE) * mmap.PAGESIZE
             self._memory.madvise(mmap.MADV_RANDOM, start)
 
     def counts(self) -> bytes:
-        """Return the number of keys in each bucket. Reads a part of each page."""
+        """Return the number of keys in each bucket. Cost: reads a part of each page."""
         end = self._offset + (self.buckets << _BUCKET_SHIFT)
         return self._memory[self._offset : end : 1 << _BUCKET_SHIFT]
 
     def check(self, keys: int) -> None:
-        """Raise BloomError unless the table holds so many `keys`, and no bucket more than
-        it has slots."""
-        held = 0
+        """Raise BloomError unless the table has this number of `keys`, and no bucket more than it
+        has slots."""
+        found = 0
         for bucket, count in enumerate(self.counts()):
             if count > self._slots:
                 raise BloomError(
                     f"bucket {bucket:,} of the exact table counts {count} keys, and has"
                     f" {self._slots} slots"
                 )
-            held += count
-        if held != keys:
-            raise BloomError(f"the exact table holds {held:,} keys, and {keys:,} are counted")
+            found += count
+        if found != keys:
+            raise BloomError(f"the exact table holds {found:,} keys, and {keys:,} are counted")
