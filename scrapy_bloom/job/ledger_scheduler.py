@@ -10,6 +10,9 @@ from scrapy.extensions.feedexport import FeedExporter
 from scrapy.extensions.spiderstate import SpiderState
 from scrapy.settings import SETTINGS_PRIORITIES
 
+from ..errors import JobDirectoryError
+from ..settings import takes_any_spider
+
 if TYPE_CHECKING:
     from collections.abc import Sized
 
@@ -33,6 +36,21 @@ def keep_off_the_job(crawler: Crawler) -> None:
         state.jobdir = None
     if exporter is not None and crawler.settings.getpriority("FEEDS") != COMMAND_LINE:
         exporter.feeds = {}
+
+
+def require_same_spider(place: str, found: str, crawler: Crawler, remedy: str) -> None:
+    """Raise JobDirectoryError if the requests at `place` are those of the spider `found`, `crawler`
+    has another one, which lacks their callbacks, and BLOOM_ANY_SPIDER is not True. An empty name
+    is that of any spider."""
+    assert crawler.spider is not None
+    name = crawler.spider.name
+    if takes_any_spider(crawler.settings) or found in ("", name):
+        return
+    raise JobDirectoryError(
+        f"{place} holds the requests of spider {found!r}, and this is {name!r}: {remedy}. If the"
+        " spider was renamed, or spiders share their requests on purpose, set BLOOM_ANY_SPIDER to"
+        " True"
+    )
 
 
 class LedgerScheduler(BaseScheduler):

@@ -18,8 +18,8 @@ from ..fingerprints.identity import FingerprinterIdentity
 from ..migration.scrapy_redis_queue import RedisQueue
 from ..migration.scrapy_redis_set import RedisSet
 from ..settings import BloomSettings, WorkerSettings
-from ..sqlite_backend.identity import require_whole_job
 from ..sqlite_backend.leftover import left_requests
+from ..sqlite_backend.request_file import require_whole_job
 from ..sqlite_backend.takeover import ScrapyJob
 from .codec import RedisCodec
 from .copying import open_inexact, put_layers, redis_header
@@ -29,7 +29,7 @@ from .lifecycle import delete_filter, filling, make_shards, require_no_eviction
 from .protocol import Entry
 from .push import Pusher
 from .scripts import LOADING, MAKE_HEADER
-from .start_requests import mark_of
+from .start_marks import mark_of
 from .status import look_at, remove_queue
 
 if TYPE_CHECKING:

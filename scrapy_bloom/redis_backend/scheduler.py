@@ -14,7 +14,7 @@ from ..scrapy_compat import EngineView, IdleChecks, put_before_engine
 from ..settings import FailedSettings, WorkerSettings
 from ..startup import fetches_one_page, refuse
 from .dupefilter import RedisBloomDupeFilter
-from .start_requests import SharedStartRequests
+from .start_marks import SharedStartRequests
 from .worker import Worker
 from .worker_feeds import WorkerFeeds
 

@@ -16,10 +16,10 @@ from scrapy.utils.asyncio import call_later
 from ..errors import SharedFilterError
 from ..job.failure import count_unreadable, described
 from ..job.ledger import Ledger
+from ..job.ledger_scheduler import require_same_spider
 from ..reporting import counted
 from ..scrapy_compat import EngineView
 from ..settings import RedisSettings, WorkerSettings, takes_any_spider
-from ..sqlite_backend.identity import require_same_spider
 from ..sqlite_backend.progress import COUNTED as COUNTED_STATS
 from ..sqlite_backend.progress import set_stats
 from ..startup import announce
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from .crawl import CrawlState
     from .dupefilter import RedisBloomDupeFilter
     from .protocol import Entry
-    from .start_requests import SharedStartRequests
+    from .start_marks import SharedStartRequests
     from .worker_feeds import WorkerFeeds
 
 logger = logging.getLogger("scrapy_bloom.distributed.worker")

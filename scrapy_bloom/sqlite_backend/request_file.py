@@ -15,13 +15,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
-from ..errors import RequestFileError
+from ..bloom.growing import stored_owner
+from ..errors import JobDirectoryError, RequestFileError
 from ..files import sync_directory
 from ..jobdir import reading_mode
 from . import schema
+
+if TYPE_CHECKING:
+    from ..bloom.header import Owner
+    from ..jobdir import JobDirectory
 
 BUSY_SECONDS = 5.0
 """How long a write waits for another program that has locked the file."""
@@ -348,6 +353,30 @@ def read_identity(path: Path) -> JobIdentity | None:
             if version < schema.WITH_IDENTITY:
                 return None
             return JobIdentity(*connection.execute("SELECT * FROM identity").fetchone())
+
+
+def require_whole_job(job: JobDirectory) -> JobIdentity | None:
+    """Return the identity of `job`, None if it has none yet. Raises RequestFileError, and
+    JobDirectoryError if its filter belongs to other requests, or may know of commits that these do
+    not have: what the filter has seen, and no row is kept of, would never be fetched."""
+    owner, found = stored_owner(job.filter), read_identity(job.requests)
+    if owner is None or (
+        found is not None and found.id == owner.job and found.commits >= owner.commit
+    ):
+        return found
+    raise JobDirectoryError(
+        f"{job.requests} {_what_is_wrong(job, found, owner)}: pages that {job.filter} has seen"
+        f" would be lost. Put back {job.requests.name}-wal, which belongs to it, or both from one"
+        " copy of the stopped job, or use a new JOBDIR"
+    )
+
+
+def _what_is_wrong(job: JobDirectory, found: JobIdentity | None, owner: Owner) -> str:
+    if found is not None and found.id == owner.job:
+        return f"ends with commit {found.commits}, and {job.filter} knows of commit {owner.commit}"
+    if found is None and not job.requests.exists():
+        return f"is not there, and {job.filter} belongs to it"
+    return f"is not the one that {job.filter} belongs to, or lacks what was committed last"
 
 
 @contextmanager

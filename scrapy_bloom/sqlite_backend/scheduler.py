@@ -16,7 +16,7 @@ from ..errors import RequestFileError
 from ..feeds.exporter import durable_exporter
 from ..job.failures import Failures
 from ..job.ledger import Ledger
-from ..job.ledger_scheduler import LedgerScheduler, keep_off_the_job
+from ..job.ledger_scheduler import LedgerScheduler, keep_off_the_job, require_same_spider
 from ..job.queue_settings import QueueSettings, memory_queue
 from ..jobdir import JobDirectory
 from ..reporting import counted
@@ -25,13 +25,12 @@ from ..settings import FailedSettings, wants_delta
 from ..startup import announce, fetches_one_page, refuse
 from .children import RepeatedChildren, TakenChildren
 from .failed_store import FailedRows
-from .identity import require_same_spider, require_whole_job
 from .progress import Progress
-from .request_file import RequestFile, as_it_is, check_header
+from .request_file import RequestFile, as_it_is, check_header, require_whole_job
 from .request_store import SqliteStore
 from .rounds import Round
 from .spider_state import KeptSpiderState
-from .start_requests import StartRequests, TakenStartRequests
+from .start_marks import LocalStartRequests, TakenStartRequests
 from .takeover import ScrapyJob
 
 if TYPE_CHECKING:
@@ -240,7 +239,7 @@ class _Job:
     def __init__(self, crawler: Crawler, directory: JobDirectory) -> None:
         self.directory = directory
         self.queues = QueueSettings.read(crawler.settings)
-        self.start_requests = StartRequests(crawler)
+        self.start_requests = LocalStartRequests(crawler)
         self.children = RepeatedChildren(crawler)
         EngineView(crawler)
         self.idle_checks = IdleChecks(crawler)

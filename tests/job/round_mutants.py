@@ -7,11 +7,11 @@
 from scrapy_bloom.job.in_flight import InFlight
 from scrapy_bloom.job.ledger import Ledger
 from scrapy_bloom.scrapy_compat import IdleChecks
-from scrapy_bloom.sqlite_backend import start_requests
+from scrapy_bloom.sqlite_backend import start_marks
 from scrapy_bloom.sqlite_backend.children import RepeatedChildren, TakenChildren
 from scrapy_bloom.sqlite_backend.request_file import RequestFile
 from scrapy_bloom.sqlite_backend.spider_state import KeptSpiderState
-from scrapy_bloom.sqlite_backend.start_requests import StartRequests
+from scrapy_bloom.sqlite_backend.start_marks import LocalStartRequests
 
 MUTANTS = {}
 
@@ -25,14 +25,14 @@ def mutant(function):
 @mutant
 def start_requests_in_the_filter():
     """The filter learns of start requests, so a link back to one is known."""
-    stored = StartRequests.stored
+    stored = LocalStartRequests.stored
 
     def stored_and_seen(self, request):
         stored(self, request)
         if request is self._offered:
             self._ledger._dupefilter.request_seen(request)
 
-    StartRequests.stored = stored_and_seen
+    LocalStartRequests.stored = stored_and_seen
 
 
 @mutant
@@ -43,28 +43,28 @@ def marked_by_meta():
         if request.meta.get("is_start_request"):
             self._taken.add(self._taken.meet(request))
 
-    StartRequests.stored = stored
+    LocalStartRequests.stored = stored
 
 
 @mutant
 def taken_before_the_row():
     """A start request is taken when it is yielded, in a commit of its own."""
-    is_skipped = StartRequests._is_skipped
+    is_skipped = LocalStartRequests._is_skipped
 
     def is_skipped_or_taken(self, thing):
         skipped = is_skipped(self, thing)
         if not skipped and self._offered is not None:
-            self._taken.add(self._occurrence)
+            self._taken.add(self._mark)
             self._round.file.commit()
         return skipped
 
-    StartRequests._is_skipped = is_skipped_or_taken
+    LocalStartRequests._is_skipped = is_skipped_or_taken
 
 
 @mutant
 def counted_by_fingerprint():
     """A second start request for a page is the first one."""
-    contains = StartRequests._is_skipped
+    contains = LocalStartRequests._is_skipped
 
     def is_skipped(self, thing):
         meet = self._taken.meet
@@ -74,20 +74,20 @@ def counted_by_fingerprint():
         finally:
             self._taken.meet = meet
 
-    StartRequests._is_skipped = is_skipped
+    LocalStartRequests._is_skipped = is_skipped
 
 
 @mutant
 def told_apart_by_order():
     """Start requests with one fingerprint are the same."""
-    start_requests.key_of = lambda request, fingerprint: start_requests.KEY_PREFIX + fingerprint
+    start_marks.key_of = lambda request, fingerprint: start_marks.KEY_PREFIX + fingerprint
 
 
 @mutant
 def told_apart_by_all_meta():
     """Whatever stands in the meta of a start request tells it apart."""
-    key_of = start_requests.key_of
-    start_requests.key_of = lambda request, fingerprint: key_of(
+    key_of = start_marks.key_of
+    start_marks.key_of = lambda request, fingerprint: key_of(
         request, fingerprint + repr(request.meta).encode()
     )
 
@@ -95,7 +95,7 @@ def told_apart_by_all_meta():
 @mutant
 def forgets_fingerprints():
     """What version 0.2.0 has taken does not count."""
-    start_requests.TakenStartRequests._has_fingerprints = property(
+    start_marks.TakenStartRequests._has_fingerprints = property(
         lambda self: False, lambda self, value: None
     )
 
@@ -103,7 +103,7 @@ def forgets_fingerprints():
 @mutant
 def taken_in_memory():
     """One that lives in memory only is taken at once."""
-    StartRequests.kept = StartRequests.stored
+    LocalStartRequests.kept = LocalStartRequests.stored
 
 
 @mutant
@@ -134,7 +134,7 @@ def children_kept_for_ever():
 @mutant
 def exhausted_by_an_error():
     """start() that breaks off counts as exhausted."""
-    StartRequests.exhausted = True
+    LocalStartRequests.exhausted = True
 
 
 @mutant

@@ -11,7 +11,7 @@ from contextlib import closing
 import pytest
 from scrapy import Request
 
-from scrapy_bloom.sqlite_backend.start_requests import key_of
+from scrapy_bloom.job.start_requests import key_of
 from tests.job.engine import STOCK, name_of, request
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")

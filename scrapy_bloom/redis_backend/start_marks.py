@@ -1,21 +1,18 @@
-"""Which start requests a crawl has taken, so that each is sent once by all its workers."""
+"""The start requests that a crawl has taken: all its workers together send each of them once."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
-from scrapy.utils.asyncio import call_later
-from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
-from twisted.internet.defer import Deferred
+from scrapy.utils.defer import deferred_from_coro
 
+from ..job.start_requests import AT_ONCE, StartRequests, give_turn, key_of
 from ..scrapy_compat import start_again
 from ..settings import repeats_start
-from ..sqlite_backend.start_requests import key_of
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -27,18 +24,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("scrapy_bloom.distributed.start_requests")
 
-SENT_AT_ONCE = 100
 
+class SharedStartRequests(StartRequests[bytes]):
+    """The start requests of a crawl: each goes to Redis with its mark, and those that any worker
+    has sent are left out there.
 
-class SharedStartRequests:
-    """Spider middleware, the last one before the engine, which knows the start requests.
-
-    A start request is what arrives here, and is known by identity until it is scheduled:
-    its meta is copied to retries, redirects and children. Its mark, its key and the
-    number among those with that key in this run of start(), goes to Redis with it, where those
-    that any worker has sent are left out. start() is not run where it is through for the whole
-    crawl; it is run again by a worker that learns that it is not: in a new round, or where
-    Redis has forgotten it. Only the worker that has run it says that it is through.
+    start() does not run if it is through for the whole crawl. It runs again in a worker that learns
+    that it is not: in a new round, or if Redis has forgotten it. Only the worker that has run it
+    says that it is through.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -47,17 +40,15 @@ class SharedStartRequests:
                 "BLOOM_REPEAT_START is True, and the start requests of a crawl in Redis are sent"
                 " once: leave it out, and begin a new round with BLOOM_REDIS_ROUND"
             )
-        self._crawler = crawler
-        self._offered: Request | None = None
-        self._mark = self._old_mark = b""
+        super().__init__(crawler)
+        self._old_mark = b""
         self._met: Counter[bytes] = Counter()
-        self._in_memory: dict[Request, bytes] = {}
         self._began_as: tuple[int, str] | None = None
         self._is_through = False
         self._is_running = False
         self._has_passed = False
         self.failed = False
-        """True if start() has raised something."""
+        """True if start() has raised an error."""
 
     def open(
         self,
@@ -69,8 +60,8 @@ class SharedStartRequests:
     ) -> None:
         """Begin to work; `done` if start() is through for the crawl."""
         self._store = store
-        self._ledger = ledger
         self._dupefilter = dupefilter
+        self._ledger = ledger
         ledger.participants.append(self)
         self._round = store.round
         self._is_through = done
@@ -91,32 +82,8 @@ class SharedStartRequests:
             self._is_through = reply.start_done
             self._store.starting = not reply.start_done
         elif not (reply.start_done or self._is_running or self._began_as == self._now):
-            self._begin()
+            self._run()
             deferred_from_coro(self._send_again())
-
-    async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """Yield what the engine gets."""
-        if self._need_not_run():
-            return
-        self._begin()
-        try:
-            async for thing in start:
-                self._offer(thing)
-                yield thing
-        except Exception:
-            self._fail()
-            raise
-        self._end()
-
-    def process_start_requests(self, start: Iterable[Any], spider: object) -> Iterator[Any]:
-        """Yield what the engine gets, with middlewares for Scrapy before 2.13."""
-        if self._need_not_run():
-            return
-        self._begin()
-        for thing in start:
-            self._offer(thing)
-            yield thing
-        self._end()
 
     def stored(self, request: Request) -> None:
         """Mark `request`, which was pushed last, if it is a start request."""
@@ -125,58 +92,54 @@ class SharedStartRequests:
 
     def kept(self, request: Request) -> None:
         """Note that `request`, which may be a start request, lives in memory only."""
+        super().kept(request)
         if request is self._offered:
-            self._in_memory[request] = self._mark
             self._tell()
 
     def fenced(self) -> None:
         """Mark none of those in memory: see `RedisStore`."""
         self._in_memory.clear()
 
-    def before_commit(self, acknowledged: Sequence[Request]) -> None:
-        """Mark the start requests in memory that are done."""
-        if self._in_memory:
-            for request in acknowledged:
-                if mark := self._in_memory.pop(request, None):
-                    self._store.note(mark=mark)
-            self._tell()
-
-    def after_commit(self) -> None:
-        """Do nothing."""
-
     @property
     def _now(self) -> tuple[int, str]:
         return self._store.identities, self._round
 
-    def _need_not_run(self) -> bool:
+    def _begin(self) -> bool:
         again, self._has_passed = self._has_passed, True
         self._ledger.begin()
-        return self._is_through and not again
+        if self._is_through and not again:
+            return False
+        self._run()
+        return True
 
-    def _begin(self) -> None:
+    def _run(self) -> None:
         self._met.clear()
         self._began_as = self._now
         self._is_running, self._is_through = True, False
         self.failed = False
         self._tell()
 
-    def _offer(self, thing: Any) -> None:
+    def _is_skipped(self, thing: Any) -> bool:
+        """Offer `thing`: Redis says later whether a worker has taken it."""
         self._offered = None
         if isinstance(thing, Request):
             fingerprint = self._dupefilter.fingerprint(thing)
             self._offered = thing
             self._mark = self._next_mark(key_of(thing, fingerprint))
             self._old_mark = self._next_mark(fingerprint)
+        return False
 
     def _next_mark(self, key: bytes) -> bytes:
         self._met[key] += 1
         return mark_of(key, self._met[key])
 
-    def _end(self) -> None:
-        self._offered = None
+    def _take(self, mark: bytes) -> None:
+        self._store.note(mark=mark)
+        self._tell()
+
+    def _end(self, *, exhausted: bool) -> None:
         self._is_running = False
-        # a stop cancels start(), which may take that for its end
-        self._is_through = self._began_as == self._now and self._crawler.engine.running
+        self._is_through = exhausted and self._began_as == self._now
         self._tell()
         last = self._store.last
         if last is not None:
@@ -205,16 +168,10 @@ class SharedStartRequests:
                 if isinstance(thing, Request):
                     self._crawler.engine.crawl(thing)
                     sent += 1
-                    if sent % SENT_AT_ONCE == 0:
-                        await _give_turn()
+                    if sent % AT_ONCE == 0:
+                        await give_turn()
 
 
 def mark_of(key: bytes, occurrence: int) -> bytes:
     """Return the mark of a start request: its key, and its number among those with that key."""
     return key + occurrence.to_bytes(4, "big").lstrip(b"\0")
-
-
-async def _give_turn() -> None:
-    turn: Deferred[None] = Deferred()
-    call_later(0, turn.callback, None)
-    await maybe_deferred_to_future(turn)

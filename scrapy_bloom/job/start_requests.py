@@ -1,0 +1,148 @@
+"""The start requests of a round: how they are known, and followed until they are stored."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from scrapy import Request
+from scrapy.utils.asyncio import call_later
+from scrapy.utils.defer import maybe_deferred_to_future
+from twisted.internet.defer import Deferred
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+    from .ledger import Ledger
+
+Mark = TypeVar("Mark")
+"""Tells a start request from all others of the round: its key, and its number among those with
+that key in this run of start()."""
+
+AT_ONCE = 100
+"""Start requests that are skipped, or sent, before the reactor has a turn."""
+
+KEY_PREFIX = bytes(4)
+"""What the keys of start requests begin with, and no fingerprint but one in 2**32."""
+
+
+def key_of(request: Request, fingerprint: bytes) -> bytes:
+    """Return the key of a start request, the same in each process: a digest of its fingerprint,
+    cookies, headers that authorize, callback, cookie jar and proxy."""
+    callback = getattr(request.callback, "__name__", None)
+    headers = [request.headers.getlist(name) for name in ("Cookie", "Authorization")]
+    jar, proxy = request.meta.get("cookiejar"), request.meta.get("proxy")
+    whose = "\0".join(map(_text, (request.cookies, *headers, callback, jar, proxy)))
+    digest = blake2b(fingerprint + whose.encode("utf-8", "backslashreplace"), digest_size=16)
+    return KEY_PREFIX + digest.digest()
+
+
+def _text(value: Any) -> str:
+    """Return what stands for `value` in each process, in whatever order it has its parts."""
+    if isinstance(value, dict):
+        value = {f"{_text(key)}:{_text(each)}" for key, each in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return str(sorted(map(_text, value)))
+    if value is None or isinstance(value, (str, bytes, int, float)):
+        return repr(value)
+    return type(value).__qualname__
+
+
+class StartRequests(ABC, Generic[Mark]):
+    """Spider middleware, the last one before the engine, which marks start requests as taken.
+
+    A start request is what arrives here, with all that other middlewares make of it. It is known
+    by identity until it is scheduled: its meta is copied to retries, redirects and children. It is
+    marked with the commit that stores it, or, if it lives in memory only, when it is acknowledged.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._offered: Request | None = None
+        """The last request that the engine got from start(), until it is scheduled."""
+        self._mark: Mark
+        self._ledger: Ledger
+        self._in_memory: dict[Request, Mark] = {}
+        self._skipped = 0
+
+    async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """Yield what the engine gets."""
+        if not self._begin():
+            return
+        with self._running():
+            async for thing in start:
+                if not self._is_skipped(thing):
+                    yield thing
+                elif self._skipped % AT_ONCE == 0:
+                    await give_turn()
+
+    def process_start_requests(self, start: Iterable[Any], spider: object) -> Iterator[Any]:
+        """Yield what the engine gets, with middlewares for Scrapy before 2.13, which Scrapy
+        2.14 still runs."""
+        if not self._begin():
+            return
+        with self._running():
+            for thing in start:
+                if not self._is_skipped(thing):
+                    yield thing
+
+    def stored(self, request: Request) -> None:
+        """Mark `request`, which was stored last, if it is a start request. Raises what the store
+        raises."""
+        if request is self._offered:
+            self._take(self._mark)
+
+    def kept(self, request: Request) -> None:
+        """Note that `request`, which may be a start request, lives in memory only."""
+        if request is self._offered:
+            self._in_memory[request] = self._mark
+
+    def before_commit(self, acknowledged: Sequence[Request]) -> None:
+        """Mark the start requests in memory that are done."""
+        if self._in_memory:
+            for request in acknowledged:
+                if (mark := self._in_memory.pop(request, None)) is not None:
+                    self._take(mark)
+
+    def after_commit(self) -> None:
+        """Do nothing."""
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            self._fail()
+            raise
+        self._offered = None
+        # a stop cancels start(), which may take that for its end
+        self._end(exhausted=self._crawler.engine.running)
+
+    @abstractmethod
+    def _begin(self) -> bool:
+        """Prepare for a run of start(); return False if it need not run."""
+
+    @abstractmethod
+    def _is_skipped(self, thing: Any) -> bool:
+        """Return True if `thing` is a start request that the round has taken; else offer it."""
+
+    @abstractmethod
+    def _take(self, mark: Mark) -> None:
+        """Mark a start request with the next commit."""
+
+    @abstractmethod
+    def _end(self, *, exhausted: bool) -> None:
+        """Note the end of start(): `exhausted`, or stopped."""
+
+    def _fail(self) -> None:
+        """Note that start() has raised an error: the round goes on at the next start."""
+
+
+async def give_turn() -> None:
+    """Let the reactor have a turn."""
+    turn: Deferred[None] = Deferred()
+    call_later(0, turn.callback, None)
+    await maybe_deferred_to_future(turn)
