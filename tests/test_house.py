@@ -39,7 +39,6 @@ NOT_YET_PLAIN = """
     docs/feeds.md
     docs/limits.md
     docs/mathematics.md
-    docs/monitoring.md
     docs/redis.md
     docs/speed.md
     docs/start.md
@@ -48,9 +47,7 @@ NOT_YET_PLAIN = """
     scrapy_bloom/bloom/inspection.py
     scrapy_bloom/bloom/place.py
     scrapy_bloom/commands/progress.py
-    scrapy_bloom/commands/queue.py
     scrapy_bloom/commands/running.py
-    scrapy_bloom/commands/top.py
     scrapy_bloom/delta/crawl.py
     scrapy_bloom/delta/marks.py
     scrapy_bloom/delta/memory.py

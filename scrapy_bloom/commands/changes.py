@@ -20,14 +20,14 @@ from ..migration.scrapy_redis_set import RedisSet
 from ..migration.sources import Imported, Source, import_into, make_filter, source_in
 from ..redis_backend.client import RedisClient, public_url
 from ..redis_backend.copying import load_into_redis, save_from_redis
+from ..redis_backend.crawl import remove_queue
 from ..redis_backend.filter_status import places_of
 from ..redis_backend.layout import in_one_slot
 from ..redis_backend.lifecycle import delete_filter
 from ..redis_backend.load import Loaded, load_job, load_scrapy_redis
 from ..redis_backend.scheduler import RedisDurableScheduler
-from ..redis_backend.status import remove_queue
 from ..reporting import counted
-from ..sqlite_backend.inspection import unfinished_requests
+from ..sqlite_backend.status import unfinished_requests
 from ..startup import is_component
 from .progress import Progress
 from .running import require_fingerprinter

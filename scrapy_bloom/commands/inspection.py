@@ -16,7 +16,7 @@ from ..fingerprints.identity import fingerprinter_in
 from ..migration.url_list import open_list, url_in
 from ..redis_backend.verify import queue_findings
 from ..reporting import counted, in_brief, in_bytes, in_percent, in_short, pages
-from ..sqlite_backend.inspection import JobState, job_state, unfinished_requests
+from ..sqlite_backend.status import JobState, job_state, unfinished_requests
 from .queue import queue_in
 from .running import aligned, require_fingerprinter, table
 
@@ -188,7 +188,7 @@ def _closed(filter_: Description) -> str:
 def _job(state: JobState | None) -> str:
     if state is None:
         return ""
-    line = "was killed" if state.state == "killed" else state.state
+    line: str = "was killed" if state.state == "killed" else state.state
     if state.round is not None:
         line += f", round {state.round}"
     if state.to_be_stored:
