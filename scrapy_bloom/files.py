@@ -122,7 +122,7 @@ def is_held(path: Path) -> bool:
 def _in_use(directory: Path, file: IO[bytes]) -> FilterLockedError:
     """Return the refusal of a `directory` whose lock file a process has locked."""
     pid = file.read(20).decode("ascii", "replace").strip()
-    what = "; wait until it has finished, or give this one another job directory"
+    what = "; stop it or wait until it has finished (a second crawl takes another directory)"
     if pid == str(os.getpid()):
         what = ", which is this one; give each crawl in it a job directory of its own"
     return FilterLockedError(f"{directory} is in use by process {pid or '(unknown)'}{what}")

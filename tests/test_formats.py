@@ -28,12 +28,12 @@ from scrapy_bloom import (
     ScalableBloomFilter,
     ScrapyRedisFingerprinter,
 )
+from scrapy_bloom.bloom.directory import layer_paths
 from scrapy_bloom.bloom.file import read_header
 from scrapy_bloom.bloom.inspection import verify
-from scrapy_bloom.bloom.place import Place
 from scrapy_bloom.fingerprints.identity import FingerprinterIdentity
 from scrapy_bloom.sqlite_backend.failed_store import failed_requests
-from scrapy_bloom.sqlite_backend.status import job_state, unfinished_requests
+from scrapy_bloom.sqlite_backend.inspection import job_state, unfinished_requests
 from tests.data.v010 import make
 from tests.data.v020 import make as v020
 from tests.job.engine import Job
@@ -102,7 +102,7 @@ def test_an_old_job_goes_on_to_its_end(folder, name, tmp_path):
     assert sorted(answered) == sorted(job["resumed"]["answered"])
     assert {*job["answered"], *answered} == {*EXPECTED["site"]}
     assert unfinished_requests(folder) == 0
-    assert all(finding.sound for finding in verify(Place.find(str(folder))))
+    assert all(finding.sound for finding in verify(folder / "bloom"))
 
 
 def test_the_requests_of_an_old_job_are_handed_out_as_they_were(folder, name):
@@ -143,15 +143,16 @@ def test_an_old_job_is_read_without_a_change(folder, name):
     assert not {*JOBS[name]["unseen"]} & {*held}
     assert unfinished_requests(folder) == JOBS[name]["count"]
     assert failed_requests(folder) == []
-    assert all(finding.sound for finding in verify(Place.find(str(folder))))
+    assert all(finding.sound for finding in verify(folder / "bloom"))
     # the index of SQLite's log, which was left out
     (folder / "requests.sqlite-shm").unlink(missing_ok=True)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-def layers_of(opened, place):
+def layers_of(opened, path):
     """Return the layers of a filter as `expected.json` has them."""
     layers = getattr(opened, "layers", [opened])
+    files = layer_paths(path) if path.is_dir() else [path]
     return [
         {
             "capacity": layer.capacity,
@@ -160,7 +161,7 @@ def layers_of(opened, place):
             "blocks": header.blocks,
             "probes": header.probes,
         }
-        for layer, header in zip(layers, map(read_header, place.files), strict=True)
+        for layer, header in zip(layers, map(read_header, files), strict=True)
     ]
 
 
@@ -184,11 +185,11 @@ def test_an_old_filter_holds_what_it_held(tmp_path, name):
             expected["error_rate"],
             expected["identity"],
         )
-        assert layers_of(opened, Place.find(str(path))) == expected["layers"]
+        assert layers_of(opened, path) == expected["layers"]
         assert all(b"key %d" % n in opened for n in range(keys["first"], keys["last"] + 1))
         assert not any(b"key %d" % n in opened for n in expected["absent"]["numbers"])
         assert not opened.add(b"new")
-    assert all(finding.sound for finding in verify(Place.find(str(path))))
+    assert all(finding.sound for finding in verify(path))
 
 
 # 0.2.0
@@ -215,7 +216,7 @@ def test_a_job_of_version_0_2_0_goes_on_to_its_end(story, place):
     assert v020.go_on(place, expected) == expected["resumed"]
     assert job_state(place / "job").state == "finished"
     assert failed_requests(place / "job") == []
-    assert all(finding.sound for finding in verify(Place.find(str(place / "job"))))
+    assert all(finding.sound for finding in verify(place / "job" / "bloom"))
 
 
 def test_a_job_of_version_0_2_0_is_read_without_a_change(story, place):
@@ -263,7 +264,7 @@ def test_an_exact_filter_of_version_0_2_0_makes_no_mistake(tmp_path, name, kind)
         assert len(found) == expected["items"]
         assert all(b"key %d" % n in found for n in range(keys["first"], keys["last"] + 1))
         assert not any(found.add(b"new %d" % n) for n in range(300 if name == "growing" else 1))
-    assert all(finding.sound for finding in verify(Place.find(str(tmp_path / name))))
+    assert all(finding.sound for finding in verify(tmp_path / name))
 
 
 # Fingerprints

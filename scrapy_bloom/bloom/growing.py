@@ -266,6 +266,14 @@ class ScalableBloomFilter(Probing):
         self._use_layers((store, *self._newest_first))
 
 
+def open_filter(path: Path, *, read_only: bool = False) -> BloomFilter | ScalableBloomFilter:
+    """Open the filter at `path`, which is one file, or the directory of a growing filter.
+    Raises as `BloomFilter.open` does."""
+    if path.is_dir():
+        return ScalableBloomFilter.open(path, read_only=read_only)
+    return BloomFilter.open(path, read_only=read_only)
+
+
 def stored_identity(path: PathArgument) -> str | None:
     """Return the identity of the filter in the directory at `path` without opening it, or None if
     there is no filter. Raises FilterFileError."""

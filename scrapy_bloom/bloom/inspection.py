@@ -1,7 +1,7 @@
-"""What a filter on disk is and whether it can be trusted, without locking or changing it.
+"""Description and verification of a filter on the disk, without locking or changing it.
 
-A running job can be looked at: its bits are read as they are, and its keys counted by
-them, since the count in the file is that of the last flush.
+A filter in use can be described: its keys are estimated from its bits, since the count in
+the file is that of the last flush.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from statistics import median
 from ..errors import BloomError
 from ..files import is_held
 from . import sizing
+from .directory import layer_paths, lock_path
 from .file import BitStore, read_state
 from .fixed import BloomFilter
-from .growing import ScalableBloomFilter
-from .place import AnyFilter, Place
+from .growing import ScalableBloomFilter, open_filter
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Layer:
 
 @dataclass(frozen=True)
 class Description:
-    """A filter: `items` are exact if it was closed cleanly or has an exact table, else
-    estimated from the bits; `held_by` is the process that uses it now; `bytes` are those
+    """A filter. `items` are exact if it was closed cleanly or has an exact table, else
+    estimated from the bits. `held_by` is the process that has it open. `bytes` are those
     of the bits, in memory as in the file, `table_bytes` those of the exact table."""
 
     place: str
@@ -65,7 +65,7 @@ class Description:
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found out about a file, or (`path` empty) about the whole."""
+    """The result of the checks of a file, or (`path` empty) of the whole filter."""
 
     path: str
     sound: bool
@@ -73,20 +73,21 @@ class Finding:
 
 
 def describe(
-    place: Place, fingerprinter_in: Callable[[str], tuple[str | None, str | None]]
+    name: str, path: Path, fingerprinter_in: Callable[[str], tuple[str | None, str | None]]
 ) -> Description:
-    """Return what there is to know about the filter at `place`. What its identity tells
-    of a fingerprinter, the name and that one's own identity, `fingerprinter_in` reads.
+    """Return the description of the filter at `path`, which calls it `name`.
+    `fingerprinter_in` returns the name and the identity of the fingerprinter that the
+    filter's identity tells of.
 
     Cost: reads headers only, or all bits of a filter that is not closed. Raises
-    JobDirectoryError if there is none, FilterFileError if it is not sound.
+    FileNotFoundError if there is none, FilterFileError if it is not sound.
     """
-    with place.open(read_only=True) as bloom_filter:
+    with open_filter(path, read_only=True) as bloom_filter:
         layers = layers_of(bloom_filter)
         header = layers[0].header
-        name, identity = fingerprinter_in(bloom_filter.identity)
+        fingerprinter, identity = fingerprinter_in(bloom_filter.identity)
         return Description(
-            place=place.name,
+            place=name,
             items=len(bloom_filter),
             items_exact=bloom_filter.clean or bloom_filter.exact,
             capacity=sum(layer.capacity for layer in layers),
@@ -111,39 +112,40 @@ def describe(
             error_rate_bound=bloom_filter.error_rate,
             expected_pages_lost=bloom_filter.expected_false_positives,
             has_secret=any(header.secret),
-            fingerprinter=name,
+            fingerprinter=fingerprinter,
             fingerprinter_identity=identity,
             created=header.created,
             software=header.software,
             clean=bloom_filter.clean,
-            held_by=None if bloom_filter.clean else holder(place),
+            held_by=None if bloom_filter.clean else holder(path),
         )
 
 
-def holder(place: Place) -> int | None:
-    """Return the process that has the filter open, 0 if only somebody has, or None."""
-    if not is_held(place.lock):
+def holder(path: Path) -> int | None:
+    """Return the process that has the filter at `path` open, 0 if its number is not known,
+    None if it is not open."""
+    lock = lock_path(path) if path.is_dir() else path
+    if not is_held(lock):
         return None
-    if place.is_file:
-        return read_state(place.path).pid
-    text = place.lock.read_text(errors="replace").strip()
+    if lock == path:
+        return read_state(path).pid
+    text = lock.read_text(errors="replace").strip()
     return int(text) if text.isdecimal() else 0
 
 
-def verify(place: Place) -> Iterator[Finding]:
-    """Yield a finding for each file of the filter at `place`, and one for the whole.
+def verify(path: Path) -> Iterator[Finding]:
+    """Yield a finding for each file of the filter at `path`, and one for the whole.
 
     Reads everything, changes nothing. The filter can be trusted if all are sound.
     """
-    place.require()
     sound = True
-    for path in place.files:
-        finding = _check_layer(path)
+    for file in layer_paths(path) if path.is_dir() else [path]:
+        finding = _check_layer(file)
         sound = sound and finding.sound
         yield finding
-    if sound and not place.is_file:
+    if sound and path.is_dir():
         try:
-            with closing(ScalableBloomFilter.open(place.path, read_only=True)) as bloom_filter:
+            with closing(ScalableBloomFilter.open(path, read_only=True)) as bloom_filter:
                 bloom_filter.check()
         except (BloomError, OSError) as error:
             yield Finding("", sound=False, text=str(error))
@@ -152,7 +154,7 @@ def verify(place: Place) -> Iterator[Finding]:
             yield Finding("", sound=True, text=f"the series of layers is complete ({layers})")
 
 
-def layers_of(bloom_filter: AnyFilter) -> tuple[BloomFilter, ...]:
+def layers_of(bloom_filter: BloomFilter | ScalableBloomFilter) -> tuple[BloomFilter, ...]:
     """Return the layers of a filter; one of fixed size is its own only one."""
     return (bloom_filter,) if isinstance(bloom_filter, BloomFilter) else bloom_filter.layers
 
@@ -165,7 +167,7 @@ def _check_layer(path: Path) -> Finding:
 
 
 def _state_of(path: Path) -> str:
-    """Return what the checks of a sound layer have shown; raise BloomError otherwise."""
+    """Return the results of the checks of a sound layer. Raises BloomError."""
     with closing(BitStore.open(path, read_only=True)) as store:
         counts = list(store.block_counts())
         low, high = _likely_bits(counts, store.header.probes)
@@ -205,8 +207,8 @@ def _require_likely_buckets(path: Path, counts: bytes) -> None:
 
 
 def _likely_bits(counts: list[int], probes: int) -> tuple[int, int]:
-    """Return how few and how many bits a block has that got a random share of the
-    keys: ten standard deviations off, which is never seen."""
+    """Return the bounds of the bits set in a block with a random share of the keys: ten
+    standard deviations below and above."""
     keys = sizing.estimate_keys(probes, [round(median(counts))])
     reach = 10 * sqrt(keys) + 20
     low, high = (

@@ -5,49 +5,45 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import zip_longest
+from pathlib import Path
 
 from ..errors import IncompatibleFilterError
 from . import sizing
 from .fixed import BloomFilter
-from .growing import ScalableBloomFilter
+from .growing import ScalableBloomFilter, open_filter
 from .inspection import layers_of
-from .place import AnyFilter, Place
 
 _TOLERANCE = 1.02  # numbers of keys are estimates
 
 
 def merge(
-    destination: Place, sources: Sequence[Place], *, over_capacity: bool = False
+    destination: Path, sources: Sequence[Path], *, over_capacity: bool = False
 ) -> tuple[int, int]:
-    """Add the keys of `sources` to `destination`; return how many keys that holds
-    before and after, the latter by its bits, and never fewer.
+    """Add the keys of the filters at `sources` to the one at `destination`; return how many
+    keys that holds before and after, the latter by its bits, and never fewer.
 
     The sources are only read. Refused with IncompatibleFilterError, and nothing
     changed, unless all have one origin and, without `over_capacity`, each layer has
     room for all, so that the error rate stays under its bound. An interrupted merge has
     added a part, and can be run again.
     """
-    destination.require()
+    paths = [destination, *sources]
     with ExitStack() as stack:
-        others: list[AnyFilter] = []
-        for place in sources:
-            place.require()
-            _require_other(place, destination)
-            others.append(place.open(read_only=True))
-            stack.callback(others[-1].close)
-        looked_at = destination.open(read_only=True)
-        stack.callback(looked_at.close)
-        together = zip_longest(*[layers_of(each) for each in (looked_at, *others)])
-        for number, layers in enumerate(together):
-            names = [destination.name, *(place.name for place in sources)]
-            there = [pair for pair in zip(names, layers, strict=True) if pair[1] is not None]
+        for path in sources:
+            _require_other(path, destination)
+        looked_at: list[BloomFilter | ScalableBloomFilter] = []
+        for path in paths:
+            looked_at.append(open_filter(path, read_only=True))
+            stack.callback(looked_at[-1].close)
+        for number, layers in enumerate(zip_longest(*map(layers_of, looked_at))):
+            there = [pair for pair in zip(paths, layers, strict=True) if pair[1] is not None]
             _require_one_origin(there)
             if not over_capacity:
                 _require_room(number, [layer for _, layer in there])
-        bloom_filter = destination.open()
+        bloom_filter = open_filter(destination)
         stack.callback(bloom_filter.close)
         before = len(bloom_filter)
-        for other in others:
+        for other in looked_at[1:]:
             match bloom_filter, other:
                 case BloomFilter(), BloomFilter():
                     bloom_filter.update_from(other)
@@ -56,31 +52,31 @@ def merge(
         return before, len(bloom_filter)
 
 
-def _require_other(place: Place, destination: Place) -> None:
-    if place.path.samefile(destination.path):
-        raise IncompatibleFilterError(f"{place.name} is the destination itself")
-    if place.is_file != destination.is_file:
+def _require_other(path: Path, destination: Path) -> None:
+    if path.samefile(destination):
+        raise IncompatibleFilterError(f"{path} is the destination itself")
+    if path.is_dir() != destination.is_dir():
         raise IncompatibleFilterError(
-            f"{place.name} and {destination.name} cannot be joined: one is a filter of fixed size"
-            " in a file, the other one that grows in a directory"
+            f"{path} and {destination} cannot be joined: one is a filter of fixed size in a file,"
+            " the other one that grows in a directory"
         )
 
 
-def _require_one_origin(layers: Sequence[tuple[str, BloomFilter]]) -> None:
+def _require_one_origin(layers: Sequence[tuple[Path, BloomFilter]]) -> None:
     """Raise IncompatibleFilterError unless these layers, the same one of each filter,
     can become one."""
-    first_name, first = layers[0]
-    for name, layer in layers[1:]:
-        _require_same_origin(first_name, first, name, layer)
+    (first_path, first), *others = layers
+    for path, layer in others:
+        _require_same_origin(first_path, first, path, layer)
 
 
 def _require_same_origin(
-    first_name: str, first: BloomFilter, name: str, layer: BloomFilter
+    first_path: Path, first: BloomFilter, path: Path, layer: BloomFilter
 ) -> None:
     try:
         first.require_same_origin(layer)
     except IncompatibleFilterError as error:
-        raise IncompatibleFilterError(f"{name} does not fit {first_name}: {error}") from None
+        raise IncompatibleFilterError(f"{path} does not fit {first_path}: {error}") from None
 
 
 def _require_room(number: int, layers: Sequence[BloomFilter]) -> None:

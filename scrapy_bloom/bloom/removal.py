@@ -1,4 +1,4 @@
-"""Forgetting: a filter is removed from the disk."""
+"""Removal of filters from the disk."""
 
 from __future__ import annotations
 
@@ -9,27 +9,24 @@ from ..files import is_held, sync_directory
 from .directory import layer_paths, lock_directory, remove_directory, remove_leftovers
 from .file import read_state
 from .header import MAGIC
-from .place import Place
 
 
-def remove(place: Place) -> list[Path]:
-    """Remove the filter at `place`, sound or not; return the files that were removed.
+def remove(path: Path) -> list[Path]:
+    """Remove the filter at `path`, sound or not; return the files that were removed.
 
     Raises FilterLockedError if a process has it open, FilterFileError if a file is
     no filter file: nothing is removed then.
     """
-    place.require()
-    if place.is_file:
-        _require_ours(place.path)
-        if is_held(place.path):
-            raise FilterLockedError(
-                f"{place.path} is in use by process {read_state(place.path).pid}; wait until it"
-                " has closed it"
-            )
-        place.path.unlink()
-        sync_directory(place.path.parent)
-        return [place.path]
-    return remove_filter(place.path)
+    if path.is_dir():
+        return remove_filter(path)
+    _require_ours(path)
+    if is_held(path):
+        raise FilterLockedError(
+            f"{path} is in use by process {read_state(path).pid}; wait until it has closed it"
+        )
+    path.unlink()
+    sync_directory(path.parent)
+    return [path]
 
 
 def remove_filter(directory: Path) -> list[Path]:

@@ -8,8 +8,7 @@ from functools import partial
 from typing import NoReturn
 
 from ..quantities import MOST, whole_number
-from . import changes, delta, fail, figures, inspection, job_arguments, queue
-from .job_arguments import add_json
+from . import copies, fail, failed, figures, filters, memories, queue, top
 
 AddOptions = Callable[[argparse.ArgumentParser], None]
 
@@ -52,24 +51,27 @@ def add_subcommands(parser: argparse.ArgumentParser, program: str, add_options: 
         parser_class=Parser,
     )
     for name, run, help_, description, add in (
-        ("info", inspection.info, "what is in a filter", _INFO, _info),
+        ("info", filters.info, "what is in a filter", _INFO, _info),
         ("size", figures.size, "what a crawl of N URLs needs", _SIZE, _size),
-        ("check", inspection.check, "which URLs a filter has seen", _CHECK, _check),
-        ("add", changes.add, "import URLs, a requests.seen or a scrapy-redis set", _ADD, _add),
-        ("load", changes.load, "copy a job's filter into Redis", _LOAD, _load),
-        ("export", changes.export, "copy a filter in Redis into a job", _EXPORT, _export),
+        ("check", filters.check, "which URLs a filter has seen", _CHECK, _check),
+        ("add", filters.add, "import URLs, a requests.seen or a scrapy-redis set", _ADD, _add),
+        ("load", copies.load, "copy a job's filter into Redis", _LOAD, _load),
+        ("export", copies.export, "copy a filter in Redis into a job", _EXPORT, _export),
         ("push", queue.push, "add URLs to a crawl in Redis", _PUSH, _push),
         ("workers", queue.workers, "who works on a crawl in Redis", _WORKERS, _workers),
-        ("merge", changes.merge, "join filters of one origin into one of them", _MERGE, _merge),
-        ("clear", changes.clear, "forget everything: remove a filter", _CLEAR, _clear),
-        *job_arguments.SUBCOMMANDS,
-        *delta.SUBCOMMANDS,
-        ("verify", inspection.verify, "find out whether a filter can be trusted", _VERIFY, _verify),
+        ("merge", filters.merge, "join filters of one origin into one of them", _MERGE, _merge),
+        ("clear", filters.clear, "forget everything: remove a filter", _CLEAR, _clear),
+        ("top", top.top, "how far a job is, live in the terminal", _TOP, _top),
+        ("failed", failed.failed, "which requests of a job have failed", _FAILED, _failed),
+        ("retry", failed.retry, "ask failed requests once more", _RETRY, _retry),
+        ("drop", failed.drop, "forget failed requests", _DROP, _drop),
+        ("delta", memories.delta, "forget what crawls did long ago", _DELTA, _delta),
+        ("verify", filters.verify, "find out whether a filter can be trusted", _VERIFY, _verify),
         ("compare", figures.compare, "ways to remember URLs, side by side", _COMPARE, _compare),
         ("plot", figures.plot, "draw error rates and memory", _PLOT, _plot),
     ):
         subparser = subcommands.add_parser(name, help=help_, description=description)
-        subparser.set_defaults(run=delta.or_memory(name, run))
+        subparser.set_defaults(run=run)
         add(subparser)
         add_options(subparser)
 
@@ -84,7 +86,7 @@ _INFO = (
 def _info(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("place", metavar="PLACE", help=_ANY_PLACE)
     _key(parser)
-    add_json(parser)
+    _json(parser)
 
 
 _SIZE = (
@@ -116,7 +118,7 @@ def _size(parser: argparse.ArgumentParser) -> None:
         type=number,
         help="the smaller capacity to grow from (default: BLOOM_CAPACITY)",
     )
-    add_json(parser)
+    _json(parser)
 
 
 _CHECK = (
@@ -134,7 +136,7 @@ def _check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--method", default="GET", help="of the requests (default: GET)")
     parser.add_argument("--body", default="", help="of the requests, as UTF-8 (default: empty)")
     _spider(parser)
-    add_json(parser)
+    _json(parser)
 
 
 _ADD = (
@@ -164,7 +166,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
         "--error-rate", metavar="P", type=float, help="of a new filter (default: BLOOM_ERROR_RATE)"
     )
     _spider(parser)
-    add_json(parser)
+    _json(parser)
 
 
 _LOAD = (
@@ -184,7 +186,7 @@ def _load(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", metavar="URL", help="redis://HOST/DB, where the crawl goes on")
     _key(parser)
     _spider(parser)
-    add_json(parser)
+    _json(parser)
 
 
 _EXPORT = "Copy a filter in Redis into a job directory that has none yet."
@@ -194,7 +196,7 @@ def _export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", metavar="URL", help="redis://HOST/DB")
     parser.add_argument("place", metavar="PLACE", help="a job directory")
     _key(parser)
-    add_json(parser)
+    _json(parser)
 
 
 _PUSH = (
@@ -210,7 +212,7 @@ def _push(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--priority", type=int, default=0, help="of the requests (default: 0)")
     parser.add_argument("--callback", help="the spider's method (default: parse)")
     _spider(parser)
-    add_json(parser)
+    _json(parser)
 
 
 _WORKERS = "List the workers of a crawl with RedisDurableScheduler, their leases and claims."
@@ -219,7 +221,7 @@ _WORKERS = "List the workers of a crawl with RedisDurableScheduler, their leases
 def _workers(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", metavar="REDIS", help="redis://HOST/DB")
     _key(parser)
-    add_json(parser)
+    _json(parser)
 
 
 _MERGE = (
@@ -236,7 +238,7 @@ def _merge(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="accept more items than a layer was made for, and a higher error rate",
     )
-    add_json(parser)
+    _json(parser)
 
 
 _CLEAR = (
@@ -251,6 +253,70 @@ def _clear(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="needed: there is no way back")
 
 
+_FAILED = (
+    "List the requests of a job or a crawl that have failed, by reason, with how often they were"
+    " asked and why they failed. Changes nothing, and works while the job runs."
+)
+
+
+def _failed(parser: argparse.ArgumentParser) -> None:
+    _choice(parser)
+    parser.add_argument(
+        "-o", dest="output", metavar="FILE", help="write their URLs to a new file, - to print them"
+    )
+    _json(parser)
+
+
+_RETRY = (
+    "Make requests of a job or a crawl that have failed pending again: its next start asks them"
+    " once more, goes on with the round, and adds to its feeds. In Redis its workers do, at once"
+    " if there are any."
+)
+
+
+def _retry(parser: argparse.ArgumentParser) -> None:
+    _choice(parser)
+    _json(parser)
+
+
+_DROP = "Forget requests of a job or a crawl that have failed: they count as done."
+
+
+def _drop(parser: argparse.ArgumentParser) -> None:
+    _choice(parser)
+    parser.add_argument("--yes", action="store_true", help="needed: there is no way back")
+
+
+_TOP = (
+    "Show how far a running job is, or a crawl in Redis with all its workers, live in the"
+    " terminal: its speed, what waits and has failed, and what it keeps, as it was last committed."
+    " Changes nothing. Ctrl-C ends it."
+)
+
+
+def _top(parser: argparse.ArgumentParser) -> None:
+    _job(parser)
+    parser.add_argument("--once", action="store_true", help="print it once")
+    _json(parser)
+    parser.add_argument(
+        "--follow", action="store_true", help="with --json: a line of JSON a second"
+    )
+
+
+_DELTA = (
+    "Forget what a memory between crawls knows of before some time, by whole slices: those pages"
+    " are fetched again."
+)
+
+
+def _delta(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("place", metavar="DIR", help="the directory of a memory (BLOOM_DELTA_DIR)")
+    parser.add_argument(
+        "--older", metavar="AGE", required=True, help="such as 30d or 12h: forget what is older"
+    )
+    _json(parser)
+
+
 _VERIFY = (
     "Read a whole filter, compare headers, sizes, checksums and counts with the bits, and say"
     " whether it can be trusted (exit status 0) or not (2). Changes nothing."
@@ -260,7 +326,7 @@ _VERIFY = (
 def _verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("place", metavar="PLACE", help=_ANY_PLACE)
     _key(parser)
-    add_json(parser)
+    _json(parser)
 
 
 _COMPARE = (
@@ -290,7 +356,7 @@ def _compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--every", metavar="N", type=number, default=10_000, help="lines between two rows"
     )
-    add_json(parser)
+    _json(parser)
 
 
 _PLOT = "Draw a chart into a PNG or SVG file, readable in black and white (needs matplotlib)."
@@ -340,3 +406,29 @@ def _spider(parser: argparse.ArgumentParser) -> None:
 
 def _key(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--key", help="of the filter in Redis (default: BLOOM_REDIS_KEY)")
+
+
+def _job(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "place", metavar="JOB", help="a job directory (JOBDIR), or redis://HOST/DB with --key"
+    )
+    parser.add_argument("--key", help="of the crawl in Redis (default: BLOOM_REDIS_KEY)")
+
+
+def _choice(parser: argparse.ArgumentParser) -> None:
+    _job(parser)
+    parser.add_argument(
+        "--reason",
+        metavar="GLOB",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="only those that failed for such a reason, such as 'download/*'",
+    )
+    parser.add_argument(
+        "--url", metavar="GLOB", nargs="+", action="extend", default=[], help="only such URLs"
+    )
+
+
+def _json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")

@@ -11,14 +11,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ..bloom.place import REDIS_SCHEMES
-from ..errors import BloomError, JobDirectoryError
-from ..jobdir import JobDirectory
-from ..redis_backend.client import RedisClient
+from ..errors import BloomError
 from ..redis_backend.failed_store import FailedHash
-from ..redis_backend.layout import in_one_slot
 from ..reporting import counted, in_brief
 from ..sqlite_backend.failed_store import Choice, drop_failed, failed_requests, retry_failed
+from .target import Kind
 
 if TYPE_CHECKING:
     from ..job.failure import FailedRequest
@@ -97,40 +94,12 @@ def drop(session: Session) -> int:
 @contextmanager
 def _kept(session: Session) -> Iterator[tuple[str, FailedRequests]]:
     """Yield the name of the job or the crawl, and what has failed there."""
-    place = session.options.place
-    if not place.startswith(REDIS_SCHEMES):
-        job = job_in(session)
-        yield str(job), _OfJob(job)
+    target = session.target(session.options.place, Kind.REQUESTS, Kind.REDIS)
+    if target.job is not None:
+        yield str(target.job.path), _OfJob(target.job.path)
         return
-    with crawl_in(session) as (client, key):
+    with session.crawl(target.name) as (client, key):
         yield f"{client.name} {key[1:-1]}", FailedHash(client, key)
-
-
-@contextmanager
-def crawl_in(session: Session) -> Iterator[tuple[RedisClient, str]]:
-    """Yield a client for the crawl that was named, and its key. Raises BloomError."""
-    place = session.options.place
-    name = session.key(place)
-    key = in_one_slot(name)
-    with RedisClient(place) as client:
-        if not client.call("exists", f"{key}:crawl"):
-            raise BloomError(
-                f"there is no crawl {name!r} in Redis at {client.name}: --key must be the"
-                " BLOOM_REDIS_KEY of its workers"
-            )
-        yield client, key
-
-
-def job_in(session: Session) -> Path:
-    """Return the job directory that was named. Raises BloomError."""
-    place = session.place(session.options.place)
-    job = place.path if place.job is None else place.job
-    if not JobDirectory(job).requests.exists():
-        raise JobDirectoryError(
-            f"{place.name} holds no requests of DurableScheduler (there is no"
-            f" {JobDirectory(job).requests}): give the JOBDIR of a crawl with it"
-        )
-    return job
 
 
 def _choice(session: Session) -> Choice:

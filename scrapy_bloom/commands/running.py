@@ -1,4 +1,4 @@
-"""How a subcommand is run: what it gets, how it prints, and what becomes of its errors."""
+"""The session of a subcommand: its options and settings, its output, its errors."""
 
 from __future__ import annotations
 
@@ -6,30 +6,34 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
 from io import TextIOWrapper
 
-from scrapy import Spider
+from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 from scrapy.spiderloader import get_spider_loader
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.request import RequestFingerprinterProtocol
 
-from ..bloom.place import REDIS_SCHEMES, Place
+from ..bloom.inspection import Finding
 from ..errors import BloomError, IncompatibleFilterError
 from ..fingerprints.identity import FingerprinterIdentity
+from ..migration.url_list import open_list, url_in
+from ..redis_backend.client import RedisClient
 from ..redis_backend.filter_status import RedisPlace
-from ..reporting import visible
+from ..redis_backend.layout import in_one_slot
+from ..reporting import in_brief, visible
 from ..settings import BloomSettings
 from . import drop_output, fail, flush
+from .target import Kind, Target
 
 
 @dataclass
 class Session:
-    """What a subcommand is run with: its arguments, and the settings of the project."""
+    """The arguments of a subcommand, and the settings of the project."""
 
     options: argparse.Namespace
     settings: Settings
@@ -68,26 +72,16 @@ class Session:
         """Return the BLOOM_… settings of that crawler."""
         return BloomSettings.read(crawler.settings)
 
-    def place(self, name: str) -> Place:
-        """Return the place on the disk that is called `name`. Raises BloomError."""
-        if name.startswith(REDIS_SCHEMES):
-            raise BloomError(
-                f"{self.options.subcommand} takes a job directory here, and no URL of Redis:"
-                " 'scrapy bloom export' copies a filter out of Redis, 'scrapy bloom load' into it"
-            )
-        if not name:
-            raise BloomError("a PLACE is empty: give a job directory (. is this one)")
-        return Place.find(name)
+    def target(self, name: str, *takes: Kind) -> Target:
+        """Return what `name` means, of one of the kinds that are taken. Raises BloomError."""
+        target = Target.find(name)
+        target.require(*takes)
+        return target
 
     def key(self, url: str) -> str:
         """Return the key of the filter on the server at `url`: --key, or the setting."""
+        self.target(url, Kind.REDIS)
         key: str | None = self.options.key or self.settings.get("BLOOM_REDIS_KEY")
-        if not url.startswith(REDIS_SCHEMES):
-            # what stands behind its first word may be a password
-            (start,) = re.findall(r"^[\w+.-]*", url)
-            raise BloomError(
-                f"'{start}…' is no URL of Redis: it must begin with {REDIS_SCHEMES[0]}"
-            )
         if not key or "%(spider)s" in key:
             raise BloomError("give the BLOOM_REDIS_KEY of the crawl with --key, such as shop:bloom")
         if "{" in key or "}" in key:
@@ -97,9 +91,22 @@ class Session:
             )
         return key
 
-    def redis(self, url: str) -> AbstractContextManager[RedisPlace]:
-        """Return the shared filter at `url`, for the length of a context."""
+    def shared_filter(self, url: str) -> AbstractContextManager[RedisPlace]:
+        """Return the filter in Redis at `url`, for the length of a context."""
         return RedisPlace.open(url, self.key(url))
+
+    @contextmanager
+    def crawl(self, url: str) -> Iterator[tuple[RedisClient, str]]:
+        """Yield a client for the crawl in Redis at `url`, and its key. Raises BloomError."""
+        name = self.key(url)
+        key = in_one_slot(name)
+        with RedisClient(url) as client:
+            if not client.call("exists", f"{key}:crawl"):
+                raise BloomError(
+                    f"there is no crawl {name!r} in Redis at {client.name}: --key must be the"
+                    " BLOOM_REDIS_KEY of its workers"
+                )
+            yield client, key
 
     def print(self, figures: object, lines: Iterable[str]) -> None:
         """Print `figures` as JSON with --json, else `lines`."""
@@ -140,6 +147,60 @@ def require_fingerprinter(
         sys.stderr.write(f"{visible(warning)}\n")
 
 
+def print_seen(session: Session, knows: Callable[[bytes], bool], identity: str, name: str) -> int:
+    """Print for each URL whether `knows` returns True for its fingerprint; return the exit
+    status. `name` and `identity` are those of the filter or the memory."""
+    options = session.options
+    fingerprinter = session.fingerprinter(session.crawler())
+    require_fingerprinter(identity, fingerprinter, name)
+    answers = []
+    for line in _lines_of(options.urls):
+        try:
+            url = url_in(line)
+            if not url:
+                continue
+            request = Request(url, method=options.method, body=options.body)
+            fingerprint = fingerprinter.fingerprint(request)
+        except Exception as error:
+            shown = in_brief(line.decode(errors="backslashreplace").strip())
+            raise BloomError(f"'{shown}' has no fingerprint: {in_brief(str(error))}") from error
+        answers.append((url, knows(fingerprint)))
+        if not options.json:
+            session.print_lines([f"{'seen' if answers[-1][1] else 'new '} {url}"])
+    if options.json:
+        session.print([{"url": url, "seen": seen} for url, seen in answers], [])
+    return 0 if all(seen for _, seen in answers) else 1
+
+
+def _lines_of(urls: list[str]) -> Iterator[bytes]:
+    """Yield the URLs given, and the lines on standard input for `-`."""
+    for url in urls:
+        if url == "-":
+            with open_list(None) as file:
+                yield from file
+        else:
+            yield url.encode(errors="surrogateescape")
+
+
+def print_findings(session: Session, name: str, findings: Sequence[Finding]) -> int:
+    """Print a finding for each file of `name`, and the verdict. Raises BloomError if it cannot
+    be trusted."""
+    trusted = all(finding.sound for finding in findings)
+    session.print(
+        {"trusted": trusted, "findings": [asdict(finding) for finding in findings]},
+        [
+            f"{'ok ' if finding.sound else 'BAD'}  {finding.path or name}:"
+            f" {finding.text.removeprefix(f'{finding.path} ')}"
+            for finding in findings
+        ],
+    )
+    if not trusted:
+        raise BloomError(f"{name} cannot be trusted")
+    if not session.options.json:
+        session.print_lines([f"{name} can be trusted"])
+    return 0
+
+
 def run(program: str, options: argparse.Namespace, unknown: list[str], settings: Settings) -> int:
     """Run the subcommand in `options` and return its exit status: 0, 1 for a negative
     answer, 2 for an error, of which one line is printed."""
@@ -154,7 +215,7 @@ def run(program: str, options: argparse.Namespace, unknown: list[str], settings:
         status: int = options.run(Session(options, settings))
         flush()
     except BrokenPipeError:
-        # whoever read the output has had enough, such as head
+        # the reader of the output has ended, such as head
         drop_output()
         return 2
     except KeyboardInterrupt:

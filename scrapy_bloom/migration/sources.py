@@ -13,8 +13,8 @@ from typing import Protocol
 
 from scrapy.utils.request import RequestFingerprinterProtocol
 
+from ..bloom.fixed import BloomFilter
 from ..bloom.growing import ScalableBloomFilter
-from ..bloom.place import AnyFilter, Place
 from ..bloom.removal import remove_filter
 from ..errors import JobDirectoryError
 from ..files import sync_directory
@@ -65,7 +65,7 @@ def source_in(path: Path, fingerprinter: RequestFingerprinterProtocol) -> Source
 
 
 def make_filter(
-    place: Place,
+    job: JobDirectory,
     sources: Sequence[Source],
     capacity: int,
     error_rate: float,
@@ -73,19 +73,13 @@ def make_filter(
     *,
     exact: bool = False,
 ) -> ScalableBloomFilter:
-    """Make the filter at `place`, which has none, for `capacity` or for all of `sources` if
-    that is more. Raises JobDirectoryError where no crawl would use it, or where it would
-    keep the job's own requests.seen from being imported; what making a filter raises."""
-    if place.is_file:
-        raise JobDirectoryError(
-            f"{place.name} is not there, and what a crawl uses is a directory: give a job"
-            " directory, which gets a filter"
-        )
-    job = JobDirectory(place.path.parent)
+    """Make the filter of `job`, which has none, for `capacity` or for all of `sources` if
+    that is more. Raises JobDirectoryError where it would keep the job's own requests.seen
+    from being imported; what making a filter raises."""
     if not _includes_seen_file(sources, job):
         raise JobDirectoryError(
-            f"{place.name} holds a requests.seen, which a crawl imports only while there is no"
-            f" filter: import it as well (scrapy bloom add {place.name} {job.seen_file} …)"
+            f"{job.path} holds a requests.seen, which a crawl imports only while there is no"
+            f" filter: import it as well (scrapy bloom add {job.path} {job.seen_file} …)"
         )
     room = max(capacity, sum(each.keys for each in sources))
     job.make()
@@ -105,7 +99,9 @@ def _includes_seen_file(sources: Sequence[Source], job: JobDirectory) -> bool:
 
 
 def import_into(
-    bloom_filter: AnyFilter, source: Source, show: Callable[[int], None] = lambda _: None
+    bloom_filter: BloomFilter | ScalableBloomFilter,
+    source: Source,
+    show: Callable[[int], None] = lambda _: None,
 ) -> Imported:
     """Import all that `source` has; call `show` with how many of its units are done. Cost:
     3 µs a fingerprint, and 1 to 30 µs a URL."""

@@ -13,7 +13,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from ..bloom.place import REDIS_SCHEMES
 from ..errors import SharedFilterError
 
 if TYPE_CHECKING:
@@ -22,6 +21,9 @@ if TYPE_CHECKING:
     from .scripts import Script
 
     Answer = TypeVar("Answer")
+
+REDIS_SCHEMES = ("redis://", "rediss://", "redis+cluster://", "rediss+cluster://", "unix://")
+"""How a URL of Redis begins, as redis-py reads it."""
 
 _CLUSTER = "+cluster"
 _NOT_SHOWN = "(not shown)"

@@ -39,7 +39,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SharedFilterError
-from .scripts import OPEN_CRAWL, REMOVE_QUEUE
+from .scripts import OPEN_CRAWL
 
 if TYPE_CHECKING:
     from ..settings import WorkerSettings
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 """Of a crawl; also in `lua/include/crawl_id.lua`. Crawls of version 0.2.0 have no number for 1."""
-_REMOVED_AT_ONCE = 100
 
 
 @dataclass(frozen=True)
@@ -115,14 +114,6 @@ def _why_not(found: str, crawl: str, lease: str) -> str:
         " belongs to a filter that is gone: remove both with 'scrapy bloom clear', or use another"
         " BLOOM_REDIS_KEY"
     )
-
-
-def remove_queue(client: RedisClient, key: str) -> int:
-    """Remove the crawl beside the filter at `key`; return how many keys were removed."""
-    removed = 0
-    while gone := client.run(REMOVE_QUEUE, [key], _REMOVED_AT_ONCE):
-        removed += gone
-    return removed
 
 
 def crawl_is_gone(name: str) -> SharedFilterError:

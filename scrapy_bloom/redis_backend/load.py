@@ -23,14 +23,14 @@ from ..sqlite_backend.request_file import require_whole_job
 from ..sqlite_backend.takeover import ScrapyJob
 from .codec import RedisCodec
 from .copying import open_inexact, put_layers, redis_header
-from .crawl import crawl_id, open_crawl, remove_queue
+from .crawl import crawl_id, open_crawl
 from .filter import RedisBloomFilter, fresh_header
 from .lifecycle import delete_filter, filling, make_shards, require_no_eviction
 from .protocol import Entry
 from .push import Pusher
 from .scripts import LOADING, MAKE_HEADER
 from .start_marks import mark_of
-from .status import look_at
+from .status import look_at, remove_queue
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings

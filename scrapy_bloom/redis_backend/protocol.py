@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..job.figures import COUNTED
 from .codec import Packed
 from .scripts import GROWN
 
@@ -22,6 +21,9 @@ another one; all went well."""
 
 LEAVE, OVER = "leave", "over"
 """What a worker does with its last call: leave, and perhaps end the crawl."""
+
+COUNTED = ("pages", "items", "duplicates", "retries")
+"""What workers count, each for itself."""
 
 
 @dataclass(eq=False, slots=True)

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from ..errors import SharedFilterError
-from ..job.figures import COUNTED
 from .claims import HeldClaims
 from .failed_store import failing_of, unreadable
-from .protocol import LEAVE, OVER, Batch, Entry, Observers, Policy, Reply, WorkerState
+from .protocol import COUNTED, LEAVE, OVER, Batch, Entry, Observers, Policy, Reply, WorkerState
 from .scripts import GROWN, NEW
 
 if TYPE_CHECKING:

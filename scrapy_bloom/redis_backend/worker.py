@@ -15,19 +15,20 @@ from scrapy.utils.asyncio import call_later
 
 from ..errors import SharedFilterError
 from ..job.failure import count_unreadable, described
-from ..job.figures import counts_of, set_stats
 from ..job.ledger import Ledger
 from ..job.ledger_scheduler import require_same_spider
 from ..reporting import counted
 from ..scrapy_compat import EngineView
 from ..settings import RedisSettings, WorkerSettings, takes_any_spider
+from ..sqlite_backend.progress import COUNTED as COUNTED_STATS
+from ..sqlite_backend.progress import set_stats
 from ..startup import announce
 from .client import RedisClient, ScriptError
 from .codec import RedisCodec
 from .crawl import crawl_is_gone, in_reactor, open_crawl
 from .failed_store import FailedHash
 from .layout import in_one_slot
-from .protocol import Observers, Policy
+from .protocol import COUNTED, Observers, Policy
 from .request_store import RedisStore
 from .start_urls import SeedList
 from .transport import Heartbeat, Link
@@ -125,7 +126,7 @@ class Worker:
                 self._on_gone,
             ),
             round_=self._state.round,
-            counted=lambda: tuple(counts_of(crawler).values()),
+            counted=self._counted,
             sent_again_as=self._engine.sent_again_as,
         )
         self.ledger = Ledger(
@@ -221,14 +222,20 @@ class Worker:
         with suppress(SharedFilterError):  # it has just answered: then the next worker says it
             self._failures.report("crawl", f"{url} --key {key}")
 
+    def _counted(self) -> tuple[int, ...]:
+        stats = self._crawler.stats
+        return tuple(stats.get_value(COUNTED_STATS[name], 0) for name in COUNTED)
+
     def _set_stats(self) -> None:
-        """Set the stats of the crawl, as the last reply had it, and of this worker."""
+        """Set what can be alerted on, of the crawl as the last reply had it, and of this
+        worker."""
         set_stats(
             self._crawler,
             self.ledger,
             self.store.waiting + self.store.unsent + self.store.held.spare + self._in_memory(),
-            slowest=self.store.slowest_call,
         )
+        slowest = max(self.store.slowest_call, self.ledger.slowest_commit)
+        self._crawler.stats.set_value("scheduler/commit_seconds_max", round(slowest, 6))
 
     def _announce(self) -> None:
         state = self._state

@@ -14,7 +14,8 @@ from ..job.codec import url_and_method
 from ..job.failure import FailedRequest
 from ..jobdir import JobDirectory
 from . import schema
-from .request_file import RequestFile, check_header, connect, reading
+from .inspection import reading
+from .request_file import RequestFile, check_header, connect
 from .rounds import KEPT, RUNNING
 
 _RETRY = (

@@ -13,7 +13,8 @@ from typing import Any
 from ..errors import RequestFileError
 from ..job.codec import Stored, load_fields
 from . import schema
-from .request_file import check_header, reading
+from .inspection import reading
+from .request_file import check_header
 
 _FINAL = "SELECT COUNT(*) FROM items WHERE request IS NULL"
 _NOT_STORED = (

@@ -25,7 +25,6 @@ from scrapy_bloom.bloom.file import BitStore, read_header
 from scrapy_bloom.bloom.hashing import first_lanes, positions
 from scrapy_bloom.bloom.header import MAGIC, PAGE
 from scrapy_bloom.bloom.inspection import verify
-from scrapy_bloom.bloom.place import Place
 from scrapy_bloom.bloom.table import ExactTable
 
 SECRET = bytes(range(16))
@@ -460,8 +459,7 @@ def test_damage_is_found(tmp_path):
     path = exact_file(tmp_path / "a.bloom", map(str, range(5_000)), capacity=5_000)
     blocks = read_header(path).blocks
     sound = path.read_bytes()
-    place = Place.find(str(path))
-    assert [finding.text for finding in verify(place) if finding.sound] == [
+    assert [finding.text for finding in verify(path) if finding.sound] == [
         "header, size, state, bits and exact table agree on 5,000 items"
     ]
     start = PAGE * (2 + blocks)
@@ -473,7 +471,7 @@ def test_damage_is_found(tmp_path):
         (sound[: 2 * PAGE] + bytes(blocks * PAGE) + sound[start:], "0 bits"),
     ):
         path.write_bytes(damaged)
-        (finding,) = verify(place)
+        (finding,) = verify(path)
         assert not finding.sound
         assert re.search(message, finding.text), finding.text
         assert path.read_bytes() == damaged
@@ -517,7 +515,7 @@ def test_filters_that_were_joined_can_be_trusted(tmp_path):
         made.layers[0]._store.bits |= other._store.bits
         made._add_layer(made.layers[0].header)
         made.add("another")
-    assert all(finding.sound for finding in verify(Place.find(str(tmp_path / "a"))))
+    assert all(finding.sound for finding in verify(tmp_path / "a"))
     with ScalableBloomFilter(500, 0.5, tmp_path / "a") as found:
         assert all(str(number) in found for number in range(300))
         assert not any(f"other {number}" in found for number in range(300))

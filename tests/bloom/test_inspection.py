@@ -8,18 +8,17 @@ import pytest
 from scrapy_bloom import BloomFilter, FilterFileError, ScalableBloomFilter
 from scrapy_bloom.bloom.inspection import describe as describe_with
 from scrapy_bloom.bloom.inspection import verify
-from scrapy_bloom.bloom.place import Place
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
 
 
 @pytest.fixture
-def place(tmp_path):
+def path(tmp_path):
     """A filter of three layers, closed."""
     with ScalableBloomFilter(20_000, 1e-3, tmp_path / "bloom") as bloom_filter:
         bloom_filter.update(str(n) for n in range(90_000))
         assert len(bloom_filter.layers) == 3
-    return Place.find(str(tmp_path))
+    return tmp_path / "bloom"
 
 
 def contents(folder):
@@ -27,24 +26,24 @@ def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def describe(place):
+def describe(path):
     """The description of a filter whose identity nobody can read."""
-    return describe_with(place, lambda identity: (None, identity))
+    return describe_with(str(path), path, lambda identity: (None, identity))
 
 
-def unsound(place):
-    before = contents(place.path)
-    findings = [finding.text for finding in verify(place) if not finding.sound]
-    assert contents(place.path) == before
+def unsound(path):
+    before = contents(path)
+    findings = [finding.text for finding in verify(path) if not finding.sound]
+    assert contents(path) == before
     return findings
 
 
-def test_layers_are_described(place):
+def test_layers_are_described(path):
     """Every layer with its own figures; the whole with their sums."""
-    before = contents(place.path)
-    description = describe(place)
-    assert contents(place.path) == before
-    with ScalableBloomFilter.open(place.path) as bloom_filter:
+    before = contents(path)
+    description = describe(path)
+    assert contents(path) == before
+    with ScalableBloomFilter.open(path) as bloom_filter:
         assert [layer.items for layer in description.layers] == [
             len(layer) for layer in bloom_filter.layers
         ]
@@ -53,17 +52,9 @@ def test_layers_are_described(place):
         assert description.error_rate_bound == bloom_filter.error_rate == 1e-3
 
 
-@pytest.mark.parametrize("name", ["", "bloom", "bloom/1.bloom"])
-def test_places_may_be_named_in_several_ways(place, name):
-    """A job directory, the directory of the filter, a file."""
-    found = Place.find(os.path.join(place.name, name))
-    found.require()
-    assert found.job == (None if name.endswith("1.bloom") else place.path.parent)
-
-
-def test_sound_filter_is_trusted(place):
+def test_sound_filter_is_trusted(path):
     """One finding a file, one for the series."""
-    findings = list(verify(place))
+    findings = list(verify(path))
     assert len(findings) == 4
     assert all(finding.sound for finding in findings)
 
@@ -80,67 +71,67 @@ def test_sound_filter_is_trusted(place):
     ],
     ids=["header", "truncated", "extended", "page of ones", "page of zeros", "all zeros"],
 )
-def test_damage_is_found(place, damage, message):
+def test_damage_is_found(path, damage, message):
     """In the header, the size, and the bits, where a page is no longer what chance makes."""
-    path = place.path / "1.bloom"
-    data = bytearray(path.read_bytes())
+    file = path / "1.bloom"
+    data = bytearray(file.read_bytes())
     damage(data)
-    path.write_bytes(data)
-    (text,) = unsound(place)
+    file.write_bytes(data)
+    (text,) = unsound(path)
     assert message in text
 
 
-def test_wrong_count_is_found(place):
+def test_wrong_count_is_found(path):
     """A state page that is sound by itself and does not fit the bits."""
-    with ScalableBloomFilter.open(place.path) as bloom_filter:
+    with ScalableBloomFilter.open(path) as bloom_filter:
         bloom_filter.layers[1]._store.count //= 2
-    (text,) = unsound(place)
+    (text,) = unsound(path)
     assert "its bits tell of" in text
 
 
-def test_torn_state_is_no_reason_for_mistrust(place):
+def test_torn_state_is_no_reason_for_mistrust(path):
     """It is recounted when the filter is opened; the finding says so."""
-    path = place.path / "0.bloom"
-    data = bytearray(path.read_bytes())
+    file = path / "0.bloom"
+    data = bytearray(file.read_bytes())
     data[4096] ^= 1
-    path.write_bytes(data)
-    findings = list(verify(place))
+    file.write_bytes(data)
+    findings = list(verify(path))
     assert all(finding.sound for finding in findings)
     assert "state page is damaged" in findings[0].text
-    assert not describe(place).clean
+    assert not describe(path).clean
 
 
-def test_missing_and_foreign_layers_are_found(place, tmp_path):
+def test_missing_and_foreign_layers_are_found(path, tmp_path):
     """A gap in the series, and a file of another filter in it."""
     with ScalableBloomFilter(20_000, 1e-3, tmp_path / "other") as other:
         other.update(str(n) for n in range(50_000))
-    shutil.copy(tmp_path / "other" / "1.bloom", place.path / "1.bloom")
-    (text,) = unsound(place)
+    shutil.copy(tmp_path / "other" / "1.bloom", path / "1.bloom")
+    (text,) = unsound(path)
     assert "another filter" in text
-    (place.path / "1.bloom").unlink()
-    (text,) = unsound(place)
+    (path / "1.bloom").unlink()
+    (text,) = unsound(path)
     assert "1.bloom is missing" in text
     with pytest.raises(FilterFileError, match="missing"):
-        describe(place)
+        describe(path)
 
 
-def test_read_only_filter_takes_no_keys(place):
+def test_read_only_filter_takes_no_keys(path):
     """Looking never changes what is looked at, whatever is tried."""
-    before = contents(place.path)
-    with ScalableBloomFilter.open(place.path, read_only=True) as bloom_filter:
+    before = contents(path)
+    with ScalableBloomFilter.open(path, read_only=True) as bloom_filter:
         assert "5" in bloom_filter
         with pytest.raises(TypeError):
             bloom_filter.add("new")
         bloom_filter.flush()
-    with BloomFilter.open(place.path / "0.bloom", read_only=True) as layer:
+    with BloomFilter.open(path / "0.bloom", read_only=True) as layer:
         assert layer.clean
-    assert contents(place.path) == before
+    assert contents(path) == before
 
 
-def test_files_that_may_only_be_read_are_read(place):
+def test_files_that_may_only_be_read_are_read(path):
     """Neither write permission nor a lock file is needed."""
-    (place.path / "lock").unlink()
-    for path in place.files:
-        path.chmod(0o400)
-    assert describe(place).items > 80_000
-    assert not (place.path / "lock").exists()
+    (path / "lock").unlink()
+    for file in path.iterdir():
+        file.chmod(0o400)
+    assert describe(path).items > 80_000
+    assert not (path / "lock").exists()

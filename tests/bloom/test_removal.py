@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from scrapy_bloom import BloomFilter, FilterFileError, FilterLockedError, ScalableBloomFilter
-from scrapy_bloom.bloom.place import Place
 from scrapy_bloom.bloom.removal import remove, remove_filter
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
@@ -32,7 +31,7 @@ def test_nothing_is_left(directory):
 def test_foreign_files_stay(directory):
     """What is no part of a filter is left alone, and its directory with it."""
     (directory / "notes.txt").write_text("mine")
-    remove(Place.find(str(directory)))
+    remove(directory)
     assert [path.name for path in directory.iterdir()] == ["notes.txt"]
 
 
@@ -66,9 +65,9 @@ def test_filter_in_use_stays(directory, tmp_path):
         assert all(str(key) in used for key in range(1_100))
     with BloomFilter(100, 1e-6, tmp_path / "a.bloom"):
         with pytest.raises(FilterLockedError, match=f"in use by process {os.getpid()}"):
-            remove(Place.find(str(tmp_path / "a.bloom")))
+            remove(tmp_path / "a.bloom")
         assert (tmp_path / "a.bloom").exists()
-    assert remove(Place.find(str(tmp_path / "a.bloom"))) == [tmp_path / "a.bloom"]
+    assert remove(tmp_path / "a.bloom") == [tmp_path / "a.bloom"]
     assert [path.name for path in tmp_path.iterdir()] == ["bloom"]
 
 

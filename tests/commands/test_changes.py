@@ -225,7 +225,7 @@ def test_filter_in_redis_is_no_place_for_what_needs_a_disk(run, job, arguments, 
 STOPPING = f"""
 import sys, time
 from scrapy_bloom.commands import main
-from scrapy_bloom.commands.progress import Progress
+from scrapy_bloom.commands.filters import Progress
 
 def show(self, *_):
     print("in the middle", flush=True)

@@ -58,7 +58,9 @@ def test_merge_refuses_it(run, job):
     before = (job / "bloom" / "0.bloom").read_bytes()
     for ours, theirs in ((job, copy), (job, plain), (plain, job)):
         refusal = run(job, "merge", ours, theirs).refusal
-        assert f"{theirs} does not fit {ours}: exact filters cannot be joined" in refusal
+        assert (
+            f"{theirs}/bloom does not fit {ours}/bloom: exact filters cannot be joined" in refusal
+        )
         assert "scrapy bloom add" in refusal
     assert (job / "bloom" / "0.bloom").read_bytes() == before
 

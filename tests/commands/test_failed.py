@@ -15,8 +15,8 @@ from scrapy_bloom.redis_backend.failed_store import FailedHash
 from scrapy_bloom.redis_backend.layout import in_one_slot
 from scrapy_bloom.redis_backend.status import look_at, pending_of
 from scrapy_bloom.sqlite_backend.failed_store import FailedRows, retry_failed
+from scrapy_bloom.sqlite_backend.inspection import unfinished_requests
 from scrapy_bloom.sqlite_backend.request_file import RequestFile
-from scrapy_bloom.sqlite_backend.status import unfinished_requests
 from tests.job.engine import Job
 from tests.redis_backend.workers import StoreWorker
 
@@ -316,6 +316,8 @@ def test_a_request_that_cannot_be_read_back_is_listed(run, tmp_path):
 def test_a_running_job_is_not_changed(run, failed_job):
     """Its failed requests can be listed."""
     with JobDirectory(failed_job).lock():
-        assert "in use by process" in run(failed_job, "retry", ".").refusal
-        assert "in use by process" in run(failed_job, "drop", ".", "--yes").refusal
+        for arguments in (["retry", "."], ["drop", ".", "--yes"]):
+            refusal = run(failed_job, *arguments).refusal
+            assert "in use by process" in refusal
+            assert "give this one another job directory" not in refusal
         assert run(failed_job, "failed", ".").status == 0

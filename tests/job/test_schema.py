@@ -20,8 +20,8 @@ from scrapy_bloom.sqlite_backend.failed_store import (
     failed_requests,
     retry_failed,
 )
+from scrapy_bloom.sqlite_backend.inspection import job_state
 from scrapy_bloom.sqlite_backend.request_file import RequestFile
-from scrapy_bloom.sqlite_backend.status import job_state
 from tests.job.harness import fork
 from tests.job.points import Points
 

@@ -13,7 +13,6 @@ from scrapy.utils.test import get_crawler
 from scrapy_bloom import BloomFilter, JobDirectoryError
 from scrapy_bloom.bloom.file import BitStore
 from scrapy_bloom.bloom.growing import ScalableBloomFilter
-from scrapy_bloom.bloom.place import Place
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.migration.seen_file import SeenFile
 from scrapy_bloom.migration.sources import import_into, import_job, make_filter, source_in
@@ -120,11 +119,11 @@ def test_the_requests_seen_of_another_job_is_not_taken_for_the_jobs_own(tmp_path
     for name in ("job", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "requests.seen").write_bytes(b"\0\x14" + name.encode().ljust(20))
-    place = Place.find(str(tmp_path / "job"))
+    job = JobDirectory(tmp_path / "job")
     other = SeenFile(tmp_path / "other" / "requests.seen")
     (tmp_path / "link").symlink_to(tmp_path / "job" / "requests.seen")
     with pytest.raises(JobDirectoryError, match=r"job holds a requests\.seen.*import it as well"):
-        make_filter(place, [other], 100, 1e-6, "me")
+        make_filter(job, [other], 100, 1e-6, "me")
     assert [path.name for path in (tmp_path / "job").iterdir()] == ["requests.seen"]
-    make_filter(place, [other, SeenFile(tmp_path / "link")], 100, 1e-6, "me").close()
+    make_filter(job, [other, SeenFile(tmp_path / "link")], 100, 1e-6, "me").close()
     assert (tmp_path / "job" / "bloom").is_dir()

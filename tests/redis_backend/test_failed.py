@@ -16,10 +16,10 @@ from twisted.python.failure import Failure
 
 from scrapy_bloom.job.codec import plain_fields
 from scrapy_bloom.job.failure import FailedRequest
-from scrapy_bloom.redis_backend.crawl import remove_queue
 from scrapy_bloom.redis_backend.failed_store import FailedHash
-from scrapy_bloom.redis_backend.status import CrawlStatus, look_at, pending_of
+from scrapy_bloom.redis_backend.status import look_at, pending_of, remove_queue
 from scrapy_bloom.redis_backend.verify import queue_findings
+from scrapy_bloom.redis_backend.watching import RedisWatch
 from scrapy_bloom.sqlite_backend.failed_store import Choice
 from tests.job.engine import request
 from tests.redis_backend.server import Server
@@ -500,7 +500,7 @@ def test_the_rights_in_the_documents_are_enough(tmp_path):
         worker.exchange()
         assert FailedHash(worker.client, worker.key).by_reason() == {"callback": 1}
         server.command("ACL", "SETUSER", "worker", *more.split())
-        look = CrawlStatus(worker.client, worker.key).figures()
+        look = RedisWatch(worker.client, worker.key).figures()
         assert look["memory_bytes"] > 0
         assert all(each.sound for each in queue_findings(worker.client, worker.key))
         assert FailedHash(worker.client, worker.key).retry() == 1

@@ -1,0 +1,386 @@
+"""The subcommands about a filter, wherever it is: info, check, verify, add, merge, clear.
+
+Each does the same for a memory between crawls, which consists of filters (memories.py).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..bloom.growing import open_filter
+from ..bloom.inspection import Description, describe
+from ..bloom.inspection import verify as findings_in
+from ..bloom.merging import merge as merge_filters
+from ..bloom.removal import remove
+from ..delta.importing import is_deltafetchs
+from ..errors import BloomError
+from ..fingerprints.identity import FingerprinterIdentity, fingerprinter_in
+from ..jobdir import JobDirectory
+from ..migration.clean_stop import why_unclean
+from ..migration.scrapy_redis_set import RedisSet
+from ..migration.sources import Imported, Source, import_into, make_filter, source_in
+from ..redis_backend.client import REDIS_SCHEMES, RedisClient, public_url
+from ..redis_backend.filter_status import places_of
+from ..redis_backend.layout import in_one_slot
+from ..redis_backend.lifecycle import delete_filter
+from ..redis_backend.status import remove_queue
+from ..redis_backend.verify import queue_findings
+from ..reporting import counted, in_bytes, in_percent, in_short, pages
+from ..sqlite_backend.inspection import JobState, job_state, unfinished_requests
+from . import memories
+from .queue import queue_in
+from .running import aligned, print_findings, print_seen, require_fingerprinter, table
+from .target import Kind
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from scrapy.utils.request import RequestFingerprinterProtocol
+    from typing_extensions import Self
+
+    from ..bloom.fixed import BloomFilter
+    from ..bloom.growing import ScalableBloomFilter
+    from .running import Session
+    from .target import Target
+
+PATIENCE = 30.0
+"""Seconds to wait for a large set in Redis."""
+
+
+def info(session: Session) -> int:
+    """Print the description of a filter."""
+    name = session.options.place
+    target = session.target(
+        name, Kind.FILTER, Kind.FILE, Kind.LAYER, Kind.MEMORY, Kind.SLICE, Kind.REDIS
+    )
+    if Kind.MEMORY in target.kinds:
+        return memories.info(session, target.path)
+    if Kind.REDIS in target.kinds:
+        with session.shared_filter(name) as shared:
+            description = shared.describe()
+            queue, lines = queue_in(shared.client, shared.key)
+        session.print(
+            {**asdict(description), "queue": queue},
+            [*_info_lines(description, None, on_disk=False), *lines],
+        )
+        return 0
+    description = describe(name, target.path, fingerprinter_in)
+    unfinished, state = None, None
+    if target.job is not None:
+        state = job_state(target.job.path)
+        unfinished = unfinished_requests(target.job.path)
+    session.print(
+        {
+            **asdict(description),
+            "job": state and state._asdict(),
+            "unfinished_requests": unfinished,
+        },
+        _info_lines(description, unfinished, on_disk=True, state=state),
+    )
+    return 0
+
+
+def check(session: Session) -> int:
+    """Print for each URL whether the filter has seen it."""
+    name = session.options.place
+    target = session.target(name, Kind.FILTER, Kind.FILE, Kind.LAYER, Kind.MEMORY, Kind.REDIS)
+    if Kind.MEMORY in target.kinds:
+        return memories.check(session, target.path)
+    if Kind.REDIS in target.kinds:
+        with session.shared_filter(name) as shared:
+            return print_seen(session, shared.__contains__, shared.identity, shared.name)
+    with open_filter(target.path, read_only=True) as bloom_filter:
+        return print_seen(session, bloom_filter.__contains__, bloom_filter.identity, name)
+
+
+def verify(session: Session) -> int:
+    """Print the findings about each file, and the verdict."""
+    name = session.options.place
+    target = session.target(
+        name, Kind.FILTER, Kind.FILE, Kind.LAYER, Kind.MEMORY, Kind.SLICE, Kind.REDIS
+    )
+    if Kind.MEMORY in target.kinds:
+        return print_findings(session, name, memories.findings(target.path))
+    if Kind.REDIS in target.kinds:
+        with session.shared_filter(name) as shared:
+            findings = [shared.verify(), *queue_findings(shared.client, shared.key)]
+            return print_findings(session, shared.name, findings)
+    return print_findings(session, name, list(findings_in(target.path)))
+
+
+def add(session: Session) -> int:
+    """Import what the files hold into a filter, which is made if it is not there."""
+    options = session.options
+    target = session.target(options.place, Kind.FILTER, Kind.FILE, Kind.NEW, Kind.MEMORY)
+    if Kind.MEMORY in target.kinds:
+        return memories.add(session, target.path)
+    if Kind.NEW in target.kinds and any(map(is_deltafetchs, map(Path, options.files))):
+        return memories.add(session, Path(options.place))
+    fingerprinter = session.fingerprinter(session.crawler())
+    figures = []
+    with ExitStack() as stack:
+        sources = [_source(session, name, fingerprinter, stack) for name in options.files]
+        _warn_of_pending(options.files)
+        bloom_filter = _filter(session, target, sources, fingerprinter)
+        stack.callback(bloom_filter.close)
+        for source in sources:
+            with Progress(source.name, source.size, source.unit) as progress:
+                imported = import_into(bloom_filter, source, progress.show)
+            figures.append(_figures(source, imported))
+            if not options.json:
+                session.print_lines(_lines(source, imported))
+        items = len(bloom_filter)
+    session.print(
+        {"place": options.place, "items": items, "files": figures},
+        [f"{options.place} holds {counted(items, 'item')} now"],
+    )
+    return 0
+
+
+def _source(
+    session: Session, name: str, fingerprinter: RequestFingerprinterProtocol, stack: ExitStack
+) -> Source:
+    """Return the source called `name`; its connection, if it has one, lives in `stack`."""
+    if not name.startswith(REDIS_SCHEMES):
+        return source_in(Path(name), fingerprinter)
+    if not session.options.key:
+        raise BloomError(
+            "a set in Redis needs --key, its name (in scrapy-redis that of the spider and"
+            " ':dupefilter')"
+        )
+    client = stack.enter_context(RedisClient(name, PATIENCE))
+    return RedisSet(client, session.options.key, fingerprinter)
+
+
+def _warn_of_pending(names: list[str]) -> None:
+    """Warn of a requests.seen with requests that were lost while they were pending."""
+    for path in map(Path, names):
+        job = JobDirectory(path.parent)
+        if path == job.seen_file and (reason := why_unclean(job)):
+            sys.stderr.write(
+                f"{job.path} was not stopped cleanly ({reason}): {path} also holds what was"
+                " pending then, and that will not be fetched\n"
+            )
+
+
+def _filter(
+    session: Session,
+    target: Target,
+    sources: list[Source],
+    fingerprinter: RequestFingerprinterProtocol,
+) -> BloomFilter | ScalableBloomFilter:
+    """Return the filter of `target`, open; a new one if there is none."""
+    options = session.options
+    if Kind.NEW not in target.kinds:
+        with ExitStack() as undo:
+            bloom_filter = open_filter(target.path)
+            undo.callback(bloom_filter.close)
+            require_fingerprinter(bloom_filter.identity, fingerprinter, target.name)
+            undo.pop_all()
+        return bloom_filter
+    assert target.job is not None
+    settings = session.bloom_settings(session.crawler())
+    made = make_filter(
+        target.job,
+        sources,
+        options.capacity or settings.capacity,
+        settings.error_rate if options.error_rate is None else options.error_rate,
+        FingerprinterIdentity.of(fingerprinter).to_text(),
+        exact=settings.exact,
+    )
+    if not options.json:
+        kind = "an exact filter" if made.exact else "a filter"
+        session.print_lines([f"made {kind} for {made.capacity:,} in {target.path}"])
+    return made
+
+
+def _figures(source: Source, imported: Imported) -> dict[str, object]:
+    return {
+        "file": source.name,
+        "added": imported.added,
+        "known": imported.known,
+        "skipped": source.skipped,
+        "first_skipped": source.first_skipped or None,
+    }
+
+
+def _lines(source: Source, imported: Imported) -> Iterator[str]:
+    yield f"{source.name}: {imported.added:,} added, {imported.known:,} were known"
+    if source.skipped:
+        skipped = counted(source.skipped, source.noun)
+        yield f"  {skipped} skipped, the first is {source.first_skipped}"
+
+
+def merge(session: Session) -> int:
+    """Join filters of one origin into one of them."""
+    options = session.options
+    target = session.target(options.place, Kind.FILTER, Kind.FILE, Kind.MEMORY)
+    takes = (Kind.MEMORY,) if Kind.MEMORY in target.kinds else (Kind.FILTER, Kind.FILE)
+    sources = [session.target(name, *takes).path for name in options.sources]
+    if Kind.MEMORY in target.kinds:
+        return memories.merge(session, target.path, sources)
+    before, after = merge_filters(target.path, sources, over_capacity=options.over_capacity)
+    session.print(
+        {"place": options.place, "items_before": before, "items": after},
+        [f"{options.place} holds {counted(after, 'item')} now (by its bits), {before:,} before"],
+    )
+    return 0
+
+
+def clear(session: Session) -> int:
+    """Remove a filter from the disk, or from Redis."""
+    options = session.options
+    target = session.target(options.place, Kind.FILTER, Kind.FILE, Kind.MEMORY, Kind.REDIS)
+    name = target.name
+    if Kind.REDIS in target.kinds:
+        name = f"{public_url(name)} {session.key(name)}"
+    if not options.yes:
+        raise BloomError(f"{name} would be forgotten for good: say so with --yes")
+    if Kind.MEMORY in target.kinds:
+        return memories.clear(session, target.path)
+    if Kind.REDIS in target.kinds:
+        key = session.key(target.name)
+        with RedisClient(target.name) as client:
+            removed = 0
+            for each in places_of(client, key):
+                if each == in_one_slot(key):
+                    removed += remove_queue(client, each)
+                removed += delete_filter(client, each)
+            if not removed:
+                raise BloomError(f"{name} is no filter, and nothing is left of one")
+        session.print_lines([f"deleted {name}"])
+        return 0
+    session.print_lines([f"removed {path}" for path in remove(target.path)])
+    if (job := target.job) is not None:
+        others = (job.seen_file, job.scrapy_queue, job.requests)
+        if left := [path.name for path in others if path.exists()]:
+            session.print_lines([f"{job.path} still holds {', '.join(left)}"])
+    return 0
+
+
+def _info_lines(
+    filter_: Description,
+    unfinished: int | None,
+    *,
+    on_disk: bool,
+    state: JobState | None = None,
+) -> list[str]:
+    about = "" if filter_.items_exact else "about "
+    rows = [
+        ("items", f"{about}{filter_.items:,}"),
+        ("capacity", f"{filter_.capacity:,} in {counted(len(filter_.layers), 'layer')}"),
+        ("memory", _memory(filter_)),
+        ("exact table", _table(filter_)),
+        ("file size", f"{filter_.file_bytes:,} bytes" if on_disk else ""),
+        ("fill", f"{in_percent(filter_.fill_ratio)} of the bits are set"),
+        ("error rate", f"{in_short(filter_.error_rate)} now, at most {filter_.error_rate_bound:g}"),
+        ("pages lost", f"{pages(filter_.expected_pages_lost)} so far, probably"),
+        ("secret", "present" if filter_.has_secret else "MISSING"),
+        ("fingerprinter", filter_.fingerprinter or "not recorded"),
+        ("identity", filter_.fingerprinter_identity or ""),
+        ("made", filter_.created),
+        ("made by", filter_.software),
+        ("closed", _closed(filter_) if on_disk else ""),
+        ("job", _job(state)),
+        ("requests", _requests(filter_, unfinished)),
+    ]
+    lines = [filter_.place, *aligned((name, value) for name, value in rows if value)]
+    if len(filter_.layers) > 1:
+        lines += ["", *table(_layer_rows(filter_))]
+    return lines
+
+
+def _memory(filter_: Description) -> str:
+    memory = in_bytes(filter_.bytes)
+    # in a filter that is nearly empty the bits an item say nothing
+    if filter_.items < filter_.capacity / 2:
+        return memory
+    return f"{memory} ({filter_.bits / filter_.items:.1f} bits an item)"
+
+
+def _table(filter_: Description) -> str:
+    if not filter_.table_bytes:
+        return ""
+    table = f"{in_bytes(filter_.table_bytes)} of the files"
+    if filter_.items < filter_.capacity / 2:
+        return table
+    return f"{table} ({filter_.table_bytes / filter_.items:.1f} bytes an item)"
+
+
+def _closed(filter_: Description) -> str:
+    if filter_.clean:
+        return "cleanly"
+    if filter_.held_by is None:
+        return "NOT cleanly: its process was killed; opening it counts the items"
+    return f"no, process {filter_.held_by or '(unknown)'} uses it now"
+
+
+def _job(state: JobState | None) -> str:
+    if state is None:
+        return ""
+    line = "was killed" if state.state == "killed" else state.state
+    if state.round is not None:
+        line += f", round {state.round}"
+    if state.to_be_stored:
+        line += ", but feeds are to be stored: start it again"
+    if state.failed:
+        line += f", {counted(state.failed, 'failed request')} ('scrapy bloom failed')"
+    return line
+
+
+def _requests(filter_: Description, unfinished: int | None) -> str:
+    if unfinished is None:
+        return ""
+    which = "pending" if filter_.held_by is None else "pending or in flight"
+    return f"{unfinished:,} {which} in requests.sqlite"
+
+
+def _layer_rows(filter_: Description) -> Iterator[list[str]]:
+    yield ["layer", "capacity", "items", "memory", "probes", "fill", "errors", "at most"]
+    for number, layer in enumerate(filter_.layers):
+        yield [
+            str(number),
+            f"{layer.capacity:,}",
+            f"{layer.items:,}",
+            in_bytes(layer.bits // 8),
+            str(layer.probes),
+            in_percent(layer.fill_ratio),
+            in_short(layer.error_rate),
+            f"{layer.error_rate_bound:.2g}",
+        ]
+
+
+class Progress:
+    """A bar of tqdm's on standard error, if that is a terminal and tqdm is installed
+    (the extra `cli`); nothing otherwise."""
+
+    def __init__(self, label: str, total: int, unit: str) -> None:
+        self._bar: Any = None
+        if sys.stderr.isatty():
+            with suppress(ImportError):
+                self._bar = import_module("tqdm").tqdm(
+                    total=total or None, desc=label, unit=unit, unit_scale=True, leave=False
+                )
+
+    def show(self, done: int) -> None:
+        """Show that `done` of the total are done."""
+        if self._bar is not None:
+            self._bar.update(done - self._bar.n)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()

@@ -1,0 +1,150 @@
+"""What an operator names: a filter, a job, a memory between crawls, or a place in Redis.
+
+Each subcommand says which kinds it takes. What a name means, and how the other kinds are
+refused, is decided here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from ..bloom.directory import layer_path, lock_path
+from ..bloom.header import MAGIC
+from ..delta.slices import MANIFEST
+from ..errors import BloomError
+from ..jobdir import JobDirectory
+from ..redis_backend.client import REDIS_SCHEMES, public_url
+
+
+class Kind(Enum):
+    """What a target is, as an error asks for it."""
+
+    FILTER = "the JOBDIR or the filter of a crawl with BloomDupeFilter"
+    FILE = "a filter file"
+    LAYER = "a file of a growing filter"
+    NEW = "a job directory"
+    REQUESTS = "the JOBDIR of a crawl with DurableScheduler"
+    MEMORY = "the directory of a memory (BLOOM_DELTA_DIR)"
+    SLICE = "a directory in a memory"
+    REDIS = "redis://HOST/DB with --key"
+
+
+_COPIES = "'scrapy bloom export' copies a filter out of Redis, 'scrapy bloom load' into it"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What `name` means. `path` is the file or directory of a filter, there or not, or the
+    directory of a memory. `job` is the job directory of the filter, if there is one."""
+
+    name: str
+    kinds: frozenset[Kind]
+    path: Path = Path()
+    job: JobDirectory | None = None
+
+    @classmethod
+    def find(cls, name: str) -> Target:
+        """Return what `name` means. Raises OSError."""
+        if name.startswith(REDIS_SCHEMES):
+            return cls(name, frozenset({Kind.REDIS}))
+        if not name or _is_url(name):
+            return cls(name, frozenset())
+        path = Path(name)
+        if not path.is_dir() and (path.exists() or path.suffix == ".bloom"):
+            return cls(name, _kinds_of_file(path), path)
+        if (path / MANIFEST).exists():
+            return cls(name, frozenset({Kind.MEMORY}), path)
+        if not layer_path(path, 0).exists():
+            job = JobDirectory(path)
+            return cls(name, _kinds_of_job(job), job.filter, job)
+        if (path.parent / MANIFEST).exists():
+            return cls(name, frozenset({Kind.SLICE}), path)
+        job = JobDirectory(path.parent)
+        if path == job.filter:
+            return cls(name, _kinds_of_job(job), path, job)
+        return cls(name, frozenset({Kind.FILTER}), path)
+
+    def require(self, *takes: Kind) -> None:
+        """Raise BloomError unless this is of a kind that is taken: what it is, and what to give
+        instead."""
+        if self.kinds.isdisjoint(takes):
+            first, *others = takes
+            others = [each for each in others if each not in {Kind.LAYER, Kind.NEW, Kind.SLICE}]
+            *most, last = (each.value for each in (first, *others))
+            what, remedy = self._described(first)
+            instead = f"give {', '.join(most)} or {last}" if most else f"give {last}"
+            raise BloomError(f"{what}: {remedy or instead}")
+
+    def _described(self, wanted: Kind) -> tuple[str, str]:
+        """Return what this is and the remedy, empty where that is to give what is wanted."""
+        if Kind.REDIS in self.kinds:
+            return (
+                f"{public_url(self.name)} is a URL of Redis",
+                "" if wanted is Kind.MEMORY else _COPIES,
+            )
+        if wanted is Kind.REDIS or _is_url(self.name):
+            # what follows the first word may be a password
+            (start,) = re.findall(r"^[\w+.-]*", self.name)
+            return f"'{start}…' is no URL of Redis", ""
+        if not self.name:
+            return "a PLACE is empty", "give a job directory (. is this one)"
+        what, remedy = self._of_job(self.job, wanted) if self.job else self._without_job()
+        return f"{self.name} {what}", remedy
+
+    def _without_job(self) -> tuple[str, str]:
+        whole = f"give {self.path.parent}"
+        if Kind.LAYER in self.kinds:
+            return "is one file of a growing filter", whole
+        if Kind.SLICE in self.kinds:
+            return "is a slice of a memory between crawls", whole
+        if Kind.MEMORY in self.kinds:
+            return "is a memory between crawls", ""
+        if Kind.FILTER in self.kinds:
+            return "is a filter alone", ""
+        job = JobDirectory(self.path.parent)
+        if self.path in {job.requests, job.seen_file, job.worker_feeds}:
+            return "is one file of a job", whole
+        if not self.path.exists():
+            return "is not there, and by its name is one file", ""
+        return "is one file" if Kind.FILE in self.kinds else "is one file, and no filter", ""
+
+    def _of_job(self, job: JobDirectory, wanted: Kind) -> tuple[str, str]:
+        if wanted is Kind.MEMORY:
+            return f"holds no memory between crawls (there is no {MANIFEST})", ""
+        if job.worker_feeds.exists() and not job.requests.exists():
+            return "is the JOBDIR of a worker, whose filter and requests are in Redis", ""
+        if wanted is Kind.REQUESTS:
+            return f"holds no requests of DurableScheduler (there is no {job.requests})", ""
+        if job.seen_file.exists():
+            what = f"holds no Bloom filter, only a {job.seen_file.name} of Scrapy's RFPDupeFilter"
+            return what, f"import it with 'scrapy bloom add {self.name} {job.seen_file}'"
+        if job.requests.exists():
+            what = f"holds no Bloom filter, only the {job.requests.name} of DurableScheduler"
+            return what, f"look at that with 'scrapy bloom top {self.name}'"
+        return f"holds no Bloom filter (there is no {layer_path(self.path, 0)})", ""
+
+
+def _is_url(name: str) -> bool:
+    return re.match(r"[\w+.-]+:/", name) is not None
+
+
+def _kinds_of_file(path: Path) -> frozenset[Kind]:
+    if not path.is_file():
+        return frozenset()
+    if path.stem.isdecimal() and lock_path(path.parent).exists():
+        return frozenset({Kind.LAYER})
+    with path.open("rb") as file:
+        is_filter = path.suffix == ".bloom" or file.read(len(MAGIC)) == MAGIC
+    return frozenset({Kind.FILE} if is_filter else ())
+
+
+def _kinds_of_job(job: JobDirectory) -> frozenset[Kind]:
+    kinds = {Kind.REQUESTS} if job.requests.exists() else set()
+    if job.has_filter:
+        kinds.add(Kind.FILTER)
+    elif kinds or not job.worker_feeds.exists():
+        kinds.add(Kind.NEW)
+    return frozenset(kinds)

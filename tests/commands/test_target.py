@@ -1,0 +1,127 @@
+"""What the name of a job, a filter, a memory or a server means, to each subcommand."""
+
+import os
+import time
+
+import pytest
+
+from scrapy_bloom import BloomFilter, ScalableBloomFilter
+from scrapy_bloom.commands import main
+from scrapy_bloom.commands.target import Kind, Target
+from scrapy_bloom.delta.memory import Memory
+from scrapy_bloom.delta.slices import Shape
+from scrapy_bloom.jobdir import JobDirectory
+from scrapy_bloom.sqlite_backend.request_file import RequestFile
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
+
+COMMANDS = {
+    "info": ["PLACE"],
+    "check": ["PLACE", "http://example.com/"],
+    "verify": ["PLACE"],
+    "add": ["PLACE", "urls.txt"],
+    "merge": ["PLACE", "alone"],
+    "clear": ["PLACE", "--yes"],
+    "failed": ["PLACE"],
+    "retry": ["PLACE"],
+    "drop": ["PLACE", "--yes"],
+    "top": ["PLACE", "--json"],
+    "delta": ["PLACE", "--older", "1d"],
+    "load": ["PLACE", "redis://127.0.0.1:1/0", "--key", "k"],
+    "export": ["redis://127.0.0.1:1/0", "PLACE", "--key", "k"],
+    "workers": ["PLACE", "--key", "k"],
+    "push": ["PLACE", "http://example.com/", "--key", "k"],
+}
+URL = "redis://:hush@127.0.0.1:1/0"
+KINDS = {
+    "job": {Kind.FILTER, Kind.REQUESTS},
+    "job/bloom": {Kind.FILTER, Kind.REQUESTS},
+    "job/bloom/0.bloom": {Kind.LAYER},
+    "job/requests.sqlite": set(),
+    "half": {Kind.REQUESTS, Kind.NEW},
+    "worker": set(),
+    "seen": {Kind.NEW},
+    "empty": {Kind.NEW},
+    "nowhere": {Kind.NEW},
+    "alone": {Kind.FILTER},
+    "one.bloom": {Kind.FILE},
+    "other.bloom": set(),
+    "urls.txt": set(),
+    "memory": {Kind.MEMORY},
+    "memory/0": {Kind.SLICE},
+    "http://example.com/": set(),
+    "": set(),
+    URL: {Kind.REDIS},
+}
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """A directory with one of each kind, which is the current one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SCRAPY_SETTINGS_MODULE", raising=False)
+    for name in ("job", "half", "worker", "seen", "empty"):
+        (tmp_path / name).mkdir()
+    for name in ("job/bloom", "alone"):
+        ScalableBloomFilter(100, 1e-3, tmp_path / name).close()
+    for name in ("job", "half"):
+        RequestFile.open(JobDirectory(tmp_path / name).requests).close(clean=True)
+    (tmp_path / "worker" / "worker-feeds.sqlite").touch()
+    (tmp_path / "seen" / "requests.seen").write_bytes(b"\0\x14" + bytes(20))
+    BloomFilter(100, 1e-3, tmp_path / "one.bloom").close()
+    (tmp_path / "urls.txt").write_text("http://example.com/\n")
+    Memory(tmp_path / "memory", Shape(100, 1e-3, period=86400.0)).add([(b"key", time.time())])
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_name_means_the_same_to_all(places, name):
+    """By what is there, whoever asks."""
+    assert Target.find(name).kinds == KINDS[name]
+
+
+@pytest.fixture
+def refusal(places, capsys):
+    """Run a subcommand that refuses a place, and return the line that it prints."""
+
+    def refuse(command, name):
+        before = {path: path.read_bytes() for path in places.rglob("*") if path.is_file()}
+        words = [name if word == "PLACE" else word for word in COMMANDS[command]]
+        assert main([command, *words]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "hush" not in line
+        assert {p: p.read_bytes() for p in places.rglob("*") if p.is_file()} == before
+        return line.partition(": error: ")[2]
+
+    return refuse
+
+
+REFUSED = [
+    ("info failed top retry drop check verify clear", "worker", "worker is the JOBDIR of a worker"),
+    ("info failed top retry drop check verify clear", "worker", "or redis://HOST/DB with --key"),
+    ("add merge export", "worker", "whose filter and requests are in Redis: give "),
+    ("add merge clear load failed", "job/bloom/0.bloom", "a growing filter: give job/bloom"),
+    ("check add merge clear load failed", "memory/0", "memory between crawls: give memory"),
+    ("failed top delta", "alone", "alone is a filter alone: give the "),
+    ("failed top load export", "memory", "memory is a memory between crawls: give "),
+    ("info verify clear failed", "job/requests.sqlite", "is one file of a job: give job"),
+    ("info verify add clear failed", "urls.txt", "is one file, and no filter: give the JOBDIR"),
+    ("info check verify merge clear", "half", "only the requests.sqlite of DurableScheduler: look"),
+    ("info check verify clear load", "seen", "import it with 'scrapy bloom add seen seen/req"),
+    ("info check verify clear load merge", "nowhere", "(there is no nowhere/bloom/0.bloom): give"),
+    ("info add export failed top", "http://example.com/", "'http…' is no URL of Redis: give "),
+    ("workers push", "job", "'job…' is no URL of Redis: give redis://HOST/DB with --key"),
+    ("info add failed delta", "", "a PLACE is empty: give a job directory"),
+    ("add merge export", URL, "redis://127.0.0.1:1/0 is a URL of Redis: 'scrapy bloom export'"),
+    ("delta", URL, "is a URL of Redis: give the directory of a memory"),
+    ("merge", "memory", "alone is a filter alone: give the directory of a memory"),
+]
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "message"),
+    [(command, *rest) for commands, *rest in REFUSED for command in commands.split()],
+)
+def test_what_is_not_taken_is_refused_by_name(refusal, command, name, message):
+    """What it is, and what to give instead; nothing changes."""
+    assert message in refusal(command, name)
