@@ -20,7 +20,7 @@ from scrapy_bloom.bloom import header
 from scrapy_bloom.commands import BloomCommand
 from scrapy_bloom.commands.arguments import add_subcommands
 from scrapy_bloom.delta import slices
-from scrapy_bloom.redis_backend import crawl, layout
+from scrapy_bloom.redis_backend import layout
 from scrapy_bloom.sqlite_backend import schema
 from tests.patience import PATIENCE
 from tests.redis_backend.server import Server, missing
@@ -217,7 +217,7 @@ def test_formats():
         schema.VERSION,
         slices.VERSION,
         layout.FORMAT,
-        crawl.FORMAT,
+        layout.CRAWL_FORMAT,
     ]
 
 

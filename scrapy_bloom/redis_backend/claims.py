@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
-from .protocol import Claims, Failing
+from .protocol import ClaimReport, Failing
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -28,27 +28,27 @@ class Finished(NamedTuple):
     failing: Failing | None = None
 
 
-class HeldClaims:
+class Claims:
     """The claims of a worker under one name, each in one of these states: in `stock`, until
     the server knows that the engine may get it; `ready`; handed out; finished, until the
     ledger commits; and given up, until all that was pushed before has been answered."""
 
     def __init__(self) -> None:
-        self.claims: dict[str, Claim] = {}
+        self.all: dict[str, Claim] = {}
         """All of them."""
         self.stock: deque[Claim] = deque()
         self.ready: list[tuple[int, int, Claim]] = []
         self.uncommitted: list[Finished] = []
         self.given_up: list[Finished] = []
         self._unreadable: list[Failing] = []
-        self.handed_out: dict[Request, str] = {}
+        self.dispatched: dict[Request, str] = {}
         """The numbers of those that the engine has got, and is not done with."""
         self._arrivals = count()
 
     @property
     def is_idle(self) -> bool:
         """True if there are none, and none to give up."""
-        return not (self.claims or self.uncommitted or self.given_up)
+        return not (self.all or self.uncommitted or self.given_up)
 
     @property
     def has_news(self) -> bool:
@@ -61,22 +61,22 @@ class HeldClaims:
         return len(self.stock) + len(self.ready)
 
     @property
-    def has_alone(self) -> bool:
+    def has_quarantined(self) -> bool:
         """True if one of them is handed out alone."""
-        return any(claim.alone for claim in self.claims.values())
+        return any(claim.quarantined for claim in self.all.values())
 
     @property
     def by_slot(self) -> dict[str, int]:
         """How many there are for each slot."""
-        return Counter(claim.slot for claim in self.claims.values())
+        return Counter(claim.slot for claim in self.all.values())
 
     def pop(self) -> Claim | None:
         """Return the next one that is ready, or None."""
         return heappop(self.ready)[2] if self.ready else None
 
-    def hand_out(self, request: Request, claim: Claim) -> None:
+    def dispatch(self, request: Request, claim: Claim) -> None:
         """Note that the engine gets `claim` as `request`."""
-        self.handed_out[request] = claim.number
+        self.dispatched[request] = claim.number
 
     def fail(self, failing: Failing) -> None:
         """Give up a claim that the engine does not get."""
@@ -84,13 +84,13 @@ class HeldClaims:
 
     def claim_of(self, request: Request) -> Claim | None:
         """Return the claim that was handed out as `request`, or None."""
-        number = self.handed_out.get(request)
-        return None if number is None else self.claims[number]
+        number = self.dispatched.get(request)
+        return None if number is None else self.all[number]
 
     def finish(self, request: Request, tail: int, failing: Failing | None = None) -> None:
         """Give up what was handed out as `request`, with the next commit. Does nothing for
         any other."""
-        claim = self.handed_out.pop(request, None)
+        claim = self.dispatched.pop(request, None)
         if claim is not None:
             self.uncommitted.append(Finished(tail, claim, failing))
 
@@ -104,7 +104,7 @@ class HeldClaims:
         self.uncommitted.clear()
         self.given_up.clear()
 
-    def to_tell(self, answered: int, *, leaving: bool, last: bool) -> Claims:
+    def report(self, answered: int, *, leaving: bool, last: bool) -> ClaimReport:
         """Return what a call tells of them, when all requests up to that number have been
         answered; those that were finished later wait."""
         due = [each for each in self.given_up if each.tail <= answered][:MOST_GIVEN_UP]
@@ -113,21 +113,21 @@ class HeldClaims:
         failed = [*self._unreadable, *(each.failing for each in due if each.failing)]
         gone = {*told, *(each.claim for each in self._unreadable)}
         self._unreadable = []
-        return Claims(
-            done=[each.claim for each in due if each.failing is None],
-            handed=[] if leaving else [claim.number for claim in self.stock],
-            held=[] if last else [number for number in self.claims if number not in gone],
+        return ClaimReport(
+            acknowledged=[each.claim for each in due if each.failing is None],
+            dispatched=[] if leaving else [claim.number for claim in self.stock],
+            owned=[] if last else [number for number in self.all if number not in gone],
             failed=failed,
         )
 
-    def settle(self, batch: Batch, claimed: Iterable[Claim]) -> None:
+    def take_answer(self, batch: Batch, claimed: Iterable[Claim]) -> None:
         """Take the answer to a call: what it told is so, and these are new."""
-        for number in (*batch.claims.done, *(each.claim for each in batch.claims.failed)):
-            self.claims.pop(number, None)
-        handed = {*batch.claims.handed}
-        for claim in [claim for claim in self.stock if claim.number in handed]:
+        for number in (*batch.claims.acknowledged, *(each.claim for each in batch.claims.failed)):
+            self.all.pop(number, None)
+        dispatched = {*batch.claims.dispatched}
+        for claim in [claim for claim in self.stock if claim.number in dispatched]:
             self.stock.remove(claim)
             heappush(self.ready, (claim.priority, next(self._arrivals), claim))
         for claim in claimed:
-            self.claims[claim.number] = claim
+            self.all[claim.number] = claim
             self.stock.append(claim)

@@ -1,4 +1,4 @@
-"""How a filter lies in Redis: its shards, layers and keys. No Redis here.
+"""The keys of a filter and of a crawl in Redis, and the shards and layers of a filter.
 
 A filter is cut into 64 shards by the highest bits of a key's block selector, so each
 shard holds a run of consecutive blocks of every layer, and what belongs to one key of
@@ -16,6 +16,36 @@ that was evicted, flushed or made by another filter is gone, and never tells abo
 
 A header of format 1 (scrapy-bloom 0.1) differs in one point: its layers were sized
 without regard to the allocator of the server, and those that it grows go on so.
+
+The crawl beside the filter. All of its keys are in the hash slot of the filter beside it:
+
+    {KEY}                    the filter's header; {KEY}:0 … its shards
+    {KEY}:crawl              hash: id (see crawl_id), spider, lease, round, start_done, over;
+                             heard (ms, when a script ran last), claims (the last number),
+                             done (how many were acknowledged), waiting and waiting_bytes (of
+                             what is pending; too few after an aborted script; never too
+                             many, so where nothing is pending they have to be 0), and what
+                             workers have counted: pages, items, duplicates, retries, added
+    {KEY}:progress           list: JSON of the time and the counts, one a second, of a minute
+    {KEY}:workers            sorted set: worker, by the end of its lease (ms)
+    {KEY}:starting           set: workers that are in start()
+    {KEY}:busy               set: workers that may have claims
+    {KEY}:batch:WORKER       hash: number and reply of its last call
+    {KEY}:claims:WORKER      hash: claim → priority, slot, entry, losses alone or false, when (ms)
+    {KEY}:handed:WORKER      set: claims that the engine may have got
+    {KEY}:priorities         sorted set: priorities that may have pending requests
+    {KEY}:slots:PRIORITY     list: slots that may have some, the next one last
+    {KEY}:pending:PRIORITY:SLOT   list: entries, each a digit (losses) and a payload
+    {KEY}:alone              list: requests that were lost with two workers
+    {KEY}:failed             hash: page → priority, slot, entry, reason, attempts, worker,
+                             when (ms), what the worker knows of it as JSON, and the claim;
+                             where no worker has told it, claim → the same, '' for the JSON;
+                             of an earlier version claim → the first six or eight
+    {KEY}:start              set: marks of the start requests that were taken
+    {KEY}:owners             hash: slot → who has it until when, if one worker may
+
+A list is named in the slots of its priority, and the priority in the priorities, before the list
+holds anything, and until it is empty. A worker is among the busy ones before its first claim.
 """
 
 from __future__ import annotations
@@ -47,6 +77,10 @@ MOST_LAYERS = 64
 """More than a shard can get: 30 layers that double from one key take 64 GB."""
 
 _FORMATS = (1, FORMAT)
+
+CRAWL_FORMAT = 2
+"""Also in `lua/include/crawl_id.lua`. Crawls of version 0.2.0 have no number for 1."""
+
 _SELECTOR_BITS = 32
 _LARGEST_STRING_BLOCKS = 1 << 16  # 2**31 bits, half of what a string of Redis holds
 _STRING_OVERHEAD = 10  # bytes that Redis allocates with those of a string (sdshdr32)
@@ -213,6 +247,12 @@ def in_one_slot(key: str) -> str:
 def is_in_one_slot(key: str) -> bool:
     """Return True if a filter with that key may have a queue beside it."""
     return key.startswith("{")
+
+
+def crawl_id(generation: str) -> str:
+    """Return the id of the crawl beside the filter of that generation. Version 0.2.0 used the
+    generation alone, so its workers are told that their crawl is gone."""
+    return f"{CRAWL_FORMAT}:{generation}"
 
 
 def shard_of(selector: int) -> int:

@@ -23,9 +23,15 @@ from ..sqlite_backend.request_file import require_whole_job
 from ..sqlite_backend.takeover import ScrapyJob
 from .codec import RedisCodec
 from .copying import open_inexact, put_layers, redis_header
-from .crawl import crawl_id, open_crawl
 from .filter import RedisBloomFilter, fresh_header
-from .lifecycle import delete_filter, filling, make_shards, require_no_eviction
+from .layout import crawl_id
+from .lifecycle import (
+    delete_filter,
+    filling,
+    make_shards,
+    open_crawl,
+    require_no_eviction,
+)
 from .protocol import Entry
 from .push import Pusher
 from .scripts import LOADING, MAKE_HEADER

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +59,7 @@ class Claim:
     priority: int
     slot: str
     payload: bytes
-    alone: bool
+    quarantined: bool
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,12 @@ class Failing:
 
 
 @dataclass(frozen=True)
-class Claims:
+class ClaimReport:
     """What becomes of claims, by their numbers."""
 
-    done: Sequence[str] = ()
-    handed: Sequence[str] = ()
-    held: Sequence[str] = ()
+    acknowledged: Sequence[str] = ()
+    dispatched: Sequence[str] = ()
+    owned: Sequence[str] = ()
     failed: Sequence[Failing] = ()
 
 
@@ -118,7 +118,7 @@ class Batch:
         self,
         number: int,
         entries: Sequence[Entry],
-        claims: Claims,
+        claims: ClaimReport,
         state: WorkerState,
         action: str = "",
     ) -> None:
@@ -147,9 +147,9 @@ class Batch:
             "".join("1" if newest else "0" for newest in policy.newest_first),
             policy.keeps_slot,
             policy.max_attempts,
-            " ".join(claims.done),
-            " ".join(claims.handed),
-            " ".join(claims.held),
+            " ".join(claims.acknowledged),
+            " ".join(claims.dispatched),
+            " ".join(claims.owned),
             len(claims.failed),
             self.action,
             " ".join(map(str, state.counted)),
@@ -182,8 +182,8 @@ class Reply:
             self.answers = answer[1]
             self._heard = zip(answer[2], answer[3], strict=True)
             self.claimed = [
-                Claim(number.decode(), int(priority), slot.decode(), payload, bool(alone))
-                for number, priority, slot, payload, alone in answer[4]
+                Claim(number.decode(), int(priority), slot.decode(), payload, bool(quarantined))
+                for number, priority, slot, payload, quarantined in answer[4]
             ]
             self.reclaimed = answer[5]
             self.still, self.start_done = bool(answer[6]), bool(answer[7])
@@ -203,24 +203,6 @@ class Reply:
         ):
             if shard is not None and layers and (answer == GROWN or layers >= len(shard.counts)):
                 bloom_filter.learn(shard, layers, count)
-
-
-@dataclass
-class Observers:
-    """Who is told of what."""
-
-    heard: Callable[[Reply], None]
-    """Each reply to this worker."""
-    fenced: Callable[[], None]
-    """The lease was lost, or Redis went back in time."""
-    answered: Callable[[Entry, bool], None]
-    """An entry was pushed, or else was known."""
-    changed: Callable[[], None]
-    """There are new requests to hand out, or there is news of the end."""
-    unreadable: Callable[[str, Exception], None]
-    """A request cannot be read back, and has failed."""
-    gone: Callable[[], None]
-    """The server has this crawl no more."""
 
 
 def _flag(value: bool) -> str:

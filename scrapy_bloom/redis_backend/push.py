@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from ..errors import SharedFilterError
 from ..settings import WorkerSettings
 from .codec import RedisCodec
-from .crawl import open_crawl
 from .filter import RedisBloomFilter
-from .protocol import LEAVE, Batch, Claims, Entry, Policy, Reply, WorkerState
+from .lifecycle import open_crawl
+from .protocol import LEAVE, Batch, ClaimReport, Entry, Policy, Reply, WorkerState
 from .request_store import MOST_ENTRIES
 from .scripts import COMMIT, GROWN, NEW
 from .status import look_at
@@ -83,7 +83,7 @@ class Pusher:
 
     def _call(self, entries: list[Entry], action: str = "") -> Reply:
         self._number += 1
-        batch = Batch(self._number, entries, Claims(), WorkerState(), action)
+        batch = Batch(self._number, entries, ClaimReport(), WorkerState(), action)
         generation = self._filter.header.generation
         arguments = batch.encode(generation, self._worker, self._policy, self._filter)
         answer, again = self._client.insist(COMMIT, [self._key], *arguments)

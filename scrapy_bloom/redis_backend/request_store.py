@@ -7,15 +7,16 @@ import secrets
 import socket
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from ..errors import SharedFilterError
-from .claims import HeldClaims
+from .claims import Claims
 from .failed_store import failing_of, unreadable
-from .protocol import COUNTED, LEAVE, OVER, Batch, Entry, Observers, Policy, Reply, WorkerState
+from .protocol import COUNTED, LEAVE, OVER, Batch, Entry, Policy, Reply, WorkerState
 from .scripts import GROWN, NEW
 
 if TYPE_CHECKING:
@@ -36,6 +37,24 @@ BUSY_SECONDS = 0.02
 """One that would have more to do asks no more often than this."""
 
 _NOTHING = (0,) * len(COUNTED)
+
+
+@dataclass
+class Observers:
+    """Who is told of what."""
+
+    heard: Callable[[Reply], None]
+    """Each reply to this worker."""
+    fenced: Callable[[], None]
+    """The lease was lost, or Redis went back in time."""
+    answered: Callable[[Entry, bool], None]
+    """An entry was pushed, or else was known."""
+    changed: Callable[[], None]
+    """There are new requests to hand out, or there is news of the end."""
+    unreadable: Callable[[str, Exception], None]
+    """A request cannot be read back, and has failed."""
+    gone: Callable[[], None]
+    """The server has this crawl no more."""
 
 
 class RedisStore:
@@ -93,24 +112,24 @@ class RedisStore:
         """Fingerprints that were pushed since the last commit."""
         self._last_call = 0.0
         self._leaving = False
-        self._given_away: WeakSet[Request] = WeakSet()
+        self._lost: WeakSet[Request] = WeakSet()
         self.last: Reply | None = None
         self._enter()
 
     @property
     def pending(self) -> Sequence[object]:
         """The requests that can be handed out at once."""
-        return self.held.ready
+        return self.claims.ready
 
     @property
     def uncommitted(self) -> int:
         """How many requests were pushed or done, or 0 while nothing can be sent."""
-        return 0 if self._sender.busy else len(self._unsent) + len(self.held.uncommitted)
+        return 0 if self._sender.busy else len(self._unsent) + len(self.claims.uncommitted)
 
     @property
     def is_idle(self) -> bool:
         """True if this worker has nothing to send, to hand out or to acknowledge."""
-        return not self._unsent and self.held.is_idle
+        return not self._unsent and self.claims.is_idle
 
     @property
     def is_quiet(self) -> bool:
@@ -129,7 +148,7 @@ class RedisStore:
 
     def push(self, request: Request) -> None:
         """Store `request`. Raises ValueError if it cannot be serialized."""
-        claims = map(self.held.claim_of, self._sent_again_as(request))
+        claims = map(self.claims.claim_of, self._sent_again_as(request))
         claim = next(filter(None, claims), None)
         packed = self._codec.dump(request, again=claim)
         fingerprint = None
@@ -151,33 +170,33 @@ class RedisStore:
 
     def next(self) -> Request | None:
         """Return the next request that was claimed, or None; and see to it that more come."""
-        while (claim := self.held.pop()) is not None:
+        while (claim := self.claims.pop()) is not None:
             try:
                 request = self._codec.load(claim)
                 if not request.dont_filter:
                     # a redirect back to it would be taken for it
                     self._dupefilter.settle(self._dupefilter.fingerprint(request))
             except Exception as error:  # noqa: BLE001 - a stored request may raise anything
-                self.held.fail(unreadable(claim, error, self._codec))
+                self.claims.fail(unreadable(claim, error, self._codec))
                 self._observers.unreadable(claim.number, error)
                 continue
-            self.held.hand_out(request, claim)
+            self.claims.dispatch(request, claim)
             return request
         self.flush(hungry=True)
         return None
 
     def done(self, request: Request) -> None:
         """Acknowledge a request that was handed out, after all that was pushed so far."""
-        self.held.finish(request, self._tail)
+        self.claims.finish(request, self._tail)
 
     def fail(self, request: Request, failed: FailedRequest) -> bool:
         """Have a request that was handed out kept as failed, after all that was pushed so
         far; one that this worker has lost since fails with whoever has it now. Return False,
         and do nothing, for any other."""
-        claim = self.held.claim_of(request)
+        claim = self.claims.claim_of(request)
         if claim is None:
-            return request in self._given_away
-        self.held.finish(request, self._tail, failing_of(claim, failed, self._codec))
+            return request in self._lost
+        self.claims.finish(request, self._tail, failing_of(claim, failed, self._codec))
         return True
 
     def commit(self, fingerprints: Collection[bytes]) -> bool:
@@ -192,13 +211,13 @@ class RedisStore:
             else:
                 self.note(fingerprint=fingerprint)
         self._own.clear()
-        self.held.commit()
+        self.claims.commit()
         self.flush()
         return self.calls > calls
 
     def rollback(self) -> None:
         """Acknowledge nothing any more."""
-        self.held.rollback()
+        self.claims.rollback()
 
     def close(self, *, clean: bool) -> None:
         """Do nothing: see `leave`."""
@@ -209,8 +228,8 @@ class RedisStore:
         if self._sender.busy:
             return
         since = monotonic() - self._last_call
-        has_news = self._unsent or self.held.has_news
-        wants = self.held.stock or (self._wanted and (hungry or not self.held.claims))
+        has_news = self._unsent or self.claims.has_news
+        wants = self.claims.stock or (self._wanted and (hungry or not self.claims.all))
         found = self.last is None or self.last.claimed or has_news
         if (
             (has_news and not hungry)
@@ -226,7 +245,7 @@ class RedisStore:
         self._leaving = True
         deadline = monotonic() + seconds
         while self._sender.wait(max(0.0, deadline - monotonic())):
-            if not (self._unsent or self.held.given_up):
+            if not (self._unsent or self.claims.given_up):
                 self._call(OVER if over else LEAVE)
                 return self._sender.wait(max(0.0, deadline - monotonic()))
             self._call()
@@ -238,7 +257,7 @@ class RedisStore:
         host = socket.gethostname().partition(".")[0]
         self.worker = f"{host}:{os.getpid()}:{secrets.token_hex(4)}"
         self._number = 0
-        self.held = HeldClaims()
+        self.claims = Claims()
         self.last = None
 
     def _enqueue(self, packed: Any, fingerprint: bytes | None, mark: bytes) -> None:
@@ -249,9 +268,9 @@ class RedisStore:
     def _wanted(self) -> int:
         """How many more requests this worker wants to have claimed. Who has one that is
         handed out alone wants no other."""
-        if self._leaving or self.held.has_alone:
+        if self._leaving or self.claims.has_quarantined:
             return 0
-        return max(0, min(MOST_CLAIMED, self._capacity - self.held.spare))
+        return max(0, min(MOST_CLAIMED, self._capacity - self.claims.spare))
 
     def _call(self, action: str = "") -> None:
         self._number += 1
@@ -268,13 +287,13 @@ class RedisStore:
         return Batch(
             self._number,
             entries,
-            self.held.to_tell(answered, leaving=self._leaving, last=bool(action)),
+            self.claims.report(answered, leaving=self._leaving, last=bool(action)),
             WorkerState(
                 round=self.round,
                 starting=self.starting,
                 start_done=self.start_done and len(entries) == len(self._unsent),
                 wanted=self._wanted,
-                slots=self.held.by_slot,
+                slots=self.claims.by_slot,
                 counted=[now - then for now, then in zip(self._counting, self._told, strict=True)],
             ),
             action,
@@ -297,12 +316,12 @@ class RedisStore:
             return
         reply.teach(self._dupefilter.shared, batch)
         self._settle(batch, reply)
-        self.held.settle(batch, reply.claimed)
+        self.claims.take_answer(batch, reply.claimed)
         if reply.round != self.round:
             self.round, self.start_done = reply.round, False
         self.last = reply
         self._observers.heard(reply)
-        starves = bool(self.held.stock) and not self.held.ready
+        starves = bool(self.claims.stock) and not self.claims.ready
         if not self._leaving and (starves or len(self._unsent) >= MOST_ENTRIES):
             self._call()
         self._observers.changed()
@@ -330,6 +349,6 @@ class RedisStore:
         self._doubtful |= in_memory - done
         self.start_done = False
         self._dupefilter.forget_known(in_memory)
-        self._given_away.update(self.held.handed_out)
+        self._lost.update(self.claims.dispatched)
         self._enter()
         self._observers.fenced()

@@ -3,6 +3,7 @@ heartbeat beside them."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -40,7 +41,7 @@ class Sender(Protocol):
         """Wait until the last one is answered; return whether it is."""
 
 
-class Link:
+class Transport:
     """Sends calls from a thread, each until it is answered, however long that takes.
 
     `in_reactor` runs a function in the reactor's thread. There, `on_answer` of a call gets
@@ -168,3 +169,14 @@ class Heartbeat:
                     self._client.run(HEARTBEAT, [self._key], self._crawl, worker, lease)
                 except SharedFilterError:
                     pass  # the calls of the crawl tell of an outage
+
+
+def in_reactor() -> Callable[..., Any]:
+    """Return a function that has another one called in the thread of this one's reactor
+    or event loop, from any thread."""
+    try:
+        return asyncio.get_running_loop().call_soon_threadsafe
+    except RuntimeError:
+        from twisted.internet import reactor
+
+        return reactor.callFromThread  # type: ignore[no-any-return]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..bloom.inspection import Finding
 from ..reporting import counted
-from .crawl import crawl_id
+from .layout import crawl_id
 from .lifecycle import stored_header
 from .scripts import (
     VERIFY_BOOKS,

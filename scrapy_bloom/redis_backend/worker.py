@@ -25,13 +25,13 @@ from ..sqlite_backend.progress import set_stats
 from ..startup import announce
 from .client import RedisClient, ScriptError
 from .codec import RedisCodec
-from .crawl import crawl_is_gone, in_reactor, open_crawl
 from .failed_store import FailedHash
 from .layout import in_one_slot
-from .protocol import COUNTED, Observers, Policy
-from .request_store import RedisStore
+from .lifecycle import crawl_is_gone, open_crawl
+from .protocol import COUNTED, Policy
+from .request_store import Observers, RedisStore
 from .start_urls import SeedList
-from .transport import Heartbeat, Link
+from .transport import Heartbeat, Transport, in_reactor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
     from ..job.failures import Failures
     from ..job.queue_settings import QueueSettings
-    from .crawl import CrawlState
     from .dupefilter import RedisBloomDupeFilter
+    from .lifecycle import CrawlState
     from .protocol import Entry
     from .start_marks import SharedStartRequests
     from .worker_feeds import WorkerFeeds
@@ -109,10 +109,10 @@ class Worker:
         except BaseException:
             client.close()
             raise
-        self._link = Link(client, self._key, in_reactor(), self._on_outage)
+        self._transport = Transport(client, self._key, in_reactor(), self._on_outage)
         self._heartbeat = Heartbeat(beats, self._key, generation, settings.lease)
         self.store = RedisStore(
-            self._link,
+            self._transport,
             dupefilter,
             codec,
             _policy(crawler, settings, codec.queues),
@@ -194,7 +194,7 @@ class Worker:
             )
         self._crawler.stats.set_value("scheduler/calls", self.store.calls)
         self._heartbeat.close()
-        self._link.close()
+        self._transport.close()
 
     def _join(self, client: RedisClient, generation: str) -> CrawlState:
         """Find or make the crawl. Who finds nobody at work asks once more what has failed,
@@ -232,7 +232,7 @@ class Worker:
         set_stats(
             self._crawler,
             self.ledger,
-            self.store.waiting + self.store.unsent + self.store.held.spare + self._in_memory(),
+            self.store.waiting + self.store.unsent + self.store.claims.spare + self._in_memory(),
         )
         slowest = max(self.store.slowest_call, self.ledger.slowest_commit)
         self._crawler.stats.set_value("scheduler/commit_seconds_max", round(slowest, 6))

@@ -73,7 +73,7 @@ class Stalls:
         self.worker = self.join()
         self.worker.enqueue("page")
         self.worker.exchange()
-        (payload,) = (claim.payload for claim in self.worker.store.held.claims.values())
+        (payload,) = (claim.payload for claim in self.worker.store.claims.all.values())
         with server.client(decode_responses=False) as client:
             for kind, first, count, many in (
                 ("pending", 0, options.pending, options.slots),

@@ -35,7 +35,7 @@ def test_info_and_workers_know_the_queue(run, tmp_path, redis_server, key, worke
     """Pending by priority and slot, in flight by worker, what is done; as text and as JSON."""
     queue = run(tmp_path, "info", redis_server.url, "--key", key, "--json").json["queue"]
     (claimed,) = (each["claimed"] for each in queue["workers"])
-    assert claimed == len(worker.store.held.claims)
+    assert claimed == len(worker.store.claims.all)
     assert queue["pending"] == {"0": {"shop": 9 - claimed}}
     text = run(tmp_path, "info", redis_server.url, "--key", key).out
     assert f"{claimed} with 1 worker" in text

@@ -6,7 +6,7 @@ import pytest
 
 from scrapy_bloom import SharedFilterError
 from scrapy_bloom.dupefilter.overlay import FingerprintFilter
-from scrapy_bloom.redis_backend import crawl, scripts
+from scrapy_bloom.redis_backend import layout, scripts
 from scrapy_bloom.redis_backend.client import RedisClient, public_url
 from scrapy_bloom.redis_backend.filter import RedisBloomFilter
 from tests.redis_backend.server import lua_script
@@ -111,4 +111,4 @@ def test_each_lua_file_belongs_to_a_script():
     assert [
         name for name, text in pieces.items() if text.partition("\n\nlocal")[2] not in joined
     ] == []
-    assert f"return '{crawl.crawl_id('')}'" in texts["commit"]
+    assert f"return '{layout.crawl_id('')}'" in texts["commit"]

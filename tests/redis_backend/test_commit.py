@@ -287,7 +287,7 @@ def test_slots_take_turns(join):
         worker.exchange()
         while worker.store.pending:
             worker.store.next()
-    slots = [claim.slot for claim in worker.store.held.claims.values()]
+    slots = [claim.slot for claim in worker.store.claims.all.values()]
     assert sorted(slots) == ["a"] * 8 + ["b"] * 3
     assert {*slots[:4]} == {"a", "b"}
 
@@ -429,7 +429,7 @@ def test_many_claims_come_back_in_portions(join, redis_server, leaves):
         assert not finder.store.is_still
     assert max(portions) < 400
     assert 900 < sum(portions) <= 1200
-    assert finder.store.waiting + len(finder.store.held.claims) == 1200
+    assert finder.store.waiting + len(finder.store.claims.all) == 1200
     losses = {
         redis_server.command("LINDEX", name, 0)[:1]
         for name in redis_server.names(f"{worker.key}:pending")
@@ -631,13 +631,13 @@ def test_full_memory_is_drained(own_server):
     for number in range(10):
         one.enqueue(f"{number}")
     request, _ = one.next(), third.next()
-    held, left = len(one.store.held.claims), waiting(one.client, one.key).total()
+    held, left = len(one.store.claims.all), waiting(one.client, one.key).total()
     own_server.command("CONFIG", "SET", "maxmemory", "1")
     one.store.done(request)
     one.exchange()
     one.exchange()
     assert one.store.last.full
-    assert len(one.store.held.claims) == held - 1
+    assert len(one.store.claims.all) == held - 1
     assert own_server.command("HLEN", f"{one.key}:claims:{one.store.worker}") == held - 1
     lease = own_server.command("ZSCORE", f"{one.key}:workers", one.store.worker)
     time.sleep(0.002)

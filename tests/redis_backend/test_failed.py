@@ -66,7 +66,7 @@ def test_it_waits_for_what_came_of_it(join):  # noqa: F811
     assert (found.reason, found.exception, found.attempts) == ("callback", "LookupError: x", 1)
     assert found.url == "http://example.com/page"
     assert worker.store.failed == 1
-    assert {claim.payload for claim in worker.store.held.claims.values()} != set()
+    assert {claim.payload for claim in worker.store.claims.all.values()} != set()
 
 
 def test_it_is_not_pending_and_the_crawl_ends(join, redis_server):  # noqa: F811
@@ -181,7 +181,7 @@ def test_a_killed_worker_fails_nothing(join, redis_server):  # noqa: F811
     worker, other = join(), join()
     worker.enqueue("page")
     fail(worker, worker.next())
-    worker.store.held.commit()
+    worker.store.claims.commit()
     redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
     request = other.next()
     assert kept(other) == []
@@ -349,7 +349,7 @@ def test_a_page_whose_retries_a_kill_has_forked_counts_once(build, redis_server,
     sent_again(first, take(first, 2)["page", 0])
     first._worker.store._take = lambda *_: None  # after it the page would be acknowledged
     first._ledger.commit()
-    assert first._worker._link.wait(30)
+    assert first._worker._transport.wait(30)
     del first._worker.store._take
     redis_server.command("ZADD", f"{{{key}}}:workers", 1, first._worker.store.worker)
     found = take(other, 3)
@@ -361,7 +361,7 @@ def test_a_page_whose_retries_a_kill_has_forked_counts_once(build, redis_server,
         (page,) = take(other).values()
     fail_in(other, retry)
     fail_in(other, page)
-    hash_ = FailedHash(other._worker._link._client, f"{{{key}}}")
+    hash_ = FailedHash(other._worker._transport._client, f"{{{key}}}")
     assert sorted(names(hash_.requests())) == ["other", "page"]
     assert hash_.by_reason() == {"callback": 2}
     assert other._worker.store.failed == 2
@@ -377,10 +377,10 @@ def test_equal_requests_that_fail_are_as_many(join, redis_server):  # noqa: F811
     for _ in range(2):
         fail(worker, worker.next())
     worker.exchange()
-    (died_with,) = worker.store.held.claims.values()
+    (died_with,) = worker.store.claims.all.values()
     redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
     last = other.next()
-    assert other.codec.page_of(other.store.held.claim_of(last)) == other.codec.page_of(died_with)
+    assert other.codec.page_of(other.store.claims.claim_of(last)) == other.codec.page_of(died_with)
     fail(other, last)
     other.exchange()
     assert names(kept(other)) == ["page"] * 3

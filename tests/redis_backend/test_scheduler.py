@@ -17,8 +17,8 @@ from scrapy_bloom import RedisDurableScheduler, SharedFilterError, startup
 from scrapy_bloom.errors import FilterLockedError, JobDirectoryError
 from scrapy_bloom.redis_backend import worker as worker_module
 from scrapy_bloom.redis_backend.client import RedisClient
-from scrapy_bloom.redis_backend.crawl import open_crawl
 from scrapy_bloom.redis_backend.filter_status import RedisPlace
+from scrapy_bloom.redis_backend.lifecycle import open_crawl
 from scrapy_bloom.redis_backend.start_marks import mark_of
 from tests.fakes import Engine
 from tests.job.engine import TestSpider, name_of, request
@@ -54,20 +54,20 @@ def build(redis_server, key):
 
     yield build
     for scheduler in opened:
-        if scheduler._worker._link._thread.is_alive():
+        if scheduler._worker._transport._thread.is_alive():
             scheduler.close("shutdown")
 
 
 def talk(scheduler):
     """Let a scheduler whose reactor stands still send all it has, and have the answers."""
-    link = scheduler._worker._link
+    transport = scheduler._worker._transport
     for _ in range(3):
-        while not link.wait(5):
+        while not transport.wait(5):
             pass
         scheduler._ledger.commit()
-        if not link.busy:
+        if not transport.busy:
             scheduler._worker.store._call()
-    while not link.wait(5):
+    while not transport.wait(5):
         pass
 
 
@@ -326,7 +326,7 @@ def test_memory_that_is_full_is_named(own_server, build, caplog):
     talk(scheduler)
     own_server.command("CONFIG", "SET", "maxmemory", "1")
     scheduler._worker.store._call()
-    assert scheduler._worker._link.wait(10)
+    assert scheduler._worker._transport.wait(10)
     assert any("has no memory left (maxmemory)" in line for line in caplog.messages)
     assert scheduler.stats.get_value("bloom/outages") == 1
 
@@ -343,9 +343,9 @@ def test_an_error_of_the_script_is_no_outage(build, redis_server, key):
     to be otherwise."""
     scheduler = build()
     talk(scheduler)
-    link = scheduler._worker._link
+    transport = scheduler._worker._transport
     told = SimpleQueue()
-    link._in_reactor = lambda function, *arguments: told.put((function, arguments))
+    transport._in_reactor = lambda function, *arguments: told.put((function, arguments))
     redis_server.command("DEL", f"{{{key}}}:priorities")
     redis_server.command("SET", f"{{{key}}}:priorities", "x")
     scheduler._worker.store._call()
@@ -353,7 +353,7 @@ def test_an_error_of_the_script_is_no_outage(build, redis_server, key):
     function(error)
     assert "WRONGTYPE" in str(error)
     assert scheduler._ledger.stopped
-    link._thread.join(60)
+    transport._thread.join(60)
     redis_server.command("DEL", f"{{{key}}}:priorities")
 
 
@@ -409,7 +409,7 @@ def test_a_crawl_that_is_over_leaves_stored_feeds_as_they_are(build, tmp_path):
             talk(worker)
             worker._feeds._release()
             worker._worker._heartbeat.close()
-            worker._worker._link.close()
+            worker._worker._transport.close()
             return []
         worker._idle_checks.has_closed = ends == "finished"
         worker.close(ends)

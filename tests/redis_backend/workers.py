@@ -8,11 +8,11 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.codec import RedisCodec
-from scrapy_bloom.redis_backend.crawl import open_crawl
 from scrapy_bloom.redis_backend.dupefilter import RedisBloomDupeFilter
 from scrapy_bloom.redis_backend.layout import in_one_slot
-from scrapy_bloom.redis_backend.protocol import Observers, Policy
-from scrapy_bloom.redis_backend.request_store import RedisStore
+from scrapy_bloom.redis_backend.lifecycle import open_crawl
+from scrapy_bloom.redis_backend.protocol import Policy
+from scrapy_bloom.redis_backend.request_store import Observers, RedisStore
 from scrapy_bloom.redis_backend.scripts import COMMIT
 from scrapy_bloom.settings import WorkerSettings
 from tests.fakes import Engine
