@@ -1,1 +1,1 @@
-"""Which requests a crawl has seen: the Scrapy component, for one process or many."""
+"""Recognises requests that a crawl has seen: the Scrapy component of one process, and its base."""

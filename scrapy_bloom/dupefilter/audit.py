@@ -1,4 +1,4 @@
-"""A record of the requests that a dupefilter drops, for those who want to know why."""
+"""A log file of the requests that a dupefilter drops, with the reason (BLOOM_AUDIT)."""
 
 from __future__ import annotations
 
@@ -26,21 +26,23 @@ logger = logging.getLogger("scrapy_bloom.audit")
 
 FILE_BYTES = 100_000_000
 FILES = 10
-"""The file itself, and those that it was before: PATH.1, PATH.2 and so on."""
+"""Number of files: the current one and the older PATH.1, PATH.2 and so on."""
 
 
 class Why(NamedTuple):
-    """Why a request counts as seen: its URL is among the `recent` ones, its fingerprint is
-    `held` in memory until its row is safe, or in the `filter` (in an `exact` one), there in a
-    layer from 0 (None where the filter does not tell). Or why it might have: it is new, and an
-    exact filter has `avoided` to take it for a seen one."""
+    """Why a request counts as seen.
+
+    Its URL is in the cache (`recent`), or its fingerprint is uncommitted (`held`), or in the
+    filter (`filter`, or `exact` for an exact one). `layer` counts from 0, None if the filter does
+    not show it. Or `avoided`: a new request that the Bloom filter alone would have dropped.
+    """
 
     reason: str
     layer: int | None = None
 
     @classmethod
     def of(cls, fingerprint: bytes, seen: Seen) -> Self:
-        """Return why that fingerprint counts as seen, if it does."""
+        """Return why a seen fingerprint counts as seen."""
         if fingerprint in seen.held:
             return cls("held")
         for number, layer in enumerate(seen.filter.layers):
@@ -51,18 +53,18 @@ class Why(NamedTuple):
 
 
 class Asked(Protocol):
-    """A dupefilter, as its scheduler and DropEarlyMiddleware ask it."""
+    """The methods of a dupefilter that its scheduler and DropEarlyMiddleware call."""
 
     def request_seen(self, request: Request) -> bool:
-        """Return True if `request` was seen before, else remember it."""
+        """Return True if `request` was seen before, else add it."""
 
     def is_known(self, request: Request) -> bool:
-        """Return True if its URL tells that `request` was seen before."""
+        """Return True if the URL alone shows that `request` was seen before."""
 
 
 class Audit:
-    """Writes the requests that a dupefilter drops to a file, a line of JSON each; what it
-    cannot write is no reason to stop. Raises ValueError if the file cannot be opened."""
+    """Writes the requests that a dupefilter drops to a file, a line of JSON each. A failure to
+    write does not stop the crawl. Raises ValueError if the file cannot be opened."""
 
     def __init__(
         self,
@@ -78,7 +80,7 @@ class Audit:
         self._fingerprint = fingerprint
         self._release = seen.release
         self._held: dict[bytes, Request] = {}
-        """The new requests whose fingerprints are held back from an exact filter."""
+        """New requests with uncommitted fingerprints, which an exact filter tests later."""
         try:
             self._handler = _Handler(settings.path)
         except OSError as error:
@@ -94,23 +96,22 @@ class Audit:
         seen: Seen,
         fingerprint: Callable[[Request], bytes],
     ) -> Self | None:
-        """Return the audit that `settings` ask for, and let it answer for `dupefilter`, or
-        None."""
+        """Return the audit of `settings`, put in front of `dupefilter`, or None without one."""
         wanted = AuditSettings.read(settings)
         if not wanted.path:
             return None
         self = cls(wanted, dupefilter, seen, fingerprint)
-        # the usual way knows nothing of it, so that it costs nothing there
+        # set on the instance, so that a crawl without an audit has no cost
         vars(dupefilter)["request_seen"] = self.request_seen
         if seen.filter.exact:
             vars(seen)["release"] = self.release
         return self
 
     def request_seen(self, request: Request) -> bool:
-        """Do what the dupefilter's own does, and record it if that is True."""
+        """Return the answer of the dupefilter, and log the request if it is True."""
         if random() >= self._share:  # noqa: S311 - nothing secret
             return self._ask(request)
-        # before it is asked, since then its URL is among the recent ones in any case
+        # before the dupefilter answers, which puts the URL into the cache
         why, avoided = self._why(request), self._avoided
         if self._ask(request):
             self._note(request, why)
@@ -122,7 +123,7 @@ class Audit:
         return False
 
     def release(self, fingerprint: bytes) -> None:
-        """Do what that of what was seen does; only then an exact filter is asked to add it."""
+        """Release the fingerprint, and log it if the exact table avoided a false positive."""
         avoided, request = self._avoided, self._held.pop(fingerprint, None)
         self._release(fingerprint)
         if request is not None and self._avoided > avoided:
@@ -133,7 +134,7 @@ class Audit:
         return self._seen.filter.false_positives_avoided
 
     def _why(self, request: Request) -> Why:
-        """Return why `request` counts as seen, if it does. Never raises."""
+        """Return why `request`, if it was seen, counts as seen. Never raises."""
         if self._is_known(request):
             return Why("recent")
         try:
@@ -160,7 +161,7 @@ class Audit:
 
 
 class _Handler(RotatingFileHandler):
-    """Writes lines as they are, to a file of limited size; says once if it cannot."""
+    """Writes lines unchanged to files of limited size; logs the first failure only."""
 
     _has_told = False
 
@@ -168,7 +169,7 @@ class _Handler(RotatingFileHandler):
         super().__init__(path, maxBytes=FILE_BYTES, backupCount=FILES - 1, encoding="utf-8")
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - its name there
-        """Go on without that line."""
+        """Drop the line; log the first failure."""
         if not self._has_told:
             self._has_told = True
             logger.exception("Cannot write to %s, which BLOOM_AUDIT names", self.baseFilename)

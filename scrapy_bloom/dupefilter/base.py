@@ -1,4 +1,4 @@
-"""The Scrapy component: which requests a crawl has seen."""
+"""The base of the dupefilters: recognises requests that a crawl has seen."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("scrapy_bloom.dupefilter")
 
 STATS_INTERVAL = 10.0
-"""Seconds between refreshments of the `bloom/…` stats while new requests arrive."""
+"""Seconds between updates of the `bloom/…` stats while new requests arrive."""
 _NO_DELTA = (
     "BLOOM_DELTA is %r, and nothing is there that skips what is done: put 'scrapy_bloom.Addon': 300"
     " into ADDONS, leave its DeltaMiddleware in SPIDER_MIDDLEWARES, or set BLOOM_DELTA to None"
@@ -43,10 +43,10 @@ _NO_DELTA = (
 
 
 class FilterDupeFilter(BaseDupeFilter):
-    """What the dupefilters of this package have in common: they ask a growing filter
-    whether they have seen the fingerprint of a request, and never fail.
+    """Base of the dupefilters of this package: looks up the fingerprint of a request in a growing
+    filter, and never fails.
 
-    Subclasses say which filter that is, and what becomes of a request that it fails on.
+    Subclasses define the filter, and the answer for a request on which the filter fails.
     """
 
     _remedy_when_full: str
@@ -72,23 +72,22 @@ class FilterDupeFilter(BaseDupeFilter):
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Return the dupefilter of `crawler`, with its filter made or opened: when
-        `open` is called, Scrapy's scheduler has changed the job already.
+        """Return the dupefilter of `crawler`, with its filter made or opened: `open` is too late,
+        since Scrapy's scheduler has changed the job by then.
 
-        Refuses the start, and has changed nothing then: ValueError for a setting,
-        BloomError for what is in JOBDIR or Redis, OSError or MemoryError if there is no
-        room.
+        Refuses the start, and changes nothing then: ValueError for a setting, BloomError for the
+        content of JOBDIR or Redis, OSError or MemoryError if there is no room.
         """
         self = cls(crawler)
         self._start()
         return self
 
     def open(self) -> None:
-        """Begin: from now on requests are asked for."""
+        """Write the first stats. The filter has been open since `from_crawler`."""
         self._update_stats()
 
     def close(self, reason: str) -> None:
-        """Write the last stats and close the filter. Closing twice is fine."""
+        """Write the last stats and close the filter. A second call does nothing."""
         if self._seen is None:
             return
         self._update_stats()
@@ -98,20 +97,19 @@ class FilterDupeFilter(BaseDupeFilter):
         logger.info("%s", line, extra={"spider": self._crawler.spider})
 
     def abandon(self) -> None:
-        """Close the filter of a crawl that does not begin, without a word."""
+        """Close the filter of a crawl that does not begin, without a log line or stats."""
         self._let_go()
 
     def request_seen(self, request: Request) -> bool:
-        """Return True if `request` was seen before, else remember it. Never raises.
+        """Return True if `request` was seen before, else add it. Never raises.
 
-        The short way answers for a URL that is among the recent ones, whatever its
-        fragment. Where several URLs share an identity, a request is not taken for the
-        one that redirected to it.
+        A URL in the cache, its fragment ignored, needs no fingerprint. Where several URLs share an
+        identity, a redirect does not count as a duplicate of its source.
         """
         url = fingerprint = None
         try:
-            # all in line for the requests that crawls are made of, because calls would
-            # take as long as what they do; the others are left to `fingerprint`
+            # in line for plain requests, since calls would double the time; `fingerprint` is for
+            # the others
             if (
                 self._fingerprint_of_url is not None
                 and request.method == "GET"
@@ -148,8 +146,8 @@ class FilterDupeFilter(BaseDupeFilter):
         return False
 
     def is_known(self, request: Request) -> bool:
-        """Return True if a scheduler is sure to drop `request`, now and later, since the
-        short way of `request_seen` answers for it. Never raises."""
+        """Return True if a scheduler is sure to drop `request`, now and later, since its URL is in
+        the cache. Never raises."""
         try:
             return (
                 not request.dont_filter
@@ -160,7 +158,7 @@ class FilterDupeFilter(BaseDupeFilter):
             return False
 
     def tells_by_url(self, method: str, body: object, meta: Mapping[str, Any]) -> bool:
-        """Return True if requests with these are new or not by their URLs alone."""
+        """Return True if the URL alone decides whether such a request was seen."""
         return (
             self._fingerprint_of_url is not None
             and method == "GET"
@@ -176,14 +174,14 @@ class FilterDupeFilter(BaseDupeFilter):
         )
 
     def has_recent(self, url: str) -> bool:
-        """Return True if `url`, whatever its fragment, is among the recent ones: where it
-        tells alone, a request for it was seen."""
+        """Return True if `url`, its fragment ignored, is in the cache. Where the URL alone decides
+        (see `tells_by_url`), a request for it was seen."""
         if "#" in url:
             url = url[: url.index("#")]
         return url in self._recent.urls
 
     def why_not_early(self) -> str | None:
-        """Return why `is_known` must not stand for `request_seen`, None if it may."""
+        """Return why `is_known` cannot replace `request_seen`, None if it can."""
         if self._audit is not None:
             return "BLOOM_AUDIT is to record them"
         for name in ("request_seen", "fingerprint", "log"):
@@ -197,7 +195,7 @@ class FilterDupeFilter(BaseDupeFilter):
         return None
 
     def count_filtered(self, count: int) -> None:
-        """Count links to known pages that did not become requests."""
+        """Add to `dupefilter/filtered` the links to known pages that did not become requests."""
         if count:
             self._crawler.stats.inc_value("dupefilter/filtered", count)
 
@@ -221,17 +219,17 @@ class FilterDupeFilter(BaseDupeFilter):
         self._crawler.stats.inc_value("dupefilter/filtered")
 
     def fingerprint(self, request: Request) -> bytes:
-        """Return the bytes that stand for `request`: the crawler's fingerprinter's,
-        or, if that fails, Scrapy's default one's, or a hash of the raw URL."""
-        # a scheduler asks again for what `request_seen` has just worked out
+        """Return the fingerprint of `request` by the crawler's fingerprinter; if that fails, by
+        Scrapy's default one, or as a hash of the raw URL."""
+        # a scheduler calls it for the request that `request_seen` has just been called for
         if request is not self._last_request:
             self._last_fingerprint = self._fingerprinter.fingerprint(request)
             self._last_request = request
         return self._last_fingerprint
 
     def close_spider(self, reason: str) -> None:
-        """Close the spider on the next reactor turn: inside `request_seen` it could
-        close the queue under the request that is being pushed."""
+        """Close the spider on the next reactor turn. A close inside `request_seen` could close the
+        queue in the middle of a push."""
         if self._closing:
             return
         self._closing = True
@@ -244,16 +242,16 @@ class FilterDupeFilter(BaseDupeFilter):
     def _open_filter(
         self, settings: BloomSettings, identity: FingerprinterIdentity
     ) -> FingerprintFilter:
-        """Return the open filter of the crawl. Raises what `from_crawler` refuses."""
+        """Return the open filter of the crawl. Raises the errors of `from_crawler`."""
 
     @abstractmethod
     def _see_despite(self, error: Exception, fingerprint: bytes) -> bool:
-        """Answer for a fingerprint that the filter failed on. Never raises."""
+        """Return the answer for a fingerprint on which the filter failed. Never raises."""
 
     def _start(self) -> None:
         crawler = self._crawler
         try:
-            # Scrapy has built the spider middlewares
+            # the spider middlewares exist already
             self._settings = settings = BloomSettings.read(crawler.settings)
             self._fingerprinter = UnfailingFingerprinter(crawler)
             if fetches_one_page(crawler):
@@ -269,7 +267,7 @@ class FilterDupeFilter(BaseDupeFilter):
             refuse(crawler, error)
 
     def _in_memory(self, why: str) -> FingerprintFilter:
-        """Return a new filter in memory, and say `why` it is there."""
+        """Return a new filter in memory, and log `why` it is in memory."""
         settings = self._settings
         exactly = "exact, " if settings.exact else ""
         announce(self._crawler, "filter", f"{exactly}in memory ({why})")
@@ -294,7 +292,7 @@ class FilterDupeFilter(BaseDupeFilter):
         return is_own_method(self, name, "scrapy_bloom")
 
     def _let_go(self) -> None:
-        """Close what is open, and keep nothing of the crawl."""
+        """Close the audit and the filter, and drop all references to the crawl's requests."""
         self._last_request = None
         self._recent.clear()
         if self._audit is not None:
@@ -304,19 +302,19 @@ class FilterDupeFilter(BaseDupeFilter):
             seen.close()
 
     def _hold_unasked(self, seen: Seen, fingerprint: bytes) -> None:
-        """Remember in memory what the filter did not take."""
+        """Add to the overlay a fingerprint that the filter did not accept."""
         seen.hold_unasked(fingerprint)
         if self._see == seen.filter.add:
             self._see = seen.add
 
     def _fingerprint_of_any(self, request: Request) -> bytes:
-        """Return the fingerprint of a request that the short way does not serve."""
+        """Return the fingerprint of a request that is not plain."""
         if self._chains is not None:
             self._chains.drop_copied_key(request)
         return self.fingerprint(request)
 
     def _do_what_is_due(self) -> None:
-        """Do what is due after a new request: stats, and closing a filter that is full."""
+        """Update the stats if it is time; close the spider if the filter is full."""
         if monotonic() >= self._stats_due:
             self._update_stats()
         self._close_if_full()

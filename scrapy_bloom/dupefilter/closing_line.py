@@ -1,4 +1,4 @@
-"""What the log says of a filter when the spider closes."""
+"""The line about the filter in the log when the spider closes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from .overlay import FingerprintFilter
 
 _WASTE_BYTES = 50_000_000
-"""A smaller capacity is advised only where it saves more than this."""
+"""The least saving for which a smaller capacity is advised."""
 
 
 def closing_line(bloom_filter: FingerprintFilter, capacity: int, *, finished: bool) -> str:
-    """Return what a person wants to know about the filter of a crawl at its end, and no
-    more, since the stats have the rest. `capacity` is BLOOM_CAPACITY."""
+    """Return requests, probably lost pages, memory and a better BLOOM_CAPACITY, if there is one.
+    The stats have the other figures. `capacity` is BLOOM_CAPACITY."""
     items = len(bloom_filter)
     line = (
         f"The filter knows {counted(items, 'request')}; pages probably lost:"
@@ -40,10 +40,10 @@ def closing_line(bloom_filter: FingerprintFilter, capacity: int, *, finished: bo
 def better_capacity(
     bloom_filter: FingerprintFilter, capacity: int, items: int, *, finished: bool
 ) -> int | None:
-    """Return the BLOOM_CAPACITY that would have served better, or None.
+    """Return the BLOOM_CAPACITY that fits a crawl of `items` requests better, or None.
 
-    A filter that has grown costs time on each new request; one that is far too large
-    only memory, and only a finished crawl shows that.
+    A filter that has grown costs time on each new request. A filter that is far too large costs
+    memory only, and only a finished crawl shows that.
     """
     better = round_up(max(items, 1) * 1.1)
     if len(bloom_filter.layers) > 1:
@@ -53,7 +53,7 @@ def better_capacity(
 
 
 def round_up(number: float) -> int:
-    """Return the next number with at most two digits that are not zero."""
+    """Return the least number with at most two significant digits that is not below `number`."""
     step: int = 10 ** max(0, floor(log10(max(number, 1))) - 1)
     return ceil(number / step) * step
 

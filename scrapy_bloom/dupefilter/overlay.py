@@ -1,4 +1,4 @@
-"""What a crawl has seen: fingerprints in a filter, and those that may not enter it yet."""
+"""The filter, and an overlay of uncommitted fingerprints."""
 
 from __future__ import annotations
 
@@ -8,50 +8,49 @@ from typing import Protocol
 
 
 class FilterLayer(Protocol):
-    """One of the filters that a growing one consists of."""
+    """One layer of a growing filter."""
 
     @property
     def capacity(self) -> int:
-        """Number of keys that it was made for."""
+        """Number of keys up to which the layer stays within its error rate."""
 
 
 class FingerprintFilter(Protocol):
-    """A growing set of fingerprints, wherever it is kept, that may take a new one for a
-    known one: in memory or in JOBDIR, or in Redis.
+    """A growing filter of fingerprints in memory, in JOBDIR or in Redis.
 
-    While `growing` is False it takes more keys than it was made for.
-    `false_positives_avoided` counts those that an exact table has found out since it was
-    opened. Any method may raise OSError, MemoryError or BloomError, except
-    where it says otherwise.
+    While `growing` is False, its newest layer takes more keys than its capacity.
+    `false_positives_avoided` counts the new keys, since the filter was opened, that only the exact
+    table showed to be new. Methods may raise OSError, MemoryError or BloomError unless they say
+    otherwise.
     """
 
     growing: bool
     false_positives_avoided: int
 
     def add(self, key: bytes, /) -> bool:
-        """Add `key`; return True if it was there already, or is taken for it."""
+        """Add `key`; return True if it was present already, or by a false positive."""
 
     def __contains__(self, key: bytes, /) -> bool:
-        """Return True if `key` was added, or is taken for one that was."""
+        """Return True if `key` was added, or by a false positive."""
 
     def __len__(self) -> int:
         """Number of keys added. Never raises."""
 
     @property
     def exact(self) -> bool:
-        """True if no new key is taken for a known one."""
+        """True if an exact table rules out false positives."""
 
     @property
     def error_rate(self) -> float:
-        """The bound on the chance that a new key is taken for a known one."""
+        """The bound on the probability of taking a new key for a known one."""
 
     @property
     def current_error_rate(self) -> float:
-        """That chance at the present fill."""
+        """The probability of taking a new key for a known one at the present fill."""
 
     @property
     def expected_false_positives(self) -> float:
-        """How many new keys were probably taken for known ones so far."""
+        """Expected number of new keys taken for known ones so far."""
 
     @property
     def fill_ratio(self) -> float:
@@ -59,23 +58,23 @@ class FingerprintFilter(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its bits."""
+        """Bytes of the bit arrays."""
 
     @property
     def table_nbytes(self) -> int:
-        """Bytes of its exact tables, 0 without."""
+        """Bytes of the exact tables, 0 without."""
 
     @property
     def layers(self) -> Sequence[FilterLayer]:
-        """Its layers, oldest first."""
+        """The layers, oldest first."""
 
     def close(self) -> None:
-        """Make durable what was added, and let go of it. Closing twice is fine."""
+        """Make all additions durable and release the filter. A second call does nothing."""
 
 
 @dataclass(frozen=True)
 class SeenStats:
-    """Figures of what was seen; `items` counts the held ones too. The last two are None
+    """Figures for the stats; `items` includes uncommitted fingerprints. The last two are None
     unless the filter is exact."""
 
     items: int
@@ -89,11 +88,11 @@ class SeenStats:
 
 
 class Seen:
-    """The fingerprints in `filter`, and held ones, which are in memory only.
+    """The fingerprints in `filter`, and uncommitted ones, in memory only.
 
-    A held fingerprint counts as seen. It enters the filter when it is released, or is
-    forgotten: a bit that is set before its request is safe loses a page in a crash, a
-    bit that is missing only repeats one.
+    An uncommitted fingerprint counts as seen until it is released into the filter, or forgotten. A
+    bit that is set before its request is stored loses a page in a crash; a missing bit only
+    repeats one.
     """
 
     def __init__(self, filter: FingerprintFilter) -> None:  # noqa: A002 - what it is
@@ -102,7 +101,7 @@ class Seen:
 
     @property
     def held(self) -> Collection[bytes]:
-        """The held fingerprints, oldest first."""
+        """The uncommitted fingerprints, oldest first."""
         return self._held.keys()
 
     def add(self, fingerprint: bytes) -> bool:
@@ -110,14 +109,15 @@ class Seen:
         return fingerprint in self._held or self.filter.add(fingerprint)
 
     def hold(self, fingerprint: bytes) -> bool:
-        """Return True if `fingerprint` was seen, else hold it. Raises as the filter does."""
+        """Return True if `fingerprint` was seen, else add it, uncommitted. Raises as the filter
+        does."""
         if fingerprint in self._held or fingerprint in self.filter:
             return True
         self._held[fingerprint] = None
         return False
 
     def hold_unasked(self, fingerprint: bytes) -> None:
-        """Hold `fingerprint`, whatever the filter may know of it. Never raises."""
+        """Add `fingerprint`, uncommitted, without a look into the filter. Never raises."""
         self._held[fingerprint] = None
 
     def __contains__(self, fingerprint: bytes) -> bool:
@@ -125,28 +125,28 @@ class Seen:
         return fingerprint in self._held or fingerprint in self.filter
 
     def release(self, fingerprint: bytes) -> None:
-        """Move `fingerprint`, held or not, into the filter. Raises as the filter does;
-        it stays held then."""
+        """Add `fingerprint` to the filter; it is uncommitted no longer. Raises as the filter does,
+        and changes nothing then."""
         self.filter.add(fingerprint)
         self._held.pop(fingerprint, None)
 
     def forget(self, fingerprint: bytes) -> bool:
-        """Return True if `fingerprint` was held; it is not any more."""
+        """Remove an uncommitted `fingerprint`; return False if it is not uncommitted."""
         if fingerprint not in self._held:
             return False
         del self._held[fingerprint]
         return True
 
     def forget_held(self) -> None:
-        """Forget all that is held."""
+        """Remove all uncommitted fingerprints."""
         self._held.clear()
 
     def __len__(self) -> int:
-        """Number of fingerprints, held ones included."""
+        """Number of fingerprints, uncommitted ones included."""
         return len(self.filter) + len(self._held)
 
     def stats(self) -> SeenStats:
-        """Return the figures of the moment. Cost: some ms."""
+        """Return the current figures. Cost: some ms."""
         exact = self.filter.exact
         return SeenStats(
             items=len(self),
@@ -160,5 +160,5 @@ class Seen:
         )
 
     def close(self) -> None:
-        """Close the filter. What is still held is never written."""
+        """Close the filter. Uncommitted fingerprints are lost."""
         self.filter.close()

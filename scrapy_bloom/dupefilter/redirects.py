@@ -1,4 +1,4 @@
-"""Requests that come of one another: redirects, and children with a copied meta."""
+"""Requests derived from one another: redirects, and children with a copied meta."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ logger = logging.getLogger("scrapy_bloom.redirects")
 
 
 class RequestChains:
-    """Tells which requests of `crawler` are redirects to what is the same page by an
-    identity wider than Scrapy's.
+    """Recognises redirects of `crawler` to the same page by an identity wider than Scrapy's.
 
-    The meta of a request alone does not tell, which children may have copied from their
-    response. A redirect is scheduled while its source is in the engine and in no
-    callback. Raises JobDirectoryError where Scrapy does not say what the engine does.
+    The meta of a request is not enough: a child may have copied it from its response. A redirect
+    is scheduled while its source is in the engine and in no callback. Raises JobDirectoryError
+    where Scrapy does not show what the engine does.
     """
 
     def __init__(self, crawler: Crawler, fingerprinter: UnfailingFingerprinter) -> None:
@@ -34,8 +33,8 @@ class RequestChains:
         self._has_told = False
 
     def is_redirect(self, request: Request) -> bool:
-        """Return True for a redirect whose source may have its fingerprint: that is no
-        reason to drop it, and REDIRECT_MAX_TIMES ends loops. Never raises."""
+        """Return True for a redirect whose source may have the same fingerprint. Such a request
+        must not be dropped; REDIRECT_MAX_TIMES ends loops. Never raises."""
         with suppress(Exception):  # a request like no other
             urls = request.meta.get("redirect_urls")
             if urls and self._fingerprinter.may_merge(request):
@@ -47,10 +46,10 @@ class RequestChains:
         return False
 
     def drop_copied_key(self, request: Request) -> None:
-        """Take META_KEY out of a request that has it from the meta of a response: it
-        stands for that page, not for this one. Never raises.
+        """Remove META_KEY from a request that copied the meta of a response, since the key names
+        that response's page. Never raises.
 
-        Only a request that was downloaded has a `download_latency`.
+        Only the meta of a downloaded request has a `download_latency`.
         """
         with suppress(Exception):  # a request like no other
             meta = request.meta
@@ -64,8 +63,8 @@ class RequestChains:
                 self._tell(request)
 
     def _is_sent_again(self, request: Request) -> bool:
-        """Return True for a redirect, or whatever else a downloader middleware has made
-        of a request with the same key."""
+        """Return True for a redirect or retry: a downloader middleware made it of a request with
+        the same key."""
         key = request.meta[META_KEY]
         return any(source.meta.get(META_KEY) == key for source in self._engine.just_downloaded())
 
