@@ -1,14 +1,14 @@
-"""What this round has done: tables of `requests.sqlite`, or of a database in memory.
+"""The marks of this round: tables of `requests.sqlite`, or of a temporary database.
 
-The rows are written in the commit that acknowledges the requests they are about. The keys of
-`delta_marks` go into the memory after that commit, and once more at the next start, since
-nobody knows whether they arrived: adding twice changes nothing. They stay until the round is
-over, since what this round has done it may do again.
+Rows are written in the commit that acknowledges their requests. After that commit the keys of
+`delta_marks` are added to the delta store. They are added again at the next start, as a crash may
+have lost them; adding twice changes nothing. They stay until the round is over, since a round may
+repeat its own pages.
 
-A list counts when the round is over and nothing that came of it has failed, lists among that
-included: each request knows the nearest list that it came of, each list the one before it,
-and `delta_failed` holds the lists of what has failed. What another page had led to before
-knows that one only: `delta_shared` holds what of a list that is, and it must be done itself.
+An index page is marked when the round is over and none of its descendants has failed. Each request
+knows its nearest index page, and each index page the one before it; `delta_failed` holds the index
+pages of failed requests. A request that another page had yielded before knows that page only:
+`delta_shared` holds such requests of an index page, and they must be done themselves.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ _OF_LISTS = ("delta_lists", "delta_failed", "delta_shared")
 
 
 class Temporary:
-    """A database that is gone with the process: what does not fit into its cache of 2 MB is in a
-    temporary file."""
+    """A database that ends with the process; beyond its cache of 2 MB it is in a temporary file."""
 
     def __init__(self) -> None:
         self._connection = sqlite3.connect("", isolation_level=None)
@@ -37,27 +36,27 @@ class Temporary:
             self._connection.execute(statement)
 
     def query(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Return what a statement selects."""
+        """Return the selected rows."""
         return self._connection.execute(statement, values).fetchall()
 
     def iterate(self, statement: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
-        """Yield what a statement selects."""
+        """Yield the selected rows."""
         return self._connection.execute(statement, values)
 
     def execute(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
-        """Run a statement that changes something."""
+        """Run a statement that changes the database."""
         return self._connection.execute(statement, values)
 
 
 class Marks:
-    """The tables, by way of `executor`. Every method may raise sqlite3.Error."""
+    """The tables, read and written through `executor`. Each method may raise sqlite3.Error."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self._is_empty = not executor.query("SELECT 1 FROM delta_marks LIMIT 1")
 
     def add(self, keys: Sequence[bytes], time: float) -> None:
-        """Note that the page of these keys is done."""
+        """Record that the page of these keys is done."""
         self._is_empty = False
         for key in keys:
             self._executor.execute(
@@ -77,8 +76,8 @@ class Marks:
         return self._executor.iterate("SELECT key, time FROM delta_marks")
 
     def add_list(self, keys: Sequence[bytes], parent: bytes | None, time: float) -> None:
-        """Note that the list of these keys is done, but for what came of it; `parent` is the
-        list that it came of itself."""
+        """Record that the index page of these keys is done, apart from its descendants. `parent` is
+        its own index page."""
         self._executor.execute(
             "INSERT INTO delta_lists VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
             " keys = excluded.keys, parent = excluded.parent, time = excluded.time",
@@ -86,19 +85,19 @@ class Marks:
         )
 
     def fail(self, key: bytes) -> None:
-        """Note that something has failed that came of the list of `key`."""
+        """Record that a descendant of the index page of `key` has failed."""
         self._executor.execute("INSERT OR IGNORE INTO delta_failed VALUES (?)", (key,))
 
     def share(self, key: bytes, child: bytes) -> None:
-        """Note that the list of `key` leads to `child`, as another page does."""
+        """Record that the index page of `key` leads to `child`, as another page does."""
         self._executor.execute("INSERT OR IGNORE INTO delta_shared VALUES (?, ?)", (key, child))
 
     def forget_lists(self) -> None:
-        """Let no list count that was added."""
+        """Remove all index pages that were added."""
         self._executor.execute("DELETE FROM delta_lists")
 
     def conclude(self) -> None:
-        """Let the lists count of which nothing has failed: the round is over."""
+        """Mark the index pages without failed descendants. Called when the round is over."""
         sound = self._executor.query(
             "WITH RECURSIVE came_of(child, list) AS (SELECT child, list FROM delta_shared UNION ALL"
             " SELECT key, parent FROM delta_lists WHERE parent IS NOT NULL),"
@@ -115,7 +114,7 @@ class Marks:
             self._executor.execute(f"DELETE FROM {table}")  # noqa: S608 - no input
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all rows."""
         self._is_empty = True
         for table in ("delta_marks", *_OF_LISTS):
             self._executor.execute(f"DELETE FROM {table}")  # noqa: S608 - no input

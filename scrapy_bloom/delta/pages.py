@@ -1,4 +1,4 @@
-"""Which pages of a crawl are done, and by what names they are known to later crawls."""
+"""Decides which pages of a crawl are done, and by which keys later crawls know them."""
 
 from __future__ import annotations
 
@@ -24,25 +24,24 @@ _OF_THE_PAGE = frozenset(("callback", "feed", "item"))
 
 @dataclass(slots=True)
 class Outcome:
-    """What has come of a request whose response has reached the callback."""
+    """The outcome of a request whose response has reached the callback."""
 
     is_list: bool = False
-    """True if the callback has yielded requests, or has left some out."""
+    """True for an index page: the callback has yielded requests, or has left some out."""
     is_complete: bool = False
-    """True if it has ended without raising."""
+    """True if the callback has ended without raising."""
     has_failed: bool = False
-    """True if anything has raised, in the callback or in a pipeline."""
+    """True if the callback or a pipeline has raised."""
     items: int = 0
-    """How many items have passed the pipelines."""
+    """Number of items that have passed the pipelines."""
 
 
 class Pages:
-    """Decides which requests `marks` gets when the engine is done with them, by what counts
-    as done in `mode`.
+    """Adds pages to `marks` when the engine is done with their requests, if they are done
+    according to `mode`.
 
-    A page whose callback has yielded requests is a list, and is none of them unless its
-    meta says so; what is in doubt is not marked, and so fetched again. `clock` tells the
-    time of a mark.
+    Index pages are not marked unless their meta asks for it; when in doubt, do not mark: the cost
+    is a refetch. `clock` returns the time of a mark.
     """
 
     def __init__(
@@ -60,16 +59,16 @@ class Pages:
         self._sent_again: WeakSet[Request] = WeakSet()
 
     def begin(self, request: Request) -> Outcome:
-        """Note that the response to `request` has reached the callback."""
+        """Record that the response to `request` has reached the callback."""
         outcome = self._outcomes[request] = Outcome()
         return outcome
 
     def outcome(self, request: Request | None) -> Outcome | None:
-        """Return what has come of `request` so far, None if it has not reached a callback."""
+        """Return the outcome of `request` so far, None before its callback."""
         return None if request is None else self._outcomes.get(request)
 
     def key_of(self, request: Request) -> bytes:
-        """Return what stands for `request`: the key that it names, or its fingerprint."""
+        """Return the key of `request`: the one in its meta, or its fingerprint."""
         key = given_key(request.meta)
         if key is None:
             self._chains.drop_copied_key(request)
@@ -77,16 +76,16 @@ class Pages:
         return key
 
     def list_of(self, request: Request) -> str | None:
-        """Return the name of the list that the children of `request` come of, if any that is
-        to be marked: itself, or the one that it came of."""
+        """Return the key, in hexadecimal, of the nearest index page to be marked, for the children
+        of `request`: `request` itself or its own index page, None without one."""
         if wish_of(request.meta) is True:
             return self.key_of(request).hex()
         found = request.meta.get(LIST)
         return found if isinstance(found, str) else None
 
     def sent_again(self, request: Request) -> list[Request]:
-        """Note what is sent again as `request`, a redirect or a retry, which is scheduled
-        now; return that. The keys of what was redirected go into its meta."""
+        """Return the requests that are sent again as `request`, a redirect or a retry that is
+        scheduled now. Record them, and add the keys of redirected ones to its meta."""
         sources = [*self._engine.sent_again_as(request)]
         self._sent_again.update(sources)
         times = request.meta.get("redirect_times", 0)
@@ -97,8 +96,7 @@ class Pages:
         return sources
 
     def drop_copied_key(self, request: Request) -> None:
-        """Take out of a request of an errback, which spider middlewares may not have seen, the
-        key of the page that has failed: it stands for that one."""
+        """Remove a delta key that an errback copied from the failed request."""
         key = given_key(request.meta)
         if key is not None and any(
             source not in self._outcomes
@@ -110,8 +108,8 @@ class Pages:
             drop_key(request.meta)
 
     def done(self, request: Request, reason: str | None = None) -> list[tuple[bytes, float]]:
-        """Note that the engine is done with `request`; `reason` is why it has failed, if it is
-        known to. Return the marks that were made. Raises sqlite3.Error."""
+        """Record that the engine is done with `request`, which has failed if there is a `reason`.
+        Return the marks that were made. Raises sqlite3.Error."""
         outcome = self._outcomes.pop(request, None)
         if request in self._sent_again:
             return []
@@ -147,7 +145,7 @@ class Pages:
         return is_sound and (self._mode == "success" or outcome.items > 0)
 
     def _keys_of(self, request: Request) -> list[bytes]:
-        """Return what stands for `request`, and for what was redirected to it."""
+        """Return the keys of `request` and of those that were redirected to it."""
         keys = [self.key_of(request)]
         sources = request.meta.get(SOURCES) or {"url": None}
         if sources["url"] == request.url:  # else the meta is another page's
@@ -155,10 +153,10 @@ class Pages:
         return [*dict.fromkeys(keys)]
 
     def finished(self) -> list[Request]:
-        """Return the requests with which the engine is done and that are not `done`."""
+        """Return the requests that the engine is done with, but for which `done` was not called."""
         working = self._engine.is_in_progress
         return [request for request in [*self._outcomes] if not working(request)]
 
     def left(self) -> list[Request]:
-        """Return the requests that are not `done`."""
+        """Return the requests for which `done` was not called."""
         return [*self._outcomes]

@@ -1,1 +1,1 @@
-"""Duplicates dropped before Scrapy works on them."""
+"""Drops known duplicates before they pass through Scrapy's engine."""

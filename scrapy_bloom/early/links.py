@@ -1,4 +1,4 @@
-"""Links to known pages, which need not become requests at all."""
+"""Leaves out links to known pages, before they become requests."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 _Link = TypeVar("_Link")
 
 _dupefilters: WeakKeyDictionary[Response, FilterDupeFilter] = WeakKeyDictionary()
-"""Who knows the links of a response, while known ones are left out."""
+"""The dupefilter of each response whose known links are left out."""
 
 _shortened: WeakSet[Response] = WeakSet()
 """Responses whose known links were left out."""
 
 
 def leave_out_known(response: Response, dupefilter: FilterDupeFilter) -> None:
-    """From now on leave out those links of `response` that `dupefilter` knows."""
+    """Leave out those links of `response` that `dupefilter` knows, from now on."""
     _dupefilters[response] = dupefilter
 
 
 def keep_known(response: Response) -> None:
-    """From now on leave out no links of `response`."""
+    """Yield all links of `response` from now on."""
     _dupefilters.pop(response, None)
 
 
 def has_left_out(response: Response) -> bool:
-    """Return True if links of `response` were left out, since they are known."""
+    """Return True if known links of `response` were left out."""
     return response in _shortened
 
 
@@ -56,10 +56,8 @@ def follow_new(
     xpath: str | None = None,
     **options: Any,
 ) -> Iterable[Request]:
-    """Return what `response.follow_all` returns for these arguments, less the requests
-    that DropEarlyMiddleware would drop, which are never made. Where that middleware is
-    off, nothing is missing.
-    """
+    """Return the requests of `response.follow_all` for these arguments, less those that
+    DropEarlyMiddleware would drop. Without that middleware all are returned."""
     follow_all: Callable[..., Iterable[Request]] = response.follow_all
     query = {name: text for name, text in (("css", css), ("xpath", xpath)) if text is not None}
     links = None if args else _links_of(response, **options)
@@ -72,21 +70,19 @@ def follow_new(
     new = links.new(urls, partial(response.follow, callback=callback, **options))
     if not isinstance(urls, SelectorList):
         return follow_all(new, callback, **options)
-    # one by one: those that are no links are passed over in a list of selectors only
+    # one list a link: `follow_all` passes over elements that are no links only in such a list
     lists = (follow_all(SelectorList([link]), callback, **options) for link in new)
     return chain(follow_all(SelectorList(), callback, **options), chain.from_iterable(lists))
 
 
 class NewLinkExtractor(LinkExtractor):
-    """LinkExtractor less the links to pages whose requests DropEarlyMiddleware would drop,
-    which it finds before they become links. Where that middleware is off, nothing is
-    missing.
+    """LinkExtractor that leaves out links whose requests DropEarlyMiddleware would drop, before
+    they become links. Without that middleware all links are extracted.
 
-    For links that become plain requests, as those of CrawlSpider's rules do: GET, with
-    the filter, and with nothing in their meta that counts for a fingerprint. Not for a
-    rule whose `process_links` rewrites them, or whose `process_request` makes other
-    requests of them, nor before such a rule, which would get the links that this one
-    leaves out.
+    Use it for links that become plain requests, as with CrawlSpider's rules: GET, filtered, and no
+    meta key that counts for a fingerprint. Do not use it in or before a rule whose `process_links`
+    rewrites links or whose `process_request` makes other requests: that rule would get the links
+    that this one leaves out.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -98,7 +94,7 @@ class NewLinkExtractor(LinkExtractor):
         self._known: set[str] = set()
 
     def extract_links(self, response: TextResponse) -> list[Link]:
-        """Return the links of `response` to pages that are not known."""
+        """Return the links of `response` to unknown pages; count the others."""
         self._dupefilter = dupefilter = _dupefilter_of(response, response.encoding)
         try:
             links: list[Link] = super().extract_links(response)
@@ -122,18 +118,18 @@ class NewLinkExtractor(LinkExtractor):
 
 
 class _Links:
-    """The links of a response, on their way to requests that their URLs tell apart."""
+    """The links of a response whose URLs alone decide whether their requests were seen."""
 
     def __init__(self, response: TextResponse, dupefilter: FilterDupeFilter) -> None:
         self._response = response
         self._base = get_base_url(response)
         self._dupefilter = dupefilter
         self._urls: dict[str, str] = {}
-        """What the links are, without fragments, in which most of them differ."""
+        """Absolute URL by link, both without a fragment: most links differ in that only."""
 
     def new(self, links: Iterable[_Link], follow: Callable[[_Link], Any]) -> Iterator[_Link]:
-        """Yield `links` less those to known pages, which are counted. The first of them is
-        followed all the same, so that bad arguments are no less of an error."""
+        """Yield `links` less those to known pages, which are counted. Follow the first known link
+        anyway, so that bad arguments still raise."""
         known = 0
         try:
             for link in links:
@@ -154,13 +150,13 @@ class _Links:
         text = text.partition("#")[0]
         url = self._urls.get(text)
         if url is None:
-            # where this raises ValueError, so would `response.follow`
+            # ValueError here is one in `response.follow`, too
             url = self._urls[text] = urljoin(self._base, text)
         return self._dupefilter.has_recent(url)
 
 
 def _href(link: object) -> str | None:
-    """Return the text of a link, or None for what only `response.follow` may take for one."""
+    """Return the text of a link, None for objects that only `response.follow` understands."""
     if isinstance(link, str):
         return link
     root: Any = getattr(link, "root", None)
@@ -170,8 +166,8 @@ def _href(link: object) -> str | None:
 
 
 def _links_of(response: Response, **options: Any) -> _Links | None:
-    """Return the links of `response`, or None if their URLs do not tell apart what
-    `response.follow_all` makes of them with these options."""
+    """Return the links of `response`, or None if their URLs alone do not decide whether the
+    requests of `response.follow_all` with these options were seen."""
     if not isinstance(response, TextResponse) or any(
         getattr(type(response), name) is not getattr(TextResponse, name)
         for name in ("follow", "follow_all", "urljoin")
@@ -190,15 +186,14 @@ def _links_of(response: Response, **options: Any) -> _Links | None:
 
 
 def _dupefilter_of(response: Response, encoding: str) -> FilterDupeFilter | None:
-    """Return who knows the links of `response`, if anybody does."""
+    """Return the dupefilter of `response`, None if its links are not to be left out."""
     found = _dupefilters.get(response)
     return found if found is not None and _keeps_ascii(encoding) else None
 
 
 @lru_cache
 def _keeps_ascii(encoding: str) -> bool:
-    """Return True unless Scrapy writes a plain query in another way for a page in that
-    encoding, as it does for UTF-16."""
+    """Return False for encodings such as UTF-16, in which Scrapy changes a plain query."""
     text = "".join(map(chr, range(33, 127)))
     try:
         return text.encode(encoding) == text.encode("ascii")

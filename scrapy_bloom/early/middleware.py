@@ -1,9 +1,8 @@
-"""Duplicates dropped next to the spider, before Scrapy works on them.
+"""Drops duplicates next to the spider, before they pass through Scrapy's engine.
 
-Scrapy passes a request through all spider middlewares, a task and two signals before
-the scheduler asks the dupefilter. What was once seen stays seen, so a request that the
-recent URLs answer for can be dropped as soon as the spider has yielded it. docs/speed.md
-says who notices.
+Scrapy passes a request through all spider middlewares, a task and two signals before the scheduler
+calls the dupefilter. A seen request stays seen, so one whose URL is in the dupefilter's cache can
+be dropped as soon as the spider has yielded it. docs/speed.md lists the observable differences.
 """
 
 from __future__ import annotations
@@ -34,35 +33,31 @@ if TYPE_CHECKING:
 
 
 class DropEarlyMiddleware:
-    """Spider middleware for SPIDER_MIDDLEWARES, next to the spider, that drops requests of
-    callbacks that the scheduler is sure to drop. The add-on puts it there.
+    """Spider middleware, next to the spider, that drops those requests of callbacks that the
+    scheduler is sure to drop. The add-on enables it.
 
-    It works with BloomDupeFilter and RedisBloomDupeFilter, and only where nobody but
-    Scrapy itself would have seen those requests on their way: no other spider middleware
-    between it and the engine, no handler of a signal, no dupefilter or scheduler that
-    does more. BLOOM_DROP_EARLY = True lets it go past middlewares and handlers, False
-    turns it off. The line at the start says whether it works, and why not.
+    It needs BloomDupeFilter or RedisBloomDupeFilter. It stays off if a component other than
+    Scrapy's would notice: a spider middleware between it and the engine, a handler of a signal, a
+    changed dupefilter or scheduler. BLOOM_DROP_EARLY = True ignores middlewares and handlers,
+    False turns it off. A log line at the start says whether it works, or why not.
     """
 
     order = 1100
-    """In SPIDER_MIDDLEWARES: between Scrapy's own and the spider."""
+    """Its place in SPIDER_MIDDLEWARES: between Scrapy's own and the spider."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
         self._dupefilter: FilterDupeFilter | None = None
-        """While requests are dropped."""
+        """Set while requests are dropped."""
         self._knows_links = False
-        """While follow_new leaves out links."""
+        """True while follow_new leaves out links."""
         self._referers: RefererMiddleware | None = None
-        """For the log of each request, which names its referer."""
+        """Sets the referer that the log of each request names."""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Return the middleware of `crawler`.
-
-        Raises NotConfigured where the settings, which are final now, are a reason to be
-        off. Refuses the start with ValueError for a bad one.
-        """
+        """Return the middleware of `crawler`. Raises NotConfigured if its final settings turn it
+        off; refuses the start with ValueError for a bad setting."""
         try:
             reason = _why_unwanted(crawler, cls)
         except ValueError as error:
@@ -75,12 +70,12 @@ class DropEarlyMiddleware:
         return self
 
     def process_spider_input(self, response: Response) -> None:
-        """Note who knows the links of `response`."""
+        """Let follow_new and NewLinkExtractor leave out known links of `response`."""
         if self._knows_links and self._dupefilter is not None:
             leave_out_known(response, self._dupefilter)
 
     def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterator[Any]:
-        """Yield all but the requests that are dropped."""
+        """Yield the result of the callback, less known requests."""
         for thing in result:
             if not (isinstance(thing, Request) and self._drop(thing, response)):
                 yield thing
@@ -88,13 +83,13 @@ class DropEarlyMiddleware:
     async def process_spider_output_async(
         self, response: Response, result: AsyncIterator[Any]
     ) -> AsyncIterator[Any]:
-        """Yield all but the requests that are dropped."""
+        """Yield the result of the callback, less known requests."""
         async for thing in result:
             if not (isinstance(thing, Request) and self._drop(thing, response)):
                 yield thing
 
     def _drop(self, request: Request, response: Response) -> bool:
-        """Return True if `request` is known; it is counted and logged then."""
+        """Return True if `request` is known; count and log it then."""
         dupefilter = self._dupefilter
         if dupefilter is None or not dupefilter.is_known(request):
             return False
@@ -122,7 +117,7 @@ class DropEarlyMiddleware:
 
 
 def _why_unwanted(crawler: Crawler, middleware: type) -> str | None:
-    """Return what in the settings is a reason to be off, if anything is."""
+    """Return the reason in the settings to be off, None without one."""
     wanted = wants_early(crawler.settings)
     if wanted is False:
         return "BLOOM_DROP_EARLY is False"
@@ -135,7 +130,7 @@ def _why_unwanted(crawler: Crawler, middleware: type) -> str | None:
 
 
 def _why_no_links(crawler: Crawler, middleware: type) -> str | None:
-    """Return why a link may not be taken for the request that it becomes, if that is so."""
+    """Return why known links must become requests all the same, None if they need not."""
     if crawler.settings.getbool("DUPEFILTER_DEBUG"):
         return "DUPEFILTER_DEBUG logs requests"
     _, nearer = _others(crawler.settings, middleware)
@@ -145,7 +140,7 @@ def _why_no_links(crawler: Crawler, middleware: type) -> str | None:
 
 
 def _why_unsound(scheduler: object, dupefilter: object) -> str | None:
-    """Return why a request that is known may not just be dropped, if that is so."""
+    """Return why dropping a known request early could change the crawl, None if it cannot."""
     found = type(scheduler)
     if not (found in (Scheduler, DurableScheduler) or is_public(found, "RedisDurableScheduler")):
         return f"the scheduler is {_name(type(scheduler))}"
@@ -157,7 +152,7 @@ def _why_unsound(scheduler: object, dupefilter: object) -> str | None:
 
 
 def _why_missed(crawler: Crawler) -> str | None:
-    """Return what handles a signal that is not sent for a dropped request, if anything does."""
+    """Return the handler that would miss the signals of a dropped request, None without one."""
     if wants_early(crawler.settings):
         return None
     for name in ("request_scheduled", "request_dropped"):
@@ -169,8 +164,8 @@ def _why_missed(crawler: Crawler) -> str | None:
 
 
 def _others(settings: BaseSettings, middleware: type) -> tuple[list[object], list[object]]:
-    """Return the spider middlewares of neither Scrapy nor this package: those between the
-    engine and `middleware`, and those between it and the spider."""
+    """Return the spider middlewares of neither Scrapy nor this package, in two lists: between the
+    engine and `middleware`, and between `middleware` and the spider."""
     with_base = getattr(settings, "get_component_priority_dict_with_base", settings.getwithbase)
     order = [load_object(each) for each in build_component_list(with_base("SPIDER_MIDDLEWARES"))]
     place = order.index(middleware) if middleware in order else len(order)
@@ -179,8 +174,8 @@ def _others(settings: BaseSettings, middleware: type) -> tuple[list[object], lis
 
 
 def _misses_nothing(receiver: Any) -> bool:
-    """Return True for a handler of Scrapy's or of DeltaMiddleware's, which need not hear of a
-    dropped request."""
+    """Return True for a handler of Scrapy or of DeltaMiddleware, which can do without the signals
+    of dropped requests."""
     owner = getattr(receiver, "__self__", None)
     if is_public(type(owner), "DeltaMiddleware"):
         return is_own_method(owner, receiver.__name__, "scrapy_bloom")
@@ -188,7 +183,7 @@ def _misses_nothing(receiver: Any) -> bool:
 
 
 def _is_known(middleware: object) -> bool:
-    """Return True for a spider middleware that does nothing to a request that is dropped."""
+    """Return True for a spider middleware without effect on dropped requests."""
     return _is_scrapys(middleware) or is_public(middleware, "DeltaMiddleware")
 
 
