@@ -48,9 +48,6 @@ NOT_YET_PLAIN = """
     scrapy_bloom/commands/queue.py
     scrapy_bloom/commands/top.py
     scrapy_bloom/delta/crawl.py
-    scrapy_bloom/delta/memory.py
-    scrapy_bloom/delta/redis_memory.py
-    scrapy_bloom/delta/slices.py
     scrapy_bloom/feeds/exporter.py
     scrapy_bloom/feeds/feeds.py
     scrapy_bloom/feeds/file.py

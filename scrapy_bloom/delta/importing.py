@@ -1,4 +1,4 @@
-"""What scrapy-deltafetch has remembered, as marks."""
+"""Reads the database of scrapy-deltafetch as marks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _SQLITE = b"SQLite format 3\0"
 
 
 def is_deltafetchs(path: Path) -> bool:
-    """Return True if `path` is a dbm file, by its content. Raises BloomError for what
-    scrapy-crawl-once has left, which cannot be taken over."""
+    """Return True if `path` is a dbm file, by its content. Raises BloomError for a database of
+    scrapy-crawl-once, which cannot be imported."""
     if _is_crawl_onces(path):
         raise BloomError(
             f"{path} is of scrapy-crawl-once, whose keys are the fingerprints of Scrapy before 2.7:"
@@ -29,12 +29,11 @@ def is_deltafetchs(path: Path) -> bool:
 
 
 def marks_in(path: Path, now: float) -> Iterator[tuple[bytes, float]]:
-    """Yield the marks in the dbm file at `path`, with their times, `now` for a value that is no
-    time.
-    Raises BloomError.
+    """Yield the marks in the dbm file at `path` with their times, `now` for an invalid time. Raises
+    BloomError.
 
-    A key of 20 bytes is a fingerprint, one of 40 digits that of a release that has written
-    those; but both may be a `deltafetch_key`, which all others are.
+    A key of 20 bytes may be a fingerprint, one of 40 digits a fingerprint of an older release; all
+    keys may be a `deltafetch_key`.
     """
     try:
         with closing(dbm.open(str(path), "r")) as database:

@@ -1,20 +1,20 @@
-"""What earlier rounds have done, in slices of time.
+"""The delta store in a directory: the marks of earlier rounds, in slices of time.
 
-A memory is a directory: `delta.json`, which says what there is, and for each slice of time a
-directory with a growing filter. With a period of N days a slice is N/8 days long, and counts
-until N days after its end: so a mark counts for N days, and at most one slice more. Nine slices
-count at a time, so each has a ninth of the error rate.
+The directory has `delta.json`, which lists the slices, and for each slice a directory with a
+growing filter. With a period of N days a slice is N/8 days long, and counts until N days after its
+end. So a mark counts for N days, and at most one slice longer. Nine slices count at a time, so
+each has a ninth of the error rate.
 
-Whoever writes has the memory locked for that moment, some milliseconds; reading takes no
-lock, but for the moment of opening. So any number of processes may use one memory. A slice
-is on the disk before `delta.json` names it, and out of `delta.json` before it is removed.
+A process locks the store for the milliseconds of a write or of the opening; later reads take no
+lock. So any number of processes may use one store. A slice is on the disk before `delta.json`
+names it, and out of `delta.json` before it is removed.
 
-Each crawl judges by its own period. A slice that is older than the longest one that a crawl has
-asked for is expired, and removed.
+Each crawl has its own period. Slices older than the longest period of any crawl are expired, and
+removed.
 
-A clock that is wrong costs repetitions, and not the memory: a slice from the future counts as
-one that was made when it was first met, while it is from the future; an expired one stays
-for one slice of time from when it was first met as such, and counts again if it is not.
+A wrong clock costs repetitions, not the store. A slice from the future counts as made when it was
+first found, until its time comes. An expired slice stays for one slice of time after it was first
+found expired, and counts again if the clock is set back.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from .slices import MANIFEST, SLICES, Contents, Shape, Slice, read, write
 
 _LOCK = "lock"
 _COPY = "slice.tmp"
-"""The name of a slice while it is copied."""
+"""The directory of a slice while it is copied."""
 _REMEDY = "start afresh with BLOOM_DELTA_RESET = True"
 _PATIENCE = 10.0
-"""Seconds to wait for a process that writes."""
+"""Seconds to wait for a process that has the lock."""
 
 
 class Memory:
-    """The memory in `directory`, which need not be there. Any method may raise OSError or
+    """The delta store in `directory`, which need not exist. Any method may raise OSError or
     BloomError."""
 
     def __init__(
@@ -63,53 +63,53 @@ class Memory:
 
     @property
     def count(self) -> int:
-        """How many slices count."""
+        """Number of slices that count."""
         return len(self._open)
 
     @property
     def filters(self) -> list[ScalableBloomFilter]:
-        """Their filters."""
+        """The filters of the slices that were opened."""
         return [bloom_filter for _, bloom_filter in self._open]
 
     @property
     def is_empty(self) -> bool:
-        """True if it knows nothing."""
+        """True if no slice counts."""
         return not self._open
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the bits, and of the exact tables."""
+        """Bytes of the bits and of the exact tables."""
         return sum(each.nbytes + each.table_nbytes for each in self.filters)
 
     @property
     def oldest(self) -> float | None:
-        """When the oldest slice that was opened began, None without any."""
+        """Start of the oldest slice that was opened, in seconds since the epoch; None without."""
         return min((each.start for each in self.slices), default=None)
 
     @property
     def unchanged_until(self) -> float:
-        """When the next slice ends to count."""
+        """Time at which the next slice ceases to count."""
         now, width = self.clock(), self.shape.width
         ends = [each.until(now, width) + self.shape.reach for each in self.slices]
         return min((end for end in ends if end >= now), default=inf)
 
     def open(self) -> None:
-        """Put the slices in order, and open those that count, to be read. What other
-        processes add to them counts from when they have added it."""
+        """Remove expired slices, and open those that count, read-only. Later additions of other
+        processes to them are seen at once."""
         self.close()
         if (self.directory / MANIFEST).exists():
             with self.locked():
                 self._open_slices(self._put_in_order(read(self.directory)))
 
     def look(self) -> None:
-        """Open what `open` does, and change nothing."""
+        """Open the slices that count, as `open` does, without a change to the directory."""
         self.close()
         with shared(self.directory):
             self._open_slices(read(self.directory).slices)
 
     def knows(self, key: bytes, period: float | None = None) -> bool:
-        """Return True if `key` was marked in the last `period` seconds, or in those of the
-        memory, or up to a slice before. Cost: about 1 µs a slice."""
+        """Return True if `key` was marked in the last `period` seconds, at most those of the store,
+        or up to a slice before. Cost: about 1 µs a slice."""
         now, reach = self.clock(), self.shape.reach
         period = reach if period is None else min(period, reach)
         return any(
@@ -118,8 +118,7 @@ class Memory:
         )
 
     def add(self, marks: Iterable[tuple[bytes, float]]) -> None:
-        """Add keys with the times when they were marked; on the disk when it returns. Adding
-        them again changes nothing."""
+        """Add keys with the times of their marks, durably. Adding them again changes nothing."""
         now = self.clock()
         by_start: dict[float, list[tuple[bytes, float]]] = {}
         for key, when in marks:
@@ -139,7 +138,7 @@ class Memory:
                 write(self.directory, found)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all slices."""
         self.close()
         if not self.directory.is_dir():
             return
@@ -149,7 +148,7 @@ class Memory:
             self._remove_leftovers([])
 
     def drop_older(self, seconds: float) -> list[Slice]:
-        """Forget the slices that ended more than `seconds` ago; return them."""
+        """Remove the slices that ended more than `seconds` ago; return them."""
         now = self.clock()
         with self.locked():
             found = read(self.directory)
@@ -160,8 +159,8 @@ class Memory:
         return old
 
     def merge(self, others: Sequence[Path]) -> int:
-        """Add copies of the slices of the memories in `others`, each with its error rate:
-        all, or none if it fails or is killed. Return how many slices there are then."""
+        """Add copies of the slices of the stores in `others`, each with its error rate: all, or
+        none after an error or a kill. Return the number of slices afterwards."""
         with ExitStack() as stack:
             stack.enter_context(self.locked())
             found = read(self.directory)
@@ -186,7 +185,7 @@ class Memory:
         return len(found.slices)
 
     def close(self) -> None:
-        """Close what was opened. Closing twice is fine."""
+        """Close the slices. A second call does nothing."""
         opened, self._open = self._open, []
         for _, bloom_filter in opened:
             bloom_filter.close()
@@ -201,7 +200,7 @@ class Memory:
         shape, last = self.shape, max(when for _, when in entries)
         goes_on = shape.period is None
         if shape.period is not None and start + shape.width + shape.period < now:
-            return  # nobody would ask for them any more
+            return  # these marks have expired already
         for each in found.slices:
             if (
                 each.goes_on == goes_on
@@ -256,8 +255,8 @@ class Memory:
         return each.until(now, self.shape.width) + period >= now
 
     def _put_in_order(self, found: Contents) -> list[Slice]:
-        """Note what is expired or from the future, and remove what has been expired for a
-        slice; return what is left."""
+        """Record which slices are expired or from the future, and remove those that have been
+        expired for the time of a slice; return the others."""
         now, before = self.clock(), asdict(found)
         found.longest = longest = max(found.longest, self.shape.reach)
         width = longest / SLICES
@@ -281,7 +280,7 @@ class Memory:
         return kept
 
     def _copy(self, source: Path, name: str) -> None:
-        """Make a durable copy of the slice at `source`, which is whole when it has `name`."""
+        """Make a durable copy of the slice at `source`, complete as soon as it is called `name`."""
         copy = self.directory / _COPY
         for path in shutil.copytree(source, copy).iterdir():
             with path.open("rb") as file:
@@ -290,7 +289,7 @@ class Memory:
         copy.rename(self.directory / name)
 
     def _remove_leftovers(self, kept: list[Slice]) -> None:
-        """Remove the directories of slices that are none of `kept`."""
+        """Remove all directories of slices but those of `kept`."""
         shutil.rmtree(self.directory / _COPY, ignore_errors=True)
         names = {each.name for each in kept}
         for path in self.directory.iterdir():
@@ -298,19 +297,21 @@ class Memory:
                 remove_filter(path)
 
     def locked(self) -> AbstractContextManager[None]:
-        """Keep other processes from writing for the length of a context, once it is this one's
-        turn."""
+        """Lock the store for the length of a context, after at most 10 s of waiting. Raises
+        FilterLockedError."""
         return _locked(lambda: DirectoryLock(self.directory, _LOCK))
 
 
 def shared(directory: Path) -> AbstractContextManager[None]:
-    """Keep other processes from writing to the memory in `directory`, and change nothing."""
+    """Keep other processes from writing to the store in `directory` for the length of a context,
+    without a change to it. Raises FilterLockedError after 10 s of waiting."""
     return _locked(lambda: shared_lock(directory / _LOCK))
 
 
 @contextmanager
 def _locked(lock: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
-    """Hold a lock for the length of a context, once it is this process's turn."""
+    """Enter the context of `lock`, which raises FilterLockedError while another process has the
+    lock, as soon as that is possible."""
     deadline = time.monotonic() + _PATIENCE
     with ExitStack() as stack:
         while True:

@@ -1,8 +1,9 @@
-"""What earlier rounds have done, in Redis: shared by the spider's crawls on all machines.
+"""The delta store in Redis: the marks of earlier rounds, shared by a spider's crawls on all
+machines.
 
-Slices are sets, named by their width and number, which Redis lets expire: the names follow
-from the time, so there is nothing else to keep. They are exact, and take some 70 bytes a page.
-Adding twice changes nothing, so what was asked twice does no harm.
+Slices are sets with an expiry, named by their width and number, so the time gives their names.
+They are exact, and take some 70 bytes a page. Adding twice changes nothing, so a repeated command
+does no harm.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
     from .slices import Shape
 
 _AT_ONCE = 500
-"""Keys in one script, which must not block the server."""
+"""Keys in one script, few enough not to block the server."""
 
 
 class RedisMemory:
-    """The memory called `key` on the server at `url`, with a connection of its own. Any method
-    may raise SharedFilterError."""
+    """The delta store called `key` on the server at `url`, with a connection of its own. Any
+    method may raise SharedFilterError."""
 
     def __init__(
         self,
@@ -50,24 +51,25 @@ class RedisMemory:
 
     @property
     def unchanged_until(self) -> float:
-        """When the next slice ends to count."""
+        """Time at which the next slice ceases to count."""
         width = self.shape.width
         return (self.clock() // width + 1) * width if width else inf
 
     @property
     def count(self) -> int:
-        """How many slices there are."""
+        """Number of slices that exist and count."""
         return len(self._there())
 
     @property
     def nbytes(self) -> int:
-        """Bytes that Redis says they take."""
+        """Bytes of the slices, as Redis reports them."""
         sizes = (self._client.call("memory_usage", name) for name in self._there())
         return sum(size or 0 for size in sizes)
 
     @property
     def oldest(self) -> float | None:
-        """When the oldest slice began, None without any, or if they are for ever."""
+        """Start of the oldest slice in seconds since the epoch; None without any, or if marks do
+        not expire."""
         width = self.shape.width
         if not width:
             return None
@@ -75,7 +77,7 @@ class RedisMemory:
         return min(starts, default=None)
 
     def look(self) -> None:
-        """Raise IncompatibleFilterError if the memory is of another fingerprinter."""
+        """Raise IncompatibleFilterError if the store is of another fingerprinter."""
         stored = self._client.call("get", f"{self._key}:identity")
         if stored not in (None, self.shape.identity.encode()):
             raise IncompatibleFilterError(
@@ -85,17 +87,17 @@ class RedisMemory:
             )
 
     def open(self) -> None:
-        """Note that the memory is of this fingerprinter. Raises as `look` does."""
+        """Record in the store the identity of this fingerprinter. Raises as `look` does."""
         self.look()
         self._client.call("set", f"{self._key}:identity", self.shape.identity)
 
     def knows(self, key: bytes, period: float | None = None) -> bool:
-        """Return True if `key` was marked in the last `period` seconds, or in those of the
-        memory, or up to a slice before. Cost: a round trip."""
+        """Return True if `key` was marked in the last `period` seconds, at most those of the store,
+        or up to a slice before. Cost: a round trip."""
         return bool(self._client.run(DELTA_KNOWS, self._names(period), key))
 
     def add(self, marks: Iterable[tuple[bytes, float]]) -> None:
-        """Add keys with the times when they were marked."""
+        """Add keys with the times of their marks. Cost: a round trip for 500 keys of a slice."""
         now, width, period = self.clock(), self.shape.width, self.shape.period
         by_slice: dict[int, list[bytes]] = {}
         for key, when in marks:
@@ -106,13 +108,13 @@ class RedisMemory:
             if period is not None:
                 left = int((number + 1) * width + period - now) + 1
                 if left <= 0:
-                    continue  # nobody would ask for them any more
+                    continue  # these marks have expired already
             for first in range(0, len(keys), _AT_ONCE):
                 names = [f"{self._key}:slices", self._name(number)]
                 self._client.run(DELTA_ADD, names, left, *keys[first : first + _AT_ONCE])
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all slices and the identity."""
         names = self._client.call("smembers", f"{self._key}:slices")
         for name in (*names, f"{self._key}:slices", f"{self._key}:identity"):
             self._client.call("unlink", name)
@@ -125,7 +127,7 @@ class RedisMemory:
         return f"{self._key}:{self.shape.width:g}:{number}"
 
     def _names(self, period: float | None = None) -> list[str]:
-        """Return the slices that may hold what was marked in the last `period` seconds."""
+        """Return the names of the slices that count for the last `period` seconds."""
         width = self.shape.width
         if self.shape.period is None:
             return [self._name(0)]

@@ -1,4 +1,4 @@
-"""Which requests of callbacks are for pages that an earlier round has done."""
+"""Recognises requests of callbacks for pages that an earlier round has done."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 
 
 class Skipping:
-    """Answers for one crawl. Plain requests that were skipped are known by their URLs, up to
-    `recent_urls` of them, until a slice of the memory ends to count."""
+    """Decides which requests of a crawl to skip. A cache has the URLs of up to `recent_urls`
+    skipped plain requests, until a slice of the delta store ceases to count."""
 
     def __init__(self, crawler: Crawler, delta: DeltaCrawl, recent_urls: int) -> None:
         self._crawler = crawler
@@ -36,8 +36,8 @@ class Skipping:
         self._recent_until = self._memory.unchanged_until
 
     def is_done(self, request: Request, response: Response) -> bool:
-        """Return True if `request`, of the callback of `response`, is for a page that an
-        earlier round has done, and that is not asked for all the same. Never raises."""
+        """Return True if `request`, of the callback of `response`, is for a page that an earlier
+        round has done, unless its meta demands a fetch. Never raises."""
         try:
             if drop_copied(request, response.meta):
                 self._tell(
@@ -68,7 +68,7 @@ class Skipping:
         if self.is_duplicate(request):
             return False
         if request.url in (response.url, getattr(response.request, "url", None)):
-            return False  # the callback asks for its page once more
+            return False  # the callback requests its own page once more
         meta = request.meta
         url = request.url.partition("#")[0]
         is_plain = (
@@ -94,7 +94,7 @@ class Skipping:
         return True
 
     def _period(self, wish: object, request: Request) -> float | None:
-        """Return the seconds that a request asks for, None if that cannot be."""
+        """Return the period of a request in seconds, None for a wrong value."""
         period = seconds(wish)
         if period is not None and self._memory.shape.period is not None:
             return period
@@ -111,7 +111,7 @@ class Skipping:
         return None
 
     def _tell(self, about: str, text: str, request: Request, what: object = None) -> None:
-        """Say it once."""
+        """Log the first warning `about` something only."""
         if about not in self._told:
             self._told.add(about)
             logger.warning(

@@ -1,4 +1,4 @@
-"""What a memory consists of, as its file `delta.json` says it."""
+"""The delta store's interface, and the list of its slices in `delta.json`."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SLICES = 8
-"""So many slices make a period."""
+"""Number of slices in a period."""
 VERSION = 1
 MANIFEST = "delta.json"
 _LEAST = 1000
-"""The least capacity of a slice."""
+"""Least capacity of a slice."""
 _UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
-"""What JSON of any making raises."""
+"""The exceptions of malformed JSON and of JSON with an unexpected structure."""
 
 
 @dataclass
 class Slice:
-    """The marks of one stretch of time, in the directory `name`.
+    """The marks between two times, in the directory `name`. Times are in seconds since the epoch.
 
-    Without a period it goes on, and `end` is its last mark. `met` is when it was first found
-    to be from the future, `expired` when it was first found to count for no crawl.
+    Without a period the slice `goes_on`, and `end` is its last mark. `met` is when it was first
+    found to be from the future, `expired` when it was first found to count for no crawl.
     """
 
     name: str
@@ -42,13 +42,13 @@ class Slice:
     expired: float | None = None
 
     def until(self, now: float, width: float) -> float:
-        """Return when it has ended, as far as the clock can be believed."""
+        """Return the end of the slice; for one from the future, as if made when first found."""
         return self.end if self.start <= now or self.met is None else self.met + width
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What new slices are made like. `period` is in seconds, None for ever; `identity` is the
+    """The parameters of new slices. `period` is in seconds, None without expiry; `identity` is the
     text about the fingerprinter."""
 
     capacity: int = 1_000_000
@@ -59,79 +59,79 @@ class Shape:
 
     @property
     def reach(self) -> float:
-        """Seconds for which a mark counts, infinite for ever."""
+        """Seconds for which a mark counts, infinite without expiry."""
         return inf if self.period is None else self.period
 
     @property
     def width(self) -> float:
-        """Seconds that a slice takes; without a period they do not matter."""
+        """Seconds of a slice, 0 without a period."""
         return (self.period or 0.0) / SLICES
 
     @property
     def slice_capacity(self) -> int:
-        """Keys that a slice expects."""
+        """Number of keys that a slice is made for."""
         if self.period is None:
             return self.capacity
         return max(self.capacity // SLICES, min(self.capacity, _LEAST))
 
     @property
     def slice_error_rate(self) -> float:
-        """The share of the error rate that a slice has."""
+        """The error rate of a slice: a share of the store's."""
         return self.error_rate / (SLICES + 1)
 
 
 class DeltaMemory(Protocol):
-    """What earlier rounds have done, on the disk or in Redis. Any method may raise OSError or
-    BloomError."""
+    """The delta store: the marks of earlier rounds, on the disk or in Redis. Any method may raise
+    OSError or BloomError."""
 
     shape: Shape
     clock: Callable[[], float]
     name: str
-    """As it may be shown."""
+    """The name for log lines, without a password."""
 
     @property
     def is_empty(self) -> bool:
-        """True if it is sure to know nothing."""
+        """True if the store is sure to have no marks."""
 
     @property
     def unchanged_until(self) -> float:
-        """When the next slice ends to count."""
+        """Time at which the next slice ceases to count."""
 
     @property
     def count(self) -> int:
-        """How many slices count."""
+        """Number of slices that count."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes that they take."""
+        """Bytes of these slices."""
 
     @property
     def oldest(self) -> float | None:
-        """When the oldest of them began, None without any."""
+        """Start of the oldest of these slices, None without any."""
 
     def look(self) -> None:
-        """Open it without a change, to be asked. Raises as `open` does."""
+        """Open the store for `knows` without changing it. Raises as `open` does."""
 
     def open(self) -> None:
-        """Make it ready to be asked."""
+        """Open the store for `knows`, and remove what has expired."""
 
     def knows(self, key: bytes, period: float | None = None) -> bool:
         """Return True if `key` was marked in the last `period` seconds."""
 
     def add(self, marks: Iterable[tuple[bytes, float]]) -> None:
-        """Add keys with the times when they were marked; adding again changes nothing."""
+        """Add keys with the times of their marks; adding again changes nothing."""
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all marks."""
 
     def close(self) -> None:
-        """Let go of it. Closing twice is fine."""
+        """Close the store. A second call does nothing."""
 
 
 @dataclass
 class Contents:
-    """What `delta.json` says. `longest` is the longest period that a crawl has asked for, in
-    seconds, infinite for ever: what is older counts for no crawl."""
+    """The contents of `delta.json`. `longest` is the longest period of any crawl so far, in
+    seconds, infinite without expiry: older slices count for no crawl."""
 
     slices: list[Slice]
     identity: str = ""
@@ -139,11 +139,11 @@ class Contents:
 
 
 def read(directory: Path, identity: str = "") -> Contents:
-    """Return what `directory` holds; nothing, with that `identity`, if there is no memory yet.
+    """Return the contents of `directory`; no slices and this `identity` if there is no store yet.
     Raises FilterFileError, OSError."""
     path = directory / MANIFEST
     try:
-        # an import of 0.2.0 took a time that is no number for what it was
+        # 0.2.0 could import NaN or infinity as a time
         found: Any = json.loads(path.read_bytes(), parse_constant=lambda _: 0.0)
         if found["version"] != VERSION:
             raise ValueError(f"it has version {found['version']!r}, not {VERSION}")
@@ -151,7 +151,7 @@ def read(directory: Path, identity: str = "") -> Contents:
         for each in slices:
             if not each.name.isdecimal():
                 raise ValueError(f"a slice has the name {each.name!r}")
-        # 0.2.0 did not write it down, but made slices by it
+        # 0.2.0 did not store `longest`, but the length of its slices shows it
         made = max((inf if s.goes_on else (s.end - s.start) * SLICES for s in slices), default=0.0)
         longest = found.get("longest", made)
         return Contents(slices, str(found["identity"]), inf if longest is None else float(longest))
@@ -167,6 +167,6 @@ def read(directory: Path, identity: str = "") -> Contents:
 def write(directory: Path, contents: Contents) -> None:
     """Replace the contents of `directory` atomically and durably. Raises OSError."""
     found = {"version": VERSION, **asdict(contents)}
-    if contents.longest == inf:  # which JSON has no number for
+    if contents.longest == inf:  # JSON has no infinity
         found["longest"] = None
     replace(directory / MANIFEST, json.dumps(found, indent=1).encode())
