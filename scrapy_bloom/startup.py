@@ -47,9 +47,12 @@ def announce(crawler: Crawler, what: str, how: str) -> None:
     _reports[crawler].parts[what] = how
 
 
-def is_announced(crawler: Crawler, what: str) -> bool:
-    """Return True if `announce` was called for `what`."""
-    return crawler in _reports and what in _reports[crawler].parts
+def has_spider_middleware(crawler: Crawler, path: str) -> bool:
+    """Return True if Scrapy has built the spider middleware at `path`, or a subclass. A path loads
+    the module only for this question, and a lower room may ask it."""
+    with suppress(RuntimeError):  # a script without an engine has no middlewares
+        return crawler.get_spider_middleware(load_object(path)) is not None
+    return False
 
 
 def fetches_one_page(crawler: Crawler) -> bool:

@@ -24,7 +24,7 @@ class Engine:
         self.downloader = Downloader()
         self.scraper = SimpleNamespace(
             slot=SimpleNamespace(active=set()),
-            spidermw=SimpleNamespace(methods=defaultdict(deque)),
+            spidermw=SimpleNamespace(methods=defaultdict(deque), middlewares=()),
         )
         self.woken = 0
         self._slot = SimpleNamespace(

@@ -20,7 +20,7 @@ from ..fingerprints.canonical import META_KEY
 from ..fingerprints.identity import FingerprinterIdentity
 from ..fingerprints.unfailing import UnfailingFingerprinter
 from ..settings import BloomSettings, wants_delta
-from ..startup import announce, fetches_one_page, is_announced, is_own_method, refuse
+from ..startup import announce, fetches_one_page, has_spider_middleware, is_own_method, refuse
 from .audit import Audit
 from .closing_line import closing_line
 from .overlay import FingerprintFilter, Seen
@@ -37,8 +37,8 @@ logger = logging.getLogger("scrapy_bloom.dupefilter")
 STATS_INTERVAL = 10.0
 """Seconds between updates of the `bloom/…` stats while new requests arrive."""
 _NO_DELTA = (
-    "BLOOM_DELTA is %r, and nothing is there that skips what is done: put 'scrapy_bloom.Addon': 300"
-    " into ADDONS, leave its DeltaMiddleware in SPIDER_MIDDLEWARES, or set BLOOM_DELTA to None"
+    "BLOOM_DELTA is %r, but DeltaMiddleware is not enabled: put 'scrapy_bloom.Addon': 300 into"
+    " ADDONS, leave its DeltaMiddleware in SPIDER_MIDDLEWARES, or set BLOOM_DELTA to None"
 )
 
 
@@ -258,7 +258,9 @@ class FilterDupeFilter(BaseDupeFilter):
                 self._settings = replace(settings, job=None)
                 self._use(self._in_memory("a command for one page touches no job"))
                 return
-            if wants_delta(crawler.settings) and not is_announced(crawler, "between crawls"):
+            if wants_delta(crawler.settings) and not has_spider_middleware(
+                crawler, "scrapy_bloom.DeltaMiddleware"
+            ):
                 raise ValueError(_NO_DELTA % (crawler.settings["BLOOM_DELTA"],))
             identity = FingerprinterIdentity.of(crawler.request_fingerprinter)
             self._use(self._open_filter(settings, identity))

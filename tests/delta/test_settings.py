@@ -4,6 +4,7 @@ import pytest
 from scrapy import Request
 from scrapy.settings import Settings
 
+from scrapy_bloom import DeltaMiddleware
 from scrapy_bloom.delta.settings import (
     DAY,
     LIST,
@@ -72,6 +73,21 @@ def test_a_memory_that_nobody_uses_is_refused(make_dupefilter, mode):
     """Without the add-on, whose middleware does all the work."""
     with pytest.raises(ValueError, match=rf"BLOOM_DELTA is {mode!r}, .* into ADDONS"):
         make_dupefilter(BLOOM_DELTA=mode)
+
+
+def test_a_subclass_of_the_middleware_will_do(make_dupefilter):
+    """It is found among the middlewares that Scrapy has built."""
+
+    class OwnDelta(DeltaMiddleware):
+        """A project's own."""
+
+        def __init__(self):
+            """Need no crawler."""
+
+    def prepare(crawler):
+        crawler.engine.scraper.spidermw.middlewares = (object(), OwnDelta())
+
+    assert make_dupefilter(prepare, BLOOM_DELTA="item")
 
 
 def test_the_directory_has_the_spiders_name(tmp_path):
