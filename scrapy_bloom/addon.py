@@ -16,7 +16,7 @@ from .early.middleware import DropEarlyMiddleware
 from .feeds.exporter import durable_exporter, warn_of_losses
 from .job.origins import AT_THE_ENGINES_END, ResponseOrigins
 from .jobdir import JobDirectory
-from .settings import wants_delta, wants_durable, wants_durable_feeds
+from .settings import DURABLE, DURABLE_FEEDS, REDIS_URL, wants_delta
 from .sqlite_backend.scheduler import DurableScheduler
 from .startup import announce, fetches_one_page, is_component, is_shell
 
@@ -62,13 +62,13 @@ class Addon:
             settings.set("JOBDIR", None, max(settings.getpriority("JOBDIR") or 0, _PRIORITY))
         is_free = settings.getpriority("DUPEFILTER_CLASS") == 0
         shares = is_free and (
-            bool(settings.get("BLOOM_REDIS_URL"))
+            bool(REDIS_URL.given(settings))
             or is_component(settings.get("SCHEDULER"), "RedisDurableScheduler")
         )
         if is_free:
             name = "RedisBloomDupeFilter" if shares else "BloomDupeFilter"
             settings.set("DUPEFILTER_CLASS", f"scrapy_bloom.{name}", "addon")
-        if settings.getpriority("SCHEDULER") == 0 and wants_durable(settings):
+        if settings.getpriority("SCHEDULER") == 0 and DURABLE.read(settings):
             if shares:
                 settings.set("SCHEDULER", "scrapy_bloom.RedisDurableScheduler", "addon")
             elif is_component(settings["DUPEFILTER_CLASS"], BloomDupeFilter):
@@ -78,7 +78,7 @@ class Addon:
                 "DOWNLOADER_MIDDLEWARES", ResponseOrigins, AT_THE_ENGINES_END
             )
         keeps_failed = _has_durable_job(settings) or _shares(settings) or wants_delta(settings)
-        if keeps_failed and wants_durable_feeds(settings):
+        if keeps_failed and DURABLE_FEEDS.read(settings):
             _replace_feed_exporter(settings)
         settings.setdefault_in_component_priority_dict(
             "SPIDER_MIDDLEWARES", DropEarlyMiddleware, DropEarlyMiddleware.order
@@ -99,7 +99,7 @@ class Addon:
         dupefilter, scheduler = settings["DUPEFILTER_CLASS"], settings["SCHEDULER"]
         job = JobDirectory.of(settings.get("JOBDIR"))
         reason = f"SCHEDULER is {_name(scheduler)}"
-        if not wants_durable(settings):
+        if not DURABLE.read(settings):
             reason = "BLOOM_DURABLE is False"
         if not is_component(dupefilter, FilterDupeFilter):
             announce(crawler, "filter", f"off, DUPEFILTER_CLASS is {_name(dupefilter)}")
@@ -136,7 +136,7 @@ def _warn_of_settings(crawler: Crawler) -> None:
     off = []
     if not is_component(settings["DUPEFILTER_CLASS"], FilterDupeFilter):
         off.append("the filter is off")
-    if not is_durable and wants_durable(settings) and (settings.get("JOBDIR") or is_redis):
+    if not is_durable and DURABLE.read(settings) and (settings.get("JOBDIR") or is_redis):
         off.append("a kill loses requests")
     if own and off:
         logger.warning(
@@ -157,7 +157,7 @@ def _warn_of_feeds(crawler: Crawler) -> None:
     feeds = sorted(map(str, settings.getdict("FEEDS")))
     if not feeds or OURS in settings.getdict("EXTENSIONS") or durable_exporter(crawler) is not None:
         return
-    if not wants_durable_feeds(settings):
+    if not DURABLE_FEEDS.read(settings):
         why = "BLOOM_DURABLE_FEEDS is False"
     elif (exporter := crawler.get_extension(FeedExporter)) is not None:
         why = f"{_name(type(exporter))} is no subclass of {OURS} (make it one)"

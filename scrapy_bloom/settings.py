@@ -1,70 +1,342 @@
-"""The settings of the dupefilter, read from Scrapy's and checked."""
+"""The settings of this package: one table, from which each reader takes default and check.
+
+tests/test_documents.py holds the reference page against the table.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 from urllib.parse import parse_qs, quote, urlencode
 
-from .bloom import sizing
+from scrapy.settings import BaseSettings
+
+from .bloom.sizing import ERROR_RATES, is_error_rate
 from .jobdir import JobDirectory
-from .quantities import MOST, whole_number
+from .quantities import MOST, seconds, whole_number
 
-if TYPE_CHECKING:
-    from scrapy.settings import BaseSettings
+T = TypeVar("T")
 
-ON_FULL = ("grow", "close")
-ON_ERROR = ("close", "local")
-FAILED = ("download", "status", "callback", "feed", "ignored", "item")
-QUEUE_ON_ERROR = ("wait", "close")
-MOST_RECENT_URLS = 2**24
+_OFF = (None, False, "", "None", "False", "false")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The values that a setting takes: `allowed` in words; `convert` returns the value, None for
+    the default, or raises as `float` does. Text from the command line (`-s`) will do."""
+
+    allowed: str
+    convert: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Setting(Generic[T]):
+    """A setting: `page` of docs/ has its reference, which begins with `meaning`."""
+
+    name: str
+    default: T
+    kind: Kind
+    meaning: str
+    page: str = "settings.md"
+
+    def read(self, settings: BaseSettings) -> T:
+        """Return the value in `settings`, or the default. Raises ValueError with the name, the
+        value and what is allowed."""
+        given = self.given(settings)
+        if given is None:
+            return self.default
+        try:
+            value: T | None = self.kind.convert(given)
+        except (OverflowError, TypeError, ValueError):
+            # a URL of Redis may hold a password, even as bytes
+            shown = f"a {type(given).__name__}" if self.name == "BLOOM_REDIS_URL" else repr(given)
+            raise ValueError(f"{self.name} is {shown}: it must be {self.kind.allowed}") from None
+        return self.default if value is None else value
+
+    def given(self, settings: BaseSettings) -> Any:
+        """Return the unchecked value in `settings`, None for none."""
+        return settings.get(self.name)
+
+
+def _require(is_allowed: bool) -> None:
+    if not is_allowed:
+        raise ValueError
+
+
+def _whole(first: int, last: int, meaning: str) -> Kind:
+    def convert(value: Any) -> int:
+        number = whole_number(value)
+        if number is None or not first <= number <= last:
+            raise ValueError
+        return number
+
+    return Kind(f"a whole number from {first} to {last:,}, {meaning}", convert)
+
+
+def _number(allowed: str, is_allowed: Callable[[float], bool]) -> Kind:
+    def convert(value: Any) -> float:
+        _require(isinstance(value, (int, float, str)) and not isinstance(value, bool))
+        number = float(value)
+        _require(is_allowed(number))
+        return number
+
+    return Kind(f"a number {allowed}", convert)
+
+
+def _words(words: Sequence[str]) -> str:
+    return f"{', '.join(map(repr, words[:-1]))} or {words[-1]!r}"
+
+
+def _one_of(*words: str) -> Kind:
+    def convert(value: Any) -> str:
+        _require(value in words)
+        return str(value)
+
+    return Kind(_words(words), convert)
+
+
+def _some_of(*words: str) -> Kind:
+    def convert(value: Any) -> frozenset[str]:
+        given = BaseSettings({"value": value}).getlist("value")
+        found = frozenset(str(word).strip() for word in given)
+        _require(found <= {*words})
+        return found
+
+    return Kind(f"a list of some of {_words(words)}", convert)
+
+
+def _mode(value: Any) -> str | None:
+    return None if value in _OFF else _one_of(*MODES).convert(value)
+
+
+def _patterns(value: Any) -> tuple[str, ...]:
+    """Return names and globs, sorted, from a list or from text with commas."""
+    if value in (True, "True", "true"):
+        return ("*",)
+    if value in (False, "False", "false", ""):
+        return ()
+    found = set(map(str.strip, value.split(",") if isinstance(value, str) else value))
+    _require("" not in found)
+    return tuple(sorted(found))
+
+
+def _path(value: Any) -> str | None:
+    _require(not value or isinstance(value, (str, PathLike)))
+    return str(value) if value else None
+
+
+def _text(value: Any) -> str | None:
+    _require(not value or isinstance(value, str))
+    return value or None
+
+
+def _key(value: Any) -> str | None:
+    text = _text(value)
+    _require(text is None or not {"{", "}"} & {*text})
+    return text
+
+
+def _period(value: Any) -> float | None:
+    if value in ("", "None"):
+        return None
+    period = seconds(value)
+    _require(period is not None)
+    return period
+
+
+MODES = ("item", "success", "response")
+BOOLEAN = Kind("True or False", lambda value: BaseSettings({"value": value}).getbool("value"))
+PATH = Kind("the path of a file or directory", _path)
+PATTERNS = Kind(
+    "a list of names and globs that are not empty, such as ['gclid', 'utm_*'], or True for all",
+    _patterns,
+)
+
+
+# -- the table -----------------------------------------------------------------------
+
+CAPACITY = Setting(
+    "BLOOM_CAPACITY",
+    1_000_000,
+    _whole(1, MOST, "the requests expected, such as 10000000, '10M' or 1e7"),
+    "How many distinct requests you expect: the size of the first layer",
+)
+ERROR_RATE = Setting(
+    "BLOOM_ERROR_RATE",
+    1e-6,
+    _number(ERROR_RATES, is_error_rate),
+    "The bound on the chance that a new request is taken for a seen one",
+)
+EXACT = Setting("BLOOM_EXACT", False, BOOLEAN, "Whether an exact table stands behind the filter")
+ON_FULL = Setting(
+    "BLOOM_ON_FULL", "grow", _one_of("grow", "close"), "What happens at `BLOOM_CAPACITY`"
+)
+RECENT_URLS = Setting(
+    "BLOOM_RECENT_URLS",
+    65_536,
+    _whole(0, 2**24, "the URLs remembered; 0 is off"),
+    "So many URLs that were seen last are remembered as they are",
+)
+DROP_EARLY: Setting[bool | None] = Setting(
+    "BLOOM_DROP_EARLY", None, BOOLEAN, "Whether duplicates are dropped next to the spider"
+)
+AUDIT = Setting(
+    "BLOOM_AUDIT",
+    "",
+    PATH,
+    "The path of a file that gets a line of JSON for each request that is dropped",
+)
+AUDIT_SHARE = Setting(
+    "BLOOM_AUDIT_SHARE",
+    1.0,
+    _number("above 0 and at most 1, a share of the dropped requests", lambda share: 0 < share <= 1),
+    "The share of the dropped requests that `BLOOM_AUDIT` records",
+)
+DURABLE = Setting("BLOOM_DURABLE", True, BOOLEAN, "Whether the add-on sets `SCHEDULER`")
+DURABLE_FEEDS = Setting(
+    "BLOOM_DURABLE_FEEDS",
+    True,
+    BOOLEAN,
+    "Whether the add-on puts [`DurableFeedExporter`](feeds.md) in the place of Scrapy's",
+)
+REPEAT_START = Setting(
+    "BLOOM_REPEAT_START",
+    False,
+    BOOLEAN,
+    "Whether each start of an unfinished job sends all start requests",
+)
+ANY_SPIDER = Setting("BLOOM_ANY_SPIDER", False, BOOLEAN, "Whether a spider may go on with a job")
+KEEP_FAILED = Setting(
+    "BLOOM_KEEP_FAILED", True, BOOLEAN, "Whether requests that have failed stay in the job"
+)
+FAILED = Setting(
+    "BLOOM_FAILED",
+    frozenset(("download", "status", "callback", "feed")),
+    _some_of("download", "status", "callback", "feed", "ignored", "item"),
+    "What [counts as failed](failed.md#what-has-failed)",
+)
+RETRY_FAILED = Setting(
+    "BLOOM_RETRY_FAILED",
+    False,
+    BOOLEAN,
+    "Whether each start of the job retries failed requests",
+)
+DELTA: Setting[str | None] = Setting(
+    "BLOOM_DELTA", None, Kind(f"None, {_words(MODES)}", _mode), "what counts as done", "delta.md"
+)
+DELTA_DIR = Setting(
+    "BLOOM_DELTA_DIR", "bloom/%(spider)s", PATH, "the directory of the delta store", "delta.md"
+)
+DELTA_DAYS: Setting[float | None] = Setting(
+    "BLOOM_DELTA_DAYS",
+    None,
+    Kind("a number of days above 0, or text such as '12h' or '30d'; None is for ever", _period),
+    "days",
+    "delta.md",
+)
+DELTA_RESET = Setting(
+    "BLOOM_DELTA_RESET", False, BOOLEAN, "forget everything when a round begins", "delta.md"
+)
+IGNORE_QUERY_PARAMS: Setting[tuple[str, ...]] = Setting(
+    "BLOOM_IGNORE_QUERY_PARAMS", (), PATTERNS, "Names and globs of query parameters to leave out"
+)
+IGNORE_PATH_PARAMS: Setting[tuple[str, ...]] = Setting(
+    "BLOOM_IGNORE_PATH_PARAMS", (), PATTERNS, "Names and globs of path parameters to leave out"
+)
+IGNORE_SCHEME = Setting(
+    "BLOOM_IGNORE_SCHEME", False, BOOLEAN, "Whether `https` is the same as `http`"
+)
+REDIS_URL = Setting(
+    "BLOOM_REDIS_URL",
+    "redis://localhost:6379/0",
+    Kind("text, such as 'redis://localhost:6379/0'", _text),
+    "Where Redis is",
+)
+REDIS_KEY = Setting(
+    "BLOOM_REDIS_KEY",
+    "%(spider)s:bloom",
+    Kind("text without braces, which are for Redis Cluster; %(spider)s is the spider's name", _key),
+    "The key of the filter, and of the crawl that belongs to it",
+)
+REDIS_TIMEOUT = Setting(
+    "BLOOM_REDIS_TIMEOUT",
+    5.0,
+    _number("of seconds above 0 and below 3600", lambda timeout: 0 < timeout < 3600),
+    "Seconds that a request waits for Redis before that is an outage",
+)
+FILTER_ON_ERROR = Setting(
+    "BLOOM_REDIS_ON_ERROR", "close", _one_of("close", "local"), "What an outage of Redis does"
+)
+QUEUE_ON_ERROR = Setting(
+    "BLOOM_REDIS_ON_ERROR", "wait", _one_of("wait", "close"), FILTER_ON_ERROR.meaning
+)
+REDIS_LEASE = Setting(
+    "BLOOM_REDIS_LEASE",
+    60.0,
+    _number("of seconds from 1 to 86400", lambda lease: 1 <= lease <= 86400),
+    "Seconds without a sign of life after which a worker counts as dead",
+)
+REDIS_SLOT_WORKERS = Setting(
+    "BLOOM_REDIS_SLOT_WORKERS",
+    0,
+    _whole(0, 1, "the workers of a slot; 0 is any"),
+    "With `1` the requests of a download slot (a domain) go to one worker at a time",
+)
+REDIS_MAX_ATTEMPTS = Setting(
+    "BLOOM_REDIS_MAX_ATTEMPTS",
+    5,
+    _whole(1, MOST, "after which a page that kills its workers has failed"),
+    "A page that was lost alone with so many workers has [failed](failed.md#in-redis)",
+)
+REDIS_IDLE = Setting(
+    "BLOOM_REDIS_IDLE",
+    0.0,
+    _number("of seconds from 0, or inf to wait for ever", lambda idle: idle >= 0),
+    "Seconds that workers stay when nothing is left, to wait for more",
+)
+REDIS_ROUND = Setting(
+    "BLOOM_REDIS_ROUND",
+    "",
+    Kind("any text", lambda value: str(value) if value else None),
+    "Any text, such as a date, that begins a new round of a crawl that is over",
+)
+
+SETTINGS = tuple(each for each in tuple(globals().values()) if isinstance(each, Setting))
+"""All of them; BLOOM_REDIS_ON_ERROR is there twice."""
+
+
+def wants_delta(settings: BaseSettings) -> bool:
+    """Return whether BLOOM_DELTA is on, also for a bad value, which DeltaMiddleware refuses."""
+    return DELTA.given(settings) not in _OFF
+
+
+# -- the readers ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class BloomSettings:
-    """The settings of a dupefilter. docs/settings.md says what each means."""
+    """The settings of a dupefilter."""
 
-    capacity: int = 1_000_000
-    error_rate: float = 1e-6
-    exact: bool = False
-    on_full: str = "grow"
-    recent_urls: int = 65_536
+    capacity: int = CAPACITY.default
+    error_rate: float = ERROR_RATE.default
+    exact: bool = EXACT.default
+    on_full: str = ON_FULL.default
+    recent_urls: int = RECENT_URLS.default
     job: JobDirectory | None = None
     debug: bool = False
 
     @classmethod
     def read(cls, settings: BaseSettings) -> BloomSettings:
-        """Return the settings in `settings`, where numbers may be text (`-s`).
-
-        Raises ValueError with the name, the value and the allowed range of the first
-        bad one.
-        """
-        capacity = _quantity(
-            settings,
-            "BLOOM_CAPACITY",
-            cls.capacity,
-            range(1, MOST + 1),
-            f"from 1 to {MOST:,}, the requests expected, such as 10000000, '10M' or 1e7",
-        )
-        error_rate = _number(float, settings.get("BLOOM_ERROR_RATE", cls.error_rate))
-        on_full = settings.get("BLOOM_ON_FULL", cls.on_full)
-        recent_urls = _quantity(
-            settings,
-            "BLOOM_RECENT_URLS",
-            cls.recent_urls,
-            range(MOST_RECENT_URLS + 1),
-            f"from 0 (off) to {MOST_RECENT_URLS:,}, the URLs remembered",
-        )
-        sizing.check_error_rate(error_rate, "BLOOM_ERROR_RATE")
-        if on_full not in ON_FULL:
-            raise ValueError(f"BLOOM_ON_FULL is {on_full!r}: it must be one of {ON_FULL}")
+        """Return the values in `settings`. Raises ValueError for the first bad one, as
+        `Setting.read` does."""
         return cls(
-            capacity=capacity,
-            error_rate=error_rate,
-            exact=_boolean(settings, "BLOOM_EXACT", cls.exact),
-            on_full=on_full,
-            recent_urls=recent_urls,
+            capacity=CAPACITY.read(settings),
+            error_rate=ERROR_RATE.read(settings),
+            exact=EXACT.read(settings),
+            on_full=ON_FULL.read(settings),
+            recent_urls=RECENT_URLS.read(settings),
             job=JobDirectory.of(settings.get("JOBDIR")),
             debug=settings.getbool("DUPEFILTER_DEBUG"),
         )
@@ -72,229 +344,105 @@ class BloomSettings:
 
 @dataclass(frozen=True)
 class RedisSettings:
-    """Where a shared filter is, and what a worker does when it cannot be reached."""
+    """The place of a shared filter, and the reaction to an outage of Redis."""
 
-    url: str = "redis://localhost:6379/0"
-    key: str = "%(spider)s:bloom"
-    timeout: float = 5.0
-    on_error: str = "close"
+    url: str = REDIS_URL.default
+    key: str = REDIS_KEY.default
+    timeout: float = REDIS_TIMEOUT.default
+    on_error: str = FILTER_ON_ERROR.default
 
     @classmethod
     def read(cls, settings: BaseSettings, spider: str, *, queue: bool = False) -> RedisSettings:
-        """Return the settings in `settings` for the spider of that name, for the filter
-        alone or with a `queue` in the same place. Raises ValueError as BloomSettings does."""
-        url = settings.get("BLOOM_REDIS_URL") or scrapy_redis_url(settings) or cls.url
-        key = settings.get("BLOOM_REDIS_KEY") or cls.key
-        timeout = _number(float, settings.get("BLOOM_REDIS_TIMEOUT", cls.timeout))
-        ways = QUEUE_ON_ERROR if queue else ON_ERROR
-        on_error = settings.get("BLOOM_REDIS_ON_ERROR", ways[0])
-        if not isinstance(url, str):
-            raise ValueError("BLOOM_REDIS_URL must be text, such as 'redis://localhost:6379/0'")
-        if not isinstance(key, str) or "{" in key or "}" in key:
-            raise ValueError(
-                f"BLOOM_REDIS_KEY is {key!r}: it must be text without braces, which are for Redis"
-                " Cluster; %(spider)s stands for the spider's name"
-            )
-        if type(timeout) not in (int, float) or not 0 < timeout < 3600:
-            raise ValueError(
-                f"BLOOM_REDIS_TIMEOUT is {timeout!r}: it must be a number above 0 and below 3600,"
-                " the seconds that a request may wait for Redis"
-            )
-        if on_error not in ways:
-            raise ValueError(f"BLOOM_REDIS_ON_ERROR is {on_error!r}: it must be one of {ways}")
+        """Return the values in `settings` for the spider of that name, for the filter alone or
+        with a `queue` in the same place. Raises ValueError as BloomSettings does."""
+        url = REDIS_URL.read(settings)
+        if not REDIS_URL.given(settings):
+            url = scrapy_redis_url(settings) or url
         name = spider.replace("{", "(").replace("}", ")")
-        return cls(url, key.replace("%(spider)s", name), float(timeout), on_error)
+        return cls(
+            url=url,
+            key=REDIS_KEY.read(settings).replace("%(spider)s", name),
+            timeout=REDIS_TIMEOUT.read(settings),
+            on_error=(QUEUE_ON_ERROR if queue else FILTER_ON_ERROR).read(settings),
+        )
 
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """How workers share a queue in Redis. docs/workers.md says what each means."""
+    """The timing of a worker, its share of the slots, and its round."""
 
-    lease: float = 60.0
-    slot_workers: int = 0
-    max_attempts: int = 5
-    idle: float = 0.0
-    round: str = ""
+    lease: float = REDIS_LEASE.default
+    slot_workers: int = REDIS_SLOT_WORKERS.default
+    max_attempts: int = REDIS_MAX_ATTEMPTS.default
+    idle: float = REDIS_IDLE.default
+    round: str = REDIS_ROUND.default
 
     @classmethod
     def read(cls, settings: BaseSettings) -> WorkerSettings:
-        """Return the settings in `settings`. Raises ValueError as BloomSettings does."""
-        idle = _number(float, settings.get("BLOOM_REDIS_IDLE", cls.idle))
-        lease = _number(float, settings.get("BLOOM_REDIS_LEASE", cls.lease))
-        slot_workers = _quantity(
-            settings, "BLOOM_REDIS_SLOT_WORKERS", 0, range(2), "0 (any) or 1, the workers of a slot"
+        """Return the values in `settings`. Raises ValueError as BloomSettings does."""
+        return cls(
+            lease=REDIS_LEASE.read(settings),
+            slot_workers=REDIS_SLOT_WORKERS.read(settings),
+            max_attempts=REDIS_MAX_ATTEMPTS.read(settings),
+            idle=REDIS_IDLE.read(settings),
+            round=REDIS_ROUND.read(settings),
         )
-        max_attempts = _quantity(
-            settings,
-            "BLOOM_REDIS_MAX_ATTEMPTS",
-            cls.max_attempts,
-            range(1, MOST),
-            "above 0, after which a page that kills its workers has failed",
+
+
+@dataclass(frozen=True)
+class IdentitySettings:
+    """The parts of a URL that CanonicalRequestFingerprinter leaves out."""
+
+    query_params: tuple[str, ...] = IGNORE_QUERY_PARAMS.default
+    path_params: tuple[str, ...] = IGNORE_PATH_PARAMS.default
+    scheme: bool = IGNORE_SCHEME.default
+
+    @classmethod
+    def read(cls, settings: BaseSettings) -> IdentitySettings:
+        """Return the values in `settings`. Raises ValueError as BloomSettings does."""
+        return cls(
+            query_params=IGNORE_QUERY_PARAMS.read(settings),
+            path_params=IGNORE_PATH_PARAMS.read(settings),
+            scheme=IGNORE_SCHEME.read(settings),
         )
-        if type(lease) not in (int, float) or not 1 <= lease <= 86400:
-            raise ValueError(
-                f"BLOOM_REDIS_LEASE is {lease!r}: it must be a number from 1 to 86400, the seconds"
-                " after which a worker counts as dead"
-            )
-        if type(idle) not in (int, float) or not idle >= 0:
-            raise ValueError(
-                f"BLOOM_REDIS_IDLE is {idle!r}: it must be a number of seconds from 0, or inf to"
-                " wait for ever"
-            )
-        round_ = str(settings.get("BLOOM_REDIS_ROUND") or "")
-        return cls(float(lease), slot_workers, max_attempts, float(idle), round_)
+
+
+@dataclass(frozen=True)
+class FailedSettings:
+    """The `kinds` of failure that keep a request in the job without a call of `fail`, whether
+    failed requests are kept at all, and whether each start retries them once."""
+
+    kinds: frozenset[str] = FAILED.default
+    keep: bool = KEEP_FAILED.default
+    retry: bool = RETRY_FAILED.default
+
+    @classmethod
+    def read(cls, settings: BaseSettings) -> FailedSettings:
+        """Return the values in `settings`. Raises ValueError as BloomSettings does."""
+        kinds, keep = FAILED.read(settings), KEEP_FAILED.read(settings)
+        return cls(kinds if keep else frozenset(), keep, RETRY_FAILED.read(settings))
+
+
+@dataclass(frozen=True)
+class AuditSettings:
+    """The file that records dropped requests, none if `path` is empty, and the share of them."""
+
+    path: str = AUDIT.default
+    share: float = AUDIT_SHARE.default
+
+    @classmethod
+    def read(cls, settings: BaseSettings) -> AuditSettings:
+        """Return the values in `settings`. Raises ValueError as BloomSettings does."""
+        return cls(AUDIT.read(settings), AUDIT_SHARE.read(settings))
+
+
+# -- scrapy-redis ---------------------------------------------------------------------
 
 
 def scrapy_redis_clears(settings: BaseSettings) -> bool:
     """Return True unless SCHEDULER_PERSIST is set: scrapy-redis's scheduler clears the
     queue and the filter when a worker closes."""
     return not settings.getbool("SCHEDULER_PERSIST")
-
-
-@dataclass(frozen=True)
-class IdentitySettings:
-    """What CanonicalRequestFingerprinter leaves out of a URL."""
-
-    query_params: tuple[str, ...] = ()
-    path_params: tuple[str, ...] = ()
-    scheme: bool = False
-
-    @classmethod
-    def read(cls, settings: BaseSettings) -> IdentitySettings:
-        """Return the settings in `settings`. Raises ValueError as BloomSettings does."""
-        return cls(
-            query_params=_patterns(settings, "BLOOM_IGNORE_QUERY_PARAMS"),
-            path_params=_patterns(settings, "BLOOM_IGNORE_PATH_PARAMS"),
-            scheme=_boolean(settings, "BLOOM_IGNORE_SCHEME", False),
-        )
-
-
-@dataclass(frozen=True)
-class FailedSettings:
-    """Whether requests stay in the job as failed, which do without a call of fail(),
-    `kinds` of FAILED or none, and whether each start of the job asks those once more."""
-
-    kinds: frozenset[str] = frozenset(("download", "status", "callback", "feed"))
-    keep: bool = True
-    retry: bool = False
-
-    @classmethod
-    def read(cls, settings: BaseSettings) -> FailedSettings:
-        """Return the settings in `settings`. Raises ValueError as BloomSettings does."""
-        value = settings.get("BLOOM_FAILED")
-        kinds = cls.kinds
-        if value is not None:
-            kinds = frozenset(str(kind).strip() for kind in settings.getlist("BLOOM_FAILED"))
-        if not kinds <= {*FAILED}:
-            raise ValueError(f"BLOOM_FAILED is {value!r}: it must be a list of some of {FAILED}")
-        keep = _boolean(settings, "BLOOM_KEEP_FAILED", True)
-        return cls(
-            kinds=kinds if keep else frozenset(),
-            keep=keep,
-            retry=_boolean(settings, "BLOOM_RETRY_FAILED", False),
-        )
-
-
-@dataclass(frozen=True)
-class AuditSettings:
-    """Where dropped requests are recorded, if `path` is not empty, and which share of them."""
-
-    path: str = ""
-    share: float = 1.0
-
-    @classmethod
-    def read(cls, settings: BaseSettings) -> AuditSettings:
-        """Return the settings in `settings`. Raises ValueError as BloomSettings does."""
-        path = settings.get("BLOOM_AUDIT") or cls.path
-        share = _number(float, settings.get("BLOOM_AUDIT_SHARE", cls.share))
-        if not isinstance(path, (str, PathLike)):
-            raise ValueError(f"BLOOM_AUDIT is {path!r}: it must be the path of a file")
-        if type(share) not in (int, float) or not 0 < share <= 1:
-            raise ValueError(
-                f"BLOOM_AUDIT_SHARE is {share!r}: it must be a number above 0 and at most 1, the"
-                " share of the dropped requests that is recorded"
-            )
-        return cls(str(path), float(share))
-
-
-def wants_durable(settings: BaseSettings) -> bool:
-    """Return BLOOM_DURABLE: whether the add-on sets the durable scheduler."""
-    return _boolean(settings, "BLOOM_DURABLE", True)
-
-
-def repeats_start(settings: BaseSettings) -> bool:
-    """Return BLOOM_REPEAT_START: whether each start of the process sends all start
-    requests, as Scrapy does. Raises ValueError."""
-    return _boolean(settings, "BLOOM_REPEAT_START", False)
-
-
-def takes_any_spider(settings: BaseSettings) -> bool:
-    """Return BLOOM_ANY_SPIDER: whether a spider may go on with another one's requests. Raises
-    ValueError."""
-    return _boolean(settings, "BLOOM_ANY_SPIDER", False)
-
-
-def wants_durable_feeds(settings: BaseSettings) -> bool:
-    """Return BLOOM_DURABLE_FEEDS: whether the add-on sets the durable feed exporter."""
-    return _boolean(settings, "BLOOM_DURABLE_FEEDS", True)
-
-
-def wants_early(settings: BaseSettings) -> bool | None:
-    """Return BLOOM_DROP_EARLY: whether duplicates are dropped next to the spider; None for
-    only where no other component would see them. Raises ValueError."""
-    if settings.get("BLOOM_DROP_EARLY") is None:
-        return None
-    return _boolean(settings, "BLOOM_DROP_EARLY", False)
-
-
-def wants_delta(settings: BaseSettings) -> bool:
-    """Return whether BLOOM_DELTA is on: it may be anything else than None or False."""
-    return settings.get("BLOOM_DELTA") not in (None, False, "", "None", "False", "false")
-
-
-def _boolean(settings: BaseSettings, name: str, default: bool) -> bool:
-    try:
-        return settings.getbool(name, default)
-    except ValueError:
-        raise ValueError(f"{name} is {settings.get(name)!r}: it must be True or False") from None
-
-
-def _patterns(settings: BaseSettings, name: str) -> tuple[str, ...]:
-    """Return names and globs, sorted, from a list or from text with commas; True stands
-    for all, None and False for none."""
-    value = settings.get(name)
-    if value in (None, False, True, "True", "true", "False", "false", ""):
-        return ("*",) if value in (True, "True", "true") else ()
-    if isinstance(value, str):
-        value = value.split(",")
-    try:
-        patterns = {pattern.strip() for pattern in value}
-    except (AttributeError, TypeError):
-        patterns = {""}
-    if "" in patterns:
-        raise ValueError(
-            f"{name} is {settings.get(name)!r}: it must be a list of names and globs that are not"
-            " empty, such as ['gclid', 'utm_*']"
-        )
-    return tuple(sorted(patterns))
-
-
-def _quantity(settings: BaseSettings, name: str, default: int, allowed: range, meaning: str) -> int:
-    value = settings.get(name, default)
-    number = whole_number(value)
-    if number is None or number not in allowed:
-        raise ValueError(f"{name} is {value!r}: it must be a whole number {meaning}")
-    return number
-
-
-def _number(kind: type, value: Any) -> Any:
-    """Return text as a number; what is no number stays for the range check to name."""
-    if isinstance(value, str):
-        try:
-            return kind(value)
-        except ValueError:
-            pass
-    return value
 
 
 def scrapy_redis_url(settings: BaseSettings) -> str | None:

@@ -146,7 +146,7 @@ def test_with_an_audit_nothing_is_dropped_early(make_dupefilter, tmp_path):
     [
         ({"BLOOM_AUDIT": "nowhere/dropped.jsonl"}, "BLOOM_AUDIT is 'nowhere/dropped.jsonl', which"),
         ({"BLOOM_AUDIT": 5}, "BLOOM_AUDIT is 5: it must be the path"),
-        ({"BLOOM_AUDIT_SHARE": "0"}, "BLOOM_AUDIT_SHARE is 0.0: it must be a number above 0"),
+        ({"BLOOM_AUDIT_SHARE": "0"}, "BLOOM_AUDIT_SHARE is '0': it must be a number above 0"),
         ({"BLOOM_AUDIT_SHARE": 2}, "at most 1"),
         ({"BLOOM_AUDIT_SHARE": "all"}, "BLOOM_AUDIT_SHARE is 'all'"),
     ],

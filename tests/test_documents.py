@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -145,47 +146,32 @@ def test_documents_name_nothing_that_is_not_public():
 
 
 def test_settings():
-    """Each has its heading or its place in a table, and none is documented that does nothing."""
-    code, documents = in_code("BLOOM_[A-Z_]+[A-Z]"), in_documents("BLOOM_[A-Z_]+[A-Z]")
-    assert code == documents.keys()
-    page = TEXT[ROOT / "docs" / "settings.md"]
-    headed = set(re.findall(r"^### `(BLOOM_[A-Z_]+)`$", page, re.MULTILINE))
-    assert headed <= code
-    assert [name for name in code - headed if not documents[name] & {p.name for p in PAGES}] == []
-    assert len(re.findall(r"^Default: ", page, re.MULTILINE)) == len(headed)
+    """The table of settings is complete, and so are the documents."""
+    names = {setting.name for setting in settings.SETTINGS}
+    assert names == in_code("BLOOM_[A-Z_]+[A-Z]") == in_documents("BLOOM_[A-Z_]+[A-Z]").keys()
 
 
-def test_defaults_of_settings():
-    """To set what the page calls the default changes nothing."""
-    page = TEXT[ROOT / "docs" / "settings.md"]
-    told = re.findall(r"^### `(\w+)`\n\nDefault: `([^`]+)`", page, re.MULTILINE)
-    assert len(told) > 20
-
-    classes = (
-        settings.BloomSettings,
-        settings.WorkerSettings,
-        settings.IdentitySettings,
-        settings.FailedSettings,
-        settings.AuditSettings,
+@pytest.mark.parametrize("setting", settings.SETTINGS, ids=lambda setting: setting.name)
+def test_reference_of_settings(setting):
+    """Each has its heading, or its row in a table, with the default and the meaning that the code
+    has; to set what the page calls the default changes nothing."""
+    name, page = setting.name, " ".join(TEXT[ROOT / "docs" / setting.page].split())
+    meaning = re.escape(setting.meaning)
+    told = re.search(
+        rf"(?:### `{name}` Default: |\| `{name}` \| )(.+?)(?:\. | \| ){meaning}(?!\w)", page
     )
-    functions = (
-        settings.wants_durable,
-        settings.wants_durable_feeds,
-        settings.wants_early,
-        settings.repeats_start,
-        settings.takes_any_spider,
-    )
+    assert told, f"docs/{setting.page} does not say of {name}: {setting.meaning}"
+    if told[1] == "none":
+        assert not setting.default
+    else:
+        assert setting.default in _read(setting, told[1])
 
-    def read(values):
-        given = Settings(values)
-        return [
-            settings.RedisSettings.read(given, "shop", queue=True),
-            *(each.read(given) for each in classes),
-            *(each(given) for each in functions),
-        ]
 
-    wrong = [name for name, default in told if read({name: _value(default)}) != read({})]
-    assert wrong == []
+def _read(setting, text):
+    """Yield what comes of setting it to each value that `text` names."""
+    for value in map(_value, re.findall("`([^`]+)`", text)):
+        with suppress(ValueError):
+            yield setting.read(Settings({setting.name: value}))
 
 
 def _value(text):

@@ -123,8 +123,7 @@ def test_bad_capacity_is_refused(make_dupefilter, errors, tmp_path, value):
 def test_bad_error_rate_is_refused(make_dupefilter, errors, tmp_path, value):
     """BLOOM_ERROR_RATE must lie between 0 and 1."""
     message = refused(make_dupefilter, errors, ValueError, BLOOM_ERROR_RATE=value, JOBDIR=tmp_path)
-    # a number that was read from text is named as the number
-    assert f"BLOOM_ERROR_RATE is {0.0 if value == '1e-999' else value!r}" in message
+    assert f"BLOOM_ERROR_RATE is {value!r}" in message
     assert "above 0" in message
     assert "below 1" in message
     assert list(tmp_path.iterdir()) == []

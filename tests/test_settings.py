@@ -3,7 +3,7 @@
 import pytest
 from scrapy.settings import Settings
 
-from scrapy_bloom.settings import BloomSettings
+from scrapy_bloom.settings import REDIS_ROUND, REDIS_URL, SETTINGS, BloomSettings
 
 
 @pytest.mark.parametrize(
@@ -18,3 +18,15 @@ def test_capacity_is_taken_as_people_write_it(value):
 def test_number_of_recent_urls_is_taken_as_people_write_it(value, number):
     """So does BLOOM_RECENT_URLS, which may be 0."""
     assert BloomSettings.read(Settings({"BLOOM_RECENT_URLS": value})).recent_urls == number
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+def test_each_setting_has_a_default_and_a_check(setting):
+    """The error is one line: the name, the value, and what is allowed."""
+    assert setting.read(Settings()) == setting.read(Settings({setting.name: None}))
+    if setting is REDIS_ROUND:  # takes any text
+        return
+    with pytest.raises(ValueError, match="BLOOM") as refused:
+        setting.read(Settings({setting.name: [b"secret"]}))
+    shown = "a list" if setting is REDIS_URL else "[b'secret']"
+    assert str(refused.value) == f"{setting.name} is {shown}: it must be {setting.kind.allowed}"

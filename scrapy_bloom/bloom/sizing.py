@@ -62,17 +62,19 @@ def check_capacity(capacity: int, name: str = "capacity") -> None:
         )
 
 
+ERROR_RATES = "above 0 (1e-300) and below 1, such as 1e-6"
+
+
+def is_error_rate(number: float) -> bool:
+    """Return True if a filter can have that error rate."""
+    return 1e-300 < number < 1
+
+
 def check_error_rate(error_rate: float, name: str = "error_rate") -> None:
-    """Raise ValueError unless `error_rate` is a number above 1e-300 and below 1."""
-    if (
-        not isinstance(error_rate, (int, float))
-        or isinstance(error_rate, bool)
-        or not 1e-300 < error_rate < 1
-    ):
-        raise ValueError(
-            f"{name} is {error_rate!r}: it must be a number above 0 (1e-300) and below 1,"
-            " such as 1e-6"
-        )
+    """Raise ValueError unless `error_rate` is a number that `is_error_rate` takes."""
+    is_number = isinstance(error_rate, (int, float)) and not isinstance(error_rate, bool)
+    if not is_number or not is_error_rate(error_rate):
+        raise ValueError(f"{name} is {error_rate!r}: it must be a number {ERROR_RATES}")
 
 
 def classic_bits_per_key(error_rate: float) -> float:

@@ -14,12 +14,14 @@ from ..bloom.inspection import Finding
 from ..bloom.inspection import verify as findings_in
 from ..delta.importing import is_deltafetchs, marks_in
 from ..delta.memory import Memory, open_slice, shared
-from ..delta.settings import DAY, key_of_fingerprint, period_in, seconds
+from ..delta.settings import key_of_fingerprint
 from ..delta.slices import Shape, Slice, read
 from ..errors import BloomError
 from ..fingerprints.identity import FingerprinterIdentity
 from ..migration.sources import source_in
+from ..quantities import DAY, seconds
 from ..reporting import counted, in_bytes
+from ..settings import DELTA_DAYS
 from .running import print_seen, require_fingerprinter, table
 from .target import Kind
 
@@ -138,7 +140,7 @@ def _memory(session: Session, directory: Path, identity: str = "") -> Memory:
     settings = session.crawler().settings
     general = session.bloom_settings(session.crawler())
     shape = Shape(
-        general.capacity, general.error_rate, general.exact, period_in(settings), identity
+        general.capacity, general.error_rate, general.exact, DELTA_DAYS.read(settings), identity
     )
     return Memory(directory, shape)
 

@@ -26,7 +26,7 @@ from ..redis_backend.client import RedisClient
 from ..redis_backend.filter_status import RedisPlace
 from ..redis_backend.layout import in_one_slot
 from ..reporting import in_brief, visible
-from ..settings import BloomSettings
+from ..settings import REDIS_KEY, BloomSettings
 from . import drop_output, fail, flush
 from .target import Kind, Target
 
@@ -81,7 +81,7 @@ class Session:
     def key(self, url: str) -> str:
         """Return the key of the filter on the server at `url`: --key, or the setting."""
         self.target(url, Kind.REDIS)
-        key: str | None = self.options.key or self.settings.get("BLOOM_REDIS_KEY")
+        key: str | None = self.options.key or REDIS_KEY.given(self.settings)
         if not key or "%(spider)s" in key:
             raise BloomError("give the BLOOM_REDIS_KEY of the crawl with --key, such as shop:bloom")
         if "{" in key or "}" in key:

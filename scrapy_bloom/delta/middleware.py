@@ -15,13 +15,14 @@ from ..errors import describe
 from ..feeds.exporter import durable_exporter
 from ..fingerprints.identity import FingerprinterIdentity
 from ..job.origins import origins_of
+from ..quantities import DAY
 from ..reporting import counted, in_bytes
 from ..scrapy_compat import put_before_engine
 from ..settings import BloomSettings, RedisSettings
 from ..startup import announce, fetches_one_page, is_component, refuse
 from .crawl import DeltaCrawl, give_up
 from .memory import Memory
-from .settings import DAY, LIST, DeltaSettings
+from .settings import LIST, DeltaSettings
 from .skipping import Skipping
 from .slices import Shape, read
 

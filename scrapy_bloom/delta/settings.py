@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from hashlib import blake2b
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scrapy.utils.project import data_path
 
-from ..settings import wants_delta
+from ..settings import DELTA, DELTA_DAYS, DELTA_DIR, DELTA_RESET
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping
 
     from scrapy import Request
     from scrapy.settings import BaseSettings
-
-MODES = ("item", "success", "response")
-DIRECTORY = "bloom/%(spider)s"
-DAY = 86400.0
 
 WISH = "bloom_delta"
 _KEYS = ("bloom_delta_key", "deltafetch_key")
@@ -37,9 +31,6 @@ _OF_SCRAPY = frozenset(("download_latency", "depth"))
 """In the meta of what was fetched: the first not if it comes from HttpCache, nor the second
 without DepthMiddleware."""
 
-_UNITS = {"s": 1 / DAY, "m": 60 / DAY, "h": 3600 / DAY, "d": 1.0, "w": 7.0, "": 1.0}
-_spelled = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*([smhdw]?)", re.ASCII).fullmatch
-
 
 @dataclass(frozen=True)
 class DeltaSettings:
@@ -54,53 +45,14 @@ class DeltaSettings:
 
     @classmethod
     def read(cls, settings: BaseSettings, spider: str) -> DeltaSettings | None:
-        """Return the settings in `settings` for the spider of that name, None if BLOOM_DELTA
-        is off. Raises ValueError with the name, the value and what is allowed."""
-        if not wants_delta(settings):
+        """Return the values in `settings` for the spider of that name, None if BLOOM_DELTA is off.
+        Raises ValueError as BloomSettings does."""
+        mode = DELTA.read(settings)
+        if mode is None:
             return None
-        mode = settings.get("BLOOM_DELTA")
-        if mode not in MODES:
-            raise ValueError(f"BLOOM_DELTA is {mode!r}: it must be None or one of {MODES}")
-        directory = settings.get("BLOOM_DELTA_DIR") or DIRECTORY
-        if not isinstance(directory, (str, PathLike)):
-            raise ValueError(f"BLOOM_DELTA_DIR is {directory!r}: it must be a path")
-        period = period_in(settings)
-        try:
-            reset = settings.getbool("BLOOM_DELTA_RESET")
-        except ValueError:
-            raise ValueError(
-                f"BLOOM_DELTA_RESET is {settings.get('BLOOM_DELTA_RESET')!r}: it must be True or"
-                " False"
-            ) from None
-        name = str(directory).replace("%(spider)s", spider.replace("/", "_"))
-        return cls(str(mode), name, Path(data_path(name)), period, reset)
-
-
-def period_in(settings: BaseSettings) -> float | None:
-    """Return BLOOM_DELTA_DAYS in seconds, None for ever. Raises ValueError as
-    `DeltaSettings.read` does."""
-    given = settings.get("BLOOM_DELTA_DAYS")
-    if given in (None, "", "None"):
-        return None
-    period = seconds(given)
-    if period is None:
-        raise ValueError(
-            f"BLOOM_DELTA_DAYS is {given!r}: it must be a number of days above 0, or text such as"
-            " '12h' or '30d'; None is for ever"
-        )
-    return period
-
-
-def seconds(value: object) -> float | None:
-    """Return what a number of days, or text such as `12h` or `30d`, is in seconds; None for
-    what is no time above 0."""
-    days: float | None = None
-    if isinstance(value, str):
-        if match := _spelled(value.strip().lower()):
-            days = float(match[1]) * _UNITS[match[2]]
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        days = float(value)
-    return days * DAY if days is not None and 0 < days * DAY < 1e12 else None
+        name = DELTA_DIR.read(settings).replace("%(spider)s", spider.replace("/", "_"))
+        period, reset = DELTA_DAYS.read(settings), DELTA_RESET.read(settings)
+        return cls(mode, name, Path(data_path(name)), period, reset)
 
 
 def wish_of(meta: Mapping[str, Any]) -> Any:

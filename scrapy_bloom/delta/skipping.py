@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from ..dupefilter.base import FilterDupeFilter
 from ..dupefilter.url_cache import RecentUrls
 from ..errors import describe
+from ..quantities import seconds
 from ..scrapy_compat import scheduler_of
-from .settings import MARK_KEYS, drop_copied, odd_key, seconds, wish_of
+from .settings import MARK_KEYS, drop_copied, odd_key, wish_of
 
 if TYPE_CHECKING:
     from scrapy import Request

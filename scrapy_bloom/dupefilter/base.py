@@ -19,7 +19,7 @@ from ..bloom.growing import ScalableBloomFilter
 from ..fingerprints.canonical import META_KEY
 from ..fingerprints.identity import FingerprinterIdentity
 from ..fingerprints.unfailing import UnfailingFingerprinter
-from ..settings import BloomSettings, wants_delta
+from ..settings import DELTA, BloomSettings, wants_delta
 from ..startup import announce, fetches_one_page, has_spider_middleware, is_own_method, refuse
 from .audit import Audit
 from .closing_line import closing_line
@@ -261,7 +261,7 @@ class FilterDupeFilter(BaseDupeFilter):
             if wants_delta(crawler.settings) and not has_spider_middleware(
                 crawler, "scrapy_bloom.DeltaMiddleware"
             ):
-                raise ValueError(_NO_DELTA % (crawler.settings["BLOOM_DELTA"],))
+                raise ValueError(_NO_DELTA % (DELTA.given(crawler.settings),))
             identity = FingerprinterIdentity.of(crawler.request_fingerprinter)
             self._use(self._open_filter(settings, identity))
         except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin

@@ -20,7 +20,7 @@ from scrapy.utils.misc import load_object
 
 from ..dupefilter.base import FilterDupeFilter
 from ..scrapy_compat import scheduler_of
-from ..settings import wants_early
+from ..settings import DROP_EARLY
 from ..sqlite_backend.scheduler import DurableScheduler
 from ..startup import announce, is_component, is_own_method, is_public, refuse
 from .links import leave_out_known
@@ -118,7 +118,7 @@ class DropEarlyMiddleware:
 
 def _why_unwanted(crawler: Crawler, middleware: type) -> str | None:
     """Return the reason in the settings to be off, None without one."""
-    wanted = wants_early(crawler.settings)
+    wanted = DROP_EARLY.read(crawler.settings)
     if wanted is False:
         return "BLOOM_DROP_EARLY is False"
     if not is_component(crawler.settings["DUPEFILTER_CLASS"], FilterDupeFilter):
@@ -134,7 +134,7 @@ def _why_no_links(crawler: Crawler, middleware: type) -> str | None:
     if crawler.settings.getbool("DUPEFILTER_DEBUG"):
         return "DUPEFILTER_DEBUG logs requests"
     _, nearer = _others(crawler.settings, middleware)
-    if nearer and not wants_early(crawler.settings):
+    if nearer and not DROP_EARLY.read(crawler.settings):
         return f"{_name(nearer[0])} is next to the spider"
     return None
 
@@ -153,7 +153,7 @@ def _why_unsound(scheduler: object, dupefilter: object) -> str | None:
 
 def _why_missed(crawler: Crawler) -> str | None:
     """Return the handler that would miss the signals of a dropped request, None without one."""
-    if wants_early(crawler.settings):
+    if DROP_EARLY.read(crawler.settings):
         return None
     for name in ("request_scheduled", "request_dropped"):
         signal = getattr(signals, name)

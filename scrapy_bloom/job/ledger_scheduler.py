@@ -11,7 +11,7 @@ from scrapy.extensions.spiderstate import SpiderState
 from scrapy.settings import SETTINGS_PRIORITIES
 
 from ..errors import JobDirectoryError
-from ..settings import takes_any_spider
+from ..settings import ANY_SPIDER
 
 if TYPE_CHECKING:
     from collections.abc import Sized
@@ -44,7 +44,7 @@ def require_same_spider(place: str, found: str, crawler: Crawler, remedy: str) -
     is that of any spider."""
     assert crawler.spider is not None
     name = crawler.spider.name
-    if takes_any_spider(crawler.settings) or found in ("", name):
+    if ANY_SPIDER.read(crawler.settings) or found in ("", name):
         return
     raise JobDirectoryError(
         f"{place} holds the requests of spider {found!r}, and this is {name!r}: {remedy}. If the"

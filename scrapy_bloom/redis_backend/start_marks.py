@@ -12,7 +12,7 @@ from scrapy.utils.defer import deferred_from_coro
 
 from ..job.start_requests import AT_ONCE, StartRequests, give_turn, key_of
 from ..scrapy_compat import start_again
-from ..settings import repeats_start
+from ..settings import REPEAT_START
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -35,7 +35,7 @@ class SharedStartRequests(StartRequests[bytes]):
     """
 
     def __init__(self, crawler: Crawler) -> None:
-        if repeats_start(crawler.settings):
+        if REPEAT_START.read(crawler.settings):
             raise ValueError(
                 "BLOOM_REPEAT_START is True, and the start requests of a crawl in Redis are sent"
                 " once: leave it out, and begin a new round with BLOOM_REDIS_ROUND"

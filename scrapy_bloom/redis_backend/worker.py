@@ -19,7 +19,7 @@ from ..job.ledger import Ledger
 from ..job.ledger_scheduler import require_same_spider
 from ..reporting import counted
 from ..scrapy_compat import EngineView
-from ..settings import RedisSettings, WorkerSettings, takes_any_spider
+from ..settings import ANY_SPIDER, RedisSettings, WorkerSettings
 from ..sqlite_backend.progress import COUNTED as COUNTED_STATS
 from ..sqlite_backend.progress import set_stats
 from ..startup import announce
@@ -208,7 +208,7 @@ class Worker:
             generation,
             self._settings,
             crawler.spider.name,
-            any_spider=takes_any_spider(crawler.settings),
+            any_spider=ANY_SPIDER.read(crawler.settings),
         )
         state = join()
         remedy = "give each spider a BLOOM_REDIS_KEY of its own"

@@ -10,7 +10,7 @@ from scrapy import Request
 
 from ..job.start_requests import KEY_PREFIX, StartRequests, key_of
 from ..reporting import counted
-from ..settings import repeats_start
+from ..settings import REPEAT_START
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -97,7 +97,7 @@ class LocalStartRequests(StartRequests[Occurrence]):
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
-        self._repeats_all = repeats_start(crawler.settings)
+        self._repeats_all = REPEAT_START.read(crawler.settings)
 
     def open(self, taken: TakenStartRequests, round_: Round, ledger: Ledger) -> None:
         """Begin to work, with the round that is in `ledger`."""

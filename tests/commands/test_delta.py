@@ -17,8 +17,9 @@ from scrapy.utils.request import fingerprint
 
 from scrapy_bloom.delta import memory as memory_module
 from scrapy_bloom.delta.memory import Memory
-from scrapy_bloom.delta.settings import DAY, key_of_text
+from scrapy_bloom.delta.settings import key_of_text
 from scrapy_bloom.delta.slices import Shape, read
+from scrapy_bloom.quantities import DAY
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
 

@@ -10,8 +10,8 @@ from scrapy.utils.request import fingerprint
 
 from scrapy_bloom import BloomFilter, ScalableBloomFilter
 from scrapy_bloom.delta.memory import Memory
-from scrapy_bloom.delta.settings import DAY
 from scrapy_bloom.delta.slices import Shape
+from scrapy_bloom.quantities import DAY
 from tests.commands.command_line import SUBCOMMANDS, SUBCOMMANDS_OF_JOBS, SUBCOMMANDS_OF_REDIS
 from tests.job.engine import Job
 

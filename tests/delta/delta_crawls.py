@@ -26,8 +26,8 @@ from scrapy_bloom import NewLinkExtractor, follow_new
 from scrapy_bloom.delta import crawl as delta_crawl
 from scrapy_bloom.delta.crawl import DeltaCrawl
 from scrapy_bloom.delta.middleware import DeltaMiddleware
-from scrapy_bloom.delta.settings import DAY
 from scrapy_bloom.job.ledger import Ledger
+from scrapy_bloom.quantities import DAY
 from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
 from tests.delta.delta_mutants import MUTANTS
 from tests.job.harness import ASYNCIO, SELECT, Crawl, World, side_by_side

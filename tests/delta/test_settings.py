@@ -6,7 +6,6 @@ from scrapy.settings import Settings
 
 from scrapy_bloom import DeltaMiddleware
 from scrapy_bloom.delta.settings import (
-    DAY,
     LIST,
     SOURCES,
     DeltaSettings,
@@ -15,9 +14,9 @@ from scrapy_bloom.delta.settings import (
     key_of_fingerprint,
     key_of_text,
     odd_key,
-    seconds,
     wish_of,
 )
+from scrapy_bloom.quantities import DAY, seconds
 
 
 @pytest.mark.parametrize(
