@@ -1,7 +1,7 @@
-"""Every private name of Scrapy that this package reads, and the check that it is there.
+"""Each private name of Scrapy that this package uses, checked when it is first needed.
 
-No public signal or attribute says when the engine is done with a request: a request is
-in progress until its callback's output is scheduled and through the pipelines.
+No public signal or attribute of Scrapy tells when the engine is done with a request. A request is
+in progress until the output of its callback is scheduled or through the pipelines.
 """
 
 from __future__ import annotations
@@ -36,32 +36,31 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class StartMiddleware(Protocol):
-    """A spider middleware that handles what comes from Spider.start()."""
+    """A spider middleware for the output of `Spider.start()`."""
 
     def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """Yield what the next one gets."""
+        """Yield the input of the next middleware."""
 
     def process_start_requests(self, start: Iterable[Any], spider: Spider) -> Iterable[Any]:
-        """Yield what the next one gets."""
+        """Yield the input of the next middleware."""
 
 
 class OutputMiddleware(Protocol):
-    """A spider middleware that handles what comes from callbacks."""
+    """A spider middleware for the output of callbacks."""
 
     def process_spider_output_async(
         self, response: Response, result: AsyncIterator[Any]
     ) -> AsyncIterator[Any]:
-        """Yield what the next one gets."""
+        """Yield the input of the next middleware."""
 
     def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterator[Any]:
-        """Yield what the next one gets."""
+        """Yield the input of the next middleware."""
 
 
 class EngineView:
-    """What the engine of `crawler` works on at the moment.
+    """The requests that the engine of `crawler` has.
 
-    Raises JobDirectoryError, with the name that is missing, where this release of
-    Scrapy does not tell.
+    Raises JobDirectoryError that names what this release of Scrapy lacks.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -79,8 +78,8 @@ class EngineView:
             _require(name, hasattr(found, "__contains__") and hasattr(found, "__iter__"))
 
     def is_in_progress(self, request: Request) -> bool:
-        """Return True while the engine downloads `request`, or its callback or errback
-        runs, or what these have yielded is not all enqueued or through the pipelines."""
+        """Return True while `request` is downloaded, its callback or errback runs, or their
+        output is not completely enqueued or through the pipelines."""
         working = self._engine
         return (
             request in working._slot.inprogress
@@ -90,9 +89,8 @@ class EngineView:
         )
 
     def just_downloaded(self) -> Iterator[Request]:
-        """Yield the requests whose download has ended and whose result is in no
-        callback: those that a downloader middleware has answered with another request,
-        a redirect for instance, while that is scheduled."""
+        """Yield the requests between download and callback: those that a downloader middleware
+        has answered with another request, such as a redirect, while that one is scheduled."""
         working = self._engine
         for request in working._slot.inprogress:
             if (
@@ -102,13 +100,12 @@ class EngineView:
                 yield request
 
     def with_callbacks(self) -> Iterator[Request]:
-        """Yield the requests whose callback or errback runs, or whose items are in the
-        pipelines."""
+        """Yield the requests whose callback or errback runs, or whose items are in pipelines."""
         yield from self._engine.scraper.slot.active
 
     def sent_again_as(self, request: Request) -> Iterator[Request]:
-        """Yield the request that a downloader middleware has answered with `request`, a
-        retry or a redirect, while that is scheduled: no callback gets its result."""
+        """Yield the request that a downloader middleware has answered with `request`, a retry or
+        a redirect, while that one is scheduled. No callback gets the result of the former."""
         for key in _TIMES_SENT_AGAIN:
             if times := request.meta.get(key):
                 for source in self.just_downloaded():
@@ -116,29 +113,28 @@ class EngineView:
                         yield source
 
     def require_wake(self) -> None:
-        """Raise JobDirectoryError unless `wake` can do what it says."""
+        """Raise JobDirectoryError if this release of Scrapy does not support `wake`."""
         slot = _get(self._engine, "_slot") or _new_engine_slot()
         name = "engine._slot.nextcall.schedule"
         _require(name, callable(_get(slot, "nextcall", "schedule")))
 
     def wake(self) -> None:
-        """Have the engine ask for requests, and whether it is idle, in the next turn."""
+        """Have the engine ask for requests, and check if it is idle, in the next reactor turn."""
         if self._engine._slot is not None:
             self._engine._slot.nextcall.schedule()
 
 
 async def start_again(crawler: Crawler) -> AsyncIterator[Any] | None:
-    """Return what `Spider.start()` gives when it is called once more, through all spider
-    middlewares."""
+    """Call `Spider.start()` again, and return its output behind all spider middlewares."""
     again: AsyncIterator[Any] | None = await crawler.engine.scraper.spidermw.process_start()
     return again
 
 
 def put_before_engine(crawler: Crawler, middleware: StartMiddleware | OutputMiddleware) -> None:
-    """Make `middleware` the last spider middleware before the engine. Raises
-    JobDirectoryError where this release of Scrapy has no list of them.
+    """Make `middleware` the last spider middleware before the engine.
 
-    To be called while the scheduler is built: Scrapy goes through the list after that.
+    Works only while the scheduler is built, before Scrapy uses the list of middlewares. Raises
+    JobDirectoryError where this release of Scrapy has no such list.
     """
     manager = _get(crawler.engine, "scraper", "spidermw")
     methods = _get(manager, "methods")
@@ -161,10 +157,9 @@ def _comes_of(request: Request, source: Request, key: str) -> bool:
 
 
 class FeedExporterView:
-    """What `exporter`, one of Scrapy's feed exporters, has for a feed.
+    """The parts of a feed that `exporter`, a feed exporter of Scrapy, makes.
 
-    Raises JobDirectoryError, with the name that is missing, where this release of
-    Scrapy has it not.
+    Raises JobDirectoryError that names what this release of Scrapy lacks.
     """
 
     def __init__(self, exporter: FeedExporter) -> None:
@@ -173,42 +168,42 @@ class FeedExporterView:
             if not callable(getattr(exporter, name, None)):
                 raise JobDirectoryError(
                     f"Scrapy {scrapy.__version__} has no FeedExporter.{name}, which"
-                    " DurableFeedExporter needs: use another version of Scrapy or of"
+                    " DurableFeedExporter requires: use another version of Scrapy or of"
                     " scrapy-bloom, or set BLOOM_DURABLE_FEEDS to False"
                 )
 
     def storage(self, uri: str, options: dict[str, Any]) -> FeedStorageProtocol:
-        """Return the storage that `uri` names. Raises whatever it does."""
+        """Return the storage of `uri`. Raises what its constructor raises."""
         storage: FeedStorageProtocol = self._exporter._get_storage(uri, options)
         return storage
 
     def slot(
         self, spider: Spider | None, template: str, options: dict[str, Any], number: int, uri: str
     ) -> FeedSlot:
-        """Return Scrapy's own idea of a batch, for signals, with its storage."""
+        """Return Scrapy's object for a batch, as signals carry it, with its storage."""
         slot: FeedSlot = self._exporter._start_new_batch(
             batch_id=number, uri=uri, feed_options=options, spider=spider, uri_template=template
         )
         return slot
 
     def filter(self, options: dict[str, Any]) -> ItemFilter:
-        """Return the item filter of a feed."""
+        """Return the item filter that the `options` of a feed name."""
         found: ItemFilter = self._exporter._load_filter(options)
         return found
 
     def evaluate(self, spider: Spider | None, template: str, function: Any, before: Any) -> str:
-        """Return the URI of the batch after `before`, which has a `batch_id`, or of the
-        first one."""
+        """Return the URI of the batch after `before`, which has a `batch_id`; of the first batch
+        if `before` is None."""
         parameters = self._exporter._get_uri_params(spider, function, before)
         apply = getattr(feedexport, "apply_uri_params", None)  # since Scrapy 2.15 or so
         return str(template % parameters if apply is None else apply(template, parameters))
 
 
 class FailureHooks:
-    """The places where `crawler` says that a request has failed.
+    """The places where `crawler` reports that a request has failed.
 
-    Raises JobDirectoryError where this release of Scrapy has one of them not. To be used
-    while the scheduler is built, as `put_before_engine`.
+    Works only while the scheduler is built, as `put_before_engine`. Raises JobDirectoryError that
+    names what this release of Scrapy lacks.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -217,9 +212,9 @@ class FailureHooks:
         self._downloader: Any = _get(crawler.engine, "downloader")
 
     def on_download_error(self, function: Callable[[Failure, Request], None]) -> None:
-        """Let `function` be called when no errback has handled the failure of a download."""
-        # it is given to LogFormatter.download_error only, and which class that is belongs to
-        # the project: so its method is wrapped, in the one object that the scraper has
+        """Call `function` for each failed download that no errback has handled."""
+        # Scrapy passes such a failure to LogFormatter.download_error only, and LOG_FORMATTER is
+        # the project's, so the method is wrapped in the one object that the scraper uses
         is_there = self._formatter is not None
         _require("engine.scraper.logformatter", hasattr(self._scraper, "logformatter"))
         _require("crawler.logformatter", is_there and self._scraper.logformatter is self._formatter)
@@ -233,8 +228,8 @@ class FailureHooks:
         self._formatter.download_error = note_and_log
 
     def on_unhandled_status(self, process_spider_exception: Callable[..., None]) -> None:
-        """Let a spider middleware's `process_spider_exception` see what is raised on the way
-        to the callback or in it, and was not handled before HttpErrorMiddleware."""
+        """Pass to `process_spider_exception` of a spider middleware each exception, in the
+        callback or on the way to it, that reaches HttpErrorMiddleware."""
         methods = _get(self._scraper, "spidermw", "methods")
         _require("engine.scraper.spidermw.methods", hasattr(methods, "__getitem__"))
         middleware = _get(httperror, "HttpErrorMiddleware")
@@ -245,41 +240,40 @@ class FailureHooks:
             if isinstance(getattr(method, "__self__", None), middleware):
                 place = number
         exceptions.insert(place, process_spider_exception)
-        # what handles an exception goes on with the outputs behind its own place
+        # an exception that is handled at this place goes on with the outputs behind the same place
         methods["process_spider_output"].insert(place, None)
 
     def on_download_exception(self, process_exception: Callable[..., None]) -> None:
-        """Let a downloader middleware's `process_exception` see what no other has handled."""
+        """Pass to `process_exception` of a downloader middleware what no other has handled."""
         methods = _get(self._downloader, "middleware", "methods")
         _require("engine.downloader.middleware.methods", hasattr(methods, "__getitem__"))
         methods["process_exception"].append(process_exception)
 
 
 class IdleChecks:
-    """What has come of the signal spider_idle of `crawler`.
+    """The results of the signal spider_idle of `crawler`.
 
-    Raises JobDirectoryError, with the name that is missing, where this release of Scrapy
-    does not tell. To be made before the spider is open.
+    To be made before the spider is open. Raises JobDirectoryError that names what this release of
+    Scrapy lacks.
     """
 
     def __init__(self, crawler: Crawler) -> None:
         self._engine: Any = crawler.engine
         self._signals: Any = crawler.signals
         self.has_closed = False
-        """True if the engine has closed the spider for being idle, whatever reason a handler
-        gave."""
+        """True if the engine has closed the spider because it was idle, with any reason."""
         for name in ("getAllReceivers", "liveReceivers"):
             _require(f"scrapy.utils.signal.{name}", callable(_get(dispatching, name)))
         self._watch()
 
     @property
     def may_give_more(self) -> bool:
-        """True if a handler that is neither ours nor Scrapy's listens, and the engine has not
-        closed the spider for being idle."""
+        """True if a handler of the project is connected, and the engine has not closed the spider
+        because it was idle."""
         return not self.has_closed and any(map(_is_foreign, self._handlers()))
 
     def _watch(self) -> None:
-        # what handlers have raised is nowhere but in what the engine gets
+        # exceptions of handlers are only in the answers that the engine gets
         send = self._signals.send_catch_log
 
         def send_and_note(signal: object, **options: Any) -> list[tuple[Any, Any]]:
@@ -310,15 +304,14 @@ _TIMES_SENT_AGAIN = ("retry_times", "redirect_times")
 
 
 def scheduler_of(crawler: Crawler) -> object:
-    """Return the scheduler that the engine of `crawler` uses, or None where this release
-    of Scrapy does not tell."""
+    """Return the scheduler of `crawler`, or None where this release of Scrapy hides it."""
     # public since 2.19
     return _get(crawler.engine, "scheduler") or _get(crawler.engine, "_slot", "scheduler")
 
 
 def path_safe() -> Callable[[str], str]:
-    """Return the function that gives Scrapy's priority queues the name of the folder of
-    a slot. Raises JobDirectoryError where this release of Scrapy has none."""
+    """Return Scrapy's function from a download slot to the name of its folder. Raises
+    JobDirectoryError where this release of Scrapy has none."""
     function = getattr(pqueues, "_path_safe", None)
     _require("scrapy.pqueues._path_safe", callable(function))
     assert function is not None
@@ -328,9 +321,9 @@ def path_safe() -> Callable[[str], str]:
 def _require(name: str, is_there: bool) -> None:
     if not is_there:
         raise JobDirectoryError(
-            f"Scrapy {scrapy.__version__} has no {name}, from which DurableScheduler learns"
-            " what start() gives, or that a request is done or has failed: use another version of"
-            " Scrapy or of scrapy-bloom, or set SCHEDULER to 'scrapy.core.scheduler.Scheduler'"
+            f"Scrapy {scrapy.__version__} has no {name}, which DurableScheduler requires: use"
+            " another version of Scrapy or of scrapy-bloom, or set SCHEDULER to"
+            " 'scrapy.core.scheduler.Scheduler'"
         )
 
 

@@ -1,4 +1,4 @@
-"""How a crawl starts: with one line about what is on, or with one line why it cannot."""
+"""The line at the start of a crawl, and the refusal to start."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _reports: WeakKeyDictionary[Crawler, _StartLine] = WeakKeyDictionary()
 
 
 class _StartLine:
-    """What the components of a crawler have to say, in one line when all have opened."""
+    """The parts that the components of a crawler announce, logged in one line at engine_started."""
 
     def __init__(self, crawler: Crawler) -> None:
         self.parts: dict[str, str | None] = dict.fromkeys(("filter", "requests"))
@@ -40,8 +40,8 @@ class _StartLine:
 
 
 def announce(crawler: Crawler, what: str, how: str) -> None:
-    """Say in the line at the start of `crawler` how `what` works; the last word on each
-    thing stands."""
+    """Put `what: how` into the line at the start of `crawler`, instead of an earlier part for
+    `what`."""
     if crawler not in _reports:
         _reports[crawler] = _StartLine(crawler)
     _reports[crawler].parts[what] = how
@@ -56,16 +56,16 @@ def has_spider_middleware(crawler: Crawler, path: str) -> bool:
 
 
 def fetches_one_page(crawler: Crawler) -> bool:
-    """Return True for `scrapy parse`, `fetch`, `view` and `check`, which are no crawl: they give
-    the spider a `start()` of their own. And for the shell."""
+    """Return True for `scrapy parse`, `fetch`, `view` and `check`, which replace `Spider.start()`,
+    and for the shell: none of them is a crawl."""
     start = getattr(crawler.spidercls, "start", None)
     is_commands = str(getattr(start, "__module__", "")).startswith("scrapy.commands.")
     return is_commands or is_shell(crawler.settings)
 
 
 def is_shell(settings: BaseSettings) -> bool:
-    """Return True in the Scrapy shell: the one command that sets a dupefilter, and turns off
-    the log of stats. A project may have set one of them itself."""
+    """Return True in the Scrapy shell, the only command that sets DUPEFILTER_CLASS and turns off
+    LOGSTATS_INTERVAL. A project may have set one of them with a higher priority."""
     command = SETTINGS_PRIORITIES["command"]
     return settings.getpriority("DUPEFILTER_CLASS") == command or (
         settings.getpriority("LOGSTATS_INTERVAL") == command
@@ -74,8 +74,8 @@ def is_shell(settings: BaseSettings) -> bool:
 
 
 def is_public(found: object, name: str) -> bool:
-    """Return True if `found` is the class that this package publishes as `name`, which is not
-    imported for it: a crawl loads what it uses."""
+    """Return True if `found` is the class that this package publishes as `name`. The class is not
+    imported for the comparison: a crawl loads what it uses."""
     return (
         isinstance(found, type)
         and found.__name__ == name
@@ -88,9 +88,9 @@ def is_component(setting: Any, base: type | str) -> bool:
     a class, or the public name of one of this package."""
     try:
         found = load_object(setting)
-    except Exception:  # noqa: BLE001 - Scrapy says what is wrong with it
+    except Exception:  # noqa: BLE001 - Scrapy reports what is wrong with the setting
         return False
-    # not issubclass: for Scrapy's schedulers whatever has three methods is a subclass
+    # not issubclass: BaseScheduler takes any class with its three methods for a subclass
     return isinstance(found, type) and any(
         is_public(each, base) if isinstance(base, str) else each is base for each in found.__mro__
     )
@@ -106,17 +106,17 @@ def is_own_method(thing: object, name: str, *packages: str) -> bool:
 
 
 def refuse(crawler: Crawler, error: Exception) -> NoReturn:
-    """Log `error` in one line and raise it, so that the crawl ends before it has begun:
-    the command with status 1, other crawls of the process not at all.
+    """Log `error` in one line and raise it, so that the crawl ends before it has begun. The
+    command exits with status 1; other crawls of the process go on.
 
-    To be called while the spider opens. Scrapy then sends no `spider_closed` (after
-    which its SpiderState would empty `spider.state`), closes no scheduler, and shows no
-    traceback. Files and locks are the caller's to close.
+    To be called while the spider opens. Scrapy then sends no `spider_closed`, at which its
+    SpiderState would empty `spider.state`, closes no scheduler, and shows no traceback. The caller
+    closes its files and locks.
     """
     logger.error("%s", describe(error), extra={"spider": crawler.spider})
     for name in _LOGGERS_OF_UNHANDLED_ERRORS:
         logging.getLogger(name).addFilter(_AllBut(error))
-    with suppress(RuntimeError, AttributeError):  # there is no engine in a test or script
+    with suppress(RuntimeError, AttributeError):  # a test or script has no engine
         crawler.engine.spider = None
     crawler.spider = None
     raise error
@@ -126,7 +126,7 @@ _LOGGERS_OF_UNHANDLED_ERRORS = ("asyncio", "twisted")
 
 
 class _AllBut(logging.Filter):
-    """Lets pass what is not about one exception object."""
+    """Drops the records about one exception object."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__()

@@ -1,1 +1,1 @@
-"""From a request to the 20 bytes that stand for it."""
+"""Request → 20 bytes."""

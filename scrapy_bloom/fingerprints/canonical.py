@@ -1,7 +1,5 @@
-"""Fingerprints for users who want more URLs to be the same page.
-
-All of it is off by default, since too wide an identity loses pages.
-"""
+"""Fingerprints that leave out parts of a URL. All of it is off by default: leaving out too much
+loses pages."""
 
 from __future__ import annotations
 
@@ -41,8 +39,7 @@ _path_param = re.compile(r";([^/;=]*)[^/;]*")
 
 
 class CanonicalRequestFingerprinter:
-    """Request fingerprinter for REQUEST_FINGERPRINTER_CLASS that can leave parts of
-    the URL out.
+    """Request fingerprinter for REQUEST_FINGERPRINTER_CLASS that can leave out parts of a URL.
 
     BLOOM_IGNORE_QUERY_PARAMS and BLOOM_IGNORE_PATH_PARAMS (`;jsessionid=…`) name
     parameters, decoded, with globs such as `utm_*`, in upper and lower case as in the
@@ -91,13 +88,13 @@ class CanonicalRequestFingerprinter:
         return sha1(text.encode(), usedforsecurity=False).digest()
 
     def fingerprint_of_url(self, url: str) -> bytes | None:
-        """Return the fingerprint of a GET request for `url` without a body and meta
-        keys that matter, or None if it takes w3lib to tell."""
+        """Return the fingerprint of a GET request for `url` without a body and without meta keys
+        that matter, or None if only w3lib can tell."""
         canonical = canonical_url(url)
         return None if canonical is None else hash_get(self._cut(canonical))
 
     def _cut(self, canonical: str) -> str:
-        """Return a canonical URL without what is to be ignored."""
+        """Return a canonical URL without the ignored parts."""
         if "://" not in canonical:
             return canonical
         if self._ignores_scheme and canonical.startswith("https:"):
@@ -123,12 +120,12 @@ class CanonicalRequestFingerprinter:
 def fast_functions(
     fingerprinter: object,
 ) -> tuple[Callable[[Request], bytes] | None, Callable[[str], bytes | None] | None]:
-    """Return faster functions for the fingerprints of `fingerprinter`, or None twice: of a
-    request, and of the URL of a GET request without a body and without meta keys
-    that matter.
+    """Return faster functions for the fingerprints of `fingerprinter`: of a request, and of the
+    URL of a GET request without a body and without meta keys that matter. None twice if there are
+    none.
 
-    They exist for Scrapy's default fingerprinter and those of this package, unless
-    anything about them was changed, in a subclass for instance.
+    They exist for Scrapy's default fingerprinter and those of this package, but not for their
+    subclasses, nor for objects with a replaced method.
     """
     if is_default(fingerprinter):
         return fingerprint, fingerprint_of_url
@@ -152,5 +149,5 @@ def _fingerprint_of_key(key: object) -> bytes:
         key = key.encode(errors="surrogatepass")
     if not isinstance(key, bytes):
         raise TypeError(f"request.meta[{META_KEY!r}] is {key!r}: it must be bytes or str")
-    # hashed, because what stands behind the filter's secret must not be chosen freely
+    # hashed, since the input of the filter's keyed hash must not be chosen freely
     return sha1(b"bloom_fingerprint " + key, usedforsecurity=False).digest()

@@ -1,10 +1,9 @@
 """Scrapy's default fingerprints, byte for byte, in a fraction of the time.
 
-Scrapy's is the SHA-1 of a JSON text that holds the method, the body and the canonical
-URL, and nearly all of its time goes into making the URL canonical. Most URLs of a real
-crawl are canonical already, and one regular expression can tell. It accepts only what
-every release of w3lib since 2.2 treats alike; whatever it does not accept is left to
-Scrapy's own function.
+Scrapy's fingerprint is the SHA-1 of a JSON text with the method, the body and the canonical URL;
+nearly all of its time goes into making the URL canonical. Most URLs of a real crawl are canonical
+already, and a regular expression can tell. It accepts only URLs that every release of w3lib since
+2.2 treats alike; all others are left to Scrapy's own function.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ def _sorted(query: str) -> str:
 
 @lru_cache(1024)  # names come again and again
 def _decoded(text: str) -> str:
-    """Return a string that sorts as the bytes that `text` stands for."""
+    """Return a string that sorts as the decoded bytes of `text`."""
     return unquote_to_bytes(text.replace("+", " ")).decode("latin-1")
 
 
@@ -120,8 +119,8 @@ def fingerprint_of_url(url: str) -> bytes | None:
 
 
 def hash_get(canonical: str) -> bytes:
-    """Return the fingerprint of a GET request whose canonical URL needs no escaping
-    in JSON, which is so for all that `canonical_url` returns, and for parts of them."""
+    """Return the fingerprint of a GET request whose canonical URL needs no escaping in JSON, as no
+    result of `canonical_url` does, nor a part of one."""
     digest = _GET.copy()
     digest.update(f'{canonical}"}}'.encode())
     return digest.digest()
@@ -130,7 +129,7 @@ def hash_get(canonical: str) -> bytes:
 def fingerprint(request: Request) -> bytes:
     """Return what `scrapy.utils.request.fingerprint(request)` returns.
 
-    Raises what that raises. Unlike it, keeps nothing in memory.
+    Raises what Scrapy's function raises. Unlike that one, it caches nothing.
     """
     found = None
     # what this key means depends on the release of Scrapy
@@ -156,7 +155,7 @@ class FastRequestFingerprinter:
     """
 
     identity = ""
-    """The one of Scrapy's default: a job can be resumed with either."""
+    """That of Scrapy's default fingerprinter: a job can be resumed with either."""
 
     def __init__(self, crawler: Crawler | None = None) -> None:
         self._fingerprint = fingerprint if agrees_with_scrapy() else scrapy_fingerprint
@@ -172,7 +171,7 @@ class FastRequestFingerprinter:
 
 
 def is_default(fingerprinter: object) -> bool:
-    """Return True if `fingerprinter` surely answers what `fingerprint` does."""
+    """Return True if `fingerprinter` is known to give the same results as `fingerprint`."""
     functions: list[object]
     if type(fingerprinter) is RequestFingerprinter:
         untouched = RequestFingerprinter.fingerprint is _SCRAPYS_METHOD
@@ -188,11 +187,8 @@ _SCRAPYS_METHOD = RequestFingerprinter.fingerprint
 
 @cache
 def agrees_with_scrapy() -> bool:
-    """Return True if the fingerprints above are those of the Scrapy and w3lib installed.
-
-    A later release may change either; then Scrapy's own function is used for all.
-    Cost: 1 ms, once.
-    """
+    """Return True if the functions above agree with the installed Scrapy and w3lib, of which a
+    later release may change the fingerprints. Cost: 1 ms, once."""
     try:
         return all(
             fingerprint(request) == scrapy_fingerprint(request)

@@ -1,9 +1,8 @@
-"""Whose fingerprints a filter holds: a fingerprinter is known by what it answers.
+"""The identity of the fingerprinter that filled a filter: its answers to fixed requests.
 
-A filter filled with the fingerprints of one fingerprinter knows nothing under
-another: a resumed crawl would fetch everything again, or, worse, take new pages for
-old. So the filter records the fingerprints of a few fixed requests and a job is only
-resumed where they are the same.
+Under another fingerprinter a filter is useless: a resumed crawl would fetch everything again, or
+take new pages for seen ones. So the filter records the fingerprints of a few fixed requests, and
+a job is resumed only where they are the same.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from ..errors import IncompatibleFilterError
 if TYPE_CHECKING:
     from scrapy.utils.request import RequestFingerprinterProtocol
 
-# What every fingerprinter can tell apart or unite, and a crawl is made of.
+# Requests of common crawls.
 _PLAIN = (
     ("GET", "http://example.com/", b""),
     ("GET", "https://www.example.com/a/page.html#part", b""),
@@ -33,7 +32,7 @@ _PLAIN = (
     ("POST", "http://example.com/", b"q=1"),
 )
 
-# What releases of w3lib have disagreed about.
+# Requests whose canonical URLs differ between releases of w3lib.
 _EDGE = (
     ("GET", "http://example.com/?a=1;b=2", b""),
     ("GET", "http://example.com/%25%3B;x=1", b""),
@@ -52,8 +51,8 @@ _LONGEST_NAME = 300
 
 @dataclass(frozen=True)
 class FingerprinterIdentity:
-    """What tells one fingerprinter from another: `plain` and `edge` are its answers
-    to the fixed requests, `identity` is its own word, if it has one."""
+    """A fingerprinter as a filter records it: `plain` and `edge` are its answers to the fixed
+    requests, `identity` is its attribute of that name, if it has one."""
 
     name: str
     identity: str
@@ -74,12 +73,12 @@ class FingerprinterIdentity:
         )
 
     def to_text(self) -> str:
-        """Return the form that the filter file keeps."""
+        """Return the identity as JSON, for the filter file."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_text(cls, text: str) -> FingerprinterIdentity:
-        """Return what `to_text` made. Raises ValueError for any other text."""
+        """Return the identity that `to_text` has written. Raises ValueError for any other text."""
         try:
             return cls(**json.loads(text))
         except (ValueError, TypeError) as error:
@@ -88,10 +87,10 @@ class FingerprinterIdentity:
     def require_same(
         self, now: FingerprinterIdentity, place: str, fresh: str = "a new JOBDIR"
     ) -> str | None:
-        """Raise IncompatibleFilterError if `now` would not know this one's requests; it
-        advises to use something `fresh`.
+        """Return a warning if `now` differs for unusual URLs only, None if it does not differ.
 
-        Return a warning if the two differ for unusual URLs only, else None.
+        Raises IncompatibleFilterError if it differs for common ones; the remedy is something
+        `fresh`.
         """
         remedy = (
             f"set it back, or use {fresh} ({place} holds fingerprints that only the old one can"
@@ -118,8 +117,7 @@ class FingerprinterIdentity:
 
 
 def fingerprinter_in(identity: str) -> tuple[str | None, str | None]:
-    """Return the name of the fingerprinter that a filter's identity tells of, and that
-    one's own identity."""
+    """Return the name of the fingerprinter that a filter records, and its own `identity`."""
     if not identity:
         return None, None
     try:
@@ -130,8 +128,7 @@ def fingerprinter_in(identity: str) -> tuple[str | None, str | None]:
 
 
 def _shortened(text: str, longest: int) -> str:
-    """Return `text`, or a hash of it if it takes more than `longest` bytes in a file,
-    where it is a JSON text in a JSON text."""
+    """Return `text`, or a hash of it if it takes more than `longest` bytes as JSON within JSON."""
     if len(json.dumps(json.dumps(text))) <= longest:
         return text
     return "SHA-256 " + sha256(text.encode(errors="surrogatepass")).hexdigest()

@@ -1,4 +1,4 @@
-"""The fingerprints of a crawl's requests, whatever its fingerprinter does."""
+"""The fingerprints of a crawl's requests, also when its fingerprinter raises."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ logger = logging.getLogger(__name__)
 
 
 class UnfailingFingerprinter:
-    """The fingerprinter of `crawler`, in a fraction of the time where that is known to
-    be sound, and with a substitute for the requests that it fails on.
+    """The fingerprinter of `crawler`: by faster functions where these give the same results, and
+    with a substitute where it raises.
 
-    `of_url` answers for the URL of a GET request without a body and without meta keys
-    that matter, or with None where it takes the request to tell; it is None where
-    nothing is known about the fingerprinter. `is_scrapys` tells whether the fingerprints
-    are those of Scrapy's default one, `reads_key` whether META_KEY counts.
+    `of_url` returns the fingerprint for the URL of a GET request without a body and without meta
+    keys that matter, or None where the request is needed; it is None for a fingerprinter without
+    faster functions. `is_scrapys` is True if the fingerprints are those of Scrapy's default one,
+    `reads_key` if META_KEY counts.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -47,8 +47,8 @@ class UnfailingFingerprinter:
         self._has_failed = False
 
     def fingerprint(self, request: Request) -> bytes:
-        """Return the bytes that stand for `request`: the crawler's fingerprinter's, or,
-        if that fails, Scrapy's default one's, or a hash of the raw URL. Never raises."""
+        """Return the fingerprint of `request`: by the crawler's fingerprinter, or if that raises by
+        Scrapy's default one, or a hash of the raw URL. Never raises."""
         try:
             fingerprint = self._of_request(request)
             if type(fingerprint) is bytes:

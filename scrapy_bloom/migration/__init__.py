@@ -1,1 +1,1 @@
-"""What others have remembered of a crawl, brought into a filter."""
+"""Imports from other dupefilters and earlier crawls into a filter."""

@@ -1,7 +1,7 @@
 """Whether a job of Scrapy's own scheduler and RFPDupeFilter was stopped cleanly.
 
-Nothing in such a job directory says so, and it matters: `requests.seen` also holds the
-requests that were pending, and after an unclean stop these are in no queue any more.
+It matters since `requests.seen` also holds the requests that were pending; after an unclean stop
+these are in no queue any more. No file of such a job directory records it.
 
 What a clean stop does, in Scrapy 2.14 to 2.19 (`Scheduler.close`): it closes all
 queues, then writes `requests.queue/active.json`, which lists the priorities that have
@@ -9,8 +9,8 @@ a queue, then closes `requests.seen`. A run that resumes the job leaves `active.
 it is until its own clean stop, and whatever it pushes or uses up changes files or
 directories next to it. So after a clean stop, and only then, nothing in
 `requests.queue` is newer than `active.json`. Its directories are newer as soon as the
-scheduler has opened, so this has to be found out before. Version 0.1.0 kept what it had
-found out in a file, since a crawl that it refused closed the scheduler cleanly.
+scheduler has opened, so this is tested before. Version 0.1.0 kept the result in a file, since a
+crawl that it refused closed the scheduler cleanly.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _queues(queue: Path, state: object) -> list[Path]:
 
 
 def _digest(slot: str) -> str:
-    """Return how the name of the directory of a slot ends (scrapy.pqueues)."""
+    """Return the last part of the directory name of a slot, as scrapy.pqueues makes it."""
     return md5(slot.encode(), usedforsecurity=False).hexdigest()
 
 

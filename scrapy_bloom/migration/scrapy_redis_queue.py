@@ -23,12 +23,12 @@ _COMMANDS = {"zset": ("zcard", "zrange"), "list": ("llen", "lrange")}
 
 
 class RedisQueue:
-    """What the queue of scrapy-redis for the spider of that name holds, where and in the
-    form that scrapy-redis's settings SCHEDULER_QUEUE_KEY, SCHEDULER_QUEUE_CLASS and
-    SCHEDULER_SERIALIZER say; `set_key` is where its dupefilter's set is.
+    """The queue of scrapy-redis for the spider of that name, by scrapy-redis's settings
+    SCHEDULER_QUEUE_KEY, SCHEDULER_QUEUE_CLASS and SCHEDULER_SERIALIZER; `set_key` is the key of
+    its dupefilter's set.
 
-    Requests are unpickled as scrapy-redis does it: who can write to that Redis can run code
-    here. Raises BloomError for what is no queue.
+    Requests are unpickled as scrapy-redis does it: write access to that Redis is enough to run code
+    here. Raises BloomError for a value that is no queue.
     """
 
     def __init__(self, connection: Connection, settings: BaseSettings, spider: str) -> None:
@@ -53,13 +53,12 @@ class RedisQueue:
         return int(self._connection.call(_COMMANDS[self._kind][0], self.key))
 
     def set_size(self) -> int:
-        """Return how many members the dupefilter's set has."""
+        """Return the number of members of the dupefilter's set."""
         return int(self._connection.call("scard", self.set_key))
 
     def requests(self, *, next_first: bool) -> Iterator[dict[str, Any]]:
-        """Yield what each request is made of (`Request.to_dict`), in the order in which
-        scrapy-redis would take them, or in the opposite one; it takes none. Raises
-        BloomError for one that cannot be read."""
+        """Yield each request as `Request.to_dict` gives it, in scrapy-redis's order or the opposite
+        one. The queue stays as it is. Raises BloomError for a request that cannot be read."""
         if self._kind == "none":
             return
         # a list is pushed to at its left; a stack takes from there, a queue from its right

@@ -25,8 +25,8 @@ _is_hexadecimal = re.compile(rb"(?:[0-9a-f]{2})+").fullmatch
 
 
 def is_seen_file(path: Path) -> bool:
-    """Return True if the file at `path` holds fingerprints, by its first line or
-    record. An empty file holds none, so it does."""
+    """Return True if the first line or record of the file at `path` is a fingerprint, or the file
+    is empty."""
     with path.open("rb") as file:
         start = file.read(1000)
     if not start:
@@ -80,7 +80,7 @@ class SeenFile:
             yield from self._binary_batches(data, position)
 
     def _count(self) -> int:
-        """Return how many records of the usual length there is room for."""
+        """Return how many records of the usual length fit into the file."""
         text = 0
         if not self._binary and self.size:
             with self.path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:

@@ -1,7 +1,7 @@
-"""What others have remembered of a crawl, imported into a filter.
+"""Sources of fingerprints, and their import into a filter.
 
-A source yields fingerprints in batches, with how far it has got. Importing is idempotent:
-an import that was interrupted is run again.
+A source yields fingerprints in batches, with its progress. An import is idempotent: after an
+interruption it is run again.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from .url_list import UrlList
 
 
 class Source(Protocol):
-    """Where fingerprints come from. `size` is how many `unit`s it has, and `keys` is at
-    least the number of fingerprints; `skipped` counts each `noun` that was none, and
-    `first_skipped` says what the first was and why."""
+    """A source of fingerprints. `size` is its number of `unit`s, `keys` at least that of its
+    fingerprints; `skipped` counts each `noun` that was none, and `first_skipped` describes the
+    first of these."""
 
     name: str
     unit: str
@@ -38,13 +38,13 @@ class Source(Protocol):
     first_skipped: str
 
     def batches(self) -> Iterator[tuple[list[bytes], int]]:
-        """Yield all fingerprints, and how many units are done; counts `skipped` afresh.
+        """Yield all fingerprints, and how many units are done; reset `skipped` at the start.
         Raises OSError or BloomError."""
 
 
 @dataclass
 class Imported:
-    """How many fingerprints were new to the filter, and how many it knew."""
+    """The numbers of fingerprints that were new to the filter, and that it knew."""
 
     added: int = 0
     known: int = 0
@@ -91,7 +91,7 @@ def make_filter(
 
 
 def _includes_seen_file(sources: Sequence[Source], job: JobDirectory) -> bool:
-    """Return True if what `job` has seen under RFPDupeFilter, if anything, is in `sources`."""
+    """Return True if the requests.seen of `job` is one of `sources`, or does not exist."""
     if not job.has_only_seen_file or not job.seen_file.stat().st_size:
         return True
     files = [source.path for source in sources if isinstance(source, SeenFile)]

@@ -23,7 +23,7 @@ _GZIP = b"\x1f\x8b"
 
 
 class UrlList:
-    """The URLs in the file at `path`, as the GET requests they would be made into.
+    """The URLs in the file at `path`, as GET requests.
 
     A source of fingerprints (see `sources.Source`). Raises BloomError if there is no URL
     in it, or if it is damaged.
@@ -48,8 +48,8 @@ class UrlList:
             )
 
     def batches(self) -> Iterator[tuple[list[bytes], int]]:
-        """Yield the fingerprints of the lines that are URLs, and how many lines are done;
-        empty ones are no URLs, and not worth a word."""
+        """Yield the fingerprints of the lines that are URLs, and how many lines are done. Empty
+        lines are not counted as skipped."""
         self.skipped, self.first_skipped = 0, ""
         done = 0
         with open_list(self._path) as file:

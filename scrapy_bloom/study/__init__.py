@@ -1,1 +1,1 @@
-"""Ways to remember URLs, planned, compared and drawn."""
+"""Plans, compares and draws ways to remember URLs."""

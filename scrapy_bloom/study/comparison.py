@@ -1,8 +1,7 @@
 """Ways to remember the URLs of a crawl, side by side, as in the literature on crawlers.
 
-Each method gets the same URLs in the same order and says for each whether it has seen
-it. The set of URLs is exact; a new URL that another method takes for a seen one is a
-false positive.
+Each method gets the same URLs in the same order and says of each whether it was seen. The set of
+URLs is exact; a new URL that another method takes for a seen one is a false positive.
 """
 
 from __future__ import annotations
@@ -162,8 +161,8 @@ Method = UrlSet | FingerprintSet | BitTable | PageLocal
 
 @dataclass
 class Row:
-    """How matters stand after `lines`: for each method the seconds so far and the false
-    positives among `urls`, the distinct URLs."""
+    """The state after `lines`: for each method the seconds so far and the false positives among
+    `urls`, the distinct URLs."""
 
     lines: int
     urls: int

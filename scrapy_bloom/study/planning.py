@@ -1,5 +1,5 @@
-"""How much room a number of URLs takes, before the crawl: in one layer, in layers grown
-from a smaller start, and in the set of Scrapy's RFPDupeFilter.
+"""The memory for a number of URLs, calculated before the crawl: in one layer, in layers grown from
+a smaller start, and in the set of Scrapy's RFPDupeFilter.
 """
 
 from __future__ import annotations
