@@ -49,10 +49,6 @@ NOT_YET_PLAIN = """
     scrapy_bloom/commands/top.py
     scrapy_bloom/delta/crawl.py
     scrapy_bloom/feeds/exporter.py
-    scrapy_bloom/feeds/feeds.py
-    scrapy_bloom/feeds/file.py
-    scrapy_bloom/feeds/formats.py
-    scrapy_bloom/feeds/outbox.py
     scrapy_bloom/job/failures.py
     scrapy_bloom/job/in_flight.py
     scrapy_bloom/job/ledger_scheduler.py

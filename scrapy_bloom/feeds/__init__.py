@@ -1,1 +1,1 @@
-"""Feeds that hold each item once, whenever the process dies: an outbox and its projections."""
+"""Feeds with each item once, whenever the process dies: an outbox, written on to files."""

@@ -1,4 +1,4 @@
-"""The feeds of a round: from an item to the outbox, and on into its file."""
+"""The feeds of a round: each item goes to the outbox, and from there to its file."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ if TYPE_CHECKING:
     from .formats import Format
 
 BYTES_IN_MEMORY = 1 << 20
-"""Items of requests in progress beyond this wait in the outbox."""
+"""Most bytes of items of dispatched requests in memory; beyond it they go to the outbox."""
 ITEM_OVERHEAD = 200
-"""Bytes that an item takes in memory beside its own."""
+"""Bytes of memory for an item, beside its own."""
 
 
 @dataclass(eq=False)
 class Plan:
-    """How a feed is written, which the exporter decides.
+    """How the exporter wants a feed to be written.
 
-    `format` is of this run. A batch ends at `limit` items, if that is not None. Its
-    items are put together `in_place`, or else in a part file.
-    `evaluate` returns the URI of a batch by its number, `place` where its items are put
-    together. With `overwrites` nothing stays of what was there.
+    `format` is of this run. A batch ends at `limit` items, if that is not None. The batch is
+    written `in_place`, or else to a part file. `evaluate` returns the URI of a batch by its number,
+    `place` the file that it is written to. `overwrites` drops earlier contents of the feed.
     """
 
     format: Format
@@ -47,7 +46,7 @@ class Plan:
 
 @dataclass(eq=False)
 class Working:
-    """A feed at work."""
+    """A feed that this run writes, with its open files."""
 
     feed: Feed
     plan: Plan
@@ -59,16 +58,16 @@ class Working:
         return self.plan.limit is not None and batch.items >= self.plan.limit
 
     def foot(self, batch: Batch) -> bytes:
-        """Return what `batch` ends with."""
+        """Return the bytes after the last item of `batch`."""
         return self.plan.format.foot if batch.items else self.plan.format.empty
 
 
 class Feeds:
-    """What of a round's items is in which feed, kept in the ledger's commits.
+    """Tracks which items of the round have been written to which feed.
 
-    An item that was added belongs to its request. The commit that acknowledges the
-    request makes it final; then it is appended to its file; the next commit records
-    that. Recovery cuts the files to what is recorded, and goes on from there.
+    An item belongs to its request. The commit that acknowledges the request makes the item final;
+    then the item is appended to its file; the next commit records that. Recovery cuts the files to
+    the recorded length, and goes on from there.
 
     `on_full` is called with a batch that has its last item.
     """
@@ -83,21 +82,21 @@ class Feeds:
         self._start_items: dict[int, list[tuple[int, bytes]]] = {}
         self._last_number = 0
         self._final: dict[int, int] = {}
-        """How many items of each feed are final and not in its file."""
+        """Number of final items that are not in the file, by feed."""
         self._spilled: set[int] = set()
-        """Requests that have items in the outbox."""
+        """Requests with items in the outbox."""
         self._changed: set[Batch] = set()
-        """What has come further than is recorded …"""
+        """Batches that the next commit records."""
         self._written: Counter[int] = Counter()
-        """… by so many items of each feed."""
+        """Number of items written since the last commit, by feed."""
         self._stored: set[Feed] = set()
-        """Feeds of which a batch was stored since the last commit."""
+        """Feeds with a batch that was stored since the last commit."""
 
     # -- opening -----------------------------------------------------------------
 
     def check(self, feed: Feed, plan: Plan, options: dict[str, Any]) -> Working:
-        """Take up a feed of an earlier run. Raises FeedError if its files are not as
-        that has left them; changes nothing."""
+        """Return a feed of an earlier run, ready for `recover`. Raises FeedError if a file is not
+        as that run left it; changes nothing."""
         working = Working(feed, plan, options)
         skip = 0
         for batch in feed.batches:
@@ -113,9 +112,8 @@ class Feeds:
         return working
 
     def recover(self, others: Iterable[Working]) -> None:
-        """Put what the last run has left in order, in these feeds and in `others`: drop
-        the items of requests that are repeated, write what is final. Raises OSError,
-        sqlite3.Error, FeedError."""
+        """Recover these feeds and `others` after the last run: drop the items of requests that are
+        repeated, write final ones. Raises OSError, sqlite3.Error, FeedError."""
         self.outbox.drop_unfinished()
         self._final = self.outbox.count_final()
         for working in (*self.working.values(), *others):
@@ -128,7 +126,7 @@ class Feeds:
                 self._write(working)
 
     def begin(self, feed: Feed, plan: Plan, options: dict[str, Any]) -> None:
-        """Take up a feed that the round did not have yet."""
+        """Add a feed that is new to the round."""
         working = self.working[feed.template] = Working(feed, plan, options)
         self._next_batch(working)
 
@@ -137,8 +135,8 @@ class Feeds:
     def add(
         self, working: Working, request: Request, item: bytes, *, is_start_item: bool = False
     ) -> None:
-        """Add an item of `request`. One from `start()` may be there from an earlier run,
-        so often: then it is not added. Raises sqlite3.Error."""
+        """Add an item of `request`. An item of `start()` is not added as often as earlier runs have
+        taken it already. Raises sqlite3.Error."""
         digest = b""
         if is_start_item:
             digest = blake2b(item, digest_size=16, usedforsecurity=False).digest()
@@ -156,7 +154,7 @@ class Feeds:
             self._spill()
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
-        """Record what the files hold, and make the items of these requests final."""
+        """Record the state of the files, and make the items of these requests final."""
         self._record()
         final = {self._numbers.pop(request) for request in acknowledged if request in self._numbers}
         if not final:
@@ -175,7 +173,7 @@ class Feeds:
                 self._make_room(working, count)
 
     def after_commit(self) -> None:
-        """Append what is final to its file."""
+        """Append final items to their files."""
         self._written.clear()
         self._changed.clear()
         for working in [*self.working.values()]:
@@ -185,14 +183,14 @@ class Feeds:
     # -- the end -----------------------------------------------------------------
 
     def record(self) -> None:
-        """Record what the files hold, when the ledger's commits are over."""
+        """Record the state of the files after the ledger's last commit."""
         self._record()
         self._written.clear()
         self._changed.clear()
 
     def deal_unfinished(self, working: Working) -> dict[Batch, list[bytes]]:
-        """Return the items of `working` whose requests are not acknowledged, by the batches
-        that have room for them. Raises sqlite3.Error."""
+        """Return the items of `working` whose requests are not acknowledged, each in a batch with
+        room for it. Raises sqlite3.Error."""
         self._spill()
         feed, plan = working.feed, working.plan
         dealt: dict[Batch, list[bytes]] = {batch: [] for batch in feed.batches}
@@ -205,7 +203,7 @@ class Feeds:
         return dealt
 
     def begin_batch(self, working: Working, batch: Batch) -> None:
-        """Let the file of `batch` begin, recorded with the next commit."""
+        """Begin the file of `batch`, recorded with the next commit."""
         path = working.plan.place(batch)
         batch.path = str(path)
         is_emptied = working.plan.overwrites
@@ -217,8 +215,7 @@ class Feeds:
         self.outbox.save_batch(batch)
 
     def note_stored(self, working: Working, batch: Batch) -> None:
-        """Note that nothing more is to be done for `batch`; recorded with the next
-        commit."""
+        """Let the next commit record that `batch` is stored, and forget it."""
         batch.state = STORED
         self._changed.add(batch)
         self._stored.add(working.feed)
@@ -248,7 +245,7 @@ class Feeds:
         self._waiting_bytes = 0
 
     def _keep_final(self, final: Container[int]) -> None:
-        """Move those items in memory to the outbox that are nobody's now."""
+        """Move the items of the `final` requests from memory to the outbox."""
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         for feed, number, item in waiting:
             if number in final:
@@ -262,7 +259,7 @@ class Feeds:
         return self.outbox.add_batch(working.feed, number, working.plan.evaluate(number))
 
     def _make_room(self, working: Working, count: int) -> None:
-        """Begin the batches that `count` more items need."""
+        """Begin the batches for `count` more items."""
         feed, plan = working.feed, working.plan
         if feed.head is None:
             feed.head, feed.columns = plan.format.head, plan.format.columns
@@ -294,13 +291,13 @@ class Feeds:
             self._written[feed.id] += count
             left -= count
             if working.is_full(batch):
-                # there may be more of them in one commit than a process can hold open
+                # one commit may fill more batches than a process can have open
                 file.close()
                 self._on_full(working, batch)
 
 
 def _placed(feed: Feed, plan: Plan, batch: Batch, items: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield `items` with what goes before them in a batch that has `batch.items`."""
+    """Yield `items` for the end of `batch`, with head or separators."""
     before = plan.format.separator if batch.items else feed.head or b""
     for item in items:
         yield before
@@ -309,7 +306,7 @@ def _placed(feed: Feed, plan: Plan, batch: Batch, items: Iterable[bytes]) -> Ite
 
 
 def _whole(working: Working, batch: Batch, items: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield what the file of `batch` may end with if these items have come into it."""
+    """Yield the end of the file of `batch` after these items and the foot."""
     is_empty = not batch.items
     for chunk in _placed(working.feed, working.plan, batch, items):
         is_empty = False

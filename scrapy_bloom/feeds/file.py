@@ -1,4 +1,4 @@
-"""A file that holds what the outbox has given it, each byte once."""
+"""A feed's file: each item of the outbox is appended exactly once."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 AT_ONCE = 1 << 20
-"""Bytes in memory at a time."""
+"""Bytes read or written at a time."""
 PAGE = 4096
 
 
 class FeedFile:
-    """The file at `path`, of which the first `length` bytes are as they should be.
+    """The file at `path`, whose first `length` bytes are right.
 
-    What comes after them when it is opened is cut off if `check` has found it to be our
-    own, or if it is to be emptied. Nothing else is ever cut or written over: a file that
-    others write to raises FeedError.
+    `open` cuts off later bytes if `check` has recognised them as this job's, or if the file is to
+    be `emptied`. Nothing else is ever cut or overwritten: if another program writes to the file,
+    FeedError is raised.
     """
 
     def __init__(self, path: Path, *, emptied: bool = False) -> None:
@@ -41,16 +41,15 @@ class FeedFile:
         return self._hash.digest()
 
     def keep(self) -> None:
-        """Take all that is in the file now as it should be. Cost: reads it."""
+        """Take the present contents of the file as right. Cost: reads the file."""
         with suppress(FileNotFoundError), self.path.open("rb") as file:
             while data := file.read(AT_ONCE):
                 self._hash.update(data)
                 self.length += len(data)
 
     def check(self, length: int, digest: bytes, endings: Iterable[Iterator[bytes]]) -> None:
-        """Take the first `length` bytes as they should be if their hash is `digest` and
-        what follows is the beginning of one of `endings`, in chunks; else raise
-        FeedError. Cost: reads the file; changes nothing."""
+        """Take the first `length` bytes as right if their hash is `digest` and the rest is the
+        beginning of one of `endings`, in chunks. Else raise FeedError. Cost: reads the file."""
         try:
             file = self.path.open("rb")
         except FileNotFoundError:
@@ -79,8 +78,8 @@ class FeedFile:
             )
 
     def open(self) -> None:
-        """Open the file, make it and its directory if they are not there, and cut off
-        what comes after `length`. Raises OSError."""
+        """Open the file and cut off bytes after `length`; make it and its directory if they are
+        missing. Raises OSError, FeedError."""
         if self._file != -1:
             return
         is_new = not self.path.exists()
@@ -100,8 +99,7 @@ class FeedFile:
         self._may_cut = False
 
     def append(self, chunks: Iterable[bytes]) -> None:
-        """Append all of `chunks` and make them durable, or, if that raises OSError or
-        FeedError, none."""
+        """Append all of `chunks` durably, or none if that raises OSError or FeedError."""
         self.open()
         self._require_length(self._file)
         after, length = self._hash.copy(), self.length
@@ -118,8 +116,8 @@ class FeedFile:
         self._hash, self.length = after, length
 
     def finish(self, foot: bytes) -> None:
-        """Write the foot, which is not counted: it goes when the file is opened again.
-        Raises OSError, FeedError."""
+        """Write the foot and close the file. `length` excludes the foot, which the next `open` cuts
+        off. Raises OSError, FeedError."""
         self.open()
         self._require_length(self._file)
         self._foot = foot
@@ -135,11 +133,11 @@ class FeedFile:
         if (size := os.fstat(file).st_size) != self.length:
             raise FeedError(
                 f"{self.path} has {size:,} bytes, and this job has left it with"
-                f" {self.length:,}: somebody else writes to it"
+                f" {self.length:,}: another program writes to it"
             )
 
     def close(self) -> None:
-        """Close the file. Does nothing if it is not open."""
+        """Close the file, if it is open."""
         if self._file != -1:
             os.close(self._file)
             self._file = -1
@@ -156,7 +154,7 @@ def _write(file: int, data: bytes) -> None:
 
 
 def _joined(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield `chunks` in portions of AT_ONCE or so."""
+    """Yield `chunks` joined to portions of about AT_ONCE bytes."""
     portion: list[bytes] = []
     size = 0
     for chunk in chunks:
@@ -171,7 +169,7 @@ def _joined(chunks: Iterable[bytes]) -> Iterator[bytes]:
 def _is_beginning(file: int, offset: int, chunks: Iterator[bytes]) -> bool:
     """Return True if the file, from `offset` on, is the beginning of `chunks`.
 
-    Pages of zeros are taken for what a power cut has left of a write."""
+    Pages of zeros match: a power cut can leave them of a write."""
     for expected in _joined(chunks):
         found = os.pread(file, len(expected), offset)
         if not _agree(found, expected, offset):

@@ -1,7 +1,7 @@
-"""Takes apart what Scrapy's exporters write: head, separator, item and foot.
+"""Divides the output of Scrapy's exporters into head, separator, items and foot.
 
-The first item that an exporter writes carries the csv head, and the others begin with
-json's comma; but any of them may be the first in the feed, or never come into it.
+An exporter writes csv's head with its first item, and json's comma with each later one; but in the
+feed another item may come first, and some may be missing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ITEM_IN_ONE_WRITE = (
     exporters.JsonItemExporter,
     exporters.JsonLinesItemExporter,
 )
-"""What these write before the last write of an item is its head or its separator."""
+"""Exporters whose last write of an item is the item; writes before it are head or separator."""
 _ITEM_ALONE = (
     exporters.MarshalItemExporter,
     exporters.PickleItemExporter,
@@ -35,35 +35,35 @@ _NOTHING = {"item": ""}
 
 
 class Format(Protocol):
-    """Turns items into bytes from which a feed can be put together in any order."""
+    """Turns items into bytes that can be joined to a feed in any order."""
 
     separator: bytes
     foot: bytes
     empty: bytes
-    """The whole of a feed without items."""
+    """The contents of a feed without items."""
 
     @property
     def head(self) -> bytes:
-        """What goes before the first item, known when one has been exported."""
+        """The bytes before the first item, known after the first export."""
 
     @property
     def columns(self) -> list[str] | None:
-        """The columns that the first item has given to a csv feed, else None."""
+        """The columns of a csv feed, given by the first item; else None."""
 
     def export(self, item: Any) -> bytes:
-        """Return `item` alone. Raises whatever the exporter does."""
+        """Return `item` without head and separator. Raises any exception of the exporter."""
 
 
 def is_divisible(exporter: type) -> bool:
-    """Return True for those of Scrapy's exporters whose output can be taken apart; what
-    a subclass writes, nobody knows."""
+    """Return True for those of Scrapy's exporters whose output can be divided, but for no
+    subclass: its output is unknown."""
     return exporter in _ITEM_IN_ONE_WRITE or exporter in _ITEM_ALONE
 
 
 class Divided:
-    """What one of Scrapy's own exporters writes, made by `build`, in its parts.
+    """The divided output of one of Scrapy's own exporters, which `build` makes.
 
-    `head` and `columns` are those that the feed has already, if it has.
+    `head` and `columns` are those of the feed, if earlier runs have written them.
     """
 
     def __init__(
@@ -81,13 +81,13 @@ class Divided:
 
     @property
     def columns(self) -> list[str] | None:
-        """The columns that the first item has given to a csv feed, else None."""
+        """The columns of a csv feed, given by the first item; else None."""
         fields = self._exporter.fields_to_export
         is_csv = isinstance(self._exporter, exporters.CsvItemExporter)
         return [*fields] if is_csv and fields and not isinstance(fields, Mapping) else None
 
     def export(self, item: Any) -> bytes:
-        """Return `item` alone. Raises whatever the exporter does."""
+        """Return `item` without head and separator. Raises any exception of the exporter."""
         is_first, self._is_started = not self._is_started, True
         if is_first:
             self._exporter.start_exporting()
@@ -97,7 +97,7 @@ class Divided:
         except BaseException:
             before = self._writes.take()
             if isinstance(self._exporter, exporters.CsvItemExporter):
-                self.head += before  # the exporter writes it once, whatever became of the item
+                self.head += before  # the exporter writes its head once, even if the item fails
             raise
         if not isinstance(self._exporter, _ITEM_IN_ONE_WRITE):
             return self._writes.take()
@@ -112,7 +112,7 @@ class Divided:
 
 
 class Written:
-    """What `divided` writes, each write pickled, for a plugin that may see where one ends."""
+    """The output of `divided`, each write pickled: a plugin may depend on the bounds of writes."""
 
     def __init__(self, divided: Divided) -> None:
         self._divided = divided
@@ -122,22 +122,22 @@ class Written:
 
     @property
     def head(self) -> bytes:
-        """What goes before the first item, known when one has been exported."""
+        """The bytes before the first item, known after the first export."""
         return pickle.dumps(self._divided.head)
 
     @property
     def columns(self) -> list[str] | None:
-        """The columns that the first item has given to a csv feed, else None."""
+        """The columns of a csv feed, given by the first item; else None."""
         return self._divided.columns
 
     def export(self, item: Any) -> bytes:
-        """Return `item` alone. Raises whatever the exporter does."""
+        """Return `item` without head and separator. Raises any exception of the exporter."""
         return pickle.dumps(self._divided.export(item))
 
 
 class Pickled:
-    """Items as they are, for an exporter that is only known to write a whole feed. One that
-    cannot be pickled stays in memory, and a placeholder for it goes with the others."""
+    """Pickled items, for an exporter whose output cannot be divided. An item that cannot be pickled
+    stays in memory, and a placeholder is written."""
 
     head = separator = foot = empty = b""
     columns = None
@@ -147,11 +147,11 @@ class Pickled:
         self._in_memory: list[Any] = []
 
     def export(self, item: Any) -> bytes:
-        """Return `item` alone. Raises whatever pickle does."""
+        """Return `item`, pickled. Raises any exception of pickle."""
         return pickle.dumps(item)
 
     def keep(self, item: Any) -> bytes:
-        """Return a placeholder for `item`, which stays in memory."""
+        """Keep `item` in memory and return a placeholder for it."""
         self._in_memory.append(item)
         return pickle.dumps(_InMemory(self._run, len(self._in_memory) - 1))
 
@@ -161,8 +161,8 @@ class Pickled:
         return bool(self._in_memory)
 
     def items(self, file: IO[bytes], end: int) -> Iterator[Any]:
-        """Yield the items from where `file` stands to `end`, without those that were in the
-        memory of an earlier process."""
+        """Yield the items from the position of `file` to `end`, less those that an earlier process
+        had in memory."""
         for item in unpickled(file, end):
             if not isinstance(item, _InMemory):
                 yield item
@@ -176,14 +176,15 @@ class _InMemory(NamedTuple):
 
 
 def unpickled(file: IO[bytes], end: int) -> Iterator[Any]:
-    """Yield what was pickled by `Pickled` or `Written`, from where `file` stands to `end`."""
+    """Yield the objects that `Pickled` or `Written` pickled, from the position of `file` to
+    `end`."""
     while file.tell() < end:
-        # this job's own file, below a directory that holds pickled requests too
+        # this job's own file; its directory contains pickled requests, too
         yield pickle.load(file)  # noqa: S301
 
 
 class _Writes(io.RawIOBase):
-    """A file that keeps each write for itself."""
+    """A file that records each write separately."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -193,7 +194,7 @@ class _Writes(io.RawIOBase):
         return True
 
     def seekable(self) -> bool:
-        return True  # where a file begins, there is the byte order mark
+        return True  # so that encoders see position 0, and write a byte order mark
 
     def tell(self) -> int:
         return 0
@@ -203,18 +204,18 @@ class _Writes(io.RawIOBase):
         return len(data)
 
     def pop(self) -> bytes:
-        """Return the last write."""
+        """Remove and return the last write."""
         return self._writes.pop()
 
     def take(self) -> bytes:
-        """Return all writes as one."""
+        """Remove all writes and return them, joined."""
         taken = b"".join(self._writes)
         self._writes.clear()
         return taken
 
 
 def _between_and_after(build: Build) -> tuple[bytes, bytes]:
-    """Return the separator and the foot of a feed, from two items of nothing."""
+    """Return the separator and the foot of a feed, found by exporting two empty items."""
     writes = _Writes()
     exporter = build(writes)
     exporter.start_exporting()
@@ -231,7 +232,7 @@ def _between_and_after(build: Build) -> tuple[bytes, bytes]:
 
 
 def _empty(build: Build) -> bytes:
-    """Return what a feed without items holds."""
+    """Return the contents of a feed without items."""
     writes = _Writes()
     exporter = build(writes)
     exporter.start_exporting()
@@ -240,7 +241,7 @@ def _empty(build: Build) -> bytes:
 
 
 def _byte_order_mark(exporter: exporters.BaseItemExporter) -> bytes:
-    """Return what a text file of the exporter's encoding begins with."""
+    """Return the byte order mark of the exporter's encoding, empty without one."""
     if not isinstance(exporter, exporters.CsvItemExporter):
-        return b""  # the others encode each item for itself
+        return b""  # the others encode each item separately
     return codecs.getincrementalencoder(exporter.encoding or "utf-8")().encode("")

@@ -1,8 +1,9 @@
-"""The items that are not in their feeds yet, and how far each feed has come: tables of
+"""The items that are not in their feeds yet, and the state of each feed: tables of
 `requests.sqlite`, written in the commits that acknowledge requests.
 
-An item belongs to a request, by a number of this run, until that is acknowledged; then
-it is final, and nobody's. A crash leaves items of requests that are repeated: they go.
+An item belongs to a request, by a number of this run, until that request is acknowledged; then the
+item is final and has no request. Items of unacknowledged requests are dropped after a crash, since
+their requests are repeated.
 """
 
 from __future__ import annotations
@@ -17,30 +18,29 @@ if TYPE_CHECKING:
     import sqlite3
 
 WAITING, BEGINNING, OPEN, STORED = "waiting", "beginning", "open", "stored"
-"""The states of a batch. `BEGINNING`: what its file held is not to be kept, and perhaps
-still there."""
+"""The states of a batch. `BEGINNING`: its file may still have old contents, to be overwritten."""
 
 
 class Executor(Protocol):
-    """Runs SQL statements: queries, and others, which somebody else commits."""
+    """Runs SQL statements; the owner of the connection commits."""
 
     def query(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Return what a statement selects."""
+        """Return the selected rows."""
 
     def iterate(self, statement: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
-        """Yield what a statement selects."""
+        """Yield the selected rows."""
 
     def execute(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
-        """Run a statement that may change something."""
+        """Run a statement that may change the database."""
 
 
 @dataclass(eq=False)
 class Batch:
     """One file of a feed.
 
-    `path` is where its items are put together: the feed's own file, or a part file in
-    the job directory. `items`, `length` and `digest` say what it holds. `stored` is
-    what is known of the place where the part file was stored.
+    `path` is the file that the batch is written to: the feed's own, or a part file in the job
+    directory. `items`, `length` and `digest` describe its contents. `stored` describes what was
+    stored of a part file.
     """
 
     id: int
@@ -58,8 +58,8 @@ class Batch:
 class Feed:
     """A feed of a round, by the URI in FEEDS, and its batches that are not stored.
 
-    `head` is None until an item is final; `columns` are what the item first seen has
-    given to a csv feed. `last_batch` is the number of the last batch, 0 without one.
+    `head` is None until an item is final; `columns` are those of a csv feed, given by its first
+    item. `last_batch` is the number of the last batch, 0 without one.
     """
 
     id: int
@@ -73,13 +73,13 @@ class Feed:
 
 
 class Outbox:
-    """The tables, by way of `executor`. Every method may raise sqlite3.Error."""
+    """The tables, read and written through `executor`. Each method may raise sqlite3.Error."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
 
     def feeds(self) -> list[Feed]:
-        """Return the feeds with those batches that are not stored yet."""
+        """Return the feeds with their batches that are not stored yet."""
         feeds = {
             id_: Feed(id_, round_, template, json.loads(options), head, json.loads(columns))
             for id_, round_, template, options, head, columns in self._all("SELECT * FROM feeds")
@@ -107,7 +107,7 @@ class Outbox:
         return list(feeds.values())
 
     def add_feed(self, round_: int, template: str, options: dict[str, Any]) -> Feed:
-        """Return a new feed of a round."""
+        """Insert a feed of a round and return it."""
         row = self._insert(
             "INSERT INTO feeds VALUES (NULL, ?, ?, ?, NULL, 'null')",
             (round_, template, json.dumps(options)),
@@ -115,14 +115,14 @@ class Outbox:
         return Feed(row, round_, template, options)
 
     def save_head(self, feed: Feed) -> None:
-        """Keep what the feed begins with."""
+        """Save head and columns of a feed."""
         self._executor.execute(
             "UPDATE feeds SET head = ?, columns = ? WHERE id = ?",
             (feed.head, json.dumps(feed.columns), feed.id),
         )
 
     def remove_feed(self, feed: Feed) -> None:
-        """Forget a feed and all that goes with it."""
+        """Delete a feed with its batches and items."""
         for statement in (
             "DELETE FROM items WHERE feed = ?",
             "DELETE FROM start_items WHERE feed = ?",
@@ -132,7 +132,7 @@ class Outbox:
             self._executor.execute(statement, (feed.id,))
 
     def add_batch(self, feed: Feed, number: int, uri: str) -> Batch:
-        """Return a new batch of `feed`, the last one, without a path."""
+        """Insert a batch without a path as the last one of `feed`, and return it."""
         feed.last_batch = number
         row = self._insert(
             "INSERT INTO batches VALUES (NULL, ?, ?, ?, '', 'waiting', 0, 0, x'', '{}')",
@@ -142,7 +142,7 @@ class Outbox:
         return feed.batches[-1]
 
     def save_batch(self, batch: Batch) -> None:
-        """Keep how far a batch has come."""
+        """Save the state of a batch."""
         self._executor.execute(
             "UPDATE batches SET path = ?, state = ?, items = ?, length = ?, digest = ?,"
             " stored = ? WHERE id = ?",
@@ -158,15 +158,15 @@ class Outbox:
         )
 
     def forget_stored(self, feed: Feed) -> None:
-        """Forget the batches of `feed` that are stored, but for the last one, whose number
-        counts. Cost: reads all batches that are left."""
+        """Delete the stored batches of `feed`, except the last one, whose number is needed. Cost:
+        reads all remaining batches."""
         self._executor.execute(
             "DELETE FROM batches WHERE feed = ? AND state = ? AND number < ?",
             (feed.id, STORED, feed.last_batch),
         )
 
     def add_item(self, feed: int, request: int | None, item: bytes) -> None:
-        """Add an item of a request; final if that is None."""
+        """Insert an item of a request, final if `request` is None."""
         self._executor.execute("INSERT INTO items VALUES (NULL, ?, ?, ?)", (feed, request, item))
 
     def make_final(self, request: int) -> None:
@@ -174,14 +174,13 @@ class Outbox:
         self._executor.execute("UPDATE items SET request = NULL WHERE request = ?", (request,))
 
     def count_final(self) -> dict[int, int]:
-        """Return how many final items are there for each feed."""
+        """Return the number of final items by feed."""
         return dict(
             self._all("SELECT feed, COUNT(*) FROM items WHERE request IS NULL GROUP BY feed")
         )
 
     def final_items(self, feed: Feed, skip: int = 0, limit: int = -1) -> Iterator[bytes]:
-        """Yield the final items of a feed, in the order in which they are written, or
-        `limit` of them."""
+        """Yield the final items of a feed in the order of the file, at most `limit` of them."""
         rows = self._executor.iterate(
             "SELECT item FROM items WHERE feed = ? AND request IS NULL ORDER BY id"
             " LIMIT ? OFFSET ?",
@@ -190,7 +189,7 @@ class Outbox:
         return (item for (item,) in rows)
 
     def drop_final(self, feed: int, count: int) -> None:
-        """Forget the first `count` final items of a feed, which are in its file."""
+        """Delete the first `count` final items of a feed, which are in its file."""
         self._executor.execute(
             "DELETE FROM items WHERE id IN (SELECT id FROM items"
             " WHERE feed = ? AND request IS NULL ORDER BY id LIMIT ?)",
@@ -198,23 +197,23 @@ class Outbox:
         )
 
     def unfinished_items(self, feed: Feed) -> list[bytes]:
-        """Return the items of a feed whose requests are not acknowledged, in their order."""
+        """Return the items of a feed whose requests are not acknowledged, in order."""
         statement = "SELECT item FROM items WHERE feed = ? AND request IS NOT NULL ORDER BY id"
         return [item for (item,) in self._all(statement, (feed.id,))]
 
     def drop_unfinished_of(self, feed: Feed) -> None:
-        """Forget those."""
+        """Delete the items of a feed whose requests are not acknowledged."""
         self._executor.execute(
             "DELETE FROM items WHERE feed = ? AND request IS NOT NULL", (feed.id,)
         )
 
     def drop_unfinished(self) -> None:
-        """Forget the items of requests that a run before this has not acknowledged."""
+        """Delete the items of requests that earlier runs have not acknowledged."""
         self._executor.execute("DELETE FROM items WHERE request IS NOT NULL")
         self._executor.execute("UPDATE start_items SET again = 0")
 
     def note_start_item(self, feed: int, digest: bytes) -> None:
-        """Note that an item of `start()` becomes final with this commit."""
+        """Count an item of `start()` that becomes final with this commit."""
         self._executor.execute(
             "INSERT INTO start_items VALUES (?, ?, 1, 1) ON CONFLICT DO UPDATE SET"
             " taken = taken + 1, again = again + 1",
@@ -222,8 +221,8 @@ class Outbox:
         )
 
     def has_start_item(self, feed: int, digest: bytes) -> bool:
-        """Return True if a run before this has taken an item of `start()` once more
-        than this run was told of it."""
+        """Return True if earlier runs have taken an item of `start()` more often than this run has
+        met it so far, and count it as met."""
         cursor = self._executor.execute(
             "UPDATE start_items SET again = again + 1"
             " WHERE feed = ? AND digest = ? AND again < taken",
@@ -232,7 +231,7 @@ class Outbox:
         return cursor.rowcount > 0
 
     def empty(self) -> None:
-        """Forget everything: the round is over."""
+        """Delete all rows, at the end of the round."""
         for table in ("items", "start_items", "batches", "feeds"):
             self._executor.execute(f"DELETE FROM {table}")  # noqa: S608 - no input
 
@@ -246,7 +245,7 @@ class Outbox:
 
 
 def _path_to_store(path: str) -> str | bytes:
-    """Return a path as text, or, if its name is no UTF-8, as bytes."""
+    """Return a path as text, or as bytes if it is no valid UTF-8."""
     try:
         path.encode()
     except UnicodeEncodeError:

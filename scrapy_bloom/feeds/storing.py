@@ -1,4 +1,4 @@
-"""Puts a whole feed where it belongs, when that cannot grow with the crawl."""
+"""Stores a whole feed at its destination, where it cannot grow during the crawl."""
 
 from __future__ import annotations
 
@@ -35,14 +35,13 @@ logger = logging.getLogger("scrapy_bloom.durable.feeds.storing")
 
 
 def is_local(storage: object) -> bool:
-    """Return True for a feed in a file of this machine, which Scrapy's own storage
-    writes."""
+    """Return True for Scrapy's own storage of a feed in a local file."""
     return type(storage) is FileFeedStorage
 
 
 def overwrites(storage: object, options: dict[str, Any]) -> bool:
-    """Return True if `storage` leaves nothing of what it stored before: as the feed's
-    option says, or else as Scrapy's documents have it. Of others nothing is known."""
+    """Return True if `storage` replaces earlier contents, by the feed's option or else by Scrapy's
+    documented default. The default of storages that are not Scrapy's counts as False."""
     if isinstance(storage, (S3FeedStorage, GCSFeedStorage)):
         return True  # they ignore the option
     by_default = getattr(storage, "overwrite", False) if _is_scrapys(storage) else False
@@ -50,17 +49,17 @@ def overwrites(storage: object, options: dict[str, Any]) -> bool:
 
 
 def is_stream_of_bytes(options: dict[str, Any]) -> bool:
-    """Return True unless a feed has a plugin of the user's, which may see each write."""
+    """Return False if a feed has a plugin that is not Scrapy's: it may depend on the bounds of
+    writes."""
     plugins = map(load_object, options.get("postprocessing", ()))
     return all(plugin.__module__ == PostProcessingManager.__module__ for plugin in plugins)
 
 
 class Part:
-    """A batch in its part file, which goes to `storage` as a whole or as what is new, and
-    `in_memory`, items that come after.
+    """A batch in its part file, stored at `storage` as a whole or only its new part, followed by
+    the items `in_memory`.
 
-    `build` makes the exporter of the feed over a file. `batch.stored` is what is known
-    of the place; `save` makes it durable.
+    `build` makes the exporter of the feed over a file. `save` makes `batch.stored` durable.
     """
 
     def __init__(
@@ -83,23 +82,22 @@ class Part:
 
     @property
     def items(self) -> int:
-        """How many items are to be stored."""
+        """Number of items to be stored."""
         stored = 0 if self._is_whole else self._batch.stored.get("items", 0)
         return self._batch.items - stored + len(self._in_memory)
 
     @property
     def is_stored(self) -> bool:
-        """True if all items are."""
+        """True if all items are stored."""
         return self._batch.stored.get("items") == self._batch.items and not self._in_memory
 
     @property
     def holds_more(self) -> bool:
-        """True if what was stored had items that were in memory, which are lost when it is
-        stored again."""
+        """True if items in memory were stored, which storing the batch again would lose."""
         return bool(self._batch.stored.get("in_memory"))
 
     async def store(self, spider: Spider) -> None:
-        """Store the feed, or what is new of it. Raises whatever the storage does."""
+        """Store the feed, or its new part. Raises any exception of the storage."""
         if is_local(self._storage):
             self._replace()
         else:
@@ -114,7 +112,7 @@ class Part:
         self._batch.stored["in_memory"] = len(self._in_memory)
 
     def _write(self, file: IO[bytes]) -> None:
-        """Write the feed, or what is new of it, to `file`, which stays open."""
+        """Write the feed, or its new part, to `file`, which stays open."""
         target: Any = file
         if "postprocessing" in self._options:
             target = PostProcessingManager(self._options["postprocessing"], file, self._options)
@@ -131,7 +129,7 @@ class Part:
             target.close = int
 
     def _pieces(self, path: Path, since: int) -> Iterator[bytes]:
-        """Yield the feed, or what is new of it; write by write where those count."""
+        """Yield the feed, or its new part, write by write where the bounds of writes count."""
         form, end = self._working.plan.format, self._batch.length
         is_written = isinstance(form, Written)
         plain: Callable[[bytes], bytes] = pickle.loads if is_written else bytes
@@ -158,7 +156,7 @@ class Part:
         try:
             exporter.export_item(item)
         except OSError:
-            raise  # of the file: all of it is stored again
+            raise  # from the file: the feed is stored again
         except Exception:
             logger.exception(
                 "The exporter of %(uri)s has refused an item, whose page is done: %(item)r",
@@ -166,8 +164,7 @@ class Part:
             )
 
     def _replace(self) -> None:
-        """Give the feed's own file what the round has for it, after what was there
-        before, all at once."""
+        """Replace the feed's own file atomically by its earlier contents and the round's."""
         stored = self._batch.stored
         path = Path(stored.get("path") or local_path(self._storage)).resolve()
         make_directory(path.parent)
@@ -202,7 +199,7 @@ class Part:
 
 
 def check_stored(batch: Batch, options: dict[str, Any]) -> None:
-    """Raise FeedError if the file that `batch` was stored in is not as it was left."""
+    """Raise FeedError if the file in which `batch` was stored has changed since."""
     stored = batch.stored
     if "versions" not in stored or (
         options.get("overwrite", False) and "is_replaced" not in stored
@@ -215,7 +212,7 @@ def check_stored(batch: Batch, options: dict[str, Any]) -> None:
 
 
 def local_path(storage: FeedStorageProtocol) -> Path:
-    """Return the file of a storage that `is_local`."""
+    """Return the absolute path of a storage that `is_local`."""
     assert isinstance(storage, FileFeedStorage)
     return Path(storage.path).absolute()
 
@@ -225,6 +222,6 @@ def _is_scrapys(storage: object) -> bool:
 
 
 def _chunks(file: IO[bytes], end: int) -> Iterator[bytes]:
-    """Yield what `file` holds from where it stands to `end`."""
+    """Yield the contents of `file` from its position to `end`."""
     while data := file.read(min(max(end - file.tell(), 0), AT_ONCE)):
         yield data

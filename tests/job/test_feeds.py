@@ -450,7 +450,7 @@ def test_somebody_who_writes_to_the_file_meanwhile_stops_the_crawl(tmp_path, job
     appended_to(tmp_path / "a.jl")
     a.pages(p2={"n": 2})
     assert a.scheduler._ledger.stopped
-    assert "somebody else writes to it" in caplog.text
+    assert "another program writes to it" in caplog.text
     a.close("bloom_error")
     assert (tmp_path / "a.jl").read_bytes() == b'{"n": 1}\nmore\n'
     (tmp_path / "a.jl").write_bytes(b'{"n": 1}\n')
