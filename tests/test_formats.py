@@ -32,7 +32,7 @@ from scrapy_bloom.bloom.directory import layer_paths
 from scrapy_bloom.bloom.file import read_header
 from scrapy_bloom.bloom.inspection import verify
 from scrapy_bloom.fingerprints.identity import FingerprinterIdentity
-from scrapy_bloom.sqlite_backend.failed_store import failed_requests
+from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.inspection import job_state, unfinished_requests
 from tests.data.v010 import make
 from tests.data.v020 import make as v020
@@ -142,7 +142,7 @@ def test_an_old_job_is_read_without_a_change(folder, name):
     assert {*JOBS[name]["seen"]} <= {*held}
     assert not {*JOBS[name]["unseen"]} & {*held}
     assert unfinished_requests(folder) == JOBS[name]["count"]
-    assert failed_requests(folder) == []
+    assert SQLiteFailedStore(folder).requests() == []
     assert all(finding.sound for finding in verify(folder / "bloom"))
     # the index of SQLite's log, which was left out
     (folder / "requests.sqlite-shm").unlink(missing_ok=True)
@@ -215,7 +215,7 @@ def test_a_job_of_version_0_2_0_goes_on_to_its_end(story, place):
     _, expected = story
     assert v020.go_on(place, expected) == expected["resumed"]
     assert job_state(place / "job").state == "finished"
-    assert failed_requests(place / "job") == []
+    assert SQLiteFailedStore(place / "job").requests() == []
     assert all(finding.sound for finding in verify(place / "job" / "bloom"))
 
 
@@ -226,7 +226,7 @@ def test_a_job_of_version_0_2_0_is_read_without_a_change(story, place):
     ends = {"killed": "killed", "failed": "finished"}
     assert job_state(place / "job").state == ends.get(name, "stopped")
     assert unfinished_requests(place / "job") == len(expected["requests"])
-    found = failed_requests(place / "job")
+    found = SQLiteFailedStore(place / "job").requests()
     unreadable = [["", "unreadable", 1] for _ in expected["set_aside"]]
     assert sorted([each.url, each.reason, each.attempts] for each in found) == sorted(
         [*expected["failed"], *unreadable]

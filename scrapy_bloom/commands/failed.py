@@ -6,59 +6,31 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ..errors import BloomError
-from ..redis_backend.failed_store import FailedHash
+from ..job.failure import Choice
+from ..redis_backend.failed_store import RedisFailedStore
 from ..reporting import counted, in_brief
-from ..sqlite_backend.failed_store import Choice, drop_failed, failed_requests, retry_failed
+from ..sqlite_backend.failed_store import SQLiteFailedStore
 from .target import Kind
 
 if TYPE_CHECKING:
     from ..job.failure import FailedRequest
+    from ..job.store import FailedStore
     from .running import Session
 
 SHOWN = 5
 """So many requests of each reason are shown."""
 
 
-class FailedRequests(Protocol):
-    """The failed requests of a job or a crawl."""
-
-    def requests(self, choice: Choice) -> list[FailedRequest]:
-        """Return the chosen ones, oldest first."""
-
-    def retry(self, choice: Choice) -> int:
-        """Make the chosen ones pending again; return how many."""
-
-    def drop(self, choice: Choice) -> int:
-        """Forget the chosen ones; return how many."""
-
-
-@dataclass(frozen=True)
-class _OfJob:
-    """Those of a job."""
-
-    job: Path
-
-    def requests(self, choice: Choice) -> list[FailedRequest]:
-        return failed_requests(self.job, choice)
-
-    def retry(self, choice: Choice) -> int:
-        return retry_failed(self.job, choice)
-
-    def drop(self, choice: Choice) -> int:
-        return drop_failed(self.job, choice)
-
-
 def failed(session: Session) -> int:
     """List the requests that have failed."""
     options = session.options
-    with _kept(session) as (name, kept):
-        found = kept.requests(_choice(session))
+    with _store(session) as (name, store):
+        found = store.requests(_choice(session))
     if options.output is not None:
         _write_urls(session, found)
         return 0
@@ -70,9 +42,10 @@ def failed(session: Session) -> int:
 
 def retry(session: Session) -> int:
     """Make requests that have failed pending again."""
-    with _kept(session) as (_, kept):
-        count = kept.retry(_choice(session))
-        when = "for the next start" if isinstance(kept, _OfJob) else "for all workers"
+    with _store(session) as (_, store):
+        count = store.retry(_choice(session))
+        is_job = isinstance(store, SQLiteFailedStore)
+        when = "for the next start" if is_job else "for all workers"
     session.print({"retried": count}, [f"{counted(count, 'request')} pending again, {when}"])
     return 0
 
@@ -80,26 +53,26 @@ def retry(session: Session) -> int:
 def drop(session: Session) -> int:
     """Forget requests that have failed."""
     choice = _choice(session)
-    with _kept(session) as (name, kept):
+    with _store(session) as (name, store):
         if not session.options.yes:
-            count = len(kept.requests(choice))
+            count = len(store.requests(choice))
             raise BloomError(
                 f"{counted(count, 'failed request')} of {name} would be forgotten for good: say so"
                 " with --yes"
             )
-        session.print_lines([f"forgot {counted(kept.drop(choice), 'failed request')}"])
+        session.print_lines([f"forgot {counted(store.drop(choice), 'failed request')}"])
     return 0
 
 
 @contextmanager
-def _kept(session: Session) -> Iterator[tuple[str, FailedRequests]]:
-    """Yield the name of the job or the crawl, and what has failed there."""
+def _store(session: Session) -> Iterator[tuple[str, FailedStore]]:
+    """Yield the name of the job or the crawl, and its failed requests."""
     target = session.target(session.options.place, Kind.REQUESTS, Kind.REDIS)
     if target.job is not None:
-        yield str(target.job.path), _OfJob(target.job.path)
+        yield str(target.job.path), SQLiteFailedStore(target.job.path)
         return
     with session.crawl(target.name) as (client, key):
-        yield f"{client.name} {key[1:-1]}", FailedHash(client, key)
+        yield f"{client.name} {key[1:-1]}", RedisFailedStore(client, key)
 
 
 def _choice(session: Session) -> Choice:

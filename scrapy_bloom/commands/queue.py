@@ -12,7 +12,7 @@ from scrapy import Request
 from ..errors import BloomError
 from ..migration.url_list import open_list, url_in
 from ..redis_backend.client import RedisClient
-from ..redis_backend.failed_store import FailedHash
+from ..redis_backend.failed_store import RedisFailedStore
 from ..redis_backend.layout import in_one_slot
 from ..redis_backend.push import push as push_into
 from ..redis_backend.status import CrawlView, PendingView, WorkerView, look_at, pending_of
@@ -62,7 +62,7 @@ def queue_in(client: RedisClient, key: str) -> tuple[dict[str, Any] | None, list
     crawl = look_at(client, key)
     if crawl is None:
         return None, []
-    pending, reasons = pending_of(client, key), FailedHash(client, key).by_reason()
+    pending, reasons = pending_of(client, key), RedisFailedStore(client, key).by_reason()
     nbytes = None
     if crawl.nbytes is not None and pending.nbytes is not None:
         nbytes = crawl.nbytes + pending.nbytes

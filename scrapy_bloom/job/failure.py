@@ -1,10 +1,13 @@
-"""What is known of a request that has failed, under names that are the same over Scrapy's
-releases, and how it is asked again."""
+"""Failed requests: what is recorded of one, under names that are the same over Scrapy's
+releases, and which of them a command is about."""
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import encodable
@@ -16,13 +19,13 @@ if TYPE_CHECKING:
 ATTEMPTS_KEY = "bloom_attempts"
 """The meta key of a request that has failed before: how often it was asked until then."""
 IN_MEMORY = "scheduler/failed_in_memory"
-"""The stat that counts those that could not be kept."""
+"""The stat that counts failed requests that cannot be serialized, and so are not kept."""
 UNREADABLE = "unreadable"
 """The reason of a stored request that cannot be read back."""
 LONGEST = 500
 """Characters of an exception that are kept."""
 _MOST = 2**31
-"""A count of attempts in a meta from which on it is not taken for one."""
+"""A value in a meta that is as large as this is no count of attempts."""
 
 _DOWNLOAD_REASONS = {
     # an exception's own class, or the first of its bases that is here: in Scrapy's exceptions
@@ -99,6 +102,24 @@ class FailedRequest(NamedTuple):
         return cls(url, method, UNREADABLE, None, encodable(why), 1, time.time(), None)
 
 
+class Choice(NamedTuple):
+    """The failed requests whose reason matches one of these globs, and whose URL one of
+    those; all, if there are none."""
+
+    reasons: Sequence[str] = ()
+    urls: Sequence[str] = ()
+
+    def includes(self, reason: str, url: str) -> bool:
+        """Return True if a request that has failed for `reason` is chosen."""
+        return all(
+            not globs or any(glob_pattern(glob).fullmatch(text) for glob in globs)
+            for globs, text in ((self.reasons, reason), (self.urls, url))
+        )
+
+
+ALL = Choice()
+
+
 def count_unreadable(stats: StatsCollector) -> None:
     """Count a request that could not be read back."""
     stats.inc_value("scheduler/unreadable")
@@ -138,3 +159,41 @@ def described(exception: BaseException) -> str:
     except Exception:  # noqa: BLE001 - a failure whose telling fails is one all the same
         message = ""
     return encodable((f"{name}: {message}" if message else name)[:LONGEST])
+
+
+_TOKEN = re.compile(r"\*+|\?|\[\^(?P<but>.[^]]*)\]|\[(?P<set>[^^][^]]*)\]|.", re.DOTALL)
+"""What a glob is made of; an open bracket that is not closed comes alone."""
+_RANGE = re.compile(r"(?P<first>.)-(?P<last>.)|.", re.DOTALL)
+"""What a set in a glob is made of."""
+
+
+@lru_cache
+def glob_pattern(glob: str) -> re.Pattern[str]:
+    """Return the regular expression of `glob`, which means what it means to SQLite: case
+    counts, and `[^a]` is any character but `a`. Source: https://sqlite.org/lang_expr.html#glob,
+    and `patternCompare` in SQLite's func.c for sets."""
+    return re.compile("".join(map(_translated, _TOKEN.finditer(glob))), re.DOTALL)
+
+
+def _translated(token: re.Match[str]) -> str:
+    text = token[0]
+    if text[0] == "*":
+        return ".*"
+    if text == "?":
+        return "."
+    if text == "[":  # never closed
+        return "(?!)"
+    if token.lastgroup is None:
+        return re.escape(text)
+    found = token[token.lastgroup]
+    first = "]" if found[0] == "]" else ""  # which begins no range
+    members = re.escape(first) + "".join(map(_members, _RANGE.finditer(found[len(first) :])))
+    return f"[{'^' if token.lastgroup == 'but' else ''}{members}]"
+
+
+def _members(token: re.Match[str]) -> str:
+    first, last = token["first"], token["last"]
+    if first is None:
+        return re.escape(token[0])
+    # the first character of a range belongs to it even if the range is empty
+    return re.escape(first) + (f"{re.escape(first)}-{re.escape(last)}" if first <= last else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from scrapy import Request, signals
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from ..settings import FailedSettings
     from .ledger import Ledger
+    from .store import FailedStore
 
 logger = logging.getLogger("scrapy_bloom.durable.failing")
 
@@ -35,16 +36,6 @@ _NOT_THE_PAGES_FAULT = (
 """Where requests are ignored that nobody wants to ask again."""
 
 _at_work: WeakSet[Failures] = WeakSet()
-
-
-class Kept(Protocol):
-    """The failed requests of a job or a crawl."""
-
-    def retry(self) -> int:
-        """Make all of them pending again; return how many."""
-
-    def by_reason(self) -> dict[str, int]:
-        """Return how many there are for each reason, most first."""
 
 
 class Failures:
@@ -65,7 +56,7 @@ class Failures:
         self._settings = settings
         self._origins = origins_of(crawler)
         self._ledger: Ledger | None = None
-        self._kept: Kept | None = None
+        self._store: FailedStore | None = None
         self._retried = {int(code) for code in crawler.settings.getlist("RETRY_HTTP_CODES")}
         kinds, hooks = settings.kinds, FailureHooks(crawler)
         if "download" in kinds:
@@ -82,10 +73,10 @@ class Failures:
         if "feed" in kinds and exporter is not None:
             exporter.on_refused.append(self._item_refused)
 
-    def retry(self, kept: Kept) -> int:
-        """Make all that are `kept` pending again, if each start is to do so; return how
-        many. Raises as `kept` does."""
-        count = kept.retry() if self._settings.retry else 0
+    def retry(self, store: FailedStore) -> int:
+        """Make all requests in `store` pending again, if BLOOM_RETRY_FAILED says so; return
+        how many. Raises as `store` does."""
+        count = store.retry() if self._settings.retry else 0
         if count:
             logger.info(
                 "Retrying %(requests)s that had failed (BLOOM_RETRY_FAILED)",
@@ -94,18 +85,18 @@ class Failures:
             )
         return count
 
-    def open(self, ledger: Ledger, kept: Kept) -> None:
-        """Begin to tell `ledger`, whose failed requests are `kept`."""
-        self._ledger, self._kept = ledger, kept
+    def open(self, ledger: Ledger, store: FailedStore) -> None:
+        """Begin to tell `ledger`, whose failed requests are in `store`."""
+        self._ledger, self._store = ledger, store
         if self._settings.keep:
             _at_work.add(self)
 
     def report(self, where: str, place: object) -> None:
-        """Tell nothing any more, and say what has failed and stays: in the "job" or `where`
-        it is, at a place as the command line has it. Raises as what is kept does."""
+        """Stop telling the ledger, and log the failed requests: in the "job" or the "crawl"
+        (`where`), at a place as the command line takes it. Raises as the store does."""
         _at_work.discard(self)
-        self._ledger, kept = None, self._kept
-        reasons = {} if kept is None else kept.by_reason()
+        self._ledger, store = None, self._store
+        reasons = {} if store is None else store.by_reason()
         total = sum(reasons.values())
         self._crawler.stats.set_value("scheduler/failed", total)
         if total:

@@ -123,14 +123,6 @@ class LedgerScheduler(BaseScheduler):
             self.stats.inc_value("scheduler/dequeued")
         return request
 
-    def finish_request(self, request: Request) -> None:
-        """Acknowledge `request`, with the next commit: it is not fetched again.
-
-        Does nothing while the engine still works on it, or if it is none of ours.
-        """
-        if self._ledger is not None:
-            self._ledger.finish(request)
-
     def _enqueue(self, request: Request) -> bool:
         if not request.dont_filter and self.df.request_seen(request):
             assert self.spider is not None

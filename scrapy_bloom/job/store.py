@@ -1,9 +1,11 @@
-"""What the durable scheduler asks of whatever stores its requests."""
+"""Protocols of the stores of requests, which each backend implements."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sized
 from typing import TYPE_CHECKING, Protocol
+
+from .failure import ALL, Choice
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -81,3 +83,19 @@ class RequestStore(Protocol):
 
     def close(self, *, clean: bool) -> None:
         """Close the store, marked as `clean` or not."""
+
+
+class FailedStore(Protocol):
+    """The failed requests of a job or a crawl."""
+
+    def requests(self, choice: Choice = ALL) -> list[FailedRequest]:
+        """Return the chosen ones, oldest first."""
+
+    def by_reason(self) -> dict[str, int]:
+        """Return how many there are for each reason, most first."""
+
+    def retry(self, choice: Choice = ALL) -> int:
+        """Make the chosen ones pending again; return how many."""
+
+    def drop(self, choice: Choice = ALL) -> int:
+        """Forget the chosen ones; return how many."""

@@ -1,18 +1,16 @@
-"""The requests of a crawl that have failed: what is kept of them in Redis, which a worker
-writes in the call that would have acknowledged them."""
+"""The failed requests of a crawl, in Redis; a worker writes them in the call that would have
+acknowledged them."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SharedFilterError
 from ..job.codec import url_and_method
-from ..job.failure import FailedRequest, described
-from ..sqlite_backend.failed_store import ALL, Choice
+from ..job.failure import ALL, Choice, FailedRequest, described
 from .protocol import Failing
 from .scripts import RETRY_FAILED, SCAN_FAILED
 
@@ -25,10 +23,12 @@ AT_ONCE = 100
 """So many are moved by a script, or read."""
 
 
-class FailedHash:
-    """The failed requests of the crawl beside the filter at `key`. Every method may raise
-    SharedFilterError, and takes a call for each hundred of them. `most` are looked at to
-    tell reasons, all by default."""
+class RedisFailedStore:
+    """The FailedStore of the crawl beside the filter at `key`.
+
+    `by_reason` looks at the first `most` of its requests, at all by default. Any method may
+    raise SharedFilterError. Cost: a call for a hundred requests.
+    """
 
     def __init__(self, client: RedisClient, key: str, most: int | None = None) -> None:
         self._client = client
@@ -83,10 +83,11 @@ class FailedHash:
         found = {
             field: (int(claim), _failed_request(*rest)) for field, claim, *rest in self._scan()
         }
-        oldest_first = [
-            (field, failed) for field, (_, failed) in sorted(found.items(), key=lambda it: it[1][0])
+        return [
+            (field, failed)
+            for field, (_, failed) in sorted(found.items(), key=lambda item: item[1][0])
+            if choice.includes(failed.reason, failed.url)
         ]
-        return [*compress(oldest_first, choice.means(each for _, each in oldest_first))]
 
     def _scan(self, *, brief: bool = False) -> Iterator[Any]:
         cursor: bytes | str = "0"

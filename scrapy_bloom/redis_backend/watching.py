@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import SharedFilterError
 from ..sqlite_backend.progress import FILTER_FIGURES
 from ..sqlite_backend.watching import RATED, SLOTS, Costly, rates_of, seconds_to
-from .failed_store import FailedHash
+from .failed_store import RedisFailedStore
 from .filter import RedisBloomFilter
 from .filter_status import RedisPlace
 from .status import CrawlView, PendingView, look_at, pending_of
@@ -27,8 +27,8 @@ class RedisWatch:
         self._filter = RedisPlace(client, key[1:-1]).filter
         self._refreshed: Costly[RedisBloomFilter, None] = Costly(RedisBloomFilter.refresh)
         self._pending: Costly[RedisClient, PendingView] = Costly(lambda it: pending_of(it, key))
-        self._reasons: Costly[FailedHash, dict[str, int]] = Costly(FailedHash.by_reason)
-        self._failed = FailedHash(client, key)
+        self._reasons: Costly[RedisFailedStore, dict[str, int]] = Costly(RedisFailedStore.by_reason)
+        self._failed = RedisFailedStore(client, key)
 
     def figures(self) -> dict[str, Any]:
         """Return the figures of now, of all workers and all of the crawl, and what follows

@@ -25,7 +25,7 @@ from ..sqlite_backend.progress import set_stats
 from ..startup import announce
 from .client import RedisClient, ScriptError
 from .codec import RedisCodec
-from .failed_store import FailedHash
+from .failed_store import RedisFailedStore
 from .layout import in_one_slot
 from .lifecycle import crawl_is_gone, open_crawl
 from .protocol import COUNTED, Policy
@@ -103,7 +103,7 @@ class Worker:
         try:
             self._server = client.name
             self._name = f"the queue {self._key!r} in Redis at {client.name}"
-            self._failed = FailedHash(client, self._key, MOST_TOLD)
+            self._failed = RedisFailedStore(client, self._key, MOST_TOLD)
             self._state = self._join(client, generation)
             beats = RedisClient(redis.url, redis.timeout)
         except BaseException:

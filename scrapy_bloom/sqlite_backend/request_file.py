@@ -11,7 +11,7 @@ import json
 import os
 import sqlite3
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial, wraps
 from pathlib import Path
@@ -146,7 +146,9 @@ class RequestFile:
         return self._connection.execute(statement, values).fetchall()
 
     @_naming
-    def execute(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+    def execute(
+        self, statement: str, values: Sequence[object] | Mapping[str, object] = ()
+    ) -> sqlite3.Cursor:
         """Run a statement that changes a table of somebody else's, with the next commit.
         Raises sqlite3.Error."""
         self._begin()

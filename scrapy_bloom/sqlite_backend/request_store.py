@@ -15,7 +15,7 @@ from ..job.codec import Codec, Stored
 from ..job.failure import count_unreadable
 from ..job.queue_settings import scrapy_disk_queue
 from ..scrapy_compat import path_safe
-from .failed_store import FailedRows
+from .failed_store import OpenFailedStore
 from .queues import RowQueue, UnreadableRequestError
 from .request_file import MAX_BYTES, RequestFile
 
@@ -56,7 +56,7 @@ class SqliteStore:
         self._handed_out: dict[Request, int] = {}
         has_cache = crawler.settings.getbool("HTTPCACHE_ENABLED")
         self.codec = Codec(crawler.spider, MAX_BYTES, has_cache=has_cache)
-        self._failed = FailedRows(file)
+        self._failed = OpenFailedStore(file)
         self.pending: ScrapyPriorityQueue = self._open_queue()
 
     @property

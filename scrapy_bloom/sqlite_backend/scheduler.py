@@ -24,7 +24,7 @@ from ..scrapy_compat import EngineView, FeedExporterView, IdleChecks, path_safe,
 from ..settings import FailedSettings, wants_delta
 from ..startup import announce, fetches_one_page, refuse
 from .children import RepeatedChildren, TakenChildren
-from .failed_store import FailedRows
+from .failed_store import OpenFailedStore
 from .progress import Progress
 from .request_file import RequestFile, as_it_is, check_header, require_whole_job
 from .request_store import SqliteStore
@@ -156,7 +156,7 @@ class DurableScheduler(LedgerScheduler):
             dupefilter.hold_back(requests_kept=job.was_durable)
             if not file.clean:
                 self._recover(file, dupefilter)
-            failed = FailedRows(file)
+            failed = OpenFailedStore(file)
             job.failures.retry(failed)
             store = SqliteStore(self.crawler, file, job.directory.requests, job.queues, note_commit)
             if len(store.pending):

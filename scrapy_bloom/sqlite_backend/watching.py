@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from ..jobdir import JobDirectory
+from .failed_store import SQLiteFailedStore
 from .inspection import job_state, reading
 from .progress import FILTER_FIGURES
 
@@ -31,7 +32,8 @@ class Watch:
         self._job = job
         self._path = JobDirectory(job).requests
         self._slots = Costly(_pending_by_slot)
-        self._reasons = Costly(_failed_by_reason)
+        self._failed = SQLiteFailedStore(job)
+        self._reasons = Costly(SQLiteFailedStore.by_reason)
 
     def figures(self) -> dict[str, Any]:
         """Return the figures of now, and what follows from them. What is not known is None.
@@ -42,7 +44,6 @@ class Watch:
         with reading(self._path) as connection:
             samples = _samples(connection)
             by_slot, slots = self._slots.of(connection)
-            by_reason = self._reasons.of(connection)
         last = samples[-1][1] if samples else {}
         growth = rates_of(samples) if is_running else {}
         return {
@@ -56,7 +57,7 @@ class Watch:
             "seconds_left": seconds_to(last.get("pending"), growth.get("pending"), -1),
             "pending_by_slot": by_slot,
             "slots": slots,
-            "failed_by_reason": by_reason,
+            "failed_by_reason": self._reasons.of(self._failed),
             **{name: last.get(name) for name in FILTER_FIGURES},
             "seconds_to_growth": seconds_to(_room(last), growth.get("filter_items"), 1),
             **self._sizes(now),
@@ -160,16 +161,6 @@ def _pending_by_slot(connection: sqlite3.Connection) -> tuple[dict[str, int], in
         (SLOTS,),
     ).fetchall()
     return {slot: count for slot, count, _ in rows}, rows[0][2] if rows else 0
-
-
-def _failed_by_reason(connection: sqlite3.Connection) -> dict[str, int]:
-    if not _has(connection, "failed"):
-        return {}
-    return dict(
-        connection.execute(
-            "SELECT reason, COUNT(*) FROM failed GROUP BY reason ORDER BY 2 DESC"
-        ).fetchall()
-    )
 
 
 def _has(connection: sqlite3.Connection, table: str) -> bool:

@@ -18,7 +18,7 @@ from scrapy.settings import Settings
 from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_bloom.commands.queue import queue_in
-from scrapy_bloom.redis_backend.failed_store import FailedHash
+from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.push import push
 from scrapy_bloom.redis_backend.status import look_at, remove_queue
 from scrapy_bloom.redis_backend.verify import queue_findings
@@ -133,9 +133,9 @@ class Stalls:
         self.time("scrapy bloom workers", lambda: look_at(client, self.key))
         self.time("scrapy bloom info", lambda: queue_in(client, self.key))
         self.time("scrapy bloom top", lambda: RedisWatch(client, self.key).figures())
-        self.time("scrapy bloom failed", lambda: FailedHash(client, self.key).requests())
+        self.time("scrapy bloom failed", lambda: RedisFailedStore(client, self.key).requests())
         self.time("scrapy bloom verify", lambda: [*queue_findings(client, self.key)])
-        self.time("scrapy bloom retry", lambda: FailedHash(client, self.key).retry())
+        self.time("scrapy bloom retry", lambda: RedisFailedStore(client, self.key).retry())
         self.server.command("ZADD", f"{self.key}:workers", 1, "worker0")
         self.time("a dead worker with many claims", self.bury)
         self.time("a worker leaves", lambda: other.leave())

@@ -11,10 +11,10 @@ from scrapy_bloom.commands import main
 from scrapy_bloom.job.failure import FailedRequest
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.redis_backend.client import RedisClient
-from scrapy_bloom.redis_backend.failed_store import FailedHash
+from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.layout import in_one_slot
 from scrapy_bloom.redis_backend.status import look_at, pending_of
-from scrapy_bloom.sqlite_backend.failed_store import FailedRows, retry_failed
+from scrapy_bloom.sqlite_backend.failed_store import OpenFailedStore, SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.inspection import unfinished_requests
 from scrapy_bloom.sqlite_backend.request_file import RequestFile
 from tests.job.engine import Job
@@ -44,7 +44,7 @@ def failed_request(number):
 def failed_job(tmp_path):
     """A finished job with some requests that have failed."""
     file = RequestFile.open(tmp_path / "requests.sqlite")
-    rows = FailedRows(file)
+    rows = OpenFailedStore(file)
     for number in range(MANY + 1):
         file.push(("", 0, 0), "pickle", b"request")
         row, *_ = file.pop(("", 0, 0), newest=False)
@@ -145,7 +145,7 @@ def hostile(request, tmp_path):
         file.push(("\x1b[1mslot", 0, 0), "pickle", b"request")
         file.push(("", 0, 0), "pickle", b"request")
         row, *_ = file.pop(("", 0, 0), newest=False)
-        FailedRows(file).add(row, b"", HOSTILE)
+        OpenFailedStore(file).add(row, b"", HOSTILE)
         file.delete(row)
         file.commit()
         file.close(clean=True)
@@ -229,7 +229,7 @@ def test_a_failed_request_without_a_known_url_is_no_empty_line(failed_job, run):
     file = RequestFile.open(failed_job / "requests.sqlite")
     file.push(("", 0, 0), "pickle", b"request")
     row, *_ = file.pop(("", 0, 0), newest=False)
-    FailedRows(file).add(row, b"", failed_request(9)._replace(url="", reason="login page"))
+    OpenFailedStore(file).add(row, b"", failed_request(9)._replace(url="", reason="login page"))
     file.delete(row)
     file.commit()
     file.close(clean=True)
@@ -274,12 +274,12 @@ def test_a_place_without_a_crawl_is_refused(run, tmp_path, redis_server, key):
 def test_what_was_asked_again_goes_on(failed_job, failed_crawl, redis_server):
     """As it is to be asked: in a job and in Redis, where a crawl that was over is not any
     more."""
-    assert retry_failed(failed_job) == MANY + 1
+    assert SQLiteFailedStore(failed_job).retry() == MANY + 1
     file = RequestFile.open(failed_job / "requests.sqlite")
     assert file.pop(("", 0, 0), newest=False)[1:] == ("pickle", b"request once more")
     with RedisClient(redis_server.url) as client:
         assert look_at(client, in_one_slot(failed_crawl)).over
-        assert FailedHash(client, in_one_slot(failed_crawl)).retry() == MANY + 1
+        assert RedisFailedStore(client, in_one_slot(failed_crawl)).retry() == MANY + 1
     worker = StoreWorker(redis_server.url, failed_crawl)
     assert not worker.state.over
     request = worker.next()

@@ -17,7 +17,7 @@ from scrapy_bloom.commands.top import _duration, view
 from scrapy_bloom.errors import RequestFileError, SharedFilterError
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite_backend import watching
-from scrapy_bloom.sqlite_backend.failed_store import FailedRows
+from scrapy_bloom.sqlite_backend.failed_store import OpenFailedStore
 from scrapy_bloom.sqlite_backend.request_file import RequestFile
 from scrapy_bloom.sqlite_backend.watching import Watch
 from tests.commands.command_line import environment
@@ -256,4 +256,4 @@ def test_failed_rows_are_counted_where_they_are_added(watched):
     with ExitStack() as stack:
         file = RequestFile.open(watched / "requests.sqlite")
         stack.callback(file._connection.close)
-        assert FailedRows(file).count == MANY + 1
+        assert OpenFailedStore(file).count == MANY + 1

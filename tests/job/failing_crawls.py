@@ -29,9 +29,9 @@ from scrapy.extensions.postprocessing import GzipPlugin
 from scrapy_bloom import fail
 from scrapy_bloom.job.ledger import Ledger
 from scrapy_bloom.redis_backend.client import RedisClient
-from scrapy_bloom.redis_backend.failed_store import FailedHash
+from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.layout import in_one_slot
-from scrapy_bloom.sqlite_backend.failed_store import failed_requests, retry_failed
+from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
 from tests.job.failing_mutants import MUTANTS
 from tests.job.harness import ASYNCIO, SELECT, Crawl, World, side_by_side
@@ -111,16 +111,16 @@ class FailingWorld(World):
     def retry(self, crawl):
         """Make what has failed of a crawl pending; return how much."""
         if self.redis is None:
-            return retry_failed(self.folder / crawl.name / "job")
+            return SQLiteFailedStore(self.folder / crawl.name / "job").retry()
         with RedisClient(self.redis.url) as client:
-            return FailedHash(client, in_one_slot(crawl.name)).retry()
+            return RedisFailedStore(client, in_one_slot(crawl.name)).retry()
 
     def failed(self, crawl):
         """Return what has failed of a crawl."""
         if self.redis is None:
-            return failed_requests(self.folder / crawl.name / "job")
+            return SQLiteFailedStore(self.folder / crawl.name / "job").requests()
         with RedisClient(self.redis.url) as client:
-            return FailedHash(client, in_one_slot(crawl.name)).requests()
+            return RedisFailedStore(client, in_one_slot(crawl.name)).requests()
 
     def site(self, delay):
         """Return the site, which answers at once."""

@@ -30,7 +30,7 @@ from scrapy_bloom.feeds.outbox import Outbox
 from scrapy_bloom.job import failures as failing
 from scrapy_bloom.job.codec import Codec
 from scrapy_bloom.job.ledger import Ledger
-from scrapy_bloom.sqlite_backend.failed_store import FailedRows
+from scrapy_bloom.sqlite_backend.failed_store import OpenFailedStore
 from scrapy_bloom.sqlite_backend.request_store import SqliteStore
 from scrapy_bloom.sqlite_backend.rounds import Round
 
@@ -63,7 +63,7 @@ def acknowledged_before_it_failed():
         late.clear()
         return has_committed
 
-    FailedRows.add = add_later
+    OpenFailedStore.add = add_later
     SqliteStore.commit = commit_and_add
 
 
@@ -175,7 +175,7 @@ def every_status():
 @mutant
 def unreadable_after_its_row():
     """The row of a request that cannot be read back goes in a commit before it has failed."""
-    add, commit = FailedRows.add_unreadable, SqliteStore.commit
+    add, commit = OpenFailedStore.add_unreadable, SqliteStore.commit
     late = []
 
     def commit_and_add(self, fingerprints):
@@ -189,20 +189,20 @@ def unreadable_after_its_row():
         late.clear()
         return has_committed
 
-    FailedRows.add_unreadable = lambda self, row, why: late.append((self, row, why))
+    OpenFailedStore.add_unreadable = lambda self, row, why: late.append((self, row, why))
     SqliteStore.commit = commit_and_add
 
 
 @mutant
 def unreadable_with_its_children():
     """What a page has given is forgotten with the row that cannot be read back."""
-    add = FailedRows.add_unreadable
+    add = OpenFailedStore.add_unreadable
 
     def add_and_forget(self, row, why):
         add(self, row, why)
         self._file.execute("DELETE FROM taken_children WHERE parent = ?", (row,))
 
-    FailedRows.add_unreadable = add_and_forget
+    OpenFailedStore.add_unreadable = add_and_forget
 
 
 @mutant

@@ -6,7 +6,7 @@ import pytest
 from scrapy import Request
 from scrapy.http import Response
 
-from scrapy_bloom.sqlite_backend.failed_store import drop_failed, retry_failed
+from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from tests.job.engine import TestSpider, name_of, request
 from tests.job.rounds import waited_for
 
@@ -329,7 +329,7 @@ def test_a_page_that_could_not_be_read_back(make_round, crash_round):
     assert give(resumed, again(resumed), child("a")) == []
 
 
-@pytest.mark.parametrize("change", [retry_failed, drop_failed])
+@pytest.mark.parametrize("change", [SQLiteFailedStore.retry, SQLiteFailedStore.drop])
 def test_a_page_that_could_not_be_read_back_is_asked_again_or_forgotten(
     make_round, crash_round, tmp_path, change
 ):
@@ -342,10 +342,10 @@ def test_a_page_that_could_not_be_read_back_is_asked_again_or_forgotten(
     without = make_round(spider=WithoutOther)
     without.names()
     without.close("shutdown")
-    assert change(tmp_path / "job") == 1
+    assert change(SQLiteFailedStore(tmp_path / "job")) == 1
     resumed = make_round()
     taken = resumed.round.file.query("SELECT COUNT(*) FROM taken_children")
-    if change is retry_failed:
+    if change is SQLiteFailedStore.retry:
         assert taken == [(1,)]
         assert give(resumed, again(resumed), child("a")) == []
     else:

@@ -12,14 +12,9 @@ from twisted.web.client import ResponseFailed, ResponseNeverReceived
 
 import scrapy_bloom
 from scrapy_bloom import FilterLockedError, JobDirectoryError
-from scrapy_bloom.job.failure import ATTEMPTS_KEY, FailedRequest, download_reason
+from scrapy_bloom.job.failure import ATTEMPTS_KEY, Choice, FailedRequest, download_reason
 from scrapy_bloom.settings import FailedSettings
-from scrapy_bloom.sqlite_backend.failed_store import (
-    Choice,
-    drop_failed,
-    failed_requests,
-    retry_failed,
-)
+from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.request_file import RequestFile
 from tests.job.engine import name_of, request
 from tests.job.test_rounds import phases, start
@@ -34,9 +29,9 @@ def fail_download(job, popped, reason=None):
     job.done(popped)
 
 
-def urls(folder, choice=None):
+def urls(folder):
     """Return the names of the pages of a job that have failed."""
-    return [each.url.rpartition("/")[2] for each in failed_requests(folder, choice or Choice())]
+    return [each.url.rpartition("/")[2] for each in SQLiteFailedStore(folder).requests()]
 
 
 def failed_job(make_round, *names, **options):
@@ -104,7 +99,7 @@ def test_a_failed_row_replaces_the_requests_row_in_one_commit(make_round, crash_
     assert urls(tmp_path / "job") == []
     job.commit()
     assert crash_round().names() == [{"a": "b", "b": "a"}[name_of(popped)]]
-    (found,) = failed_requests(tmp_path / "job")
+    (found,) = SQLiteFailedStore(tmp_path / "job").requests()
     assert found.reason == "download/dns"
     assert (found.method, found.status, found.attempts, found.referer) == ("GET", None, 1, None)
     assert found.exception.startswith("DNSLookupError: ")
@@ -125,7 +120,7 @@ def test_what_is_known_of_a_failure(make_round, tmp_path):
     scrapy_bloom.fail(response, "login\npage")
     job.done(popped)
     job.close()
-    (found,) = failed_requests(tmp_path / "job")
+    (found,) = SQLiteFailedStore(tmp_path / "job").requests()
     assert found[:6] == ("http://example.com/a", "POST", "login page", 200, None, 6)
     assert found.referer == "http://example.com/list"
 
@@ -140,7 +135,7 @@ def test_the_first_reason_stands(make_round, tmp_path):
     scrapy_bloom.fail(failure, "give up")
     fail_download(job, popped)
     job.close()
-    assert [each.reason for each in failed_requests(tmp_path / "job")] == ["give up"]
+    assert [each.reason for each in SQLiteFailedStore(tmp_path / "job").requests()] == ["give up"]
 
 
 class SpeechlessError(Exception):
@@ -191,7 +186,7 @@ def test_a_failure_whose_telling_fails_is_kept_all_the_same(make_round, tmp_path
     job.commit()
     assert not job.scheduler.ledger.stopped
     for found, reason in zip(
-        failed_requests(tmp_path / "job"), ("\\ud800", "download/other"), strict=True
+        SQLiteFailedStore(tmp_path / "job").requests(), ("\\ud800", "download/other"), strict=True
     ):
         assert (found.reason, found.exception) == (reason, "SpeechlessError")
         assert (found.status, found.attempts) == (None, attempts)
@@ -217,7 +212,9 @@ def test_the_spiders_own_word_counts_when_nothing_else_does(make_round, tmp_path
     scrapy_bloom.fail(Response(popped.url, request=popped), "login page")
     job.done(popped)
     job.close()
-    assert [each.reason for each in failed_requests(tmp_path / "job")] == ["login page"]
+    assert [each.reason for each in SQLiteFailedStore(tmp_path / "job").requests()] == [
+        "login page"
+    ]
 
 
 def test_fail_does_nothing_for_what_is_in_no_job(make_round, tmp_path):
@@ -240,7 +237,7 @@ def test_a_retried_request_is_asked_and_not_seen_against_itself(make_round, tmp_
     job.push("a", meta={"retry_times": 2, "own": 1})
     fail_download(job, job.pop())
     job.close()
-    assert retry_failed(tmp_path / "job") == 1
+    assert SQLiteFailedStore(tmp_path / "job").retry() == 1
     assert urls(tmp_path / "job") == []
     job = make_round()
     assert not job.push("a")
@@ -257,14 +254,14 @@ def test_a_round_goes_on_when_its_failed_requests_are_retried(make_round, tmp_pa
     """Start requests are not taken again; and it is over when nothing has failed any more."""
     job = failed_job(make_round, "a", "b")
     assert phases(tmp_path / "job") == [(1, "over but for failed requests")]
-    assert retry_failed(tmp_path / "job", Choice(urls=["*/a"])) == 1
+    assert SQLiteFailedStore(tmp_path / "job").retry(Choice(urls=["*/a"])) == 1
     job = make_round()
     assert (job.round.number, job.round.is_resumed) == (1, True)
     assert job.start(start("start"), start("a"), start("c")) == ["c"]
     assert sorted(job.names()) == ["a", "c"]
     job.close()
     assert phases(tmp_path / "job") == [(1, "over but for failed requests")]
-    assert retry_failed(tmp_path / "job") == 1
+    assert SQLiteFailedStore(tmp_path / "job").retry() == 1
     job = make_round()
     assert job.start(start("start")) == []
     assert job.names() == ["b"]
@@ -277,7 +274,7 @@ def test_without_a_retry_the_next_start_is_a_new_round(make_round, tmp_path, dro
     """Whether failed requests are forgotten or kept."""
     failed_job(make_round, "a")
     if dropped:
-        assert drop_failed(tmp_path / "job") == 1
+        assert SQLiteFailedStore(tmp_path / "job").drop() == 1
     for number in (2, 3):
         job = make_round()
         assert (job.round.number, job.round.is_resumed) == (number, False)
@@ -303,7 +300,7 @@ def test_a_request_that_cannot_be_read_back_keeps_no_round_going(make_round, tmp
         job.names()
         job.close()
         assert phases(tmp_path / "job") == [(number, "over but for failed requests")]
-    assert retry_failed(tmp_path / "job", Choice(reasons=["unreadable"])) == 1
+    assert SQLiteFailedStore(tmp_path / "job").retry(Choice(reasons=["unreadable"])) == 1
     job = make_round()
     assert (job.round.number, job.round.is_resumed) == (3, True)
 
@@ -312,7 +309,7 @@ def test_a_start_that_did_not_open_leaves_the_round_as_it_was(make_round, tmp_pa
     """It can still be gone on with."""
     failed_job(make_round, "a")
     make_round().close("shutdown")
-    retry_failed(tmp_path / "job")
+    SQLiteFailedStore(tmp_path / "job").retry()
     job = make_round()
     assert (job.round.number, job.round.is_resumed) == (1, True)
 
@@ -326,7 +323,7 @@ def test_each_start_can_retry_all(make_round, tmp_path):
     fail_download(job, job.pop())
     job.names()
     job.close()
-    (again,) = failed_requests(tmp_path / "job")
+    (again,) = SQLiteFailedStore(tmp_path / "job").requests()
     assert again.attempts == 2
     assert job.stat("scheduler/failed") == 1
 
@@ -353,28 +350,14 @@ def test_failed_requests_of_memory_are_counted_and_told(make_round, tmp_path, ca
     assert "1 request failed that cannot be serialized, and so cannot be kept" in caplog.text
 
 
-def test_a_choice_is_by_globs(make_round, tmp_path):
-    """Of reasons and of URLs, each any of several."""
-    job = make_round()
-    for name, reason in (("a1", "x"), ("a2", "y"), ("b1", "x"), ("c?z", "download/dns")):
-        job.push(name)
-        popped = job.pop()
-        scrapy_bloom.fail(Response(popped.url, request=popped), reason)
-        job.done(popped)
-    job.close()
-    folder = tmp_path / "job"
-    assert urls(folder, Choice(reasons=["x"])) == ["a1", "b1"]
-    assert urls(folder, Choice(reasons=["x", "down*"], urls=["*/a*", "*[?]*"])) == ["a1", "c?z"]
-    assert urls(folder, Choice(urls=["*/A*"])) == []
-
-
 def test_a_job_in_use_is_not_changed(make_round, tmp_path):
     """It can be looked at all the same."""
     failed_job(make_round, "a")
     make_round()
-    for change in (retry_failed, drop_failed):
+    store = SQLiteFailedStore(tmp_path / "job")
+    for change in (store.retry, store.drop):
         with pytest.raises(FilterLockedError, match="in use by process"):
-            change(tmp_path / "job")
+            change()
     assert urls(tmp_path / "job") == ["a"]
 
 

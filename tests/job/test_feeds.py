@@ -25,7 +25,7 @@ from scrapy_bloom.feeds.exporter import _is_same
 from scrapy_bloom.feeds.formats import Divided
 from scrapy_bloom.feeds.storing import Part
 from scrapy_bloom.job.ledger import Ledger
-from scrapy_bloom.sqlite_backend.failed_store import failed_requests, retry_failed
+from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.rounds import Round
 from tests.fakes import Engine
 from tests.job import feed_crawls
@@ -386,7 +386,9 @@ def test_a_page_whose_item_a_feed_refuses_has_failed(tmp_path, job, settings):
     a.pages(p1={"n": 1}, p2={"n": b"2"})
     a.close()
     assert numbers(tmp_path / "a.jl") == [1]
-    reasons = [(each.reason, each.exception) for each in failed_requests(tmp_path / "job")]
+    reasons = [
+        (each.reason, each.exception) for each in SQLiteFailedStore(tmp_path / "job").requests()
+    ]
     error = "TypeError: Object of type bytes is not JSON serializable"
     assert reasons == ([] if settings else [("feed", error)])
     assert a.stat("scheduler/failed_in_memory") is None
@@ -781,9 +783,9 @@ def test_a_retry_repeats_the_page_of_an_item_in_memory(tmp_path, job):
     a.done(failing)
     a.close()
     assert numbers(tmp_path / "a.own") == [1, 2]
-    found = failed_requests(tmp_path / "job")
+    found = SQLiteFailedStore(tmp_path / "job").requests()
     assert sorted(each.reason for each in found) == ["feed", "login page"]
-    assert retry_failed(tmp_path / "job") == 2
+    assert SQLiteFailedStore(tmp_path / "job").retry() == 2
     b = job(OWN_FEEDS)
     while (popped := b.pop()) is not None:
         b.items(popped, Shy(n=int(popped.url[-1])))

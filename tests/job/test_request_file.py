@@ -9,14 +9,9 @@ from pathlib import Path
 import pytest
 
 from scrapy_bloom.errors import RequestFileError
-from scrapy_bloom.job.failure import FailedRequest
+from scrapy_bloom.job.failure import Choice, FailedRequest
 from scrapy_bloom.sqlite_backend import schema
-from scrapy_bloom.sqlite_backend.failed_store import (
-    Choice,
-    FailedRows,
-    failed_requests,
-    retry_failed,
-)
+from scrapy_bloom.sqlite_backend.failed_store import OpenFailedStore, SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.request_file import (
     POPPED_IN_MEMORY,
     RequestFile,
@@ -294,7 +289,7 @@ def test_merged_groups_are_one(open_file):
 def fail_to_read(file):
     """Let the newest row be one that cannot be made a request; return it."""
     row, *_ = file.pop(GROUP, newest=True)
-    FailedRows(file).add_unreadable(row, "no callback")
+    OpenFailedStore(file).add_unreadable(row, "no callback")
     file.delete(row)
     return row
 
@@ -306,15 +301,15 @@ def test_a_row_that_cannot_be_read_back_has_failed(open_file, path):
     pushed(file, b"a", b"b", b"c")
     file.commit()
     fail_to_read(file)
-    assert failed_requests(path.parent) == []
+    assert SQLiteFailedStore(path.parent).requests() == []
     file.commit()
-    (found,) = failed_requests(path.parent)
+    (found,) = SQLiteFailedStore(path.parent).requests()
     assert (found.reason, found.exception, found.url) == ("unreadable", "no callback", "")
     with closing(sqlite3.connect(path)) as reader:
         assert reader.execute("SELECT request FROM requests").fetchall() == [(b"a",), (b"b",)]
     assert popped(file, count=2) == [b"b", b"a"]
     file.close(clean=True)
-    assert failed_requests(path.parent) == [found]
+    assert SQLiteFailedStore(path.parent).requests() == [found]
 
 
 def test_what_cannot_be_read_back_is_pending_again_when_the_file_is_opened(open_file, path):
@@ -326,7 +321,7 @@ def test_what_cannot_be_read_back_is_pending_again_when_the_file_is_opened(open_
     file.commit()
     file = open_file()
     assert file.counts == {GROUP: 2}
-    assert failed_requests(path.parent) == []
+    assert SQLiteFailedStore(path.parent).requests() == []
     assert file.query("SELECT * FROM unreadable") == []
     pushed(file, b"c")
     assert popped(file, count=3) == [b"c", b"b", b"a"]
@@ -343,7 +338,7 @@ def test_a_crash_or_a_rollback_fails_nothing(open_file, path):
     fail_to_read(file)
     file.rollback()
     file.close(clean=False)
-    assert failed_requests(path.parent) == []
+    assert SQLiteFailedStore(path.parent).requests() == []
     assert open_file().counts == {GROUP: 1}
 
 
@@ -354,12 +349,17 @@ def test_a_retry_leaves_its_row_to_what_cannot_be_read_back(open_file, path, is_
     pushed(file, b"a", b"b")
     file.commit()
     row, *_ = file.pop(GROUP, newest=False)
-    FailedRows(file).add(row, b"a again", FailedRequest("", "GET", "x", None, None, 1, 0, None))
+    OpenFailedStore(file).add(
+        row, b"a again", FailedRequest("", "GET", "x", None, None, 1, 0, None)
+    )
     file.delete(row)
     unread = fail_to_read(file)
     file.commit()
     file.close(clean=True)
-    assert retry_failed(path.parent, Choice(reasons=["*"] if is_chosen else ["x"])) == 1 + is_chosen
+    assert (
+        SQLiteFailedStore(path.parent).retry(Choice(reasons=["*"] if is_chosen else ["x"]))
+        == 1 + is_chosen
+    )
     file = open_file()
     rows = dict(file.query("SELECT request, id FROM requests"))
     assert {*rows} == {b"a again", b"b"}

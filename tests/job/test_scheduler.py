@@ -19,7 +19,7 @@ from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
 
 from scrapy_bloom import Addon, FilterLockedError, JobDirectoryError, RequestFileError
-from scrapy_bloom.sqlite_backend.failed_store import failed_requests
+from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
 from tests.job.engine import STOCK, Job, TestSpider, name_of, request
 
@@ -254,24 +254,24 @@ def test_a_row_stays_while_the_engine_has_the_request(make, tmp_path, where):
     for name in where.split("."):
         owner = getattr(owner, name)
     owner.add(popped)
-    job.scheduler.finish_request(popped)
+    job.scheduler.ledger.finish(popped)
     job.commit()
     assert len(rows(tmp_path / "job")) == 1
     owner.clear()
-    job.scheduler.finish_request(popped)
+    job.scheduler.ledger.finish(popped)
     job.commit()
     assert rows(tmp_path / "job") == []
 
 
-def test_finish_request_takes_any_request(make):
+def test_the_ledger_finishes_any_request(make):
     """It ignores requests that are none of the scheduler's, and those finished before."""
     job = make()
-    job.scheduler.finish_request(request("other"))
+    job.scheduler.ledger.finish(request("other"))
     job.push("a")
     popped = job.pop()
     job.done(popped)
-    job.scheduler.finish_request(popped)
-    job.scheduler.finish_request(popped)
+    job.scheduler.ledger.finish(popped)
+    job.scheduler.ledger.finish(popped)
     job.commit()
 
 
@@ -796,7 +796,7 @@ def test_a_request_that_cannot_be_read_back_has_failed(make, next_turn, tmp_path
     assert "tried again at the next start" in record.getMessage()
     job.close()
     assert job.stat("scheduler/failed") == 1
-    (found,) = failed_requests(tmp_path / "job")
+    (found,) = SQLiteFailedStore(tmp_path / "job").requests()
     assert (found.reason, found.exception[:10]) == ("unreadable", "TypeError:")
 
 
@@ -827,7 +827,7 @@ def test_a_request_is_unreadable_whatever_its_error_says(make, tmp_path):
     assert job.names() == []
     job.close()
     assert sorted(
-        (each.url, each.exception[:15]) for each in failed_requests(tmp_path / "job")
+        (each.url, each.exception[:15]) for each in SQLiteFailedStore(tmp_path / "job").requests()
     ) == [
         ("", "SpeechlessError"),
         ("http://example.com/gone", "ValueError: Met"),

@@ -13,13 +13,9 @@ from pathlib import Path
 import pytest
 
 from scrapy_bloom.errors import RequestFileError
+from scrapy_bloom.job.failure import Choice
 from scrapy_bloom.sqlite_backend import schema
-from scrapy_bloom.sqlite_backend.failed_store import (
-    Choice,
-    drop_failed,
-    failed_requests,
-    retry_failed,
-)
+from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.inspection import job_state
 from scrapy_bloom.sqlite_backend.request_file import RequestFile
 from tests.job.harness import fork
@@ -181,7 +177,7 @@ def test_what_0_2_0_could_not_read_back_has_failed(set_aside):
     """It is listed without a change of the file."""
     path = set_aside / "requests.sqlite"
     before = path.read_bytes()
-    found = failed_requests(set_aside)
+    found = SQLiteFailedStore(set_aside).requests()
     assert [(each.url, each.reason, each.exception) for each in found] == [
         ("", "unreadable", "KeyError: 'gone'"),
         ("", "unreadable", "no callback"),
@@ -200,19 +196,19 @@ def test_what_0_2_0_could_not_read_back_is_tried_again(set_aside):
     parents = {parent for (parent,) in file.query("SELECT parent FROM taken_children")}
     assert parents == {rows[b"b"], rows[b"e"]}
     file.close(clean=True)
-    assert [each.url for each in failed_requests(set_aside)] == ["f"]
+    assert [each.url for each in SQLiteFailedStore(set_aside).requests()] == ["f"]
 
 
-@pytest.mark.parametrize("change", [retry_failed, drop_failed])
+@pytest.mark.parametrize("change", [SQLiteFailedStore.retry, SQLiteFailedStore.drop])
 def test_what_0_2_0_could_not_read_back_is_chosen(set_aside, change):
     """And nothing else is."""
-    assert change(set_aside, Choice(reasons=["unreadable"])) == 2
-    assert [each.url for each in failed_requests(set_aside)] == ["f"]
+    assert change(SQLiteFailedStore(set_aside), Choice(reasons=["unreadable"])) == 2
+    assert [each.url for each in SQLiteFailedStore(set_aside).requests()] == ["f"]
     file = RequestFile.open(set_aside / "requests.sqlite")
     kept = {request for (request,) in file.query("SELECT request FROM requests")}
-    assert kept == ({b"a", b"b", b"e"} if change is retry_failed else {b"a"})
+    assert kept == ({b"a", b"b", b"e"} if change is SQLiteFailedStore.retry else {b"a"})
     parents = file.query("SELECT COUNT(*) FROM taken_children")
-    assert parents == [(2 if change is retry_failed else 0,)]
+    assert parents == [(2 if change is SQLiteFailedStore.retry else 0,)]
     file.close(clean=True)
 
 

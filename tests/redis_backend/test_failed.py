@@ -15,12 +15,11 @@ from scrapy.http import Response
 from twisted.python.failure import Failure
 
 from scrapy_bloom.job.codec import plain_fields
-from scrapy_bloom.job.failure import FailedRequest
-from scrapy_bloom.redis_backend.failed_store import FailedHash
+from scrapy_bloom.job.failure import Choice, FailedRequest
+from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.status import look_at, pending_of, remove_queue
 from scrapy_bloom.redis_backend.verify import queue_findings
 from scrapy_bloom.redis_backend.watching import RedisWatch
-from scrapy_bloom.sqlite_backend.failed_store import Choice
 from tests.job.engine import request
 from tests.redis_backend.server import Server
 from tests.redis_backend.test_commit import aborted, join, raw  # noqa: F401 - a fixture
@@ -38,7 +37,7 @@ def fail(worker, request, reason="callback"):
 
 def kept(worker, **choice):
     """Return what has failed in the crawl of `worker`."""
-    return FailedHash(worker.client, worker.key).requests(Choice(**choice))
+    return RedisFailedStore(worker.client, worker.key).requests(Choice(**choice))
 
 
 def names(requests):
@@ -252,7 +251,7 @@ def test_what_failed_without_a_word_of_the_spider_is_told_in_the_same_way(join, 
         )
     (old,) = kept(worker, urls=["*/old"])
     assert (old.reason, old.attempts, old.time) == ("its workers died", 5, 0)
-    assert FailedHash(worker.client, worker.key).retry(Choice(urls=["*/old"])) == 1
+    assert RedisFailedStore(worker.client, worker.key).retry(Choice(urls=["*/old"])) == 1
     assert join().next().url == "http://example.com/old"
 
 
@@ -278,11 +277,14 @@ def test_reasons_of_very_many_are_not_all_counted(join):  # noqa: F811
         fail(worker, worker.next(), f"reason {number % 2}")
     while len(kept(worker)) < 250:
         worker.exchange()
-    counted = FailedHash(worker.client, worker.key, 100).by_reason()
+    counted = RedisFailedStore(worker.client, worker.key, 100).by_reason()
     assert (sum(counted.values()), counted.pop("others")) == (250, 150)
-    assert FailedHash(worker.client, worker.key).by_reason() == {"reason 0": 125, "reason 1": 125}
-    assert FailedHash(worker.client, worker.key).drop() == 250
-    assert FailedHash(worker.client, worker.key, 100).by_reason() == {}
+    assert RedisFailedStore(worker.client, worker.key).by_reason() == {
+        "reason 0": 125,
+        "reason 1": 125,
+    }
+    assert RedisFailedStore(worker.client, worker.key).drop() == 250
+    assert RedisFailedStore(worker.client, worker.key, 100).by_reason() == {}
 
 
 def test_a_record_of_a_later_version_is_read(join, redis_server):  # noqa: F811
@@ -301,8 +303,8 @@ def test_a_record_of_a_later_version_is_read(join, redis_server):  # noqa: F811
     assert found == FailedRequest(
         "http://example.com/old", "GET", "strange", None, None, 5, 9.0, None
     )
-    assert FailedHash(worker.client, worker.key).by_reason() == {"strange": 1}
-    assert FailedHash(worker.client, worker.key).retry() == 1
+    assert RedisFailedStore(worker.client, worker.key).by_reason() == {"strange": 1}
+    assert RedisFailedStore(worker.client, worker.key).retry() == 1
 
 
 def take(scheduler, count=1):
@@ -361,11 +363,11 @@ def test_a_page_whose_retries_a_kill_has_forked_counts_once(build, redis_server,
         (page,) = take(other).values()
     fail_in(other, retry)
     fail_in(other, page)
-    hash_ = FailedHash(other._worker._transport._client, f"{{{key}}}")
-    assert sorted(names(hash_.requests())) == ["other", "page"]
-    assert hash_.by_reason() == {"callback": 2}
+    store = RedisFailedStore(other._worker._transport._client, f"{{{key}}}")
+    assert sorted(names(store.requests())) == ["other", "page"]
+    assert store.by_reason() == {"callback": 2}
     assert other._worker.store.failed == 2
-    assert hash_.retry() == 2
+    assert store.retry() == 2
 
 
 def test_equal_requests_that_fail_are_as_many(join, redis_server):  # noqa: F811
@@ -384,7 +386,7 @@ def test_equal_requests_that_fail_are_as_many(join, redis_server):  # noqa: F811
     fail(other, last)
     other.exchange()
     assert names(kept(other)) == ["page"] * 3
-    assert FailedHash(other.client, other.key).retry() == 3
+    assert RedisFailedStore(other.client, other.key).retry() == 3
 
 
 class Numbered(Request):
@@ -413,7 +415,7 @@ def test_a_retry_counts_from_the_beginning(join):  # noqa: F811
     worker.enqueue("page", priority=3, meta={"retry_times": 2})
     fail(worker, worker.next())
     worker.exchange()
-    assert FailedHash(worker.client, worker.key).retry() == 1
+    assert RedisFailedStore(worker.client, worker.key).retry() == 1
     assert pending_of(worker.client, worker.key).counts == {3: {"example.com": 1}}
     request = worker.next()
     assert (request.priority, request.meta["bloom_attempts"]) == (3, 3)
@@ -498,12 +500,12 @@ def test_the_rights_in_the_documents_are_enough(tmp_path):
             worker.enqueue(name)
         fail(worker, worker.next())
         worker.exchange()
-        assert FailedHash(worker.client, worker.key).by_reason() == {"callback": 1}
+        assert RedisFailedStore(worker.client, worker.key).by_reason() == {"callback": 1}
         server.command("ACL", "SETUSER", "worker", *more.split())
         look = RedisWatch(worker.client, worker.key).figures()
         assert look["memory_bytes"] > 0
         assert all(each.sound for each in queue_findings(worker.client, worker.key))
-        assert FailedHash(worker.client, worker.key).retry() == 1
+        assert RedisFailedStore(worker.client, worker.key).retry() == 1
         worker.store.leave(over=False, seconds=1)
         assert remove_queue(worker.client, worker.key) >= 3
         worker.close()

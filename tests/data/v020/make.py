@@ -698,7 +698,7 @@ def _shorten_a_failure(client):
 def describe_crawls(url):
     """Return what is in the crawls."""
     from scrapy_bloom.redis_backend.client import RedisClient
-    from scrapy_bloom.redis_backend.failed_store import FailedHash
+    from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
     from scrapy_bloom.redis_backend.status import look_at, pending_of
 
     found = {}
@@ -716,7 +716,7 @@ def describe_crawls(url):
                 "alone": crawl.alone,
                 "failed": [
                     [each.url, each.method, each.reason, each.attempts]
-                    for each in FailedHash(client, key).requests()
+                    for each in RedisFailedStore(client, key).requests()
                 ],
                 "marks": client.call("scard", f"{key}:start"),
             }
