@@ -1,4 +1,4 @@
-"""What a shared filter in Redis is and what it knows, without adding to it."""
+"""A shared filter in Redis as commands see it: read, described and verified, never changed."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .lifecycle import stored_header
 
 
 def places_of(client: RedisClient, key: str) -> list[str]:
-    """Return the keys where the filter of crawls with that `key` may be: beside a queue, or
-    alone. A user may have rights to one of them only; without any both are returned."""
+    """Return the keys at which the filter with that BLOOM_REDIS_KEY may be: beside a crawl, or
+    alone. A key that the user has no right to is left out, unless that leaves none."""
     places = [in_one_slot(key), key]
     return [each for each in places if client.may_touch(each)] or places
 
 
 class RedisPlace:
-    """The filter of the crawls with that `key`, on the server at a URL. Raises
-    SharedFilterError if there is none, or Redis does not answer."""
+    """The filter with the BLOOM_REDIS_KEY `key`. Raises SharedFilterError if there is none, or if
+    Redis does not answer."""
 
     def __init__(self, client: RedisClient, key: str) -> None:
         found = (each for each in places_of(client, key) if stored_header(client, each) is not None)
@@ -41,13 +41,13 @@ class RedisPlace:
     @classmethod
     @contextmanager
     def open(cls, url: str, key: str) -> Iterator[RedisPlace]:
-        """Connect for the length of a context."""
+        """Connect to `url`, for the length of a context."""
         with RedisClient(url) as client:
             yield cls(client, key)
 
     @property
     def identity(self) -> str:
-        """Whose fingerprints the filter holds."""
+        """The identity of the fingerprinter."""
         return self.filter.header.identity
 
     def __contains__(self, fingerprint: bytes) -> bool:
@@ -55,7 +55,7 @@ class RedisPlace:
         return fingerprint in self.filter
 
     def describe(self) -> Description:
-        """Return what there is to know about the filter."""
+        """Return all figures of the filter."""
         shared, header = self.filter, self.filter.header
         name, identity = fingerprinter_in(header.identity)
         layers = [self._layer(number) for number in range(len(shared.layers))]
@@ -83,12 +83,12 @@ class RedisPlace:
         )
 
     def _layer(self, number: int) -> Layer:
-        """Return a layer, as far as the shards have it: each grows by itself."""
+        """Return the layer of that number in all shards that have it; each shard grows alone."""
         header, load = self.filter.header, self.filter.loads[number]
         shape = header.layer(number)
         sizes = [shard.sizes[number] for shard in self.filter.shards if len(shard.counts) > number]
         return Layer(
-            capacity=shape.capacity * len(sizes) // len(self.filter.shards),
+            capacity=int(shape.capacity * load.share),
             items=int(load.keys),
             error_rate_bound=sizing.layer_error_rate(header.error_rate, number),
             error_rate=sizing.total_error_rate([load]),
@@ -98,7 +98,7 @@ class RedisPlace:
         )
 
     def verify(self) -> Finding:
-        """Read everything and compare the strings with the counts."""
+        """Read all strings, and compare them with the counts."""
         try:
             self.filter.check()
         except BloomError as error:
