@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 _PRIORITY = SETTINGS_PRIORITIES["addon"]
 OURS = "scrapy_bloom.DurableFeedExporter"
-"""The exporter of feeds that EXTENSIONS gets."""
+"""The feed exporter for EXTENSIONS."""
 
 
 class Addon:
@@ -58,7 +58,7 @@ class Addon:
         BLOOM_DELTA.
         """
         if is_shell(settings):
-            # Scrapy's scheduler would write the pages that are asked there into the job
+            # Scrapy's scheduler would write the shell's requests into the job
             settings.set("JOBDIR", None, max(settings.getpriority("JOBDIR") or 0, _PRIORITY))
         is_free = settings.getpriority("DUPEFILTER_CLASS") == 0
         shares = is_free and (
@@ -106,7 +106,7 @@ class Addon:
             reason = "without scrapy-bloom's filter"
         is_durable = _is_durable(settings)
         if fetches_one_page(crawler):
-            # it has no job, whose settings may keep off what a crawl gets
+            # such a command touches no job, so the warnings for crawls do not apply
             if is_durable or is_shell(settings):
                 announce(crawler, "requests", "in memory")
             return
@@ -119,8 +119,8 @@ class Addon:
 
 
 def _warn_of_settings(crawler: Crawler) -> None:
-    """Warn of settings of the project that keep off a part of the add-on, with the remedy.
-    Those of a Scrapy command, such as the shell, get no warning."""
+    """Warn of settings of the project that disable a part of the add-on, with the remedy. Settings
+    of a Scrapy command, such as the shell, get no warning."""
     settings = crawler.settings
     is_durable = _is_durable(settings)
     is_ours = {
@@ -152,7 +152,7 @@ def _warn_of_settings(crawler: Crawler) -> None:
 
 
 def _warn_of_feeds(crawler: Crawler) -> None:
-    """Say what becomes of feeds where our exporter should be at work and is not."""
+    """Warn of the losses that are possible where Scrapy has not built a DurableFeedExporter."""
     settings = crawler.settings
     feeds = sorted(map(str, settings.getdict("FEEDS")))
     if not feeds or OURS in settings.getdict("EXTENSIONS") or durable_exporter(crawler) is not None:
@@ -187,13 +187,13 @@ def _has_durable_job(settings: BaseSettings) -> bool:
 
 
 def _replace_feed_exporter(settings: BaseSettings) -> None:
-    """Put ours in the place of Scrapy's, where that is and is not disabled."""
+    """Put OURS into EXTENSIONS instead of Scrapy's exporter, unless that is disabled."""
     orders: dict[Any, Any] = {**settings.getwithbase("EXTENSIONS")}
     keys = [key for key in (global_object_name(FeedExporter), FeedExporter) if key in orders]
     if not keys or any(orders[key] is None for key in keys):
         return
     extensions = settings.getdict("EXTENSIONS")
-    # before Scrapy 2.15 or so, a class does not stand for its path
+    # before Scrapy 2.15 or so a class and its path are two keys
     extensions |= {**dict.fromkeys(keys), OURS: orders[keys[-1]]}
     settings.set("EXTENSIONS", extensions, settings.getpriority("EXTENSIONS") or 0)
 

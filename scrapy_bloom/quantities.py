@@ -34,8 +34,8 @@ def whole_number(value: object) -> int | None:
 
 
 def seconds(value: object) -> float | None:
-    """Return what a number of days, or text such as `12h` or `30d`, is in seconds; None for
-    what is no time above 0."""
+    """Return a number of days, or text such as `12h` or `30d`, in seconds; None for a value that is
+    no time above 0."""
     days: float | None = None
     if isinstance(value, str):
         if match := _spelled_time(value.strip().lower()):

@@ -23,8 +23,8 @@ _OFF = (None, False, "", "None", "False", "false")
 
 
 @dataclass(frozen=True)
-class Kind:
-    """The values that a setting takes: `allowed` in words; `convert` returns the value, None for
+class Values:
+    """The values that a setting can have: `allowed` in words; `convert` returns one, None for
     the default, or raises as `float` does. Text from the command line (`-s`) will do."""
 
     allowed: str
@@ -37,7 +37,7 @@ class Setting(Generic[T]):
 
     name: str
     default: T
-    kind: Kind
+    values: Values
     meaning: str
     page: str = "settings.md"
 
@@ -48,11 +48,11 @@ class Setting(Generic[T]):
         if given is None:
             return self.default
         try:
-            value: T | None = self.kind.convert(given)
+            value: T | None = self.values.convert(given)
         except (OverflowError, TypeError, ValueError):
             # a URL of Redis may hold a password, even as bytes
             shown = f"a {type(given).__name__}" if self.name == "BLOOM_REDIS_URL" else repr(given)
-            raise ValueError(f"{self.name} is {shown}: it must be {self.kind.allowed}") from None
+            raise ValueError(f"{self.name} is {shown}: it must be {self.values.allowed}") from None
         return self.default if value is None else value
 
     def given(self, settings: BaseSettings) -> Any:
@@ -65,46 +65,46 @@ def _require(is_allowed: bool) -> None:
         raise ValueError
 
 
-def _whole(first: int, last: int, meaning: str) -> Kind:
+def _whole(first: int, last: int, meaning: str) -> Values:
     def convert(value: Any) -> int:
         number = whole_number(value)
         if number is None or not first <= number <= last:
             raise ValueError
         return number
 
-    return Kind(f"a whole number from {first} to {last:,}, {meaning}", convert)
+    return Values(f"a whole number from {first} to {last:,}, {meaning}", convert)
 
 
-def _number(allowed: str, is_allowed: Callable[[float], bool]) -> Kind:
+def _number(allowed: str, is_allowed: Callable[[float], bool]) -> Values:
     def convert(value: Any) -> float:
         _require(isinstance(value, (int, float, str)) and not isinstance(value, bool))
         number = float(value)
         _require(is_allowed(number))
         return number
 
-    return Kind(f"a number {allowed}", convert)
+    return Values(f"a number {allowed}", convert)
 
 
 def _words(words: Sequence[str]) -> str:
     return f"{', '.join(map(repr, words[:-1]))} or {words[-1]!r}"
 
 
-def _one_of(*words: str) -> Kind:
+def _one_of(*words: str) -> Values:
     def convert(value: Any) -> str:
         _require(value in words)
         return str(value)
 
-    return Kind(_words(words), convert)
+    return Values(_words(words), convert)
 
 
-def _some_of(*words: str) -> Kind:
+def _some_of(*words: str) -> Values:
     def convert(value: Any) -> frozenset[str]:
         given = BaseSettings({"value": value}).getlist("value")
         found = frozenset(str(word).strip() for word in given)
         _require(found <= {*words})
         return found
 
-    return Kind(f"a list of some of {_words(words)}", convert)
+    return Values(f"a list of some of {_words(words)}", convert)
 
 
 def _mode(value: Any) -> str | None:
@@ -147,9 +147,9 @@ def _period(value: Any) -> float | None:
 
 
 MODES = ("item", "success", "response")
-BOOLEAN = Kind("True or False", lambda value: BaseSettings({"value": value}).getbool("value"))
-PATH = Kind("the path of a file or directory", _path)
-PATTERNS = Kind(
+BOOLEAN = Values("True or False", lambda value: BaseSettings({"value": value}).getbool("value"))
+PATH = Values("the path of a file or directory", _path)
+PATTERNS = Values(
     "a list of names and globs that are not empty, such as ['gclid', 'utm_*'], or True for all",
     _patterns,
 )
@@ -224,7 +224,7 @@ RETRY_FAILED = Setting(
     "Whether each start of the job retries failed requests",
 )
 DELTA: Setting[str | None] = Setting(
-    "BLOOM_DELTA", None, Kind(f"None, {_words(MODES)}", _mode), "what counts as done", "delta.md"
+    "BLOOM_DELTA", None, Values(f"None, {_words(MODES)}", _mode), "what counts as done", "delta.md"
 )
 DELTA_DIR = Setting(
     "BLOOM_DELTA_DIR", "bloom/%(spider)s", PATH, "the directory of the delta store", "delta.md"
@@ -232,7 +232,7 @@ DELTA_DIR = Setting(
 DELTA_DAYS: Setting[float | None] = Setting(
     "BLOOM_DELTA_DAYS",
     None,
-    Kind("a number of days above 0, or text such as '12h' or '30d'; None is for ever", _period),
+    Values("a number of days above 0, or text such as '12h' or '30d'; None is for ever", _period),
     "days",
     "delta.md",
 )
@@ -251,13 +251,13 @@ IGNORE_SCHEME = Setting(
 REDIS_URL = Setting(
     "BLOOM_REDIS_URL",
     "redis://localhost:6379/0",
-    Kind("text, such as 'redis://localhost:6379/0'", _text),
+    Values("text, such as 'redis://localhost:6379/0'", _text),
     "Where Redis is",
 )
 REDIS_KEY = Setting(
     "BLOOM_REDIS_KEY",
     "%(spider)s:bloom",
-    Kind("text without braces, which are for Redis Cluster; %(spider)s is the spider's name", _key),
+    Values("text without braces, which are for Redis Cluster; %(spider)s is its spider", _key),
     "The key of the filter, and of the crawl that belongs to it",
 )
 REDIS_TIMEOUT = Setting(
@@ -299,7 +299,7 @@ REDIS_IDLE = Setting(
 REDIS_ROUND = Setting(
     "BLOOM_REDIS_ROUND",
     "",
-    Kind("any text", lambda value: str(value) if value else None),
+    Values("any text", lambda value: str(value) if value else None),
     "Any text, such as a date, that begins a new round of a crawl that is over",
 )
 

@@ -29,4 +29,4 @@ def test_each_setting_has_a_default_and_a_check(setting):
     with pytest.raises(ValueError, match="BLOOM") as refused:
         setting.read(Settings({setting.name: [b"secret"]}))
     shown = "a list" if setting is REDIS_URL else "[b'secret']"
-    assert str(refused.value) == f"{setting.name} is {shown}: it must be {setting.kind.allowed}"
+    assert str(refused.value) == f"{setting.name} is {shown}: it must be {setting.values.allowed}"

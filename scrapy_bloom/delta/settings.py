@@ -1,4 +1,4 @@
-"""The settings of the memory between crawls, and what the meta of a request says about it."""
+"""The settings of the delta store, and the meta keys of requests that concern it."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 WISH = "bloom_delta"
 _KEYS = ("bloom_delta_key", "deltafetch_key")
 MARK_KEYS = frozenset((WISH, *_KEYS, "deltafetch_enabled", "crawl_once"))
-"""What a spider may write into the meta of a request, also for the plugins before ours."""
+"""Meta keys that a spider may set, those of deltafetch and crawl-once included."""
 SOURCES = "_bloom_delta_sources"
-"""In the meta of a redirect: its URL, and the keys of what was redirected to it."""
+"""In the meta of a redirect: its URL, and the keys of the requests that were redirected to it."""
 LIST = "_bloom_delta_list"
-"""In the meta of a request: the key of the list that it comes of, if that is to be marked."""
+"""In the meta of a request: the key of the index page that yielded it, if that is to be marked."""
 KEY_BYTES = 20
 
 _OF_SCRAPY = frozenset(("download_latency", "depth"))
-"""In the meta of what was fetched: the first not if it comes from HttpCache, nor the second
+"""In the meta of a fetched request. The first is missing for responses from HttpCache, the second
 without DepthMiddleware."""
 
 
 @dataclass(frozen=True)
 class DeltaSettings:
-    """What counts as done, where that is remembered (by `name` in Redis, in `directory` on the
-    disk), and for how many seconds; None is for ever."""
+    """The `mode` that says which pages are done, the place of the delta store (`name` in Redis,
+    `directory` on the disk), and the `period` of a mark in seconds; None is for ever."""
 
     mode: str
     name: str
@@ -56,7 +56,7 @@ class DeltaSettings:
 
 
 def wish_of(meta: Mapping[str, Any]) -> Any:
-    """Return True, False or a number of days as a request asks for it, None for the rule."""
+    """Return bloom_delta of a request (True, False or a number of days), None for the default."""
     if WISH in meta:
         return meta[WISH]
     if "deltafetch_enabled" in meta:
@@ -67,13 +67,13 @@ def wish_of(meta: Mapping[str, Any]) -> Any:
 
 
 def given_key(meta: Mapping[str, Any]) -> bytes | None:
-    """Return the key of a request that names one, None without."""
+    """Return the key that a spider gave to a request, None for none."""
     given = _key_in(meta)
     return key_of_text(given) if isinstance(given, (str, bytes)) else None
 
 
 def odd_key(meta: Mapping[str, Any]) -> object:
-    """Return what stands for the page in a `meta` and cannot, None if all is well."""
+    """Return a key in `meta` that is neither text nor bytes, None if there is none."""
     given = _key_in(meta)
     return None if isinstance(given, (str, bytes)) else given
 
@@ -83,31 +83,30 @@ def _key_in(meta: Mapping[str, Any]) -> Any:
 
 
 def drop_key(meta: MutableMapping[str, Any]) -> None:
-    """Take out what `given_key` finds."""
+    """Remove the key that `given_key` finds."""
     for name in _KEYS:
         meta.pop(name, None)
 
 
 def key_of_text(text: str | bytes) -> bytes:
-    """Return the key that a text stands for; no fingerprint has it."""
+    """Return the key for a text; it differs from all fingerprints."""
     if isinstance(text, str):
         text = text.encode("utf-8", "surrogatepass")
     return blake2b(text, digest_size=KEY_BYTES, person=b"bloom_delta_key").digest()
 
 
 def key_of_fingerprint(fingerprint: bytes) -> bytes:
-    """Return the key that a fingerprint stands for: itself if it is as long as Scrapy's."""
+    """Return the key for a fingerprint: itself if it has the length of Scrapy's."""
     if len(fingerprint) == KEY_BYTES:
         return fingerprint
     return blake2b(fingerprint, digest_size=KEY_BYTES).digest()
 
 
 def drop_copied(request: Request, meta: Mapping[str, Any]) -> bool:
-    """Take out of a request what it has in its meta from the `meta` of the response that has
-    led to it: that is about that page. Return True if there was anything.
+    """Remove the delta keys that a request has copied from the `meta` of the response that led
+    to it, since these concern that page. Return True if there were any.
 
-    A spider that copies a meta copies all of it, what Scrapy has written with it, and what it
-    writes itself is another value.
+    Copied meta is recognised by Scrapy's own keys and an unchanged value.
     """
     own = request.meta
     own.pop(SOURCES, None)
