@@ -80,7 +80,7 @@ class RedisCrawl:
         while by_url:
             if (request := worker.next()) is not None:
                 assert worker.store.fail(request, by_url.pop(request.url))
-        while worker.store.held.claims:
+        while not worker.store.is_idle:
             worker.exchange()
         return RedisFailedStore(worker.client, worker.key)
 
