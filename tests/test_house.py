@@ -42,13 +42,6 @@ NOT_YET_PLAIN = """
     scrapy_bloom/job/in_flight.py
     scrapy_bloom/job/ledger_scheduler.py
     scrapy_bloom/job/origins.py
-    scrapy_bloom/redis_backend/client.py
-    scrapy_bloom/redis_backend/filter.py
-    scrapy_bloom/redis_backend/lifecycle.py
-    scrapy_bloom/redis_backend/load.py
-    scrapy_bloom/redis_backend/request_store.py
-    scrapy_bloom/redis_backend/scheduler.py
-    scrapy_bloom/redis_backend/worker.py
     scrapy_bloom/redis_backend/worker_feeds.py
     scrapy_bloom/sqlite_backend/failed_store.py
     scrapy_bloom/sqlite_backend/leftover.py

@@ -1,4 +1,4 @@
-"""What a worker has claimed, from the reply that names it to the call that gives it up."""
+"""The claims of a worker, from the reply that names them to the call that gives them up."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from .protocol import Batch, Claim
 
 MOST_GIVEN_UP = 200
-"""Claims that are acknowledged or have failed, in a call."""
+"""The most claims that a call acknowledges or reports as failed."""
 
 
 class Finished(NamedTuple):
-    """A claim that the engine is done with, after the worker's request number `tail`; and
-    how it has failed, if it has."""
+    """A claim that the engine has finished, after the worker's entry number `tail`; and its
+    failure, if it has failed."""
 
     tail: int
     claim: str
@@ -29,49 +29,49 @@ class Finished(NamedTuple):
 
 
 class Claims:
-    """The claims of a worker under one name, each in one of these states: in `stock`, until
-    the server knows that the engine may get it; `ready`; handed out; finished, until the
-    ledger commits; and given up, until all that was pushed before has been answered."""
+    """The claims of a worker under one name. The states of a claim: in `stock`, until the server
+    knows that the engine may get it; `ready`; `dispatched`; `uncommitted`, finished since the
+    ledger's last commit; `given_up`, until all entries before it are answered."""
 
     def __init__(self) -> None:
         self.all: dict[str, Claim] = {}
-        """All of them."""
+        """By number."""
         self.stock: deque[Claim] = deque()
         self.ready: list[tuple[int, int, Claim]] = []
         self.uncommitted: list[Finished] = []
         self.given_up: list[Finished] = []
         self._unreadable: list[Failing] = []
         self.dispatched: dict[Request, str] = {}
-        """The numbers of those that the engine has got, and is not done with."""
+        """The numbers of the claims that the engine has and has not finished."""
         self._arrivals = count()
 
     @property
     def is_idle(self) -> bool:
-        """True if there are none, and none to give up."""
+        """True if the worker has no claims, and none to give up."""
         return not (self.all or self.uncommitted or self.given_up)
 
     @property
     def has_news(self) -> bool:
-        """True if there is something to tell the server."""
+        """True if a call would give up claims."""
         return bool(self.given_up or self._unreadable)
 
     @property
     def spare(self) -> int:
-        """How many of them the engine has not got."""
+        """How many claims are not dispatched."""
         return len(self.stock) + len(self.ready)
 
     @property
     def has_quarantined(self) -> bool:
-        """True if one of them is handed out alone."""
+        """True if a claimed request is quarantined."""
         return any(claim.quarantined for claim in self.all.values())
 
     @property
     def by_slot(self) -> dict[str, int]:
-        """How many there are for each slot."""
+        """How many claims each slot has."""
         return Counter(claim.slot for claim in self.all.values())
 
     def pop(self) -> Claim | None:
-        """Return the next one that is ready, or None."""
+        """Return the next claim that is ready, or None."""
         return heappop(self.ready)[2] if self.ready else None
 
     def dispatch(self, request: Request, claim: Claim) -> None:
@@ -83,30 +83,30 @@ class Claims:
         self._unreadable.append(failing)
 
     def claim_of(self, request: Request) -> Claim | None:
-        """Return the claim that was handed out as `request`, or None."""
+        """Return the claim that was dispatched as `request`, or None."""
         number = self.dispatched.get(request)
         return None if number is None else self.all[number]
 
     def finish(self, request: Request, tail: int, failing: Failing | None = None) -> None:
-        """Give up what was handed out as `request`, with the next commit. Does nothing for
-        any other."""
+        """Give up the claim that was dispatched as `request` with the next commit. Does nothing
+        for any other request."""
         claim = self.dispatched.pop(request, None)
         if claim is not None:
             self.uncommitted.append(Finished(tail, claim, failing))
 
     def commit(self) -> None:
-        """Let what is finished be given up."""
+        """Give up what is finished."""
         self.given_up += self.uncommitted
         self.uncommitted.clear()
 
     def rollback(self) -> None:
-        """Give up nothing any more."""
+        """Keep all claims that no call has given up."""
         self.uncommitted.clear()
         self.given_up.clear()
 
     def report(self, answered: int, *, leaving: bool, last: bool) -> ClaimReport:
-        """Return what a call tells of them, when all requests up to that number have been
-        answered; those that were finished later wait."""
+        """Return what a call reports, when all entries up to number `answered` are answered; claims
+        that were finished later wait."""
         due = [each for each in self.given_up if each.tail <= answered][:MOST_GIVEN_UP]
         told = {each.claim for each in due}
         self.given_up = [each for each in self.given_up if each.claim not in told]
@@ -121,7 +121,7 @@ class Claims:
         )
 
     def take_answer(self, batch: Batch, claimed: Iterable[Claim]) -> None:
-        """Take the answer to a call: what it told is so, and these are new."""
+        """Apply the answer to a call: its report is valid, and the `claimed` ones are new."""
         for number in (*batch.claims.acknowledged, *(each.claim for each in batch.claims.failed)):
             self.all.pop(number, None)
         dispatched = {*batch.claims.dispatched}

@@ -1,8 +1,8 @@
-"""A connection to Redis that knows what may have been carried out, and on which server.
+"""A connection to Redis that tells whether a call may have run twice, and on which server.
 
-redis-py repeats a command that got no answer. A test-and-set that was applied, timed
-out and was sent again answers "already there" for a new key. So redis-py's repeating
-is off, and what is repeated here comes back with a mark that it was.
+redis-py repeats a command that got no answer. A test-and-set that was applied, timed out and was
+sent again answers "seen" for a new key. So redis-py's repeating is off, and an answer to a call
+that was repeated here says so.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _CLUSTER = "+cluster"
 _NOT_SHOWN = "(not shown)"
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
-_SHARE_OF_TIME = 0.1  # for asking again while Redis is down, for `confirm` while it is not
+_SHARE_OF_TIME = 0.1  # spent on repeated calls during an outage, and on `confirm` otherwise
 _SERVER = re.compile(rb"^(?:run_id|role|master_replid):(\w+)", re.MULTILINE)
 
 
-# What a script says of itself or of what it has found, and will say again.
+# Errors of a script, or of the keys that it finds: a repeated call fails as well.
 _BROKEN = re.compile(
     r"WRONGTYPE|attempt to |bad argument|too many results|[Bb]ad data format|stack overflow"
     r"|is not an integer|is not a float|is not a valid float"
@@ -41,26 +41,25 @@ _BROKEN = re.compile(
 
 
 class ScriptError(SharedFilterError):
-    """A script that has failed, and would again."""
+    """A script failed, and a repeated call would fail as well."""
 
 
 class RedisClient:
     """Redis, Valkey or a Cluster of them, at a URL as redis-py reads it.
 
-    `redis+cluster://` and `rediss+cluster://` name any node of a Cluster. `patience` is
-    how many seconds a question is asked again; connecting and each answer may take a
-    third of that, or what the URL says. `name` is the URL as it may be shown. Raises
-    SharedFilterError if the URL cannot be read or nobody answers there.
+    `redis+cluster://` and `rediss+cluster://` name any node of a Cluster. A call is repeated for
+    `patience` seconds; connecting and each answer may take a third of that, or what the URL
+    says. `name` is the URL without secrets. Raises SharedFilterError if the URL cannot be read or
+    no server answers there.
     """
 
     servers = 0
-    """How many servers have been met: one more whenever a connection leads to one that was
-    restarted or changed its role since, to another one, or to one that does not say (INFO
-    is forbidden). What a server knew can get lost in no other way without an end of the
-    connection, unless a proxy hides that."""
+    """How many servers were met. A server that was restarted or has changed its role counts
+    again, and so does each connection to one that forbids INFO. A server loses data in no other
+    way unless the connection ends, or a proxy hides that."""
 
     confirmed_until = 0.0
-    """Until when (`time.monotonic`) the last answer also says that `servers` is up to date."""
+    """The time (`time.monotonic`) until which `servers` is up to date by the last answer."""
 
     def __init__(self, url: str, patience: float = 5.0) -> None:
         try:
@@ -107,24 +106,21 @@ class RedisClient:
             raise _unreadable(self.name) from None
 
     def run(self, script: Script, keys: Sequence[str], *arguments: str | bytes | int) -> Any:
-        """Return what `script` answers. Asks again for `patience` seconds, or not at all
-        if that was in vain lately, before it raises SharedFilterError: so it may be
-        carried out more than once. One round trip, two if Redis does not have the script
-        yet (the first does nothing then)."""
+        """Return the answer of `script`, which may run more than once: the call is repeated for
+        `patience` seconds, or not at all if that has failed lately, before it raises
+        SharedFilterError. Cost: one round trip, two if Redis does not know the script yet."""
         return self._insist(lambda: self._run(script, keys, arguments))[0]
 
     def call(self, command: str, *arguments: str | bytes | int | None) -> Any:
-        """Return what the method `command` of redis-py's client does, else as `run`."""
+        """Return the result of redis-py's method `command`, repeated and raising as `run`."""
         return self._insist(lambda: getattr(self._redis, command)(*arguments))[0]
 
     def insist(
         self, script: Script, keys: Sequence[str], *arguments: str | bytes | int
     ) -> tuple[Any, bool]:
-        """Return what `run` does, and whether an earlier attempt of this call may have been
-        carried out as well.
+        """Return the result of `run`, and whether an earlier attempt may have run as well.
 
-        After it has raised, and until Redis answers, it raises at once most of the time:
-        asking takes less than a tenth of it.
+        During an outage most calls raise at once: attempts take less than a tenth of the time.
         """
         if self._down is not None and time.monotonic() < self._not_before:
             raise self._down.with_traceback(None)
@@ -139,8 +135,8 @@ class RedisClient:
         return reached
 
     def evicting(self) -> str | None:
-        """Return the name of an eviction policy under which keys can be dropped, or
-        None: there is none, or Redis may not be asked."""
+        """Return the eviction policy under which keys can be dropped, None if there is none or the
+        user may not ask."""
         try:
             for memory in self._memory():
                 policy = str(memory.get("maxmemory_policy", ""))
@@ -151,7 +147,7 @@ class RedisClient:
         return None
 
     def may_touch(self, key: str) -> bool:
-        """Return False if its user has no right to `key`."""
+        """Return False if the user has no right to `key`."""
         try:
             self._redis.exists(key)
         except self._no_permission:
@@ -161,8 +157,8 @@ class RedisClient:
         return True
 
     def is_volatile(self) -> bool:
-        """Return True if Redis says that it keeps nothing on a disk; False also where it may
-        not be asked."""
+        """Return True if Redis says that it keeps nothing on a disk; False also if the user may
+        not ask."""
         try:
             snapshots, log = (self._redis.config_get(name) for name in ("save", "appendonly"))
         except self._errors:
@@ -214,7 +210,7 @@ class RedisClient:
                 self._redis.ping(target_nodes=self._redis.PRIMARIES)
             else:
                 self._redis.ping()
-        except Exception:  # noqa: BLE001 - whatever it is, nobody is reached
+        except Exception:  # noqa: BLE001 - whatever it is, no server was reached
             return False
         return True
 
@@ -239,7 +235,7 @@ class RedisClient:
                 client.connection_pool.disconnect()
 
     def _on_connect(self, connection: Any) -> None:
-        """Count the server that a new connection leads to, unless it is known."""
+        """Count the server of a new connection unless it is known."""
         if not self._clustered:  # a Cluster's client has done it
             connection.on_connect()
         connection.send_command("INFO")
@@ -273,8 +269,8 @@ class RedisClient:
 
 
 def public_url(url: str) -> str:
-    """Return `url` without user, password and options; nothing of it where a special
-    character in a password may have moved the password to another part."""
+    """Return `url` without user, password and options; nothing of it if a special character in
+    the password may have moved the password to another part."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port

@@ -1,4 +1,4 @@
-"""What a worker and Redis say to each other in one group commit."""
+"""The arguments of a group commit, and its reply."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FENCED, GONE, DONE = b"fenced", b"gone", b"done"
 another one; all went well."""
 
 LEAVE, OVER = "leave", "over"
-"""What a worker does with its last call: leave, and perhaps end the crawl."""
+"""The action of a worker's last call: leave the crawl, or end it."""
 
 COUNTED = ("pages", "items", "duplicates", "retries")
 """What workers count, each for itself."""
@@ -28,9 +28,8 @@ COUNTED = ("pages", "items", "duplicates", "retries")
 
 @dataclass(eq=False, slots=True)
 class Entry:
-    """Something new that the server has to hear of: a request, with a fingerprint unless
-    the filter is not asked; or a fingerprint alone; and perhaps a mark, by which a start
-    request is known, and the one by which version 0.2.0 knew it."""
+    """A request to push, with its fingerprint unless it bypasses the filter; or a fingerprint or a
+    mark alone. A start request has a mark, and the mark that version 0.2.0 gave it."""
 
     number: int
     packed: Packed | None = None
@@ -39,7 +38,7 @@ class Entry:
     old_mark: bytes = b""
 
     def encode(self, bloom_filter: RedisBloomFilter) -> tuple[list[Argument], Shard | None]:
-        """Return what the script wants of it, and the shard of its fingerprint."""
+        """Return the script's arguments for it, and the shard of its fingerprint."""
         asks = "" if self.packed is None else "1" if self.fingerprint is not None else "0"
         shard: Shard | None = None
         place: list[Argument] = ["", "", "", ""]
@@ -53,7 +52,7 @@ class Entry:
 
 @dataclass(eq=False, slots=True)
 class Claim:
-    """A request that this worker has claimed."""
+    """A request that this worker has claimed; `number` is unique in the crawl."""
 
     number: str
     priority: int
@@ -64,7 +63,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class WorkerState:
-    """What a worker says of itself with each call."""
+    """The part of a call that describes the worker."""
 
     round: str = ""
     starting: bool = False
@@ -72,14 +71,13 @@ class WorkerState:
     wanted: int = 0
     slots: dict[str, int] = field(default_factory=dict)
     counted: Sequence[int] = (0,) * len(COUNTED)
-    """What it has counted since its last call, as COUNTED has it."""
+    """Counts since its last call, in the order of COUNTED."""
 
 
 @dataclass(frozen=True)
 class Failing:
-    """A claim whose request has failed: by what its page is known, for which reason, asked how
-    often, what else is known of it as JSON, and the payload that is asked the next time, empty
-    for the same."""
+    """A claim whose request has failed: the key of its page, the reason, the number of attempts,
+    details as JSON, and the payload of a retry, empty for the same."""
 
     claim: str
     page: str
@@ -91,7 +89,8 @@ class Failing:
 
 @dataclass(frozen=True)
 class ClaimReport:
-    """What becomes of claims, by their numbers."""
+    """The part of a call about claims, by their numbers: `acknowledged`; `dispatched` from now on;
+    all others that the worker owns; and the failed ones."""
 
     acknowledged: Sequence[str] = ()
     dispatched: Sequence[str] = ()
@@ -101,18 +100,18 @@ class ClaimReport:
 
 @dataclass(frozen=True)
 class Policy:
-    """What a worker says with each call, and always the same."""
+    """The part of a call that never changes."""
 
     lease: int
     claims_per_slot: int
     newest_first: tuple[bool, bool]
     keeps_slot: int
-    """Milliseconds that a slot belongs to one worker, 0 for not at all."""
+    """Milliseconds for which a worker owns a slot, 0 for not at all."""
     max_attempts: int
 
 
 class Batch:
-    """One call. What is sent again is the same, byte for byte."""
+    """One call. A repeated call has the same bytes."""
 
     def __init__(
         self,
@@ -166,7 +165,7 @@ class Batch:
 
 
 class Reply:
-    """What the server answers to a batch."""
+    """The answer to a batch, as `lua/commit.lua` returns it."""
 
     def __init__(self, answer: Sequence[Any]) -> None:
         self.fenced = answer[0] == FENCED
@@ -193,11 +192,11 @@ class Reply:
 
     @property
     def quiet(self) -> bool:
-        """True if start() is through, and nothing is pending or in flight."""
+        """True if start() has ended, and nothing is pending or claimed."""
         return self.still and self.start_done
 
     def teach(self, bloom_filter: RedisBloomFilter, batch: Batch) -> None:
-        """Tell the filter what the answer says about its shards."""
+        """Tell the filter the layers and counts of the shards that the answer names."""
         for answer, shard, (layers, count) in zip(
             self.answers, batch.shards, self._heard, strict=True
         ):

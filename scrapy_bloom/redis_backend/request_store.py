@@ -1,4 +1,4 @@
-"""The requests of a crawl in Redis, as one of its workers has them."""
+"""The request store of a worker, whose requests are in Redis."""
 
 from __future__ import annotations
 
@@ -28,42 +28,41 @@ if TYPE_CHECKING:
     from .transport import Sender
 
 MOST_ENTRIES = 50
-"""New requests in a call: the server takes some 20 µs for each, and serves nobody else."""
+"""The most new requests in a call: each blocks the server for some 20 µs."""
 MOST_CLAIMED = 200
-"""Requests that a call claims."""
+"""The most requests that a call claims."""
 POLL_SECONDS = 0.5
-"""An idle worker asks so often."""
+"""The pause of an idle worker between calls."""
 BUSY_SECONDS = 0.02
-"""One that would have more to do asks no more often than this."""
+"""The pause of a worker that has room for more requests."""
 
 _NOTHING = (0,) * len(COUNTED)
 
 
 @dataclass
 class Observers:
-    """Who is told of what."""
+    """The functions that a store calls."""
 
     heard: Callable[[Reply], None]
-    """Each reply to this worker."""
+    """For each reply to this worker."""
     fenced: Callable[[], None]
     """The lease was lost, or Redis went back in time."""
     answered: Callable[[Entry, bool], None]
-    """An entry was pushed, or else was known."""
+    """An entry was pushed (True), or was seen."""
     changed: Callable[[], None]
-    """There are new requests to hand out, or there is news of the end."""
+    """Requests are ready, or the crawl may be at rest."""
     unreadable: Callable[[str, Exception], None]
     """A request cannot be read back, and has failed."""
     gone: Callable[[], None]
-    """The server has this crawl no more."""
+    """The crawl is not there any more."""
 
 
 class RedisStore:
-    """A RequestStore in Redis: what this worker has pushed, claimed and done.
+    """A RequestStore in Redis: what this worker has pushed, claimed and finished.
 
-    `push`, `done` and `note` are told to the server with the next call after `commit`,
-    children before their parent: what is done is acknowledged in a call that is made when
-    all that was pushed before has been answered. `next` gives requests that this worker
-    has claimed and has told the server of that the engine may get them.
+    The effects of `push`, `done` and `note` go to the server with the next call after `commit`,
+    children before their parent: a request is acknowledged only in a call after all entries before
+    it are answered. `next` returns claimed requests that the server knows as dispatched.
     """
 
     failures: tuple[type[Exception], ...] = (SharedFilterError,)
@@ -96,18 +95,18 @@ class RedisStore:
         self.calls = 0
         self.slowest_call = 0.0  # seconds
         self.waiting = self.failed = self.nbytes = 0
-        """Requests of the crawl that wait, that are kept as failed, and the bytes of those that
-        wait, as the last reply had it."""
+        """Pending requests of the crawl, failed ones, and the bytes of the pending ones, as of the
+        last reply."""
         self.starting = False
         self.start_done = False
-        """Whether this worker has run start() to its end, in this round and under this name."""
+        """True if this worker has run start() to its end, in this round and under this name."""
         self.round = round_
-        """The round of the crawl, as the last reply had it."""
+        """The round of the crawl, as of the last reply."""
         self._tail = 0
         self._unsent: deque[Entry] = deque()
         self._doubtful: set[bytes] = set()
-        """Those of requests in memory of which Redis may have forgotten something, until the
-        next commit with them."""
+        """Fingerprints of requests in memory whose children Redis may have lost, until the next
+        commit with them."""
         self._own: set[bytes] = set()
         """Fingerprints that were pushed since the last commit."""
         self._last_call = 0.0
@@ -118,32 +117,33 @@ class RedisStore:
 
     @property
     def pending(self) -> Sequence[object]:
-        """The requests that can be handed out at once."""
+        """The requests that `next` can return at once."""
         return self.claims.ready
 
     @property
     def uncommitted(self) -> int:
-        """How many requests were pushed or done, or 0 while nothing can be sent."""
+        """How many requests were pushed or finished; 0 while a call is open."""
         return 0 if self._sender.busy else len(self._unsent) + len(self.claims.uncommitted)
 
     @property
     def is_idle(self) -> bool:
-        """True if this worker has nothing to send, to hand out or to acknowledge."""
+        """True if this worker has nothing to send, to dispatch or to acknowledge."""
         return not self._unsent and self.claims.is_idle
 
     @property
     def is_quiet(self) -> bool:
-        """True if the last reply said that nothing is left, and nothing has come since."""
+        """True if by the last reply start() has ended and no requests are left, and this worker has
+        none since."""
         return self.last is not None and self.last.quiet and self.is_idle
 
     @property
     def is_still(self) -> bool:
-        """As `is_quiet`, whatever has become of start()."""
+        """As `is_quiet`, whether or not start() has ended."""
         return self.last is not None and self.last.still and self.is_idle
 
     @property
     def unsent(self) -> int:
-        """How many requests the server has not heard of."""
+        """How many requests were not sent to the server."""
         return sum(entry.packed is not None for entry in self._unsent)
 
     def push(self, request: Request) -> None:
@@ -154,27 +154,27 @@ class RedisStore:
         fingerprint = None
         if not request.dont_filter:
             known = self._dupefilter.fingerprint(request)
-            # what is let pass though it was seen is not held, and not asked about
+            # a seen request that was let pass is not held back, and bypasses the filter
             fingerprint = known if known in self._dupefilter.held else None
             self._own.add(known)
         self._enqueue(packed, fingerprint, b"")
 
     def mark(self, mark: bytes, old_mark: bytes = b"") -> None:
-        """Mark the request that was pushed last as a start request, which version 0.2.0 may have
-        marked with `old_mark`."""
+        """Give the request that was pushed last the mark of a start request, and the mark that
+        version 0.2.0 gave it."""
         self._unsent[-1].mark, self._unsent[-1].old_mark = mark, old_mark
 
     def note(self, *, fingerprint: bytes | None = None, mark: bytes = b"") -> None:
-        """Have a fingerprint or a mark set, without a request."""
+        """Store a fingerprint or a mark without a request."""
         self._enqueue(None, fingerprint, mark)
 
     def next(self) -> Request | None:
-        """Return the next request that was claimed, or None; and see to it that more come."""
+        """Return the next claimed request; None without one, and then claim more."""
         while (claim := self.claims.pop()) is not None:
             try:
                 request = self._codec.load(claim)
                 if not request.dont_filter:
-                    # a redirect back to it would be taken for it
+                    # a redirect back to it would pass for the request itself
                     self._dupefilter.settle(self._dupefilter.fingerprint(request))
             except Exception as error:  # noqa: BLE001 - a stored request may raise anything
                 self.claims.fail(unreadable(claim, error, self._codec))
@@ -186,13 +186,12 @@ class RedisStore:
         return None
 
     def done(self, request: Request) -> None:
-        """Acknowledge a request that was handed out, after all that was pushed so far."""
+        """Acknowledge a dispatched request, after all entries so far."""
         self.claims.finish(request, self._tail)
 
     def fail(self, request: Request, failed: FailedRequest) -> bool:
-        """Have a request that was handed out kept as failed, after all that was pushed so
-        far; one that this worker has lost since fails with whoever has it now. Return False,
-        and do nothing, for any other."""
+        """Record a dispatched request as failed, after all entries so far. If its claim was lost,
+        its new owner records the failure. Return False, and do nothing, for any other request."""
         claim = self.claims.claim_of(request)
         if claim is None:
             return request in self._lost
@@ -200,8 +199,8 @@ class RedisStore:
         return True
 
     def commit(self, fingerprints: Collection[bytes]) -> bool:
-        """Send what there is, unless a call is under way, with the `fingerprints` that
-        belong to no request here. Return whether a call was made."""
+        """Send all entries unless a call is open, with the `fingerprints` that belong to no request
+        here. Return True if a call was made."""
         calls = self.calls
         for fingerprint in fingerprints:
             if fingerprint in self._own:
@@ -216,15 +215,15 @@ class RedisStore:
         return self.calls > calls
 
     def rollback(self) -> None:
-        """Acknowledge nothing any more."""
+        """Keep the claims that were not given up."""
         self.claims.rollback()
 
     def close(self, *, clean: bool) -> None:
         """Do nothing: see `leave`."""
 
     def flush(self, *, hungry: bool = False) -> None:
-        """Make a call if one is due: for news, unless this worker is only `hungry` for
-        requests; for those, if the last call was a while ago; for the lease, at last."""
+        """Make a call if one is due: for entries and acknowledgements, unless this worker is only
+        `hungry` for requests; for requests, if the last call was a while ago; for the lease."""
         if self._sender.busy:
             return
         since = monotonic() - self._last_call
@@ -239,9 +238,9 @@ class RedisStore:
             self._call()
 
     def leave(self, *, over: bool, seconds: float) -> bool:
-        """Send all there is, give back what was claimed and not acknowledged, and leave;
-        end the crawl with `over` if nothing is left of it. Return False if the server
-        does not answer for that many seconds: then the lease has to run out."""
+        """Send all entries, give back the claims that are not acknowledged, and leave; `over` ends
+        the crawl if no requests are left. Return False if the server does not answer for `seconds`:
+        then the lease has to expire."""
         self._leaving = True
         deadline = monotonic() + seconds
         while self._sender.wait(max(0.0, deadline - monotonic())):
@@ -252,7 +251,7 @@ class RedisStore:
         return False
 
     def _enter(self) -> None:
-        """Be a worker that the server does not know."""
+        """Take a new name, under which the server does not know this worker."""
         self.identities += 1
         host = socket.gethostname().partition(".")[0]
         self.worker = f"{host}:{os.getpid()}:{secrets.token_hex(4)}"
@@ -266,8 +265,7 @@ class RedisStore:
 
     @property
     def _wanted(self) -> int:
-        """How many more requests this worker wants to have claimed. Who has one that is
-        handed out alone wants no other."""
+        """How many more requests to claim; none beside a quarantined one."""
         if self._leaving or self.claims.has_quarantined:
             return 0
         return max(0, min(MOST_CLAIMED, self._capacity - self.claims.spare))
@@ -339,9 +337,8 @@ class RedisStore:
         self._unsent.extendleft(reversed(again))
 
     def _be_fenced(self) -> None:
-        """Go on as a new worker. What lives in memory is not marked as done, nor start() as
-        through: Redis may have forgotten what came of them, and only who gave them gives that
-        again."""
+        """Go on as a new worker. Requests in memory are not marked as done, and start() has not
+        ended: Redis may have lost their children, and only a new run yields these again."""
         requests = [entry for entry in self._unsent if entry.packed is not None]
         done = {entry.fingerprint for entry in self._unsent if entry.packed is None}
         in_memory = {*self._dupefilter.held} - {entry.fingerprint for entry in requests}

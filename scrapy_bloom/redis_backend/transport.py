@@ -1,5 +1,5 @@
-"""The threads that talk to Redis while the reactor works: one call after the other, and a
-heartbeat beside them."""
+"""The threads that call Redis while the reactor works: commits, one after the other, and a
+heartbeat."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
 FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 2.0
 REACTOR_MAY_REST = 600.0
-"""Seconds that the reactor may be busy with one thing before its worker counts as dead."""
+"""Seconds without a turn of the reactor after which the heartbeat stops."""
 
 Call = tuple[Sequence["Argument"], Callable[[Any], None]]
 
 
 class Sender(Protocol):
-    """Makes one call after the other."""
+    """Sends one commit after the other."""
 
     @property
     def busy(self) -> bool:
-        """True while a call is not answered."""
+        """True until the last call is answered."""
 
     def send(self, arguments: Sequence[Argument], on_answer: Callable[[Any], None]) -> None:
-        """Make a call."""
+        """Send a call; `on_answer` gets its answer."""
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the last one is answered; return whether it is."""
+        """Wait for the answer to the last call; return whether it came."""
 
 
 class Transport:
-    """Sends calls from a thread, each until it is answered, however long that takes.
+    """Sends commits from a thread, and repeats each until it is answered.
 
-    `in_reactor` runs a function in the reactor's thread. There, `on_answer` of a call gets
-    its answer, and `on_outage` each error meanwhile. One call is under way at a time.
+    `in_reactor` runs a function in the reactor's thread. There, `on_answer` of a call gets its
+    answer, and `on_outage` each error until then. One call is open at a time.
     """
 
     def __init__(
@@ -63,29 +63,29 @@ class Transport:
         self._ending = threading.Event()
         self._answered = threading.Condition()
         self._answers: list[tuple[Callable[[Any], None], Any]] = []
-        self._under_way = False
+        self._is_open = False
         self._thread = threading.Thread(target=self._work, name="scrapy-bloom", daemon=True)
         self._thread.start()
 
     @property
     def busy(self) -> bool:
         """True until `on_answer` of the last call has been called."""
-        return self._under_way
+        return self._is_open
 
     def send(self, arguments: Sequence[Argument], on_answer: Callable[[Any], None]) -> None:
-        """Make a call; none may be under way."""
-        assert not self._under_way
-        self._under_way = True
+        """Send a call; no other may be open."""
+        assert not self._is_open
+        self._is_open = True
         self._calls.put((arguments, on_answer))
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the answer to the call that is under way, and hand it on at once; return
-        whether it came. The reactor waits meanwhile."""
-        if self._under_way:
+        """Wait for the answer to the open call, and pass it on at once; return whether it came. The
+        reactor waits as well."""
+        if self._is_open:
             with self._answered:
                 self._answered.wait_for(lambda: self._answers, seconds)
-            self._hand_on()
-        return not self._under_way
+            self._pass_on()
+        return not self._is_open
 
     def close(self) -> None:
         """End the thread, and close the connection."""
@@ -94,12 +94,12 @@ class Transport:
         self._thread.join(FIRST_PAUSE)
         self._client.close()
 
-    def _hand_on(self) -> None:
-        """Call who waits for an answer that has come, in the reactor's thread."""
+    def _pass_on(self) -> None:
+        """Pass answers that have come to their calls' `on_answer`, in the reactor's thread."""
         with self._answered:
             answers, self._answers = self._answers, []
         for on_answer, answer in answers:
-            self._under_way = False
+            self._is_open = False
             on_answer(answer)
 
     def _work(self) -> None:
@@ -111,7 +111,7 @@ class Transport:
             with self._answered:
                 self._answers.append((on_answer, answer))
                 self._answered.notify()
-            self._tell(self._hand_on)
+            self._tell(self._pass_on)
 
     def _insist(self, arguments: Sequence[Argument]) -> Any:
         pause = FIRST_PAUSE
@@ -134,8 +134,8 @@ class Transport:
 class Heartbeat:
     """Renews the lease of a worker from a thread, while the reactor turns now and then.
 
-    It needs the GIL: a single call into C that keeps it for longer than the lease loses
-    the lease, and costs repetitions.
+    It needs the GIL: a single call into C that keeps the GIL for longer than the lease loses the
+    lease, and the worker's requests are repeated.
     """
 
     def __init__(self, client: RedisClient, key: str, crawl: str, lease: float) -> None:
@@ -150,12 +150,12 @@ class Heartbeat:
         self._thread.start()
 
     def turn(self, worker: str) -> None:
-        """Say that the reactor turns, and under which name this worker is known."""
+        """Note a turn of the reactor, and the name of this worker."""
         self._worker = worker
         self._turned = time.monotonic()
 
     def close(self) -> None:
-        """Beat no more."""
+        """End the thread, and close the connection."""
         self._ending.set()
         self._thread.join(FIRST_PAUSE)
         self._client.close()
@@ -172,8 +172,8 @@ class Heartbeat:
 
 
 def in_reactor() -> Callable[..., Any]:
-    """Return a function that has another one called in the thread of this one's reactor
-    or event loop, from any thread."""
+    """Return a function that any thread can use to call another one in the thread of the running
+    reactor or event loop."""
     try:
         return asyncio.get_running_loop().call_soon_threadsafe
     except RuntimeError:
