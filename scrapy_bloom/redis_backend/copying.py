@@ -1,5 +1,5 @@
-"""Filters moved between a job directory and Redis. Bits stay where they are: a layer
-has the same blocks here and there, cut into shards or not."""
+"""Filters copied between a job directory and Redis. A layer has the same blocks in both; Redis
+cuts them into shards."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ def load_into_redis(path: PathArgument, url: str, key: str) -> int:
     """Copy the filter in the directory `path` (of a job: `JOBDIR/bloom`) to `key` in
     Redis, and return the number of its keys.
 
-    Workers that go on with it need the BLOOM_CAPACITY and BLOOM_ERROR_RATE that it was
-    made with. Cost: 10 ms a MB. Raises what opening either raises, and
-    IncompatibleFilterError if there is something at `key` or the filter is exact; then
-    Redis is left as it was.
+    Workers that go on with it need its BLOOM_CAPACITY and BLOOM_ERROR_RATE. Cost: 10 ms a MB.
+    Raises what opening either filter raises, and IncompatibleFilterError if `key` exists or the
+    filter is exact; then Redis is left as it was.
     """
     with open_inexact(path) as local, RedisClient(url) as client:
         header = redis_header(local)
@@ -50,8 +49,8 @@ def put_layers(
     local: ScalableBloomFilter,
     beat: Callable[[], None] = lambda: None,
 ) -> None:
-    """Fill the shards of the filter of that `header` at `key` with the layers of `local`;
-    call `beat` before each MB, which may raise."""
+    """Fill the shards of the filter at `key`, which has `header`, with the layers of `local`. Calls
+    `beat` before each MB; it may raise."""
     counts = [
         _keys_in_shards(layer, shape)
         for layer, shape in zip(local.layers, header.layers, strict=True)
@@ -70,9 +69,9 @@ def save_from_redis(url: str, key: str, path: PathArgument) -> int:
     """Copy the filter at `key` in Redis to the new directory `path`, for a job
     `JOBDIR/bloom`, and return the number of its keys.
 
-    What workers add meanwhile may be missing in the copy. Cost: 10 ms a MB. Raises
-    KeyError if there is no filter, FileExistsError if there is something at `path`,
-    and what opening either raises; then nothing is left behind.
+    Keys that workers add meanwhile may be missing in the copy. Cost: 10 ms a MB. Raises KeyError if
+    there is no filter, FileExistsError if `path` exists, and what opening either filter raises;
+    then no files are left.
     """
     path = Path(path)
     if path.exists():
@@ -128,8 +127,8 @@ def redis_header(local: ScalableBloomFilter) -> RedisHeader:
 
 
 def _keys_in_shards(layer: BloomFilter, shape: LayerShape) -> list[int]:
-    """Return how many keys of `layer` are in each shard: all of them in sum, and in each
-    as many as its bits tell of."""
+    """Return how many keys of `layer` are in each shard: an estimate by its bits, and the exact
+    number in sum."""
     set_bits = [
         int.from_bytes(layer.read_blocks(block, 1), "little").bit_count()
         for block in range(shape.blocks)

@@ -1,5 +1,4 @@
-"""The Scrapy component for several processes: which requests any of them has seen, in
-a Bloom filter in Redis."""
+"""The dupefilter for several processes, whose fingerprints are in a Bloom filter in Redis."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("scrapy_bloom.shared.dupefilter")
 
 MOST_HELD = 100_000
-"""Fingerprints remembered in an outage before the spider is closed: about 10 MB."""
+"""Fingerprints in memory at which the spider is closed in an outage: about 10 MB."""
 
 _REPLAYED_AT_ONCE = 100
 
@@ -42,13 +41,11 @@ class RedisBloomDupeFilter(FilterDupeFilter):
     """Duplicate filter for DUPEFILTER_CLASS that shares one growing Bloom filter with
     other processes, in Redis at BLOOM_REDIS_URL under BLOOM_REDIS_KEY.
 
-    Works with Scrapy's scheduler and with scrapy-redis's. Cost of a new request: one
-    round trip, in which the reactor waits; of a duplicate seen in this process lately:
-    none. When Redis has not answered for BLOOM_REDIS_TIMEOUT seconds, new fingerprints
-    are kept in memory and the spider is closed with reason `bloom_error`, at once or,
-    with BLOOM_REDIS_ON_ERROR "local", when there are 100,000 of them; they go into the
-    filter as soon as Redis answers. A new request is never taken for a seen one because
-    of an outage.
+    Works with Scrapy's scheduler and with scrapy-redis's. Cost of a new request: one round trip, in
+    which the reactor waits; of a duplicate that this process has seen lately: none. When Redis has
+    not answered for BLOOM_REDIS_TIMEOUT seconds, new fingerprints stay in memory until it answers,
+    and the spider is closed with reason `bloom_error`: at once or, with BLOOM_REDIS_ON_ERROR
+    "local", at 100,000 of them. An outage never makes a new request count as seen.
     """
 
     _remedy_when_full = "Set BLOOM_ON_FULL to 'grow' to go on"
@@ -86,10 +83,9 @@ class RedisBloomDupeFilter(FilterDupeFilter):
 
     @classmethod
     def beside_queue(cls, crawler: Crawler) -> Self:
-        """Return the dupefilter for a scheduler that keeps its requests in the same Redis:
-        its filter is in one hash slot with them, and new fingerprints are held back until
-        the scheduler has them set together with their requests. Refuses the start as
-        `from_crawler` does."""
+        """Return the dupefilter for a scheduler whose requests are in the same Redis, in one hash
+        slot with the filter. New fingerprints are held back until the scheduler adds them together
+        with their requests. Refuses the start as `from_crawler` does."""
         self = cls(crawler)
         self._holds_back = True
         self._start()
@@ -113,7 +109,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         """Do nothing: fingerprints enter the filter with their requests."""
 
     def settle(self, fingerprint: bytes) -> None:
-        """Take a fingerprint for seen, held back or not: Redis has said so."""
+        """Remember a fingerprint as seen, by an answer of Redis; hold it back no longer."""
         if self._seen is not None:
             self._seen.forget(fingerprint)
             self.shared.remember(fingerprint)
@@ -124,7 +120,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
             self._recent.clear()
 
     def forget_known(self, held: Iterable[bytes] = ()) -> None:
-        """Forget all that is remembered as seen but what is held back, and of that these."""
+        """Clear the caches of what was seen, and drop these fingerprints of those held back."""
         self._recent.clear()
         self.shared.forget_known()
         for fingerprint in held:
@@ -133,8 +129,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
 
     def request_seen(self, request: Request) -> bool:
         """Return True if any worker has seen `request`, else remember it. Never raises."""
-        # what is remembered here may be forgotten there; in line, as for most requests
-        # a look into that memory is all
+        # Redis may have lost what the cache has; in line, since most requests need only the cache
         client = self._client
         if client is not None and monotonic() >= client.confirmed_until:
             self._confirm()
@@ -147,7 +142,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         return super().has_recent(url)
 
     def close(self, reason: str) -> None:
-        """Write the last stats and close the connection. The filter stays in Redis."""
+        """Write the last stats and close the connection. The filter stays."""
         if self._seen is not None and self._shared is not None:
             if self._holds_back:
                 self._seen.forget_held()
@@ -282,7 +277,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         super()._do_what_is_due()
 
     def _replay(self, count: int) -> None:
-        """Move `count` fingerprints from memory into the filter, as far as it can be."""
+        """Move up to `count` fingerprints from memory into the filter."""
         seen, shared = self._seen, self._shared
         if seen is None or shared is None:
             return
@@ -315,8 +310,8 @@ class RedisBloomDupeFilter(FilterDupeFilter):
 
 
 def _require_kept(client: RedisClient, is_new: bool, extra: dict[str, Any]) -> None:
-    """Say if Redis may lose requests that are kept there. Raises SharedFilterError if it evicts
-    keys and the crawl `is_new`."""
+    """Warn if Redis may lose requests. Raises SharedFilterError if it evicts keys and the crawl
+    `is_new`."""
     try:
         require_no_eviction(client)
     except SharedFilterError as error:

@@ -23,27 +23,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 KNOWN_KEYS = 100_000
-"""Keys that a process remembers as seen; fingerprints take about 13 MB."""
+"""Keys in the cache of those that were seen; fingerprints take about 13 MB."""
 
 
 class RedisBloomFilter:
     """The filter at `key`, made if there is none: for `capacity` keys at `error_rate`,
     growing beyond, in 64 shards.
 
-    Exactly one of several processes that `add` a new key at the same moment is told
-    that it is new. Where Redis did not answer at once, and a key's fate is uncertain,
-    it counts as new. Raises ValueError for bad arguments, IncompatibleFilterError for
-    a filter with other parameters, SharedFilterError for one that cannot be reached or
-    is gone. With `loading`, the header of one that is being filled, nobody is asked.
+    If several processes `add` a new key at the same moment, exactly one of them learns that it is
+    new. A key counts as new if a call was repeated and its first attempt may have added it. Raises
+    ValueError for bad arguments, IncompatibleFilterError for a filter with other parameters,
+    SharedFilterError for one that cannot be reached or is gone. `loading` is the header of a filter
+    that is being filled; then the constructor makes no call.
 
-    Redis may go back in time: it restarts from a snapshot, or a replica takes its place
-    that had not heard of everything. What this process remembers as seen, Redis may have
-    forgotten then, and nobody would ever fetch it. So that memory is cleared, and
-    `on_forget` called, as soon as another server answers than before, or the same one
-    after a restart or a change of its role (`RedisClient.servers`), or a shard has fewer
-    keys than it had. Nothing has to be written for that, and it does not matter how many
-    keys others have added since; where nothing was lost it costs the questions that the
-    memory would have spared. It rests on Redis having answered lately: see `confirm`.
+    Redis may go back in time: it restarts from a snapshot, or a replica takes over that lacks the
+    last writes. It may have lost keys then that this process remembers as seen, and their pages
+    would never be fetched. So that cache is cleared, and `on_forget` called, as soon as another
+    server answers, or the same one after a restart or a change of its role
+    (`RedisClient.servers`), or a shard has fewer keys than before. That needs no writes, works
+    however many keys others have added since, and costs, if nothing was lost, the round trips
+    that the cache would have saved. It relies on a recent answer of Redis: see `confirm`.
     """
 
     growing = True
@@ -90,9 +89,8 @@ class RedisBloomFilter:
     def add(self, key: Key) -> bool:
         """Add `key`; return True if it was already present (or is taken for it).
 
-        Cost: one round trip; none for the keys this process has seen lately, see
-        `confirm`. Raises SharedFilterError after the client's patience; the key may be
-        added then.
+        Cost: one round trip; none for a key that this process has seen lately, see `confirm`.
+        Raises SharedFilterError after the client's patience; the key may be in the filter then.
         """
         key = key if type(key) is bytes else to_bytes(key)
         if self._remembers(key):
@@ -113,37 +111,37 @@ class RedisBloomFilter:
         return seen
 
     def remembers(self, key: bytes) -> bool:
-        """Return True if this process remembers `key` as seen, without a question."""
+        """Return True if this process remembers `key` as seen; without a call."""
         return key in self._known.urls
 
     def remember(self, key: bytes) -> None:
-        """Remember `key` as seen, as somebody else has heard from Redis."""
+        """Remember `key` as seen, by an answer of Redis."""
         self._known.add(key)
 
     def forget_known(self) -> None:
-        """Forget what is remembered as seen, which Redis may have forgotten."""
+        """Clear the cache of keys that were seen."""
         self._known.clear()
 
     def locate(self, key: bytes) -> tuple[Shard, bytes, bytes, bytes]:
-        """Return the shard of `key`, its probes, its blocks and the shapes of the layers,
-        for a script that tests and sets it."""
+        """Return the shard of `key`, its probes, its blocks and the shapes of the layers, as
+        scripts take them."""
         salted = self._header.secret + key
         selector = first_lanes(salted)[0]
         shard = self._shards[shard_of(selector)]
         return shard, *shard.pack(salted, selector), shard.shape
 
     def learn(self, shard: Shard, layers: int, count: int) -> None:
-        """Take over what such a script has told of `shard`."""
+        """Apply the layers and the count of `shard` that a script has returned."""
         self._count -= sum(shard.counts)
         shard.learn_newest(layers, count)
         self._count += sum(shard.counts)
 
     def confirm(self) -> None:
-        """Forget what this process remembers as seen if Redis may have forgotten it.
+        """Clear the cache of keys that were seen if Redis may have lost them.
 
-        Cost: a round trip, unless Redis has answered in the last 0.05 s or, where that
-        is longer, ten times what the answer took. Never raises: of a server that cannot
-        be reached nothing is known, and the memory stays.
+        Cost: a round trip, unless Redis has answered in the last 0.05 s or, if that is longer, ten
+        times the duration of the answer. Never raises: while no server can be reached, the cache
+        stays.
         """
         if time.monotonic() < self._client.confirmed_until or not self._client.confirm():
             return
@@ -151,7 +149,7 @@ class RedisBloomFilter:
             self._forget()
 
     def __len__(self) -> int:
-        """Number of keys added by all, as far as this process has heard."""
+        """Number of keys that all processes have added, as of the last answers."""
         return self._count
 
     @property
@@ -162,12 +160,12 @@ class RedisBloomFilter:
 
     @property
     def header(self) -> RedisHeader:
-        """What never changes in the filter."""
+        """The parameters of the filter, which never change."""
         return self._header
 
     @property
     def shards(self) -> tuple[Shard, ...]:
-        """What this process knows of the shards."""
+        """The shards, with their counts as of the last answers."""
         return self._shards
 
     @property
@@ -177,7 +175,7 @@ class RedisBloomFilter:
 
     @property
     def loads(self) -> list[sizing.LayerLoad]:
-        """The layers' shapes and keys, as far as there are shards that have them."""
+        """The shape and keys of each layer, over the shards that have it."""
         loads = []
         for number, layer in enumerate(self.layers):
             keys = [shard.counts[number] for shard in self._shards if len(shard.counts) > number]
@@ -193,21 +191,21 @@ class RedisBloomFilter:
 
     @property
     def current_error_rate(self) -> float:
-        """Estimated chance, at the present fill, that a new key is taken for a known
-        one. Cost: about 0.1 ms a layer."""
+        """Estimated chance, at the present fill, that a new key counts as seen. Cost: about 0.1 ms
+        a layer."""
         return sizing.total_error_rate(self.loads)
 
     @property
     def expected_false_positives(self) -> float:
-        """How many new keys of all processes were probably taken for known ones so far.
-        Cost: a few ms a layer."""
+        """Estimated number of new keys of all processes that counted as seen so far. Cost: a few ms
+        a layer."""
         return sizing.total_false_positives(self.loads)
 
     def refresh(self) -> None:
-        """Ask all shards for their counts: 64 round trips. Raises SharedFilterError."""
+        """Read the counts of all shards: 64 round trips. Raises SharedFilterError."""
         for shard in self._shards:
             named = 0
-            while named < len(shard.counts):  # until all strings were looked for
+            while named < len(shard.counts):  # until all strings were checked
                 named = len(shard.counts)
                 counts = self._client.run(READ_SHARD, shard.keys[: 1 + named], self._generation)
                 if counts is None:
@@ -216,7 +214,7 @@ class RedisBloomFilter:
         self._count = sum(sum(shard.counts) for shard in self._shards)
 
     def delete(self) -> None:
-        """Delete the filter for everybody; `add` makes a new one. 65 round trips."""
+        """Delete the filter for all processes; `add` makes a new one. 65 round trips."""
         delete_shards(self._client, self._key, self._header)
         self._known.clear()
         self.deleted = True
@@ -226,8 +224,8 @@ class RedisBloomFilter:
         self._client.close()
 
     def check(self) -> None:
-        """Raise SharedFilterError unless everything that can be checked holds: the
-        strings' sizes, and the bits in them against the counts. Reads everything."""
+        """Raise SharedFilterError unless the strings have their sizes, and about as many bits as
+        the counts imply. Reads all strings."""
         self.refresh()
         for shard in self._shards:
             for number, count in enumerate(shard.counts):
@@ -241,7 +239,7 @@ class RedisBloomFilter:
                 ]
                 layer = self._header.layer(number)
                 estimate = sizing.estimate_keys(layer.probes, set_bits)
-                # a block that is in two shards tells of the keys of both
+                # a block that is in two shards has bits of the keys of both
                 if (
                     layer.blocks % len(self._shards) == 0
                     and abs(estimate - count) > 0.02 * count + 10 * count**0.5
@@ -254,7 +252,7 @@ class RedisBloomFilter:
         return f"<{type(self).__name__} {len(self):,} keys, {self.name}>"
 
     def _join(self) -> None:
-        """Use the filter that is there, or else make one."""
+        """Use the filter at the key; make it if there is none."""
         wanted = fresh_header(self.capacity, self.error_rate, self._identity)
         self._use(find_or_make(self._client, self._key, wanted))
         self.refresh()
@@ -275,7 +273,7 @@ class RedisBloomFilter:
         return self.remembers(key)
 
     def _ask(self, key: bytes, mode: str) -> bool:
-        """Return True if Redis had `key` before this question, as far as can be known."""
+        """Return True if Redis had `key` before this call, False also if that is in doubt."""
         doubtful = False
         while True:
             shard, *place = self.locate(key)
@@ -292,8 +290,7 @@ class RedisBloomFilter:
                 return bool(answer == SEEN and not doubtful)
 
     def _is_there(self) -> bool:
-        """Return True if Redis answers and has the filter: else there is an outage, and all
-        that is known is what this process remembers."""
+        """Return True if Redis answers and has the filter; else this is an outage."""
         try:
             shard = self._shards[0]
             return self._client.run(READ_SHARD, shard.keys, self._generation) is not None

@@ -17,7 +17,7 @@ that was evicted, flushed or made by another filter is gone, and never tells abo
 A header of format 1 (scrapy-bloom 0.1) differs in one point: its layers were sized
 without regard to the allocator of the server, and those that it grows go on so.
 
-The crawl beside the filter. All of its keys are in the hash slot of the filter beside it:
+A crawl, whose keys are all in the hash slot of the filter beside it:
 
     {KEY}                    the filter's header; {KEY}:0 … its shards
     {KEY}:crawl              hash: id (see crawl_id), spider, lease, round, start_done, over;
@@ -90,8 +90,8 @@ _SLACK = {1: 5.0, 2: 4.0}  # standard deviations: shards get unequal numbers of 
 
 @dataclass(frozen=True)
 class LayerShape:
-    """The shape of one layer over all shards. It is made for `capacity` keys and takes
-    `share` keys in each shard, where its error rate is kept."""
+    """The shape of one layer over all shards. It is made for `capacity` keys; up to `share` keys in
+    each shard keep its error rate."""
 
     capacity: int
     share: int
@@ -100,13 +100,13 @@ class LayerShape:
 
     @classmethod
     def sized(cls, capacity: int, error_rate: float, format_: int = FORMAT) -> LayerShape:
-        """Return the layer for `capacity` keys, who fall on the shards by chance: each
-        has room for four standard deviations more than the mean, which is 3 % for a
-        million keys and 0.3 % for a hundred million.
+        """Return the layer for `capacity` keys, which fall on the shards by chance: each has room
+        for four standard deviations more than the mean, which is 3 % for a million keys and 0.3 %
+        for a hundred million.
 
-        Strings are as long as their allocation allows. A digest more to probe by saves
-        5 % of the bits: it is taken where the strings fit into the next smaller
-        allocation by that. So a million keys at 1e-6 take 64 KiB a shard instead of 80.
+        Strings are as long as their allocation allows. One more digest to probe with saves 5 % of
+        the bits: it is used if the strings then fit into the next smaller allocation. So a million
+        keys at 1e-6 take 64 KiB a shard instead of 80.
         """
         mean = capacity / SHARDS
         share = ceil(mean + _SLACK[format_] * sqrt(mean))
@@ -135,8 +135,8 @@ class LayerShape:
         return shard * self.blocks >> SHARD_BITS
 
     def shard_blocks(self, shard: int) -> int:
-        """Number of blocks in `shard`. Where they cannot be divided evenly, the block
-        that two shards meet in is in both, each with its own keys' bits."""
+        """Number of blocks in `shard`. If they cannot be divided evenly, the block where two shards
+        meet is in both, each with its own keys' bits."""
         end = -(-((shard + 1) * self.blocks) >> SHARD_BITS)
         return end - self.first_block(shard)
 
@@ -157,8 +157,8 @@ class LayerShape:
 
 @dataclass(frozen=True)
 class RedisHeader:
-    """What never changes in a filter. `layers` are those that it was made with; the
-    others follow from them."""
+    """The parameters of a filter, which never change. `layers` are its first ones; the others
+    follow from them."""
 
     capacity: int
     error_rate: float
@@ -170,8 +170,8 @@ class RedisHeader:
     format: int = FORMAT
 
     def layer(self, number: int) -> LayerShape:
-        """Return the shape of layer `number`, made or not: twice the last one's
-        capacity as long as the strings allow it, and the error rate of its turn."""
+        """Return the shape of layer `number`, made or not: twice the capacity of the one before as
+        long as the strings allow it, and the error rate of its number."""
         if number < len(self.layers):
             return self.layers[number]
         return _next_layer(self, number)
@@ -183,7 +183,7 @@ class RedisHeader:
 
     @classmethod
     def from_text(cls, text: bytes, place: str) -> RedisHeader:
-        """Return the header in `text`, found at `place`, which the errors name."""
+        """Return the header in `text`; errors name `place`."""
         try:
             fields = json.loads(text)
             found = [fields["format"], fields.pop("scheme"), fields.pop("shards")]
@@ -208,7 +208,7 @@ class RedisHeader:
 
     @property
     def generation(self) -> str:
-        """Text that tells this filter from any other that may stand at its key."""
+        """The id of this filter among all that may be made at its key."""
         return sha256(self.to_text().encode()).hexdigest()[:16]
 
 
@@ -222,9 +222,8 @@ def _next_layer(header: RedisHeader, number: int) -> LayerShape:
 
 
 def _rooms(blocks: int) -> tuple[int, int]:
-    """Return how many blocks fit into the allocation of a string of `blocks`, and into the
-    next smaller one: jemalloc, which servers are built with, has four size classes to
-    each doubling."""
+    """Return how many blocks fit into the allocation of a string of `blocks`, and into the next
+    smaller one: jemalloc, the allocator of servers, has four size classes per doubling."""
     size = blocks * PAGE + _STRING_OVERHEAD
     step = 1 << (size - 1).bit_length() - 3
     allocated = -(-size // step) * step
@@ -239,13 +238,13 @@ def first_layer(capacity: int, error_rate: float) -> LayerShape:
 
 
 def in_one_slot(key: str) -> str:
-    """Return the key of the filter that a crawl keeps beside its queue: all of its shards
-    are in the hash slot of `key`, and so is whatever else begins with it."""
+    """Return the key of the filter of a crawl: its shards, and all other keys that begin with it,
+    are in one hash slot."""
     return f"{{{key}}}"
 
 
 def is_in_one_slot(key: str) -> bool:
-    """Return True if a filter with that key may have a queue beside it."""
+    """Return True if a filter with that key may have a crawl beside it."""
     return key.startswith("{")
 
 
@@ -261,23 +260,23 @@ def shard_of(selector: int) -> int:
 
 
 def shard_keys(key: str, shard: int) -> list[str]:
-    """Return the keys of a shard of the filter at `key`: its state, and the strings of as
-    many layers as it may ever get."""
+    """Return the keys of a shard of the filter at `key`: its state, and the strings of all layers
+    that it can get."""
     tag = f"{key}:{shard}" if is_in_one_slot(key) else f"{{{key}:{shard}}}"
     return [tag, *(f"{tag}:{layer}" for layer in range(MOST_LAYERS))]
 
 
 def shards_of(key: str, header: RedisHeader) -> tuple[Shard, ...]:
-    """Return the shards of a filter, by their numbers, as if they were empty."""
+    """Return the shards of a filter in their order, with counts of 0."""
     return tuple(Shard(key, number, header) for number in range(SHARDS))
 
 
 class Shard:
-    """What a process knows of one shard, and how it names it to the scripts.
+    """One shard, as a process knows it, and its arguments for scripts.
 
-    `counts` are the keys in its layers, oldest first. `keys` are its state and the
-    strings of these layers and of the next, `sizes` their blocks, `shape` what
-    TEST_AND_SET wants to know of them; `all_keys` are those that any filter may have.
+    `counts` are the keys in its layers, oldest first. `keys` are the names of its state and of the
+    strings of these layers and the next, `sizes` their blocks, `shape` their shapes for
+    TEST_AND_SET; `all_keys` are the names for as many layers as any filter may have.
     """
 
     def __init__(self, key: str, number: int, header: RedisHeader) -> None:
@@ -289,7 +288,7 @@ class Shard:
         self.forget()
 
     def learn(self, counts: list[int]) -> None:
-        """Take `counts` as the keys in its layers."""
+        """Set the counts of its layers."""
         layers = len(counts) + 1
         if len(counts) != len(self.counts):
             shapes = [self._header.layer(number) for number in range(layers)]
@@ -307,17 +306,16 @@ class Shard:
         self.counts = counts
 
     def has_lost(self, layers: int, count: int) -> bool:
-        """Return True if it was heard to have more than `count` keys in the newest of
-        `layers` layers. As nothing is ever taken out, the server has forgotten some then."""
+        """Return True if an earlier answer had more than `count` keys in the newest of `layers`
+        layers. Keys are never removed, so the server has lost some then."""
         return self._heard > (layers, count)
 
     def forget(self) -> None:
-        """Forget what was heard of it: it may be less now."""
+        """Drop the last answer: the shard may have fewer keys now."""
         self._heard = (0, 0)
 
     def learn_newest(self, layers: int, count: int) -> None:
-        """Take `count` as the keys in the newest of `layers` layers; those that others
-        have added before it are full."""
+        """Set the count of the newest of `layers` layers; unknown layers before it are full."""
         self._heard = (layers, count)
         if layers == len(self.counts):
             self.counts[-1] = count
@@ -327,7 +325,7 @@ class Shard:
             self.learn([*known, *full, count])
 
     def pack(self, salted: bytes, selector: int) -> tuple[bytes, bytes]:
-        """Return the probes of a key, and its blocks, as TEST_AND_SET wants them."""
+        """Return the probes of a key, and its blocks, as TEST_AND_SET takes them."""
         lanes: tuple[int, ...] = first_lanes(salted)[1:]
         for seed in self._seeds:
             lanes += next_lanes(salted, seed)

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 def name_of(client: RedisClient, key: str) -> str:
-    """Return what errors and lines of the log call the filter at `key`."""
+    """Return the name of the filter at `key` in errors and the log."""
     return f"the filter {key!r} in Redis at {client.name}"
 
 
 def stored_header(client: RedisClient, key: str) -> RedisHeader | None:
-    """Return the header of the filter at `key`, None if there is nothing. Raises
-    IncompatibleFilterError for something else, SharedFilterError."""
+    """Return the header of the filter at `key`, None if the key does not exist. Raises
+    IncompatibleFilterError if it is no filter, SharedFilterError."""
     kind, text, _ = client.run(MAKE_HEADER, [key], "", "")
     if kind == b"none":
         return None
@@ -39,9 +39,9 @@ def stored_header(client: RedisClient, key: str) -> RedisHeader | None:
 
 
 def find_or_make(client: RedisClient, key: str, wanted: RedisHeader) -> RedisHeader:
-    """Return the header of the filter at `key`, which is made like `wanted` if there is
-    none. Several may do so at once. Cost: 65 round trips for a new one. Raises
-    IncompatibleFilterError unless it has the parameters wanted, SharedFilterError."""
+    """Return the header of the filter at `key`. If there is none it is made like `wanted`; several
+    processes may do so at once. Cost: 65 round trips for a new one. Raises IncompatibleFilterError
+    unless it has the parameters of `wanted`, SharedFilterError."""
     name, text = name_of(client, key), wanted.to_text()
     _, found, ready = client.run(MAKE_HEADER, [key], text, "")
     header = _read(found, name)
@@ -56,7 +56,7 @@ def find_or_make(client: RedisClient, key: str, wanted: RedisHeader) -> RedisHea
             make_shards(client, key, header)
             mark_ready(client, key, header)
         except SharedFilterError:
-            if found == text.encode():  # nobody else has made it
+            if found == text.encode():  # this process has made it
                 with suppress(SharedFilterError):
                     delete_shards(client, key, header)
             raise
@@ -65,9 +65,9 @@ def find_or_make(client: RedisClient, key: str, wanted: RedisHeader) -> RedisHea
 
 @contextmanager
 def filling(client: RedisClient, key: str, header: RedisHeader) -> Iterator[None]:
-    """Make the header of a new filter at `key`, which nobody can open before the context has
-    ended well. Else it is removed, if Redis answers. Raises IncompatibleFilterError if
-    there is something at `key`, SharedFilterError."""
+    """Make the header of a new filter at `key`, which cannot be opened before the context ends. If
+    the context fails, the filter is removed. Raises IncompatibleFilterError if `key` exists,
+    SharedFilterError."""
     text = header.to_text()
     if client.run(MAKE_HEADER, [key], text, LOADING)[1] != text.encode():
         raise IncompatibleFilterError(
@@ -90,20 +90,20 @@ def make_shards(client: RedisClient, key: str, header: RedisHeader) -> None:
 
 
 def mark_ready(client: RedisClient, key: str, header: RedisHeader) -> None:
-    """Let others open the filter. Raises SharedFilterError if its header is gone."""
+    """Allow processes to open the filter. Raises SharedFilterError if its header is gone."""
     if not client.run(MARK_READY, [key], header.to_text()):
         raise gone(name_of(client, key))
 
 
 def delete_filter(client: RedisClient, key: str) -> bool:
-    """Delete the filter at `key`, whole or not, and what one has left whose header is
-    gone; return whether there was anything. 65 round trips. Raises as `stored_header`."""
+    """Delete the filter at `key`, whole or not, also if its header is gone; return True if any of
+    its keys existed. 65 round trips. Raises what `stored_header` raises."""
     return delete_shards(client, key, stored_header(client, key)) > 0
 
 
 def delete_shards(client: RedisClient, key: str, header: RedisHeader | None) -> int:
-    """Delete the filter of that header at `key`, or any shards if there is no header;
-    return how many keys are gone. What is of another filter stays."""
+    """Delete the filter with that header at `key`, or all shards if there is no header; return how
+    many keys were deleted. Keys of another filter stay."""
     deleted = 0
     generation = header.generation if header else ""
     for shard in range(SHARDS):
@@ -121,9 +121,9 @@ class CrawlState:
     start_done: bool
     over: bool
     workers: int
-    """How many work on it: those whose lease has not run out."""
+    """How many workers have a lease."""
     spider: str
-    """Whose it was until now, empty if no spider has had it."""
+    """The spider whose crawl it was until now, empty without one."""
 
 
 def open_crawl(
@@ -135,12 +135,11 @@ def open_crawl(
     *,
     any_spider: bool = False,
 ) -> CrawlState:
-    """Return the state of the crawl beside the filter at `key`, whose generation is
-    `crawl`; it is made if there is none, and a new round of it begins if it is over and
-    the settings name another one. It is `spider`'s from then on; one of another spider stays
-    as it is, without `any_spider`, and the state tells whose it is. Raises
-    SharedFilterError for a queue of another filter or version, or workers with another lease or
-    of 0.2.0."""
+    """Return the state of the crawl beside the filter at `key`, whose generation is `crawl`. The
+    crawl is made if there is none; a new round begins if it is over and the settings name another
+    round. It belongs to `spider` from then on; without `any_spider`, the crawl of another spider
+    stays as it is, and the state names that spider. Raises SharedFilterError for a crawl of another
+    filter or version, and for workers with another lease or of version 0.2.0."""
     lease = int(settings.lease * 1000)
     found, lease_found, round_, start_done, over, _, workers, owner = client.run(
         OPEN_CRAWL, [key], crawl, lease, settings.round, spider, "1" if any_spider else ""
@@ -175,7 +174,7 @@ def _why_not(found: str, crawl: str, lease: str) -> str:
 
 
 def crawl_is_gone(name: str) -> SharedFilterError:
-    """Return the error for a running crawl of which the server has lost something."""
+    """Return the error for a running crawl of which Redis has lost a part."""
     return SharedFilterError(
         f"the crawl of {name} is gone, or a part of it: it was removed, or Redis was"
         " flushed, restarted without persistence, or has evicted keys (maxmemory-policy). To begin"
@@ -194,10 +193,10 @@ def require_no_eviction(client: RedisClient) -> None:
 
 
 def gone(name: str) -> SharedFilterError:
-    """Return the error for the filter of that name when Redis has lost some of it."""
+    """Return the error for a filter of which Redis has lost a part."""
     return SharedFilterError(
-        f"{name} is gone, or a part of it: somebody has deleted it, flushed or restarted Redis"
-        " without persistence, or let it evict keys (maxmemory-policy); to start with an empty"
+        f"{name} is gone, or a part of it: it was deleted, Redis was flushed or restarted"
+        " without persistence, or has evicted keys (maxmemory-policy); to start with an empty"
         " one, remove it with 'scrapy bloom clear' or use another BLOOM_REDIS_KEY"
     )
 

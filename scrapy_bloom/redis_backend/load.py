@@ -1,9 +1,7 @@
-"""A crawl in Redis that is made of what another one has left: of a job on a disk, or of
-scrapy-redis.
+"""Makes a crawl in Redis from a job on a disk, or from a crawl of scrapy-redis.
 
-The filter is marked as being loaded until all is there, so no worker joins before. What
-loads it has a lease as a worker has. What an interrupted load has left is removed by the
-next one, which begins anew.
+The filter is marked as loading until the load is complete, so no worker joins before. The load has
+a lease as a worker has. The next load removes the rest of an interrupted one, and begins anew.
 """
 
 from __future__ import annotations
@@ -48,13 +46,13 @@ if TYPE_CHECKING:
     from .layout import RedisHeader
 
 LEASE = 15.0
-"""Seconds after which a load that gives no sign of life counts as interrupted."""
+"""Seconds without a call after which a load counts as interrupted."""
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a load has copied, and what is left where it was: requests that have `failed`,
-    and items that are in no feed yet."""
+    """The result of a load: items of the filter and pending requests that were copied; failed
+    requests, and items that no feed has, which were not."""
 
     items: int
     pending: int
@@ -63,11 +61,11 @@ class Loaded:
 
 
 def load_job(client: RedisClient, key: str, job: JobDirectory, settings: BaseSettings) -> Loaded:
-    """Make the crawl at `key` of a job of DurableScheduler that nobody runs: its filter, its
-    requests that are not done, and which start requests it has taken. The job stays as it
-    is. Cost: two calls for a MB of the filter, one for 50 requests.
+    """Make the crawl at `key` from a stopped job of DurableScheduler: its filter, its pending
+    requests, and the marks of start requests that were taken. The job stays as it is. Cost: two
+    calls for each MB of the filter, one for each 50 requests.
 
-    Raises FilterLockedError while the job runs, BloomError or ValueError for what cannot be
+    Raises FilterLockedError while the job runs, BloomError or ValueError for a job that cannot be
     loaded; then Redis is left as it was.
     """
     codec = RedisCodec(settings)
@@ -108,12 +106,11 @@ def load_scrapy_redis(
     settings: BaseSettings,
     fingerprinter: RequestFingerprinterProtocol,
 ) -> Loaded:
-    """Make the crawl at `key` of what scrapy-redis has in `source` for the spider of that
-    name: its queue and its dupefilter's set, which stay as they are. Cost: a call for 50
-    members.
+    """Make the crawl at `key` from scrapy-redis's queue and dupefilter's set in `source`, those of
+    `spider`; they stay as they are. Cost: a call for each 50 members.
 
-    Raises BloomError or ValueError for what cannot be loaded, also where a worker of
-    scrapy-redis has changed it meanwhile; then Redis is left as it was.
+    Raises BloomError or ValueError for what cannot be loaded, also if a worker of scrapy-redis
+    changes it meanwhile; then Redis is left as it was.
     """
     codec = RedisCodec(settings)
     wanted = BloomSettings.read(settings)
@@ -134,7 +131,7 @@ def load_scrapy_redis(
         make_shards(client, key, header)
 
     def stored() -> Iterator[Entry]:
-        # who is pushed last is the newest
+        # the last one pushed is the newest
         for fields in queue.requests(next_first=not codec.queues.kind.newest_first):
             if seen is None and not fields["dont_filter"]:
                 raise BloomError(
@@ -163,9 +160,9 @@ def _crawl(
     queues: QueueSettings,
     fill: Callable[[Callable[[], None]], None],
 ) -> Iterator[Pusher]:
-    """Give a pusher into a new crawl, which workers can join when the context has ended
-    well; else nothing is left of it. `fill` makes the shards of its filter, and calls what it
-    gets now and then."""
+    """Yield a pusher into a new crawl. Workers can join it after the context; if the context fails,
+    the crawl is removed. `fill` makes the shards of the filter, and calls its argument now and
+    then."""
     settings = WorkerSettings(lease=LEASE)
     require_no_eviction(client)
     _remove_interrupted(client, key)
@@ -182,7 +179,7 @@ def _crawl(
             pusher.leave()
         except BaseException:
             with suppress(SharedFilterError):
-                # another load may have taken this one for interrupted, and its place
+                # another load may have replaced this one
                 found = client.call("hget", f"{key}:crawl", "id")
                 if found == crawl_id(header.generation).encode():
                     remove_queue(client, key)
@@ -190,8 +187,8 @@ def _crawl(
 
 
 def _remove_interrupted(client: RedisClient, key: str) -> None:
-    """Remove what a load has left at `key` that was interrupted. Raises SharedFilterError
-    while one is under way."""
+    """Remove the rest of an interrupted load at `key`. Raises SharedFilterError while a load
+    runs."""
     if client.run(MAKE_HEADER, [key], "", "")[2] != LOADING.encode():
         return
     queue = look_at(client, key)

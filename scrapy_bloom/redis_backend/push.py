@@ -1,4 +1,4 @@
-"""Requests that are pushed into a crawl from outside."""
+"""Pushes requests into a crawl from outside."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 class Pusher:
-    """Pushes into the crawl beside `bloom_filter`, the one at `key`, as a worker that claims
-    nothing and is named after `what` it does. Raises SharedFilterError if the crawl is gone,
-    the lease was lost, or Redis does not answer or has gone back in time: each call shows
-    that what the calls before have pushed was kept."""
+    """Pushes into the crawl beside `bloom_filter`, the filter at `key`, as a worker without claims;
+    `what` begins its name. Raises SharedFilterError if the crawl is gone, the lease was lost, or
+    Redis does not answer or has gone back in time: an answer proves that the calls before it were
+    kept."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Pusher:
         self._key = key
         self._filter = bloom_filter
         self._worker = f"{what}:{host}:{os.getpid()}:{secrets.token_hex(4)}"
-        # each call may give back what dead workers had, as any worker's does
+        # each call may reclaim requests of dead workers, as any worker's call does
         self._policy = Policy(
             lease=int(settings.lease * 1000),
             claims_per_slot=1,
@@ -60,8 +60,8 @@ class Pusher:
         self._number = 0
 
     def push(self, entries: Iterable[Entry]) -> tuple[int, int]:
-        """Push `entries`; return how many were new, and how many were known. Cost: a call
-        for 50."""
+        """Push `entries`; return how many were new, and how many were seen. Cost: a call for each
+        50."""
         entries = iter(entries)
         new = known = 0
         again: list[Entry] = []
@@ -77,7 +77,7 @@ class Pusher:
         self._call([])
 
     def leave(self) -> None:
-        """Give the name up."""
+        """Leave the crawl."""
         if self._number:
             self._call([], LEAVE)
 
@@ -93,7 +93,7 @@ class Pusher:
             raise SharedFilterError(
                 f"{name} is gone: start its workers again, or use another BLOOM_REDIS_KEY"
             )
-        # a worker that has left is not known when its last call comes again
+        # a worker that has left is unknown when its last call is repeated
         if reply.fenced and not (action and again):
             raise SharedFilterError(
                 f"{name} may have forgotten what was pushed: Redis has gone back in time, or has"
@@ -114,12 +114,11 @@ def push(
     fingerprinter: RequestFingerprinterProtocol,
     callback: str | None = None,
 ) -> tuple[int, int]:
-    """Push `requests` into the crawl beside the filter at `key`, in the form that the
-    settings of its project want, for the spider's method `callback`; return how many are
-    new, and how many were seen.
+    """Push `requests`, for the spider's method `callback`, into the crawl beside the filter at
+    `key`; return how many are new, and how many were seen.
 
-    Raises SharedFilterError if there is no crawl, or Redis does not answer: then some of
-    them may be pushed, and can be pushed again. Raises ValueError if one cannot be stored.
+    Raises SharedFilterError if there is no crawl, or Redis does not answer: some requests may be
+    pushed then, and all can be pushed again. Raises ValueError if one cannot be stored.
     """
     state = look_at(client, key)
     if state is None:

@@ -1,4 +1,4 @@
-"""The scheduler for many machines, any of which may die."""
+"""The scheduler of a crawl that many processes share."""
 
 from __future__ import annotations
 
@@ -30,22 +30,21 @@ class RedisDurableScheduler(LedgerScheduler):
     any machines, in Redis at BLOOM_REDIS_URL under BLOOM_REDIS_KEY, and loses no page if
     any of them dies at any moment.
 
-    A request stays in Redis until the engine of the worker that has claimed it is done
-    with it and what its callback yielded is there too. What a dead worker had claimed
-    comes back when its lease has run out. Needs RedisBloomDupeFilter, whose filter is kept
-    in the same hash slot.
+    A request stays in Redis until the worker that has claimed it has finished it, and the requests
+    that its callback yielded are in Redis too. The claims of a dead worker are pending again when
+    its lease has expired. Needs RedisBloomDupeFilter, whose filter is in the same hash slot.
 
     Requests that fail stay in the crawl, as with DurableScheduler in the job.
 
-    While Redis is away the worker goes on with what it has claimed, and waits. A crawl
-    that is gone closes the spider with reason `bloom_error`, one that was over when the
-    worker started with `bloom_over`.
+    During an outage of Redis the worker goes on with its claims, and waits. A crawl that is gone
+    closes the spider with reason `bloom_error`; one that was over when the worker started, with
+    `bloom_over`.
     """
 
     medium = "redis"
     df: RedisBloomDupeFilter
     _settings: WorkerSettings | None = None
-    """None where there is no crawl to join: requests live in memory then."""
+    """None in a command for one page, which joins no crawl: requests live in memory then."""
     _starts: SharedStartRequests
     _idle_checks: IdleChecks
     _feeds: WorkerFeeds
@@ -56,8 +55,8 @@ class RedisDurableScheduler(LedgerScheduler):
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Return the scheduler of `crawler`.
 
-        Refuses the start: ValueError for a setting, BloomError for what is in Redis, or
-        where nobody answers there.
+        Refuses the start: ValueError for a setting, BloomError if the state in Redis forbids it, or
+        Redis does not answer.
         """
         dupefilter_class = load_object(crawler.settings["DUPEFILTER_CLASS"])
         try:
@@ -72,7 +71,7 @@ class RedisDurableScheduler(LedgerScheduler):
             put_before_engine(crawler, start_requests)
             failures = Failures(crawler, FailedSettings.read(crawler.settings))
             feeds = WorkerFeeds(crawler)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
+        except Exception as error:  # noqa: BLE001 - no error may let the crawl begin
             refuse(crawler, error)
         try:
             self = cls(crawler, dupefilter_class.beside_queue(crawler))
@@ -113,16 +112,15 @@ class RedisDurableScheduler(LedgerScheduler):
         return None
 
     def close(self, reason: str) -> Deferred[None] | None:
-        """Acknowledge what is finished, send what is new, give back the rest, and leave the
-        crawl, which ends if nothing is left of it. The reactor waits for that."""
+        """Acknowledge what is finished, send new requests, give back other claims, and leave the
+        crawl, which ends if no requests are left. The reactor waits for that."""
         if self._worker is not None:
             self._worker.end(finished=self._idle_checks.has_closed and not self.mqs)
         self.df.close(reason)
         return None
 
     def has_pending_requests(self) -> bool:
-        """Return True unless the crawl is at rest: nothing is pending or in flight with any
-        worker."""
+        """Return True unless the crawl is at rest: no request is pending or claimed."""
         worker = self._worker
         return len(self) > 0 or (worker is not None and not worker.is_at_rest)
 
@@ -133,7 +131,7 @@ class RedisDurableScheduler(LedgerScheduler):
         self._starts.kept(request)
 
     def _count_stored(self) -> None:
-        """Leave it to the answer: perhaps it is seen."""
+        """Leave the counting to the answer: the request may be seen."""
 
 
 def _require_shared(dupefilter_class: object) -> None:

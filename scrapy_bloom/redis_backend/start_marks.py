@@ -29,9 +29,9 @@ class SharedStartRequests(StartRequests[bytes]):
     """The start requests of a crawl: each goes to Redis with its mark, and those that any worker
     has sent are left out there.
 
-    start() does not run if it is through for the whole crawl. It runs again in a worker that learns
-    that it is not: in a new round, or if Redis has forgotten it. Only the worker that has run it
-    says that it is through.
+    start() does not run if it has ended for the whole crawl. It runs again in a worker that learns
+    that it has not: in a new round, or if Redis went back in time. Only the worker that has run
+    start() reports its end.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -58,7 +58,7 @@ class SharedStartRequests(StartRequests[bytes]):
         *,
         done: bool,
     ) -> None:
-        """Begin to work; `done` if start() is through for the crawl."""
+        """Begin to work; `done` if start() has ended for the crawl."""
         self._store = store
         self._dupefilter = dupefilter
         self._ledger = ledger
@@ -68,8 +68,8 @@ class SharedStartRequests(StartRequests[bytes]):
         store.starting = not done
 
     def heard(self, reply: Reply) -> None:
-        """Run start() again if it is not through, and this worker has not run it in this round
-        and under its name."""
+        """Run start() again if it has not ended, and this worker has not run it in this round and
+        under its name."""
         if reply.round != self._round:
             self._round = reply.round
             self._in_memory.clear()
@@ -97,7 +97,7 @@ class SharedStartRequests(StartRequests[bytes]):
             self._tell()
 
     def fenced(self) -> None:
-        """Mark none of those in memory: see `RedisStore`."""
+        """Forget the marks of requests in memory: a new run of start() sends them again."""
         self._in_memory.clear()
 
     @property
@@ -159,7 +159,7 @@ class SharedStartRequests(StartRequests[bytes]):
         self._store.start_done = self._is_through and not self._in_memory
 
     async def _send_again(self) -> None:
-        """Give the engine what a new run of start() has, but for items."""
+        """Give the engine the requests of a new run of start(); its items are dropped."""
         with suppress(RuntimeError):  # the engine has stopped
             again, sent = await start_again(self._crawler), 0
             if again is None:

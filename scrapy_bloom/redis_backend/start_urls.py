@@ -1,12 +1,10 @@
-"""Seeds that others push into a list in Redis, as scrapy-redis has it (`start_urls`), moved
-from there into the crawl.
+"""Moves seeds from a list in Redis, such as scrapy-redis's `start_urls`, into the crawl.
 
-An element that is taken from the list is noted beside it, for as long as a lease, until its
-requests are in the crawl. So a worker that dies in between loses none: another one takes
-what it has not finished, and pushes at most what was pushed already. The list may be in
-another hash slot than the crawl, or on another server, where nothing goes back in time when
-the crawl does. So an element stays noted for KEPT_SECONDS after the push, until a call shows
-that the crawl knows it still.
+A seed that is taken from the list is noted beside it, for the length of a lease, until its requests
+are in the crawl. So a worker that dies in between loses none: another worker takes its seeds, and
+pushes at most what was pushed already. The list may be in another hash slot than the crawl, or on
+another server, which does not go back in time when the crawl does. So the note stays for
+KEPT_SECONDS after the push, until a call proves that the crawl still has the requests.
 """
 
 from __future__ import annotations
@@ -44,23 +42,23 @@ if TYPE_CHECKING:
 logger = logging.getLogger("scrapy_bloom.distributed.seed_list")
 
 POLL_SECONDS = 0.5
-"""The list is looked at so often; by a worker that has nothing to do and finds something, at
-once again."""
+"""The pause between looks at the list; none for an idle worker that has just found seeds."""
 
 KEPT_SECONDS = 3.0
-"""A server with `appendfsync everysec` goes back by two at most."""
+"""How long a note stays after the push. With `appendfsync everysec` a server goes back by two
+seconds at most."""
 
 Element = tuple[bytes, bytes]
-"""What an element that was taken is noted by, and itself."""
+"""A seed that was taken: the name of its note, and its bytes."""
 Made = tuple[list["Entry"], list[bytes]]
 
 
 class SeedList:
-    """Moves seeds into the crawl at `key`, from a thread of its own, while it is open.
+    """Moves seeds into the crawl at `key`, from a thread of its own.
 
-    A spider says by `redis_key` where they are; those of scrapy-redis do, and their
-    `make_request_from_data` makes requests of them. Their own way of taking seeds, which
-    loses them with the process, is put out of use.
+    `redis_key` of the spider names their list, as with scrapy-redis's spiders, whose
+    `make_request_from_data` makes the requests. The `fetch_data` of such a spider, which loses
+    seeds with the process, is replaced.
     """
 
     @classmethod
@@ -72,7 +70,7 @@ class SeedList:
         dupefilter: RedisBloomDupeFilter,
         settings: WorkerSettings,
     ) -> SeedList | None:
-        """Return the seeds of the spider of `crawler`, None if it has no `redis_key`. Raises
+        """Return the list for the spider of `crawler`, None if it has no `redis_key`. Raises
         SharedFilterError, ValueError."""
         name = getattr(crawler.spider, "redis_key", None)
         if not name:
@@ -107,7 +105,7 @@ class SeedList:
         self._keeps = min(KEPT_SECONDS, settings.lease / 4)
         self._pusher: Pusher | None = None
         self._pushed: deque[tuple[float, list[bytes]]] = deque()
-        """The time of each push, and the elements that it still has noted."""
+        """The time of each push, and its seeds that are still noted."""
         self._at_once = int(getattr(spider, "redis_batch_size", None) or concurrency)
         self._place: bytes | int = 0
         encoding = crawler.settings.get("REDIS_ENCODING") or "utf-8"
@@ -116,7 +114,7 @@ class SeedList:
         if hasattr(self._spider, "fetch_data"):
             self._spider.fetch_data = _nothing
         self.is_empty = False
-        """True if the last look has found nothing, nor anything that is under way."""
+        """True if the last look has found neither seeds nor notes."""
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
         announce(crawler, "seeds", f"from {self._list!r} in Redis at {client.name}")
@@ -129,8 +127,7 @@ class SeedList:
         self._thread.start()
 
     def close(self) -> None:
-        """Take no more. What is under way, or was pushed a moment ago, is taken again by
-        others."""
+        """Take no more seeds. Those that are noted are taken again by another worker."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join(POLL_SECONDS)
@@ -161,7 +158,7 @@ class SeedList:
                 self._pusher.leave()
 
     def _move(self, shared: RedisBloomFilter) -> bool:
-        """Move what is there, so many at a time at most; return whether there was anything."""
+        """Move some seeds; return True if there were any."""
         lease, name = int(self._settings.lease * 1000), secrets.token_hex(8)
         elements, left, self._place = self._client.run(
             TAKE_START_URLS, [self._list, self._taken], self._at_once, lease, name, self._place
@@ -173,7 +170,7 @@ class SeedList:
                 self._push(shared, elements, *made)
             self._strike_off()
         except SharedFilterError:
-            # what is noted is taken again when its time has run out
+            # noted seeds are taken again when their notes expire
             self._pusher = None
             self._pushed.clear()
             raise
@@ -186,7 +183,7 @@ class SeedList:
         entries: list[Entry],
         unreadable: list[bytes],
     ) -> None:
-        """Push what was made of `elements`, always under the same name."""
+        """Push the requests of `elements`, always under the same worker's name."""
         self._pusher = self._pusher or Pusher(
             self._crawl_client, self._key, shared, self._settings, self._codec.queues, "seeds"
         )
@@ -196,7 +193,7 @@ class SeedList:
         self._pushed.append((monotonic(), [name for name, _ in elements]))
 
     def _strike_off(self) -> None:
-        """Remove the notes of elements whose push is older than `_keeps`, and was kept."""
+        """Remove the notes of seeds whose push is older than `_keeps`, and was not lost."""
         if self._pusher is None or monotonic() - self._pushed[0][0] < self._keeps:
             return
         self._pusher.beat()
@@ -208,7 +205,7 @@ class SeedList:
             self._pusher = None
 
     def _made_in_reactor(self, elements: Sequence[Element]) -> Made | None:
-        """Return what `_make_all` does, called where the spider lives; None if that has ended."""
+        """Return the result of `_make_all` in the reactor's thread; None if the reactor stops."""
         answers: SimpleQueue[Made] = SimpleQueue()
         with suppress(RuntimeError):  # the reactor or its loop has stopped
             self._in_reactor(lambda: answers.put(self._make_all(elements)))
@@ -218,9 +215,9 @@ class SeedList:
         return None
 
     def _make_all(self, elements: Sequence[Element]) -> Made:
-        """Return what is to be pushed, and the elements of which nothing can be made."""
+        """Return the entries to push, and the seeds that make no request."""
         if hasattr(self._spider, "spider_idle_start_time"):
-            # for scrapy-redis's MAX_IDLE_TIME_BEFORE_CLOSE: there was something in the list
+            # for scrapy-redis's MAX_IDLE_TIME_BEFORE_CLOSE: the list was not empty
             self._spider.spider_idle_start_time = int(time())
         made = [(element, self._make_entries(element)) for _, element in elements]
         return (
@@ -233,7 +230,7 @@ class SeedList:
             made = self._make(element)
             requests = [made] if isinstance(made, Request) else list(made or ())
             return [entry_of(r, self._codec, self._dupefilter) for r in requests]
-        except Exception as error:  # noqa: BLE001 - the spider's, and what others have pushed
+        except Exception as error:  # noqa: BLE001 - the spider's code, and data of others
             logger.error(
                 "The seed %(seed)r of %(list)s makes no request (%(error)s): it is kept in"
                 " %(kept)s.",
@@ -248,8 +245,8 @@ class SeedList:
             return None
 
     def _request_from(self, data: bytes) -> Request:
-        """Return the request for a URL, or for an object in JSON with url, method, meta, and
-        a form in all else, as scrapy-redis 0.9 reads it."""
+        """Return the request for a URL, or for a JSON object with url, method, meta and, in all
+        other fields, a form, as scrapy-redis 0.9 reads it."""
         text = data.decode(self._encoding)
         try:
             fields = json.loads(text)

@@ -1,4 +1,4 @@
-"""Whether the queue of a crawl in Redis is whole."""
+"""Checks the requests of a crawl in Redis."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _ODD = "surrogateescape"
 
 
 def queue_findings(client: RedisClient, key: str) -> Iterator[Finding]:
-    """Yield what is wrong with the crawl beside the filter at `key`, or that it is whole;
-    nothing without a crawl. Reads everything, in calls for some hundreds of requests, while
-    workers go on. Raises SharedFilterError."""
+    """Yield what is wrong with the crawl beside the filter at `key`, or that it is sound; nothing
+    without a crawl. Reads all requests, some hundred in a call, while workers go on. Raises
+    SharedFilterError."""
     crawl = look_at(client, key)
     if crawl is None:
         return
@@ -71,7 +71,7 @@ def _names(client: RedisClient, key: str) -> Iterator[str]:
 
 
 def _count_waiting(client: RedisClient, key: str, names: list[str]) -> tuple[int, list[str]]:
-    """Return how many requests wait, and what is wrong with them."""
+    """Return how many requests are pending, and what is wrong with them."""
     waiting, wrong = client.call("llen", f"{key}:alone"), []
     found = set(_in_rings(client, key))
     for name in names:
@@ -98,7 +98,7 @@ def _count_waiting(client: RedisClient, key: str, names: list[str]) -> tuple[int
 
 
 def _in_rings(client: RedisClient, key: str) -> Iterator[tuple[str, str]]:
-    """Yield the priority and slot of lists that workers find."""
+    """Yield priority and slot of each list that workers find."""
     for priority in client.call("zrange", f"{key}:priorities", 0, -1):
         ring, first = f"{key}:slots:{priority.decode()}", 0
         while slots := client.call("lrange", ring, first, first + _KEYS_AT_ONCE - 1):

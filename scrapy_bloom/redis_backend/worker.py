@@ -1,4 +1,4 @@
-"""One process in a crawl of many, from its first call to its last."""
+"""A worker: one process of a crawl in Redis, from its first call to its last."""
 
 from __future__ import annotations
 
@@ -51,21 +51,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger("scrapy_bloom.distributed.worker")
 
 COMMIT_OPERATIONS = 50
-"""A commit is due after so many requests pushed, or handed out …"""
+"""A commit is due after so many requests were pushed, dispatched or finished …"""
 COMMIT_SECONDS = 0.1
 """… or this long after the first of them, whichever comes first."""
 TICK_SECONDS = 0.1
 STATS_SECONDS = 1.0
 MOST_TOLD = 10_000
-"""The line at the end counts the reasons of so many failed requests."""
+"""The most failed requests whose reasons the line at the end counts."""
 REMINDER_SECONDS = 60.0
 SLOT_GRACE_SECONDS = 5.0
-"""With BLOOM_REDIS_SLOT_WORKERS a slot is nobody else's so long after its last request."""
+"""With BLOOM_REDIS_SLOT_WORKERS a worker owns a slot for so long after its last request."""
 
 
 class Worker:
-    """What one process does in a crawl: joins it when it is made, and tells the engine and
-    the log what Redis answers. Raises BloomError if it cannot join."""
+    """Joins a crawl, and passes Redis's answers on to the engine, the stats and the log. Raises
+    BloomError if it cannot join."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class Worker:
 
     @property
     def is_at_rest(self) -> bool:
-        """True if the crawl seems to be over, and this worker has not failed in it."""
+        """True if no requests are left by the last reply, and the worker has not failed."""
         if self.ledger.stopped or (self._seeds is not None and not self._seeds.is_empty):
             return False
         if self._start_requests.failed:
@@ -153,7 +153,7 @@ class Worker:
         return self.store.is_quiet
 
     def begin(self) -> None:
-        """Make the first call, and go on."""
+        """Make the first call, and one each TICK_SECONDS if it is due."""
         self._crawler.signals.connect(self._spider_idle, signals.spider_idle)
         if self._state.over and not self._settings.idle and self._seeds is None:
             logger.warning(
@@ -197,8 +197,8 @@ class Worker:
         self._transport.close()
 
     def _join(self, client: RedisClient, generation: str) -> CrawlState:
-        """Find or make the crawl. Who finds nobody at work asks once more what has failed,
-        if that is set: so it is done once a start, and not by each worker."""
+        """Find or make the crawl. The first worker of a start retries failed requests, if the
+        settings say so."""
         crawler = self._crawler
         assert crawler.spider is not None
         join = partial(
