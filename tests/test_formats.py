@@ -33,7 +33,7 @@ from scrapy_bloom.bloom.file import read_header
 from scrapy_bloom.bloom.inspection import verify
 from scrapy_bloom.fingerprints.identity import FingerprinterIdentity
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
-from scrapy_bloom.sqlite_backend.inspection import job_state, unfinished_requests
+from scrapy_bloom.sqlite_backend.status import job_state, unfinished_requests
 from tests.data.v010 import make
 from tests.data.v020 import make as v020
 from tests.job.engine import Job

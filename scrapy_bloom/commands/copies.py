@@ -14,7 +14,7 @@ from ..redis_backend.layout import in_one_slot
 from ..redis_backend.load import Loaded, load_job, load_scrapy_redis
 from ..redis_backend.scheduler import RedisDurableScheduler
 from ..reporting import counted
-from ..sqlite_backend.inspection import unfinished_requests
+from ..sqlite_backend.status import unfinished_requests
 from ..startup import is_component
 from .filters import PATIENCE
 from .target import Kind

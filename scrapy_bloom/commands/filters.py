@@ -28,11 +28,10 @@ from ..migration.sources import Imported, Source, import_into, make_filter, sour
 from ..redis_backend.client import REDIS_SCHEMES, RedisClient, public_url
 from ..redis_backend.filter_status import places_of
 from ..redis_backend.layout import in_one_slot
-from ..redis_backend.lifecycle import delete_filter
-from ..redis_backend.status import remove_queue
+from ..redis_backend.lifecycle import delete_filter, remove_queue
 from ..redis_backend.verify import queue_findings
 from ..reporting import counted, in_bytes, in_percent, in_short, pages
-from ..sqlite_backend.inspection import JobState, job_state, unfinished_requests
+from ..sqlite_backend.status import JobState, job_state, unfinished_requests
 from . import memories
 from .queue import queue_in
 from .running import aligned, print_findings, print_seen, require_fingerprinter, table
@@ -324,7 +323,7 @@ def _closed(filter_: Description) -> str:
 def _job(state: JobState | None) -> str:
     if state is None:
         return ""
-    line = "was killed" if state.state == "killed" else state.state
+    line: str = "was killed" if state.state == "killed" else state.state
     if state.round is not None:
         line += f", round {state.round}"
     if state.to_be_stored:

@@ -1,4 +1,4 @@
-"""The subcommand top: how far a job is, or a crawl in Redis, in the terminal while it runs."""
+"""The subcommand top: the figures of a job, or of a crawl in Redis, in the terminal."""
 
 from __future__ import annotations
 
@@ -6,67 +6,61 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..errors import BloomError, RequestFileError, SharedFilterError
-from ..redis_backend.watching import RedisWatch
+from ..redis_backend.status import CrawlStatus
 from ..reporting import in_brief, in_bytes, in_percent, visible
-from ..sqlite_backend.watching import Watch
+from ..sqlite_backend.status import JobStatus
 from .target import Kind
 
 if TYPE_CHECKING:
+    from ..job.figures import Figures, Status
     from .running import Session
 
 SECONDS = 1.0
-"""Between two looks at the job."""
+"""Between two readings of the figures."""
 PATIENCE = 5
-"""So many times in a row its file may not be readable, as when it is just opened or closed."""
+"""A job may be unreadable this many times in a row, as while its file is opened or closed."""
 SHOWN = 8
-"""So many slots, reasons and workers are shown …"""
+"""The view has this many slots, reasons and workers …"""
 FEWER = 4
 LOW = 32
 """… or fewer of a crawl of many workers, where the terminal has fewer lines than this."""
 
 
-class Watched(Protocol):
-    """What is watched."""
-
-    def figures(self) -> dict[str, Any]:
-        """Return the figures of now. Raises BloomError."""
-
-
 def top(session: Session) -> int:
-    """Show how far a job or a crawl is, once, or again and again until it is interrupted."""
+    """Show the figures once, or each second until an interrupt."""
     target = session.target(session.options.place, Kind.REQUESTS, Kind.REDIS)
     if target.job is not None:
-        return _top(session, Watch(target.job.path), target.name)
+        return _top(session, JobStatus(target.job.path), target.name)
     with session.crawl(target.name) as (client, key):
-        return _top(session, RedisWatch(client, key), f"{client.name} {key[1:-1]}")
+        return _top(session, CrawlStatus(client, key), f"{client.name} {key[1:-1]}")
 
 
-def _top(session: Session, watch: Watched, name: str) -> int:
+def _top(session: Session, status: Status, name: str) -> int:
     options = session.options
     if options.follow and not options.json:
         raise BloomError("--follow goes with --json: without both the view is live anyway")
     try:
         if options.json:
-            for figures in _looks(watch, once=not options.follow):
+            for figures in _looks(status, once=not options.follow):
                 session.print_json(figures)
                 sys.stdout.flush()
         else:
-            _show(name, watch, once=options.once or not sys.stdout.isatty())
+            _show(name, status, once=options.once or not sys.stdout.isatty())
     except KeyboardInterrupt:
         pass  # how it ends
     return 0
 
 
-def _looks(watch: Watched, *, once: bool) -> Iterator[dict[str, Any]]:
-    """Yield the figures of now, one a second or once. Raises BloomError."""
+def _looks(status: Status, *, once: bool) -> Iterator[Figures]:
+    """Yield the present figures, once or each second. Raises BloomError."""
     failures = 0
     while True:
         began = time.monotonic()
         try:
-            figures = watch.figures()
+            figures = status.figures()
         except (RequestFileError, SharedFilterError):
             failures += 1
             if once or failures > PATIENCE:
@@ -79,7 +73,7 @@ def _looks(watch: Watched, *, once: bool) -> Iterator[dict[str, Any]]:
         time.sleep(max(0.0, SECONDS - (time.monotonic() - began)))
 
 
-def _show(name: str, watch: Watched, *, once: bool) -> None:
+def _show(name: str, status: Status, *, once: bool) -> None:
     try:
         console = import_module("rich.console").Console(highlight=False)
         live = import_module("rich.live").Live
@@ -88,23 +82,24 @@ def _show(name: str, watch: Watched, *, once: bool) -> None:
             "rich is missing: pip install 'scrapy-bloom[cli]' (--json works without)"
         ) from None
     if once:
-        for figures in _looks(watch, once=True):
+        for figures in _looks(status, once=True):
             console.print(view(name, figures))
         return
     with live(console=console, auto_refresh=False, screen=True) as screen:
-        for figures in _looks(watch, once=False):
+        for figures in _looks(status, once=False):
             screen.update(view(name, figures, height=console.height), refresh=True)
 
 
-def view(name: str, figures: Mapping[str, Any], *, height: int = LOW) -> Any:
-    """Return what the terminal shows of `figures`, for 80 columns and 24 lines and more."""
+def view(name: str, figures: Figures, *, height: int = LOW) -> Any:
+    """Return the view of `figures`, for a terminal of at least 80 columns and 24 lines."""
     shown = FEWER if "workers" in figures and height < LOW else SHOWN
     group, panel = import_module("rich.console").Group, import_module("rich.panel").Panel
     text = import_module("rich.text").Text
     lists = _grid(1, 1)
+    by_slot, by_reason = _rows(figures["pending_by_slot"]), _rows(figures["failed_by_reason"])
     lists.add_row(
-        _counts("pending by slot", figures["pending_by_slot"], figures["slots"], shown),
-        _counts("failed by reason", reasons := figures["failed_by_reason"], len(reasons), shown),
+        _listing(["pending by slot", ""], by_slot[:shown], figures["slots"], "none"),
+        _listing(["failed by reason", ""], by_reason[:shown], len(by_reason), "none"),
     )
     parts = [_speed(figures), _books(figures), lists]
     if "workers" in figures:
@@ -113,8 +108,8 @@ def view(name: str, figures: Mapping[str, Any], *, height: int = LOW) -> Any:
     return panel(body, title=text(visible(f" {name}  {_state(figures)} ")), title_align="left")
 
 
-def _speed(figures: Mapping[str, Any]) -> Any:
-    """Return the figures that move, in two halves."""
+def _speed(figures: Figures) -> Any:
+    """Return the counts and their rates, in two halves."""
     left, right, halves = _grid(None, None, None), _grid(None, None, None), _grid(1, 1)
     for key in ("pages", "items", "duplicates", "retries"):
         left.add_row(*_row(key, figures))
@@ -138,15 +133,14 @@ def _row(key: str, figures: Mapping[str, Any]) -> tuple[str, str, str]:
     )
 
 
-def _books(figures: Mapping[str, Any]) -> Any:
-    """Return what the job keeps, a line each."""
+def _books(figures: Figures) -> Any:
+    """Return a line for each store: the filter, the memory or the file, the commits."""
     table = _grid(None, 1)
-    if figures["filter_items"] is not None:
-        capacity = figures["filter_capacity"]
+    items, capacity = figures["filter_items"], figures["filter_capacity"]
+    if items is not None and capacity is not None:
         parts = [
-            f"{_number(figures['filter_items'])} of {_number(capacity)}"
-            f" ({in_percent(figures['filter_items'] / capacity)})",
-            in_bytes(figures["filter_bytes"]),
+            f"{items:,} of {capacity:,} ({in_percent(items / capacity)})",
+            in_bytes(figures["filter_bytes"] or 0),
         ]
         if figures["seconds_to_growth"] is not None:
             parts.append(f"grows in {_duration(figures['seconds_to_growth'])}")
@@ -168,45 +162,42 @@ def _books(figures: Mapping[str, Any]) -> Any:
     return table
 
 
-def _counts(title: str, counts: Mapping[str, int], total: int, most: int) -> Any:
-    table = _grid(1, None)
-    table.add_row(f"[bold]{title}[/bold]", "")
-    shown = list(counts.items())[:most]
-    text = import_module("rich.text").Text
-    for name, count in shown:
-        table.add_row(text(in_brief(name) or "(all slots)"), _number(count))
-    if total > len(shown):
-        table.add_row(f"and {total - len(shown):,} more", "")
-    if not shown:
-        table.add_row("none", "")
-    return table
+def _rows(counts: Mapping[str, int]) -> list[tuple[str, ...]]:
+    return [(name or "(all slots)", _number(count)) for name, count in counts.items()]
 
 
 def _workers(workers: Sequence[Mapping[str, Any]], most: int) -> Any:
-    """Return what is in flight by worker, that with the oldest request first."""
-    table = _grid(1, None, None, None)
-    text = import_module("rich.text").Text
-    heads = ("in flight by worker", "requests", "oldest", "lease left")
-    table.add_row(*(f"[bold]{head}[/bold]" for head in heads))
+    """Return a table of the workers, with the oldest request first."""
     by_age = sorted(workers, key=lambda worker: -(worker["oldest_seconds"] or 0))
-    for worker in by_age[:most]:
-        left = worker["lease_seconds"]
-        table.add_row(
-            text(in_brief(worker["name"])),
+    rows = [
+        (
+            worker["name"],
             _number(worker["in_flight"]),
             _duration(worker["oldest_seconds"]),
-            "run out" if left < 0 else _duration(left),
+            "run out" if worker["lease_seconds"] < 0 else _duration(worker["lease_seconds"]),
         )
-    if len(workers) > most:
-        table.add_row(f"and {len(workers) - most:,} more", "", "", "")
-    if not workers:
-        table.add_row("nobody works on it", "", "", "")
+        for worker in by_age[:most]
+    ]
+    heads = ["in flight by worker", "requests", "oldest", "lease left"]
+    return _listing(heads, rows, len(workers), "no worker is at work on it")
+
+
+def _listing(heads: list[str], rows: Sequence[tuple[str, ...]], total: int, none: str) -> Any:
+    """Return a table of `rows`, the first of `total`. Their first cells may be any text."""
+    table, text = _grid(1, *[None] * (len(heads) - 1)), import_module("rich.text").Text
+    table.add_row(*(f"[bold]{head}[/bold]" for head in heads))
+    for name, *cells in rows:
+        table.add_row(text(in_brief(name)), *cells)
+    if total > len(rows):
+        table.add_row(f"and {total - len(rows):,} more")
+    if not rows:
+        table.add_row(none)
     return table
 
 
 def _grid(*ratios: int | None) -> Any:
-    """Return a table without lines, a column for each ratio; those with one take what room
-    there is, the others are numbers but for the first."""
+    """Return a table without lines, of a column for each ratio. Columns with a ratio share the
+    width; the others, after the first, are numbers."""
     table = import_module("rich.table").Table.grid(expand=any(ratios), padding=(0, 2))
     for number, ratio in enumerate(ratios):
         table.add_column(
@@ -218,8 +209,8 @@ def _grid(*ratios: int | None) -> Any:
     return table
 
 
-def _state(figures: Mapping[str, Any]) -> str:
-    parts = [figures["state"] or "not there"]
+def _state(figures: Figures) -> str:
+    parts: list[str] = [figures["state"]]
     if figures["round"] is not None:
         parts.append(f"round {figures['round']}")
     if figures["seconds"] is not None:

@@ -17,11 +17,14 @@ from .scripts import (
     MAKE_SHARD,
     MARK_READY,
     OPEN_CRAWL,
+    REMOVE_QUEUE,
 )
 
 if TYPE_CHECKING:
     from ..settings import WorkerSettings
     from .client import RedisClient
+
+_REMOVED_AT_ONCE = 100
 
 
 def name_of(client: RedisClient, key: str) -> str:
@@ -171,6 +174,14 @@ def _why_not(found: str, crawl: str, lease: str) -> str:
         " belongs to a filter that is gone: remove both with 'scrapy bloom clear', or use another"
         " BLOOM_REDIS_KEY"
     )
+
+
+def remove_queue(client: RedisClient, key: str) -> int:
+    """Remove the crawl beside the filter at `key`; return how many keys were removed."""
+    removed = 0
+    while gone := client.run(REMOVE_QUEUE, [key], _REMOVED_AT_ONCE):
+        removed += gone
+    return removed
 
 
 def crawl_is_gone(name: str) -> SharedFilterError:

@@ -28,13 +28,14 @@ from .lifecycle import (
     filling,
     make_shards,
     open_crawl,
+    remove_queue,
     require_no_eviction,
 )
 from .protocol import Entry
 from .push import Pusher
 from .scripts import LOADING, MAKE_HEADER
 from .start_marks import mark_of
-from .status import look_at, remove_queue
+from .status import look_at
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..job.figures import COUNTED
 from .codec import Packed
 from .scripts import GROWN
 
@@ -21,9 +22,6 @@ another one; all went well."""
 
 LEAVE, OVER = "leave", "over"
 """The action of a worker's last call: leave the crawl, or end it."""
-
-COUNTED = ("pages", "items", "duplicates", "retries")
-"""What workers count, each for itself."""
 
 
 @dataclass(eq=False, slots=True)

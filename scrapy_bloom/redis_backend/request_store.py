@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from ..errors import SharedFilterError
+from ..job.figures import COUNTED
 from .claims import Claims
 from .failed_store import failing_of, unreadable
-from .protocol import COUNTED, LEAVE, OVER, Batch, Entry, Policy, Reply, WorkerState
+from .protocol import LEAVE, OVER, Batch, Entry, Policy, Reply, WorkerState
 from .scripts import GROWN, NEW
 
 if TYPE_CHECKING:

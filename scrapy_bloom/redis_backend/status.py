@@ -1,4 +1,4 @@
-"""What a crawl in Redis has pending, in flight and failed, and how to remove it."""
+"""The status of a crawl in Redis, read while its workers run."""
 
 from __future__ import annotations
 
@@ -6,25 +6,84 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ..errors import SharedFilterError
+from ..job.figures import COUNTED, SLOTS, Costly, Figures, Sample, State, with_rates
+from .failed_store import RedisFailedStore
+from .filter import RedisBloomFilter
 from .layout import is_in_one_slot
-from .protocol import COUNTED
-from .scripts import CRAWL_STATUS, REMOVE_QUEUE, SLOT_COUNTS, WORKER_STATUS
+from .scripts import CRAWL_STATUS, SLOT_COUNTS, WORKER_STATUS
 
 if TYPE_CHECKING:
     from .client import RedisClient
 
 _SLOTS_AT_ONCE = 500
 _WORKERS_AT_ONCE = 20
-_REMOVED_AT_ONCE = 100
+
+
+class CrawlStatus:
+    """A Status of the crawl beside the filter at `key`, with all its workers. Raises
+    SharedFilterError if there is no crawl."""
+
+    def __init__(self, client: RedisClient, key: str) -> None:
+        self._client = client
+        self._key = key
+        require_crawl(client, key)
+        self._filter = RedisBloomFilter.open(client, key)
+        self._failed = RedisFailedStore(client, key)
+        self._refresh = Costly(RedisBloomFilter.refresh)
+        self._pending = Costly(partial(pending_of, client))
+        self._reasons = Costly(RedisFailedStore.by_reason)
+
+    def figures(self) -> Figures:
+        """Return the figures that the workers noted last, and what Redis tells now. Raises
+        SharedFilterError."""
+        crawl = require_crawl(self._client, self._key)
+        pending = self._pending.of(self._key)
+        self._refresh.of(self._filter)
+        found, slots = self._filter, pending.by_slot
+        layers = zip(found.layers, found.loads, strict=True)
+        figures: Figures = {
+            "time": crawl.time,
+            "state": crawl.state,
+            "round": crawl.round or None,
+            "seconds": crawl.seconds,
+            "pages": crawl.counted["pages"],
+            "items": crawl.counted["items"],
+            "duplicates": crawl.counted["duplicates"],
+            "retries": crawl.counted["retries"],
+            "pending": crawl.waiting,
+            "in_flight": crawl.in_flight,
+            "failed": crawl.failed,
+            "pending_by_slot": dict(slots.most_common(SLOTS)),
+            "slots": len(slots),
+            "failed_by_reason": self._reasons.of(self._failed),
+            "filter_items": len(found),
+            # each shard grows by itself
+            "filter_capacity": sum(int(layer.capacity * load.share) for layer, load in layers),
+            "filter_layers": len(found.layers),
+            "filter_bytes": found.nbytes,
+            "memory_bytes": total_bytes(found.nbytes, crawl.nbytes, pending.nbytes),
+            "workers": [
+                {
+                    "name": worker.name,
+                    "in_flight": worker.claimed,
+                    "oldest_seconds": worker.oldest,
+                    "lease_seconds": worker.lease_left,
+                }
+                for worker in crawl.workers
+            ],
+        }
+        return with_rates(figures, crawl.samples)
 
 
 @dataclass(frozen=True)
 class WorkerView:
-    """One worker: how long its lease lasts yet, in seconds, below 0 where it has run out; how
-    many requests it has claimed, how long ago the oldest of them (seconds, None without one),
-    and how many of them the engine may have got."""
+    """One worker. Its lease lasts `lease_left` seconds, below 0 after its end. Of its `claimed`
+    requests the `oldest` was claimed that many seconds ago (None without one), and `handed` are
+    dispatched."""
 
     name: str
     lease_left: float
@@ -36,10 +95,10 @@ class WorkerView:
 
 @dataclass(frozen=True)
 class CrawlView:
-    """What a crawl is, but for what waits. `time` is the server's; `waiting` counts what
-    waits, too few after a script that was aborted; `counted` is what its workers have
-    counted; `samples` is the same of the last minute, oldest first, with the time of each;
-    `nbytes` are those of its keys, None where the server may not be asked."""
+    """A crawl, without the pending requests of each slot. `time` is the server's. `waiting` is
+    the number of pending requests, too low after an aborted script. `counted` and `samples` are
+    what all workers have counted: now, and in the last minute. `nbytes` is None if the user may
+    not ask for it."""
 
     round: str
     start_done: bool
@@ -53,27 +112,27 @@ class CrawlView:
     alone: int
     waiting: int
     counted: dict[str, int]
-    samples: Sequence[tuple[float, dict[str, Any]]] = field(repr=False)
+    samples: Sequence[Sample] = field(repr=False)
     nbytes: int | None
 
     @property
     def seconds(self) -> float:
-        """How long ago it began."""
+        """Its age."""
         return self.time - self.began
 
     @property
     def in_flight(self) -> int:
-        """How many requests workers have claimed."""
+        """The number of claimed requests."""
         return sum(worker.claimed for worker in self.workers)
 
     @property
     def living(self) -> Sequence[WorkerView]:
-        """The workers whose lease has not run out."""
+        """The workers with a lease."""
         return [worker for worker in self.workers if worker.lease_left >= 0]
 
     @property
-    def state(self) -> str:
-        """What has become of it."""
+    def state(self) -> State:
+        """`running` while a worker has a lease, then `finished` or `at rest`."""
         if self.living:
             return "running"
         return "finished" if self.over else "at rest"
@@ -81,21 +140,32 @@ class CrawlView:
 
 @dataclass(frozen=True)
 class PendingView:
-    """What waits, by Scrapy's priority, then by slot; without what is to be handed out
-    alone. `nbytes` as in CrawlView."""
+    """The numbers of pending requests by Scrapy's priority and slot, without those that are
+    quarantined. `nbytes` as in CrawlView."""
 
     counts: dict[int, dict[str, int]]
     nbytes: int | None
 
     @property
     def by_slot(self) -> Counter[str]:
-        """How many wait in each slot."""
+        """The numbers by slot alone."""
         return sum(map(Counter, self.counts.values()), Counter[str]())
 
 
+def require_crawl(client: RedisClient, key: str) -> CrawlView:
+    """Return the crawl beside the filter at `key`. Raises SharedFilterError if there is none."""
+    crawl = look_at(client, key)
+    if crawl is None:
+        raise SharedFilterError(
+            f"there is no crawl {key[1:-1]!r} in Redis at {client.name}: --key must be the"
+            " BLOOM_REDIS_KEY of its workers"
+        )
+    return crawl
+
+
 def look_at(client: RedisClient, key: str) -> CrawlView | None:
-    """Return what the crawl beside the filter at `key` is, None if there is none. Cost: a
-    round trip, and one for twenty workers."""
+    """Return the crawl beside the filter at `key`, None if there is none. Cost: a round trip,
+    and one for twenty workers."""
     if not is_in_one_slot(key):
         return None
     crawl, now, names, failed, alone, notes, nbytes = client.run(CRAWL_STATUS, [key], *COUNTED)
@@ -103,11 +173,12 @@ def look_at(client: RedisClient, key: str) -> CrawlView | None:
         return None
     lease, round_, start_done, over, began, done, waiting, *counted = crawl
     workers: list[WorkerView] = []
+    sizes = [nbytes]
     names = [*zip(names[::2], names[1::2], strict=True)]
     for first in range(0, len(names), _WORKERS_AT_ONCE):
         group = names[first : first + _WORKERS_AT_ONCE]
-        found, more = client.run(WORKER_STATUS, [key], *(name for name, _ in group))
-        nbytes = _sum(nbytes, more)
+        found, nbytes = client.run(WORKER_STATUS, [key], *(name for name, _ in group))
+        sizes.append(nbytes)
         for (name, until), (claimed, handed, in_start, oldest) in zip(group, found, strict=True):
             age = max(0.0, (now - oldest) / 1000) if oldest else None
             left = (float(until) - now) / 1000
@@ -126,14 +197,14 @@ def look_at(client: RedisClient, key: str) -> CrawlView | None:
         waiting=max(0, int(waiting or 0)),
         counted={name: int(value or 0) for name, value in zip(COUNTED, counted, strict=True)},
         samples=[_sample(json.loads(note)) for note in reversed(notes)],
-        nbytes=None if nbytes < 0 else nbytes,
+        nbytes=total_bytes(*sizes),
     )
 
 
 def pending_of(client: RedisClient, key: str) -> PendingView:
-    """Return what waits in the crawl beside the filter at `key`. Cost: a round trip for five
-    hundred slots of a priority."""
-    nbytes = 0
+    """Return the pending requests of the crawl beside the filter at `key`. Cost: a round trip
+    for five hundred slots of a priority."""
+    sizes: list[int] = []
     pending: dict[int, Counter[str]] = {}
     for priority in client.call("zrange", f"{key}:priorities", 0, -1):
         # two for each of Scrapy's: others, start requests
@@ -141,30 +212,21 @@ def pending_of(client: RedisClient, key: str) -> PendingView:
         first, found = 0, [b""]
         while found:
             last = first + _SLOTS_AT_ONCE - 1
-            found, more = client.run(SLOT_COUNTS, [key], priority, first, last)
-            nbytes = _sum(nbytes, more)
+            found, nbytes = client.run(SLOT_COUNTS, [key], priority, first, last)
+            sizes.append(nbytes)
             for slot, count in zip(found[::2], found[1::2], strict=True):
                 counts[slot.decode()] += count
             first += _SLOTS_AT_ONCE
-    return PendingView(
-        {priority: dict(+counts) for priority, counts in pending.items()},
-        None if nbytes < 0 else nbytes,
-    )
+    counts_by_priority = {priority: dict(+counts) for priority, counts in pending.items()}
+    return PendingView(counts_by_priority, total_bytes(*sizes))
 
 
-def remove_queue(client: RedisClient, key: str) -> int:
-    """Remove the crawl beside the filter at `key`; return how many keys are gone."""
-    removed = 0
-    while gone := client.run(REMOVE_QUEUE, [key], _REMOVED_AT_ONCE):
-        removed += gone
-    return removed
+def total_bytes(*sizes: int | None) -> int | None:
+    """Return the sum of `sizes`, None if one is unknown: None, or -1 from a script."""
+    known = [size for size in sizes if size is not None and size >= 0]
+    return sum(known) if len(known) == len(sizes) else None
 
 
-def _sum(one: int, other: int) -> int:
-    """Return the sum of two sizes, -1 if one of them is not known."""
-    return -1 if one < 0 or other < 0 else one + other
-
-
-def _sample(note: dict[str, Any]) -> tuple[float, dict[str, Any]]:
+def _sample(note: dict[str, Any]) -> Sample:
     note["filter_items"] = note.pop("added")
     return note.pop("time") / 1000, note

@@ -15,20 +15,19 @@ from scrapy.utils.asyncio import call_later
 
 from ..errors import SharedFilterError
 from ..job.failure import count_unreadable, described
+from ..job.figures import counts_of, set_stats
 from ..job.ledger import Ledger
 from ..job.ledger_scheduler import require_same_spider
 from ..reporting import counted
 from ..scrapy_compat import EngineView
 from ..settings import ANY_SPIDER, RedisSettings, WorkerSettings
-from ..sqlite_backend.progress import COUNTED as COUNTED_STATS
-from ..sqlite_backend.progress import set_stats
 from ..startup import announce
 from .client import RedisClient, ScriptError
 from .codec import RedisCodec
 from .failed_store import RedisFailedStore
 from .layout import in_one_slot
 from .lifecycle import crawl_is_gone, open_crawl
-from .protocol import COUNTED, Policy
+from .protocol import Policy
 from .request_store import Observers, RedisStore
 from .start_urls import SeedList
 from .transport import Heartbeat, Transport, in_reactor
@@ -126,7 +125,7 @@ class Worker:
                 self._on_gone,
             ),
             round_=self._state.round,
-            counted=self._counted,
+            counted=lambda: tuple(counts_of(crawler).values()),
             sent_again_as=self._engine.sent_again_as,
         )
         self.ledger = Ledger(
@@ -222,20 +221,14 @@ class Worker:
         with suppress(SharedFilterError):  # it has just answered: then the next worker says it
             self._failures.report("crawl", f"{url} --key {key}")
 
-    def _counted(self) -> tuple[int, ...]:
-        stats = self._crawler.stats
-        return tuple(stats.get_value(COUNTED_STATS[name], 0) for name in COUNTED)
-
     def _set_stats(self) -> None:
-        """Set what can be alerted on, of the crawl as the last reply had it, and of this
-        worker."""
+        """Set the stats of the crawl, as the last reply had it, and of this worker."""
         set_stats(
             self._crawler,
             self.ledger,
             self.store.waiting + self.store.unsent + self.store.claims.spare + self._in_memory(),
+            slowest=self.store.slowest_call,
         )
-        slowest = max(self.store.slowest_call, self.ledger.slowest_commit)
-        self._crawler.stats.set_value("scheduler/commit_seconds_max", round(slowest, 6))
 
     def _announce(self) -> None:
         state = self._state

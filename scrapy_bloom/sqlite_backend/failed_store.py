@@ -14,8 +14,7 @@ from ..job.codec import url_and_method
 from ..job.failure import ALL, Choice, FailedRequest
 from ..jobdir import JobDirectory
 from . import schema
-from .inspection import reading
-from .request_file import RequestFile, check_header, connect
+from .request_file import RequestFile, check_header, connect, reading
 from .rounds import KEPT, RUNNING
 
 _COLUMNS = ", ".join(FailedRequest._fields)

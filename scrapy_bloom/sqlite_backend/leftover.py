@@ -13,8 +13,7 @@ from typing import Any
 from ..errors import RequestFileError
 from ..job.codec import Stored, load_fields
 from . import schema
-from .inspection import reading
-from .request_file import check_header
+from .request_file import check_header, reading
 
 _FINAL = "SELECT COUNT(*) FROM items WHERE request IS NULL"
 _NOT_STORED = (

@@ -397,6 +397,18 @@ def as_it_is(path: Path) -> Iterator[RequestFile | None]:
 
 
 @contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """Give a connection to the file at `path` that changes nothing, also while the job runs. For
+    a killed job without `-shm` SQLite makes one. Raises RequestFileError."""
+    try:
+        with closing(connect(path, reading_mode(path))) as connection:
+            schema.look_as_now(connection)
+            yield connection
+    except sqlite3.Error as error:
+        raise RequestFileError(f"{path} cannot be read: {error}") from error
+
+
+@contextmanager
 def _refusing(path: Path) -> Iterator[None]:
     try:
         yield

@@ -25,12 +25,12 @@ from ..settings import FailedSettings, wants_delta
 from ..startup import announce, fetches_one_page, refuse
 from .children import RepeatedChildren, TakenChildren
 from .failed_store import OpenFailedStore
-from .progress import Progress
 from .request_file import RequestFile, as_it_is, check_header, require_whole_job
 from .request_store import SqliteStore
 from .rounds import Round
 from .spider_state import KeptSpiderState
 from .start_marks import LocalStartRequests, TakenStartRequests
+from .status import Progress
 from .takeover import ScrapyJob
 
 if TYPE_CHECKING:

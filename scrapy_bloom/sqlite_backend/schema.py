@@ -43,7 +43,7 @@ STEPS: dict[int, tuple[str, ...]] = {
         " request BLOB NOT NULL, url TEXT NOT NULL, method TEXT NOT NULL, reason TEXT NOT NULL,"
         " status INTEGER, exception TEXT, attempts INTEGER NOT NULL, time REAL NOT NULL,"
         " referer TEXT)",
-        # how far the job was, once a second of the last minute: progress.py
+        # how far the job was, once a second of the last minute: status.py
         "CREATE TABLE progress (time REAL PRIMARY KEY, figures TEXT NOT NULL) WITHOUT ROWID",
         # the one row, if any, is that of the last round
         "CREATE TABLE rounds (number INTEGER NOT NULL, phase TEXT NOT NULL)",

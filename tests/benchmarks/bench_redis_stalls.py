@@ -19,10 +19,10 @@ from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_bloom.commands.queue import queue_in
 from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
+from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.push import push
-from scrapy_bloom.redis_backend.status import look_at, remove_queue
+from scrapy_bloom.redis_backend.status import CrawlStatus, look_at
 from scrapy_bloom.redis_backend.verify import queue_findings
-from scrapy_bloom.redis_backend.watching import RedisWatch
 from tests.redis_backend.server import Server, described
 from tests.redis_backend.workers import StoreWorker
 
@@ -132,7 +132,7 @@ class Stalls:
         )
         self.time("scrapy bloom workers", lambda: look_at(client, self.key))
         self.time("scrapy bloom info", lambda: queue_in(client, self.key))
-        self.time("scrapy bloom top", lambda: RedisWatch(client, self.key).figures())
+        self.time("scrapy bloom top", lambda: CrawlStatus(client, self.key).figures())
         self.time("scrapy bloom failed", lambda: RedisFailedStore(client, self.key).requests())
         self.time("scrapy bloom verify", lambda: [*queue_findings(client, self.key)])
         self.time("scrapy bloom retry", lambda: RedisFailedStore(client, self.key).retry())

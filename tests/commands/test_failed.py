@@ -15,8 +15,8 @@ from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.layout import in_one_slot
 from scrapy_bloom.redis_backend.status import look_at, pending_of
 from scrapy_bloom.sqlite_backend.failed_store import OpenFailedStore, SQLiteFailedStore
-from scrapy_bloom.sqlite_backend.inspection import unfinished_requests
 from scrapy_bloom.sqlite_backend.request_file import RequestFile
+from scrapy_bloom.sqlite_backend.status import unfinished_requests
 from tests.job.engine import Job
 from tests.redis_backend.workers import StoreWorker
 

@@ -8,7 +8,10 @@ from rich.console import Console
 
 from scrapy_bloom.commands.top import view
 from scrapy_bloom.job.failure import FailedRequest
-from scrapy_bloom.redis_backend.watching import RedisWatch
+from scrapy_bloom.job.figures import Figures
+from scrapy_bloom.redis_backend.status import CrawlStatus
+from scrapy_bloom.sqlite_backend.request_file import RequestFile
+from scrapy_bloom.sqlite_backend.status import JobStatus
 from tests.commands.command_line import bloom
 from tests.redis_backend.workers import StoreWorker
 
@@ -166,7 +169,7 @@ def test_top_shows_a_crawl(run, tmp_path, redis_server, key, worker):
 @pytest.mark.parametrize("height", [24, 40])
 def test_the_view_fits_the_terminal(redis_server, worker, width, height):
     """All of it, with as many slots, reasons and workers as there may be."""
-    figures = RedisWatch(worker.client, worker.key).figures()
+    figures = CrawlStatus(worker.client, worker.key).figures()
     figures["pending_by_slot"] = {f"{n}" * 200: 2_000_000 for n in range(9)}
     figures["failed_by_reason"] = {f"reason {n}": n for n in range(9)}
     figures["workers"] = [
@@ -180,9 +183,20 @@ def test_the_view_fits_the_terminal(redis_server, worker, width, height):
     assert any("11 s" in line for line in lines)
 
 
+def test_a_job_and_a_crawl_have_the_same_figures(tmp_path, worker):
+    """Under the same names, without those of files and of workers."""
+    RequestFile.open(tmp_path / "requests.sqlite").close(clean=True)
+    job = set(JobStatus(tmp_path).figures())
+    crawl = set(CrawlStatus(worker.client, worker.key).figures())
+    commits = {"commits", "commit_seconds_max", "seconds_since_commit"}
+    assert job - crawl == {*commits, "file_bytes", "log_bytes"}
+    assert crawl - job == {"memory_bytes", "workers"}
+    assert job | crawl == set(Figures.__annotations__)
+
+
 def test_a_crawl_that_rests_has_no_speed(redis_server, worker):
     """And what follows from it; what was counted stays."""
-    watch = RedisWatch(worker.client, worker.key)
+    watch = CrawlStatus(worker.client, worker.key)
     note = {"time": 1, "pages": 0, "items": 0, "pending": 9, "added": 0}
     redis_server.command("RPUSH", f"{worker.key}:progress", json.dumps(note))
     assert watch.figures()["pages_per_second"] > 0
@@ -197,7 +211,7 @@ def test_a_user_without_the_right_to_ask_for_memory(own_server):
     worker = StoreWorker(own_server.url, "crawl")
     worker.enqueue("page")
     worker.exchange()
-    watch = RedisWatch(worker.client, worker.key)
+    watch = CrawlStatus(worker.client, worker.key)
     own_server.command("ACL", "SETUSER", "default", "-memory")
     figures = watch.figures()
     assert (figures["memory_bytes"], figures["in_flight"]) == (None, 1)

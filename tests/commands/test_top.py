@@ -16,10 +16,10 @@ from scrapy_bloom.commands import top
 from scrapy_bloom.commands.top import _duration, view
 from scrapy_bloom.errors import RequestFileError, SharedFilterError
 from scrapy_bloom.jobdir import JobDirectory
-from scrapy_bloom.sqlite_backend import watching
+from scrapy_bloom.sqlite_backend import status
 from scrapy_bloom.sqlite_backend.failed_store import OpenFailedStore
 from scrapy_bloom.sqlite_backend.request_file import RequestFile
-from scrapy_bloom.sqlite_backend.watching import Watch
+from scrapy_bloom.sqlite_backend.status import JobStatus
 from tests.commands.command_line import environment
 from tests.commands.test_failed import MANY, failed_job  # noqa: F401 - a fixture
 from tests.job.test_inspection import contents
@@ -90,7 +90,7 @@ def shown(figures, width):
 
 def test_figures_of_a_running_job(watched):
     """What it has noted, and what follows from it if the rate stays."""
-    figures = Watch(watched).figures()
+    figures = JobStatus(watched).figures()
     assert figures["state"] == "running"
     assert figures["pages"] == 1000 + 29 * 20
     assert figures["pages_per_second"] == pytest.approx(20)
@@ -112,11 +112,11 @@ def test_figures_of_a_job_at_rest(watched):
     file = RequestFile.open(watched / "requests.sqlite")
     file.commit()
     file.close(clean=True)
-    figures = Watch(watched).figures()
+    figures = JobStatus(watched).figures()
     assert figures["pages"] == 1000 + 29 * 20
     (watched / "bloom.lock").unlink()
     before = contents(watched)
-    figures = Watch(watched).figures()
+    figures = JobStatus(watched).figures()
     assert figures["state"] == "stopped"
     assert figures["pages_per_second"] is figures["seconds_left"] is None
     assert figures["seconds"] == pytest.approx(29)
@@ -126,7 +126,7 @@ def test_figures_of_a_job_at_rest(watched):
 def test_a_job_that_has_noted_nothing_yet(tmp_path):
     """It is shown all the same."""
     RequestFile.open(tmp_path / "requests.sqlite").close(clean=True)
-    figures = Watch(tmp_path).figures()
+    figures = JobStatus(tmp_path).figures()
     assert (figures["state"], figures["pages"], figures["seconds"]) == ("finished", None, None)
     assert any("pages" in line for line in shown(figures, 80))
 
@@ -134,7 +134,7 @@ def test_a_job_that_has_noted_nothing_yet(tmp_path):
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_view_fits_the_terminal(watched, width):
     """All of it, and cut are only names."""
-    figures = Watch(watched).figures()
+    figures = JobStatus(watched).figures()
     figures["pending_by_slot"] = {"a" * 200: 2_000_000, **figures["pending_by_slot"]}
     lines = shown(figures, width)
     assert {len(line) for line in lines} == {width}
@@ -157,17 +157,17 @@ def test_the_view_fits_the_terminal(watched, width):
 
 def test_pending_requests_that_grow_have_no_end(watched):
     """The time left is no number then."""
-    figures = {**Watch(watched).figures(), "pending_per_second": 3.0, "seconds_left": None}
+    figures = {**JobStatus(watched).figures(), "pending_per_second": 3.0, "seconds_left": None}
     assert any("time left" in line and "grows" in line for line in shown(figures, 80))
 
 
 def test_what_reads_many_rows_is_asked_rarely(watched, monkeypatch):
     """However often the figures are: the counts by slot cost a look at all rows."""
     asked = []
-    monkeypatch.setattr(watching, "_pending_by_slot", lambda _: asked.append(1) or ({}, 0))
+    monkeypatch.setattr(status, "_pending_by_slot", lambda _: asked.append(1) or ({}, 0))
     clock = iter(range(10_000))
-    monkeypatch.setattr(watching.time, "monotonic", lambda: next(clock) / 2)
-    watch = Watch(watched)
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock) / 2)
+    watch = JobStatus(watched)
     for _ in range(20):
         watch.figures()
     assert len(asked) == 1
@@ -231,7 +231,7 @@ def test_top_bears_what_cannot_be_read_for_a_while(run, watched, monkeypatch, er
     """As when its file is just opened or closed: five times in a row, however often that happens.
     Who asks once is told at once."""
     monkeypatch.setattr(top, "SECONDS", 0.0)
-    figures = Watch(watched).figures()
+    figures = JobStatus(watched).figures()
     unreadable = [error("is locked")] * top.PATIENCE
     looks = iter([])
 
@@ -240,7 +240,7 @@ def test_top_bears_what_cannot_be_read_for_a_while(run, watched, monkeypatch, er
             raise found
         return found
 
-    monkeypatch.setattr(Watch, "figures", look)
+    monkeypatch.setattr(JobStatus, "figures", look)
     looks = iter([*unreadable, figures, *unreadable, figures, *unreadable, unreadable[0]])
     followed = run(watched, "top", ".", "--json", "--follow")
     assert len(followed.lines) == 2

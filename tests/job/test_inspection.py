@@ -6,8 +6,8 @@ import sqlite3
 import pytest
 
 from scrapy_bloom import RequestFileError
-from scrapy_bloom.sqlite_backend.inspection import unfinished_requests
 from scrapy_bloom.sqlite_backend.request_file import RequestFile
+from scrapy_bloom.sqlite_backend.status import unfinished_requests
 
 
 def contents(folder):

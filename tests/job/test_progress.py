@@ -8,9 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from scrapy_bloom.sqlite_backend.inspection import job_state
-from scrapy_bloom.sqlite_backend.progress import KEPT_SECONDS, Progress
-from scrapy_bloom.sqlite_backend.watching import Watch
+from scrapy_bloom.sqlite_backend.status import KEPT_SECONDS, JobStatus, Progress, job_state
 from tests.job.test_failed import fail_download
 from tests.job.test_rounds import start
 
@@ -57,7 +55,7 @@ def test_a_short_job_counts_its_only_commit(make_round, tmp_path):
     job.start(start("a"))
     job.names()
     job.close()
-    assert Watch(tmp_path / "job").figures()["commits"] == job.stat("scheduler/commits") == 1
+    assert JobStatus(tmp_path / "job").figures()["commits"] == job.stat("scheduler/commits") == 1
 
 
 def test_what_is_noted_stays_small(make_round, tmp_path, monkeypatch):

@@ -16,8 +16,8 @@ from scrapy_bloom.errors import RequestFileError
 from scrapy_bloom.job.failure import Choice
 from scrapy_bloom.sqlite_backend import schema
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
-from scrapy_bloom.sqlite_backend.inspection import job_state
 from scrapy_bloom.sqlite_backend.request_file import RequestFile
+from scrapy_bloom.sqlite_backend.status import job_state
 from tests.job.harness import fork
 from tests.job.points import Points
 

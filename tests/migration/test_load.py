@@ -30,8 +30,7 @@ from scrapy_bloom.redis_backend.load import load_job, load_scrapy_redis
 from scrapy_bloom.redis_backend.push import Pusher
 from scrapy_bloom.redis_backend.start_marks import mark_of
 from scrapy_bloom.redis_backend.status import look_at
-from scrapy_bloom.sqlite_backend.inspection import reading
-from scrapy_bloom.sqlite_backend.request_file import RequestFile
+from scrapy_bloom.sqlite_backend.request_file import RequestFile, reading
 from scrapy_bloom.sqlite_backend.start_marks import TakenStartRequests
 from tests.commands.command_line import bloom
 from tests.patience import PATIENCE, wait_until

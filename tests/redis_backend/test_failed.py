@@ -17,9 +17,9 @@ from twisted.python.failure import Failure
 from scrapy_bloom.job.codec import plain_fields
 from scrapy_bloom.job.failure import Choice, FailedRequest
 from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
-from scrapy_bloom.redis_backend.status import look_at, pending_of, remove_queue
+from scrapy_bloom.redis_backend.lifecycle import remove_queue
+from scrapy_bloom.redis_backend.status import CrawlStatus, look_at, pending_of
 from scrapy_bloom.redis_backend.verify import queue_findings
-from scrapy_bloom.redis_backend.watching import RedisWatch
 from tests.job.engine import request
 from tests.redis_backend.server import Server
 from tests.redis_backend.test_commit import aborted, join, raw  # noqa: F401 - a fixture
@@ -502,7 +502,7 @@ def test_the_rights_in_the_documents_are_enough(tmp_path):
         worker.exchange()
         assert RedisFailedStore(worker.client, worker.key).by_reason() == {"callback": 1}
         server.command("ACL", "SETUSER", "worker", *more.split())
-        look = RedisWatch(worker.client, worker.key).figures()
+        look = CrawlStatus(worker.client, worker.key).figures()
         assert look["memory_bytes"] > 0
         assert all(each.sound for each in queue_findings(worker.client, worker.key))
         assert RedisFailedStore(worker.client, worker.key).retry() == 1

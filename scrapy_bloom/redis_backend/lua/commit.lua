@@ -16,7 +16,7 @@
 --   13-15  claims: acknowledged; dispatched from now on; all others that the worker has
 --   16     how many claims have failed
 --   17     '', 'leave', or 'over' to leave and end the crawl
---   18     the worker's counts since its last call, as words: COUNTED of protocol.py
+--   18     the worker's counts since its last call, as words: COUNTED of job/figures.py
 --   19     the worker's round: only in it can this call end start() or the crawl
 -- then for each failed claim: claim; page; reason; attempts; details as JSON, or ''; the payload of
 -- a retry, or '' for the same.

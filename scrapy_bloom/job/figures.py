@@ -1,0 +1,164 @@
+"""The figures of a job or a crawl: what commands show of it, and what goes into the stats."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypedDict, TypeVar
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+    from .ledger import Ledger
+
+State = Literal["running", "finished", "stopped", "killed", "at rest"]
+"""`running`: a process works on it. `finished`: its round is over. Otherwise a job was `stopped`,
+or `killed` (or its last commit has failed), and a crawl in Redis without workers is `at rest`."""
+COUNTED = {
+    "pages": "response_received_count",
+    "items": "item_scraped_count",
+    "duplicates": "dupefilter/filtered",
+    "retries": "retry/count",
+}
+"""Figures that are stats of other components, in the order in which workers send them to Redis."""
+RATED = ("pages", "items", "pending")
+RATE_SECONDS = 10.0
+"""Rates are taken over this part of the past."""
+SLOTS = 10
+"""The figures name this many slots, those with the most requests."""
+COSTLY_SHARE = 0.005
+"""A question that reads many rows may take this share of the time."""
+
+Sample = tuple[float, Mapping[str, Any]]
+"""Figures with the time at which they were noted."""
+Source = TypeVar("Source")
+Result = TypeVar("Result")
+
+
+class Figures(TypedDict, total=False):
+    """A job or a crawl at one moment: times in seconds, sizes in bytes. None is unknown. Pages to
+    retries, and `seconds`, count from this start of a job, or from the beginning of a crawl."""
+
+    time: float
+    state: State
+    round: int | str | None
+    seconds: float | None
+    pages: int | None
+    items: int | None
+    duplicates: int | None
+    retries: int | None
+    pending: int | None
+    in_flight: int | None
+    failed: int
+    pages_per_second: float | None
+    items_per_second: float | None
+    pending_per_second: float | None
+    seconds_left: float | None
+    pending_by_slot: Mapping[str, int]
+    """Of the slots with the most requests; `slots` counts all."""
+    slots: int
+    failed_by_reason: Mapping[str, int]
+    filter_items: int | None
+    filter_capacity: int | None
+    filter_layers: int | None
+    filter_bytes: int | None
+    seconds_to_growth: float | None
+    # of a job alone
+    commits: int | None
+    commit_seconds_max: float | None
+    seconds_since_commit: float
+    file_bytes: int
+    log_bytes: int
+    # of a crawl in Redis alone
+    memory_bytes: int | None
+    workers: Sequence[Mapping[str, Any]]
+
+
+class Status(Protocol):
+    """Reads a job or a crawl, as often as it is asked, and changes nothing."""
+
+    def figures(self) -> Figures:
+        """Return the present figures. Raises BloomError."""
+
+
+class Costly(Generic[Source, Result]):
+    """Repeats a question only so often that it takes a share of COSTLY_SHARE of the time."""
+
+    def __init__(self, ask: Callable[[Source], Result]) -> None:
+        self._ask = ask
+        self._due = 0.0
+        self._known: list[Result] = []
+
+    def of(self, source: Source) -> Result:
+        """Return the last answer of `source`, which is the same in each call."""
+        began = time.monotonic()
+        if began >= self._due or not self._known:
+            self._known = [self._ask(source)]
+            ended = time.monotonic()
+            self._due = ended + (ended - began) / COSTLY_SHARE
+        return self._known[0]
+
+
+def with_rates(figures: Figures, samples: Sequence[Sample]) -> Figures:
+    """Return `figures` with the rates of a running job, and with what follows if these stay."""
+    growth = rates_of(samples) if figures["state"] == "running" else {}
+    room = None
+    if figures["filter_capacity"] is not None and figures["filter_items"] is not None:
+        room = max(0, figures["filter_capacity"] - figures["filter_items"])
+    return {
+        **figures,
+        "pages_per_second": growth.get("pages"),
+        "items_per_second": growth.get("items"),
+        "pending_per_second": growth.get("pending"),
+        "seconds_left": _seconds_to(figures["pending"], growth.get("pending"), -1),
+        "seconds_to_growth": _seconds_to(room, growth.get("filter_items"), 1),
+    }
+
+
+def rates_of(samples: Sequence[Sample]) -> dict[str, float]:
+    """Return the recent growth of each figure in a second; `samples` begin with the oldest."""
+    if len(samples) < 2:
+        return {}
+    (last_at, last) = samples[-1]
+    # a clock may have been set back
+    earlier = [each for each in samples[:-1] if each[0] < last_at]
+    recent = [each for each in earlier if last_at - each[0] <= RATE_SECONDS]
+    if not earlier:
+        return {}
+    (at, first) = recent[0] if recent else earlier[-1]
+    return {
+        name: (last[name] - first[name]) / (last_at - at)
+        for name in (*RATED, "filter_items")
+        if name in last and name in first
+    }
+
+
+def _seconds_to(distance: float | None, rate: float | None, sign: int) -> float | None:
+    """Return how long `distance` takes at a rate of that sign, None for any other."""
+    if distance is None or rate is None or rate * sign <= 0:
+        return None
+    return distance / (rate * sign)
+
+
+def counts_of(crawler: Crawler) -> dict[str, int]:
+    """Return the figures in COUNTED, from the stats of `crawler`."""
+    return {name: crawler.stats.get_value(stat, 0) for name, stat in COUNTED.items()}
+
+
+def set_stats(
+    crawler: Crawler, ledger: Ledger, pending: int, *, in_commit: bool = False, slowest: float = 0.0
+) -> dict[str, float]:
+    """Set the stats that alerts are made of, and return them by their last names. With
+    `in_commit` the commit counts that they become durable with; `slowest` is the longest call
+    of a worker (seconds), which may take longer than any commit."""
+    values = {
+        "pending": pending,
+        "in_flight": ledger.in_flight,
+        "failed": ledger.store.failed,
+        "commits": ledger.commits + in_commit,
+        "commit_seconds_max": round(max(slowest, ledger.slowest_commit), 6),
+        "bytes": ledger.store.nbytes,
+    }
+    for name, value in values.items():
+        crawler.stats.set_value(f"scheduler/{name}", value)
+    return values
