@@ -1,4 +1,4 @@
-"""Which requests fail, as Scrapy's hooks tell it, each from its side."""
+"""Detection of failed requests, by hooks into Scrapy."""
 
 from __future__ import annotations
 
@@ -33,20 +33,23 @@ _NOT_THE_PAGES_FAULT = (
     "scrapy.downloadermiddlewares.offsite",
     "scrapy.downloadermiddlewares.robotstxt",
 )
-"""Where requests are ignored that nobody wants to ask again."""
+"""Middlewares whose IgnoreRequest is not a failure."""
 
 _at_work: WeakSet[Failures] = WeakSet()
 
 
 class Failures:
-    """Tells the ledger which requests fail, of the kinds that count.
+    """Tells the ledger which requests fail, of the kinds in BLOOM_FAILED.
 
-    What the spider has handled does not: a response that got to the callback, a failure
-    whose errback did not raise. Scrapy says the rest in several places: of a download that
-    no errback has handled in its log; of a status, next to HttpErrorMiddleware; of what a
-    callback, an errback or a pipeline raises, by signals; of what a downloader middleware
-    ignores, at the engine's end of these, and there only if there is no errback. Of an item
-    that a feed refuses, DurableFeedExporter tells.
+    A request that the spider has handled does not fail: its response reached the callback, or
+    its errback did not raise. Scrapy reports the others in several places:
+
+    - a failed download without an errback: in its log;
+    - a status: next to HttpErrorMiddleware;
+    - an exception of a callback, an errback or a pipeline: by signals;
+    - a request that a downloader middleware ignores, without an errback: at the engine's end
+      of these middlewares;
+    - an item that a feed refuses: by DurableFeedExporter.
 
     Raises JobDirectoryError where this release of Scrapy lacks one of these places.
     """
@@ -124,7 +127,7 @@ class Failures:
 
     def note(self, source: Response | Failure | None, reason: str, error: Any = None) -> bool:
         """Note that the request which `source` answers fails; the first reason stands.
-        Return False if that is none of the ledger's."""
+        Return False if the ledger does not know the request."""
         request = self._request_of(source)
         if request is None or self._ledger is None or not self._ledger.has(request):
             return False
@@ -138,12 +141,12 @@ class Failures:
         return True
 
     def process_spider_exception(self, response: Response, exception: Exception) -> None:
-        """Note a status that did not reach the callback, and let it pass."""
+        """Note a status that did not reach the callback, and let the exception pass."""
         if isinstance(exception, HttpError) and response.status in self._retried:
             self.note(response, f"status/{response.status}")
 
     def process_exception(self, request: Request, exception: Exception) -> None:
-        """Note what a downloader middleware ignores, and let it pass."""
+        """Note a request that a downloader middleware ignores, and let the exception pass."""
         if (
             isinstance(exception, IgnoreRequest)
             and request.errback is None

@@ -1,4 +1,4 @@
-"""What Scrapy's settings say of request queues: their order, their format, their classes."""
+"""Scrapy's settings of request queues: their classes, their order and their format."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class QueueKind:
-    """What the class of a disk queue of Scrapy's says: the order within a priority and
-    the format of the requests."""
+    """The order within a priority and the format of the requests, as the class of a disk
+    queue of Scrapy's has them."""
 
     newest_first: bool
     format: str
@@ -48,9 +48,8 @@ class QueueKind:
 
 @dataclass(frozen=True)
 class QueueSettings:
-    """The order in which Scrapy's settings want requests: the class of the priority
-    queue, and the kinds of the queues in it. `start` is None where start requests wait
-    among the others."""
+    """The class of the priority queue, and the kinds of the queues in it. `start` is None
+    where start requests wait among the others."""
 
     priority_queue: type
     kind: QueueKind
@@ -58,8 +57,7 @@ class QueueSettings:
 
     @classmethod
     def read(cls, settings: BaseSettings) -> Self:
-        """Return what the settings say. Raises ValueError for classes that are not
-        Scrapy's own."""
+        """Read Scrapy's settings. Raises ValueError for classes that are not Scrapy's own."""
         priority_queue = load_object(settings["SCHEDULER_PRIORITY_QUEUE"])
         if not issubclass(priority_queue, (DownloaderAwarePriorityQueue, ScrapyPriorityQueue)):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Requests as Redis keeps them: where each waits, and the bytes that it is."""
+"""Stored requests of a crawl in Redis: the list in which each waits, and its bytes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from .protocol import Claim
 
 PRIORITIES = range(-(2**51), 2**51)
-"""What a score of Redis tells apart, with a bit for start requests."""
+"""Integers that a score in Redis represents exactly, less a bit for start requests."""
 MAX_BYTES = 100_000_000
 _PAGE = "bloom:page"
-"""The field of a stored request that was sent again, or of which there may be equal ones. No
-attribute of a request has such a name, so Scrapy leaves it out."""
+"""The field with the page's name, of a stored request that sends a page again or may have equal
+ones. No attribute of a request has such a name, so Scrapy leaves the field out."""
 
 _DEFAULTS = Request("data:,").to_dict()
 del _DEFAULTS["url"]  # has none: a request may be for just that URL
@@ -101,8 +101,8 @@ class RedisCodec:
         return self._codec.load(self._stored(claim))
 
     def page_of(self, claim: Claim) -> str:
-        """Return by what the page of a stored request is known: the same for all retries and
-        redirects of one, also where a worker was killed between them, and others began anew."""
+        """Return the name of the page of a stored request: the same for all its retries and
+        redirects, also where a worker was killed between them and others began anew."""
         page = None
         with suppress(Exception):  # what cannot be read back is known by what it is
             page = load_fields(self._stored(claim)).get(_PAGE)

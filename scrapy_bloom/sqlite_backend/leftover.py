@@ -1,5 +1,5 @@
-"""What a job of DurableScheduler that nobody runs has left, for whoever goes on with it
-elsewhere. Nothing in the job is changed."""
+"""Read-only access to what a job of DurableScheduler that does not run has left, for a crawl
+that continues it elsewhere."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class LeftRequests:
             self.items = self._count(_FINAL) + self._count(_NOT_STORED)
 
     def requests(self) -> Iterator[dict[str, Any]]:
-        """Yield what each request is made of (`Request.to_dict`), the oldest first. Raises
+        """Yield the fields of each request (`Request.to_dict`), the oldest first. Raises
         RequestFileError for one that cannot be read."""
         rows = self._connection.execute(
             "SELECT id, slot, format, request FROM requests ORDER BY id"

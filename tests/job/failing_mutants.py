@@ -19,7 +19,7 @@ runs tests with one of them. Which test notices it:
 - `unreadable_after_its_row`: test_what_could_not_be_read_back_is_tried_again_at_the_next_start
   (in test_scheduler.py)
 - `unreadable_with_its_children`: test_a_page_that_could_not_be_read_back (in
-  test_repeated_children.py)
+  test_children.py)
 - `a_refused_item_is_nothing`: test_what_the_spider_has_not_handled_fails
 - `offered_to_the_filter`: test_exactly_those_pages_are_asked_again
 """
