@@ -7,7 +7,6 @@ import random
 import re
 import struct
 import subprocess
-import sys
 import threading
 from itertools import islice
 from math import sqrt
@@ -24,6 +23,7 @@ from scrapy_bloom.redis_backend.copying import save_from_redis
 from scrapy_bloom.redis_backend.filter import RedisBloomFilter
 from scrapy_bloom.redis_backend.layout import SHARDS, shard_of
 from scrapy_bloom.redis_backend.lifecycle import delete_filter, stored_header
+from tests.processes import PACKAGE, Process
 
 pytest_plugins = ["tests.redis_backend.fixtures"]
 
@@ -94,12 +94,12 @@ def test_a_key_is_known_once_it_was_added(redis, join):
     """New keys are new, added ones are known: to this process, to another one, and after
     growing by several layers."""
     one, other = join(redis, 100), join(redis, 100)
-    assert not any(map(one.add, keys(0, 1_000)))
-    assert all(map(one.add, keys(0, 1_000)))
-    assert all(map(other.add, keys(0, 1_000)))
-    assert not any(map(other.add, keys(1_000, 5_000)))
-    assert all(map(join(redis, 100).add, keys(0, 5_000)))
-    assert len(join(redis, 100)) == 5_000
+    assert not any(map(one.add, keys(0, 400)))
+    assert all(map(one.add, keys(0, 400)))
+    assert all(map(other.add, keys(0, 400)))
+    assert not any(map(other.add, keys(400, 1_600)))
+    assert all(map(join(redis, 100).add, keys(0, 1_600)))
+    assert len(join(redis, 100)) == 1_600
     assert len(other.layers) >= 4
     other.check()
 
@@ -134,12 +134,12 @@ def test_text_keys_are_utf8(redis_server, join):
 def test_bits_are_those_of_a_local_filter(redis_server, join, key, tmp_path, error_rate):
     """Saved to files, the filter consists of the layers that BloomFilter makes of the same
     keys with the same secret and shape, bit by bit."""
-    shared = join(redis_server, 500, error_rate)
-    for number in keys(0, 4_000):
+    shared = join(redis_server, 200, error_rate)
+    for number in keys(0, 1_500):
         shared.add(number)
     save_from_redis(redis_server.url, key, tmp_path / "saved")
     with ScalableBloomFilter.open(tmp_path / "saved") as saved:
-        assert all(number in saved for number in keys(0, 4_000))
+        assert all(number in saved for number in keys(0, 1_500))
         assert saved.secret == shared.header.secret
         first = saved.layers[0].copy()
         assert first.nbytes == shared.header.layers[0].blocks * 4096
@@ -153,7 +153,7 @@ def test_bits_are_those_of_a_local_filter(redis_server, join, key, tmp_path, err
 def test_error_rate_stays_under_the_bound(redis_server, join, key, tmp_path, error_rate):
     """At capacity and grown to sixteen times of it, new real URLs are taken for known ones
     at most at the bound and three standard deviations; so were those that filled it."""
-    urls = [url.encode() for url in real_urls(20_000)]
+    urls = [url.encode() for url in real_urls(int(os.environ.get("SCRAPY_BLOOM_URLS", 6_000)))]
     probes = [b"probe " + url for url in urls] + [b"more " + url for url in urls]
     for part, copy in ((16, "grown"), (1, "full")):
         name = f"{key}{copy}"
@@ -176,9 +176,9 @@ def test_error_rate_stays_under_the_bound(redis_server, join, key, tmp_path, err
 def test_estimates_are_those_of_the_error_rate(redis_server, join):
     """Fill, error rate and expected losses follow from the counts, and are near what they
     are for a filter without shards."""
-    shared, local = join(redis_server, 4_000, 1e-2), ScalableBloomFilter(4_000, 1e-2)
+    shared, local = join(redis_server, 2_000, 1e-2), ScalableBloomFilter(2_000, 1e-2)
     assert (len(shared), shared.fill_ratio, shared.current_error_rate) == (0, 0, 0)
-    for number in keys(0, 10_000):
+    for number in keys(0, 5_000):
         shared.add(number)
         local.add(number)
     assert len(shared.layers) == len(local.layers) == 2
@@ -215,33 +215,33 @@ def reads(server):
 def test_a_new_key_takes_one_round_trip_and_a_known_one_none(redis_server, join):
     """By the server's own count: one call of the script for each new key, over any number
     of layers, one for a key that another process has added, none for one seen here."""
-    shared = join(redis_server, 500)
-    for number in keys(0, 5_000):
+    shared = join(redis_server, 200)
+    for number in keys(0, 2_000):
         shared.add(number)
     assert len(shared.layers) >= 3
     redis_server.command("CONFIG", "RESETSTAT")
     before = reads(redis_server)
-    assert not any(map(shared.add, keys(5_000, 6_000)))
-    assert reads(redis_server) - before in range(1_000, 1_020)  # and those of looking
-    assert redis_server.calls()["evalsha"] == 1_000
-    assert all(map(shared.add, keys(0, 6_000)))
-    assert redis_server.calls()["evalsha"] == 1_000
-    other = join(redis_server, 500)
+    assert not any(map(shared.add, keys(2_000, 2_500)))
+    assert reads(redis_server) - before in range(500, 520)  # and those of looking
+    assert redis_server.calls()["evalsha"] == 500
+    assert all(map(shared.add, keys(0, 2_500)))
+    assert redis_server.calls()["evalsha"] == 500
+    other = join(redis_server, 200)
     before = redis_server.calls()["evalsha"]
-    assert all(map(other.add, keys(0, 1_000)))
-    assert all(map(other.add, keys(0, 1_000)))
-    assert redis_server.calls()["evalsha"] == before + 1_000
+    assert all(map(other.add, keys(0, 500)))
+    assert all(map(other.add, keys(0, 500)))
+    assert redis_server.calls()["evalsha"] == before + 500
 
 
 def test_growing_by_another_process_costs_one_more_round_trip(redis_server, join):
     """A process that does not know of new layers asks a shard once more, and then knows."""
-    one, other = join(redis_server, 500), join(redis_server, 500)
-    for number in keys(0, 5_000):
+    one, other = join(redis_server, 200), join(redis_server, 200)
+    for number in keys(0, 2_000):
         one.add(number)
     before = redis_server.calls()["evalsha"]
-    assert all(map(other.add, keys(0, 1_000)))
+    assert all(map(other.add, keys(0, 500)))
     asked = redis_server.calls()["evalsha"] - before
-    assert 1_000 + SHARDS / 2 < asked <= 1_000 + SHARDS
+    assert 500 + SHARDS / 2 < asked <= 500 + SHARDS
     assert other.layers == one.layers
 
 
@@ -249,10 +249,10 @@ def test_the_memory_of_known_keys_is_bounded(redis_server, join, monkeypatch):
     """More keys than the process remembers are asked about again, and known."""
     monkeypatch.setattr("scrapy_bloom.redis_backend.filter.KNOWN_KEYS", 100)
     shared = join(redis_server)
-    assert not any(map(shared.add, keys(0, 1_000)))
+    assert not any(map(shared.add, keys(0, 500)))
     before = redis_server.calls()["evalsha"]
-    assert all(map(shared.add, keys(0, 1_000)))
-    assert redis_server.calls()["evalsha"] - before >= 850
+    assert all(map(shared.add, keys(0, 500)))
+    assert redis_server.calls()["evalsha"] - before >= 350
     assert len(shared._known) == 100
 
 
@@ -353,14 +353,14 @@ def test_a_filter_that_vanished_is_no_answer(redis_server, join, lost):
     """Flushed or in part evicted, it is an error for keys that are not in this process's
     memory, and never a wrong answer; what was seen here stays seen."""
     shared = join(redis_server, 200)
-    for number in keys(0, 5_000):
+    for number in keys(0, 1_500):
         shared.add(number)
     for shard in shared.shards:
         gone = {"all": shard.keys, "state": shard.keys[:1], "bits": shard.keys[1:2]}
         redis_server.command("DEL", *gone.get(lost, shard.keys[2:3]))
     with pytest.raises(SharedFilterError, match="gone"):
         shared.add(b"new")
-    assert all(map(shared.add, keys(0, 5_000)))
+    assert all(map(shared.add, keys(0, 1_500)))
 
 
 def test_a_filter_made_anew_is_not_the_old_one(redis, join):
@@ -389,14 +389,14 @@ def test_old_strings_never_come_back(redis_server, join, key):
             redis_server.command("SET", name, b"\xff" * 4096)
     redis_server.command("DEL", key)
     fresh = join(redis_server, 200)
-    assert not any(map(fresh.add, keys(0, 5_000)))
+    assert not any(map(fresh.add, keys(0, 1_500)))
     fresh.check()
 
 
 def grown(redis, join):
     """Return a filter of several layers."""
     shared = join(redis, 200)
-    for number in keys(0, 5_000):
+    for number in keys(0, 1_500):
         shared.add(number)
     assert len(shared.layers) > 2
     return shared
@@ -455,7 +455,7 @@ def test_a_new_filter_removes_what_an_old_one_has_left(redis_server, join, key, 
         redis_server.command("DEL", *(shard.keys[0] for shard in shared.shards))
     fresh = join(redis_server, 1_000)
     assert len(redis_server.names(key)) == 1 + 2 * SHARDS
-    assert not any(map(fresh.add, keys(0, 1_000)))
+    assert not any(map(fresh.add, keys(0, 500)))
     fresh.check()
 
 
@@ -495,14 +495,13 @@ class Workers:
     """Eight processes that offer the same URLs, each in its own order."""
 
     def __init__(self):
-        path = [str(TESTS.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         self.processes = [
-            subprocess.Popen(
-                [sys.executable, "-m", "tests.redis_backend.worker"],
+            Process(
+                ["-m", "tests.redis_backend.worker"],
+                cwd=PACKAGE,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
             )
             for _ in range(WORKERS)
         ]
@@ -537,7 +536,16 @@ def workers():
     workers.stop()
 
 
-@pytest.mark.parametrize("capacity", [1_000_000, 500], ids=["default", "growing"])
+@pytest.mark.parametrize(
+    ("redis", "capacity"),
+    [
+        pytest.param("server", 500, id="growing"),
+        pytest.param("server", 1_000_000, id="default", marks=pytest.mark.torture),
+        pytest.param("cluster", 500, id="growing cluster", marks=pytest.mark.torture),
+        pytest.param("cluster", 1_000_000, id="cluster", marks=pytest.mark.torture),
+    ],
+    indirect=["redis"],
+)
 def test_each_url_is_new_once_among_eight_processes(redis, key, tmp_path, workers, capacity):
     """Eight processes offer the same real URLs in different orders: each distinct one is
     told new exactly once in total, also while the filter grows under them."""
@@ -550,7 +558,7 @@ def test_each_url_is_new_once_among_eight_processes(redis, key, tmp_path, worker
     new = [prints[number] for numbers in told for number in numbers]
     assert len(new) == len(set(new))
     assert set(new) == set(prints)
-    assert all(len(numbers) > len(set(prints)) / 50 for numbers in told)
+    assert sum(map(bool, told)) > 1  # they ran side by side
     with RedisClient(redis.url) as client:
         shared = RedisBloomFilter.open(client, key)
         assert len(shared) == len(new)
@@ -577,7 +585,7 @@ def test_random_interleavings_agree_with_a_set(redis_server, join):
     """Three clients that add random keys in turn get the answers of one set."""
     clients = [join(redis_server, 100) for _ in range(3)]
     chance, known = random.Random(7), set()
-    for _ in range(6_000):
-        key = b"%d" % chance.randrange(3_000)
+    for _ in range(3_000):
+        key = b"%d" % chance.randrange(1_500)
         assert chance.choice(clients).add(key) == (key in known)
         known.add(key)
