@@ -15,6 +15,9 @@ demo-delta: .venv/.demo
 demo-redis: .venv/.test
 	$(BIN)/python example_project/demo_redis.py
 
+# compiled once, and not in each process of a run
+test oldest: export PYTHONDONTWRITEBYTECODE :=
+
 test: .venv/.test
 	$(BIN)/python -m pytest -n 3 --dist worksteal
 
@@ -22,7 +25,7 @@ bench: .venv/.bench
 	$(BIN)/python -m tests.benchmarks
 
 torture: .venv/.test
-	$(BIN)/python -m pytest -s -m torture tests tests/torture.py
+	$(BIN)/python -m pytest -s -m "torture or hypothesis" --hypothesis-profile torture
 
 # the filter, the dupefilter and the scheduler with the oldest releases that we support
 oldest: .venv-oldest/.made

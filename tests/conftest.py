@@ -18,7 +18,8 @@ from tests.fakes import Engine
 from tests.redis_backend import server
 
 # a busy machine is no failure, and a failure must be repeatable from its output
-settings.register_profile("unhurried", deadline=None, print_blob=True)
+settings.register_profile("unhurried", deadline=None, print_blob=True, max_examples=40)
+settings.register_profile("torture", settings.get_profile("unhurried"), max_examples=1000)
 settings.load_profile("unhurried")
 
 # what Scrapy would take from the user's environment, for the crawls of processes, too

@@ -259,6 +259,7 @@ def become(order):
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["env"])
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     kind, *others = order["arguments"]
     here = order["cwd"]
     if kind == "-m":

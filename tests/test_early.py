@@ -313,7 +313,6 @@ def verdicts(stream, **options):
     return [outcome.get(n, False) for n in range(len(stream))], filtered, early
 
 
-@settings(max_examples=50)
 @given(stream=streams, identity=identities, recent=st.sampled_from([0, 3, 8, 65_536, 65_536]))
 def test_any_stream_has_the_same_verdicts(stream, identity, recent):
     """Whatever callbacks yield by turns, through all of Scrapy's middlewares, the same of it
@@ -346,7 +345,6 @@ def test_any_stream_has_the_same_verdicts_in_a_job(stream, identity, tmp_path_fa
     assert early[:2] == late[:2]
 
 
-@settings(max_examples=60)
 @given(offered=st.lists(requests, max_size=30), identity=identities)
 def test_known_is_what_the_short_way_answers(offered, identity):
     """`is_known` says of each request what `request_seen` would say without asking filter or
@@ -872,7 +870,6 @@ ways = st.sampled_from(
 )
 
 
-@settings(max_examples=100)
 @given(
     body=bodies,
     encoding=encodings,
@@ -1127,7 +1124,6 @@ extractors = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60)
 @given(
     body=bodies,
     encoding=encodings,

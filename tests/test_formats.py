@@ -10,11 +10,10 @@ import json
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from scrapy import Request
@@ -34,6 +33,7 @@ from scrapy_bloom.bloom.inspection import verify
 from scrapy_bloom.fingerprints.identity import FingerprinterIdentity
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.status import job_state, unfinished_requests
+from tests import processes
 from tests.data.v010 import make
 from tests.data.v020 import make as v020
 from tests.job.engine import Job
@@ -85,17 +85,8 @@ def test_an_old_job_goes_on_to_its_end(folder, name, tmp_path):
     with what was answered before, the whole site. What is left then is sound."""
     job = JOBS[name]
     log = tmp_path / "log"
-    run = subprocess.run(
-        [
-            sys.executable,
-            make.__file__,
-            *("--crawl", "resume", folder, log),
-            str(job["settings"]["BLOOM_CAPACITY"]),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    capacity = job["settings"]["BLOOM_CAPACITY"]
+    run = processes.run([make.__file__, "--crawl", "resume", folder, log, capacity], text=True)
     assert run.returncode == 0, run.stderr
     assert json.loads(run.stdout) == job["resumed"]["stats"]
     answered = make.read_log(log)["answered"]
@@ -199,6 +190,16 @@ def test_an_old_filter_holds_what_it_held(tmp_path, name):
 def story(request):
     """What is known of a job of 0.2.0."""
     return request.param, EXPECTED_020["jobs"][request.param]
+
+
+@pytest.fixture(autouse=True)
+def _forks(monkeypatch):
+    """Start the processes of 0.2.0's stories as forks."""
+
+    def run(command, *, cwd, capture_output, text, check):
+        return processes.run(command[1:], cwd=cwd, text=text, check=check)
+
+    monkeypatch.setattr(v020, "subprocess", SimpleNamespace(run=run))
 
 
 @pytest.fixture

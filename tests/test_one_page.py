@@ -2,13 +2,11 @@
 stands in the project's settings."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 
+from tests import processes
 from tests.job.engine import Job
-from tests.small_site import PACKAGE
 from tests.test_refused_start import contents
 
 PROJECT = {
@@ -75,14 +73,11 @@ def project(tmp_path):
 
 def run(project, *command):
     """Run a command for one page; return what became of it, and its log."""
-    done = subprocess.run(
-        [sys.executable, "-m", "scrapy", *command, "-L", "INFO", "http://example.com/a"],
+    done = processes.run(
+        ["-m", "scrapy", *command, "-L", "INFO", "http://example.com/a"],
         cwd=project,
-        env={**os.environ, "PYTHONPATH": str(PACKAGE), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         text=True,
-        timeout=60,
-        check=False,
     )
     log = (project / "log").read_text()
     (project / "log").unlink()

@@ -7,7 +7,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scrapy import FormRequest, Request
 from scrapy.dupefilters import RFPDupeFilter
@@ -299,7 +299,6 @@ few_urls = st.builds(
 )
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     offered=st.lists(st.tuples(kinds, few_urls), max_size=60), size=st.sampled_from([0, 1, 3, 9])
 )

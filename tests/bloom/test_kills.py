@@ -68,7 +68,7 @@ def killed_at_random(kind, capacity, folder, *, exact=False):
     seed = random.randrange(10**9)
     chance = random.Random(seed)
     added, unknown = 0, []
-    for series in range(5):
+    for series in range(2):
         path, keys, unreported = folder / str(series), [], []
         for run in range(8):
             child = Adding(f"{kind.__name__}{'+exact' * exact}", capacity, path, f"{run}-")
@@ -108,7 +108,7 @@ def test_killed_at_random_all_returned_keys_are_known(outcome):
     had returned; with an exact table the number of keys is exact, too."""
     seed, added, unknown = outcome
     print("seed", seed, "keys", added)
-    assert added > 1_000
+    assert added > 100
     assert unknown == []
 
 

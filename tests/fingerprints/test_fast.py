@@ -7,7 +7,7 @@ from pathlib import Path
 from time import process_time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scrapy import FormRequest, Request
 from scrapy.http import JsonRequest, XmlRpcRequest
@@ -210,14 +210,12 @@ metas = st.dictionaries(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(any_urls)
 def test_any_url(url):
     """Whatever the fast way accepts, w3lib makes the same of it."""
     assert_canonical(url)
 
 
-@settings(max_examples=200, deadline=None)
 @given(any_urls, methods, bodies, st.dictionaries(st.text(), st.text(), max_size=2), metas)
 def test_any_request(url, method, body, headers, meta):
     """Any request that can be built has Scrapy's fingerprint."""
@@ -228,7 +226,6 @@ def test_any_request(url, method, body, headers, meta):
     assert_same(request)
 
 
-@settings(max_examples=100, deadline=None)
 @given(urls, pieces)
 def test_fragment_has_no_part_in_it(url, fragment):
     """A visible URL has the same fingerprint with any fragment: the recent URLs rest on it."""

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections import Counter
 from contextlib import closing
+from functools import partial
 from itertools import product
 
 from scrapy_bloom.sqlite_backend.rounds import KEPT, OVER
@@ -35,7 +36,7 @@ from tests.job.feed_mutants import MUTANTS
 from tests.job.harness import Crawl, World, side_by_side
 from tests.job.points import FEED_CALLS, Points
 from tests.job.powercut import Synced, cut_power
-from tests.job.torture import VARIANTS
+from tests.job.torture import SIDES, VARIANTS
 
 STOPS = ("kill", "kill", "kill", "int", "term", "twice")
 """How a run ends before its end; the last is Ctrl-C two times."""
@@ -54,15 +55,12 @@ def crawl_of(world, name, variant, pages, feeds=FEEDS, spider=ItemSpider, **sett
 
 
 def whole(world, pages, feeds=FEEDS, spider=ItemSpider):
-    """Return the items of the feeds of crawls that nobody stops, by variant and feed."""
-    expected = {}
-    for variant in VARIANTS:
-        number = len([*world.folder.glob("whole*")])
-        crawl = crawl_of(world, f"whole{number}", variant, pages, feeds, spider)
-        run = world.start(crawl, job=False).wait()
-        assert run.reason == "finished", run.log
-        expected[variant] = {name: items_of(run.folder, name) for name in feeds}
-    return expected
+    """Return the items of each feed of a crawl that is not stopped; each variant has them."""
+    number = len([*world.folder.glob("whole*")])
+    crawl = crawl_of(world, f"whole{number}", VARIANTS[0], pages, feeds, spider)
+    run = world.start(crawl, job=False).wait()
+    assert run.reason == "finished", run.log
+    return {name: items_of(run.folder, name) for name in feeds}
 
 
 def difference(folder, expected):
@@ -193,7 +191,7 @@ def random_stops(
             own = random.Random(f"{seed} {number}")
             plan = chance.choices(STOPS, k=chance.randint(1, 6))
             before = mutant and MUTANTS[mutant]
-            yield stopped(world, crawl, own, expected[variant], plan, before, done.append)
+            yield stopped(world, crawl, own, expected, plan, before, done.append)
             number += 1
 
     return side_by_side(crawls(), beside)
@@ -252,7 +250,9 @@ def disturbed(world, crawl, expected, disturb, point, mutant=None, *, second=Fal
     yield report(crawl, last, expected, point=point, first=(first.status, reason), malformed=[])
 
 
-def kill_points(world, *, seed, beside=3, pages=14, mutant=None, numbers=1, names=None):
+def kill_points(
+    world, *, seed, beside=3, pages=14, mutant=None, numbers=1, names=None, sides=SIDES
+):
     """Die before and after the first call of each kind on the feeds, and `numbers` later
     ones, in the first run or in one that goes on from a kill; of only these `names` if
     they are given."""
@@ -263,15 +263,13 @@ def kill_points(world, *, seed, beside=3, pages=14, mutant=None, numbers=1, name
         if name not in (names or FEED_POINTS):
             continue
         chosen = {1, *chance.sample(range(1, count + 1), min(numbers, count))}
-        for number, action in product(sorted(chosen), ("before", "after")):
+        for number, action in product(sorted(chosen), sides):
             variant = VARIANTS[len(jobs) % len(VARIANTS)]
             crawl = crawl_of(world, f"point{len(jobs)}", variant, pages, FEW, **SMALL)
             lay = Points(name, number, action).lay
             second = name == "recover" or chance.random() < 0.3
             point = f"{action} {name} {number}{' of the second run' * second}"
-            jobs.append(
-                disturbed(world, crawl, expected[variant], lay, point, mutant, second=second)
-            )
+            jobs.append(disturbed(world, crawl, expected, lay, point, mutant, second=second))
     return side_by_side(jobs, beside)
 
 
@@ -297,7 +295,7 @@ def full_disks(world, *, seed, beside=3, pages=14, count=12):
         error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         lay = Points(name, call, error, always=always).lay
         point = f"{name} {call}{' and all later ones' * always}"
-        jobs.append(disturbed(world, crawl, expected[variant], lay, point))
+        jobs.append(disturbed(world, crawl, expected, lay, point))
     return side_by_side(jobs, beside)
 
 
@@ -324,7 +322,7 @@ def power_cuts(world, *, cuts, seed, beside=3, pages=30, mutant=None):
                 cut_power(folder, chance)
 
             stops = ("kill", "kill")
-            yield stopped(world, crawl, chance, expected[variant], stops, before, after)
+            yield stopped(world, crawl, chance, expected, stops, before, after)
 
     return side_by_side(crawls(), beside)
 
@@ -337,9 +335,10 @@ def main():
     parser.add_argument("--points", type=int, default=-1, help="kill points beyond the first")
     parser.add_argument("--full", type=int, default=0, help="disks")
     parser.add_argument("--names", nargs="*", help="of kill points")
+    parser.add_argument("--sides", nargs="*", choices=SIDES, default=SIDES, help="of them")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     parser.add_argument("--beside", type=int, default=3, help="crawls that run at once")
-    parser.add_argument("--pages", type=int, default=60)
+    parser.add_argument("--pages", type=int, help="of each crawl")
     parser.add_argument("--feeds", nargs="*", choices=FEEDS, default=tuple(FEEDS))
     parser.add_argument("--shy", action="store_true", help="with items that cannot be pickled")
     parser.add_argument("--mutant", help="break the feeds on purpose")
@@ -347,34 +346,24 @@ def main():
     folder = tempfile.mkdtemp(prefix="durable-")
     print(f"seed {options.seed}, in {folder}", file=sys.stderr, flush=True)
     common = {"seed": options.seed, "beside": options.beside}
+    if options.pages:
+        common["pages"] = options.pages
     broken = {**common, "mutant": options.mutant}
+    points = {"numbers": options.points, "names": options.names, "sides": options.sides}
+    feeds, spider = (WITH_SHY, ShySpider) if options.shy else (options.feeds, ItemSpider)
+    stops = {"kills": options.kills, "feeds": feeds, "spider": spider}
     strange = []
     with World(folder) as world:
         for what, wanted, run in (
-            (
-                "random stops",
-                options.kills,
-                lambda: random_stops(
-                    world,
-                    kills=options.kills,
-                    pages=options.pages,
-                    feeds=WITH_SHY if options.shy else options.feeds,
-                    spider=ShySpider if options.shy else ItemSpider,
-                    **broken,
-                ),
-            ),
-            ("power cuts", options.cuts, lambda: power_cuts(world, cuts=options.cuts, **broken)),
-            (
-                "kill points",
-                options.points + 1,
-                lambda: kill_points(world, numbers=options.points, names=options.names, **broken),
-            ),
-            ("full disks", options.full, lambda: full_disks(world, count=options.full, **common)),
+            ("random stops", options.kills, partial(random_stops, **stops, **broken)),
+            ("power cuts", options.cuts, partial(power_cuts, cuts=options.cuts, **broken)),
+            ("kill points", options.points + 1, partial(kill_points, **points, **broken)),
+            ("full disks", options.full, partial(full_disks, count=options.full, **common)),
         ):
             if not wanted:
                 continue
             began = time.monotonic()
-            reports = run()
+            reports = run(world)
             odd = [each for each in reports if not each["ok"] or each["malformed"]]
             line = {
                 "what": what,

@@ -6,6 +6,7 @@ of a second and not two. Call it from a process without threads.
 
 import asyncio
 import gc
+import inspect
 import json
 import logging
 import os
@@ -35,6 +36,7 @@ SETTINGS = {
     "ADDONS": {"scrapy_bloom.Addon": 300},
     "BLOOM_CAPACITY": 20_000,
     "BLOOM_DROP_EARLY": True,  # past the spider's middleware, which only adds to the output
+    "CONCURRENT_ITEMS": 8,  # Scrapy makes so many tasks for each response
     "CONCURRENT_REQUESTS": CONCURRENCY,
     "CONCURRENT_REQUESTS_PER_DOMAIN": 4,
     "TELNETCONSOLE_ENABLED": False,
@@ -68,6 +70,7 @@ def preload():
         load_object(path)
     for handler in ("scrapy.core.downloader.handlers.http11", "scrapy.pipelines"):
         import_module(handler)
+    inspect.getsource(preload)  # Scrapy reads callbacks, with expressions that are compiled once
     assert "twisted.internet.reactor" not in sys.modules
     gc.freeze()
 

@@ -180,7 +180,7 @@ def test_nothing_is_kept_where_that_is_off(reports):
 
 def test_kills_lose_no_failure(medium):
     """Killed while pages fail, and while they are asked again."""
-    check_kills(4 if medium == "job" else 2, medium)
+    check_kills(2 if medium == "job" else 1, medium)
 
 
 def check_kills(count, medium="job"):

@@ -71,7 +71,7 @@ def lost(reports):
 def test_nothing_is_lost_and_no_start_page_fetched_again_by_random_kills():
     """Pages, what a pipeline with a buffer stores, and what spider.state notes; a start page
     comes again only if it was in progress, or younger than a commit."""
-    reports = tell("kills", "--count", 5)
+    reports = tell("kills", "--count", 2)
     assert lost(reports) == []
     for report in reports:
         assert report["runs"][-1]["rounds"] == [[1, "over"]]
@@ -80,8 +80,8 @@ def test_nothing_is_lost_and_no_start_page_fetched_again_by_random_kills():
 
 def test_nothing_is_lost_wherever_the_process_dies():
     """Before and after commits and other calls on the database."""
-    reports = tell("points", "--count", 4)
-    assert len(reports) == 14
+    reports = tell("points", "--count", 2)
+    assert len(reports) == 10
     assert lost(reports) == []
     assert all(report["runs"][0]["status"] == -9 for report in reports)
 

@@ -85,7 +85,7 @@ operations = st.lists(
 )
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     queue=st.sampled_from(QUEUES),
     priority_queue=st.sampled_from(PRIORITY_QUEUES),
@@ -197,7 +197,7 @@ def test_another_format_can_go_on(make):
 
 
 def test_memory_does_not_grow_with_what_is_pending(make):
-    """Ten thousand more pending requests take no more memory than a page cache does."""
+    """Thousands more pending requests take no more memory than a page cache does."""
     job = make()
 
     def push(count):
@@ -208,11 +208,11 @@ def test_memory_does_not_grow_with_what_is_pending(make):
     push(1000)
     tracemalloc.start()
     try:
-        push(10_000)
+        push(4_000)
         grown, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(job.scheduler) == 11_000
+    assert len(job.scheduler) == 5_000
     assert grown < 200_000
 
 

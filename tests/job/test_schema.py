@@ -97,18 +97,17 @@ def test_a_file_of_version_1_becomes_one_of_this_version(tmp_path, job):
 
 
 @forks
-@pytest.mark.parametrize("action", ["before", "after"])
 @pytest.mark.parametrize("job", ["clean", "killed"])
-def test_a_kill_on_the_way_up_loses_nothing(tmp_path, job, action):
-    """Before and after each call on database and files while the file is opened: it is of
-    one version or the other, and the next opening has it all."""
+def test_a_kill_on_the_way_up_loses_nothing(tmp_path, job):
+    """After each call on database and files while the file is opened: it is of one version or
+    the other, and the next opening has it all."""
     path = copy_of(job, tmp_path / "old")
     before = contents(path)
     versions = set()
 
     for number in count(1):
         copy_of(job, tmp_path / "old")
-        status = open_in_a_process(path, Points(None, number, action))
+        status = open_in_a_process(path, Points(None, number, "after"))
         left = contents(path)
         versions.add(left["version"])
         assert requests_in(left) == requests_in(before)

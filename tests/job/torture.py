@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from functools import partial
 from itertools import product
 
 from scrapy_bloom.job.ledger import Ledger
@@ -30,16 +31,13 @@ VARIANTS = list(product((ASYNCIO, SELECT), (False, True)))
 
 
 def whole(world, pages, kinds=tuple(KINDS)):
-    """Return what crawls of so many pages fetch when nobody stops them, and all requests
-    reach the scheduler, by variant."""
-    expected = {}
-    for number, (reactor, slow) in enumerate(VARIANTS):
-        settings = {"BLOOM_DROP_EARLY": False}
-        crawl = Crawl(f"whole{number}-{pages}", pages, reactor, slow, kinds, settings)
-        run = world.start(crawl, job=False).wait()
-        assert run.reason == "finished", run.log
-        expected[reactor, slow] = world.pages(crawl)
-    return expected
+    """Return what each variant of a crawl of so many pages fetches if it is not stopped, and all
+    requests reach the scheduler."""
+    settings = {"BLOOM_DROP_EARLY": False}
+    crawl = Crawl(f"whole{pages}", pages, kinds=kinds, settings=settings)
+    run = world.start(crawl, job=False).wait()
+    assert run.reason == "finished", run.log
+    return world.pages(crawl)
 
 
 def report(world, crawl, run, expected, **more):
@@ -139,7 +137,7 @@ def random_kills(world, *, kills, seed, beside=3, pages=100, mutant=None, kinds=
                 world,
                 crawl,
                 random.Random(f"{seed} {crawl.name}"),
-                expected[crawl.reactor, crawl.slow],
+                expected,
                 chance.randint(1, 8),
                 before=note_commits(world.folder / f"{crawl.name}.commits", mutant),
                 after_kill=lambda: dead.append(None),
@@ -173,7 +171,7 @@ def power_cuts(world, *, cuts, seed, beside=3, pages=60, mutant=None):
                 world,
                 crawl,
                 chance,
-                expected[crawl.reactor, crawl.slow],
+                expected,
                 2,
                 before=before,
                 after_kill=after,
@@ -222,7 +220,12 @@ def disturbed(world, crawl, expected, disturb, point, mutant=None):
     yield report(world, crawl, second, expected, point=point, first=(first.status, ended))
 
 
-def kill_points(world, *, seed, beside=3, pages=20, mutant=None, numbers=1, names=None):
+SIDES = ("before", "after")
+
+
+def kill_points(
+    world, *, seed, beside=3, pages=20, mutant=None, numbers=1, names=None, sides=SIDES
+):
     """Die before and after the first call of each kind, and `numbers` later ones; of
     only these `names` if they are given."""
     chance = random.Random(seed)
@@ -232,12 +235,12 @@ def kill_points(world, *, seed, beside=3, pages=20, mutant=None, numbers=1, name
         if names and name not in names:
             continue
         chosen = {1, *chance.sample(range(1, count + 1), min(numbers, count))}
-        for number, action in product(sorted(chosen), ("before", "after")):
+        for number, action in product(sorted(chosen), sides):
             variant = VARIANTS[len(jobs) % len(VARIANTS)]
             crawl = Crawl(f"point{len(jobs)}", pages, *variant, settings=SMALL)
             lay = Points(name, number, action).lay
             point = f"{action} {name} {number}"
-            jobs.append(disturbed(world, crawl, expected[variant], lay, point, mutant))
+            jobs.append(disturbed(world, crawl, expected, lay, point, mutant))
     return side_by_side(jobs, beside)
 
 
@@ -276,7 +279,7 @@ def faults(world, *, seed, beside=3, pages=12, sample=None):
         crawl = Crawl(f"fault{len(jobs)}", pages, *variant, settings=SMALL)
         lay = Points(None, number, failure(what), always=always).lay
         point = f"{what!r} at call {number}{' and all later ones' * always}"
-        jobs.append(disturbed(world, crawl, expected[variant], lay, point))
+        jobs.append(disturbed(world, crawl, expected, lay, point))
     return side_by_side(jobs, beside)
 
 
@@ -294,7 +297,7 @@ def short_disks(world, *, seed, beside=3, pages=100, count=6):
         def limit(size=size):
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
-        jobs.append(disturbed(world, crawl, expected[variant], limit, f"{size} bytes"))
+        jobs.append(disturbed(world, crawl, expected, limit, f"{size} bytes"))
     return side_by_side(jobs, beside)
 
 
@@ -308,12 +311,17 @@ def main():
     parser.add_argument("--points", type=int, default=-1, help="kill points beyond the first")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     parser.add_argument("--beside", type=int, default=3, help="crawls that run at once")
-    parser.add_argument("--pages", type=int, default=100)
+    parser.add_argument("--pages", type=int, help="of each crawl")
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=tuple(KINDS))
     parser.add_argument("--names", nargs="*", help="of kill points")
+    parser.add_argument("--sides", nargs="*", choices=SIDES, default=SIDES, help="of them")
     parser.add_argument("--mutant", choices=MUTANTS, help="break the scheduler on purpose")
     options = parser.parse_args()
-    common = {"seed": options.seed, "beside": options.beside, "mutant": options.mutant}
+    common = {"seed": options.seed, "beside": options.beside}
+    if options.pages:
+        common["pages"] = options.pages
+    broken = {**common, "mutant": options.mutant}
+    points = {"numbers": options.points, "names": options.names, "sides": options.sides}
     folder = tempfile.mkdtemp(prefix="durable-")
     print(f"seed {options.seed}, in {folder}", file=sys.stderr, flush=True)
     strange = []
@@ -322,39 +330,17 @@ def main():
             (
                 "random kills",
                 options.kills,
-                lambda: random_kills(
-                    world,
-                    kills=options.kills,
-                    pages=options.pages,
-                    kinds=tuple(options.kinds),
-                    **common,
-                ),
+                partial(random_kills, kills=options.kills, kinds=tuple(options.kinds), **broken),
             ),
-            ("power cuts", options.cuts, lambda: power_cuts(world, cuts=options.cuts, **common)),
-            (
-                "kill points",
-                options.points + 1,
-                lambda: kill_points(world, numbers=options.points, names=options.names, **common),
-            ),
-            (
-                "short disks",
-                options.short,
-                lambda: short_disks(
-                    world, count=options.short, seed=options.seed, beside=options.beside
-                ),
-            ),
-            (
-                "faults",
-                options.faults,
-                lambda: faults(
-                    world, sample=options.faults, seed=options.seed, beside=options.beside
-                ),
-            ),
+            ("power cuts", options.cuts, partial(power_cuts, cuts=options.cuts, **broken)),
+            ("kill points", options.points + 1, partial(kill_points, **points, **broken)),
+            ("short disks", options.short, partial(short_disks, count=options.short, **common)),
+            ("faults", options.faults, partial(faults, sample=options.faults, **common)),
         ):
             if not wanted:
                 continue
             began = time.monotonic()
-            reports = run()
+            reports = run(world)
             line = {
                 "what": what,
                 "crawls": len(reports),

@@ -110,7 +110,7 @@ def test_records_behind_a_torn_one_are_found(tmp_path, monkeypatch, written, tor
 
 
 # not at random: one torn record in 65,536 is taken for a whole one
-@settings(deadline=None, max_examples=100, derandomize=True)
+@settings(derandomize=True)
 @given(st.lists(st.tuples(st.integers(2, 60), st.integers(0, 21)), min_size=1))
 def test_several_torn_records_are_passed(tmp_path_factory, runs):
     """Whatever was torn how often, the whole records are found, and no others."""

@@ -4,7 +4,7 @@ import gzip
 from hashlib import sha1
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scrapy import Request
 from scrapy.utils.request import RequestFingerprinter, fingerprint
@@ -36,7 +36,6 @@ def test_real_urls_get_the_fingerprints_of_their_requests():
     assert imported(URLS) == expected
 
 
-@settings(deadline=None, max_examples=100)
 @given(
     st.one_of(
         st.text(max_size=40),

@@ -129,7 +129,7 @@ def test_opening_that_is_cut_off(redis_server, key, monkeypatch, name, n, before
     nothing else."""
     if before != "nothing":
         old = opened(redis_server, key)
-        for number in keys(0, 500):
+        for number in keys(0, 200):
             old.add(number)
         old.close()
     if before == "a filter without header":
@@ -141,7 +141,7 @@ def test_opening_that_is_cut_off(redis_server, key, monkeypatch, name, n, before
     monkeypatch.undo()
     tested = opened(redis_server, key)
     tested.check()
-    assert list(map(tested.add, keys(0, 500))) == [before == "a filter"] * 500
+    assert list(map(tested.add, keys(0, 200))) == [before == "a filter"] * 200
     tested.delete()
     tested.close()
     assert redis_server.names(key) == []
@@ -152,7 +152,7 @@ def test_opening_that_is_cut_off(redis_server, key, monkeypatch, name, n, before
 def test_deleting_that_is_cut_off(redis_server, key, monkeypatch, name, n):
     """It is done again, and then nothing is left."""
     old = opened(redis_server, key)
-    for number in keys(0, 500):
+    for number in keys(0, 200):
         old.add(number)
     cut = Cut(monkeypatch, name, n)
     old._client._patience = 0

@@ -48,7 +48,7 @@ SCENES += ["start_urls"] if importlib.util.find_spec("scrapy_redis") else []
 def reports():
     """The reports of all crawls, by name; they run side by side."""
     found = fleet(
-        *("--kills", 12, "--stops", 2, "--restarts", 1, "--wipes", 1, "--cluster", 1),
+        *("--kills", 4, "--stops", 1, "--restarts", 1, "--wipes", 1, "--cluster", 1),
         *("--pages", 60, "--scenes", *SCENES),
     )
     return {report["name"]: report for report in found}
@@ -69,10 +69,10 @@ def test_no_page_is_lost_by_kills(reports):
     for report in killed:
         assert_whole(report)
         assert report["repeated"] <= (report["kills"] + 1) * HELD / 2
-    assert sum(report["kills"] for report in killed) >= 12
+    assert sum(report["kills"] for report in killed) >= 4
 
 
-@pytest.mark.parametrize("name", ["stops0", "stops1", "restart0", "cluster0", "reshard0"])
+@pytest.mark.parametrize("name", ["stops0", "restart0", "cluster0", "reshard0"])
 def test_no_page_is_lost_where_workers_sleep_or_redis_restarts(reports, name):
     """Workers that were stopped for longer than their lease go on as new ones, Redis is
     restarted with what it had, and a Cluster of three serves a crawl, too, also while it moves

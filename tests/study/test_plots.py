@@ -6,10 +6,11 @@ from scrapy_bloom import BloomFilter
 from scrapy_bloom.study.plots import draw, error_rate
 
 
-@pytest.mark.parametrize("chart", ["error-by-bits", "error-by-probes", "memory"])
-@pytest.mark.parametrize("suffix", [".png", ".svg"])
+@pytest.mark.parametrize(
+    ("chart", "suffix"), [("error-by-bits", ".png"), ("error-by-probes", ".svg"), ("memory", ".png")]
+)
 def test_charts_are_drawn(tmp_path, chart, suffix):
-    """Every chart in both formats, with units on its axes and a title."""
+    """Every chart, with units on its axes and a title."""
     pytest.importorskip("matplotlib")
     path = tmp_path / f"chart{suffix}"
     draw(chart, path, probes=[1, 6, 14], bits=[8, 16], error_rates=[1e-2, 1e-6])
