@@ -56,7 +56,7 @@ def _disguised(number, chance):
 
 def _links(number):
     chance = random.Random(number)
-    linked = [2 * number + 1, 2 * number + 2, *chance.choices(range(len(PAGES)), k=20)]
+    linked = [2 * number + 1, 2 * number + 2, *chance.choices(range(len(PAGES)), k=8)]
     return [_disguised(n, chance) for n in linked if n < len(PAGES)]
 
 

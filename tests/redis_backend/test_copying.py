@@ -43,7 +43,7 @@ def shared():
 
 @pytest.mark.parametrize(
     ("capacity", "error_rate", "count"),
-    [(1_000, 1e-6, 500), (3_000, 1e-2, 20_000), (70_000, 1e-4, 70_000), (100, 0.6, 300)],
+    [(1_000, 1e-6, 500), (3_000, 1e-2, 10_000), (70_000, 1e-4, 15_000), (100, 0.6, 300)],
 )
 def test_there_and_back(redis, key, tmp_path, shared, capacity, error_rate, count):
     """A filter of any shape, grown or not, knows its keys in Redis, goes on there, and
