@@ -413,7 +413,7 @@ def test_a_scrapy_without_a_private_name_is_refused(tmp_path, name):
     never runs and loses pages or fills the memory."""
     files, old, new = RENAMED[name]
     paths = tuple(f"scrapy/{file}" for file in files.split())
-    plugin = textwrap.dedent(f"""
+    start_with_renamed = textwrap.dedent(f"""
         import importlib.machinery, sys
 
         class Renamed(importlib.machinery.SourceFileLoader):
@@ -434,18 +434,15 @@ def test_a_scrapy_without_a_private_name_is_refused(tmp_path, name):
                     return spec
 
         sys.meta_path.insert(0, Finder)
+        for name in [name for name in sys.modules if name.startswith("scrapy")]:
+            del sys.modules[name]
+        from scrapy.cmdline import execute
+        execute()
     """)
-    (tmp_path / "sitecustomize.py").write_text(plugin)
     (tmp_path / "spider.py").write_text(SPIDER)
     options = ["--set=JOBDIR=job", '--set=ADDONS={"scrapy_bloom.Addon": 300}', "-o", "i.jsonl"]
-    done = subprocess.run(
-        [sys.executable, "-m", "scrapy", "runspider", "spider.py", *options],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(PACKAGE)])},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
+    done = processes.run(
+        ["-c", start_with_renamed, "runspider", "spider.py", *options], cwd=tmp_path, text=True
     )
     assert done.returncode == 1, done.stderr
     assert "response_received_count" not in done.stderr

@@ -7,7 +7,8 @@ from scrapy_bloom.study.plots import draw, error_rate
 
 
 @pytest.mark.parametrize(
-    ("chart", "suffix"), [("error-by-bits", ".png"), ("error-by-probes", ".svg"), ("memory", ".png")]
+    ("chart", "suffix"),
+    [("error-by-bits", ".png"), ("error-by-probes", ".svg"), ("memory", ".png")],
 )
 def test_charts_are_drawn(tmp_path, chart, suffix):
     """Every chart, with units on its axes and a title."""
