@@ -46,7 +46,7 @@ def folders(tmp_path_factory):
         (["add", "job", "urls.txt"], ["add", "job", "no"], "no is not a file"),
         (["merge", "job", "copy"], ["merge", "job", "job"], "is the destination itself"),
         (["clear", "doomed", "--yes"], ["clear", "job"], "--yes"),
-        (["verify", "job"], ["verify", "urls.txt"], "cannot be trusted"),
+        (["verify", "job"], ["verify", "urls.txt"], "is one file, and no filter"),
         (["compare", "urls.txt"], ["compare", "no"], "no: No such file"),
         (["plot", "memory", "x.svg"], ["plot", "memory", "x.gif"], ".png or .svg"),
     ],
