@@ -16,9 +16,9 @@ from ..fingerprints.identity import FingerprinterIdentity
 from ..migration.scrapy_redis_queue import RedisQueue
 from ..migration.scrapy_redis_set import RedisSet
 from ..settings import BloomSettings, WorkerSettings
-from ..sqlite_backend.leftover import left_requests
 from ..sqlite_backend.request_file import require_whole_job
-from ..sqlite_backend.takeover import ScrapyJob
+from ..sqlite_backend.scrapy_queues import ScrapyQueues
+from ..sqlite_backend.stopped_job import stopped_job
 from .codec import RedisCodec
 from .copying import open_inexact, put_layers, redis_header
 from .filter import RedisBloomFilter, fresh_header
@@ -73,14 +73,14 @@ def load_job(client: RedisClient, key: str, job: JobDirectory, settings: BaseSet
     lock = job.lock()
     try:
         require_whole_job(job)
-        if ScrapyJob(job).state:
+        if ScrapyQueues(job).state:
             raise JobDirectoryError(
                 f"{job.scrapy_queue} holds pending requests of Scrapy's own scheduler: start the"
                 " job once with SCHEDULER = 'scrapy_bloom.DurableScheduler', which takes them over,"
                 " stop it, and load it then"
             )
         with (
-            left_requests(job.requests) as left,
+            stopped_job(job.requests) as left,
             open_inexact(job.filter, read_only=True) as local,
         ):
             header = redis_header(local)

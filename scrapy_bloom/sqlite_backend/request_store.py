@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ..job.failure import FailedRequest
     from ..job.queue_settings import QueueKind, QueueSettings
-    from .takeover import ScrapyJob
+    from .scrapy_queues import ScrapyQueues
 
 logger = logging.getLogger("scrapy_bloom.durable.sqlite_store")
 
@@ -132,7 +132,7 @@ class SqliteStore:
         """Close the file, marked as `clean` or not."""
         self._file.close(clean=clean)
 
-    def take_over(self, left: ScrapyJob) -> int:
+    def take_over(self, left: ScrapyQueues) -> int:
         """Move the pending requests of Scrapy's own scheduler here; return how many."""
 
         def open_queue(folder: str, state: Any) -> ScrapyPriorityQueue:

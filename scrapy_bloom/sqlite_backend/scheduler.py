@@ -23,15 +23,15 @@ from ..reporting import counted
 from ..scrapy_compat import EngineView, FeedExporterView, IdleChecks, path_safe, put_before_engine
 from ..settings import FailedSettings, wants_delta
 from ..startup import announce, fetches_one_page, refuse
-from .children import RepeatedChildren, TakenChildren
 from .failed_store import OpenFailedStore
+from .repeated_children import RepeatedChildren, TakenChildren
 from .request_file import RequestFile, as_it_is, check_header, require_whole_job
 from .request_store import SqliteStore
 from .rounds import Round
+from .scrapy_queues import ScrapyQueues
 from .spider_state import KeptSpiderState
 from .start_marks import LocalStartRequests, TakenStartRequests
 from .status import Progress
-from .takeover import ScrapyJob
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -246,7 +246,7 @@ class _Job:
         self.failures = Failures(crawler, FailedSettings.read(crawler.settings))
         if self.queues.by_slot:
             path_safe()
-        self.left_by_scrapy = ScrapyJob(directory)
+        self.left_by_scrapy = ScrapyQueues(directory)
         self.was_durable = check_header(directory.requests)
         if not directory.is_locked:  # by a process that has looked, and is named soon
             identity = require_whole_job(directory)

@@ -49,7 +49,7 @@ STEPS: dict[int, tuple[str, ...]] = {
         "CREATE TABLE rounds (number INTEGER NOT NULL, phase TEXT NOT NULL)",
         "CREATE TABLE taken_start_requests (fingerprint BLOB NOT NULL,"
         " occurrence INTEGER NOT NULL, PRIMARY KEY (fingerprint, occurrence)) WITHOUT ROWID",
-        # goes with the row of its parent: children.py
+        # goes with the row of its parent: repeated_children.py
         "CREATE TABLE taken_children (parent INTEGER NOT NULL, digest BLOB NOT NULL,"
         " taken INTEGER NOT NULL, met INTEGER NOT NULL, PRIMARY KEY (parent, digest))"
         " WITHOUT ROWID",

@@ -7,7 +7,7 @@ from scrapy_bloom.feeds import file as feedfile
 from scrapy_bloom.feeds.feeds import Feeds
 from scrapy_bloom.feeds.file import FeedFile
 from scrapy_bloom.job.ledger import Ledger
-from scrapy_bloom.sqlite_backend.children import TakenChildren
+from scrapy_bloom.sqlite_backend.repeated_children import TakenChildren
 from tests.job.points import Proxy
 
 MUTANTS = {}

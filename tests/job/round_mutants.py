@@ -8,7 +8,7 @@ from scrapy_bloom.job.in_flight import InFlight
 from scrapy_bloom.job.ledger import Ledger
 from scrapy_bloom.scrapy_compat import IdleChecks
 from scrapy_bloom.sqlite_backend import start_marks
-from scrapy_bloom.sqlite_backend.children import RepeatedChildren, TakenChildren
+from scrapy_bloom.sqlite_backend.repeated_children import RepeatedChildren, TakenChildren
 from scrapy_bloom.sqlite_backend.request_file import RequestFile
 from scrapy_bloom.sqlite_backend.spider_state import KeptSpiderState
 from scrapy_bloom.sqlite_backend.start_marks import LocalStartRequests

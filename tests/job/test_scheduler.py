@@ -671,7 +671,7 @@ def make_stock(folder, options):
 @pytest.mark.parametrize("point", ["copytree", "commit", "_put_aside"])
 def test_a_crash_while_taking_over_loses_and_doubles_nothing(make, tmp_path, monkeypatch, point):
     """Scrapy's files stay whole until all they hold is committed."""
-    from scrapy_bloom.sqlite_backend import takeover
+    from scrapy_bloom.sqlite_backend import scrapy_queues
 
     job = make_stock(tmp_path / "job", {})
     for name in "abc":
@@ -683,11 +683,11 @@ def test_a_crash_while_taking_over_loses_and_doubles_nothing(make, tmp_path, mon
             raise OSError("dies here")
 
         if point == "copytree":
-            patch.setattr(takeover.shutil, "copytree", die)
+            patch.setattr(scrapy_queues.shutil, "copytree", die)
         elif point == "commit":
             patch.setattr("scrapy_bloom.sqlite_backend.request_file.RequestFile.commit", die)
         else:
-            patch.setattr(takeover.ScrapyJob, "_put_aside", die)
+            patch.setattr(scrapy_queues.ScrapyQueues, "_put_aside", die)
         job = Job(tmp_path / "job")
         with pytest.raises(OSError, match="dies here"):
             job.open()

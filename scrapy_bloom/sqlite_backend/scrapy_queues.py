@@ -21,7 +21,7 @@ AT_ONCE = 1000
 """Requests in memory at a time."""
 
 
-class ScrapyJob:
+class ScrapyQueues:
     """What Scrapy's scheduler has left in a job directory when it was stopped cleanly.
 
     `state` is what its priority queue starts with, empty if nothing is pending.

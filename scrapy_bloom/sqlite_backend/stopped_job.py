@@ -22,7 +22,7 @@ _NOT_STORED = (
 )
 
 
-class LeftRequests:
+class StoppedJob:
     """The requests in the file at `path`, read through a `connection`.
 
     `unreleased` are fingerprints of stored requests that the filter may not have got;
@@ -73,13 +73,13 @@ class LeftRequests:
 
 
 @contextmanager
-def left_requests(path: Path) -> Iterator[LeftRequests]:
+def stopped_job(path: Path) -> Iterator[StoppedJob]:
     """Give what the file at `path` holds, nothing if it is not there. Raises
     RequestFileError."""
     if check_header(path):
         with reading(path) as connection:
-            yield LeftRequests(path, connection)
+            yield StoppedJob(path, connection)
         return
     with closing(sqlite3.connect(":memory:")) as connection:
         schema.create(connection)
-        yield LeftRequests(path, connection)
+        yield StoppedJob(path, connection)
