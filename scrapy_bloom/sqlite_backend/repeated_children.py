@@ -1,5 +1,5 @@
-"""Which unfiltered requests a page has given to the job, so that it does not give them again
-when its callback is repeated after a crash."""
+"""Skips unfiltered requests that a page has yielded before, when its callback is repeated after a
+crash."""
 
 from __future__ import annotations
 
@@ -23,24 +23,23 @@ if TYPE_CHECKING:
     from .request_store import SqliteStore
 
 VOLATILE = frozenset({"download_latency", "retry_times"})
-"""What Scrapy notes in a meta that may be copied to children, and another time otherwise."""
+"""Meta keys of Scrapy that children may copy, and whose values differ in a repetition."""
 ROWLESS = -(1 << 62)
-"""The parents below are pages in memory, the others rows."""
+"""Parents below this number are pages in memory, the others are rows."""
 ORDER = (
     *("url", "callback", "errback", "headers", "body", "cookies", "meta", "encoding", "flags"),
     *("cb_kwargs", "dont_filter", "method", "priority"),
 )
-"""Of what a digest is taken: that of `Request.to_dict()` in Scrapy 2.19. Releases differ."""
+"""Order of the fields in a digest: that of `Request.to_dict()` in Scrapy 2.19. Releases differ."""
 
 
 class TakenChildren:
-    """The unfiltered requests in `file` that came of a page that is not done, by its row, or
-    by its fingerprint if it lives in memory.
+    """The unfiltered requests in `file` that an unacknowledged page has yielded. The page is known
+    by its row, or by its fingerprint if it is in memory.
 
-    Two of them are the same if everything is that Scrapy stores of them: where a callback
-    gives them in another order the second time, none is taken for another one. `taken`
-    counts those that the job has, `met` how many of them this start of the process has
-    met. What belongs to a row goes with it. Any method may raise sqlite3.Error.
+    Identical requests are matched by count, in any order: all stored fields must be equal. `taken`
+    counts those that the job has, `met` those that this start of the process has met. They are
+    deleted with the row of the page. Any method may raise sqlite3.Error.
     """
 
     def __init__(self, file: RequestFile, describe: Callable[[Request], dict[str, Any]]) -> None:
@@ -51,8 +50,8 @@ class TakenChildren:
         self._in_memory = {parent for parent in self._left if parent < ROWLESS}
 
     def meet(self, parent: int, child: Request) -> bool:
-        """Return True if an earlier start has taken `child` of the page `parent`; its number
-        among those of its kind counts, in this start and in that."""
+        """Return True if an earlier start has taken `child` of the page `parent`: the k-th of equal
+        requests only if there were k of them."""
         if parent not in self._left:
             return False
         try:
@@ -67,7 +66,7 @@ class TakenChildren:
         return met.rowcount == 1
 
     def add(self, parent: int, child: Request) -> None:
-        """Note with the next commit that the job has taken `child`, which is stored."""
+        """Record with the next commit that the job has taken `child`, which is stored."""
         if parent < ROWLESS:
             self._in_memory.add(parent)
         self._file.execute(
@@ -77,19 +76,19 @@ class TakenChildren:
         )
 
     def forget(self, parent: int) -> None:
-        """Forget with the next commit what belongs to a page in memory, which is done."""
+        """Delete with the next commit the children of an acknowledged page in memory."""
         if parent not in self._in_memory:
             return
         self._in_memory.remove(parent)
         self._file.execute("DELETE FROM taken_children WHERE parent = ?", (parent,))
 
     def forget_all(self) -> None:
-        """Forget at the end of the round what belongs to pages that were not repeated."""
+        """Delete at the end of the round the children of pages that were not repeated."""
         self._file.execute("DELETE FROM taken_children WHERE parent < ?", (ROWLESS,))
 
     def move(self, row: int) -> None:
-        """Let what belongs to the page in `row` belong to the request that was stored last,
-        as which it is sent again."""
+        """Move the children of the page in `row` to the request that was stored last, as which the
+        page is sent again."""
         if row in self._left:
             new = self._file.last_pushed
             self._left.add(new)
@@ -97,7 +96,7 @@ class TakenChildren:
 
     def _digest(self, parent: int, request: Request) -> bytes:
         described = self._describe(request)
-        # another page may be the first to give the parent again
+        # another page may be the first to yield the parent again
         other = {"depth"} if parent < ROWLESS else ()
         meta = described["meta"].items()
         described["meta"] = {k: value for k, value in meta if k not in VOLATILE.union(other)}
@@ -106,11 +105,11 @@ class TakenChildren:
 
 
 class RepeatedChildren:
-    """Spider middleware, the last one before the engine, which leaves out the requests with
-    `dont_filter` that the page has given before; the filter sees to the others.
+    """Spider middleware, the last one before the engine, that leaves out requests with
+    `dont_filter` that the page has yielded before; the filter handles the others.
 
-    A child is known by identity until it is scheduled. It is taken with the commit of its own
-    row, unless that acknowledges its page.
+    A child is known by identity until it is scheduled. It is taken in the commit of its own row,
+    unless that commit acknowledges its page.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -120,9 +119,9 @@ class RepeatedChildren:
         """The page of each child."""
         self._stored: list[tuple[int, Request]] = []
         self._in_memory: dict[Request, int] = {}
-        """What stands for each page in memory that is not done …"""
+        """The number of each unacknowledged page in memory."""
         self._alike: Counter[int] = Counter()
-        """… and for how many of them."""
+        """How many of these pages have the same number."""
 
     def open(
         self,
@@ -131,7 +130,7 @@ class RepeatedChildren:
         ledger: Ledger,
         fingerprint: Callable[[Request], bytes],
     ) -> None:
-        """Begin to work."""
+        """Skip repeated children from now on, and take part in each commit of `ledger`."""
         self._taken = taken
         self._store = store
         self._ledger = ledger
@@ -141,19 +140,19 @@ class RepeatedChildren:
     async def process_spider_output_async(
         self, response: Response, result: AsyncIterator[Any]
     ) -> AsyncIterator[Any]:
-        """Yield what the engine gets."""
+        """Yield the result of the callback, less the requests that are skipped."""
         async for thing in result:
             if not (isinstance(thing, Request) and self._is_skipped(response, thing)):
                 yield thing
 
     def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterator[Any]:
-        """Do the same for Scrapy 2.14, which has another way for callbacks that do not wait."""
+        """Do the same for synchronous callbacks of Scrapy 2.14."""
         for thing in result:
             if not (isinstance(thing, Request) and self._is_skipped(response, thing)):
                 yield thing
 
     def stored(self, request: Request) -> None:
-        """Note that `request` has a row now. Raises sqlite3.Error."""
+        """Record that `request` has a row now. Raises sqlite3.Error."""
         if request.dont_filter and (parent := self._parents.get(request)) is not None:
             self._stored.append((parent, request))
         for source in self._ledger.sources_of(request):
@@ -161,7 +160,7 @@ class RepeatedChildren:
                 self._taken.move(row)
 
     def kept(self, request: Request) -> None:
-        """Note that `request` lives in memory only."""
+        """Record that `request` is in memory only."""
         if request in self._in_memory:
             return
         parent = self._parent_in_memory(request)
@@ -170,7 +169,7 @@ class RepeatedChildren:
             self._alike[parent] += 1
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
-        """Note what came of pages that are not done."""
+        """Record the stored children of unacknowledged pages; forget those of acknowledged ones."""
         if self._stored:
             not_done = self._store.rows_handed_out
             for parent, request in self._stored:
@@ -188,8 +187,8 @@ class RepeatedChildren:
         """Do nothing."""
 
     def _parent_in_memory(self, page: Request) -> int | None:
-        """Return the number of `page`: the row that is sent again as it, if there is one, or else
-        a number below ROWLESS."""
+        """Return the number of `page`: the row of the request that is sent again as `page`, or else
+        a number below ROWLESS from its fingerprint. None if it has none."""
         for source in self._ledger.sources_of(page):
             if (row := self._store.row_of(source)) is not None:
                 return row

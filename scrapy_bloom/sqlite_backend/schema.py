@@ -1,4 +1,4 @@
-"""The tables of `requests.sqlite`, by the version of the file, and the way up from each."""
+"""The tables of `requests.sqlite` by version of the file, and the steps from one to the next."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sqlite3
 
 APPLICATION_ID = 0x53426C6D
 
-# what the round has done, for the rounds after it: delta/marks.py
+# marks of the round, for later rounds: delta/marks.py
 MARKS = (
     "CREATE TABLE delta_marks (key BLOB PRIMARY KEY, time REAL NOT NULL) WITHOUT ROWID",
     "CREATE TABLE delta_lists (key BLOB PRIMARY KEY, keys BLOB NOT NULL, parent BLOB,"
@@ -33,17 +33,17 @@ STEPS: dict[int, tuple[str, ...]] = {
         "INSERT INTO job VALUES (1, '[]', '')",
     ),
     2: (
-        # `id` is the one that the row had in `requests`
+        # `id` is that of the row in `requests`
         "CREATE TABLE set_aside (id INTEGER PRIMARY KEY, slot TEXT NOT NULL,"
         " priority INTEGER NOT NULL, start INTEGER NOT NULL, format TEXT NOT NULL,"
         " request BLOB NOT NULL, reason TEXT NOT NULL)",
-        # the request as it is asked once more; the rest is job/failure.py's
+        # the request as it is retried, and its record of job/failure.py
         "CREATE TABLE failed (id INTEGER PRIMARY KEY, slot TEXT NOT NULL,"
         " priority INTEGER NOT NULL, start INTEGER NOT NULL, format TEXT NOT NULL,"
         " request BLOB NOT NULL, url TEXT NOT NULL, method TEXT NOT NULL, reason TEXT NOT NULL,"
         " status INTEGER, exception TEXT, attempts INTEGER NOT NULL, time REAL NOT NULL,"
         " referer TEXT)",
-        # how far the job was, once a second of the last minute: status.py
+        # the figures of the job, once a second of the last minute: status.py
         "CREATE TABLE progress (time REAL PRIMARY KEY, figures TEXT NOT NULL) WITHOUT ROWID",
         # the one row, if any, is that of the last round
         "CREATE TABLE rounds (number INTEGER NOT NULL, phase TEXT NOT NULL)",
@@ -76,13 +76,13 @@ STEPS: dict[int, tuple[str, ...]] = {
     ),
     3: MARKS,
     4: (
-        # one row: whose the file is, the same id as in the filter: identity.py
+        # one row: the random id of the job, as in the filter, and its spider
         "CREATE TABLE identity (id BLOB NOT NULL, spider TEXT NOT NULL, commits INTEGER NOT NULL)",
         "INSERT INTO identity VALUES (randomblob(16), '', 0)",
-        # which of the failed could not be read back, by the row that each had in `requests`:
+        # the failed requests that could not be read back, by the row of each in `requests`:
         # the next opening makes them pending again
         "CREATE TABLE unreadable (id INTEGER PRIMARY KEY, record INTEGER NOT NULL UNIQUE)",
-        # 0.2.0 has given the row of one to another request, and could not open the file any more
+        # 0.2.0 could give such a row to another request, and then could not open the file
         "UPDATE taken_children SET parent = parent + (SELECT MAX(id) FROM requests)"
         " + (SELECT MAX(id) FROM set_aside)"
         " WHERE parent IN (SELECT id FROM set_aside JOIN requests USING (id))",
@@ -103,8 +103,8 @@ STEPS: dict[int, tuple[str, ...]] = {
         " WHERE r.id = unreadable.id)); DELETE FROM unreadable WHERE record = OLD.id; END",
     ),
 }
-"""What makes a file of each version out of one of the version before. Those of a version that
-was released are never changed."""
+"""The statements that upgrade a file to each version from the one before. Steps of released
+versions are never changed."""
 
 VERSION = max(STEPS)
 WITH_FAILED = WITH_FEEDS = 2
@@ -116,7 +116,7 @@ WITH_IDENTITY = 4
 
 
 def version(connection: sqlite3.Connection) -> int:
-    """Return the version that a file says it has."""
+    """Return the version in the header of a file."""
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     return int(found)
 
@@ -138,14 +138,13 @@ def check(connection: sqlite3.Connection, version: int) -> None:
 
 
 def create(connection: sqlite3.Connection) -> None:
-    """Make an empty file of an empty database."""
+    """Make an empty database a request file of the current version."""
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     upgrade(connection, 0)
 
 
 def upgrade(connection: sqlite3.Connection, version: int) -> None:
-    """Make a file of the current version out of one of `version`, in the transaction
-    that the caller has begun."""
+    """Upgrade a file of `version` to the current version, in the transaction of the caller."""
     for step in range(version + 1, VERSION + 1):
         for statement in STEPS[step]:
             connection.execute(statement)

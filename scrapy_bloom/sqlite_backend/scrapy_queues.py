@@ -1,4 +1,4 @@
-"""Moves the pending requests of Scrapy's own queues into a RequestFile."""
+"""Moves pending requests from Scrapy's own queues to the request file."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ AT_ONCE = 1000
 
 
 class ScrapyQueues:
-    """What Scrapy's scheduler has left in a job directory when it was stopped cleanly.
+    """The queues of Scrapy's scheduler in a job directory, after a clean stop.
 
-    `state` is what its priority queue starts with, empty if nothing is pending.
+    `state` is the initial state of its priority queue, empty if no request is pending.
     """
 
     def __init__(self, job: JobDirectory) -> None:
@@ -48,12 +48,12 @@ class ScrapyQueues:
         open_queue: Callable[[str, Any], ScrapyPriorityQueue],
         queue: ScrapyPriorityQueue,
     ) -> int:
-        """Move what is pending into `queue`, over `file`, in Scrapy's order; return how
-        much that was.
+        """Move the pending requests to `queue`, which stores them in `file`, in Scrapy's order.
+        Return their number.
 
-        Popping destroys Scrapy's files, so it is done on a copy; the files are put
-        aside when all is committed. Whenever the process dies, either they are whole or
-        it is. Raises JobDirectoryError if they cannot be read, OSError, sqlite3.Error.
+        Popping destroys Scrapy's files, so it is done on a copy; the originals are renamed after
+        the commit. Whenever the process dies, either the originals or `file` are complete. Raises
+        JobDirectoryError for unreadable queues, OSError, sqlite3.Error.
         """
         count = 0
         if self._stamp != file.taken_over:

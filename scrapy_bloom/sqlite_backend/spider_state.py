@@ -1,4 +1,4 @@
-"""`spider.state`, as it was when the requests were last committed."""
+"""Commits `spider.state` together with the requests."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ logger = logging.getLogger("scrapy_bloom.durable.spider_state")
 
 
 class KeptSpiderState:
-    """Keeps `spider.state` of `crawler` in `file`, in each commit that finds it changed,
-    and lets Scrapy's SpiderState extension have it: as it was at the last commit if the
-    process died since, as the extension has saved it otherwise.
+    """Writes `spider.state` of `crawler` to `file`, in each commit that finds it changed. At the
+    start Scrapy's SpiderState extension gets the committed state if the process died after the
+    commit, else the state that the extension has saved.
 
-    The extension saves the state after the last commit, in a file of its own. With each
-    state it is committed which content of that file it replaces: that which the run has
-    begun with. A file that has another content was saved later.
+    The extension saves the state after the last commit, in its own file. Each committed state
+    records the content of that file at the start of the run, as the content that it replaces. A
+    file with other content was saved later.
     """
 
     def __init__(self, crawler: Crawler, extension: SpiderState, file: RequestFile) -> None:
@@ -50,13 +50,14 @@ class KeptSpiderState:
 
     @classmethod
     def of(cls, crawler: Crawler, file: RequestFile) -> Self | None:
-        """Return None where SpiderState is switched off. Raises sqlite3.Error."""
+        """Return the committed state of `crawler`, None without SpiderState. Raises
+        sqlite3.Error."""
         extension = crawler.get_extension(SpiderState)
         return cls(crawler, extension, file) if extension and extension.jobdir else None
 
     def put_back(self) -> None:
-        """Write the committed state for the extension to read, unless that has saved one
-        since. Raises OSError, sqlite3.Error."""
+        """Write the committed state to the extension's file, unless the extension has saved a later
+        one. Raises OSError, sqlite3.Error."""
         self._last = self._saved()
         for committed, replaces in self._file.query("SELECT state, replaces FROM spider_state"):
             self._replaces = replaces
@@ -75,11 +76,11 @@ class KeptSpiderState:
         self._last, self._replaces = state, self._begun_with
 
     def after_commit(self) -> None:
-        """Do nothing."""
+        """Do nothing; the ledger calls it."""
 
     def end(self, *, failed: bool) -> None:
-        """Keep the extension from writing what it must not: nothing at all if it has not
-        read the state, which it would empty, or if the last commit `failed`."""
+        """Keep the extension from saving if it has not read the state, which it would empty, or if
+        the last commit `failed`."""
         if failed or not self._is_read or not self._can_pickle:
             self._extension.jobdir = None
 
@@ -90,14 +91,13 @@ class KeptSpiderState:
             return None
 
     def _spider_opened(self, spider: Spider) -> None:
-        # not so where the extension could not read it
+        # False if the extension could not read the state
         self._is_read = "state" in vars(spider)
 
     def _spider_closed(self) -> None:
         saved = self._saved()
         if self._extension.jobdir and saved and _digest(saved) == self._replaces:
-            # what the last commit has replaced was saved again: only something behind the
-            # pickle can tell that it is newer
+            # the saved content equals the replaced one: a byte after the pickle marks it as newer
             with self._path.open("ab") as file:
                 file.write(b"\n")
 
@@ -106,7 +106,7 @@ class KeptSpiderState:
             return None
         try:
             state = pickle.dumps(vars(self._crawler.spider)["state"], protocol=4)
-        except Exception as error:  # noqa: BLE001 - whatever a user keeps there
+        except Exception as error:  # noqa: BLE001 - objects of any class
             self._tell(error)
             return None
         self._can_pickle = True
@@ -129,13 +129,13 @@ def _digest(content: bytes | None) -> bytes | None:
 
 
 def _is_torn(content: bytes | None) -> bool:
-    """Return True for what the extension had begun to write when the process died."""
+    """Return True for a pickle that the extension had not finished when the process died."""
     if content is None:
         return False
     try:
         pickle.loads(content)  # noqa: S301 - as the extension does
     except (EOFError, pickle.UnpicklingError):
         return True
-    except Exception:  # noqa: BLE001 - a class that is gone, say; the extension will say so
+    except Exception:  # noqa: BLE001 - a missing class, say; the extension reports it
         return False
     return False

@@ -1,5 +1,5 @@
-"""Read-only access to what a job of DurableScheduler that does not run has left, for a crawl
-that continues it elsewhere."""
+"""Reads the requests of a stopped job of DurableScheduler, to continue the crawl elsewhere. The job
+is not changed."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ _NOT_STORED = (
 class StoppedJob:
     """The requests in the file at `path`, read through a `connection`.
 
-    `unreleased` are fingerprints of stored requests that the filter may not have got;
-    `failed` and `items` count what stays in the job: requests that have failed, and items
-    that are in no feed yet.
+    `unreleased` are fingerprints of stored requests that may be missing in the filter. `failed` and
+    `items` count what stays in the job: failed requests, and items that are in no feed yet.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
@@ -43,8 +42,8 @@ class StoppedJob:
             self.items = self._count(_FINAL) + self._count(_NOT_STORED)
 
     def requests(self) -> Iterator[dict[str, Any]]:
-        """Yield the fields of each request (`Request.to_dict`), the oldest first. Raises
-        RequestFileError for one that cannot be read."""
+        """Yield the fields of each request (`Request.to_dict`), oldest first. Raises
+        RequestFileError for a request that cannot be read."""
         rows = self._connection.execute(
             "SELECT id, slot, format, request FROM requests ORDER BY id"
         )
@@ -60,8 +59,8 @@ class StoppedJob:
                 ) from error
 
     def taken_start_requests(self) -> Iterator[tuple[bytes, int]]:
-        """Yield the start requests that the job has taken: a key, of version 0.2.0 a
-        fingerprint, and the number of each among those with that key."""
+        """Yield (key, occurrence) of each start request that the job has taken: the occurrence
+        counts equal keys. Files of 0.2.0 have fingerprints as keys."""
         if not self._is_first_version:
             yield from self._connection.execute(
                 "SELECT fingerprint, occurrence FROM taken_start_requests"
@@ -74,7 +73,7 @@ class StoppedJob:
 
 @contextmanager
 def stopped_job(path: Path) -> Iterator[StoppedJob]:
-    """Give what the file at `path` holds, nothing if it is not there. Raises
+    """Give the contents of the file at `path`, no requests if there is no file. Raises
     RequestFileError."""
     if check_header(path):
         with reading(path) as connection:
