@@ -17,19 +17,18 @@ if TYPE_CHECKING:
     from scrapy.statscollectors import StatsCollector
 
 ATTEMPTS_KEY = "bloom_attempts"
-"""The meta key of a request that has failed before: how often it was asked until then."""
+"""The meta key of a retried request: its number of attempts so far."""
 IN_MEMORY = "scheduler/failed_in_memory"
 """The stat that counts failed requests that cannot be serialized, and so are not kept."""
 UNREADABLE = "unreadable"
 """The reason of a stored request that cannot be read back."""
 LONGEST = 500
-"""Characters of an exception that are kept."""
+"""Most characters of an exception in a record."""
 _MOST = 2**31
 """A value in a meta that is as large as this is no count of attempts."""
 
 _DOWNLOAD_REASONS = {
-    # an exception's own class, or the first of its bases that is here: in Scrapy's exceptions
-    # of 2.15 and later, in Twisted's before
+    # by an exception's class or its first base in this table: Scrapy's since 2.15, else Twisted's
     "CannotResolveHostError": "dns",
     "DNSLookupError": "dns",
     "UnknownHostError": "dns",
@@ -56,11 +55,11 @@ _DOWNLOAD_REASONS = {
 
 
 class FailedRequest(NamedTuple):
-    """A request that has failed, and why.
+    """The record of a failed request.
 
-    `status` is that of its response, `exception` the class and the message of what was
-    raised; each None without one. `attempts` counts how often it was asked, with retries
-    and in all starts of the job; `time` is in seconds since the epoch, 0 where it is not known.
+    `status` is that of its response, `exception` the class and message of the exception; each None
+    without one. `attempts` counts all dispatches, with retries and in all starts of the job. `time`
+    is in seconds since the epoch, 0 if unknown.
     """
 
     url: str
@@ -81,8 +80,8 @@ class FailedRequest(NamedTuple):
         status: int | None = None,
         exception: BaseException | None = None,
     ) -> FailedRequest:
-        """Return the record of `request`, which fails now. Never raises, whatever a meta or an
-        exception holds."""
+        """Return the record of `request`, which fails now. Never raises, for any meta or
+        exception."""
         referer = request.headers.get("Referer")
         before = sum(_count(request.meta.get(key)) for key in (ATTEMPTS_KEY, "retry_times"))
         return cls(
@@ -121,13 +120,13 @@ ALL = Choice()
 
 
 def count_unreadable(stats: StatsCollector) -> None:
-    """Count a request that could not be read back."""
+    """Count a request that could not be read back, under its name in 0.2.0, too."""
     stats.inc_value("scheduler/unreadable")
-    stats.inc_value("scheduler/set_aside")  # what it was called in 0.2.0
+    stats.inc_value("scheduler/set_aside")
 
 
 def download_reason(exception: BaseException) -> str:
-    """Return the name of what ended a download: `download/timeout`, or `download/other`."""
+    """Return the reason of a failed download, such as `download/timeout` or `download/other`."""
     causes: list[object] = [exception]
     with suppress(Exception):  # an exception of any class
         causes += map(_value, exception.reasons)  # type: ignore[attr-defined]
@@ -142,21 +141,21 @@ def _first_known(kind: type) -> str | None:
 
 
 def _value(cause: object) -> object:
-    """Return the exception in a Failure of Twisted's, or itself."""
+    """Return the exception in a Failure of Twisted's, any other object itself."""
     return getattr(cause, "value", cause)
 
 
 def _count(value: object) -> int:
-    """Return a count from a meta, 0 for a value that is no count."""
+    """Return a count of a meta, 0 for a value that is no count."""
     return value if isinstance(value, int) and 0 <= value < _MOST else 0
 
 
 def described(exception: BaseException) -> str:
-    """Return the class and the message of `exception`, as far as it gives one."""
+    """Return the class and the message of `exception`, or the class if it has no message."""
     name = type(exception).__name__
     try:
         message = " ".join(str(exception).split())
-    except Exception:  # noqa: BLE001 - a failure whose telling fails is one all the same
+    except Exception:  # noqa: BLE001 - `str` of any class
         message = ""
     return encodable((f"{name}: {message}" if message else name)[:LONGEST])
 

@@ -1,4 +1,4 @@
-"""Which requests the engine works on, and which of them may be acknowledged."""
+"""Tracks dispatched requests, and which of them may be acknowledged."""
 
 from __future__ import annotations
 
@@ -15,27 +15,24 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Finished:
-    """A request that need not be repeated any more, whatever happens: the filter may
-    hold its fingerprints."""
+    """A request that may be acknowledged, with the fingerprints that may enter the filter then."""
 
     request: Request
     fingerprints: tuple[bytes, ...] = ()
 
 
 class InFlight:
-    """The requests that the engine has got, and those that live in memory only.
+    """The dispatched requests, and those in the memory queue.
 
-    A crash takes the latter with it, and nobody says which request they came from.
-    So whatever was in progress when one arrived waits for it, and is acknowledged no
-    sooner than the whole tree of them is finished: fetched again, it yields them again.
-    One that the filter does not hold back then is acknowledged with the last of those that
-    may yield it, no sooner.
+    A crash loses the latter, and Scrapy does not show which request has yielded them. So each
+    request that was dispatched when one arrived waits for it: it is acknowledged only when the
+    whole tree of arrivals is finished, and repeated after a crash, it yields them again. A request
+    in memory that the filter would not drop then is acknowledged with the last of those that may
+    yield it.
 
-    Arrivals are numbered. What a request waits for is a range of them, from those that
-    were there when it started to those that are there when it is finished, and what an
-    arrival waits for came after it. So each waits at the last open arrival of its
-    range, and moves to the one before when that is over: one place for each that
-    waits, however much it waits for.
+    Arrivals are numbered. Each request waits for a contiguous range of arrivals: those between its
+    start and its end. An arrival waits for later ones. Each is queued on the last open arrival of
+    its range only, and moves to the one before when that is over.
     """
 
     def __init__(self) -> None:
@@ -43,17 +40,17 @@ class InFlight:
         self._running: dict[int, _Known] = {}
         self._arrived = 0
         self._last: _Arrival | None = None
-        """The last open arrival."""
+        """The last open arrival, None without any."""
         self._serials = count()
         self._given: dict[Finished, list[Finished]] = {}
-        """The requests in memory that come again with each request that is not acknowledged …"""
+        """By unacknowledged request: the requests in memory that its repetition would yield."""
         self._givers: Counter[Finished] = Counter()
-        """… with how many of them …"""
+        """By request in memory: the number of unacknowledged requests that would yield it."""
         self._over: set[Finished] = set()
-        """… and the requests that wait only for these to be acknowledged."""
+        """The requests in memory that wait only for these to be acknowledged."""
 
     def __iter__(self) -> Iterator[Request]:
-        """The requests that the engine has got and that were not finished yet."""
+        """Iterate over a copy of the dispatched requests that are not finished."""
         return iter([known.finished.request for known in self._running.values()])
 
     def __contains__(self, request: Request) -> bool:
@@ -65,8 +62,8 @@ class InFlight:
     def keep(
         self, request: Request, fingerprints: Iterable[bytes], *, comes_again: bool = False
     ) -> None:
-        """Note that `request` waits in the memory queue. It `comes_again` with whatever has
-        yielded it, though the filter may hold its fingerprint."""
+        """Record that `request` is in the memory queue. If it `comes_again`, a repetition of the
+        request that has yielded it yields it again, and no filter drops it."""
         is_new = id(request) not in self._known
         known = self._know(request)
         if comes_again and is_new:
@@ -83,7 +80,7 @@ class InFlight:
         known.arrivals.append(arrival)
 
     def start(self, request: Request) -> None:
-        """Note that the engine gets `request`, stored or from the memory queue."""
+        """Record that `request` is dispatched, from the store or the memory queue."""
         known = self._know(request)
         known.queued = max(known.queued - 1, 0)
         if id(request) not in self._running:
@@ -91,18 +88,18 @@ class InFlight:
             self._running[id(request)] = known
 
     def finish(self, request: Request, *, alone: bool = False) -> list[Finished]:
-        """Note that the engine is done with `request`; return what may be acknowledged
-        now, itself and others that waited for it. With `alone` it waits for nothing that
-        arrived: what came of it is known.
+        """Record that the engine is done with `request`; return the requests that may be
+        acknowledged now: itself and others that waited for it. With `alone` it waits for no
+        arrivals, since its children are known.
 
-        Amortized cost: O(log² n) where n requests wait, O(1) where none does.
+        Amortized cost: O(log² n) with n waiting requests, O(1) without any.
         """
         known = self._running.get(id(request))
         if known is None or known.queued:
             return []
         del self._running[id(request)], self._known[id(request)]
         over: list[_Waiting] = []
-        # a request that came again while it was in progress must not wait for itself
+        # a request that arrived again while it was dispatched must not wait for itself
         if alone:
             over.append(known.finished)
         else:
@@ -123,7 +120,7 @@ class InFlight:
         return finished
 
     def _released(self, giver: Finished) -> Iterator[Finished]:
-        """Yield what has waited for nothing but that `giver` is acknowledged."""
+        """Yield the requests that have waited for the acknowledgement of `giver` only."""
         del self._givers[giver]
         for given in self._given.pop(giver, ()):
             self._givers[given] -= 1
@@ -135,16 +132,16 @@ class InFlight:
         return self._known.setdefault(id(request), _Known(Finished(request)))
 
     def _wait(self, since: int, waiting: _Waiting, over: list[_Waiting]) -> None:
-        """Let something wait for all open arrivals from number `since` on; without any
-        it is `over` at once."""
+        """Queue `waiting` until all open arrivals from number `since` on are over; add it to `over`
+        at once if there is none."""
         if self._last is None or self._last.number < since:
             over.append(waiting)
         else:
             heappush(self._last.waiting, (-since, next(self._serials), waiting))
 
     def _remove(self, arrival: _Arrival) -> list[_Waiting]:
-        """Take an arrival that is over out of the open ones; return what waited for it
-        as the last. The rest waits at the one before from now on."""
+        """Remove an arrival that is over from the open ones. Return those that waited for it as the
+        last; queue the others on the arrival before."""
         previous, next_ = arrival.previous, arrival.next
         if next_ is None:
             self._last = previous
@@ -164,29 +161,28 @@ class InFlight:
 
 @dataclass(slots=True)
 class _Known:
-    """A request that is in progress or in the memory queue, or both."""
+    """A request that is dispatched or in the memory queue, or both."""
 
     finished: Finished
-    """What it will be."""
     since: int = 0
-    """How many had arrived when the engine got it, for the first time."""
+    """Number of arrivals when it was first dispatched."""
     queued: int = 0
-    """How often it waits in the memory queue, where it is no copy."""
+    """How often the same object is in the memory queue."""
     arrivals: list[_Arrival] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
 class _Arrival:
-    """A request that came to the memory queue. It is open until the engine is done with
-    the request and all that arrived in the meantime is over."""
+    """The arrival of a request in the memory queue. It is open until the engine is done with the
+    request, and later arrivals until then are over."""
 
     number: int
     previous: _Arrival | None
-    """The open one before."""
+    """The open arrival before."""
     next: _Arrival | None = None
     waiting: list[tuple[int, int, _Waiting]] = field(default_factory=list)
-    """A heap of what waits for this one as the last: minus the number of the first that
-    it waits for, a serial number that decides between equals, and what waits."""
+    """A heap of those for which this arrival is the last: minus the number of the first arrival
+    that each waits for, a serial number against ties, and the waiting object."""
 
 
 _Waiting: TypeAlias = "Finished | _Arrival"

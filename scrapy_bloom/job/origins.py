@@ -1,4 +1,4 @@
-"""Where an item comes from: which request a response is the answer to, and what else."""
+"""Finds the origin of an item: the request that its response answers, or `start()`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 AT_THE_ENGINES_END = -1_000_000
-"""The order of a downloader middleware that gets a response as the last."""
+"""The order of the downloader middleware that gets a response last."""
 
 _origins: WeakKeyDictionary[Crawler, WeakKeyDictionary[Response, Request | None]] = (
     WeakKeyDictionary()
@@ -25,64 +25,64 @@ _origins: WeakKeyDictionary[Crawler, WeakKeyDictionary[Response, Request | None]
 
 
 def origins_of(crawler: Crawler) -> WeakKeyDictionary[Response, Request | None]:
-    """Return the requests of the engine by the responses that it got for them; None for
-    a response that answers more than one."""
+    """Return the requests of the engine by response, None for a response that answers several."""
     return _origins.setdefault(crawler, WeakKeyDictionary())
 
 
 class StartItems:
-    """Tells which items come from `Spider.start()`: as they leave it they are known by
-    identity, and where a pipeline makes another item of one, by there being none else."""
+    """Recognises items of `Spider.start()` by identity. An untracked item without a response
+    replaces the oldest tracked one: a pipeline has made another item of it."""
 
     def __init__(self, crawler: Crawler) -> None:
-        self._under_way: dict[int, Any] = {}
+        self._tracked: dict[int, Any] = {}
         crawler.signals.connect(self._item_is_gone, signals.item_dropped)
         crawler.signals.connect(self._item_is_gone, signals.item_error)
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """Note the items on their way to the engine."""
+        """Track the items that `start()` yields."""
         async for thing in start:
-            self._note(thing)
+            self._track(thing)
             yield thing
 
     def process_start_requests(self, start: Iterable[Any], spider: object) -> Iterator[Any]:
         """Do the same with middlewares for Scrapy before 2.13."""
         for thing in start:
-            self._note(thing)
+            self._track(thing)
             yield thing
 
     def take(self, item: Any) -> bool:
-        """Return True if `item`, which was scraped without a response, is one of them."""
-        if not self._under_way:
+        """Return True if `item`, which was scraped without a response, is one of `start()`."""
+        if not self._tracked:
             return False
-        if self._under_way.pop(id(item), None) is None:
-            del self._under_way[next(iter(self._under_way))]
+        if self._tracked.pop(id(item), None) is None:
+            del self._tracked[next(iter(self._tracked))]
         return True
 
-    def _note(self, thing: Any) -> None:
+    def _track(self, thing: Any) -> None:
         if not isinstance(thing, Request):
-            self._under_way[id(thing)] = thing
+            self._tracked[id(thing)] = thing
 
     def _item_is_gone(self, item: Any) -> None:
-        self._under_way.pop(id(item), None)
+        self._tracked.pop(id(item), None)
 
 
 class ResponseOrigins:
-    """Downloader middleware at the engine's end: there `request` is the one that the
-    engine has sent, whatever `response.request` says."""
+    """Downloader middleware at the engine's end, where `request` is the one that the engine has
+    sent: `response.request` may be another."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._origins = origins_of(crawler)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Return the middleware, or disable it where nobody asks for origins."""
+        """Return the middleware. Raises NotConfigured without JOBDIR and BLOOM_DELTA, which need
+        origins."""
         if not (crawler.settings.get("JOBDIR") or wants_delta(crawler.settings)):
             raise NotConfigured
         return cls(crawler)
 
     def process_response(self, request: Request, response: Response) -> Response:
-        """Note where `response` comes from."""
+        """Record the request that `response` answers."""
         if self._origins.setdefault(response, request) is not request:
             self._origins[response] = None
         return response
