@@ -25,6 +25,7 @@ from ..migration.url_list import open_list, url_in
 from ..redis_backend.client import RedisClient
 from ..redis_backend.filter_status import RedisPlace
 from ..redis_backend.layout import in_one_slot
+from ..redis_backend.lifecycle import no_crawl
 from ..reporting import in_brief, visible
 from ..settings import REDIS_KEY, BloomSettings
 from . import drop_output, fail, flush
@@ -98,14 +99,10 @@ class Session:
     @contextmanager
     def crawl(self, url: str) -> Iterator[tuple[RedisClient, str]]:
         """Yield a client for the crawl in Redis at `url`, and its key. Raises BloomError."""
-        name = self.key(url)
-        key = in_one_slot(name)
+        key = in_one_slot(self.key(url))
         with RedisClient(url) as client:
             if not client.call("exists", f"{key}:crawl"):
-                raise BloomError(
-                    f"there is no crawl {name!r} in Redis at {client.name}: --key must be the"
-                    " BLOOM_REDIS_KEY of its workers"
-                )
+                raise no_crawl(client, key)
             yield client, key
 
     def print(self, figures: object, lines: Iterable[str]) -> None:

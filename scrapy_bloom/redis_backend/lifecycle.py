@@ -184,6 +184,14 @@ def remove_queue(client: RedisClient, key: str) -> int:
     return removed
 
 
+def no_crawl(client: RedisClient, key: str) -> SharedFilterError:
+    """Return the error of a command for a `key` without a crawl."""
+    return SharedFilterError(
+        f"there is no crawl {key[1:-1]!r} in Redis at {client.name}: --key must be the"
+        " BLOOM_REDIS_KEY of its workers"
+    )
+
+
 def crawl_is_gone(name: str) -> SharedFilterError:
     """Return the error for a running crawl of which Redis has lost a part."""
     return SharedFilterError(

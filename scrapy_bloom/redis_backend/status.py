@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..errors import SharedFilterError
 from ..job.figures import COUNTED, SLOTS, Costly, Figures, Sample, State, with_rates
 from .failed_store import RedisFailedStore
 from .filter import RedisBloomFilter
 from .layout import is_in_one_slot
+from .lifecycle import no_crawl
 from .scripts import CRAWL_STATUS, SLOT_COUNTS, WORKER_STATUS
 
 if TYPE_CHECKING:
@@ -25,12 +25,11 @@ _WORKERS_AT_ONCE = 20
 
 class CrawlStatus:
     """A Status of the crawl beside the filter at `key`, with all its workers. Raises
-    SharedFilterError if there is no crawl."""
+    SharedFilterError if there is no filter."""
 
     def __init__(self, client: RedisClient, key: str) -> None:
         self._client = client
         self._key = key
-        require_crawl(client, key)
         self._filter = RedisBloomFilter.open(client, key)
         self._failed = RedisFailedStore(client, key)
         self._refresh = Costly(RedisBloomFilter.refresh)
@@ -156,10 +155,7 @@ def require_crawl(client: RedisClient, key: str) -> CrawlView:
     """Return the crawl beside the filter at `key`. Raises SharedFilterError if there is none."""
     crawl = look_at(client, key)
     if crawl is None:
-        raise SharedFilterError(
-            f"there is no crawl {key[1:-1]!r} in Redis at {client.name}: --key must be the"
-            " BLOOM_REDIS_KEY of its workers"
-        )
+        raise no_crawl(client, key)
     return crawl
 
 
