@@ -471,8 +471,10 @@ def test_stats_that_can_be_alerted_on(build, tmp_path, key, caplog):  # noqa: F8
         assert 0 < stats["commit_seconds_max"] < 60
         request = scheduler.next_request()
         scheduler.crawler.engine._slot.inprogress.add(request)
+        scheduler._worker.store.slowest_call = 50.0  # a commit waits for no answer
         scheduler._worker._set_stats()
         assert scheduler.stats.get_value("scheduler/in_flight") == 1
+        assert scheduler.stats.get_value("scheduler/commit_seconds_max") == 50.0
         scheduler.crawler.engine._slot.inprogress.clear()
         scheduler.close("shutdown")
     finally:
