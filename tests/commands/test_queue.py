@@ -160,6 +160,8 @@ def test_top_shows_a_crawl(run, tmp_path, redis_server, key, worker):
     assert figures["pending"] + figures["in_flight"] == 9
     assert figures["pending_by_slot"] == {"shop": figures["pending"]}
     assert figures["filter_items"] == 9
+    info = run(tmp_path, "info", redis_server.url, "--key", key, "--json").json
+    assert figures["filter_capacity"] == info["capacity"] == 1000
     assert figures["memory_bytes"] > figures["filter_bytes"]
     (found,) = figures["workers"]
     assert found["lease_seconds"] > 0

@@ -123,6 +123,19 @@ def test_figures_of_a_job_at_rest(watched):
     assert contents(watched) == before
 
 
+def test_rates_are_of_this_start(tmp_path):
+    """What an earlier start of the job has noted is none of its speed."""
+    file = RequestFile.open(tmp_path / "requests.sqlite")
+    for began, at in ((1, 8), (2, 9)):
+        figures = json.dumps({"began": began, "pages": at, "pending": 0})
+        file.execute("INSERT INTO progress VALUES (?, ?)", (at, figures))
+    file.commit()
+    with JobDirectory(tmp_path).lock():
+        figures = JobStatus(tmp_path).figures()
+    file.close(clean=True)
+    assert (figures["state"], figures["pages"], figures["pages_per_second"]) == ("running", 9, None)
+
+
 def test_a_job_that_has_noted_nothing_yet(tmp_path):
     """It is shown all the same."""
     RequestFile.open(tmp_path / "requests.sqlite").close(clean=True)
