@@ -40,7 +40,6 @@ NOT_YET_PLAIN = """
     scrapy_bloom/job/ledger_scheduler.py
     scrapy_bloom/redis_backend/worker_feeds.py
     scrapy_bloom/sqlite_backend/failed_store.py
-    scrapy_bloom/sqlite_backend/request_file.py
     scrapy_bloom/sqlite_backend/rounds.py
 """
 

@@ -26,7 +26,7 @@ AT_ONCE = 100
 """Start requests that are skipped, or sent, before the reactor has a turn."""
 
 KEY_PREFIX = bytes(4)
-"""What the keys of start requests begin with, and no fingerprint but one in 2**32."""
+"""The first bytes of each key of a start request, and of one in 2**32 fingerprints."""
 
 
 def key_of(request: Request, fingerprint: bytes) -> bytes:
@@ -41,7 +41,7 @@ def key_of(request: Request, fingerprint: bytes) -> bytes:
 
 
 def _text(value: Any) -> str:
-    """Return what stands for `value` in each process, in whatever order it has its parts."""
+    """Return a text for `value` that is the same in each process, for any order of its parts."""
     if isinstance(value, dict):
         value = {f"{_text(key)}:{_text(each)}" for key, each in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -69,7 +69,7 @@ class StartRequests(ABC, Generic[Mark]):
         self._skipped = 0
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """Yield what the engine gets."""
+        """Yield the results of start() that the round has not taken."""
         if not self._begin():
             return
         with self._running():
@@ -80,8 +80,7 @@ class StartRequests(ABC, Generic[Mark]):
                     await give_turn()
 
     def process_start_requests(self, start: Iterable[Any], spider: object) -> Iterator[Any]:
-        """Yield what the engine gets, with middlewares for Scrapy before 2.13, which Scrapy
-        2.14 still runs."""
+        """Do the same with middlewares for Scrapy before 2.13, which Scrapy 2.14 still runs."""
         if not self._begin():
             return
         with self._running():
@@ -90,18 +89,18 @@ class StartRequests(ABC, Generic[Mark]):
                     yield thing
 
     def stored(self, request: Request) -> None:
-        """Mark `request`, which was stored last, if it is a start request. Raises what the store
-        raises."""
+        """Mark `request`, which was stored last, if it is a start request. Raises as the store
+        does."""
         if request is self._offered:
             self._take(self._mark)
 
     def kept(self, request: Request) -> None:
-        """Note that `request`, which may be a start request, lives in memory only."""
+        """Record that `request`, if it is a start request, is in memory only."""
         if request is self._offered:
             self._in_memory[request] = self._mark
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
-        """Mark the start requests in memory that are done."""
+        """Mark the start requests in memory that are acknowledged."""
         if self._in_memory:
             for request in acknowledged:
                 if (mark := self._in_memory.pop(request, None)) is not None:

@@ -14,52 +14,53 @@ if TYPE_CHECKING:
 
 
 class FingerprintKeeper(Protocol):
-    """A dupefilter that holds back new fingerprints until their requests are safe."""
+    """A dupefilter with an overlay: new fingerprints enter its filter when their requests are
+    stored."""
 
     @property
     def held(self) -> Collection[bytes]:
-        """The fingerprints held back."""
+        """The uncommitted fingerprints."""
 
     def fingerprint(self, request: Request) -> bytes:
         """Return the fingerprint of `request`."""
 
     def release(self, fingerprints: Iterable[bytes]) -> None:
-        """Take note that the requests of `fingerprints` are safe. Never raises."""
+        """Add `fingerprints`, whose requests are stored, to the filter. Never raises."""
 
     def forget(self, request: Request) -> None:
-        """Drop the held fingerprint of `request`, which could not be stored."""
+        """Remove the uncommitted fingerprint of `request`, which could not be stored."""
 
     def close_spider(self, reason: str) -> None:
         """Close the spider on the next reactor turn."""
 
 
 class RequestStore(Protocol):
-    """The requests of a crawl that are not done: pending, or handed out.
+    """The pending and the dispatched requests of a crawl.
 
-    A request that was handed out stays stored until it is `done`, so a crash brings it
-    back. What is pushed, done and failed is durable with the next `commit`, in that order: a
-    crash leaves a request or what came of it, or both.
+    A dispatched request stays stored until it is `done`, so after a crash it is pending again.
+    Pushed, done and failed requests are durable with the next `commit`, in that order: a crash
+    leaves a request, or its children, or both.
     """
 
     failures: tuple[type[Exception], ...]
-    """What any method raises if the store itself fails. Anything else that `push`
-    raises is about its request."""
+    """The exceptions of any method if the store itself fails. Other exceptions of `push` are about
+    its request."""
 
     @property
     def pending(self) -> Sized:
-        """The requests that were not handed out."""
+        """The requests that were not dispatched."""
 
     @property
     def uncommitted(self) -> int:
-        """How many requests were pushed or done since the last commit."""
+        """Number of requests pushed or done since the last commit."""
 
     @property
     def failed(self) -> int:
-        """How many requests are kept as failed."""
+        """Number of requests that are stored as failed."""
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the store takes."""
+        """Bytes of the store."""
 
     def push(self, request: Request) -> None:
         """Store `request`. Raises ValueError if it cannot be serialized."""
@@ -68,18 +69,18 @@ class RequestStore(Protocol):
         """Return the next request in Scrapy's order, or None."""
 
     def done(self, request: Request) -> None:
-        """Forget a request that was handed out. Does nothing for any other."""
+        """Delete a dispatched request. Does nothing for any other."""
 
     def fail(self, request: Request, failed: FailedRequest) -> bool:
-        """Keep a request that was handed out as one that has failed, and is neither pending
-        nor handed out any more. Return False, and do nothing, for any other."""
+        """Make a dispatched request a failed one, neither pending nor dispatched. Return False, and
+        do nothing, for any other."""
 
     def commit(self, fingerprints: Collection[bytes]) -> bool:
-        """Make everything durable, with the `fingerprints` that the filter gets next. Return
-        False if there was nothing to do."""
+        """Make all changes durable, with the `fingerprints` that are released next. Return False if
+        there was nothing to write."""
 
     def rollback(self) -> None:
-        """Drop everything since the last commit."""
+        """Drop all changes since the last commit."""
 
     def close(self, *, clean: bool) -> None:
         """Close the store, marked as `clean` or not."""

@@ -1,7 +1,7 @@
 """The requests of a job in one SQLite file.
 
-What is pushed and deleted is written in groups: `commit` makes it durable, all of it
-or none. A popped request keeps its row until it is deleted, so a crash brings it back.
+Pushes and deletions are written in groups: `commit` makes all of a group durable or none. A popped
+request keeps its row until it is deleted, so after a crash it is pending again.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from ..jobdir import JobDirectory
 
 BUSY_SECONDS = 5.0
-"""How long a write waits for another program that has locked the file."""
+"""Seconds that a write waits for another program that has locked the file."""
 POPPED_IN_MEMORY = 100
-"""So many popped rows a pop skips; when there are more, they are marked in the file."""
+"""Most popped rows that a pop must skip; when there are more, they are marked in the file."""
 PRIORITIES = range(-(2**63), 2**63)
 MAX_BYTES = 500_000_000
-"""Of one request; SQLite itself takes twice as many."""
+"""Most bytes of a request; SQLite's own limit is twice that."""
 MAGIC = b"SQLite format 3\0"
 
 OLDEST = (
@@ -51,8 +51,8 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def _naming(method: Method) -> Method:
-    """Let the errors of SQLite that a method of RequestFile raises name the file, and for one
-    that is damaged the remedy."""
+    """Add the name of the file to the SQLite errors of a method, and the remedy if the file is
+    damaged."""
 
     @wraps(method)
     def named(self: RequestFile, *arguments: Any, **options: Any) -> Any:
@@ -69,8 +69,8 @@ def _naming(method: Method) -> Method:
 
 
 class JobIdentity(NamedTuple):
-    """The random id of a job, the name of its spider, empty while none has opened it, and
-    how many commits it has had."""
+    """The random id of a job, the name of its spider, empty before the first start, and its number
+    of commits."""
 
     id: bytes
     spider: str
@@ -78,15 +78,13 @@ class JobIdentity(NamedTuple):
 
 
 class RequestFile:
-    """`requests.sqlite` in a job directory: one row for each request that is pending
-    or in flight.
+    """`requests.sqlite` in a job directory: one row for each pending or dispatched request.
 
-    `clean` tells whether the file had been closed when it was opened, `unreleased`
-    which fingerprints of stored requests the filter may not have got then, and
-    `counts` how many requests there were in each group. `operations` counts the rows
-    pushed and deleted since the last commit. `last_pushed` is the row that was pushed last,
-    `taken_over` the stamp of the last queues of Scrapy that were taken over. `id` is the job's, and
-    `commits` counts all of its commits. `name` is what errors call it.
+    As of the opening, `clean` is True if the file had been closed, `unreleased` are fingerprints of
+    stored requests that may be missing in the filter, `counts` is the number of requests in each
+    group. `operations` counts the rows pushed and deleted since the last commit, `last_pushed` is
+    the last row. `taken_over` is the stamp of the last queues of Scrapy that were moved here. `id`
+    is the job's, `commits` its number of commits. Errors call the file `name`.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -107,16 +105,16 @@ class RequestFile:
 
     @classmethod
     def open(cls, path: Path) -> RequestFile:
-        """Open the file at `path`, or make it; what was popped, or could not be read
-        back, is pending again. A file of an earlier version becomes one of the current.
+        """Open or make the file at `path`, and upgrade one of an earlier version. Popped and
+        unreadable requests are pending again.
 
-        Cost: reads the index. Raises RequestFileError if it is not a sound file of
-        ours, or locked; it is left as it was.
+        Cost: reads the index. Raises RequestFileError if the file is locked or not sound; then it
+        is unchanged.
         """
         with _refusing(path):
             if not check_header(path):
                 _create(path)
-            # whatever is wrong is found before anything is written
+            # all checks come before the first write
             _require_writable(path)
             with _looking(path) as (connection, version):
                 file = cls(connection)
@@ -131,39 +129,38 @@ class RequestFile:
 
     @property
     def changed(self) -> bool:
-        """True if there is anything to commit."""
+        """True if a commit would write rows."""
         return self.operations > 0 or self._connection.in_transaction
 
     @property
     def is_empty(self) -> bool:
-        """True if no request is pending or in flight. Raises sqlite3.Error."""
+        """True if no request is pending or dispatched. Raises sqlite3.Error."""
         self.write()
         return not self.query("SELECT 1 FROM requests LIMIT 1")
 
     @_naming
     def query(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Return what a statement selects. Raises sqlite3.Error."""
+        """Return the selected rows. Raises sqlite3.Error."""
         return self._connection.execute(statement, values).fetchall()
 
     @_naming
     def execute(
         self, statement: str, values: Sequence[object] | Mapping[str, object] = ()
     ) -> sqlite3.Cursor:
-        """Run a statement that changes a table of somebody else's, with the next commit.
-        Raises sqlite3.Error."""
+        """Run a statement that changes another component's table, with the next commit. Raises
+        sqlite3.Error."""
         self._begin()
         return self._connection.execute(statement, values)
 
     def iterate(self, statement: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
-        """Yield what a statement selects, not all in memory at once. Raises
-        sqlite3.Error."""
+        """Yield the selected rows, not all in memory at once. Raises sqlite3.Error."""
         return iter(partial(self._next, self._connection.execute(statement, values)), None)
 
     def push(
         self, group: Group, format_: str, request: bytes, *, newest_first: bool = False
     ) -> None:
-        """Add a row, with the next commit: the newest; in a queue that has the newest
-        first, the oldest while `pushing_back`."""
+        """Add a row, the newest, with the next commit. While `pushing_back`, a queue with the
+        newest first gets it as the oldest."""
         if self.pushing_back and newest_first:
             self._first = row = self._first - 1
         else:
@@ -174,8 +171,8 @@ class RequestFile:
 
     @_naming
     def pop(self, group: Group, *, newest: bool, keep: bool = False) -> tuple[int, str, bytes]:
-        """Return row number, format and request of the newest or the oldest in
-        `group` that was not popped yet; its row stays. Raises sqlite3.Error."""
+        """Return row number, format and request of the newest or oldest row in `group` that was not
+        popped; the row stays, and with `keep` it is not popped. Raises sqlite3.Error."""
         self.write()
         ids = self._connection.execute(NEWEST if newest else OLDEST, group)
         row = next((row for (row,) in ids if row not in self._popped), None)
@@ -202,7 +199,7 @@ class RequestFile:
 
     @_naming
     def write(self) -> None:
-        """Hand over to SQLite what was pushed; no commit. Raises sqlite3.Error."""
+        """Insert the pushed rows, without a commit. Raises sqlite3.Error."""
         if self._pushed:
             self._begin()
             self._connection.executemany(
@@ -212,9 +209,8 @@ class RequestFile:
 
     @_naming
     def commit(self, unreleased: Iterable[bytes] = (), taken_over: str | None = None) -> None:
-        """Make everything since the last commit durable, with the fingerprints that
-        the filter gets next, and the stamp of the queues that were taken over. Cost:
-        an fsync. Raises sqlite3.Error."""
+        """Make all changes since the last commit durable, with the fingerprints that are released
+        next, and the stamp of Scrapy's queues. Cost: an fsync. Raises sqlite3.Error."""
         self.taken_over = self.taken_over if taken_over is None else taken_over
         self.write()
         self._begin()
@@ -233,13 +229,13 @@ class RequestFile:
         self.operations = 0
 
     def name_spider(self, name: str) -> None:
-        """Note with the next commit which spider the requests are of. Raises sqlite3.Error."""
+        """Record the spider of the requests, with the next commit. Raises sqlite3.Error."""
         if self.query("SELECT 1 FROM identity WHERE spider != ?", (name,)):
             self.execute("UPDATE identity SET spider = ?", (name,))
 
     def rollback(self) -> None:
-        """Drop everything since the last commit; what is left to do is to close the
-        file. Raises sqlite3.Error."""
+        """Drop all changes since the last commit; afterwards only `close` may be called. Raises
+        sqlite3.Error."""
         self._pushed.clear()
         self._deleted.clear()
         if self._connection.in_transaction:
@@ -247,8 +243,8 @@ class RequestFile:
 
     @_naming
     def merge(self, column: str, value: object) -> None:
-        """Give all rows this `value` of a column of the group, so that one queue
-        serves them. Cost: rewrites all others."""
+        """Set a column of the group to `value` in all rows, so that they are in one queue. Cost:
+        rewrites all rows with another value. Raises sqlite3.Error."""
         if all(group[GROUP.index(column)] == value for group in self.counts):
             return
         self._connection.execute(
@@ -259,14 +255,14 @@ class RequestFile:
 
     @_naming
     def recount(self) -> None:
-        """Look at what is stored, before the first push."""
+        """Read the counts of the groups again, before the first push. Raises sqlite3.Error."""
         self.counts = self._count()
         self._first, self._last = self._ends()
 
     @_naming
     def close(self, *, clean: bool) -> None:
-        """Close the file, marked as `clean` or not; never as clean when something was
-        not committed. Raises sqlite3.Error."""
+        """Close the file, marked as `clean` or not; never as clean with uncommitted changes. Raises
+        sqlite3.Error."""
         try:
             if clean and not self.changed:
                 self._connection.execute("UPDATE job SET clean = 1")
@@ -274,7 +270,7 @@ class RequestFile:
             self._connection.close()
 
     def _prepare(self, version: int) -> None:
-        """Write all that the opening of a file of `version` changes, or nothing."""
+        """Make all changes of opening a file of `version`, in one transaction."""
         _set_up(self._connection)
         self._begin()
         try:
@@ -308,7 +304,7 @@ class RequestFile:
         return {(slot, priority, start): count for slot, priority, start, count in rows}
 
     def _ends(self) -> tuple[int, int]:
-        # each by itself is found without reading the rows between
+        # two subqueries: each is found without reading the rows between
         first, last = self._connection.execute(
             "SELECT (SELECT MIN(id) FROM requests), (SELECT MAX(id) FROM requests)"
         ).fetchone()
@@ -320,8 +316,8 @@ class RequestFile:
 
 
 def check_header(path: Path) -> bool:
-    """Return False if there is no file at `path`; raise RequestFileError if there is
-    something that is no file of ours. Reads 100 bytes, changes nothing."""
+    """Return False if there is no file at `path`. Raise RequestFileError if it is no request file.
+    Cost: reads 100 bytes."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -345,8 +341,8 @@ def check_header(path: Path) -> bool:
 
 
 def read_identity(path: Path) -> JobIdentity | None:
-    """Return the identity in the sound file at `path`, None if there is no file or its version
-    has none. Reads only; raises RequestFileError as `open` does."""
+    """Return the identity in the file at `path` without changing it, None if there is no file or
+    its version has none. Raises RequestFileError as `open` does."""
     if not check_header(path):
         return None
     with _refusing(path):
@@ -358,9 +354,11 @@ def read_identity(path: Path) -> JobIdentity | None:
 
 
 def require_whole_job(job: JobDirectory) -> JobIdentity | None:
-    """Return the identity of `job`, None if it has none yet. Raises RequestFileError, and
-    JobDirectoryError if its filter belongs to other requests, or may know of commits that these do
-    not have: what the filter has seen, and no row is kept of, would never be fetched."""
+    """Return the identity of `job`, None if it has none yet. Raises RequestFileError.
+
+    Raises JobDirectoryError if its filter belongs to another request file, or to later commits than
+    those of the file: requests that only the filter has would never be fetched.
+    """
     owner, found = stored_owner(job.filter), read_identity(job.requests)
     if owner is None or (
         found is not None and found.id == owner.job and found.commits >= owner.commit
@@ -383,8 +381,8 @@ def _what_is_wrong(job: JobDirectory, found: JobIdentity | None, owner: Owner) -
 
 @contextmanager
 def as_it_is(path: Path) -> Iterator[RequestFile | None]:
-    """Give the sound file at `path` to be read only, None if there is none or it is of a version
-    without feeds. Raises RequestFileError as `open` does."""
+    """Give the file at `path`, read-only, or None if there is no file or its version has no feeds.
+    Raises RequestFileError as `open` does."""
     with ExitStack() as stack:
         file = None
         with _refusing(path):
@@ -421,7 +419,7 @@ def _refusing(path: Path) -> Iterator[None]:
 
 
 def _require_writable(path: Path) -> None:
-    """Raise PermissionError before SQLite makes a log that cannot be written either."""
+    """Raise PermissionError before SQLite makes a log that it cannot write."""
     for each in (path, *path.parent.glob(f"{path.name}-*")):
         if not os.access(each, os.W_OK):
             raise PermissionError(errno.EACCES, "it cannot be written", str(each))
@@ -429,7 +427,7 @@ def _require_writable(path: Path) -> None:
 
 @contextmanager
 def _looking(path: Path) -> Iterator[tuple[sqlite3.Connection, int]]:
-    """Give a connection that changes nothing, and the version of the file."""
+    """Give a read-only connection, and the version of the file."""
     with closing(connect(path, reading_mode(path))) as connection:
         version = _check_version(path, schema.version(connection))
         schema.check(connection, version)
@@ -437,7 +435,7 @@ def _looking(path: Path) -> Iterator[tuple[sqlite3.Connection, int]]:
 
 
 def _create(path: Path) -> None:
-    """Make an empty file under a temporary name, sync it, and give it its own."""
+    """Make an empty file under a temporary name, sync it, and rename it."""
     temporary = path.with_name(f"{path.name}.tmp")
     for leftover in path.parent.glob(f"{temporary.name}*"):
         leftover.unlink()
@@ -452,8 +450,8 @@ def _create(path: Path) -> None:
 
 
 def connect(path: Path, mode: str) -> sqlite3.Connection:
-    """Return a connection in one of SQLite's modes that commits each statement by itself,
-    unless a transaction was begun."""
+    """Return a connection in one of SQLite's modes, which commits each statement outside a
+    transaction at once."""
     uri = f"file:{quote(os.fsencode(path.absolute()))}?mode={mode}"
     return sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
 
