@@ -37,7 +37,6 @@ NOT_YET_PLAIN = """
     scrapy_bloom/delta/crawl.py
     scrapy_bloom/feeds/exporter.py
     scrapy_bloom/job/failures.py
-    scrapy_bloom/job/ledger_scheduler.py
     scrapy_bloom/redis_backend/worker_feeds.py
     scrapy_bloom/sqlite_backend/failed_store.py
     scrapy_bloom/sqlite_backend/rounds.py

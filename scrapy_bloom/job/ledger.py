@@ -1,4 +1,4 @@
-"""Which stored requests are done, and when what is new becomes durable."""
+"""Decides which stored requests are acknowledged, and when changes are committed."""
 
 from __future__ import annotations
 
@@ -34,36 +34,35 @@ logger = logging.getLogger("scrapy_bloom.durable.ledger")
 
 
 class Participant(Protocol):
-    """Has something of its own to write in the commit that acknowledges requests."""
+    """Writes its own rows in the commit that acknowledges requests."""
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
-        """Write what goes with these requests in the same transaction. Raising stops all."""
+        """Write the rows for these requests, in the same transaction. An exception stops the
+        ledger."""
 
     def after_commit(self) -> None:
-        """Go on from what is durable now. Whatever it raises stops the ledger."""
+        """Continue after the commit. An exception stops the ledger."""
 
 
 class HandlerError(Exception):
-    """A handler of `before_commit` has not done its work."""
+    """A handler of `before_commit` that has failed."""
 
     def __init__(self, handler: Callable[..., object], reason: str) -> None:
         super().__init__(f"{global_object_name(handler)}, a handler of before_commit: {reason}")
 
 
 class Ledger:
-    """Keeps the books of a job: a request in `store` is acknowledged when the engine is
-    done with it and with all that came of it in memory only, and its fingerprint enters
-    the filter when it is safe.
+    """Acknowledges the requests of a job: a request in `store`, when the engine is done with it and
+    with its descendants in memory. Its fingerprint is released into the filter when it is stored.
 
-    Commits come in groups, of `operations` requests pushed or handed out or `seconds`
-    after the first of them, or later where those who have a part in them are slow. Before
-    each the signal `before_commit` is sent; `participants` write in them. If any of this or
-    the store fails, nothing is acknowledged any more, and the spider is closed with reason
-    `bloom_error`.
+    A commit covers `operations` pushed or dispatched requests, or comes `seconds` after the first
+    of them; slow handlers and participants delay it. Before each commit the signal `before_commit`
+    is sent, and `participants` write their rows. If the store or any of these fails, no request is
+    acknowledged any more, and the spider is closed with reason `bloom_error`.
     """
 
     preparing_share = 0.05
-    """The share of the time that handlers and participants may take: else commits are rarer."""
+    """Most time that handlers and participants may take, as a share: commits are delayed for it."""
 
     def __init__(
         self,
@@ -94,9 +93,9 @@ class Ledger:
         self._handed_out = 0
         self._has_begun = False
         self._sent_again: set[Request] = set()
-        """What has become a retry or a redirect, which is stored, and nothing else."""
+        """Requests that became a stored retry or redirect, their only descendant."""
         self._marked: dict[Request, FailedRequest] = {}
-        """What stays in the job as failed when it is acknowledged."""
+        """Requests that stay in the job as failed when they are acknowledged."""
         self.reasons: WeakKeyDictionary[Request, str] = WeakKeyDictionary()  # of failures
         self._together: dict[Request, list[Request]] = {}
         self._newest: Request | None = None
@@ -106,7 +105,7 @@ class Ledger:
         self._timer: CallLaterResult | None = None
 
     def begin(self) -> None:
-        """From now on there may be something to do before a commit."""
+        """Send `before_commit` with each commit from now on."""
         self._has_begun = True
 
     def push(self, request: Request) -> None:
@@ -116,16 +115,16 @@ class Ledger:
         self._sent_again.update(self.sources_of(request))
 
     def sources_of(self, request: Request) -> Iterator[Request]:
-        """Yield what is sent again as `request`, while that is scheduled."""
+        """Yield the requests that are sent again as `request`, while that is scheduled."""
         return self._engine.sent_again_as(request)
 
     def keep(self, request: Request) -> None:
-        """Note that `request` waits in memory only."""
+        """Record that `request` waits in memory only."""
         fingerprints = self._fingerprints(request)
         self._in_flight.keep(request, fingerprints, comes_again=request.dont_filter)
 
     def pushed(self) -> None:
-        """Commit if it is time, after a request was pushed or kept."""
+        """Commit if it is time, after `push` or `keep`."""
         if self.store.uncommitted >= self._operations and self._wait <= 0:
             self.commit()
         else:
@@ -140,30 +139,30 @@ class Ledger:
             return None
 
     def before_next(self) -> None:
-        """Commit if many were handed out."""
+        """Commit if enough requests were dispatched."""
         if self._handed_out >= self._operations and self._wait <= 0:
             self.commit()
 
     def hand_out(self, request: Request) -> None:
-        """Note that the engine gets `request`."""
+        """Record that `request` is dispatched."""
         self._handed_out += 1
         self._newest = None
         self._in_flight.start(request)
         self._commit_later()
 
     def has(self, request: Request) -> bool:
-        """Return True if the engine has got `request` and it may not be acknowledged."""
+        """Return True if `request` is dispatched and may not be acknowledged."""
         return request in self._in_flight
 
     @property
     def in_flight(self) -> int:
-        """How many requests the engine has got that may not be acknowledged."""
+        """Number of dispatched requests that may not be acknowledged."""
         return len(self._in_flight)
 
     def together(self) -> Request:
-        """Return a stand-in for all requests that the engine has got: it is acknowledged,
-        and they with it, when the engine is done with them all. Cost: one step for each,
-        but for the first time only until the engine gets another."""
+        """Return a stand-in for all dispatched requests: it is acknowledged, and they with it, when
+        the engine is done with them all. Cost: a step for each, unless no request was dispatched
+        since the last call."""
         if self._newest is None:
             self._newest = Request("data:,")
             self._together[self._newest] = [*self._in_flight]
@@ -172,8 +171,8 @@ class Ledger:
         return self._newest
 
     def fail(self, request: Request, failed: FailedRequest) -> None:
-        """Let a request that the engine has got be kept as failed by the commit that
-        acknowledges it; what was said first stands. Does nothing for any other."""
+        """Let the commit that acknowledges a dispatched request make it a failed one. The first
+        record counts. Does nothing for any other request."""
         if self.has(request):
             self.reasons[request] = self._marked.setdefault(request, failed).reason
 
@@ -184,19 +183,18 @@ class Ledger:
 
     @property
     def waits_for_postponed(self) -> bool:
-        """True if the requests that are not acknowledged are postponed, or wait for postponed
-        ones, and there are some."""
+        """True if there are unacknowledged requests, and all of them are postponed or wait for
+        postponed ones."""
         return bool(self._postponed) and all(r in self._postponed for r in self._in_flight)
 
     @property
     def has_failures(self) -> bool:
-        """True if a request that the engine has got is to stay as failed."""
+        """True if a dispatched request has failed."""
         return bool(self._marked)
 
     def acknowledge_postponed(self, failed: Exception | None = None) -> None:
-        """Acknowledge all requests, when the ledger has ended; those that were postponed as
-        failed with reason `feed`, if that is not None. Raises as the store and the
-        participants do."""
+        """Acknowledge all requests after the end of the ledger. With an exception in `failed` the
+        postponed ones fail with reason `feed`. Raises as the store and the participants do."""
         for request in self._postponed:
             if failed is not None:
                 self.fail(request, FailedRequest.of(request, "feed", exception=failed))
@@ -206,17 +204,17 @@ class Ledger:
             participant.after_commit()
 
     def finish(self, request: Request) -> None:
-        """Acknowledge `request`, with the next commit: it is not fetched again. Does
-        nothing while the engine still works on it, or if it is none of ours."""
-        # who prepares a commit knows which requests it acknowledges
+        """Acknowledge `request` with the next commit. Does nothing for requests that are not
+        dispatched, or that the engine still works on."""
+        # during a commit its acknowledged requests are fixed
         if not self.stopped and not self._is_committing:
             with self.guarded():
                 self._acknowledge(request)
             self._commit_later()
 
     def skip(self, request: Request, error: Exception) -> None:
-        """Go on without `request`, which cannot be scheduled; what it may have come from
-        stays in the job."""
+        """Drop `request`, which cannot be scheduled; the requests that may have yielded it stay in
+        the job."""
         logger.error(
             "Cannot schedule %(request)s: %(error)s. The requests in progress stay in the job, and"
             " are repeated when it is resumed.",
@@ -229,7 +227,7 @@ class Ledger:
             self._dupefilter.forget(request)
 
     def commit(self) -> None:
-        """Acknowledge what is finished and make everything durable. Never raises."""
+        """Acknowledge finished requests and make all changes durable. Never raises."""
         if self.stopped or self._is_committing:
             return
         began = monotonic()
@@ -238,7 +236,7 @@ class Ledger:
         try:
             self._write_commit()
             released, self._unreleased = self._unreleased, []
-            # before anything else can fail: the next commit takes them for released
+            # before any other failure, since the next commit counts them as released
             self._dupefilter.release(released)
             for participant in self.participants:
                 participant.after_commit()
@@ -249,8 +247,8 @@ class Ledger:
             self.slowest_commit = max(self.slowest_commit, monotonic() - began)
 
     def end(self, conclude: Callable[[], None]) -> None:
-        """Commit for the last time, and then what `conclude` writes, which sees what is
-        left. Never raises."""
+        """Commit for the last time, then call `conclude`, which sees the remaining requests, and
+        commit its changes. Never raises."""
         self.ends = True
         self.commit()
         if self._timer is not None:
@@ -261,7 +259,7 @@ class Ledger:
                 self.store.commit(())
             except Exception as error:  # noqa: BLE001 - the dupefilter must be closed too
                 self.stop(error)
-        # who crawls now, in a handler of spider_closed, comes too late
+        # requests scheduled by handlers of spider_closed are ignored
         self.stopped = True
 
     def close(self, lock: DirectoryLock | None = None) -> None:
@@ -274,7 +272,7 @@ class Ledger:
             lock.release(remove=True)
 
     def stop(self, error: BaseException) -> None:
-        """Acknowledge nothing any more, and close the spider. Never raises."""
+        """Stop acknowledging requests, and close the spider. Never raises."""
         if self.stopped:
             return
         self.stopped = True
@@ -285,7 +283,7 @@ class Ledger:
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Stop where a store fails in what is done outside a commit."""
+        """Stop the ledger if the store fails in this context, outside a commit."""
         try:
             yield
         except self.store.failures as error:
@@ -313,7 +311,7 @@ class Ledger:
         self.commits += self.store.commit(self._unreleased)
 
     def _prepare(self, acknowledged: Sequence[Request]) -> None:
-        """Let others do what belongs before a commit, or into it."""
+        """Send `before_commit` and run the participants."""
         began = monotonic()
         if self._has_begun:
             self._send_before_commit()
@@ -336,7 +334,7 @@ class Ledger:
 
     @property
     def _wait(self) -> float:
-        """Seconds until the next commit may be."""
+        """Seconds until the next commit is allowed."""
         return self._not_before - monotonic()
 
     def _acknowledge_together(self, stand_in: Request, requests: Iterable[Request]) -> None:
@@ -365,7 +363,7 @@ class Ledger:
                 self._crawler.stats.inc_value(IN_MEMORY)
 
     def _fingerprints(self, request: Request) -> list[bytes]:
-        """Return what the filter may hold of `request` when it is safe."""
+        """Return the uncommitted fingerprint of `request`, to be released when it is stored."""
         if request.dont_filter:
             return []
         fingerprint = self._dupefilter.fingerprint(request)
@@ -373,8 +371,7 @@ class Ledger:
 
     def _commit_later(self) -> None:
         if self._timer is None and not self.stopped:
-            # the idle spider commits too, so a timer, not the next request; there is
-            # none without a reactor, as in a script
+            # a timer, so that an idle spider commits, too; without a reactor there is none
             with suppress(RuntimeError):
                 self._timer = call_later(max(self._seconds, self._wait), self._commit_now)
 

@@ -1,4 +1,4 @@
-"""A scheduler around a ledger: what it does with a request, wherever requests are stored."""
+"""The base of the schedulers: passes requests between Scrapy, the dupefilter and the ledger."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMMAND_LINE = SETTINGS_PRIORITIES["cmdline"]
 
 
 def keep_off_the_job(crawler: Crawler) -> None:
-    """Keep Scrapy's extensions, in a command for one page, from writing what is a crawl's:
+    """Keep Scrapy's extensions from writing files of the job in a command for one page:
     `spider.state`, and feeds that the command line does not name."""
     state, exporter = crawler.get_extension(SpiderState), crawler.get_extension(FeedExporter)
     if state is not None:
@@ -39,9 +39,8 @@ def keep_off_the_job(crawler: Crawler) -> None:
 
 
 def require_same_spider(place: str, found: str, crawler: Crawler, remedy: str) -> None:
-    """Raise JobDirectoryError if the requests at `place` are those of the spider `found`, `crawler`
-    has another one, which lacks their callbacks, and BLOOM_ANY_SPIDER is not True. An empty name
-    is that of any spider."""
+    """Raise JobDirectoryError if the requests at `place` are those of another spider, `found`: this
+    one lacks their callbacks. An empty name fits any spider, and so does BLOOM_ANY_SPIDER."""
     assert crawler.spider is not None
     name = crawler.spider.name
     if ANY_SPIDER.read(crawler.settings) or found in ("", name):
@@ -54,11 +53,11 @@ def require_same_spider(place: str, found: str, crawler: Crawler, remedy: str) -
 
 
 class LedgerScheduler(BaseScheduler):
-    """Scheduler that keeps requests in the store of a ledger, and those that cannot be
-    serialized in memory; without a ledger all of them."""
+    """Scheduler with requests in the store of a ledger. Without a ledger all requests are in
+    memory; with one, those that cannot be serialized."""
 
     medium = "disk"
-    """What the stats call the store."""
+    """The name of the store in the stats."""
 
     def __init__(self, crawler: Crawler, dupefilter: BaseDupeFilter) -> None:
         self.crawler = crawler
@@ -71,7 +70,7 @@ class LedgerScheduler(BaseScheduler):
 
     @property
     def ledger(self) -> Ledger | None:
-        """Who knows which requests are done, None where nobody does."""
+        """The ledger of the job, None without a store."""
         return self._ledger
 
     @property
@@ -88,13 +87,13 @@ class LedgerScheduler(BaseScheduler):
         return len(self) > 0
 
     def enqueue_request(self, request: Request) -> bool:
-        """Store `request` unless it was seen; durable with the next commit. Return
-        False if it was seen or could not be stored. With a ledger never raises."""
+        """Store `request` unless it was seen; durable with the next commit. Return False if it was
+        seen or cannot be scheduled. With a ledger never raises."""
         ledger = self._ledger
         if ledger is None:
             return self._enqueue(request)
         if ledger.stopped:
-            # its parent is not acknowledged any more, and yields it again
+            # its parent stays unacknowledged, and yields it again
             return False
         try:
             if not self._enqueue(request):
@@ -109,7 +108,7 @@ class LedgerScheduler(BaseScheduler):
         return True
 
     def next_request(self) -> Request | None:
-        """Return the next request, as Scrapy orders them; it stays stored."""
+        """Return the next request in Scrapy's order; it stays stored until it is acknowledged."""
         ledger = self._ledger
         if ledger is not None:
             if ledger.stopped:
@@ -144,7 +143,7 @@ class LedgerScheduler(BaseScheduler):
         self.stats.inc_value("scheduler/enqueued")
 
     def _push_to_store(self, request: Request) -> bool:
-        """Return True if `request` is stored now, False if it cannot be."""
+        """Store `request`; return False if it cannot be serialized."""
         if self._ledger is None:
             return False
         try:
@@ -163,16 +162,16 @@ class LedgerScheduler(BaseScheduler):
             self._note_kept(request)
 
     def _note_stored(self, request: Request) -> None:
-        """Take note that `request` is in the ledger's store now."""
+        """Called when `request` was put into the ledger's store."""
 
     def _note_kept(self, request: Request) -> None:
-        """Take note that `request` lives in memory only."""
+        """Called when `request` was put into the memory queue."""
 
     def _tell_of_unserializable(self, request: Request, error: ValueError) -> None:
         self.stats.inc_value("scheduler/unserializable")
         if self._has_told_of_unserializable:
             return
-        # it costs a repetition after a crash, so it is always said
+        # always logged, since it costs a repetition after a crash
         self._has_told_of_unserializable = True
         logger.warning(
             "Unable to serialize request: %(request)s - reason: %(reason)s - no more"
@@ -183,7 +182,7 @@ class LedgerScheduler(BaseScheduler):
         )
 
     def _next(self) -> tuple[Request | None, str]:
-        """Return the next request and where it was: those in memory come first."""
+        """Return the next request and its medium: requests in memory come first."""
         assert self.mqs is not None
         request = self.mqs.pop()
         if request is not None or self._ledger is None:
