@@ -72,7 +72,8 @@ class Target:
         instead."""
         if self.kinds.isdisjoint(takes):
             first, *others = takes
-            others = [each for each in others if each not in {Kind.LAYER, Kind.NEW, Kind.SLICE}]
+            hidden = {*Kind} if first is Kind.NEW else {Kind.LAYER, Kind.NEW, Kind.SLICE}
+            others = [each for each in others if each not in hidden]
             *most, last = (each.value for each in (first, *others))
             what, remedy = self._described(first)
             instead = f"give {', '.join(most)} or {last}" if most else f"give {last}"

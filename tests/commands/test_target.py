@@ -55,23 +55,30 @@ KINDS = {
 }
 
 
-@pytest.fixture
-def places(tmp_path, monkeypatch):
-    """A directory with one of each kind, which is the current one."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("SCRAPY_SETTINGS_MODULE", raising=False)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A directory with one of each kind, which no test changes."""
+    folder = tmp_path_factory.mktemp("places")
     for name in ("job", "half", "worker", "seen", "empty"):
-        (tmp_path / name).mkdir()
+        (folder / name).mkdir()
     for name in ("job/bloom", "alone"):
-        ScalableBloomFilter(100, 1e-3, tmp_path / name).close()
+        ScalableBloomFilter(100, 1e-3, folder / name).close()
     for name in ("job", "half"):
-        RequestFile.open(JobDirectory(tmp_path / name).requests).close(clean=True)
-    (tmp_path / "worker" / "worker-feeds.sqlite").touch()
-    (tmp_path / "seen" / "requests.seen").write_bytes(b"\0\x14" + bytes(20))
-    BloomFilter(100, 1e-3, tmp_path / "one.bloom").close()
-    (tmp_path / "urls.txt").write_text("http://example.com/\n")
-    Memory(tmp_path / "memory", Shape(100, 1e-3, period=86400.0)).add([(b"key", time.time())])
-    return tmp_path
+        RequestFile.open(JobDirectory(folder / name).requests).close(clean=True)
+    (folder / "worker" / "worker-feeds.sqlite").touch()
+    (folder / "seen" / "requests.seen").write_bytes(b"\0\x14" + bytes(20))
+    BloomFilter(100, 1e-3, folder / "one.bloom").close()
+    (folder / "urls.txt").write_text("http://example.com/\n")
+    Memory(folder / "memory", Shape(100, 1e-3, period=86400.0)).add([(b"key", time.time())])
+    return folder
+
+
+@pytest.fixture
+def places(folder, monkeypatch):
+    """That directory as the current one."""
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("SCRAPY_SETTINGS_MODULE", raising=False)
+    return folder
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -99,7 +106,8 @@ def refusal(places, capsys):
 REFUSED = [
     ("info failed top retry drop check verify clear", "worker", "worker is the JOBDIR of a worker"),
     ("info failed top retry drop check verify clear", "worker", "or redis://HOST/DB with --key"),
-    ("add merge export", "worker", "whose filter and requests are in Redis: give "),
+    ("add merge", "worker", "whose filter and requests are in Redis: give "),
+    ("export", "worker", "whose filter and requests are in Redis: give a job directory"),
     ("add merge clear load failed", "job/bloom/0.bloom", "a growing filter: give job/bloom"),
     ("check add merge clear load failed", "memory/0", "memory between crawls: give memory"),
     ("failed top delta", "alone", "alone is a filter alone: give the "),
