@@ -13,10 +13,11 @@ from scrapy.utils.python import global_object_name
 from .dupefilter.base import FilterDupeFilter
 from .dupefilter.local import BloomDupeFilter
 from .early.middleware import DropEarlyMiddleware
-from .feeds.exporter import durable_exporter, warn_of_losses
+from .feeds.exporter import warn_of_losses
 from .job.origins import AT_THE_ENGINES_END, ResponseOrigins
 from .jobdir import JobDirectory
 from .settings import DURABLE, DURABLE_FEEDS, REDIS_URL, wants_delta
+from .sqlite_backend.rounds import feeds_of
 from .sqlite_backend.scheduler import DurableScheduler
 from .startup import announce, fetches_one_page, is_component, is_shell
 
@@ -155,7 +156,7 @@ def _warn_of_feeds(crawler: Crawler) -> None:
     """Warn of the losses that are possible where Scrapy has not built a DurableFeedExporter."""
     settings = crawler.settings
     feeds = sorted(map(str, settings.getdict("FEEDS")))
-    if not feeds or OURS in settings.getdict("EXTENSIONS") or durable_exporter(crawler) is not None:
+    if not feeds or OURS in settings.getdict("EXTENSIONS") or feeds_of(crawler) is not None:
         return
     if not DURABLE_FEEDS.read(settings):
         why = "BLOOM_DURABLE_FEEDS is False"

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,10 +39,15 @@ class JobDirectory:
         """Make the directory, as Scrapy does, if it is not there."""
         self.path.mkdir(parents=True, exist_ok=True)
 
-    def lock(self) -> DirectoryLock:
-        """Lock the job for this process, until the lock is released or the process
-        ends. Raises FilterLockedError if another one has it."""
-        return DirectoryLock(self.path, _LOCK)
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Lock the job for the length of a context; the lock also ends with the process. Raises
+        FilterLockedError if another crawl or command has it."""
+        lock = DirectoryLock(self.path, _LOCK)
+        try:
+            yield
+        finally:
+            lock.release(remove=True)
 
     @property
     def is_locked(self) -> bool:

@@ -24,12 +24,7 @@ from .errors import JobDirectoryError
 if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
-    from scrapy.extensions.feedexport import (
-        FeedExporter,
-        FeedSlot,
-        FeedStorageProtocol,
-        ItemFilter,
-    )
+    from scrapy.extensions.feedexport import FeedSlot, FeedStorageProtocol, ItemFilter
     from scrapy.http import Response
     from twisted.python.failure import Failure
 
@@ -162,7 +157,7 @@ class FeedExporterView:
     Raises JobDirectoryError that names what this release of Scrapy lacks.
     """
 
-    def __init__(self, exporter: FeedExporter) -> None:
+    def __init__(self, exporter: object) -> None:
         self._exporter: Any = exporter
         for name in ("_start_new_batch", "_get_storage", "_get_uri_params", "_load_filter"):
             if not callable(getattr(exporter, name, None)):

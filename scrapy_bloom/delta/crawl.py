@@ -34,9 +34,10 @@ from scrapy.extensions.feedexport import FeedExporter
 
 from ..dupefilter.local import BloomDupeFilter
 from ..errors import describe
-from ..feeds.exporter import durable_exporter
 from ..job.ledger_scheduler import LedgerScheduler
+from ..job.session import session_of
 from ..scrapy_compat import scheduler_of
+from ..sqlite_backend.rounds import feeds_of
 from ..sqlite_backend.scheduler import DurableScheduler
 from ..startup import is_component
 from .marks import Marks, Temporary
@@ -119,7 +120,7 @@ class DeltaCrawl:
             self.memory.clear()
         self.memory.open()
         if self._round is not None:
-            self._round.at_close.append(self._close)
+            session_of(self._crawler).at_close(self._close)
         if self._ledger is not None:
             self._ledger.participants.append(self)
 
@@ -202,7 +203,7 @@ class DeltaCrawl:
         round_, ledger = self._round, self._ledger
         assert round_ is not None
         assert ledger is not None
-        exporter = durable_exporter(self._crawler)
+        exporter = feeds_of(self._crawler)
         has_items = round_.is_over or exporter is None or exporter.all_stored
         if ledger.failed or not has_items:
             return
@@ -259,7 +260,7 @@ class DeltaCrawl:
         )
 
     def _is_live(self) -> bool:
-        exporter = durable_exporter(self._crawler)
+        exporter = feeds_of(self._crawler)
         return exporter is None or exporter.is_in_place
 
     def _all_is_well(self) -> bool:
@@ -271,7 +272,7 @@ class DeltaCrawl:
     def _has_scrapys_feeds(self) -> bool:
         """Return True if feeds lose items when the process is killed."""
         return (
-            durable_exporter(self._crawler) is None
+            feeds_of(self._crawler) is None
             and self._crawler.get_extension(FeedExporter) is not None
         )
 

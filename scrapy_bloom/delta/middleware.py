@@ -12,8 +12,8 @@ from scrapy.exceptions import NotConfigured
 
 from ..early.links import has_left_out, keep_known
 from ..errors import describe
-from ..feeds.exporter import durable_exporter
 from ..fingerprints.identity import FingerprinterIdentity
+from ..job.failure import item_refused
 from ..job.origins import origins_of
 from ..quantities import DAY
 from ..reporting import counted, in_bytes
@@ -101,13 +101,12 @@ class DeltaMiddleware:
             (signals.request_dropped, self._request_dropped),
             (signals.item_scraped, self._item_scraped),
             (signals.item_error, self._item_error),
+            (item_refused, self._item_refused),
             (signals.spider_error, self._spider_error),
             (signals.spider_closed, self._spider_closed),
             (signals.engine_stopped, self._engine_stopped),
         ):
             crawler.signals.connect(handler, signal)
-        if (exporter := durable_exporter(crawler)) is not None:
-            exporter.on_refused.append(self._item_refused)
         return self
 
     # -- responses and what callbacks make of them ---------------------------------------
@@ -230,7 +229,7 @@ class DeltaMiddleware:
         if (outcome := self._outcome_of_any(response)) is not None:
             outcome.has_failed = True
 
-    def _item_refused(self, response: Any, error: Exception) -> None:
+    def _item_refused(self, response: Any) -> None:
         self._item_error(response)
 
     def _spider_error(self, response: Any) -> None:

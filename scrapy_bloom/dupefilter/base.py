@@ -265,7 +265,7 @@ class FilterDupeFilter(BaseDupeFilter):
             identity = FingerprinterIdentity.of(crawler.request_fingerprinter)
             self._use(self._open_filter(settings, identity))
         except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
-            self._let_go()
+            self.abandon()
             refuse(crawler, error)
 
     def _in_memory(self, why: str) -> FingerprintFilter:

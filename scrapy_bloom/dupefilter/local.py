@@ -13,6 +13,7 @@ from ..bloom.header import Owner
 from ..bloom.removal import remove_filter
 from ..errors import describe
 from ..fingerprints.identity import FingerprinterIdentity
+from ..job.session import session_of
 from ..reporting import counted
 from ..startup import announce
 from .base import FilterDupeFilter
@@ -20,7 +21,6 @@ from .base import FilterDupeFilter
 if TYPE_CHECKING:
     from scrapy import Request
 
-    from ..files import DirectoryLock
     from ..jobdir import JobDirectory
     from ..settings import BloomSettings
     from .overlay import FingerprintFilter, Seen
@@ -45,7 +45,6 @@ class BloomDupeFilter(FilterDupeFilter):
 
     _remedy_when_full = "Set a larger BLOOM_CAPACITY to resume the job"
 
-    _lock: DirectoryLock | None = None
     _was_killed = False
     _holds_back = False
     _requests_kept = False
@@ -69,6 +68,20 @@ class BloomDupeFilter(FilterDupeFilter):
                 extra={"spider": self._crawler.spider},
             )
         super().open()
+
+    def close(self, reason: str) -> None:
+        """Write the last stats, close the filter, and end the dupefilter's use of the job."""
+        try:
+            super().close(reason)
+        finally:
+            session_of(self._crawler).end(self)
+
+    def abandon(self) -> None:
+        """Close the filter of a crawl whose start is refused, and abandon the job."""
+        try:
+            super().abandon()
+        finally:
+            session_of(self._crawler).abandon()
 
     def hold_back(self, *, requests_kept: bool) -> None:
         """From now on keep new fingerprints in memory until they are released.
@@ -108,11 +121,6 @@ class BloomDupeFilter(FilterDupeFilter):
         that it belongs to it."""
         if self._seen is not None and isinstance(self._seen.filter, ScalableBloomFilter):
             self._seen.filter.note_owner(Owner(job, commit))
-
-    def hand_over_lock(self) -> DirectoryLock | None:
-        """Return the lock of the job, which is the caller's to release from now on."""
-        lock, self._lock = self._lock, None
-        return lock
 
     @property
     def filter(self) -> FingerprintFilter:
@@ -156,8 +164,7 @@ class BloomDupeFilter(FilterDupeFilter):
             return self._in_memory("there is no JOBDIR")
         warning = self._require_same_identity(job, identity)
         take_over = self._taking_over(job, settings, identity) if job.has_only_seen_file else None
-        job.make()
-        self._lock = job.lock()
+        session_of(self._crawler).begin(self)
         if take_over is not None and job.has_only_seen_file:
             logger.info("%s", take_over(), extra={"spider": self._crawler.spider})
         opened = ScalableBloomFilter(
@@ -223,11 +230,3 @@ class BloomDupeFilter(FilterDupeFilter):
             return self._see(fingerprint)
         self._hold_unasked(seen, fingerprint)
         return False
-
-    def _let_go(self) -> None:
-        try:
-            super()._let_go()
-        finally:
-            lock, self._lock = self._lock, None
-            if lock is not None:
-                lock.release(remove=True)

@@ -8,7 +8,6 @@ import pickle
 import re
 import shutil
 import sqlite3
-from contextlib import suppress
 from functools import partial
 from io import BytesIO
 from pathlib import Path, PurePath
@@ -19,15 +18,20 @@ from weakref import WeakSet
 from scrapy import signals
 from scrapy.extensions.feedexport import FeedExporter, StdoutFeedStorage
 from scrapy.utils.asyncio import call_later
-from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+from scrapy.utils.defer import (
+    deferred_from_coro,
+    ensure_awaitable,
+    maybe_deferred_to_future,
+)
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.python import global_object_name
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.python.failure import Failure
 
 from ..errors import FeedError, describe
-from ..job.failure import IN_MEMORY, FailedRequest
+from ..job.failure import IN_MEMORY, FailedRequest, item_refused
 from ..job.origins import StartItems, origins_of
+from ..job.session import session_of
 from ..reporting import counted
 from ..scrapy_compat import FeedExporterView, scheduler_of
 from ..startup import announce
@@ -37,12 +41,13 @@ from .outbox import OPEN, WAITING, Outbox
 from .storing import Part, check_stored, is_local, is_stream_of_bytes, local_path, overwrites
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from scrapy.exporters import BaseItemExporter
     from scrapy.extensions.feedexport import FeedSlot
+    from typing_extensions import Self
 
     from ..job.ledger import Ledger
     from ..sqlite_backend.rounds import Round
@@ -64,13 +69,11 @@ class DurableFeedExporter(FeedExporter):
     acknowledged; other feeds are put together in JOBDIR and stored when the spider
     closes.
 
-    An item that a feed cannot take is logged by Scrapy, and each of `on_refused` is called
-    with its response, or the failure of its errback, and with what was raised.
+    An item that a feed cannot take is logged by Scrapy, and `item_refused` is sent.
     """
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
-        self.on_refused: list[Callable[[Any, Exception], None]] = []
         self._refused: WeakSet[Request] = WeakSet()
         self._scrapys: set[str] = set()
         """Feeds that stay as Scrapy does them."""
@@ -94,6 +97,15 @@ class DurableFeedExporter(FeedExporter):
         self._failed: list[str] = []
         self.all_stored = False
         """True when the crawl has ended and all its feeds hold what they should."""
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Return the exporter of `crawler`."""
+        self = super().from_crawler(crawler)
+        # a subclass may have a close_spider that does not call ours
+        crawler.signals.disconnect(self.close_spider, signals.spider_closed)
+        crawler.signals.connect(self._spider_closed, signals.spider_closed)
+        return self
 
     @property
     def is_in_place(self) -> bool:
@@ -143,22 +155,24 @@ class DurableFeedExporter(FeedExporter):
     async def close_spider(self, spider: Spider) -> None:
         """Store the feeds that are not written as the crawl goes, and complete those
         that are."""
-        round_ = self._round
-        if round_ is not None:
-            try:
-                if self._is_open:
-                    await self._finish(spider)
-            except Exception as error:
-                logger.error(
-                    "The feeds could not be completed: %(error)s. The next start of the job tries"
-                    " again.",
-                    {"error": describe(error)},
-                    exc_info=True,
-                    extra={"spider": spider},
-                )
-            finally:
-                round_.close()
+        try:
+            if self._is_open:
+                await self._finish(spider)
+        except Exception as error:
+            logger.error(
+                "The feeds could not be completed: %(error)s. The next start of the job tries"
+                " again.",
+                {"error": describe(error)},
+                exc_info=True,
+                extra={"spider": spider},
+            )
         await super().close_spider(spider)
+
+    async def _spider_closed(self, spider: Spider) -> None:
+        try:
+            await ensure_awaitable(self.close_spider(spider))
+        finally:
+            session_of(self.crawler).end(self)
 
     # -- what the scheduler calls --------------------------------------------------
 
@@ -188,6 +202,7 @@ class DurableFeedExporter(FeedExporter):
             return
         self._ledger, self._round = ledger, round_
         round_.awaits_feeds = True
+        session_of(self.crawler).begin(self)
 
     def look(self, round_: Round, directory: Path) -> list[str]:
         """Take up the feeds of a round, and return those of FEEDS that are durable. Raises
@@ -382,8 +397,7 @@ class DurableFeedExporter(FeedExporter):
             return form.keep(item)
 
     def _tell_of_refused(self, response: Any, error: Exception) -> None:
-        for function in self.on_refused:
-            function(response, error)
+        self.crawler.signals.send_catch_log(item_refused, response=response, error=error)
         request = self._request_of(response)
         ledger = self._ledger or getattr(scheduler_of(self.crawler), "ledger", None)
         if ledger is not None or request is None or request in self._refused:
@@ -620,13 +634,6 @@ class DurableFeedExporter(FeedExporter):
             "exporter": global_object_name(self.exporters[options["format"]]),
             "storage": global_object_name(type(self._storage_of(template, options))),
         }
-
-
-def durable_exporter(crawler: Crawler) -> DurableFeedExporter | None:
-    """Return the exporter of `crawler` if it is a durable one."""
-    with suppress(RuntimeError):  # there are no extensions in a script
-        return crawler.get_extension(DurableFeedExporter)
-    return None
 
 
 def warn_of_losses(crawler: Crawler, uris: list[str], why: str) -> None:

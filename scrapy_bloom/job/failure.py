@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.statscollectors import StatsCollector
 
+item_refused = object()
+"""Signal of a feed exporter that cannot take an item, with the `response` of its page, or the
+failure of its errback, and the `error`."""
 ATTEMPTS_KEY = "bloom_attempts"
 """The meta key of a retried request: its number of attempts so far."""
 IN_MEMORY = "scheduler/failed_in_memory"

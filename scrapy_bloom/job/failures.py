@@ -13,10 +13,9 @@ from scrapy.http import Response
 from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
-from ..feeds.exporter import durable_exporter
 from ..reporting import counted, in_brief
 from ..scrapy_compat import FailureHooks
-from .failure import IN_MEMORY, FailedRequest, download_reason
+from .failure import IN_MEMORY, FailedRequest, download_reason, item_refused
 from .origins import origins_of
 
 if TYPE_CHECKING:
@@ -72,9 +71,8 @@ class Failures:
             crawler.signals.connect(self._spider_error, signals.spider_error)
         if "item" in kinds:
             crawler.signals.connect(self._item_error, signals.item_error)
-        exporter = durable_exporter(crawler)
-        if "feed" in kinds and exporter is not None:
-            exporter.on_refused.append(self._item_refused)
+        if "feed" in kinds:
+            crawler.signals.connect(self._item_refused, item_refused)
 
     def retry(self, store: FailedStore) -> int:
         """Make all requests in `store` pending again, if BLOOM_RETRY_FAILED says so; return

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.utils.asyncio import CallLaterResult
 
-    from ..files import DirectoryLock
     from ..scrapy_compat import EngineView
     from .store import FingerprintKeeper, RequestStore
 
@@ -262,14 +261,12 @@ class Ledger:
         # requests scheduled by handlers of spider_closed are ignored
         self.stopped = True
 
-    def close(self, lock: DirectoryLock | None = None) -> None:
-        """Close the store, after the end, and release `lock`. Never raises."""
+    def close(self) -> None:
+        """Close the store, after the end. Never raises."""
         try:
             self.store.close(clean=not self.failed)
         except Exception as error:  # noqa: BLE001 - see end
             self._fail(error)
-        if lock is not None:
-            lock.release(remove=True)
 
     def stop(self, error: BaseException) -> None:
         """Stop acknowledging requests, and close the spider. Never raises."""

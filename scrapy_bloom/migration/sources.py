@@ -83,11 +83,8 @@ def make_filter(
         )
     room = max(capacity, sum(each.keys for each in sources))
     job.make()
-    lock = job.lock()
-    try:
+    with job.locked():
         return ScalableBloomFilter(room, error_rate, job.filter, identity=identity, exact=exact)
-    finally:
-        lock.release(remove=True)
 
 
 def _includes_seen_file(sources: Sequence[Source], job: JobDirectory) -> bool:

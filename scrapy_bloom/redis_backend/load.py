@@ -70,8 +70,7 @@ def load_job(client: RedisClient, key: str, job: JobDirectory, settings: BaseSet
     loaded; then Redis is left as it was.
     """
     codec = RedisCodec(settings)
-    lock = job.lock()
-    try:
+    with job.locked():
         require_whole_job(job)
         if ScrapyQueues(job).state:
             raise JobDirectoryError(
@@ -95,8 +94,6 @@ def load_job(client: RedisClient, key: str, job: JobDirectory, settings: BaseSet
                 )
                 pusher.push(Entry(0, codec.dump_fields(fields)) for fields in left.requests())
             return Loaded(len(local), left.pending, left.failed, left.items)
-    finally:
-        lock.release(remove=True)
 
 
 def load_scrapy_redis(

@@ -10,6 +10,7 @@ from scrapy.utils.python import global_object_name
 from ..job.failures import Failures
 from ..job.ledger_scheduler import LedgerScheduler, keep_off_the_job
 from ..job.queue_settings import memory_queue
+from ..job.session import session_of
 from ..scrapy_compat import EngineView, IdleChecks, put_before_engine
 from ..settings import FailedSettings, WorkerSettings
 from ..startup import fetches_one_page, refuse
@@ -76,7 +77,7 @@ class RedisDurableScheduler(LedgerScheduler):
         try:
             self = cls(crawler, dupefilter_class.beside_queue(crawler))
         except BaseException:
-            feeds.abandon()
+            session_of(crawler).abandon()
             raise
         self._settings = settings
         self._starts = start_requests
@@ -103,8 +104,8 @@ class RedisDurableScheduler(LedgerScheduler):
                 in_memory=self.mqs.__len__,
             )
         except Exception as error:  # noqa: BLE001 - see from_crawler
-            self._feeds.abandon()
             self.df.abandon()
+            session_of(self.crawler).abandon()
             refuse(self.crawler, error)
         self._ledger = worker.ledger
         self.df.open()

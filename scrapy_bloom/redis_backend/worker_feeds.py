@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
 from scrapy.extensions.postprocessing import PostProcessingManager
 
-from ..feeds.exporter import durable_exporter
+from ..job.session import session_of
 from ..jobdir import JobDirectory
 from ..scrapy_compat import put_before_engine
 from ..sqlite_backend.request_file import RequestFile
-from ..sqlite_backend.rounds import Round
+from ..sqlite_backend.rounds import Round, feeds_of
 from ..startup import announce
 
 if TYPE_CHECKING:
@@ -38,14 +38,11 @@ class WorkerFeeds:
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
         self._job = JobDirectory.of(crawler.settings.get("JOBDIR"))
-        self._exporter = durable_exporter(crawler)
+        self._exporter = feeds_of(crawler)
         self._round: Round | None = None
-        if self._job is None:
-            return
-        if self._exporter is not None:
+        if self._job is not None and self._exporter is not None:
             put_before_engine(crawler, self._exporter.start_items)
-        self._job.make()
-        self._lock = self._job.lock()
+        session_of(crawler).begin(self)
 
     def open(self, ledger: Ledger, *, over: bool) -> None:
         """Take part in the commits of `ledger`. If the crawl is `over` and the feeds are stored,
@@ -59,7 +56,12 @@ class WorkerFeeds:
         self._round = Round(self._file, self._commit)
         begins = not (over and self._round.is_over)
         parts = self._job.worker_parts
-        self._exporter.attach(ledger, self._round, parts, repeats=True, stores_empty=begins)
+        try:
+            self._exporter.attach(ledger, self._round, parts, repeats=True, stores_empty=begins)
+        except BaseException:
+            self._file.close(clean=True)
+            raise
+        session_of(self._crawler).put_last(partial(self._file.close, clean=True))
         if self._round.awaits_feeds:
             if begins:
                 self._round.begin()
@@ -80,30 +82,14 @@ class WorkerFeeds:
             self._commit()
 
     def close(self) -> None:
-        """Let go of JOBDIR, or have the exporter do it when all feeds are stored."""
+        """End the worker's use of JOBDIR, which stays open until the feeds are stored."""
         if self._round is not None and self._ledger.failed:
             self._file.rollback()
-        if self._round is not None and self._round.awaits_feeds:
-            self._round.hand_over(commit=self._commit, close=self._release)
-        else:
-            self._release()
-
-    def abandon(self) -> None:
-        """Release JOBDIR when the start is refused, and remove it if nothing is in it."""
-        self._release()
-        if self._job is not None:
-            with suppress(OSError):
-                self._job.path.rmdir()
+        session_of(self._crawler).end(self)
 
     def _commit(self) -> None:
         if self._file.changed:
             self._file.commit()
-
-    def _release(self) -> None:
-        if self._round is not None:
-            self._file.close(clean=True)
-        if self._job is not None:
-            self._lock.release(remove=True)
 
 
 class SyncedFeeds:

@@ -75,12 +75,8 @@ class SQLiteFailedStore:
         many."""
         if not self.requests(choice):
             return 0
-        lock = self._directory.lock()
-        try:
-            with _writing(self._directory.requests) as connection:
-                return _take(connection, choice, before)
-        finally:
-            lock.release(remove=True)
+        with self._directory.locked(), _writing(self._directory.requests) as connection:
+            return _take(connection, choice, before)
 
 
 class OpenFailedStore(SQLiteFailedStore):

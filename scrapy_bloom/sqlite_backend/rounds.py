@@ -4,9 +4,16 @@ stored, over as many starts of the process as it takes."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from scrapy.crawler import Crawler
+
+    from ..job.ledger import Ledger
+    from ..scrapy_compat import StartMiddleware
     from .request_file import RequestFile
 
 RUNNING = "running"
@@ -25,22 +32,18 @@ class Round:
     is left of this one, is in a new round. But while requests are kept as failed, a round
     that is over can go on: whoever makes any of them pending again makes it `RUNNING`.
 
-    A feed exporter sets `awaits_feeds` before the spider is open. It writes through
-    `file`, and takes part in the ledger's commits. The scheduler's close then leaves the
-    job to it: `file` stays open and the job locked until it calls `close`, which it must.
-    `commit` makes durable what it has written; `feeds_stored` says that all feeds are
-    stored. `at_end` is called in the transaction that ends the round, `at_close` before the job
-    is let go, and must not raise.
+    The feeds set `awaits_feeds` before the spider is open, and `feeds_stored` ends the round
+    when all are stored. They write through `file`, which stays open until the job's session
+    closes, and make that durable with `commit`. The functions of `at_end` are called in the
+    transaction that ends the round.
     """
 
     def __init__(self, file: RequestFile, commit: Callable[[], object]) -> None:
         self.file = file
         self.commit = commit
         """Make what was written through `file` durable. Raises sqlite3.Error."""
-        self._close: Callable[[], None] = lambda: None
         self.awaits_feeds = False
         self.at_end: list[Callable[[], None]] = []
-        self.at_close: list[Callable[[], None]] = []
         self.number = 1
         # what a job of 0.1.0 or of Scrapy's scheduler has left belongs to a round, too
         self._phase = OVER if file.is_empty else RUNNING
@@ -99,17 +102,6 @@ class Round:
         if self.file.query("SELECT 1 FROM delta_lists LIMIT 1"):
             self.file.execute("DELETE FROM delta_lists")
 
-    def hand_over(self, *, commit: Callable[[], object], close: Callable[[], None]) -> None:
-        """Leave the job to whoever closes it, when the scheduler has closed."""
-        self.commit = commit
-        self._close = close
-
-    def close(self) -> None:
-        """Let go of the job, after the scheduler's close. Never raises."""
-        for function in self.at_close:
-            function()
-        self._close()
-
     def _enter(self, phase: str) -> None:
         self._phase = phase
         self.file.execute("DELETE FROM rounds")
@@ -127,3 +119,39 @@ class Round:
         for function in self.at_end:
             function()
         self.is_resumed = self.follows_kept = False
+
+
+@runtime_checkable
+class RoundFeeds(Protocol):
+    """The feeds of a round: an extension of the crawler, which is a part of the job's session
+    until they are stored."""
+
+    start_items: StartMiddleware
+    """Goes into the way of what `Spider.start()` yields."""
+    all_stored: bool
+    """True when the crawl has ended and all feeds hold what they should."""
+
+    @property
+    def is_in_place(self) -> bool:
+        """True if each feed is a file that gets the items when they are final."""
+
+    def look(self, round_: Round, directory: Path) -> object:
+        """Raise FeedError if a feed of the round cannot go on; change nothing."""
+
+    def attach(
+        self,
+        ledger: Ledger,
+        round_: Round,
+        directory: Path,
+        *,
+        repeats: bool = False,
+        stores_empty: bool = True,
+    ) -> None:
+        """Take part in the commits of `ledger`. Raises FeedError as `look` does."""
+
+
+def feeds_of(crawler: Crawler) -> RoundFeeds | None:
+    """Return the extension that keeps the feeds of rounds, None without one."""
+    with suppress(RuntimeError):  # there are no extensions in a script
+        return crawler.get_extension(RoundFeeds)  # type: ignore[type-abstract]
+    return None

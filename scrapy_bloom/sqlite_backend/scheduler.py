@@ -13,11 +13,11 @@ from scrapy.utils.python import global_object_name
 
 from ..dupefilter.local import BloomDupeFilter
 from ..errors import RequestFileError
-from ..feeds.exporter import durable_exporter
 from ..job.failures import Failures
 from ..job.ledger import Ledger
 from ..job.ledger_scheduler import LedgerScheduler, keep_off_the_job, require_same_spider
 from ..job.queue_settings import QueueSettings, memory_queue
+from ..job.session import session_of
 from ..jobdir import JobDirectory
 from ..reporting import counted
 from ..scrapy_compat import EngineView, FeedExporterView, IdleChecks, path_safe, put_before_engine
@@ -27,7 +27,7 @@ from .failed_store import OpenFailedStore
 from .repeated_children import RepeatedChildren, TakenChildren
 from .request_file import RequestFile, as_it_is, check_header, require_whole_job
 from .request_store import SqliteStore
-from .rounds import Round
+from .rounds import Round, feeds_of
 from .scrapy_queues import ScrapyQueues
 from .spider_state import KeptSpiderState
 from .start_marks import LocalStartRequests, TakenStartRequests
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
     from typing_extensions import Self
 
-    from ..feeds.exporter import DurableFeedExporter
+    from .rounds import RoundFeeds
 
 logger = logging.getLogger("scrapy_bloom.durable.scheduler")
 
@@ -67,9 +67,14 @@ class DurableScheduler(LedgerScheduler):
     commit_seconds = 0.1
     """… or this long after the first of them, whichever comes first."""
 
+    _start_requests: LocalStartRequests
+    _children: RepeatedChildren
+    _idle_checks: IdleChecks
+    _failures: Failures
+
     def __init__(self, crawler: Crawler, dupefilter: BaseDupeFilter) -> None:
         super().__init__(crawler, dupefilter)
-        self._job: _Job | None = None
+        self._job: JobDirectory | None = None
         self.round: Round | None = None
         self._spider_state: KeptSpiderState | None = None
 
@@ -90,16 +95,21 @@ class DurableScheduler(LedgerScheduler):
             return cls(crawler, build_from_crawler(dupefilter_class, crawler))
         try:
             _require_bloom(dupefilter_class)
-            prepared = _Job(crawler, job)
-            put_before_engine(crawler, prepared.start_requests)
-            put_before_engine(crawler, prepared.children)
-            exporter = durable_exporter(crawler)
-            if exporter is not None:
-                put_before_engine(crawler, exporter.start_items)
+            feeds = feeds_of(crawler)
+            start_requests, children = LocalStartRequests(crawler), RepeatedChildren(crawler)
+            put_before_engine(crawler, start_requests)
+            put_before_engine(crawler, children)
+            if feeds is not None:
+                put_before_engine(crawler, feeds.start_items)
+            idle_checks = IdleChecks(crawler)
+            failures = Failures(crawler, FailedSettings.read(crawler.settings))
+            _look(crawler, job, feeds)
         except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
             refuse(crawler, error)
         self = cls(crawler, build_from_crawler(dupefilter_class, crawler))
-        self._job = prepared
+        self._job = job
+        self._start_requests, self._children = start_requests, children
+        self._idle_checks, self._failures = idle_checks, failures
         return self
 
     def open(self, spider: Spider) -> Deferred[None] | None:
@@ -116,107 +126,102 @@ class DurableScheduler(LedgerScheduler):
         return self.df.open()
 
     def close(self, reason: str) -> Deferred[None] | None:
-        """Acknowledge what is finished, commit, and close the requests and the
-        dupefilter; the requests later if feeds are to be stored yet."""
-        ledger, job = self._ledger, self._job
-        if ledger is not None and job is not None and self.round is not None:
-            ledger.end(partial(self._conclude, job, self.round))
+        """Acknowledge what is finished, commit, close the dupefilter, and end the use of the
+        job, which stays open until the feeds are stored."""
+        ledger, round_ = self._ledger, self.round
+        if ledger is not None and round_ is not None:
+            ledger.end(partial(self._conclude, ledger, round_))
             if self._spider_state is not None:
                 self._spider_state.end(failed=ledger.failed)
-            lock = None
-            if self.round.awaits_feeds and isinstance(self.df, BloomDupeFilter):
-                lock = self.df.hand_over_lock()
-            self.round.hand_over(
-                commit=partial(ledger.store.commit, ()), close=partial(ledger.close, lock)
-            )
-            if not self.round.awaits_feeds:
-                self.round.close()
+            # the feeds write after the last commit of the ledger
+            round_.commit = partial(ledger.store.commit, ())
+            session_of(self.crawler).end(self)
         return self.df.close(reason)
 
     def _note_stored(self, request: Request) -> None:
-        if self._job is not None:
-            self._job.start_requests.stored(request)
-            self._job.children.stored(request)
+        self._start_requests.stored(request)
+        self._children.stored(request)
 
     def _note_kept(self, request: Request) -> None:
-        if self._job is not None:
-            self._job.start_requests.kept(request)
-            self._job.children.kept(request)
+        self._start_requests.kept(request)
+        self._children.kept(request)
 
-    def _open_job(self, job: _Job, dupefilter: BloomDupeFilter) -> Ledger:
-        file = RequestFile.open(job.directory.requests)
+    def _open_job(self, job: JobDirectory, dupefilter: BloomDupeFilter) -> Ledger:
+        crawler, settings = self.crawler, self.crawler.settings
+        assert self.spider is not None
+        was_durable = check_header(job.requests)
+        file = RequestFile.open(job.requests)
 
         def note_commit() -> None:
             dupefilter.note_commit(file.id, file.commits)
 
         try:
             note_commit()
-            assert self.spider is not None
             file.name_spider(self.spider.name)
-            dupefilter.hold_back(requests_kept=job.was_durable)
+            dupefilter.hold_back(requests_kept=was_durable)
             if not file.clean:
                 self._recover(file, dupefilter)
             failed = OpenFailedStore(file)
-            job.failures.retry(failed)
-            store = SqliteStore(self.crawler, file, job.directory.requests, job.queues, note_commit)
-            if len(store.pending):
-                logger.info(
-                    "Resuming crawl (%(count)d requests scheduled)",
-                    {"count": len(store.pending)},
-                    extra={"spider": self.spider},
-                )
-            if job.left_by_scrapy.state:
-                logger.info(
-                    "Took over %(count)d pending requests from Scrapy's own queues",
-                    {"count": store.take_over(job.left_by_scrapy)},
-                    extra={"spider": self.spider},
-                )
+            self._failures.retry(failed)
+            queues = QueueSettings.read(settings)
+            store = SqliteStore(crawler, file, job.requests, queues, note_commit)
+            self._resume(store, ScrapyQueues(job))
             ledger = Ledger(
-                self.crawler,
+                crawler,
                 store,
                 dupefilter,
-                EngineView(self.crawler),
+                EngineView(crawler),
                 operations=self.commit_operations,
                 seconds=self.commit_seconds,
             )
-            round_ = self._open_round(job, file, ledger, dupefilter)
+            session = session_of(crawler)
+            session.begin(self)
+            session.put_last(ledger.close)
+            self.round = Round(file, ledger.commit)
+            if not wants_delta(settings):
+                self.round.forget_lists()
+            taken = TakenStartRequests(file, dupefilter.fingerprint)
+            self._start_requests.open(taken, self.round, ledger)
+            self._spider_state = KeptSpiderState.of(crawler, file)
+            if self._spider_state is not None:
+                ledger.participants.append(self._spider_state)
+                self._spider_state.put_back()
+            if (feeds := feeds_of(crawler)) is not None:
+                feeds.attach(ledger, self.round, job.feeds)
             children = TakenChildren(file, store.codec.fields)
-            job.children.open(children, store, ledger, dupefilter.fingerprint)
-            round_.at_end.append(children.forget_all)
-            job.failures.open(ledger, failed)
-            Progress(self.crawler, file, ledger, dupefilter, pending=self.__len__)
+            self._children.open(children, store, ledger, dupefilter.fingerprint)
+            self.round.at_end.append(children.forget_all)
+            self._failures.open(ledger, failed)
+            Progress(crawler, file, ledger, dupefilter, pending=self.__len__)
         except BaseException:
             with suppress(Exception):
                 file.close(clean=False)
             raise
         pending = counted(len(store.pending), "request")
-        announce(self.crawler, "requests", f"{job.directory.requests}, {pending} pending")
+        announce(crawler, "requests", f"{job.requests}, {pending} pending")
         return ledger
 
-    def _open_round(
-        self, job: _Job, file: RequestFile, ledger: Ledger, dupefilter: BloomDupeFilter
-    ) -> Round:
-        self.round = Round(file, ledger.commit)
-        if not wants_delta(self.crawler.settings):
-            self.round.forget_lists()
-        taken = TakenStartRequests(file, dupefilter.fingerprint)
-        job.start_requests.open(taken, self.round, ledger)
-        self._spider_state = KeptSpiderState.of(self.crawler, file)
-        if self._spider_state is not None:
-            ledger.participants.append(self._spider_state)
-            self._spider_state.put_back()
-        exporter = durable_exporter(self.crawler)
-        if exporter is not None:
-            exporter.attach(ledger, self.round, job.directory.feeds)
-        return self.round
+    def _resume(self, store: SqliteStore, left_by_scrapy: ScrapyQueues) -> None:
+        if len(store.pending):
+            logger.info(
+                "Resuming crawl (%(count)d requests scheduled)",
+                {"count": len(store.pending)},
+                extra={"spider": self.spider},
+            )
+        if left_by_scrapy.state:
+            logger.info(
+                "Took over %(count)d pending requests from Scrapy's own queues",
+                {"count": store.take_over(left_by_scrapy)},
+                extra={"spider": self.spider},
+            )
 
-    def _conclude(self, job: _Job, round_: Round) -> None:
+    def _conclude(self, ledger: Ledger, round_: Round) -> None:
         """End the round, if nothing of it is left or can come, and say what has failed."""
-        job.failures.report("job", job.directory.path)
-        if not job.start_requests.exhausted or job.idle_checks.may_give_more:
+        assert self._job is not None
+        self._failures.report("job", self._job.path)
+        if not self._start_requests.exhausted or self._idle_checks.may_give_more:
             return
-        assert self._ledger is not None
-        if not len(self) and (round_.file.is_empty or self._ledger.waits_for_postponed):
+        if not len(self) and (round_.file.is_empty or ledger.waits_for_postponed):
             round_.complete()
 
     def _recover(self, file: RequestFile, dupefilter: BloomDupeFilter) -> None:
@@ -232,39 +237,28 @@ class DurableScheduler(LedgerScheduler):
         )
 
 
-class _Job:
-    """What is known of a job before anything is changed in it. Raises ValueError,
-    BloomError."""
-
-    def __init__(self, crawler: Crawler, directory: JobDirectory) -> None:
-        self.directory = directory
-        self.queues = QueueSettings.read(crawler.settings)
-        self.start_requests = LocalStartRequests(crawler)
-        self.children = RepeatedChildren(crawler)
-        EngineView(crawler)
-        self.idle_checks = IdleChecks(crawler)
-        self.failures = Failures(crawler, FailedSettings.read(crawler.settings))
-        if self.queues.by_slot:
-            path_safe()
-        self.left_by_scrapy = ScrapyQueues(directory)
-        self.was_durable = check_header(directory.requests)
-        if not directory.is_locked:  # by a process that has looked, and is named soon
-            identity = require_whole_job(directory)
-            require_same_spider(
-                str(directory.path),
-                identity.spider if identity else "",
-                crawler,
-                "give each spider a JOBDIR of its own",
-            )
-            self._require_feeds(durable_exporter(crawler))
-
-    def _require_feeds(self, exporter: DurableFeedExporter | None) -> None:
-        if exporter is None:
-            return
-        FeedExporterView(exporter)
-        with as_it_is(self.directory.requests) as file:
+def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None:
+    """Raise what `from_crawler` refuses of Scrapy, the settings and what is in `job`; change
+    nothing."""
+    EngineView(crawler)
+    if QueueSettings.read(crawler.settings).by_slot:
+        path_safe()
+    ScrapyQueues(job)
+    check_header(job.requests)
+    if job.is_locked:  # by a crawl that has looked; the lock names it soon
+        return
+    identity = require_whole_job(job)
+    require_same_spider(
+        str(job.path),
+        identity.spider if identity else "",
+        crawler,
+        "give each spider a JOBDIR of its own",
+    )
+    if feeds is not None:
+        FeedExporterView(feeds)
+        with as_it_is(job.requests) as file:
             if file is not None:
-                exporter.look(Round(file, lambda: None), self.directory.feeds)
+                feeds.look(Round(file, lambda: None), job.feeds)
 
 
 def _require_bloom(dupefilter_class: object) -> None:

@@ -86,7 +86,7 @@ class Job:
         self.scheduler.close(reason)
 
     def drop(self):
-        """Let go of everything, as a process that is killed does."""
+        """Release everything, as a process that is killed does."""
         if self.scheduler is None:
             return
         ledger = getattr(self.scheduler, "_ledger", None)

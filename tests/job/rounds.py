@@ -21,12 +21,6 @@ class RoundJob(Job):
         super().close(reason)
         self.send(signals.spider_closed, reason=reason)
 
-    def drop(self):
-        """Let go of everything, as a process that is killed does."""
-        super().drop()
-        if getattr(self.scheduler, "round", None) is not None:
-            self.round.close()  # has the lock if it waits for feeds
-
     def send(self, signal, **arguments):
         """Send a signal of Scrapy's."""
         self.crawler.signals.send_catch_log(signal, spider=self.spider, **arguments)

@@ -13,6 +13,7 @@ from scrapy.exceptions import CloseSpider
 from scrapy.utils import signal as dispatching
 
 from scrapy_bloom import JobDirectoryError
+from scrapy_bloom.job.session import session_of
 from tests.data.v010.make import OldSpider
 from tests.job.engine import STOCK, Job, request
 
@@ -223,11 +224,13 @@ def test_without_a_job_directory_there_is_no_round(make_round):
 
 # With feeds
 
+FEEDS = "the feeds"
 
 def awaiting(job):
     """Let a job's round wait for feeds; return what is called at its end."""
     ended = []
     job.round.awaits_feeds = True
+    session_of(job.crawler).begin(FEEDS)
     job.round.at_end.append(
         lambda: ended.append(job.round.file.execute("DELETE FROM spider_state"))
     )
@@ -245,7 +248,7 @@ def test_a_round_is_over_when_its_feeds_are_stored(make_round, tmp_path):
     assert (tmp_path / "job" / "bloom.lock").exists()
     assert len(job.round.file.query("SELECT * FROM spider_state")) == 1
     job.round.feeds_stored()
-    job.round.close()
+    session_of(job.crawler).end(FEEDS)
     assert len(ended) == 1
     assert phases(tmp_path / "job") == [(1, "over")]
     assert not (tmp_path / "job" / "bloom.lock").exists()
@@ -261,7 +264,7 @@ def test_feeds_that_are_stored_while_a_round_goes_on_do_not_end_it(make_round, t
     job.start(start("a"))
     job.close("shutdown")
     job.round.feeds_stored()
-    job.round.close()
+    session_of(job.crawler).end(FEEDS)
     assert (ended, phases(tmp_path / "job")) == ([], [(1, "running")])
 
 
@@ -286,7 +289,7 @@ def test_feeds_that_cannot_be_stored_at_the_next_start_keep_the_round(make_round
     job = make_round()
     awaiting(job)
     finish(job, "a")
-    job.round.close()
+    session_of(job.crawler).end(FEEDS)
     for stored in (False, True):
         job = make_round()
         ended = awaiting(job)
@@ -294,7 +297,7 @@ def test_feeds_that_cannot_be_stored_at_the_next_start_keep_the_round(make_round
         assert finish(job, "a") == []
         if stored:
             job.round.feeds_stored()
-        job.round.close()
+        session_of(job.crawler).end(FEEDS)
         assert len(ended) == stored
     assert make_round().round.number == 2
 
@@ -304,7 +307,7 @@ def test_feeds_that_nobody_stores_any_more_are_not_waited_for(make_round):
     job = make_round()
     awaiting(job)
     finish(job, "a")
-    job.round.close()
+    session_of(job.crawler).end(FEEDS)
     job = make_round()
     assert finish(job, "a") == ["a"]
     assert make_round().round.number == 3
