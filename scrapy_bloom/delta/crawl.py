@@ -119,7 +119,7 @@ class DeltaCrawl:
         if is_new and self._settings.reset:
             self.memory.clear()
         self.memory.open()
-        if self._round is not None:
+        if _round_of(self._scheduler) is not None:
             session_of(self._crawler).at_close(self._close)
         if self._ledger is not None:
             self._ledger.participants.append(self)
@@ -191,16 +191,15 @@ class DeltaCrawl:
     def stopped(self) -> None:
         """Add all marks to the memory where no job keeps them, when all feeds are closed."""
         if self._round is None and self._all_is_well():
-            round_ = _round_of(self._scheduler)
-            if self._ledger is None or (round_ is not None and round_.is_over):
-                self._conclude(round_)
+            if self._ledger is None:
+                self._conclude(None)
             self._add(self.marks)
         self.memory.close()
 
     def _close(self) -> None:
-        """Add all marks to the memory before the job is let go, if all feeds have the items.
-        Never raises."""
-        round_, ledger = self._round, self._ledger
+        """Conclude a round that is over, and add the marks that the job keeps to the memory, if
+        all feeds have the items. Called before the job is closed; never raises."""
+        round_, ledger = _round_of(self._scheduler), self._ledger
         assert round_ is not None
         assert ledger is not None
         exporter = feeds_of(self._crawler)
@@ -211,10 +210,10 @@ class DeltaCrawl:
             if round_.is_over:
                 self._conclude(round_)
                 round_.commit()
-            if self._add(self.marks) and round_.is_over:
+            if self._round is not None and self._add(self.marks) and round_.is_over:
                 self.marks.clear()
                 round_.commit()
-        except Exception as error:  # noqa: BLE001 - the job must be let go
+        except Exception as error:  # noqa: BLE001 - it costs repetitions
             self._tell(error)
 
     def _conclude(self, round_: Round | None) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy import Request, signals
 from scrapy.exceptions import NotConfigured
+from scrapy.extensions.feedexport import FeedExporter
 
 from ..early.links import has_left_out, keep_known
 from ..errors import describe
@@ -59,6 +60,9 @@ class DeltaMiddleware:
         self._skipping: Skipping | None = None
         self._skipped = 0
         self._is_dropping = False
+        self._awaited = {signals.spider_closed}
+        if crawler.get_extension(FeedExporter) is not None:
+            self._awaited.add(signals.feed_exporter_closed)
 
         general = BloomSettings.read(crawler.settings)
         identity = FingerprinterIdentity.of(crawler.request_fingerprinter)
@@ -104,7 +108,7 @@ class DeltaMiddleware:
             (item_refused, self._item_refused),
             (signals.spider_error, self._spider_error),
             (signals.spider_closed, self._spider_closed),
-            (signals.engine_stopped, self._engine_stopped),
+            (signals.feed_exporter_closed, self._feeds_closed),
         ):
             crawler.signals.connect(handler, signal)
         return self
@@ -241,10 +245,24 @@ class DeltaMiddleware:
         return self.outcome_of(response) if hasattr(response, "meta") else None
 
     def _spider_closed(self) -> None:
-        delta, crawler = self._delta, self._crawler
-        if delta is None:
-            return
-        delta.ended()
+        try:
+            if self._delta is not None:
+                self._delta.ended()
+                self._report(self._delta)
+        finally:
+            self._stop_after(signals.spider_closed)
+
+    def _feeds_closed(self) -> None:
+        self._stop_after(signals.feed_exporter_closed)
+
+    def _stop_after(self, signal: object) -> None:
+        """Close the memory when the spider is closed, and its feeds if there are any."""
+        self._awaited.discard(signal)
+        if not self._awaited and self._delta is not None:
+            self._delta.stopped()
+
+    def _report(self, delta: DeltaCrawl) -> None:
+        crawler = self._crawler
         self._update_stats()
         memory = delta.memory
         holds = f"{self._memory.name} had {counted(memory.count, 'slice')}"
@@ -261,11 +279,6 @@ class DeltaMiddleware:
             },
             extra={"spider": crawler.spider},
         )
-
-    def _engine_stopped(self) -> None:
-        delta, self._delta = self._delta, None
-        if delta is not None:
-            delta.stopped()
 
     def _update_stats(self) -> None:
         assert self._delta is not None

@@ -100,9 +100,9 @@ class DurableFeedExporter(FeedExporter):
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Return the exporter of `crawler`."""
+        """Connect the exporter, and end its use of the job when the spider is closed, also where
+        a subclass has a `close_spider` that does not call this one."""
         self = super().from_crawler(crawler)
-        # a subclass may have a close_spider that does not call ours
         crawler.signals.disconnect(self.close_spider, signals.spider_closed)
         crawler.signals.connect(self._spider_closed, signals.spider_closed)
         return self

@@ -10,7 +10,6 @@ from ..jobdir import JobDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from scrapy.crawler import Crawler
 
@@ -35,18 +34,14 @@ class Session:
 
     def __init__(self, directory: JobDirectory | None) -> None:
         self.directory = directory
-        self._made: list[Path] = []
         self._lock = ExitStack()
         self._parts: list[object] = []
         self._closers: list[Callable[[], None]] = []
-        self._last: list[Callable[[], None]] = []
 
     def begin(self, part: object) -> None:
         """Let `part` use the job. Without JOBDIR there is nothing to lock. Raises
         FilterLockedError if another crawl has the job, OSError."""
         if not self._parts and self.directory is not None:
-            path = self.directory.path
-            self._made = [each for each in (path, *path.parents) if not each.exists()]
             self.directory.make()
             self._lock.enter_context(self.directory.locked())
         self._parts.append(part)
@@ -57,7 +52,7 @@ class Session:
 
     def put_last(self, function: Callable[[], None]) -> None:
         """Call `function` after all others, and before the lock is released."""
-        self._last.append(function)
+        self._closers.insert(0, function)
 
     def end(self, part: object) -> None:
         """End the use by `part`; the last one closes the job. Ending twice is fine."""
@@ -67,21 +62,20 @@ class Session:
         if not self._parts:
             with ExitStack() as closing:  # unwinds from the newest
                 closing.push(self._lock.pop_all())
-                for function in (*self._last, *self._closers):
+                for function in self._closers:
                     closing.callback(function)
                 self._forget()
 
     def abandon(self) -> None:
-        """Release the lock of a crawl whose start is refused. Calls no function, and removes the
-        directories that `begin` has made if nothing is in them."""
+        """Release the lock of a crawl whose start is refused, and remove a directory in which
+        nothing is. Calls no function."""
+        if self._parts and self.directory is not None:
+            self._lock.close()
+            with suppress(OSError):
+                self.directory.path.rmdir()
         self._forget()
-        self._lock.close()
-        with suppress(OSError):
-            for path in self._made:
-                path.rmdir()
 
     def _forget(self) -> None:
         """Drop what refers to the crawler, which is the session's weak key."""
         self._parts.clear()
         self._closers.clear()
-        self._last.clear()

@@ -226,6 +226,7 @@ def test_without_a_job_directory_there_is_no_round(make_round):
 
 FEEDS = "the feeds"
 
+
 def awaiting(job):
     """Let a job's round wait for feeds; return what is called at its end."""
     ended = []

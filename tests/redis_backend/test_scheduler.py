@@ -15,6 +15,7 @@ from twisted.internet.defer import Deferred
 
 from scrapy_bloom import RedisDurableScheduler, SharedFilterError, startup
 from scrapy_bloom.errors import FilterLockedError, JobDirectoryError
+from scrapy_bloom.job.session import session_of
 from scrapy_bloom.redis_backend import worker as worker_module
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.filter_status import RedisPlace
@@ -69,6 +70,12 @@ def talk(scheduler):
             scheduler._worker.store._call()
     while not transport.wait(5):
         pass
+
+
+def let_die(scheduler):
+    """Release the job of a worker as the end of its process does."""
+    scheduler._feeds._file.close(clean=True)
+    session_of(scheduler.crawler).abandon()
 
 
 class OtherSpider(TestSpider):
@@ -379,10 +386,10 @@ def test_a_kill_loses_no_feed_of_a_worker_with_a_job_directory(build, tmp_path):
     with pytest.raises(FilterLockedError, match="is in use by process"):
         build(**settings)
     kept.close("shutdown")
-    kept._feeds._release()
+    let_die(kept)
     again = build(**settings)
     again.close("shutdown")
-    again._feeds._release()
+    let_die(again)
 
 
 def test_a_crawl_that_is_over_leaves_stored_feeds_as_they_are(build, tmp_path):
@@ -407,7 +414,7 @@ def test_a_crawl_that_is_over_leaves_stored_feeds_as_they_are(build, tmp_path):
         worker._worker.store.start_done = True
         if ends == "killed":
             talk(worker)
-            worker._feeds._release()
+            let_die(worker)
             worker._worker._heartbeat.close()
             worker._worker._transport.close()
             return []

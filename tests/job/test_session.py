@@ -1,0 +1,195 @@
+"""Who has a job's lock, and in which order a job is closed.
+
+`DURABLE_MUTANT=<name> pytest tests/job/test_session.py` runs these tests with a session that does
+less; each of `session_mutants` is noticed.
+"""
+
+import ast
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from scrapy import signals
+from scrapy.utils.test import get_crawler
+
+import scrapy_bloom
+from scrapy_bloom import DurableFeedExporter, FilterLockedError
+from scrapy_bloom.errors import RequestFileError
+from scrapy_bloom.job.session import session_of
+from scrapy_bloom.sqlite_backend import scheduler as scheduler_module
+from tests.job.engine import STOCK, Job
+from tests.job.feed_jobs import FeedJob
+from tests.job.rounds import RoundJob
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+
+
+@pytest.fixture
+def session(tmp_path):
+    """The session of a crawler with a job directory."""
+    crawler = get_crawler(settings_dict={"JOBDIR": str(tmp_path / "job")})
+    yield session_of(crawler)
+    session_of(crawler).abandon()
+
+
+class Quiet(DurableFeedExporter):
+    """Does not call the method that it overrides."""
+
+    async def close_spider(self, spider):
+        """Do nothing."""
+
+
+def test_a_job_closes_in_one_order(session):
+    """Functions, newest first, the store, the lock; when the last part has ended."""
+    closed = []
+
+    def note(name):
+        return lambda: closed.append((name, session.directory.is_locked))
+
+    session.begin("dupefilter")
+    session.put_last(note("store"))
+    session.begin("scheduler")
+    session.at_close(note("first"))
+    session.at_close(note("second"))
+    session.end("dupefilter")
+    session.end("dupefilter")
+    assert session.directory.is_locked
+    session.end("scheduler")
+    assert closed == [("second", True), ("first", True), ("store", True)]
+    assert not session.directory.is_locked
+    assert session.directory.path.is_dir()
+
+
+def test_a_function_that_raises_keeps_nothing_open(session):
+    """The store is closed, and the job is free."""
+    closed = []
+    session.begin("scheduler")
+    session.put_last(lambda: closed.append("store"))
+    session.at_close(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        session.end("scheduler")
+    assert closed == ["store"]
+    assert not session.directory.is_locked
+
+
+def test_a_refused_start_leaves_nothing(session, tmp_path):
+    """Neither a lock, nor an empty directory, nor anything to be called later."""
+    closed = []
+    session.begin("scheduler")
+    session.at_close(lambda: closed.append("function"))
+    session.put_last(lambda: closed.append("store"))
+    session.abandon()
+    assert (closed, list(tmp_path.iterdir())) == ([], [])
+    session.end("scheduler")
+    session.directory.make()
+    (session.directory.path / "file").touch()
+    session.begin("scheduler")
+    session.abandon()
+    assert (closed, os.listdir(session.directory.path)) == ([], ["file"])
+
+
+def test_a_second_crawl_of_the_process_is_refused(session):
+    """With one job directory for both; the first one keeps it."""
+    other = get_crawler(settings_dict={"JOBDIR": str(session.directory.path)})
+    session.begin("dupefilter")
+    with pytest.raises(FilterLockedError, match="which is this one"):
+        session_of(other).begin("dupefilter")
+    session_of(other).abandon()
+    assert session.directory.is_locked
+
+
+def test_without_a_job_directory_nothing_is_locked():
+    """The functions are called all the same."""
+    closed = []
+    session = session_of(get_crawler())
+    session.begin("feeds")
+    session.put_last(lambda: closed.append("store"))
+    session.end("feeds")
+    assert closed == ["store"]
+
+
+@pytest.mark.parametrize("scheduler", [STOCK, "scrapy_bloom.DurableScheduler"])
+def test_a_job_is_free_when_the_scheduler_is_closed(scheduler, tmp_path):
+    """A dupefilter is the only part with Scrapy's scheduler."""
+    job = Job(tmp_path / "job", scheduler).open()
+    assert (tmp_path / "job" / "bloom.lock").exists()
+    job.close()
+    assert not (tmp_path / "job" / "bloom.lock").exists()
+
+
+def test_a_job_with_feeds_is_free_when_they_are_stored(tmp_path):
+    """Its file is open until then, and closed before another process can have it."""
+    job = FeedJob(tmp_path, {tmp_path / "items.json": "json"}).open()
+    clean = []
+    session_of(job.crawler).at_close(lambda: clean.append(is_clean(tmp_path)))
+    locked = session_of(job.crawler).directory.locked
+    job.scheduler.close("finished")
+    assert (tmp_path / "job" / "bloom.lock").exists()
+    assert not is_clean(tmp_path)
+    job.send(signals.spider_closed, reason="finished")
+    assert clean == [False]
+    with locked():
+        assert is_clean(tmp_path)
+
+
+def is_clean(folder):
+    """Return True if the requests of the job in `folder` were closed."""
+    with closing(sqlite3.connect(folder / "job" / "requests.sqlite")) as connection:
+        return connection.execute("SELECT clean FROM job").fetchall() == [(1,)]
+
+
+def test_an_exporter_that_overrides_the_close_does_not_keep_the_job(tmp_path):
+    """Its feeds wait for the next start."""
+    feeds = {tmp_path / "items.json": "json"}
+    extensions = {"scrapy.extensions.feedexport.FeedExporter": None, Quiet: 0}
+    job = FeedJob(tmp_path, feeds, EXTENSIONS=extensions)
+    job.exporter = job.crawler.get_extension(Quiet)
+    job.open()
+    assert session_of(job.crawler).directory.is_locked
+    job.scheduler.close("finished")
+    assert session_of(job.crawler).directory.is_locked
+    job.send(signals.spider_closed, reason="finished")
+    assert not session_of(job.crawler).directory.is_locked
+
+
+def test_a_start_that_is_refused_when_feeds_have_attached(tmp_path, monkeypatch):
+    """The feeds are no part any more, and nothing is called."""
+    closed = []
+
+    def fail(crawler, *_, **__):
+        session_of(crawler).at_close(lambda: closed.append("function"))
+        raise sqlite3.OperationalError("no")
+
+    job = FeedJob(tmp_path, {tmp_path / "items.json": "json"})
+    with monkeypatch.context() as patched:
+        patched.setattr(scheduler_module, "Progress", fail)
+        with pytest.raises(RequestFileError, match="no"):
+            Job.open(job)
+    assert not session_of(job.crawler).directory.is_locked
+    job.send(signals.spider_closed, reason="shutdown")
+    assert closed == []
+    RoundJob(tmp_path / "job").open().close()
+
+
+def test_one_place_releases_the_lock_of_a_job():
+    """`JobDirectory.locked`; in it is the session, or a command that changes a stopped job."""
+    package = Path(scrapy_bloom.__file__).parent
+    release, locked = set(), set()
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                place = path.relative_to(package).as_posix(), ast.unparse(node.func)
+                if ast.unparse(node).endswith(".release(remove=True)"):
+                    release.add(place)
+                elif place[1].endswith(".locked"):
+                    locked.add(place)
+    # of a directory with a filter, and of the memory between crawls
+    assert release - {("bloom/directory.py", "lock.release")} == {("jobdir.py", "lock.release")}
+    assert {place for place in locked if place[0] != "delta/memory.py"} == {
+        ("job/session.py", "self.directory.locked"),
+        ("migration/sources.py", "job.locked"),
+        ("redis_backend/load.py", "job.locked"),
+        ("sqlite_backend/failed_store.py", "directory.locked"),
+    }
