@@ -4,14 +4,17 @@ import os
 from types import SimpleNamespace
 
 import pytest
-from scrapy import Request
+from scrapy import Request, signals
 from scrapy.http import Response
 
 from scrapy_bloom.delta.marks import Marks, Temporary
 from scrapy_bloom.delta.memory import Memory
+from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.pages import Pages
 from scrapy_bloom.delta.skipping import Skipping
-from scrapy_bloom.delta.slices import Shape
+from scrapy_bloom.delta.slices import Shape, read
+from tests.job.engine import Job
+from tests.job.feed_jobs import FeedJob
 
 HOUR = 3600.0
 NOON = 1_800_000_000.0
@@ -54,3 +57,39 @@ def test_a_page_that_has_failed_is_not_done(crawler, mode, reason):
     outcome.is_complete, outcome.items = True, 1
     of_the_page = mode == "response" and reason in ("callback", "item")
     assert bool(pages.done(request, reason)) is (reason is None or of_the_page)
+
+
+class DeltaJob(FeedJob):
+    """A job with feeds as Scrapy does them, of which a page is fetched."""
+
+    def crawl(self):
+        """Crawl the page to the end of the spider."""
+        middleware = DeltaMiddleware.from_crawler(self.crawler)
+        self.engine.scraper.spidermw.middlewares = [middleware]
+        Job.open(self)
+        self.engine.scheduler = self.scheduler
+        self.send(signals.spider_opened)
+        page = self.page("page")
+        response = self.response(page)
+        response.request = page
+        middleware.process_spider_input(response)
+        assert list(middleware.process_spider_output(response, [])) == []
+        self.item({"n": 1}, response)
+        self.done(page)
+        self.close()
+        self.send(signals.spider_closed, reason="finished")
+
+
+@pytest.mark.parametrize("jobdir", [{}, {"JOBDIR": None}])
+@pytest.mark.parametrize("feeds", [{"items.jl": "jsonlines"}, {}])
+def test_marks_are_in_the_memory_when_the_spider_and_its_feeds_are_closed(jobdir, feeds, tmp_path):
+    """Without the signal engine_stopped, which Scrapy may not send, and also where the job is
+    closed before the feeds are."""
+    settings = {"BLOOM_DELTA": "item", "BLOOM_DELTA_DIR": str(tmp_path / "memory"), **jobdir}
+    feeds = {tmp_path / name: options for name, options in feeds.items()}
+    job = DeltaJob(tmp_path, feeds, BLOOM_DURABLE_FEEDS=False, **settings)
+    try:
+        job.crawl()
+    finally:
+        job.drop()
+    assert len(read(tmp_path / "memory").slices) == 1

@@ -1,13 +1,9 @@
-"""Who has a job's lock, and in which order a job is closed.
-
-`DURABLE_MUTANT=<name> pytest tests/job/test_session.py` runs these tests with a session that does
-less; each of `session_mutants` is noticed.
-"""
+"""Who has a job's lock, and in which order a job is closed."""
 
 import ast
+import json
 import os
 import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -49,9 +45,9 @@ def test_a_job_closes_in_one_order(session):
         return lambda: closed.append((name, session.directory.is_locked))
 
     session.begin("dupefilter")
+    session.at_close(note("first"))
     session.put_last(note("store"))
     session.begin("scheduler")
-    session.at_close(note("first"))
     session.at_close(note("second"))
     session.end("dupefilter")
     session.end("dupefilter")
@@ -119,25 +115,25 @@ def test_a_job_is_free_when_the_scheduler_is_closed(scheduler, tmp_path):
     assert not (tmp_path / "job" / "bloom.lock").exists()
 
 
-def test_a_job_with_feeds_is_free_when_they_are_stored(tmp_path):
+def test_a_job_with_feeds_is_free_when_they_are_stored(tmp_path, monkeypatch):
     """Its file is open until then, and closed before another process can have it."""
     job = FeedJob(tmp_path, {tmp_path / "items.json": "json"}).open()
-    clean = []
-    session_of(job.crawler).at_close(lambda: clean.append(is_clean(tmp_path)))
-    locked = session_of(job.crawler).directory.locked
+    directory, store = session_of(job.crawler).directory, job.scheduler.ledger.store
+    close, closed = store.close, []
+
+    def note_and_close(*, clean):
+        closed.append((directory.is_locked, (tmp_path / "items.json").read_text()))
+        close(clean=clean)
+
+    monkeypatch.setattr(store, "close", note_and_close)
+    job.pages(a={"n": 1})
     job.scheduler.close("finished")
-    assert (tmp_path / "job" / "bloom.lock").exists()
-    assert not is_clean(tmp_path)
+    assert closed == []
     job.send(signals.spider_closed, reason="finished")
-    assert clean == [False]
-    with locked():
-        assert is_clean(tmp_path)
-
-
-def is_clean(folder):
-    """Return True if the requests of the job in `folder` were closed."""
-    with closing(sqlite3.connect(folder / "job" / "requests.sqlite")) as connection:
-        return connection.execute("SELECT clean FROM job").fetchall() == [(1,)]
+    assert [(is_locked, json.loads(text)) for is_locked, text in closed] == [(True, [{"n": 1}])]
+    assert not directory.is_locked
+    with sqlite3.connect(directory.requests) as connection:
+        assert connection.execute("SELECT clean FROM job").fetchall() == [(1,)]
 
 
 def test_an_exporter_that_overrides_the_close_does_not_keep_the_job(tmp_path):
@@ -191,5 +187,5 @@ def test_one_place_releases_the_lock_of_a_job():
         ("job/session.py", "self.directory.locked"),
         ("migration/sources.py", "job.locked"),
         ("redis_backend/load.py", "job.locked"),
-        ("sqlite_backend/failed_store.py", "directory.locked"),
+        ("sqlite_backend/failed_store.py", "self._directory.locked"),
     }
