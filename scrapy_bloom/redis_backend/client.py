@@ -129,9 +129,9 @@ class RedisClient:
     def confirm(self) -> bool:
         """Return True if Redis can be reached: then `servers` is up to date. Never raises.
         One round trip, or two where the connection has lost its server."""
-        asked = time.monotonic()
+        since = time.monotonic()
         reached = self._is_reached() or self._is_reached()
-        self._set_confirmed(asked)
+        self._set_confirmed(since)
         return reached
 
     def evicting(self) -> str | None:
@@ -175,13 +175,13 @@ class RedisClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _insist(self, question: Callable[[], Answer]) -> tuple[Answer, bool]:
+    def _insist(self, attempt: Callable[[], Answer]) -> tuple[Answer, bool]:
         deadline = time.monotonic() + (0 if self._down else self._patience)
         pause, doubtful = _FIRST_PAUSE, False
         while True:
-            asked = time.monotonic()
+            since = time.monotonic()
             try:
-                answer = question()
+                answer = attempt()
             except self._errors as error:
                 if isinstance(error, self._refusals) and _BROKEN.search(str(error)):
                     raise ScriptError(
@@ -192,16 +192,16 @@ class RedisClient:
                 # after a failover the name may lead to another server than this does, which
                 # refuses to write, is loading, or whatever its version says then
                 self._disconnect()
-                now = self._set_confirmed(asked)
+                now = self._set_confirmed(since)
                 if now + pause > deadline:
-                    self._not_before = now + max(_LONGEST_PAUSE, (now - asked) / _SHARE_OF_TIME)
+                    self._not_before = now + max(_LONGEST_PAUSE, (now - since) / _SHARE_OF_TIME)
                     self._down = self._unusable(error)
                     raise self._down from error
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:
                 self._down = None
-                self._set_confirmed(asked)
+                self._set_confirmed(since)
                 return answer, doubtful
 
     def _is_reached(self) -> bool:
@@ -221,9 +221,9 @@ class RedisClient:
         except self._no_script:
             return self._redis.eval(script.text, len(keys), *keys, *arguments)
 
-    def _set_confirmed(self, asked: float) -> float:
+    def _set_confirmed(self, since: float) -> float:
         now = time.monotonic()
-        self.confirmed_until = now + max(_FIRST_PAUSE, (now - asked) / _SHARE_OF_TIME)
+        self.confirmed_until = now + max(_FIRST_PAUSE, (now - since) / _SHARE_OF_TIME)
         return now
 
     def _disconnect(self) -> None:

@@ -276,9 +276,9 @@ class RedisBloomFilter:
         """Return True if Redis had `key` before this call, False also if that is in doubt."""
         doubtful = False
         while True:
-            shard, *place = self.locate(key)
+            shard, *arguments = self.locate(key)
             (answer, layers, count), repeated = self._client.insist(
-                TEST_AND_SET, shard.keys, self._generation, mode, *place
+                TEST_AND_SET, shard.keys, self._generation, mode, *arguments
             )
             doubtful = doubtful or repeated
             if answer == GONE:

@@ -37,15 +37,15 @@ class Entry:
 
     def encode(self, bloom_filter: RedisBloomFilter) -> tuple[list[Argument], Shard | None]:
         """Return the script's arguments for it, and the shard of its fingerprint."""
-        asks = "" if self.packed is None else "1" if self.fingerprint is not None else "0"
+        kind = "" if self.packed is None else "1" if self.fingerprint is not None else "0"
         shard: Shard | None = None
-        place: list[Argument] = ["", "", "", ""]
+        probes: list[Argument] = ["", "", "", ""]
         if self.fingerprint is not None:
             shard, *rest = bloom_filter.locate(self.fingerprint)
-            place = [shard.number, *rest]
+            probes = [shard.number, *rest]
         packed = self.packed or Packed("", "", b"")
         stored = packed.priority, packed.slot, packed.payload
-        return [asks, *place, *stored, self.mark, self.old_mark], shard
+        return [kind, *probes, *stored, self.mark, self.old_mark], shard
 
 
 @dataclass(eq=False, slots=True)

@@ -107,7 +107,7 @@ class SeedList:
         self._pushed: deque[tuple[float, list[bytes]]] = deque()
         """The time of each push, and its seeds that are still noted."""
         self._at_once = int(getattr(spider, "redis_batch_size", None) or concurrency)
-        self._place: bytes | int = 0
+        self._cursor: bytes | int = 0
         encoding = crawler.settings.get("REDIS_ENCODING") or "utf-8"
         self._encoding = getattr(spider, "redis_encoding", None) or encoding
         self._make = getattr(spider, "make_request_from_data", None) or self._request_from
@@ -160,8 +160,8 @@ class SeedList:
     def _move(self, shared: RedisBloomFilter) -> bool:
         """Move some seeds; return True if there were any."""
         lease, name = int(self._settings.lease * 1000), secrets.token_hex(8)
-        elements, left, self._place = self._client.run(
-            TAKE_START_URLS, [self._list, self._taken], self._at_once, lease, name, self._place
+        elements, left, self._cursor = self._client.run(
+            TAKE_START_URLS, [self._list, self._taken], self._at_once, lease, name, self._cursor
         )
         self.is_empty = not left
         made = self._made_in_reactor(elements) if elements else None

@@ -75,10 +75,10 @@ def _count_waiting(client: RedisClient, key: str, names: list[str]) -> tuple[int
     waiting, wrong = client.call("llen", f"{key}:alone"), []
     found = set(_in_rings(client, key))
     for name in names:
-        kind, _, place = name.partition(":")
+        kind, _, rest = name.partition(":")
         if kind != "pending":
             continue
-        priority, _, slot = place.partition(":")
+        priority, _, slot = rest.partition(":")
         first = bad = 0
         while True:
             count, more = client.run(VERIFY_ENTRIES, [key], name, first, first + _AT_ONCE - 1)

@@ -203,6 +203,21 @@ def test_start_that_takes_a_stop_for_its_end_is_not_through(build, redis_server,
     assert done == (b"1" if running else b"")
 
 
+def test_start_that_fails_in_old_middlewares_is_over(build):
+    """process_start_requests, which Scrapy 2.14 still runs, notes an error as process_start does:
+    the worker is in no start() any more, which would keep the crawl from its end."""
+    scheduler = build()
+
+    def things():
+        yield request("page")
+        raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        list(scheduler._starts.process_start_requests(things(), scheduler.spider))
+    assert scheduler._starts.failed
+    assert not scheduler._worker.store.starting
+
+
 def test_marks_of_version_0_2_0_go_on_to_count(build, redis_server, key):
     """They are known by fingerprint and order, until each has met the one that it means."""
     sessions = [

@@ -48,7 +48,7 @@ local function is_newest(priority) return newest[tostring(tonumber(priority) % 2
 local function words(text) return string.gmatch(text, '%S+') end
 local function pairs_in(text) return string.gmatch(text, '(%Z*)%z(%Z*)%z') end
 
-local function put_alone(record)
+local function put_quarantined(record)
   redis.call('RPUSH', key('alone'), cmsgpack.pack(record))
   added, added_bytes = added + 1, added_bytes + #record[3]
 end
@@ -61,14 +61,14 @@ local function give_back(from, claim, record, blamed)
       redis.call('HSET', key('failed'), claim,
         cmsgpack.pack({priority, slot, entry, 'worker_died', alone + 2, from, now, ''}))
     else
-      put_alone({priority, slot, entry, alone})
+      put_quarantined({priority, slot, entry, alone})
     end
   else
     local losses = tonumber(entry:sub(1, 1))
     if blamed then losses = losses + 1 end
     entry = losses .. entry:sub(2)
     if losses >= 2 then
-      put_alone({priority, slot, entry, 0})
+      put_quarantined({priority, slot, entry, 0})
     else
       put(is_newest(priority) and 'RPUSH' or 'LPUSH', priority, slot, entry)
     end
@@ -78,7 +78,7 @@ end
 
 -- what is given back by a call is limited; what is left has its turn in those that follow
 local given_back, most_given_back = 0, 200
-local function bury(each)
+local function reclaim(each)
   redis.call('ZADD', key('workers'), 0, each)  -- fenced, though some claims may be left
   redis.call('SREM', key('starting'), each)
   if given_back >= most_given_back then return 0 end
@@ -120,7 +120,7 @@ end
 local answers, layers, counts, adds = {}, {}, {}, 0
 local in_round = found[5] == ARGV[19]
 for at = first_entry, #ARGV, 10 do
-  local asks, shard, mark = ARGV[at], key(ARGV[at + 1]), ARGV[at + 8]
+  local kind, shard, mark = ARGV[at], key(ARGV[at + 1]), ARGV[at + 8]
   local answer, add, top, count = 0, nil, 0, 0
   if mark ~= '' and is_taken(mark, ARGV[at + 9]) then
     answer = 4
@@ -128,7 +128,7 @@ for at = first_entry, #ARGV, 10 do
     answer, top, count, add = probe(shard, crawl, unpack(ARGV, at + 2, at + 4))
     if answer == 3 then return {'gone'} end
   end
-  if answer == 0 and asks ~= '' then
+  if answer == 0 and kind ~= '' then
     if found[4] == '1' then
       redis.call('HSET', key('crawl'), 'over', '')
       found[4] = ''
@@ -173,23 +173,23 @@ end
 
 local reclaimed = 0
 for _, each in ipairs(redis.call('ZRANGEBYSCORE', key('workers'), '-inf', '(' .. now)) do
-  reclaimed = reclaimed + bury(each)
+  reclaimed = reclaimed + reclaim(each)
 end
 if ARGV[17] ~= '' then
   redis.call('UNLINK', handed)  -- what it has not finished is no loss
-  bury(worker)
+  reclaim(worker)
 end
 
-local claimed, held = {}, {}
-for claim in words(ARGV[14]) do held[claim] = true end
-for claim in words(ARGV[15]) do held[claim] = true end
-local holds = 0
-for _ in pairs(held) do holds = holds + 1 end
-if redis.call('HLEN', mine) ~= holds then
+local claimed, owned = {}, {}
+for claim in words(ARGV[14]) do owned[claim] = true end
+for claim in words(ARGV[15]) do owned[claim] = true end
+local owned_count = 0
+for _ in pairs(owned) do owned_count = owned_count + 1 end
+if redis.call('HLEN', mine) ~= owned_count then
   -- claims of a call that was aborted
   local all = redis.call('HGETALL', mine)
   for at = 1, #all, 2 do
-    if not held[all[at]] and #claimed < 500 then
+    if not owned[all[at]] and #claimed < 500 then
       local record = cmsgpack.unpack(all[at + 1])
       local alone = record[4] and 1 or 0
       claimed[#claimed + 1] = {all[at], record[1], record[2], record[3]:sub(2), alone}
@@ -212,7 +212,7 @@ end
 
 local wanted, cap, keeps = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[11])
 if full then wanted = 0 end
-if wanted > 0 and holds == 0 and #claimed == 0 then
+if wanted > 0 and owned_count == 0 and #claimed == 0 then
   local first = redis.call('LINDEX', key('alone'), 0)
   if first then
     local record = cmsgpack.unpack(first)

@@ -16,11 +16,11 @@ local function note(name, element)
   taken[#taken + 1] = {name, element}
 end
 local found, met = redis.call('HSCAN', KEYS[2], ARGV[4], 'COUNT', 500), {}
-local next_place, records = found[1], found[2]
+local next_cursor, records = found[1], found[2]
 for at = 1, #records, 2 do
   local name, till, element = records[at], unpack(cmsgpack.unpack(records[at + 1]))
   if till < now and #taken >= wanted then
-    next_place = ARGV[4]
+    next_cursor = ARGV[4]
   elseif till < now and not met[name] then
     note(name, element)
   elseif till > now + ARGV[2] then
@@ -43,4 +43,4 @@ for number = #taken + 1, wanted do
   if kind == 'list' then redis.call('LPOP', KEYS[1])
   else redis.call(remove[kind], KEYS[1], element) end
 end
-return {taken, redis.call('EXISTS', KEYS[1]) + redis.call('HLEN', KEYS[2]), next_place}
+return {taken, redis.call('EXISTS', KEYS[1]) + redis.call('HLEN', KEYS[2]), next_cursor}
