@@ -15,7 +15,7 @@ from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.request import fingerprint as scrapy_fingerprint
 
 from scrapy_bloom import BloomDupeFilter
-from scrapy_bloom.dupefilter.url_cache import LONGEST_URL, RecentUrls, is_clean
+from scrapy_bloom.dupefilter.url_cache import LONGEST_URL, UrlCache, is_clean
 
 DATA = os.environ.get("SCRAPY_BLOOM_DATA")
 
@@ -27,7 +27,7 @@ def seen(dupefilter, requests):
 
 def hits(urls, size):
     """The share of `urls` found in a memory of that size."""
-    recent, found = RecentUrls(size), 0
+    recent, found = UrlCache(size), 0
     for url in urls:
         if url in recent.urls:
             found += 1
@@ -41,7 +41,7 @@ def hits(urls, size):
 
 def test_memory_is_bounded():
     """It never holds more than its size, and all of it until it is full."""
-    recent = RecentUrls(100)
+    recent = UrlCache(100)
     for number in range(1_000):
         recent.add(str(number))
         assert len(recent) == min(number + 1, 100)
@@ -51,14 +51,14 @@ def test_memory_is_bounded():
 
 def test_memory_of_size_zero_remembers_nothing():
     """0 turns it off."""
-    recent = RecentUrls(0)
+    recent = UrlCache(0)
     recent.add("http://a.example/")
     assert len(recent) == 0
 
 
 def test_long_urls_are_not_remembered():
     """A few huge URLs cannot fill the memory of the process."""
-    recent = RecentUrls(10)
+    recent = UrlCache(10)
     recent.add("x" * LONGEST_URL)
     recent.add("y" * (LONGEST_URL + 1))
     assert recent.urls == {"x" * LONGEST_URL}
@@ -334,7 +334,7 @@ def test_memory_of_the_recent_urls(name):
     text = gzip.decompress((Path(DATA) / f"stream_{name}.txt.gz").read_bytes()).decode()
     urls = text.split("\n")
     tracemalloc.start()
-    recent = RecentUrls(BloomSettings.recent_urls)
+    recent = UrlCache(BloomSettings.recent_urls)
     for url in urls:
         cut = url.partition("#")[0]
         if cut not in recent.urls:

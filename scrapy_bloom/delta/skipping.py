@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from ..dupefilter.base import FilterDupeFilter
-from ..dupefilter.url_cache import RecentUrls
+from ..dupefilter.url_cache import UrlCache
 from ..errors import describe
 from ..quantities import seconds
 from ..scrapy_compat import scheduler_of
@@ -33,7 +33,7 @@ class Skipping:
         self._told: set[str] = set()
         dupefilter = getattr(scheduler_of(crawler), "df", None)
         self._dupefilter = dupefilter if isinstance(dupefilter, FilterDupeFilter) else None
-        self._recent: RecentUrls[str] = RecentUrls(recent_urls)
+        self._recent: UrlCache[str] = UrlCache(recent_urls)
         self._recent_until = self._memory.unchanged_until
 
     def is_done(self, request: Request, response: Response) -> bool:

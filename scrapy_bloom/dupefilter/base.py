@@ -25,7 +25,7 @@ from .audit import Audit
 from .closing_line import closing_line
 from .overlay import FingerprintFilter, Seen
 from .redirects import RequestChains
-from .url_cache import RecentUrls, is_clean
+from .url_cache import UrlCache, is_clean
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -59,7 +59,7 @@ class FilterDupeFilter(BaseDupeFilter):
         self._seen: Seen | None = None
         self._see: Callable[[bytes], bool] = _not_open
         self._fingerprint_of_url: Callable[[str], bytes | None] | None = None
-        self._recent: RecentUrls[str] = RecentUrls(0)
+        self._recent: UrlCache[str] = UrlCache(0)
         self._surely_seen: Set[str] = self._recent.urls
         self._last_request: Request | None = None
         self._last_fingerprint = b""
@@ -282,7 +282,7 @@ class FilterDupeFilter(BaseDupeFilter):
         if self._is_full:
             opened.growing = False
         self._watches_each_new = self._settings.on_full == "close"
-        self._recent = RecentUrls(self._settings.recent_urls)
+        self._recent = UrlCache(self._settings.recent_urls)
         self._surely_seen = self._recent.urls
         if self._is_own("fingerprint"):
             self._fingerprint_of_url = self._fingerprinter.of_url

@@ -12,7 +12,7 @@ from ..bloom import sizing
 from ..bloom.hashing import Key, first_lanes, to_bytes
 from ..bloom.header import PAGE
 from ..bloom.requirements import new_header
-from ..dupefilter.url_cache import RecentUrls
+from ..dupefilter.url_cache import UrlCache
 from ..errors import SharedFilterError
 from .client import RedisClient
 from .layout import LayerShape, RedisHeader, Shard, first_layer, shard_of, shards_of
@@ -71,7 +71,7 @@ class RedisBloomFilter:
         self.error_rate = error_rate
         self.on_forget: Callable[[], None] = _nothing
         self._identity = identity
-        self._known: RecentUrls[bytes] = RecentUrls(KNOWN_KEYS)
+        self._known: UrlCache[bytes] = UrlCache(KNOWN_KEYS)
         if loading is None:
             self._join()
         else:
