@@ -1,4 +1,4 @@
-"""Scrapy's request queues over the rows of a RequestFile."""
+"""Scrapy's request queues over the rows of the request file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class UnreadableRequestError(Exception):
-    """Row `row` cannot be made a request again."""
+    """Row `row` cannot be read back as a request."""
 
     def __init__(self, row: int, error: Exception) -> None:
         super().__init__(described(error))
@@ -26,22 +26,22 @@ class UnreadableRequestError(Exception):
 
 
 class RowQueue:
-    """One queue of Scrapy's priority queues: the rows of one group. `bound` makes
-    the class for a file."""
+    """One queue of Scrapy's priority queues: the rows of one group. `bound` makes the class for a
+    file."""
 
     file: ClassVar[RequestFile]
     kind: ClassVar[QueueKind]
     root: ClassVar[str]
-    """What the keys of all queues begin with."""
+    """The common prefix of the keys of all queues."""
     slots: ClassVar[dict[str, str]]
-    """The slots of the stored requests, by what the keys have for them."""
+    """The slots of the stored requests, by their form in the keys."""
     handed_out: ClassVar[dict[Request, int]]
-    """The row of each request that was popped."""
+    """The row of each dispatched request."""
     codec: ClassVar[Codec]
 
     @classmethod
     def bound(cls, **attributes: Any) -> type[Self]:
-        """Return the class of the queues that have these attributes."""
+        """Return a subclass with these attributes."""
         return type(cls.__name__, (cls,), attributes)
 
     def __init__(self, crawler: Crawler, key: str) -> None:
@@ -51,12 +51,12 @@ class RowQueue:
         self._start = int(name.endswith("s"))
         self._priority = int(name.removesuffix("s"))
         self._slot = self.slots.get(folder) if folder else ""
-        # what was stored counts once: the rows of a queue that was emptied are in flight
+        # stored rows count once: if the queue is emptied and made again, its rows are dispatched
         self._length = self.file.counts.pop(self._group, 0) if self._slot is not None else 0
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, key: str) -> Self:
-        """Return the queue for `key`, as Scrapy's priority queues ask for it."""
+        """Return the queue for `key`. Scrapy's priority queues call it."""
         return cls(crawler, key)
 
     def push(self, request: Request) -> None:
@@ -72,8 +72,8 @@ class RowQueue:
         self._length += 1
 
     def pop(self) -> Request | None:
-        """Return the next request, which keeps its row, or None. Raises
-        UnreadableRequestError; that row is not handed out again."""
+        """Return the next request, which keeps its row, or None. Raises UnreadableRequestError for
+        a row, once."""
         if not self._length:
             return None
         row, format_, payload = self.file.pop(self._group, newest=self.kind.newest_first)
@@ -83,14 +83,14 @@ class RowQueue:
         return request
 
     def peek(self) -> Request | None:
-        """Return what `pop` would return."""
+        """Return the result of the next `pop`, without popping."""
         if not self._length:
             return None
         newest = self.kind.newest_first
         return self._read(*self.file.pop(self._group, newest=newest, keep=True))
 
     def close(self) -> None:
-        """Do nothing: the file is closed as a whole."""
+        """Do nothing: the store closes the file of all queues."""
 
     def __len__(self) -> int:
         return self._length

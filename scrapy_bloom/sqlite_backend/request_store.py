@@ -34,9 +34,9 @@ logger = logging.getLogger("scrapy_bloom.durable.sqlite_store")
 
 
 class SqliteStore:
-    """The rows of `file` as a RequestStore: one of Scrapy's priority queues over them,
-    of the class and the kinds that the settings name. `note_commit` hears of each commit
-    before what it has made safe enters the filter."""
+    """The rows of `file` as a RequestStore: one of Scrapy's priority queues over them, of the class
+    and the kinds in `settings`. `note_commit` is called after each commit, before its fingerprints
+    are released."""
 
     failures: tuple[type[Exception], ...] = (sqlite3.Error, OSError)
 
@@ -61,12 +61,12 @@ class SqliteStore:
 
     @property
     def uncommitted(self) -> int:
-        """How many rows were pushed or deleted since the last commit."""
+        """Number of rows pushed or deleted since the last commit."""
         return self._file.operations
 
     @property
     def failed(self) -> int:
-        """How many requests are kept as failed."""
+        """Number of requests that are stored as failed."""
         return self._failed.count
 
     @property
@@ -80,22 +80,22 @@ class SqliteStore:
         self.pending.push(request)
 
     def next(self) -> Request | None:
-        """Return the next request, whose row stays, or None; those that cannot be read
-        back have failed."""
+        """Return the next request, whose row stays, or None. Requests that cannot be read back
+        fail."""
         while len(self.pending):
             if (request := self._pop()) is not None:
                 return request
         return None
 
     def done(self, request: Request) -> None:
-        """Delete the row of a request that was handed out."""
+        """Delete the row of a dispatched request."""
         row = self._handed_out.pop(request, None)
         if row is not None:
             self._file.delete(row)
 
     def fail(self, request: Request, failed: FailedRequest) -> bool:
-        """Move the row of a request that was handed out to those that have failed. Return
-        False for any other. Raises sqlite3.Error."""
+        """Move the row of a dispatched request to the failed ones. Return False for any other.
+        Raises sqlite3.Error."""
         row = self._handed_out.pop(request, None)
         if row is None:
             return False
@@ -108,16 +108,16 @@ class SqliteStore:
         return True
 
     def row_of(self, request: Request) -> int | None:
-        """Return the row of a request that was handed out and is not done."""
+        """Return the row of a dispatched request, None for any other."""
         return self._handed_out.get(request)
 
     @property
     def rows_handed_out(self) -> set[int]:
-        """The rows of all requests that were handed out and are not done."""
+        """The rows of all dispatched requests."""
         return {*self._handed_out.values()}
 
     def commit(self, fingerprints: Collection[bytes]) -> bool:
-        """Make everything durable; return False if there was nothing to do. Cost: an fsync."""
+        """Make all changes durable; return False if there was nothing to write. Cost: an fsync."""
         if not self._file.changed:
             return False
         self._file.commit(fingerprints)
@@ -125,7 +125,7 @@ class SqliteStore:
         return True
 
     def rollback(self) -> None:
-        """Drop everything since the last commit."""
+        """Drop all changes since the last commit."""
         self._file.rollback()
 
     def close(self, *, clean: bool) -> None:
@@ -133,7 +133,7 @@ class SqliteStore:
         self._file.close(clean=clean)
 
     def take_over(self, left: ScrapyQueues) -> int:
-        """Move the pending requests of Scrapy's own scheduler here; return how many."""
+        """Move the pending requests of Scrapy's own scheduler here; return their number."""
 
         def open_queue(folder: str, state: Any) -> ScrapyPriorityQueue:
             return scrapy_disk_queue(self._crawler, folder, state)
@@ -169,7 +169,7 @@ class SqliteStore:
         if settings.by_slot:
             folder_of = path_safe()
             slots.update((folder_of(slot), slot) for slot, _, _ in file.counts)
-        # never a folder: Scrapy's queues remove those of slots that are empty
+        # the path of a file: Scrapy's queues remove the folders of empty slots
         root = str(self._path)
 
         def queue_class(kind: QueueKind) -> type[RowQueue]:
