@@ -89,7 +89,7 @@ class Ledger:
         self._seconds = seconds
         self._in_flight = InFlight()
         self._unreleased: list[bytes] = []
-        self._handed_out = 0
+        self._dispatched = 0
         self._has_begun = False
         self._sent_again: set[Request] = set()
         """Requests that became a stored retry or redirect, their only descendant."""
@@ -139,12 +139,12 @@ class Ledger:
 
     def before_next(self) -> None:
         """Commit if enough requests were dispatched."""
-        if self._handed_out >= self._operations and self._wait <= 0:
+        if self._dispatched >= self._operations and self._wait <= 0:
             self.commit()
 
-    def hand_out(self, request: Request) -> None:
+    def dispatch(self, request: Request) -> None:
         """Record that `request` is dispatched."""
-        self._handed_out += 1
+        self._dispatched += 1
         self._newest = None
         self._in_flight.start(request)
         self._commit_later()
@@ -230,7 +230,7 @@ class Ledger:
         if self.stopped or self._is_committing:
             return
         began = monotonic()
-        self._handed_out = 0
+        self._dispatched = 0
         self._is_committing = True
         try:
             self._write_commit()

@@ -117,7 +117,7 @@ class LedgerScheduler(BaseScheduler):
         request, medium = self._next()
         if request is not None:
             if ledger is not None:
-                ledger.hand_out(request)
+                ledger.dispatch(request)
             self.stats.inc_value(f"scheduler/dequeued/{medium}")
             self.stats.inc_value("scheduler/dequeued")
         return request

@@ -35,7 +35,7 @@ class RowQueue:
     """The common prefix of the keys of all queues."""
     slots: ClassVar[dict[str, str]]
     """The slots of the stored requests, by their form in the keys."""
-    handed_out: ClassVar[dict[Request, int]]
+    dispatched: ClassVar[dict[Request, int]]
     """The row of each dispatched request."""
     codec: ClassVar[Codec]
 
@@ -79,7 +79,7 @@ class RowQueue:
         row, format_, payload = self.file.pop(self._group, newest=self.kind.newest_first)
         self._length -= 1
         request = self._read(row, format_, payload)
-        self.handed_out[request] = row
+        self.dispatched[request] = row
         return request
 
     def peek(self) -> Request | None:

@@ -171,7 +171,7 @@ class RepeatedChildren:
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Record the stored children of unacknowledged pages; forget those of acknowledged ones."""
         if self._stored:
-            not_done = self._store.rows_handed_out
+            not_done = self._store.dispatched_rows
             for parent, request in self._stored:
                 if parent in not_done or parent < ROWLESS:
                     self._taken.add(parent, request)

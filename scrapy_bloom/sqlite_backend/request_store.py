@@ -53,7 +53,7 @@ class SqliteStore:
         self._file = file
         self._path = path
         self._settings = settings
-        self._handed_out: dict[Request, int] = {}
+        self._dispatched: dict[Request, int] = {}
         has_cache = crawler.settings.getbool("HTTPCACHE_ENABLED")
         self.codec = Codec(crawler.spider, MAX_BYTES, has_cache=has_cache)
         self._failed = OpenFailedStore(file)
@@ -89,14 +89,14 @@ class SqliteStore:
 
     def done(self, request: Request) -> None:
         """Delete the row of a dispatched request."""
-        row = self._handed_out.pop(request, None)
+        row = self._dispatched.pop(request, None)
         if row is not None:
             self._file.delete(row)
 
     def fail(self, request: Request, failed: FailedRequest) -> bool:
         """Move the row of a dispatched request to the failed ones. Return False for any other.
         Raises sqlite3.Error."""
-        row = self._handed_out.pop(request, None)
+        row = self._dispatched.pop(request, None)
         if row is None:
             return False
         (found,) = self._file.query(
@@ -109,12 +109,12 @@ class SqliteStore:
 
     def row_of(self, request: Request) -> int | None:
         """Return the row of a dispatched request, None for any other."""
-        return self._handed_out.get(request)
+        return self._dispatched.get(request)
 
     @property
-    def rows_handed_out(self) -> set[int]:
+    def dispatched_rows(self) -> set[int]:
         """The rows of all dispatched requests."""
-        return {*self._handed_out.values()}
+        return {*self._dispatched.values()}
 
     def commit(self, fingerprints: Collection[bytes]) -> bool:
         """Make all changes durable; return False if there was nothing to write. Cost: an fsync."""
@@ -169,7 +169,7 @@ class SqliteStore:
         if settings.by_slot:
             folder_of = path_safe()
             slots.update((folder_of(slot), slot) for slot, _, _ in file.counts)
-        # the path of a file: Scrapy's queues remove the folders of empty slots
+        # the path of a file, since Scrapy's queues remove the folders of empty slots
         root = str(self._path)
 
         def queue_class(kind: QueueKind) -> type[RowQueue]:
@@ -178,7 +178,7 @@ class SqliteStore:
                 kind=kind,
                 root=root,
                 slots=slots,
-                handed_out=self._handed_out,
+                dispatched=self._dispatched,
                 codec=self.codec,
             )
 
