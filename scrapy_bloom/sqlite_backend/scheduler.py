@@ -16,7 +16,7 @@ from ..errors import RequestFileError
 from ..job.failures import Failures
 from ..job.ledger import Ledger
 from ..job.ledger_scheduler import LedgerScheduler, keep_off_the_job, require_same_spider
-from ..job.queue_settings import QueueSettings, memory_queue
+from ..job.queue_settings import QueueSettings, memory_queue, scrapy_disk_queue
 from ..job.session import session_of
 from ..jobdir import JobDirectory
 from ..reporting import counted
@@ -243,7 +243,7 @@ def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None
     EngineView(crawler)
     if QueueSettings.read(crawler.settings).by_slot:
         path_safe()
-    ScrapyQueues(job)
+    left_by_scrapy = ScrapyQueues(job)
     check_header(job.requests)
     if job.is_locked:  # by a crawl that has looked; the lock names it soon
         return
@@ -259,6 +259,7 @@ def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None
         with as_it_is(job.requests) as file:
             if file is not None:
                 feeds.look(Round(file, lambda: None), job.feeds)
+    left_by_scrapy.look(partial(scrapy_disk_queue, crawler))
 
 
 def _require_bloom(dupefilter_class: object) -> None:

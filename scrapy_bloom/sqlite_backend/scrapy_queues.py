@@ -6,12 +6,15 @@ import json
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from ..errors import JobDirectoryError
 from ..files import sync_directory
 
 if TYPE_CHECKING:
+    from scrapy import Request
     from scrapy.pqueues import ScrapyPriorityQueue
 
     from ..jobdir import JobDirectory
@@ -42,6 +45,13 @@ class ScrapyQueues:
         except (OSError, ValueError) as error:
             raise self._refused(error) from error
 
+    def look(self, open_queue: Callable[[str, Any], ScrapyPriorityQueue]) -> None:
+        """Raise JobDirectoryError for a request that `move` could not read; change nothing in the
+        job. Cost: reads a temporary copy of the queues."""
+        if self.state:
+            with TemporaryDirectory() as folder:
+                self._read(Path(folder, "queue"), open_queue, lambda request: None)
+
     def move(
         self,
         file: RequestFile,
@@ -58,33 +68,41 @@ class ScrapyQueues:
         count = 0
         if self._stamp != file.taken_over:
             shutil.rmtree(self._copy, ignore_errors=True)
-            shutil.copytree(self._folder, self._copy)
-            try:
-                stored = open_queue(str(self._copy), self.state)
-                try:
-                    count = self._push_all(stored, queue, file)
-                finally:
-                    stored.close()
-            except Exception as error:
-                raise self._refused(error) from error
+
+            def push(request: Request) -> None:
+                nonlocal count
+                file.pushing_back = True
+                queue.push(request)
+                count += 1
+                if count % AT_ONCE == 0:
+                    file.write()
+
+            self._read(self._copy, open_queue, push)
+            file.pushing_back = False
             file.commit(taken_over=self._stamp)
         self._put_aside()
         return count
 
-    def _push_all(
-        self, stored: ScrapyPriorityQueue, queue: ScrapyPriorityQueue, file: RequestFile
-    ) -> int:
-        wanted = len(stored)
-        for count in range(1, wanted + 1):
-            request = stored.pop()
-            if request is None:
-                raise ValueError(f"only {count - 1} of {wanted} requests can be read")
-            file.pushing_back = True
-            queue.push(request)
-            if count % AT_ONCE == 0:
-                file.write()
-        file.pushing_back = False
-        return wanted
+    def _read(
+        self,
+        copy: Path,
+        open_queue: Callable[[str, Any], ScrapyPriorityQueue],
+        take: Callable[[Request], object],
+    ) -> None:
+        shutil.copytree(self._folder, copy)
+        try:
+            stored = open_queue(str(copy), self.state)
+            try:
+                wanted = len(stored)
+                for count in range(wanted):
+                    request = stored.pop()
+                    if request is None:
+                        raise ValueError(f"only {count} of {wanted} requests can be read")
+                    take(request)
+            finally:
+                stored.close()
+        except Exception as error:
+            raise self._refused(error) from error
 
     def _put_aside(self) -> None:
         shutil.rmtree(self._moved, ignore_errors=True)
