@@ -121,12 +121,18 @@ def test_growing_over_what_was_left(redis_server, key):
 
 
 @pytest.mark.parametrize("name", ["MAKE_HEADER", "MAKE_SHARD", "MARK_READY", "READ_SHARD"])
-@pytest.mark.parametrize("n", range(6))
 @pytest.mark.parametrize("before", ["nothing", "a filter without header", "a filter"])
-def test_opening_that_is_cut_off(redis_server, key, monkeypatch, name, n, before):
+def test_opening_that_is_cut_off(redis_server, key, monkeypatch, name, before):
     """Whatever the command is before which a script fails that makes the filter, and though
     its worker dies of that, the next one gets a filter that knows what it should, and
     nothing else."""
+    n = 0
+    while opening_is_cut_off(redis_server, f"{key}after{n}", monkeypatch, name, n, before):
+        n += 1
+    assert n or before == "a filter"
+
+
+def opening_is_cut_off(redis_server, key, monkeypatch, name, n, before):
     if before != "nothing":
         old = opened(redis_server, key)
         for number in keys(0, 200):
@@ -145,10 +151,11 @@ def test_opening_that_is_cut_off(redis_server, key, monkeypatch, name, n, before
     tested.delete()
     tested.close()
     assert redis_server.names(key) == []
+    return cut.commands
 
 
 @pytest.mark.parametrize("name", ["DELETE_SHARD", "DELETE_HEADER"])
-@pytest.mark.parametrize("n", range(3))
+@pytest.mark.parametrize("n", range(2))
 def test_deleting_that_is_cut_off(redis_server, key, monkeypatch, name, n):
     """It is done again, and then nothing is left."""
     old = opened(redis_server, key)
@@ -157,6 +164,7 @@ def test_deleting_that_is_cut_off(redis_server, key, monkeypatch, name, n):
     cut = Cut(monkeypatch, name, n)
     old._client._patience = 0
     cut.happened(old.delete)
+    assert cut.commands
     cut.mend()
     with RedisClient(redis_server.url) as client:
         delete_filter(client, key)
@@ -266,5 +274,3 @@ def test_what_a_worker_asks_beside_the_scripts(worker, redis_server, key, comman
 def test_every_script_is_cut_off_somewhere():
     """No script and no command is left out above."""
     assert {*NAMES} == {*WRITING, "READ_SHARD", "DELETE_HEADER"}
-    most = {name: len(re.findall(r"redis\.call", vars(scripts)[name].text)) for name in NAMES}
-    assert max(most[name] for name in NAMES if name != "TEST_AND_SET") <= 6
