@@ -54,3 +54,12 @@ _keys = count()
 def key():
     """A key that nobody has used."""
     return f"key{next(_keys)}"
+
+
+@pytest.fixture
+def few_shards(monkeypatch):
+    """Filters of two shards: 64, of at least a block each, are full with 200,000 keys only, and
+    take 50 ms to make."""
+    for module in ("layout", "lifecycle", "copying"):
+        monkeypatch.setattr(f"scrapy_bloom.redis_backend.{module}.SHARDS", 2)
+    monkeypatch.setattr("scrapy_bloom.redis_backend.layout.SHARD_BITS", 1)

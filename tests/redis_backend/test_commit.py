@@ -18,6 +18,7 @@ from tests.redis_backend.server import lua_script
 from tests.redis_backend.workers import StoreWorker, crawl, seeded, tree, waiting
 
 pytest_plugins = ["tests.redis_backend.fixtures"]
+pytestmark = pytest.mark.usefixtures("few_shards")
 PAGES = 15
 
 ABORTING = """

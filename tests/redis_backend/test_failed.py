@@ -27,6 +27,7 @@ from tests.redis_backend.test_scheduler import build, talk  # noqa: F401 - a fix
 from tests.redis_backend.workers import StoreWorker, crawl, seeded, tree
 
 pytest_plugins = ["tests.redis_backend.fixtures"]
+pytestmark = pytest.mark.usefixtures("few_shards")
 
 
 def fail(worker, request, reason="callback"):

@@ -46,14 +46,6 @@ def join(key):
         client.close()
 
 
-@pytest.fixture
-def few_shards(monkeypatch):
-    """Two shards: with 64, of at least a block each, only 200,000 keys would fill a filter."""
-    for module in ("layout", "lifecycle", "copying"):
-        monkeypatch.setattr(f"scrapy_bloom.redis_backend.{module}.SHARDS", 2)
-    monkeypatch.setattr("scrapy_bloom.redis_backend.layout.SHARD_BITS", 1)
-
-
 def keys(start, stop):
     return [b"%d" % number for number in range(start, stop)]
 
@@ -100,7 +92,7 @@ def test_a_key_is_known_once_it_was_added(redis, join):
     assert not any(map(other.add, keys(400, 1_600)))
     assert all(map(join(redis, 100).add, keys(0, 1_600)))
     assert len(join(redis, 100)) == 1_600
-    assert len(other.layers) >= 4
+    assert len(other.layers) >= 3
     other.check()
 
 
@@ -176,9 +168,9 @@ def test_error_rate_stays_under_the_bound(redis_server, join, key, tmp_path, err
 def test_estimates_are_those_of_the_error_rate(redis_server, join):
     """Fill, error rate and expected losses follow from the counts, and are near what they
     are for a filter without shards."""
-    shared, local = join(redis_server, 2_000, 1e-2), ScalableBloomFilter(2_000, 1e-2)
+    shared, local = join(redis_server, 4_000, 1e-2), ScalableBloomFilter(4_000, 1e-2)
     assert (len(shared), shared.fill_ratio, shared.current_error_rate) == (0, 0, 0)
-    for number in keys(0, 5_000):
+    for number in keys(0, 10_000):
         shared.add(number)
         local.add(number)
     assert len(shared.layers) == len(local.layers) == 2

@@ -29,6 +29,7 @@ from tests.redis_backend.server import wait_until
 from tests.redis_backend.workers import StoreWorker
 
 pytest_plugins = ["tests.redis_backend.fixtures"]
+pytestmark = pytest.mark.usefixtures("few_shards")
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from tests.redis_backend.server import lua_script
 from tests.redis_backend.workers import StoreWorker, waiting
 
 pytest_plugins = ["tests.redis_backend.fixtures"]
+pytestmark = pytest.mark.usefixtures("few_shards")
 
 
 class Seeded(Spider):
