@@ -14,7 +14,7 @@ from scrapy_bloom.delta.pages import Pages
 from scrapy_bloom.delta.skipping import Skipping
 from scrapy_bloom.delta.slices import Shape, read
 from tests.job.engine import Job
-from tests.job.feed_jobs import FeedJob
+from tests.job.feed_jobs import FeedJob, run
 
 HOUR = 3600.0
 NOON = 1_800_000_000.0
@@ -67,8 +67,9 @@ class DeltaJob(FeedJob):
         middleware = DeltaMiddleware.from_crawler(self.crawler)
         self.engine.scraper.spidermw.middlewares = [middleware]
         Job.open(self)
-        self.engine.scheduler = self.scheduler
+        self.engine._slot.scheduler = self.scheduler
         self.send(signals.spider_opened)
+        run(self._start(()))
         page = self.page("page")
         response = self.response(page)
         response.request = page
@@ -77,7 +78,6 @@ class DeltaJob(FeedJob):
         self.item({"n": 1}, response)
         self.done(page)
         self.close()
-        self.send(signals.spider_closed, reason="finished")
 
 
 @pytest.mark.parametrize("jobdir", [{}, {"JOBDIR": None}])
