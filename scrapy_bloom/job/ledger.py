@@ -107,15 +107,18 @@ class Ledger:
         """Send `before_commit` with each commit from now on."""
         self._has_begun = True
 
-    def push(self, request: Request) -> None:
-        """Store `request`. Raises ValueError if it cannot be serialized."""
-        self.store.push(request)
+    def push(self, request: Request) -> list[Request]:
+        """Store `request`; return what `sources_of` does. Raises ValueError if it cannot be
+        serialized."""
+        sources = self.sources_of(request)
+        self.store.push(request, sources)
         self._unreleased += self._fingerprints(request)
-        self._sent_again.update(self.sources_of(request))
+        self._sent_again.update(sources)
+        return sources
 
-    def sources_of(self, request: Request) -> Iterator[Request]:
-        """Yield the requests that are sent again as `request`, while that is scheduled."""
-        return self._engine.sent_again_as(request)
+    def sources_of(self, request: Request) -> list[Request]:
+        """Return the requests that are sent again as `request`, while that is scheduled."""
+        return [*self._engine.sent_again_as(request)]
 
     def keep(self, request: Request) -> None:
         """Record that `request` waits in memory only."""

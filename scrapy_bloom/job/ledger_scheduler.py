@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scrapy.core.scheduler import BaseScheduler
 from scrapy.extensions.feedexport import FeedExporter
@@ -14,7 +14,7 @@ from ..errors import JobDirectoryError
 from ..settings import ANY_SPIDER
 
 if TYPE_CHECKING:
-    from collections.abc import Sized
+    from collections.abc import Sequence, Sized
 
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from scrapy.pqueues import ScrapyPriorityQueue
 
     from .ledger import Ledger
+    from .start_requests import StartRequests
 
 logger = logging.getLogger("scrapy_bloom.durable.base")
 
@@ -58,6 +59,9 @@ class LedgerScheduler(BaseScheduler):
 
     medium = "disk"
     """The name of the store in the stats."""
+
+    _start_requests: StartRequests[Any]
+    """With a ledger only."""
 
     def __init__(self, crawler: Crawler, dupefilter: BaseDupeFilter) -> None:
         self.crawler = crawler
@@ -147,11 +151,14 @@ class LedgerScheduler(BaseScheduler):
         if self._ledger is None:
             return False
         try:
-            self._ledger.push(request)
+            sources = self._ledger.push(request)
         except ValueError as error:
             self._tell_of_unserializable(request, error)
             return False
-        self._note_stored(request)
+        if request is self._start_requests.offered:
+            self._start_requests.mark_stored()
+        if sources or request.dont_filter:
+            self._note_stored(request, sources)
         return True
 
     def _push_to_memory(self, request: Request) -> None:
@@ -159,12 +166,15 @@ class LedgerScheduler(BaseScheduler):
         self.mqs.push(request)
         if self._ledger is not None:
             self._ledger.keep(request)
-            self._note_kept(request)
+            if request is self._start_requests.offered:
+                self._start_requests.mark_in_memory()
+            self._note_in_memory(request)
 
-    def _note_stored(self, request: Request) -> None:
-        """Called when `request` was put into the ledger's store."""
+    def _note_stored(self, request: Request, sources: Sequence[Request]) -> None:
+        """Called when an unfiltered `request`, or one as which `sources` are sent again, was put
+        into the ledger's store."""
 
-    def _note_kept(self, request: Request) -> None:
+    def _note_in_memory(self, request: Request) -> None:
         """Called when `request` was put into the memory queue."""
 
     def _tell_of_unserializable(self, request: Request, error: ValueError) -> None:

@@ -61,7 +61,7 @@ class StartRequests(ABC, Generic[Mark]):
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._offered: Request | None = None
+        self.offered: Request | None = None
         """The last request that the engine got from start(), until it is scheduled."""
         self._mark: Mark
         self._ledger: Ledger
@@ -88,16 +88,14 @@ class StartRequests(ABC, Generic[Mark]):
                 if not self._is_skipped(thing):
                     yield thing
 
-    def stored(self, request: Request) -> None:
-        """Mark `request`, which was stored last, if it is a start request. Raises as the store
-        does."""
-        if request is self._offered:
-            self._take(self._mark)
+    def mark_stored(self) -> None:
+        """Mark the offered request, which was stored last. Raises as the store does."""
+        self._take(self._mark)
 
-    def kept(self, request: Request) -> None:
-        """Record that `request`, if it is a start request, is in memory only."""
-        if request is self._offered:
-            self._in_memory[request] = self._mark
+    def mark_in_memory(self) -> None:
+        """Record that the offered request is in memory only."""
+        assert self.offered is not None
+        self._in_memory[self.offered] = self._mark
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Mark the start requests in memory that are acknowledged."""
@@ -116,7 +114,7 @@ class StartRequests(ABC, Generic[Mark]):
         except Exception:
             self._fail()
             raise
-        self._offered = None
+        self.offered = None
         # a stop cancels start(), which may take that for its end
         self._end(exhausted=self._crawler.engine.running)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sized
+from collections.abc import Collection, Iterable, Sequence, Sized
 from typing import TYPE_CHECKING, Protocol
 
 from .failure import ALL, Choice
@@ -62,8 +62,9 @@ class RequestStore(Protocol):
     def nbytes(self) -> int:
         """Bytes of the store."""
 
-    def push(self, request: Request) -> None:
-        """Store `request`. Raises ValueError if it cannot be serialized."""
+    def push(self, request: Request, sources: Sequence[Request]) -> None:
+        """Store `request`, as which the dispatched `sources` are sent again. Raises ValueError if
+        it cannot be serialized."""
 
     def next(self) -> Request | None:
         """Return the next request in Scrapy's order, or None."""

@@ -6,7 +6,7 @@ import os
 import secrets
 import socket
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from time import monotonic
@@ -79,7 +79,6 @@ class RedisStore:
         observers: Observers,
         round_: str = "",
         counted: Callable[[], tuple[int, ...]] = lambda: _NOTHING,
-        sent_again_as: Callable[[Request], Iterable[Request]] = lambda _: (),
     ) -> None:
         self._sender = sender
         self._dupefilter = dupefilter
@@ -88,7 +87,6 @@ class RedisStore:
         self._capacity = capacity
         self._observers = observers
         self._counted = counted
-        self._sent_again_as = sent_again_as
         self._told = self._counting = _NOTHING
         self._crawl = dupefilter.shared.header.generation
         self.identities = 0
@@ -147,9 +145,10 @@ class RedisStore:
         """How many requests were not sent to the server."""
         return sum(entry.packed is not None for entry in self._unsent)
 
-    def push(self, request: Request) -> None:
-        """Store `request`. Raises ValueError if it cannot be serialized."""
-        claims = map(self.claims.claim_of, self._sent_again_as(request))
+    def push(self, request: Request, sources: Sequence[Request]) -> None:
+        """Store `request`, as which the dispatched `sources` are sent again. Raises ValueError if
+        it cannot be serialized."""
+        claims = map(self.claims.claim_of, sources)
         claim = next(filter(None, claims), None)
         packed = self._codec.dump(request, again=claim)
         fingerprint = None

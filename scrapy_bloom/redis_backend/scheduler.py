@@ -20,7 +20,7 @@ from .worker import Worker
 from .worker_feeds import WorkerFeeds
 
 if TYPE_CHECKING:
-    from scrapy import Request, Spider
+    from scrapy import Spider
     from scrapy.crawler import Crawler
     from twisted.internet.defer import Deferred
     from typing_extensions import Self
@@ -46,7 +46,7 @@ class RedisDurableScheduler(LedgerScheduler):
     df: RedisBloomDupeFilter
     _settings: WorkerSettings | None = None
     """None in a command for one page, which joins no crawl: requests live in memory then."""
-    _starts: SharedStartRequests
+    _start_requests: SharedStartRequests
     _idle_checks: IdleChecks
     _feeds: WorkerFeeds
     _failures: Failures
@@ -80,7 +80,7 @@ class RedisDurableScheduler(LedgerScheduler):
             session_of(crawler).abandon()
             raise
         self._settings = settings
-        self._starts = start_requests
+        self._start_requests = start_requests
         self._idle_checks = idle_checks
         self._feeds = feeds
         self._failures = failures
@@ -98,7 +98,7 @@ class RedisDurableScheduler(LedgerScheduler):
                 self.crawler,
                 self.df,
                 self._settings,
-                self._starts,
+                self._start_requests,
                 self._feeds,
                 self._failures,
                 in_memory=self.mqs.__len__,
@@ -124,12 +124,6 @@ class RedisDurableScheduler(LedgerScheduler):
         """Return True unless the crawl is at rest: no request is pending or claimed."""
         worker = self._worker
         return len(self) > 0 or (worker is not None and not worker.is_at_rest)
-
-    def _note_stored(self, request: Request) -> None:
-        self._starts.stored(request)
-
-    def _note_kept(self, request: Request) -> None:
-        self._starts.kept(request)
 
     def _count_stored(self) -> None:
         """Leave the counting to the answer: the request may be seen."""

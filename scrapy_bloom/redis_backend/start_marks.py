@@ -85,16 +85,14 @@ class SharedStartRequests(StartRequests[bytes]):
             self._run()
             deferred_from_coro(self._send_again())
 
-    def stored(self, request: Request) -> None:
-        """Mark `request`, which was pushed last, if it is a start request."""
-        if request is self._offered:
-            self._store.mark(self._mark, self._old_mark)
+    def mark_stored(self) -> None:
+        """Mark the offered request, which was pushed last."""
+        self._store.mark(self._mark, self._old_mark)
 
-    def kept(self, request: Request) -> None:
-        """Note that `request`, which may be a start request, lives in memory only."""
-        super().kept(request)
-        if request is self._offered:
-            self._tell()
+    def mark_in_memory(self) -> None:
+        """Record that the offered request is in memory only."""
+        super().mark_in_memory()
+        self._tell()
 
     def fenced(self) -> None:
         """Forget the marks of requests in memory: a new run of start() sends them again."""
@@ -121,10 +119,10 @@ class SharedStartRequests(StartRequests[bytes]):
 
     def _is_skipped(self, thing: Any) -> bool:
         """Offer `thing`: Redis says later whether a worker has taken it."""
-        self._offered = None
+        self.offered = None
         if isinstance(thing, Request):
             fingerprint = self._dupefilter.fingerprint(thing)
-            self._offered = thing
+            self.offered = thing
             self._mark = self._next_mark(key_of(thing, fingerprint))
             self._old_mark = self._next_mark(fingerprint)
         return False

@@ -126,7 +126,6 @@ class Worker:
             ),
             round_=self._state.round,
             counted=lambda: tuple(counts_of(crawler).values()),
-            sent_again_as=self._engine.sent_again_as,
         )
         self.ledger = Ledger(
             crawler,

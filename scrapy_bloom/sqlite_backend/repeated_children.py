@@ -151,11 +151,12 @@ class RepeatedChildren:
             if not (isinstance(thing, Request) and self._is_skipped(response, thing)):
                 yield thing
 
-    def stored(self, request: Request) -> None:
-        """Record that `request` has a row now. Raises sqlite3.Error."""
+    def stored(self, request: Request, sources: Iterable[Request]) -> None:
+        """Record that `request`, as which `sources` are sent again, has a row now. Raises
+        sqlite3.Error."""
         if request.dont_filter and (parent := self._parents.get(request)) is not None:
             self._stored.append((parent, request))
-        for source in self._ledger.sources_of(request):
+        for source in sources:
             if (row := self._store.row_of(source)) is not None:
                 self._taken.move(row)
 

@@ -34,6 +34,8 @@ from .start_marks import LocalStartRequests, TakenStartRequests
 from .status import Progress
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from scrapy.dupefilters import BaseDupeFilter
@@ -138,12 +140,10 @@ class DurableScheduler(LedgerScheduler):
             session_of(self.crawler).end(self)
         return self.df.close(reason)
 
-    def _note_stored(self, request: Request) -> None:
-        self._start_requests.stored(request)
-        self._children.stored(request)
+    def _note_stored(self, request: Request, sources: Sequence[Request]) -> None:
+        self._children.stored(request, sources)
 
-    def _note_kept(self, request: Request) -> None:
-        self._start_requests.kept(request)
+    def _note_in_memory(self, request: Request) -> None:
         self._children.kept(request)
 
     def _open_job(self, job: JobDirectory, dupefilter: BloomDupeFilter) -> Ledger:

@@ -115,7 +115,7 @@ class LocalStartRequests(StartRequests[Occurrence]):
         return True
 
     def _is_skipped(self, thing: Any) -> bool:
-        self._offered = None
+        self.offered = None
         if not isinstance(thing, Request):
             return False
         with self._ledger.guarded():
@@ -123,7 +123,7 @@ class LocalStartRequests(StartRequests[Occurrence]):
             if self._mark in self._taken and not self._is_repeated(thing):
                 self._skipped += 1
                 return True
-            self._offered = thing
+            self.offered = thing
         return False
 
     def _is_repeated(self, request: Request) -> bool:

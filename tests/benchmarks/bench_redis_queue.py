@@ -72,7 +72,7 @@ def fill(server, slots):
     for number in range(PENDING):
         request = page(number, slots)
         if not worker.dupefilter.request_seen(request):
-            worker.store.push(request)
+            worker.store.push(request, ())
         if number % 50 == 49:
             worker.exchange()
     while worker.store.unsent:
@@ -117,7 +117,7 @@ def server_time(server, count=20_000):
         for number in range(first, first + 50):
             request = page(number, 1000)
             if not worker.dupefilter.request_seen(request):
-                worker.store.push(request)
+                worker.store.push(request, ())
         worker.exchange()
         while worker.store.pending:
             worker.store.done(worker.store.next())

@@ -6,6 +6,7 @@
 
 from scrapy_bloom.job.in_flight import InFlight
 from scrapy_bloom.job.ledger import Ledger
+from scrapy_bloom.job.ledger_scheduler import LedgerScheduler
 from scrapy_bloom.scrapy_compat import IdleChecks
 from scrapy_bloom.sqlite_backend import start_marks
 from scrapy_bloom.sqlite_backend.repeated_children import RepeatedChildren, TakenChildren
@@ -25,25 +26,30 @@ def mutant(function):
 @mutant
 def start_requests_in_the_filter():
     """The filter learns of start requests, so a link back to one is known."""
-    stored = LocalStartRequests.stored
+    mark_stored = LocalStartRequests.mark_stored
 
-    def stored_and_seen(self, request):
-        stored(self, request)
-        if request is self._offered:
-            self._ledger._dupefilter.request_seen(request)
+    def stored_and_seen(self):
+        mark_stored(self)
+        self._ledger._dupefilter.request_seen(self.offered)
 
-    LocalStartRequests.stored = stored_and_seen
+    LocalStartRequests.mark_stored = stored_and_seen
 
 
 @mutant
 def marked_by_meta():
     """Whatever has the meta of a start request is one."""
 
-    def stored(self, request):
-        if request.meta.get("is_start_request"):
-            self._taken.add(self._taken.meet(request))
+    push = LedgerScheduler._push_to_store
 
-    LocalStartRequests.stored = stored
+    def push_and_mark(self, request):
+        pushed = push(self, request)
+        if pushed and request.meta.get("is_start_request"):
+            taken = self._start_requests._taken
+            taken.add(taken.meet(request))
+        return pushed
+
+    LedgerScheduler._push_to_store = push_and_mark
+    LocalStartRequests.mark_stored = lambda self: None
 
 
 @mutant
@@ -53,7 +59,7 @@ def taken_before_the_row():
 
     def is_skipped_or_taken(self, thing):
         skipped = is_skipped(self, thing)
-        if not skipped and self._offered is not None:
+        if not skipped and self.offered is not None:
             self._taken.add(self._mark)
             self._round.file.commit()
         return skipped

@@ -163,7 +163,7 @@ def start(scheduler, *requests, through=False):
             scheduler.enqueue_request(thing)
 
     waited_for(run())
-    scheduler._starts._is_through = through
+    scheduler._start_requests._is_through = through
     talk(scheduler)
 
 
@@ -214,8 +214,8 @@ def test_start_that_fails_in_old_middlewares_is_over(build):
         raise ValueError("no more")
 
     with pytest.raises(ValueError, match="no more"):
-        list(scheduler._starts.process_start_requests(things(), scheduler.spider))
-    assert scheduler._starts.failed
+        list(scheduler._start_requests.process_start_requests(things(), scheduler.spider))
+    assert scheduler._start_requests.failed
     assert not scheduler._worker.store.starting
 
 
@@ -496,11 +496,11 @@ def run_start(scheduler, names=STARTS, *, to_the_end=True):
             await Deferred()
 
     async def schedule(names, **options):
-        async for each in scheduler._starts.process_start(start(names, **options)):
+        async for each in scheduler._start_requests.process_start(start(names, **options)):
             scheduler.enqueue_request(each)
 
     async def again():
-        return scheduler._starts.process_start(start(STARTS))
+        return scheduler._start_requests.process_start(start(STARTS))
 
     scheduler.crawler.engine.scraper.spidermw.process_start = again
     scheduler.crawler.engine.crawl = scheduler.enqueue_request

@@ -130,7 +130,7 @@ class StoreWorker:
         request = Request(f"http://example.com/{name}", **options)
         if not request.dont_filter and self.dupefilter.request_seen(request):
             return False
-        self.store.push(request)
+        self.store.push(request, ())
         return True
 
     def exchange(self):
