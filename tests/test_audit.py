@@ -62,7 +62,7 @@ def test_what_is_held_back_is_told(make_dupefilter, tmp_path):
     path = tmp_path / "dropped.jsonl"
     for _ in range(2):
         dupefilter = make_dupefilter(BLOOM_AUDIT=path, JOBDIR=tmp_path / "job", BLOOM_RECENT_URLS=0)
-        dupefilter.hold_back(requests_kept=True)
+        dupefilter.use_overlay(requests_survive=True)
         dupefilter.request_seen(request("a"))
         dupefilter.request_seen(request("a"))
         dupefilter.close("finished")
@@ -83,7 +83,7 @@ def test_what_an_exact_filter_avoids_is_recorded(make_dupefilter, tmp_path, hold
         JOBDIR=tmp_path / "job",
     )
     if holds_back:
-        dupefilter.hold_back(requests_kept=True)
+        dupefilter.use_overlay(requests_survive=True)
     for number in range(10_000):
         page = request(str(number))
         assert not dupefilter.request_seen(page)

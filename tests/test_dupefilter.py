@@ -551,11 +551,11 @@ def test_held_requests_are_seen_and_not_written(make_dupefilter, tmp_path, store
     when the filter is closed."""
     tested = make_dupefilter(JOBDIR=tmp_path)
     verdicts(tested, requests(0, 10))
-    assert list(tested.held) == []
-    tested.hold_back(requests_kept=False)
+    assert list(tested.uncommitted) == []
+    tested.use_overlay(requests_survive=False)
     assert verdicts(tested, requests(0, 20)) == [True] * 10 + [False] * 10
     assert verdicts(tested, requests(0, 20)) == [True] * 20
-    assert list(tested.held) == [fingerprint(request) for request in requests(10, 20)]
+    assert list(tested.uncommitted) == [fingerprint(request) for request in requests(10, 20)]
     tested.close("finished")
     assert tested.crawler.stats.get_value("bloom/items") == 20
     assert stored() == list(range(10))
@@ -564,11 +564,11 @@ def test_held_requests_are_seen_and_not_written(make_dupefilter, tmp_path, store
 def test_released_requests_are_written(make_dupefilter, tmp_path, stored):
     """What is released is seen, no longer held, and found when the job is resumed."""
     tested = make_dupefilter(JOBDIR=tmp_path)
-    tested.hold_back(requests_kept=False)
+    tested.use_overlay(requests_survive=False)
     verdicts(tested, requests(0, 10))
-    held = list(tested.held)
+    held = list(tested.uncommitted)
     tested.release(iter(held[:6]))
-    assert list(tested.held) == held[6:]
+    assert list(tested.uncommitted) == held[6:]
     assert verdicts(tested, requests(0, 10)) == [True] * 10
     tested.close("finished")
     assert stored() == list(range(6))
@@ -576,12 +576,12 @@ def test_released_requests_are_written(make_dupefilter, tmp_path, stored):
 
 
 def test_all_that_is_held_can_be_released_at_once(make_dupefilter, tmp_path, stored):
-    """`held` itself may be handed to `release`."""
+    """`uncommitted` itself may be handed to `release`."""
     tested = make_dupefilter(JOBDIR=tmp_path)
-    tested.hold_back(requests_kept=False)
+    tested.use_overlay(requests_survive=False)
     verdicts(tested, requests(0, 10))
-    tested.release(tested.held)
-    assert len(tested.held) == 0
+    tested.release(tested.uncommitted)
+    assert len(tested.uncommitted) == 0
     tested.close("finished")
     assert stored() == list(range(10))
 
@@ -591,7 +591,7 @@ def test_forgotten_request_is_new_again(make_dupefilter, tmp_path, job):
     """A request that could not be stored is forgotten, in whatever form it is named, and
     offered again it is new, once."""
     tested = make_dupefilter(JOBDIR=tmp_path if job else "")
-    tested.hold_back(requests_kept=False)
+    tested.use_overlay(requests_survive=False)
     offered = requests(0, 3)
     assert verdicts(tested, offered + offered) == [False] * 3 + [True] * 3
     tested.forget(offered[0])
@@ -599,16 +599,16 @@ def test_forgotten_request_is_new_again(make_dupefilter, tmp_path, job):
     tested.forget(Request("http://example.com/never-offered"))
     assert verdicts(tested, offered) == [False, False, True]
     assert verdicts(tested, offered) == [True] * 3
-    tested.release(tested.held)
+    tested.release(tested.uncommitted)
     assert verdicts(tested, offered) == [True] * 3
 
 
 def test_released_request_is_not_forgotten(make_dupefilter):
     """What is in the filter stays: a Bloom filter cannot forget."""
     tested = make_dupefilter()
-    tested.hold_back(requests_kept=False)
+    tested.use_overlay(requests_survive=False)
     verdicts(tested, requests(0, 1))
-    tested.release(tested.held)
+    tested.release(tested.uncommitted)
     tested.forget(requests(0, 1)[0])
     assert verdicts(tested, requests(0, 1)) == [True]
 
@@ -620,7 +620,7 @@ def test_random_holding_is_what_a_set_would_do(make_dupefilter, tmp_path, stored
     print("seed", seed)
     chance = random.Random(seed)
     tested = make_dupefilter(JOBDIR=tmp_path, BLOOM_CAPACITY=10)
-    tested.hold_back(requests_kept=False)
+    tested.use_overlay(requests_survive=False)
     pool = requests(0, 100)
     number = {fingerprint(request): n for n, request in enumerate(pool)}
     held, released = set(), set()
@@ -634,11 +634,11 @@ def test_random_holding_is_what_a_set_would_do(make_dupefilter, tmp_path, stored
             tested.forget(pool[n])
             held.discard(n)
         elif move < 0.9 and held and len(released) < 60:
-            some = chance.sample(sorted(tested.held), 1)
+            some = chance.sample(sorted(tested.uncommitted), 1)
             tested.release(some)
             held -= {number[some[0]]}
             released |= {number[some[0]]}
-        assert {number[one] for one in tested.held} == held
+        assert {number[one] for one in tested.uncommitted} == held
     tested.close("finished")
     assert stored() == sorted(released)
 
@@ -646,12 +646,12 @@ def test_random_holding_is_what_a_set_would_do(make_dupefilter, tmp_path, stored
 def test_filter_full_by_release_closes_the_spider(make_dupefilter, next_turn):
     """BLOOM_ON_FULL = "close" counts what is released, too."""
     tested = make_dupefilter(BLOOM_CAPACITY=10, BLOOM_ON_FULL="close")
-    tested.hold_back(requests_kept=False)
+    tested.use_overlay(requests_survive=False)
     verdicts(tested, requests(0, 12))
-    tested.release(list(tested.held)[:9])
+    tested.release(list(tested.uncommitted)[:9])
     next_turn()
     assert tested.crawler.engine.closed == []
-    tested.release(tested.held)
+    tested.release(tested.uncommitted)
     assert tested.crawler.engine.closed == []
     next_turn()
     assert tested.crawler.engine.closed == ["bloom_full"]
@@ -665,11 +665,11 @@ def test_release_that_fails_keeps_all_held(
     """A filter that fails while requests are released is logged once and closes the spider;
     the requests stay held, and seen."""
     tested = make_dupefilter()
-    tested.hold_back(requests_kept=False)
+    tested.use_overlay(requests_survive=False)
     verdicts(tested, requests(0, 5))
     monkeypatch.setattr(ScalableBloomFilter, "add", raising(failure))
-    tested.release(tested.held)
-    assert len(tested.held) == 5
+    tested.release(tested.uncommitted)
+    assert len(tested.uncommitted) == 5
     assert verdicts(tested, requests(0, 6)) == [True] * 5 + [False]
     assert tested.crawler.engine.closed == []
     next_turn()

@@ -225,7 +225,7 @@ def test_fingerprint_after_request_seen_is_free(make_dupefilter):
 def test_forgotten_request_is_new_however_it_is_written(make_dupefilter, again):
     """Forgetting reaches the memory, under each URL that the request was offered with."""
     tested = make_dupefilter()
-    tested.hold_back(requests_kept=False)
+    tested.use_overlay(requests_survive=False)
     request = Request("http://a.example/?a=1&b=2")
     assert seen(tested, [request, Request("http://a.example/?b=2&a=1")]) == [False, True]
     tested.forget(request)
@@ -235,10 +235,10 @@ def test_forgotten_request_is_new_however_it_is_written(make_dupefilter, again):
 def test_released_request_stays_seen(make_dupefilter):
     """Forgetting what is in the filter already changes nothing."""
     tested = make_dupefilter()
-    tested.hold_back(requests_kept=False)
+    tested.use_overlay(requests_survive=False)
     request = Request("http://a.example/")
     assert not tested.request_seen(request)
-    tested.release(list(tested.held))
+    tested.release(list(tested.uncommitted))
     tested.forget(request)
     assert (
         seen(tested, [Request("http://a.example/"), Request("http://a.example/#a")]) == [True] * 2

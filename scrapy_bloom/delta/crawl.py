@@ -109,7 +109,7 @@ class DeltaCrawl:
         if is_new:
             dupefilter = getattr(self._scheduler, "df", None)
             if isinstance(dupefilter, BloomDupeFilter):
-                dupefilter.start_afresh()
+                dupefilter.reset_filter()
         if self._round is not None and is_new:
             if not self._settings.reset:
                 self._conclude(self._round)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
     from typing_extensions import Self
 
-    from .overlay import Seen
+    from .overlay import Overlay
 
 logger = logging.getLogger("scrapy_bloom.audit")
 
@@ -41,14 +41,14 @@ class Why(NamedTuple):
     layer: int | None = None
 
     @classmethod
-    def of(cls, fingerprint: bytes, seen: Seen) -> Self:
+    def of(cls, fingerprint: bytes, overlay: Overlay) -> Self:
         """Return why a seen fingerprint counts as seen."""
-        if fingerprint in seen.held:
+        if fingerprint in overlay.uncommitted:
             return cls("held")
-        for number, layer in enumerate(seen.filter.layers):
+        for number, layer in enumerate(overlay.filter.layers):
             contains = getattr(layer, "__contains__", None)
             if contains is not None and contains(fingerprint):
-                return cls("exact" if seen.filter.exact else "filter", number)
+                return cls("exact" if overlay.filter.exact else "filter", number)
         return cls("filter")
 
 
@@ -70,17 +70,17 @@ class Audit:
         self,
         settings: AuditSettings,
         dupefilter: Asked,
-        seen: Seen,
+        overlay: Overlay,
         fingerprint: Callable[[Request], bytes],
     ) -> None:
         self._share = settings.share
         self._ask = dupefilter.request_seen
         self._is_known = dupefilter.is_known
-        self._seen = seen
+        self._overlay = overlay
         self._fingerprint = fingerprint
-        self._release = seen.release
-        self._held: dict[bytes, Request] = {}
-        """New requests with uncommitted fingerprints, which an exact filter tests later."""
+        self._release = overlay.release
+        self._uncommitted: dict[bytes, Request] = {}
+        """New requests by uncommitted fingerprint, which an exact filter tests later."""
         try:
             self._handler = _Handler(settings.path)
         except OSError as error:
@@ -93,18 +93,18 @@ class Audit:
         cls,
         settings: BaseSettings,
         dupefilter: Asked,
-        seen: Seen,
+        overlay: Overlay,
         fingerprint: Callable[[Request], bytes],
     ) -> Self | None:
         """Return the audit of `settings`, put in front of `dupefilter`, or None without one."""
         wanted = AuditSettings.read(settings)
         if not wanted.path:
             return None
-        self = cls(wanted, dupefilter, seen, fingerprint)
+        self = cls(wanted, dupefilter, overlay, fingerprint)
         # set on the instance, so that a crawl without an audit has no cost
         vars(dupefilter)["request_seen"] = self.request_seen
-        if seen.filter.exact:
-            vars(seen)["release"] = self.release
+        if overlay.filter.exact:
+            vars(overlay)["release"] = self.release
         return self
 
     def request_seen(self, request: Request) -> bool:
@@ -118,27 +118,29 @@ class Audit:
             return True
         if self._avoided > avoided:
             self._note(request, Why("avoided"))
-        elif self._seen.filter.exact and (held := self._fingerprint(request)) in self._seen.held:
-            self._held[held] = request
+        elif self._overlay.filter.exact:
+            fingerprint = self._fingerprint(request)
+            if fingerprint in self._overlay.uncommitted:
+                self._uncommitted[fingerprint] = request
         return False
 
     def release(self, fingerprint: bytes) -> None:
         """Release the fingerprint, and log it if the exact table avoided a false positive."""
-        avoided, request = self._avoided, self._held.pop(fingerprint, None)
+        avoided, request = self._avoided, self._uncommitted.pop(fingerprint, None)
         self._release(fingerprint)
         if request is not None and self._avoided > avoided:
             self._note(request, Why("avoided"))
 
     @property
     def _avoided(self) -> int:
-        return self._seen.filter.false_positives_avoided
+        return self._overlay.filter.false_positives_avoided
 
     def _why(self, request: Request) -> Why:
         """Return why `request`, if it was seen, counts as seen. Never raises."""
         if self._is_known(request):
             return Why("recent")
         try:
-            return Why.of(self._fingerprint(request), self._seen)
+            return Why.of(self._fingerprint(request), self._overlay)
         except Exception:  # noqa: BLE001 - whatever fails below, the crawl goes on
             return Why("filter")
 

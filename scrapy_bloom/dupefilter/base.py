@@ -23,7 +23,7 @@ from ..settings import DELTA, BloomSettings, wants_delta
 from ..startup import announce, fetches_one_page, has_spider_middleware, is_own_method, refuse
 from .audit import Audit
 from .closing_line import closing_line
-from .overlay import FingerprintFilter, Seen
+from .overlay import FingerprintFilter, Overlay
 from .redirects import RequestChains
 from .url_cache import UrlCache, is_clean
 
@@ -56,7 +56,7 @@ class FilterDupeFilter(BaseDupeFilter):
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
         self._settings = BloomSettings()
-        self._seen: Seen | None = None
+        self._overlay: Overlay | None = None
         self._see: Callable[[bytes], bool] = _not_open
         self._fingerprint_of_url: Callable[[str], bytes | None] | None = None
         self._recent: UrlCache[str] = UrlCache(0)
@@ -88,17 +88,17 @@ class FilterDupeFilter(BaseDupeFilter):
 
     def close(self, reason: str) -> None:
         """Write the last stats and close the filter. A second call does nothing."""
-        if self._seen is None:
+        if self._overlay is None:
             return
         self._update_stats()
         finished = reason == "finished"
-        line = closing_line(self._seen.filter, self._settings.capacity, finished=finished)
-        self._let_go()
+        line = closing_line(self._overlay.filter, self._settings.capacity, finished=finished)
+        self._close_filter()
         logger.info("%s", line, extra={"spider": self._crawler.spider})
 
     def abandon(self) -> None:
         """Close the filter of a crawl that does not begin, without a log line or stats."""
-        self._let_go()
+        self._close_filter()
 
     def request_seen(self, request: Request) -> bool:
         """Return True if `request` was seen before, else add it. Never raises.
@@ -276,8 +276,8 @@ class FilterDupeFilter(BaseDupeFilter):
         return ScalableBloomFilter(settings.capacity, settings.error_rate, exact=settings.exact)
 
     def _use(self, opened: FingerprintFilter) -> None:
-        self._seen = Seen(opened)
-        self._audit = Audit.of(self._crawler.settings, self, self._seen, self._fingerprint_of_any)
+        self._overlay = overlay = Overlay(opened)
+        self._audit = Audit.of(self._crawler.settings, self, overlay, self._fingerprint_of_any)
         self._see = opened.add
         if self._is_full:
             opened.growing = False
@@ -293,21 +293,21 @@ class FilterDupeFilter(BaseDupeFilter):
     def _is_own(self, name: str) -> bool:
         return is_own_method(self, name, "scrapy_bloom")
 
-    def _let_go(self) -> None:
+    def _close_filter(self) -> None:
         """Close the audit and the filter, and drop all references to the crawl's requests."""
         self._last_request = None
         self._recent.clear()
         if self._audit is not None:
             self._audit.close()
-        seen, self._seen, self._see = self._seen, None, _not_open
-        if seen is not None:
-            seen.close()
+        overlay, self._overlay, self._see = self._overlay, None, _not_open
+        if overlay is not None:
+            overlay.close()
 
-    def _hold_unasked(self, seen: Seen, fingerprint: bytes) -> None:
+    def _add_unchecked(self, overlay: Overlay, fingerprint: bytes) -> None:
         """Add to the overlay a fingerprint that the filter did not accept."""
-        seen.hold_unasked(fingerprint)
-        if self._see == seen.filter.add:
-            self._see = seen.add
+        overlay.add_unchecked(fingerprint)
+        if self._see == overlay.filter.add:
+            self._see = overlay.add
 
     def _fingerprint_of_any(self, request: Request) -> bytes:
         """Return the fingerprint of a request that is not plain."""
@@ -325,12 +325,12 @@ class FilterDupeFilter(BaseDupeFilter):
     def _is_full(self) -> bool:
         return (
             self._settings.on_full == "close"
-            and self._seen is not None
-            and len(self._seen.filter) >= self._settings.capacity
+            and self._overlay is not None
+            and len(self._overlay.filter) >= self._settings.capacity
         )
 
     def _close_if_full(self) -> None:
-        if self._closing or self._seen is None or not self._is_full:
+        if self._closing or self._overlay is None or not self._is_full:
             return
         logger.error(
             "The filter holds the %(capacity)d requests of BLOOM_CAPACITY: closing the spider"
@@ -338,7 +338,7 @@ class FilterDupeFilter(BaseDupeFilter):
             {"capacity": self._settings.capacity, "remedy": self._remedy_when_full},
             extra={"spider": self._crawler.spider},
         )
-        self._seen.filter.growing = False
+        self._overlay.filter.growing = False
         self.close_spider("bloom_full")
 
     def _close_spider_now(self, reason: str) -> None:
@@ -349,10 +349,10 @@ class FilterDupeFilter(BaseDupeFilter):
 
     def _update_stats(self) -> None:
         self._stats_due = monotonic() + STATS_INTERVAL
-        if self._seen is None:
+        if self._overlay is None:
             return
         try:
-            for name, value in vars(self._seen.stats()).items():
+            for name, value in vars(self._overlay.stats()).items():
                 if value is not None:
                     self._crawler.stats.set_value(f"bloom/{name}", value)
         except Exception:

@@ -1,4 +1,4 @@
-"""The Scrapy component for one process: which requests a job has seen, in its directory."""
+"""The dupefilter of one process, whose filter is in the job directory or in memory."""
 
 from __future__ import annotations
 
@@ -23,48 +23,47 @@ if TYPE_CHECKING:
 
     from ..jobdir import JobDirectory
     from ..settings import BloomSettings
-    from .overlay import FingerprintFilter, Seen
+    from .overlay import FingerprintFilter, Overlay
 
 logger = logging.getLogger("scrapy_bloom.job_dupefilter")
 
 
 class BloomDupeFilter(FilterDupeFilter):
-    """Duplicate filter for DUPEFILTER_CLASS that keeps the fingerprints of requests
-    in a growing Bloom filter, in memory or, with JOBDIR, in `JOBDIR/bloom`.
+    """Duplicate filter for DUPEFILTER_CLASS with the fingerprints of requests in a growing Bloom
+    filter, in memory or, with JOBDIR, in `JOBDIR/bloom`.
 
-    A request that was seen is always recognised; a new one is taken for a seen one
-    with a chance of at most BLOOM_ERROR_RATE, however many there are, or with BLOOM_EXACT
-    not at all. `request_seen`
-    never raises: if the filter fails it goes on in memory and closes the spider with
+    A seen request is always recognised. A new one is taken for a seen one with a probability of at
+    most BLOOM_ERROR_RATE, for any number of requests, or never with BLOOM_EXACT. `request_seen`
+    never raises: if the filter fails, new fingerprints stay in memory and the spider is closed with
     reason `bloom_error`.
 
-    A scheduler that stores requests durably can `hold_back` new fingerprints, and
-    `release` them into the filter when their requests are safe: a bit that is set
-    too early loses a page in a crash, a bit that is missing only repeats one.
+    A scheduler that stores requests can `use_overlay` for new fingerprints, and `release` them into
+    the filter when their requests are stored. A bit that is set too early loses a page in a crash;
+    a missing bit only repeats one.
     """
 
     _remedy_when_full = "Set a larger BLOOM_CAPACITY to resume the job"
 
     _was_killed = False
-    _holds_back = False
-    _requests_kept = False
+    _uses_overlay = False
+    _requests_survive = False
 
     def open(self) -> None:
-        """Begin: from now on requests are asked for."""
+        """Write the first stats, and warn of pending requests that will not be fetched."""
         job = self._settings.job
-        if job is not None and not self._holds_back and job.has_stored_requests():
+        if job is not None and not self._uses_overlay and job.has_stored_requests():
             logger.warning(
                 "%(job)s holds requests of DurableScheduler, which another scheduler does not"
                 " fetch: set SCHEDULER to 'scrapy_bloom.DurableScheduler' to get them.",
                 {"job": job.path},
                 extra={"spider": self._crawler.spider},
             )
-        if job is not None and self._was_killed and not self._requests_kept:
+        if job is not None and self._was_killed and not self._requests_survive:
             logger.warning(
                 "The job in %(job)s was not stopped cleanly. The filter still knows its"
                 " %(items)d requests, but Scrapy's scheduler has lost those that were pending,"
                 " and they will not be fetched: to get them too, crawl again with a new JOBDIR.",
-                {"job": job.path, "items": len(self._open_seen)},
+                {"job": job.path, "items": len(self._open_overlay)},
                 extra={"spider": self._crawler.spider},
             )
         super().open()
@@ -83,78 +82,76 @@ class BloomDupeFilter(FilterDupeFilter):
         finally:
             session_of(self._crawler).abandon()
 
-    def hold_back(self, *, requests_kept: bool) -> None:
-        """From now on keep new fingerprints in memory until they are released.
+    def use_overlay(self, *, requests_survive: bool) -> None:
+        """Leave new fingerprints uncommitted until they are released, from now on. Fingerprints
+        that are never released are never written. With `requests_survive` a killed job still has
+        its requests."""
+        self._uses_overlay = True
+        self._requests_survive = requests_survive
+        self._see = self._open_overlay.add_uncommitted
 
-        Held ones count as seen. What is never released is never written, at close
-        either. `requests_kept` says that a job that was killed still has its requests.
-        """
-        self._holds_back = True
-        self._requests_kept = requests_kept
-        self._see = self._open_seen.hold
-
-    def start_afresh(self) -> None:
-        """Forget what earlier rounds of the job have seen, before the first request. A crash
-        leaves a filter or none, and what it knows is forgotten at the next start.
+    def reset_filter(self) -> None:
+        """Replace the filter of earlier rounds by an empty one, before the first request. A crash
+        leaves a filter or none, which the next start replaces again.
 
         Raises OSError, MemoryError or BloomError.
         """
-        settings, seen = self._settings, self._open_seen
-        if settings.job is None or not len(seen):
+        settings, overlay = self._settings, self._open_overlay
+        if settings.job is None or not len(overlay):
             return
         identity = FingerprinterIdentity.of(self._crawler.request_fingerprinter).to_text()
-        seen.close()
+        overlay.close()
         remove_filter(settings.job.filter)
-        seen.filter = opened = ScalableBloomFilter(
+        overlay.filter = opened = ScalableBloomFilter(
             settings.capacity,
             settings.error_rate,
             settings.job.filter,
             identity=identity,
             exact=settings.exact,
         )
-        self._see = seen.hold if self._holds_back else opened.add
+        self._see = overlay.add_uncommitted if self._uses_overlay else opened.add
         self._was_killed = False
         self._announce(opened)
 
     def note_commit(self, job: bytes, commit: int) -> None:
-        """Note in the filter, before what that commit of the job has made safe is released,
-        that it belongs to it."""
-        if self._seen is not None and isinstance(self._seen.filter, ScalableBloomFilter):
-            self._seen.filter.note_owner(Owner(job, commit))
+        """Record the job and its commit in the filter, before the fingerprints of that commit are
+        released."""
+        if self._overlay is not None and isinstance(self._overlay.filter, ScalableBloomFilter):
+            self._overlay.filter.note_owner(Owner(job, commit))
 
     @property
     def filter(self) -> FingerprintFilter:
-        """What the job has seen, without what is held back."""
-        return self._open_seen.filter
+        """The filter of the job, without uncommitted fingerprints."""
+        return self._open_overlay.filter
 
     @property
-    def held(self) -> Collection[bytes]:
-        """The fingerprints held back, oldest first."""
-        return self._open_seen.held
+    def uncommitted(self) -> Collection[bytes]:
+        """The uncommitted fingerprints, oldest first."""
+        return self._open_overlay.uncommitted
 
     def release(self, fingerprints: Iterable[bytes]) -> None:
-        """Move `fingerprints` from memory into the filter. Never raises."""
+        """Add `fingerprints`, uncommitted until now, to the filter. Never raises."""
         for fingerprint in list(fingerprints):
             self._release(fingerprint)
         self._close_if_full()
 
     def forget(self, request: Request) -> None:
-        """Drop the held fingerprint of `request`, which could not be stored, so that
-        the next request for it is taken as new, however its URL is written."""
-        if self._open_seen.forget(self.fingerprint(request)):
+        """Remove the uncommitted fingerprint of `request`, which could not be stored, so that the
+        next request with this fingerprint counts as new."""
+        if self._open_overlay.forget(self.fingerprint(request)):
             self._recent.clear()
 
     def _release(self, fingerprint: bytes) -> None:
         try:
-            self._open_seen.release(fingerprint)
+            self._open_overlay.release(fingerprint)
         except Exception as error:  # noqa: BLE001 - see request_seen
             self._see_despite(error, fingerprint)
 
     @property
-    def _open_seen(self) -> Seen:
-        if self._seen is None:
+    def _open_overlay(self) -> Overlay:
+        if self._overlay is None:
             raise ValueError("the dupefilter is not open")
-        return self._seen
+        return self._overlay
 
     def _open_filter(
         self, settings: BloomSettings, identity: FingerprinterIdentity
@@ -188,7 +185,8 @@ class BloomDupeFilter(FilterDupeFilter):
     def _taking_over(
         self, job: JobDirectory, settings: BloomSettings, identity: FingerprinterIdentity
     ) -> Callable[[], object]:
-        """Look at what Scrapy's dupefilter has left, and return what imports it."""
+        """Check the requests.seen of Scrapy's dupefilter, and return the function that imports
+        it."""
         from ..migration.clean_stop import why_unclean
         from ..migration.sources import import_job
 
@@ -211,7 +209,7 @@ class BloomDupeFilter(FilterDupeFilter):
         return FingerprinterIdentity.from_text(stored).require_same(identity, str(job.filter))
 
     def _see_despite(self, error: Exception, fingerprint: bytes) -> bool:
-        """Answer for a fingerprint that the filter failed on, and close the spider."""
+        """Return the answer for a fingerprint on which the filter failed, and close the spider."""
         if not self._closing:
             logger.error(
                 "The filter failed: %(error)s. Closing the spider; until then new requests are"
@@ -221,12 +219,12 @@ class BloomDupeFilter(FilterDupeFilter):
                 extra={"spider": self._crawler.spider},
             )
             self.close_spider("bloom_error")
-        seen = self._seen
-        if seen is None:
+        overlay = self._overlay
+        if overlay is None:
             return False
         with suppress(Exception):
             # a filter that could not grow still takes keys beyond its capacity
-            seen.filter.growing = False
+            overlay.filter.growing = False
             return self._see(fingerprint)
-        self._hold_unasked(seen, fingerprint)
+        self._add_unchecked(overlay, fingerprint)
         return False

@@ -73,7 +73,7 @@ class FingerprintFilter(Protocol):
 
 
 @dataclass(frozen=True)
-class SeenStats:
+class FilterStats:
     """Figures for the stats; `items` includes uncommitted fingerprints. The last two are None
     unless the filter is exact."""
 
@@ -87,7 +87,7 @@ class SeenStats:
     false_positives_avoided: int | None
 
 
-class Seen:
+class Overlay:
     """The fingerprints in `filter`, and uncommitted ones, in memory only.
 
     An uncommitted fingerprint counts as seen until it is released into the filter, or forgotten. A
@@ -97,58 +97,58 @@ class Seen:
 
     def __init__(self, filter: FingerprintFilter) -> None:  # noqa: A002 - what it is
         self.filter = filter
-        self._held: dict[bytes, None] = {}
+        self._uncommitted: dict[bytes, None] = {}
 
     @property
-    def held(self) -> Collection[bytes]:
+    def uncommitted(self) -> Collection[bytes]:
         """The uncommitted fingerprints, oldest first."""
-        return self._held.keys()
+        return self._uncommitted.keys()
 
     def add(self, fingerprint: bytes) -> bool:
         """Return True if `fingerprint` was seen, else add it. Raises as the filter does."""
-        return fingerprint in self._held or self.filter.add(fingerprint)
+        return fingerprint in self._uncommitted or self.filter.add(fingerprint)
 
-    def hold(self, fingerprint: bytes) -> bool:
+    def add_uncommitted(self, fingerprint: bytes) -> bool:
         """Return True if `fingerprint` was seen, else add it, uncommitted. Raises as the filter
         does."""
-        if fingerprint in self._held or fingerprint in self.filter:
+        if fingerprint in self._uncommitted or fingerprint in self.filter:
             return True
-        self._held[fingerprint] = None
+        self._uncommitted[fingerprint] = None
         return False
 
-    def hold_unasked(self, fingerprint: bytes) -> None:
+    def add_unchecked(self, fingerprint: bytes) -> None:
         """Add `fingerprint`, uncommitted, without a look into the filter. Never raises."""
-        self._held[fingerprint] = None
+        self._uncommitted[fingerprint] = None
 
     def __contains__(self, fingerprint: bytes) -> bool:
         """Return True if `fingerprint` was seen. Raises as the filter does."""
-        return fingerprint in self._held or fingerprint in self.filter
+        return fingerprint in self._uncommitted or fingerprint in self.filter
 
     def release(self, fingerprint: bytes) -> None:
         """Add `fingerprint` to the filter; it is uncommitted no longer. Raises as the filter does,
         and changes nothing then."""
         self.filter.add(fingerprint)
-        self._held.pop(fingerprint, None)
+        self._uncommitted.pop(fingerprint, None)
 
     def forget(self, fingerprint: bytes) -> bool:
         """Remove an uncommitted `fingerprint`; return False if it is not uncommitted."""
-        if fingerprint not in self._held:
+        if fingerprint not in self._uncommitted:
             return False
-        del self._held[fingerprint]
+        del self._uncommitted[fingerprint]
         return True
 
-    def forget_held(self) -> None:
+    def drop_uncommitted(self) -> None:
         """Remove all uncommitted fingerprints."""
-        self._held.clear()
+        self._uncommitted.clear()
 
     def __len__(self) -> int:
         """Number of fingerprints, uncommitted ones included."""
-        return len(self.filter) + len(self._held)
+        return len(self.filter) + len(self._uncommitted)
 
-    def stats(self) -> SeenStats:
+    def stats(self) -> FilterStats:
         """Return the current figures. Cost: some ms."""
         exact = self.filter.exact
-        return SeenStats(
+        return FilterStats(
             items=len(self),
             layers=len(self.filter.layers),
             bytes=self.filter.nbytes,

@@ -367,7 +367,7 @@ class Ledger:
         if request.dont_filter:
             return []
         fingerprint = self._dupefilter.fingerprint(request)
-        return [fingerprint] if fingerprint in self._dupefilter.held else []
+        return [fingerprint] if fingerprint in self._dupefilter.uncommitted else []
 
     def _commit_later(self) -> None:
         if self._timer is None and not self.stopped:

@@ -18,8 +18,8 @@ class FingerprintKeeper(Protocol):
     stored."""
 
     @property
-    def held(self) -> Collection[bytes]:
-        """The uncommitted fingerprints."""
+    def uncommitted(self) -> Collection[bytes]:
+        """The fingerprints in the overlay, oldest first."""
 
     def fingerprint(self, request: Request) -> bytes:
         """Return the fingerprint of `request`."""

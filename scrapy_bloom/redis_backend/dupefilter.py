@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("scrapy_bloom.shared.dupefilter")
 
-MOST_HELD = 100_000
+MOST_IN_MEMORY = 100_000
 """Fingerprints in memory at which the spider is closed in an outage: about 10 MB."""
 
 _REPLAYED_AT_ONCE = 100
@@ -54,7 +54,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
     _redis = RedisSettings()
     _outage = False
     _replays_at_close = True
-    _holds_back = False
+    _uses_overlay = False
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
@@ -84,13 +84,13 @@ class RedisBloomDupeFilter(FilterDupeFilter):
     @classmethod
     def beside_queue(cls, crawler: Crawler) -> Self:
         """Return the dupefilter for a scheduler whose requests are in the same Redis, in one hash
-        slot with the filter. New fingerprints are held back until the scheduler adds them together
-        with their requests. Refuses the start as `from_crawler` does."""
+        slot with the filter. New fingerprints are uncommitted until the scheduler stores them with
+        their requests. Refuses the start as `from_crawler` does."""
         self = cls(crawler)
-        self._holds_back = True
+        self._uses_overlay = True
         self._start()
         self._client = None
-        self._see = self._hold
+        self._see = self._add_uncommitted
         return self
 
     @property
@@ -101,31 +101,31 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         return self._shared
 
     @property
-    def held(self) -> Collection[bytes]:
-        """The fingerprints held back, oldest first."""
-        return () if self._seen is None else self._seen.held
+    def uncommitted(self) -> Collection[bytes]:
+        """The uncommitted fingerprints, oldest first."""
+        return () if self._overlay is None else self._overlay.uncommitted
 
     def release(self, fingerprints: Iterable[bytes]) -> None:
         """Do nothing: fingerprints enter the filter with their requests."""
 
     def settle(self, fingerprint: bytes) -> None:
-        """Remember a fingerprint as seen, by an answer of Redis; hold it back no longer."""
-        if self._seen is not None:
-            self._seen.forget(fingerprint)
+        """Record that a fingerprint is in Redis: it is uncommitted no longer."""
+        if self._overlay is not None:
+            self._overlay.forget(fingerprint)
             self.shared.remember(fingerprint)
 
     def forget(self, request: Request) -> None:
-        """Drop the held fingerprint of `request`, which could not be stored."""
-        if self._seen is not None and self._seen.forget(self.fingerprint(request)):
+        """Remove the uncommitted fingerprint of `request`, which could not be stored."""
+        if self._overlay is not None and self._overlay.forget(self.fingerprint(request)):
             self._recent.clear()
 
-    def forget_known(self, held: Iterable[bytes] = ()) -> None:
-        """Clear the caches of what was seen, and drop these fingerprints of those held back."""
+    def forget_known(self, uncommitted: Iterable[bytes] = ()) -> None:
+        """Clear the caches of seen requests, and remove these fingerprints from the overlay."""
         self._recent.clear()
         self.shared.forget_known()
-        for fingerprint in held:
-            if self._seen is not None:
-                self._seen.forget(fingerprint)
+        for fingerprint in uncommitted:
+            if self._overlay is not None:
+                self._overlay.forget(fingerprint)
 
     def request_seen(self, request: Request) -> bool:
         """Return True if any worker has seen `request`, else remember it. Never raises."""
@@ -143,16 +143,16 @@ class RedisBloomDupeFilter(FilterDupeFilter):
 
     def close(self, reason: str) -> None:
         """Write the last stats and close the connection. The filter stays."""
-        if self._seen is not None and self._shared is not None:
-            if self._holds_back:
-                self._seen.forget_held()
-            if self._seen.held and self._replays_at_close:
-                self._replay(len(self._seen.held))
-            if self._seen.held:
+        if self._overlay is not None and self._shared is not None:
+            if self._uses_overlay:
+                self._overlay.drop_uncommitted()
+            if self._overlay.uncommitted and self._replays_at_close:
+                self._replay(len(self._overlay.uncommitted))
+            if self._overlay.uncommitted:
                 logger.error(
                     "%(held)d requests of the outage are not in %(filter)s: they may be fetched"
                     " again.",
-                    {"held": len(self._seen.held), "filter": self._shared.name},
+                    {"held": len(self._overlay.uncommitted), "filter": self._shared.name},
                     extra={"spider": self._spider},
                 )
             elif not self._shared.deleted:
@@ -162,10 +162,10 @@ class RedisBloomDupeFilter(FilterDupeFilter):
     def clear(self) -> None:
         """Delete the shared filter, for all workers; the next request makes a new one.
         Called by scrapy-redis's scheduler."""
-        if self._seen is None or self._shared is None:
+        if self._overlay is None or self._shared is None:
             return
         self._recent.clear()
-        self._seen.forget_held()
+        self._overlay.drop_uncommitted()
         self._refresh(self._shared)
         try:
             self._shared.delete()
@@ -183,7 +183,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
                 " one process"
             )
         self._redis = redis = RedisSettings.read(
-            self._crawler.settings, self._spider.name, queue=self._holds_back
+            self._crawler.settings, self._spider.name, queue=self._uses_overlay
         )
         client = RedisClient(redis.url, redis.timeout)
         try:
@@ -194,20 +194,20 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         self._client = client
         return self._shared
 
-    def _let_go(self) -> None:
+    def _close_filter(self) -> None:
         self._client = None
-        super()._let_go()
+        super()._close_filter()
 
     def _open_shared(
         self, client: RedisClient, settings: BloomSettings, identity: FingerprinterIdentity
     ) -> RedisBloomFilter:
         key, extra = self._redis.key, {"spider": self._spider}
-        if self._holds_back:
+        if self._uses_overlay:
             key = in_one_slot(key)
         is_new = stored_header(client, key) is None
         if settings.job is not None and is_new:
             _refuse_local_job(settings.job, key)
-        if self._holds_back:
+        if self._uses_overlay:
             _require_kept(client, is_new, extra)
         shared = RedisBloomFilter(
             client, key, settings.capacity, settings.error_rate, identity=identity.to_text()
@@ -218,7 +218,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
             then = FingerprinterIdentity.from_text(shared.header.identity)
             if warning := then.require_same(identity, shared.name, "another BLOOM_REDIS_KEY"):
                 logger.warning("%s", warning, extra=extra)
-        if not self._holds_back and (policy := client.evicting()):
+        if not self._uses_overlay and (policy := client.evicting()):
             logger.warning(
                 "Redis at %(name)s evicts keys when its memory is full (maxmemory-policy"
                 " %(policy)s), and with them parts of the filter; the crawl would stop then. Set"
@@ -230,12 +230,12 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         announce(self._crawler, "filter", f"{shared.name}, which knows {known}")
         return shared
 
-    def _hold(self, fingerprint: bytes) -> bool:
-        if self._seen is None:
+    def _add_uncommitted(self, fingerprint: bytes) -> bool:
+        if self._overlay is None:
             return False
-        if fingerprint in self._seen.held or self.shared.remembers(fingerprint):
+        if fingerprint in self._overlay.uncommitted or self.shared.remembers(fingerprint):
             return True
-        self._seen.hold_unasked(fingerprint)
+        self._overlay.add_unchecked(fingerprint)
         return False
 
     def _confirm(self) -> None:
@@ -252,15 +252,17 @@ class RedisBloomDupeFilter(FilterDupeFilter):
 
     def _see_despite(self, error: Exception, fingerprint: bytes) -> bool:
         """Remember in memory a fingerprint that Redis did not take."""
-        if self._seen is None:
+        if self._overlay is None:
             return False
-        self._hold_unasked(self._seen, fingerprint)
+        self._add_unchecked(self._overlay, fingerprint)
         extra: dict[str, Any] = {"spider": self._spider}
-        closing = self._redis.on_error == "close" or len(self._seen.held) >= MOST_HELD
+        closing = (
+            self._redis.on_error == "close" or len(self._overlay.uncommitted) >= MOST_IN_MEMORY
+        )
         if not self._outage:
             self._outage = self._watches_each_new = True
             self._crawler.stats.inc_value("bloom/outages")
-            then = "Closing the spider" if closing else f"Closing the spider at {MOST_HELD:,}"
+            then = "Closing the spider" if closing else f"Closing the spider at {MOST_IN_MEMORY:,}"
             logger.error(
                 "%(error)s. New requests are remembered in memory until Redis answers again."
                 " %(then)s.",
@@ -278,15 +280,15 @@ class RedisBloomDupeFilter(FilterDupeFilter):
 
     def _replay(self, count: int) -> None:
         """Move up to `count` fingerprints from memory into the filter."""
-        seen, shared = self._seen, self._shared
-        if seen is None or shared is None:
+        overlay, shared = self._overlay, self._shared
+        if overlay is None or shared is None:
             return
         try:
-            for fingerprint in list(islice(seen.held, count)):
-                seen.release(fingerprint)
+            for fingerprint in list(islice(overlay.uncommitted, count)):
+                overlay.release(fingerprint)
         except Exception:  # noqa: BLE001 - the outage goes on
             return
-        if not seen.held:
+        if not overlay.uncommitted:
             self._outage = False
             self._watches_each_new = self._settings.on_full == "close"
             logger.warning(

@@ -155,7 +155,7 @@ class RedisStore:
         if not request.dont_filter:
             known = self._dupefilter.fingerprint(request)
             # a seen request that was let pass is not held back, and bypasses the filter
-            fingerprint = known if known in self._dupefilter.held else None
+            fingerprint = known if known in self._dupefilter.uncommitted else None
             self._own.add(known)
         self._enqueue(packed, fingerprint, b"")
 
@@ -341,7 +341,7 @@ class RedisStore:
         ended: Redis may have lost their children, and only a new run yields these again."""
         requests = [entry for entry in self._unsent if entry.packed is not None]
         done = {entry.fingerprint for entry in self._unsent if entry.packed is None}
-        in_memory = {*self._dupefilter.held} - {entry.fingerprint for entry in requests}
+        in_memory = {*self._dupefilter.uncommitted} - {entry.fingerprint for entry in requests}
         self._unsent = deque(requests)
         self._doubtful |= in_memory - done
         self.start_done = False

@@ -158,7 +158,7 @@ class DurableScheduler(LedgerScheduler):
         try:
             note_commit()
             file.name_spider(self.spider.name)
-            dupefilter.hold_back(requests_kept=was_durable)
+            dupefilter.use_overlay(requests_survive=was_durable)
             if not file.clean:
                 self._recover(file, dupefilter)
             failed = OpenFailedStore(file)

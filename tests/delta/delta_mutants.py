@@ -155,7 +155,7 @@ def grandchildren_may_fail():
 @mutant
 def the_filter_stays():
     """A new round has the filter of the last one."""
-    BloomDupeFilter.start_afresh = lambda self: None
+    BloomDupeFilter.reset_filter = lambda self: None
 
 
 @mutant

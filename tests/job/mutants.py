@@ -21,7 +21,7 @@ def mutant(function):
 @mutant
 def mark_before_commit():
     """The filter learns of a request as soon as it is seen."""
-    job_dupefilter.BloomDupeFilter.hold_back = lambda self, *, requests_kept: None
+    job_dupefilter.BloomDupeFilter.use_overlay = lambda self, *, requests_survive: None
 
 
 @mutant

@@ -136,7 +136,7 @@ def test_a_filter_that_begins_afresh_gets_the_owner(tmp_path, open_job):
     job = open_job()
     job.push("a")
     job.commit()
-    job.scheduler.df.start_afresh()
+    job.scheduler.df.reset_filter()
     assert stored_owner(tmp_path / "job" / "bloom") is None
     job.push("b")
     job.commit()

@@ -282,9 +282,9 @@ def test_the_filter_learns_of_a_request_after_its_commit(make, crash):
     assert job.push("a")
     assert not job.push("a")
     assert crash().push("a")
-    assert list(job.scheduler.df.held) != []
+    assert list(job.scheduler.df.uncommitted) != []
     job.commit()
-    assert list(job.scheduler.df.held) == []
+    assert list(job.scheduler.df.uncommitted) == []
     assert not crash().push("a")
 
 
@@ -330,7 +330,7 @@ def test_the_idle_spider_commits(make, tmp_path):
         if rows(tmp_path / "job"):
             break
     assert len(rows(tmp_path / "job")) == 1
-    assert list(job.scheduler.df.held) == []
+    assert list(job.scheduler.df.uncommitted) == []
 
 
 # Unserializable requests

@@ -173,7 +173,7 @@ def test_a_restart_in_an_outage(worker, own_server, told):
     later(tested)
     assert offer(tested, 0, 250) == [True] * 100 + [False] * 100 + [True] * 50
     assert offer(tested, 250, 251) == [False]
-    assert not tested._seen.held
+    assert not tested._overlay.uncommitted
     assert offer(worker(), 0, 251) == [True] * 251
 
 

@@ -145,9 +145,9 @@ def test_an_outage_is_sat_out_if_asked(worker, durable_server, next_turn, errors
         assert offer(tested, 50, 350) == [True] * 50 + [False] * 250
         assert offer(tested, 50, 350) == [True] * 300
     wait_for_an_attempt(tested)
-    assert len(tested._seen.held) == 250
+    assert len(tested._overlay.uncommitted) == 250
     assert offer(tested, 350, 353) == [False] * 3
-    assert len(tested._seen.held) == 0
+    assert len(tested._overlay.uncommitted) == 0
     next_turn()
     assert tested.crawler.engine.closed == []
     assert len(errors()) == 1
@@ -209,7 +209,7 @@ def wait_for_an_attempt(tested):
 
 def test_the_memory_of_an_outage_is_bounded(worker, own_server, next_turn, monkeypatch, errors):
     """When it is full the spider is closed after all; nothing is forgotten until then."""
-    monkeypatch.setattr(redis, "MOST_HELD", 50)
+    monkeypatch.setattr(redis, "MOST_IN_MEMORY", 50)
     tested = worker(BLOOM_REDIS_ON_ERROR="local")
     own_server.stop()
     assert offer(tested, 0, 49) == [False] * 49
@@ -243,7 +243,7 @@ def test_an_outage_blocks_the_crawl_for_a_bounded_time(worker, request, monkeypa
     with paused(getattr(server, "nodes", [server])[-1]):
         started = time.monotonic()
         assert offer(tested, 0, 20) == [False] * 20
-        assert len(tested._seen.held) > 0
+        assert len(tested._overlay.uncommitted) > 0
         assert time.monotonic() - started >= TIMEOUT
         assert 1 <= len(asked) <= 4
         assert client._not_before - started > 10 * asked[-1]
