@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -226,6 +226,17 @@ class FilterDupeFilter(BaseDupeFilter):
             self._last_fingerprint = self._fingerprinter.fingerprint(request)
             self._last_request = request
         return self._last_fingerprint
+
+    @property
+    def uncommitted(self) -> Collection[bytes]:
+        """The fingerprints that wait for a commit to enter the filter, oldest first."""
+        return () if self._overlay is None else self._overlay.uncommitted
+
+    def forget(self, request: Request) -> None:
+        """Remove the uncommitted fingerprint of `request`, which could not be stored, so that the
+        next request with this fingerprint counts as new."""
+        if self._overlay is not None and self._overlay.forget(self.fingerprint(request)):
+            self._recent.clear()
 
     def close_spider(self, reason: str) -> None:
         """Close the spider on the next reactor turn. A close inside `request_seen` could close the

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,8 +19,6 @@ from ..startup import announce
 from .base import FilterDupeFilter
 
 if TYPE_CHECKING:
-    from scrapy import Request
-
     from ..jobdir import JobDirectory
     from ..settings import BloomSettings
     from .overlay import FingerprintFilter, Overlay
@@ -124,22 +122,11 @@ class BloomDupeFilter(FilterDupeFilter):
         """The filter of the job, without uncommitted fingerprints."""
         return self._open_overlay.filter
 
-    @property
-    def uncommitted(self) -> Collection[bytes]:
-        """The uncommitted fingerprints, oldest first."""
-        return self._open_overlay.uncommitted
-
     def release(self, fingerprints: Iterable[bytes]) -> None:
         """Add `fingerprints`, uncommitted until now, to the filter. Never raises."""
         for fingerprint in list(fingerprints):
             self._release(fingerprint)
         self._close_if_full()
-
-    def forget(self, request: Request) -> None:
-        """Remove the uncommitted fingerprint of `request`, which could not be stored, so that the
-        next request with this fingerprint counts as new."""
-        if self._open_overlay.forget(self.fingerprint(request)):
-            self._recent.clear()
 
     def _release(self, fingerprint: bytes) -> None:
         try:

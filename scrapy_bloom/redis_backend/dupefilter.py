@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -100,11 +100,6 @@ class RedisBloomDupeFilter(FilterDupeFilter):
             raise ValueError("the dupefilter is not open")
         return self._shared
 
-    @property
-    def uncommitted(self) -> Collection[bytes]:
-        """The uncommitted fingerprints, oldest first."""
-        return () if self._overlay is None else self._overlay.uncommitted
-
     def release(self, fingerprints: Iterable[bytes]) -> None:
         """Do nothing: fingerprints enter the filter with their requests."""
 
@@ -113,11 +108,6 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         if self._overlay is not None:
             self._overlay.forget(fingerprint)
             self.shared.remember(fingerprint)
-
-    def forget(self, request: Request) -> None:
-        """Remove the uncommitted fingerprint of `request`, which could not be stored."""
-        if self._overlay is not None and self._overlay.forget(self.fingerprint(request)):
-            self._recent.clear()
 
     def forget_known(self, uncommitted: Iterable[bytes] = ()) -> None:
         """Clear the caches of seen requests, and remove these fingerprints from the overlay."""
