@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from ..bloom.directory import layer_path
 from ..bloom.inspection import Finding
 from ..bloom.inspection import verify as findings_in
+from ..delta.file_store import FileDeltaStore, open_slice, shared
 from ..delta.importing import is_deltafetchs, marks_in
-from ..delta.memory import Memory, open_slice, shared
 from ..delta.settings import key_of_fingerprint
 from ..delta.slices import Shape, Slice, read
 from ..errors import BloomError
@@ -136,13 +136,13 @@ def _line(each: Slice) -> str:
     return f"  {_written(each.start)} to {_written(each.end)}"
 
 
-def _memory(session: Session, directory: Path, identity: str = "") -> Memory:
+def _memory(session: Session, directory: Path, identity: str = "") -> FileDeltaStore:
     settings = session.crawler().settings
     general = session.bloom_settings(session.crawler())
     shape = Shape(
         general.capacity, general.error_rate, general.exact, DELTA_DAYS.read(settings), identity
     )
-    return Memory(directory, shape)
+    return FileDeltaStore(directory, shape)
 
 
 def _written(when: float) -> str:

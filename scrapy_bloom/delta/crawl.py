@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from ..job.ledger import Ledger
     from ..sqlite_backend.rounds import Round
     from .settings import DeltaSettings
-    from .slices import DeltaMemory
+    from .slices import DeltaStore
 
 logger = logging.getLogger(__name__)
 
@@ -77,10 +77,10 @@ class DeltaCrawl:
         self,
         crawler: Crawler,
         settings: DeltaSettings,
-        memory: DeltaMemory,
+        store: DeltaStore,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.memory = memory
+        self.store = store
         self._crawler = crawler
         self._settings = settings
         self._round: Round | None = None
@@ -117,8 +117,8 @@ class DeltaCrawl:
             self.marks.clear()
             self._round.commit()
         if is_new and self._settings.reset:
-            self.memory.clear()
-        self.memory.open()
+            self.store.clear()
+        self.store.open()
         if _round_of(self._scheduler) is not None:
             session_of(self._crawler).at_close(self._close)
         if self._ledger is not None:
@@ -194,7 +194,7 @@ class DeltaCrawl:
             if self._ledger is None:
                 self._conclude(None)
             self._add(self.marks)
-        self.memory.close()
+        self.store.close()
 
     def _close(self) -> None:
         """Conclude a round that is over, and add the marks that the job keeps to the memory, if
@@ -229,7 +229,7 @@ class DeltaCrawl:
     def _deliver(self, marks: Iterable[tuple[bytes, float]]) -> None:
         left = iter(marks)
         while some := [*islice(left, _IN_MEMORY)]:
-            self.memory.add(some)
+            self.store.add(some)
 
     def _add(self, marks: Iterable[tuple[bytes, float]]) -> bool:
         """Add `marks` to the memory; return False, and say why, if it cannot be done."""
@@ -249,7 +249,7 @@ class DeltaCrawl:
         logger.error(
             "What this crawl has done is not in %(memory)s: %(error)s. %(then)s",
             {
-                "memory": self.memory.name,
+                "memory": self.store.name,
                 "error": describe(error),
                 "then": "Those pages are fetched again."
                 if self._round is None

@@ -22,7 +22,7 @@ from ..scrapy_compat import put_before_engine
 from ..settings import BloomSettings, RedisSettings
 from ..startup import announce, fetches_one_page, is_component, refuse
 from .crawl import DeltaCrawl, give_up
-from .memory import Memory
+from .file_store import FileDeltaStore
 from .settings import LIST, DeltaSettings
 from .skipping import Skipping
 from .slices import Shape, read
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from .pages import Outcome
-    from .slices import DeltaMemory
+    from .slices import DeltaStore
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class DeltaMiddleware:
         )
         self._recent_urls = general.recent_urls
         self._logs_all = general.debug
-        self._memory = self._memory_of(shape)
+        self._store = self._store_of(shape)
         if not settings.reset:
             self._check(identity)
 
@@ -193,7 +193,7 @@ class DeltaMiddleware:
     def _spider_opened(self) -> None:
         crawler = self._crawler
         try:
-            delta = DeltaCrawl(crawler, self._settings, self._memory, self.clock)
+            delta = DeltaCrawl(crawler, self._settings, self._store, self.clock)
         except Exception as error:
             logger.exception(
                 "BLOOM_DELTA is off in this crawl: %(error)s",
@@ -210,11 +210,11 @@ class DeltaMiddleware:
         self._update_stats()
         period = self._settings.period
         days = "for ever" if period is None else f"for {period / DAY:g} days"
-        slices = counted(delta.memory.count, "slice")
+        slices = counted(delta.store.count, "slice")
         announce(
             crawler,
             "between crawls",
-            f"{self._settings.mode} {days}, {self._memory.name} with {slices}",
+            f"{self._settings.mode} {days}, {self._store.name} with {slices}",
         )
 
     def _request_scheduled(self, request: Request) -> None:
@@ -264,11 +264,11 @@ class DeltaMiddleware:
     def _report(self, delta: DeltaCrawl) -> None:
         crawler = self._crawler
         self._update_stats()
-        memory = delta.memory
-        holds = f"{self._memory.name} had {counted(memory.count, 'slice')}"
-        if memory.oldest is not None:
-            begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(memory.oldest))
-            holds += f", {in_bytes(memory.nbytes)}, the oldest from {begun}"
+        store = delta.store
+        holds = f"{self._store.name} had {counted(store.count, 'slice')}"
+        if store.oldest is not None:
+            begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(store.oldest))
+            holds += f", {in_bytes(store.nbytes)}, the oldest from {begun}"
         logger.info(
             "Between crawls: skipped %(skipped)s that earlier crawls have done; marked"
             " %(marked)s for the next ones. %(holds)s.",
@@ -282,35 +282,35 @@ class DeltaMiddleware:
 
     def _update_stats(self) -> None:
         assert self._delta is not None
-        stats, memory = self._crawler.stats, self._delta.memory
+        stats, store = self._crawler.stats, self._delta.store
         stats.set_value("bloom/delta_marked", self._delta.pages.marked)
-        stats.set_value("bloom/delta_bytes", memory.nbytes)
-        if memory.oldest is not None:
-            stats.set_value("bloom/delta_oldest_days", (self.clock() - memory.oldest) / DAY)
+        stats.set_value("bloom/delta_bytes", store.nbytes)
+        if store.oldest is not None:
+            stats.set_value("bloom/delta_oldest_days", (self.clock() - store.oldest) / DAY)
 
     # ------------------------------------------------------------------------------------
 
     def _check(self, identity: FingerprinterIdentity) -> None:
         """Raise BloomError unless this crawl can use the memory."""
         directory = self._settings.directory
-        stored = isinstance(self._memory, Memory) and read(directory).identity
+        stored = isinstance(self._store, FileDeltaStore) and read(directory).identity
         if stored:
             fresh = "a new BLOOM_DELTA_DIR, or start afresh with BLOOM_DELTA_RESET = True"
             known = FingerprinterIdentity.from_text(stored)
             if warning := known.require_same(identity, str(directory), fresh):
                 logger.warning("%s", warning, extra={"spider": self._crawler.spider})
-        self._memory.look()
+        self._store.look()
 
-    def _memory_of(self, shape: Shape) -> DeltaMemory:
+    def _store_of(self, shape: Shape) -> DeltaStore:
         """Return the memory of the crawl: in Redis if the crawl is shared there."""
         settings, spider = self._crawler.settings, self._crawler.spider
         if not is_component(settings["DUPEFILTER_CLASS"], "RedisBloomDupeFilter"):
-            return Memory(self._settings.directory, shape, self.clock)
-        from .redis_memory import RedisMemory
+            return FileDeltaStore(self._settings.directory, shape, self.clock)
+        from .redis_store import RedisDeltaStore
 
         assert spider is not None
         redis = RedisSettings.read(settings, spider.name)
-        return RedisMemory(redis.url, self._settings.name, shape, redis.timeout, self.clock)
+        return RedisDeltaStore(redis.url, self._settings.name, shape, redis.timeout, self.clock)
 
 
 class _AtEngine:

@@ -29,12 +29,12 @@ class Skipping:
     def __init__(self, crawler: Crawler, delta: DeltaCrawl, recent_urls: int) -> None:
         self._crawler = crawler
         self._delta = delta
-        self._memory = delta.memory
+        self._store = delta.store
         self._told: set[str] = set()
         dupefilter = getattr(scheduler_of(crawler), "df", None)
         self._dupefilter = dupefilter if isinstance(dupefilter, FilterDupeFilter) else None
         self._recent: UrlCache[str] = UrlCache(recent_urls)
-        self._recent_until = self._memory.unchanged_until
+        self._recent_until = self._store.unchanged_until
 
     def is_done(self, request: Request, response: Response) -> bool:
         """Return True if `request`, of the callback of `response`, is for a page that an earlier
@@ -54,7 +54,7 @@ class Skipping:
                     " bytes. Such pages are known by their URLs."
                 )
                 self._tell("key", text, request, key)
-            return not self._memory.is_empty and self._is_done(request, response)
+            return not self._store.is_empty and self._is_done(request, response)
         except Exception as error:  # noqa: BLE001 - the page is fetched
             text = "The memory between crawls failed on %(request)s: %(what)s"
             self._tell("failed", text, request, describe(error))
@@ -78,17 +78,17 @@ class Skipping:
             and dupefilter.tells_by_url(request.method, request.body, meta)
         )
         if is_plain and url in self._recent.urls:
-            if self._memory.clock() < self._recent_until:
+            if self._store.clock() < self._recent_until:
                 return True
             self._recent.clear()
-            self._recent_until = self._memory.unchanged_until
+            self._recent_until = self._store.unchanged_until
         wish, period = wish_of(meta), None
         if wish is not None and wish is not True:  # a day is 1, which equals True
             period = None if wish is False else self._period(wish, request)
             if period is None:
                 return False
         key = self._delta.pages.key_of(request)
-        if not self._memory.knows(key, period) or key in self._delta.marks:
+        if not self._store.knows(key, period) or key in self._delta.marks:
             return False
         if is_plain and url not in self._recent.urls:
             self._recent.add(url)
@@ -97,7 +97,7 @@ class Skipping:
     def _period(self, wish: object, request: Request) -> float | None:
         """Return the period of a request in seconds, None for a wrong value."""
         period = seconds(wish)
-        if period is not None and self._memory.shape.period is not None:
+        if period is not None and self._store.shape.period is not None:
             return period
         reason = "it must be True, False, or a number of days above 0"
         if period is not None:

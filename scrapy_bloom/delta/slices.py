@@ -80,7 +80,7 @@ class Shape:
         return self.error_rate / (SLICES + 1)
 
 
-class DeltaMemory(Protocol):
+class DeltaStore(Protocol):
     """The delta store: the marks of earlier rounds, on the disk or in Redis. Any method may raise
     OSError or BloomError."""
 

@@ -16,7 +16,7 @@ from scrapy import Request
 from scrapy.utils.request import fingerprint
 
 from scrapy_bloom.delta import memory as memory_module
-from scrapy_bloom.delta.memory import Memory
+from scrapy_bloom.delta.file_store import FileDeltaStore
 from scrapy_bloom.delta.settings import key_of_text
 from scrapy_bloom.delta.slices import Shape, read
 from scrapy_bloom.quantities import DAY
@@ -29,7 +29,7 @@ DAYS = ("-s", "BLOOM_DELTA_DAYS=30")
 
 def make(folder, *ages, url=URL, identity=""):
     """Return a memory in which `url` was marked so many days ago."""
-    memory = Memory(folder, Shape(1000, period=30 * DAY, identity=identity))
+    memory = FileDeltaStore(folder, Shape(1000, period=30 * DAY, identity=identity))
     memory.add((fingerprint(Request(url)), time.time() - age * DAY) for age in ages)
     return folder
 
@@ -161,7 +161,7 @@ def test_a_memory_is_not_merged_while_it_is_written_to(run, tmp_path, monkeypatc
     make(tmp_path / "two", 1)
     before = files_in(tmp_path / "one")
     monkeypatch.setattr(memory_module, "_PATIENCE", 0.0)
-    with Memory(tmp_path / "two", Shape()).locked():
+    with FileDeltaStore(tmp_path / "two", Shape()).locked():
         assert "two is in use by process" in run(tmp_path, "merge", "one", "two").refusal
     assert files_in(tmp_path / "one") == before
 
@@ -213,7 +213,7 @@ def die_in_a_merge(folder, module, name, number):
     if (child := os.fork()) == 0:
         setattr(module, name, dying)
         try:
-            Memory(folder / "one", Shape()).merge([folder / "two"])
+            FileDeltaStore(folder / "one", Shape()).merge([folder / "two"])
         finally:
             os._exit(1)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -230,7 +230,7 @@ def test_importing_what_deltafetch_has_remembered(run, tmp_path):
     assert run(tmp_path, "add", "memory", "spider.db", *DAYS).status == 0
     checked = run(tmp_path, "check", "memory", URL, f"{URL}2", f"{URL}3", *DAYS)
     assert [line.split()[0] for line in checked.lines] == ["seen", "seen", "new"]
-    memory = Memory(tmp_path / "memory", Shape(1000, period=30 * DAY))
+    memory = FileDeltaStore(tmp_path / "memory", Shape(1000, period=30 * DAY))
     memory.open()
     assert memory.knows(key_of_text("article 7"))
 

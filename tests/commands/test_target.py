@@ -8,7 +8,7 @@ import pytest
 from scrapy_bloom import BloomFilter, ScalableBloomFilter
 from scrapy_bloom.commands import main
 from scrapy_bloom.commands.target import Kind, Target
-from scrapy_bloom.delta.memory import Memory
+from scrapy_bloom.delta.file_store import FileDeltaStore
 from scrapy_bloom.delta.slices import Shape
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite_backend.request_file import RequestFile
@@ -69,7 +69,7 @@ def folder(tmp_path_factory):
     (folder / "seen" / "requests.seen").write_bytes(b"\0\x14" + bytes(20))
     BloomFilter(100, 1e-3, folder / "one.bloom").close()
     (folder / "urls.txt").write_text("http://example.com/\n")
-    Memory(folder / "memory", Shape(100, 1e-3, period=86400.0)).add([(b"key", time.time())])
+    FileDeltaStore(folder / "memory", Shape(100, 1e-3, period=86400.0)).add([(b"key", time.time())])
     return folder
 
 

@@ -54,7 +54,7 @@ def marked_before_the_commit():
 
     def early(self, acknowledged):
         before_commit(self, acknowledged)
-        self.memory.add(self._fresh)
+        self.store.add(self._fresh)
         time.sleep(0.1 if self._fresh else 0)
 
     DeltaCrawl.before_commit = early

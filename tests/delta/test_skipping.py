@@ -7,8 +7,8 @@ import pytest
 from scrapy import Request, signals
 from scrapy.http import Response
 
+from scrapy_bloom.delta.file_store import FileDeltaStore
 from scrapy_bloom.delta.marks import Marks, Temporary
-from scrapy_bloom.delta.memory import Memory
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.pages import Pages
 from scrapy_bloom.delta.skipping import Skipping
@@ -33,12 +33,12 @@ def crawler(make_dupefilter):
 def test_a_page_is_skipped_until_its_slice_expires(crawler, tmp_path):
     """By its URL, too, where that is remembered from the first time."""
     now = [NOON]
-    memory = Memory(tmp_path / "memory", Shape(period=8 * HOUR), lambda: now[0])
+    memory = FileDeltaStore(tmp_path / "memory", Shape(period=8 * HOUR), lambda: now[0])
     pages = Pages(crawler, Marks(Temporary()), "item", memory.clock)
     request = Request("http://example.com/page")
     memory.add([(pages.key_of(request), NOON)])
     memory.open()
-    delta = SimpleNamespace(memory=memory, pages=pages, marks=pages.marks)
+    delta = SimpleNamespace(store=memory, pages=pages, marks=pages.marks)
     skipping = Skipping(crawler, delta, recent_urls=100)
     page = Response("http://example.com/list", request=Request("http://example.com/list"))
     for hours, is_done in ((0, True), (1, True), (9, True), (9.1, False), (20, False)):

@@ -9,9 +9,9 @@ from scrapy.exceptions import NotConfigured
 from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
 
+from scrapy_bloom.delta.file_store import FileDeltaStore
 from scrapy_bloom.delta.importing import is_deltafetchs, marks_in
 from scrapy_bloom.delta.marks import InMemory, Marks
-from scrapy_bloom.delta.memory import Memory
 from scrapy_bloom.delta.pages import Pages
 from scrapy_bloom.delta.settings import DeltaSettings
 from scrapy_bloom.delta.skipping import Skipping
@@ -43,7 +43,7 @@ class DeltaFetch:
         return self
 
     def spider_opened(self, spider):
-        memory = Memory(Path(self.dir) / f"{spider.name}.memory", Shape(1000))
+        memory = FileDeltaStore(Path(self.dir) / f"{spider.name}.memory", Shape(1000))
         if self.reset or getattr(spider, "deltafetch_reset", False):
             memory.clear()
         elif is_deltafetchs(path := Path(self.dir) / f"{spider.name}.db"):
@@ -52,7 +52,7 @@ class DeltaFetch:
         memory.open()
         marks = Marks(InMemory())
         self.pages = Pages(self.crawler, marks, "item", time.time)
-        delta = SimpleNamespace(memory=memory, pages=self.pages, marks=marks)
+        delta = SimpleNamespace(store=memory, pages=self.pages, marks=marks)
         self.skipping = Skipping(self.crawler, delta, 0)
         self.db = SimpleNamespace(keys=lambda: [key for key, _ in marks])
 

@@ -43,7 +43,7 @@ _PATIENCE = 10.0
 """Seconds to wait for a process that has the lock."""
 
 
-class Memory:
+class FileDeltaStore:
     """The delta store in `directory`, which need not exist. Any method may raise OSError or
     BloomError."""
 

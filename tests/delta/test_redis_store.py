@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from scrapy_bloom.delta.redis_memory import RedisMemory
+from scrapy_bloom.delta.redis_store import RedisDeltaStore
 from scrapy_bloom.delta.slices import SLICES, Shape
 from scrapy_bloom.errors import IncompatibleFilterError
 from tests.delta.delta_crawls import FAILING
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 def memory(redis, key, now, period=PERIOD, identity="ours"):
     """Return a memory whose clock stands at `now`."""
     shape = Shape(period=period, identity=identity)
-    opened = RedisMemory(redis.url, key, shape, 5.0, clock=lambda: now)
+    opened = RedisDeltaStore(redis.url, key, shape, 5.0, clock=lambda: now)
     opened.open()
     return opened
 

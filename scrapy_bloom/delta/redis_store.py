@@ -25,7 +25,7 @@ _AT_ONCE = 500
 """Keys in one script, few enough not to block the server."""
 
 
-class RedisMemory:
+class RedisDeltaStore:
     """The delta store called `key` on the server at `url`, with a connection of its own. Any
     method may raise SharedFilterError."""
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scrapy.utils.test import get_crawler
 
-from scrapy_bloom.delta.memory import Memory
+from scrapy_bloom.delta.file_store import FileDeltaStore
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.slices import SLICES, Shape
 from scrapy_bloom.errors import FilterFileError
@@ -31,7 +31,7 @@ def key(number):
 
 def memory(folder, now, period=PERIOD, **shape):
     """Return an open memory whose clock stands at `now`."""
-    opened = Memory(
+    opened = FileDeltaStore(
         Path(folder) / "memory", Shape(1000, 1e-9, period=period, **shape), clock=lambda: now
     )
     opened.open()
@@ -152,12 +152,12 @@ def test_another_error_rate_takes_a_slice_of_its_own(tmp_path, finer):
     marked = memory(tmp_path, NOON)
     marked.add([(key(1), NOON)])
     shape = {"capacity": 1000, "error_rate": 1e-9, "period": PERIOD}
-    Memory(tmp_path / "memory", Shape(**shape | finer), lambda: NOON).add([(key(2), NOON)])
+    FileDeltaStore(tmp_path / "memory", Shape(**shape | finer), lambda: NOON).add([(key(2), NOON)])
     marked.open()
     assert len(slices_in(tmp_path)) == marked.count == 2
     assert marked.knows(key(1))
     assert marked.knows(key(2))
-    Memory(tmp_path / "memory", Shape(**shape | {"error_rate": 1e-3}), lambda: NOON).add(
+    FileDeltaStore(tmp_path / "memory", Shape(**shape | {"error_rate": 1e-3}), lambda: NOON).add(
         [(key(3), NOON)]
     )
     assert len(slices_in(tmp_path)) == 2
@@ -167,7 +167,7 @@ def test_a_slice_that_expires_while_it_is_open_counts_no_more(tmp_path):
     """In a crawl of days, as in the next one."""
     memory(tmp_path, NOON).add([(key(1), NOON)])
     now = [NOON]
-    opened = Memory(tmp_path / "memory", Shape(1000, period=PERIOD), lambda: now[0])
+    opened = FileDeltaStore(tmp_path / "memory", Shape(1000, period=PERIOD), lambda: now[0])
     opened.open()
     assert opened.unchanged_until == NOON + 9 * HOUR
     for hours, is_known in ((0, True), (9, True), (9.01, False)):
@@ -180,7 +180,7 @@ def test_a_request_cannot_ask_for_more_than_the_crawl(tmp_path):
     """What another crawl still keeps is not this one's."""
     memory(tmp_path, NOON).add([(key(1), NOON)])
     now = [NOON]
-    opened = Memory(tmp_path / "memory", Shape(1000, period=PERIOD), lambda: now[0])
+    opened = FileDeltaStore(tmp_path / "memory", Shape(1000, period=PERIOD), lambda: now[0])
     opened.open()
     now[0] = NOON + 10 * HOUR
     assert not opened.knows(key(1), 2 * PERIOD)
@@ -227,7 +227,7 @@ def test_a_look_changes_nothing(tmp_path):
     (folder / "lock").unlink()
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     for hours, is_known in ((0, True), (9, True), (9.1, False), (30, False)):
-        looking = Memory(folder, Shape(period=PERIOD), lambda at=hours: NOON + at * HOUR)
+        looking = FileDeltaStore(folder, Shape(period=PERIOD), lambda at=hours: NOON + at * HOUR)
         looking.look()
         assert looking.knows(key(1)) is is_known
         assert looking.knows(key(2))
@@ -268,7 +268,7 @@ def test_an_unreadable_memory_is_refused_and_can_be_cleared(tmp_path, text):
     with pytest.raises(FilterFileError, match=r"delta\.json cannot be read"):
         memory(tmp_path, NOON)
     assert path.read_text() == text
-    again = Memory(tmp_path / "memory", Shape(period=PERIOD), lambda: NOON)
+    again = FileDeltaStore(tmp_path / "memory", Shape(period=PERIOD), lambda: NOON)
     again.clear()
     assert not memory(tmp_path, NOON).knows(key(1))
 
