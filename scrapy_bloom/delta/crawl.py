@@ -1,23 +1,22 @@
-"""The memory between crawls, as one crawl uses it.
+"""The delta store, as one crawl uses it.
 
-How no crash can cost a page: a mark says that a page need not be fetched, so it may come into
-the memory late, or never, but not before what was on the page is safe. The order is
+Crash safety: a mark is stored only after the page's items are safe. A mark says that a page need
+not be fetched, so it may reach the store late or never. The order is
 
 1. the engine is done with a request, and its items are through the pipelines;
-2. one commit of the job writes that: the request's row goes, its items are final, and its mark
-   waits in the same database. What dies before that has marked nothing, and is repeated;
-3. the feeds have the items: those that are written in place get them right after that commit,
-   so a commit later; the others when they are stored;
-4. the mark is added to the memory. What dies between 2 and 4 leaves it waiting in the job, and
-   the next start adds it; that this has been done is noted nowhere, since adding twice changes
-   nothing;
-5. when the round is over, the next one adds what is left, and forgets the waiting marks.
+2. one commit of the job deletes the request's row, makes its items final, and writes its mark into
+   the same database. After a crash before that, the page is repeated;
+3. the feeds have the items: feeds that are written in place right after that commit, the others
+   when they are stored;
+4. the mark is added to the delta store. After a crash between 2 and 4 the mark waits in the job,
+   and the next start adds it. No record of that is needed: adding twice changes nothing;
+5. when the round is over, the next one adds the remaining marks, and deletes all from the job.
 
-A job that is thrown away after it was killed takes the marks with it that were waiting, and
-perhaps items: those pages are fetched again. Without a job there is no commit: then all marks
-wait in memory until the crawl has ended, with all feeds closed and none failed.
+A killed job that is deleted loses its waiting marks, and perhaps items: those pages are fetched
+again. Without a job there is no commit: all marks wait in memory until the crawl has ended, with
+all feeds closed and none failed.
 
-What this round has done does not count in it, in the memory or not.
+Within the round its own marks do not count, in the delta store or not.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from ..sqlite_backend.scheduler import DurableScheduler
 from ..startup import is_component
 from .marks import Marks, Temporary
 from .pages import Pages
-from .settings import LIST, wish_of
+from .settings import INDEX_PAGE, wish_of
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -56,22 +55,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SHARE = 0.05
-"""Adding to the memory while the crawl goes on takes at most this share of the time."""
+"""Most time that adding to the delta store may take during the crawl, as a share."""
 _IN_MEMORY = 100_000
-"""So many marks of a round are brought into the memory at a time."""
+"""Marks of a round that are added to the delta store at a time."""
 _AT_ONCE = 256
-"""Where nobody says which requests are done, they are looked at after so many more."""
+"""Without a ledger: callbacks between two looks for finished requests."""
 
 
 class DeltaCrawl:
-    """The marks of a round on their way into `memory`, and what earlier rounds have done.
+    """Moves the marks of a round to the delta `store`, which has those of earlier rounds.
 
-    To be opened when the scheduler is, before the first request. Raises sqlite3.Error,
+    To be made after the scheduler was opened, before the first request. Raises sqlite3.Error,
     OSError, BloomError then.
     """
 
     least_seconds = 1.0
-    """As the crawl goes on, marks are added to the memory at most once in so many seconds."""
+    """Least seconds between two additions to the delta store during the crawl."""
 
     def __init__(
         self,
@@ -91,20 +90,20 @@ class DeltaCrawl:
         if not self._has_scrapys_feeds():
             self._round = _round_of(scheduler)
         self._fresh: list[tuple[bytes, float]] = []
-        """What the last commit has acknowledged …"""
+        """The marks of the last commit, whose items the feeds may not have yet."""
         self._ready: list[tuple[bytes, float]] = []
-        """… and those before it, while marks are added as the crawl goes on."""
+        """The marks of earlier commits, to be added during the crawl."""
         self._not_before = 0.0
-        self._under_way: Counter[str] = Counter()
-        """How many requests of each list are not done, where nobody else knows."""
+        self._unfinished: Counter[str] = Counter()
+        """Without a ledger: number of unfinished requests by index page."""
         self._begun = 0
         self.marks = Marks(Temporary() if self._round is None else self._round.file)
         self.pages = Pages(crawler, self.marks, settings.mode, clock)
         self._begin()
 
     def _begin(self) -> None:
-        """Go on with the round, or begin one: with what the last one has left in the memory,
-        and with a filter that has seen nothing."""
+        """Continue the round, or begin one: add the marks of the last one to the delta store, and
+        reset the filter."""
         is_new = _is_new_round(self._scheduler)
         if is_new:
             dupefilter = getattr(self._scheduler, "df", None)
@@ -133,7 +132,7 @@ class DeltaCrawl:
             self._fresh += self.pages.done(request, self._ledger.reasons.get(request))
 
     def after_commit(self) -> None:
-        """Add what is safe to the memory, if it is time."""
+        """Add the marks whose items are safe to the delta store, if it is time."""
         if self._round is not None and self._is_live():
             if self._ready and time.monotonic() >= self._not_before:
                 self._add(self._ready)
@@ -141,7 +140,7 @@ class DeltaCrawl:
         self._fresh.clear()
 
     def scheduled(self, request: Request) -> None:
-        """Note that `request` goes to the scheduler."""
+        """Record that `request` goes to the scheduler."""
         meta = request.meta
         self.pages.drop_copied_key(request)
         if "redirect_times" in meta or "retry_times" in meta:
@@ -150,31 +149,31 @@ class DeltaCrawl:
         self._count(request, 1)
 
     def dropped(self, request: Request) -> None:
-        """Note that the scheduler has not taken `request`."""
+        """Record that the scheduler has not taken `request`."""
         self._count(request, -1)
         self.shared(request)
 
     def shared(self, request: Request) -> None:
-        """Note that another page has led to `request` before."""
-        list_, ledger = request.meta.get(LIST), self._ledger
-        if isinstance(list_, str) and wish_of(request.meta) is not False:
+        """Record that another page has led to `request` before."""
+        index_page, ledger = request.meta.get(INDEX_PAGE), self._ledger
+        if isinstance(index_page, str) and wish_of(request.meta) is not False:
             with nullcontext() if ledger is None else ledger.guarded():
                 if ledger is None or not ledger.stopped:
-                    self.marks.share(bytes.fromhex(list_), self.pages.key_of(request))
+                    self.marks.share(bytes.fromhex(index_page), self.pages.key_of(request))
 
     def reached_callback(self) -> None:
-        """Look now and then which requests are done, where nobody says it."""
+        """Without a ledger, look for finished requests after some callbacks."""
         self._begun += 1
         if self._ledger is None and self._begun % _AT_ONCE == 0:
             self._note_done(self.pages.finished())
 
     def ended(self) -> None:
-        """Note that the spider has closed, so that nothing is in progress any more."""
+        """Without a ledger, finish all requests, since the spider has closed."""
         if self._ledger is None:
             self._note_done(self.pages.left())
-            for list_, count in self._under_way.items():
+            for index_page, count in self._unfinished.items():
                 if count:
-                    self.marks.fail(bytes.fromhex(list_))
+                    self.marks.fail(bytes.fromhex(index_page))
 
     def _note_done(self, requests: Sequence[Request]) -> None:
         for request in requests:
@@ -182,14 +181,14 @@ class DeltaCrawl:
             self._count(request, -1)
 
     def _count(self, request: Request, change: int) -> None:
-        list_ = request.meta.get(LIST)
-        if self._ledger is None and isinstance(list_, str):
-            self._under_way[list_] += change
+        index_page = request.meta.get(INDEX_PAGE)
+        if self._ledger is None and isinstance(index_page, str):
+            self._unfinished[index_page] += change
 
-    # -- into the memory ---------------------------------------------------------------
+    # -- into the delta store ------------------------------------------------------------
 
     def stopped(self) -> None:
-        """Add all marks to the memory where no job keeps them, when all feeds are closed."""
+        """Without a job, add all marks to the delta store, when all feeds are closed."""
         if self._round is None and self._all_is_well():
             if self._ledger is None:
                 self._conclude(None)
@@ -197,8 +196,8 @@ class DeltaCrawl:
         self.store.close()
 
     def _close(self) -> None:
-        """Conclude a round that is over, and add the marks that the job keeps to the memory, if
-        all feeds have the items. Called before the job is closed; never raises."""
+        """Conclude a round that is over, and add the job's marks to the delta store, if all feeds
+        have the items. Called before the job is closed; never raises."""
         round_, ledger = _round_of(self._scheduler), self._ledger
         assert round_ is not None
         assert ledger is not None
@@ -217,13 +216,13 @@ class DeltaCrawl:
             self._tell(error)
 
     def _conclude(self, round_: Round | None) -> None:
-        """Let the lists count: the round is over. Not if a request of it could not be read,
-        which waits for the next start."""
+        """Mark the index pages of a round that is over, unless an unreadable request of it waits
+        for the next start."""
         file = None if round_ is None else round_.file
         if file is not None and (
             file.query("SELECT 1 FROM unreadable LIMIT 1") or not file.is_empty
         ):
-            self.marks.forget_lists()
+            self.marks.forget_index_pages()
         self.marks.conclude()
 
     def _deliver(self, marks: Iterable[tuple[bytes, float]]) -> None:
@@ -232,7 +231,7 @@ class DeltaCrawl:
             self.store.add(some)
 
     def _add(self, marks: Iterable[tuple[bytes, float]]) -> bool:
-        """Add `marks` to the memory; return False, and say why, if it cannot be done."""
+        """Add `marks` to the delta store; log an error and return False if that fails."""
         began = time.monotonic()
         try:
             self._deliver(marks)
@@ -263,13 +262,13 @@ class DeltaCrawl:
         return exporter is None or exporter.is_in_place
 
     def _all_is_well(self) -> bool:
-        """Return True if no feed has failed, and nothing that keeps requests."""
+        """Return True if no feed and no commit has failed."""
         stats = self._crawler.stats.get_stats()
         failed = any(str(name).startswith("feedexport/failed_count") for name in stats)
         return not failed and not (self._ledger is not None and self._ledger.failed)
 
     def _has_scrapys_feeds(self) -> bool:
-        """Return True if feeds lose items when the process is killed."""
+        """Return True for Scrapy's own feeds, which lose items when the process is killed."""
         return (
             feeds_of(self._crawler) is None
             and self._crawler.get_extension(FeedExporter) is not None
@@ -277,14 +276,14 @@ class DeltaCrawl:
 
 
 def give_up(crawler: Crawler) -> None:
-    """Let no list of the round count where there is no DeltaCrawl. Never raises."""
+    """Forget the index pages of a round without a DeltaCrawl. Never raises."""
     with suppress(Exception):
         if (round_ := _round_of(scheduler_of(crawler))) is not None:
-            round_.forget_lists()
+            round_.forget_index_pages()
 
 
 def _is_new_round(scheduler: object) -> bool:
-    """Return True unless a round of the job goes on: nothing is pending of it."""
+    """Return True unless a round of the job is resumed."""
     if (round_ := _round_of(scheduler)) is not None:
         return not round_.is_resumed
     return not getattr(scheduler, "has_pending_requests", bool)()
@@ -297,5 +296,5 @@ def _round_of(scheduler: object) -> Round | None:
 
 
 def _is(scheduler: object, kind: type) -> bool:
-    # of Scrapy's schedulers whatever has the same methods is an instance
+    # isinstance alone is not enough: BaseScheduler accepts any class with its methods
     return is_component(type(scheduler), kind)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..feeds.outbox import Executor
 
 
-_OF_LISTS = ("delta_lists", "delta_failed", "delta_shared")
+_OF_INDEX_PAGES = ("delta_lists", "delta_failed", "delta_shared")
 
 
 class Temporary:
@@ -75,7 +75,7 @@ class Marks:
         """Yield all keys with their times."""
         return self._executor.iterate("SELECT key, time FROM delta_marks")
 
-    def add_list(self, keys: Sequence[bytes], parent: bytes | None, time: float) -> None:
+    def add_index_page(self, keys: Sequence[bytes], parent: bytes | None, time: float) -> None:
         """Record that the index page of these keys is done, apart from its descendants. `parent` is
         its own index page."""
         self._executor.execute(
@@ -92,7 +92,7 @@ class Marks:
         """Record that the index page of `key` leads to `child`, as another page does."""
         self._executor.execute("INSERT OR IGNORE INTO delta_shared VALUES (?, ?)", (key, child))
 
-    def forget_lists(self) -> None:
+    def forget_index_pages(self) -> None:
         """Remove all index pages that were added."""
         self._executor.execute("DELETE FROM delta_lists")
 
@@ -110,11 +110,11 @@ class Marks:
         for keys, time in sound:
             starts = range(0, len(keys), KEY_BYTES)
             self.add([keys[start : start + KEY_BYTES] for start in starts], time)
-        for table in _OF_LISTS:
+        for table in _OF_INDEX_PAGES:
             self._executor.execute(f"DELETE FROM {table}")  # noqa: S608 - no input
 
     def clear(self) -> None:
         """Remove all rows."""
         self._is_empty = True
-        for table in ("delta_marks", *_OF_LISTS):
+        for table in ("delta_marks", *_OF_INDEX_PAGES):
             self._executor.execute(f"DELETE FROM {table}")  # noqa: S608 - no input

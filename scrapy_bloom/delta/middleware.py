@@ -1,4 +1,4 @@
-"""Where the memory between crawls meets Scrapy: what it skips, and what it learns."""
+"""Connects the delta store to Scrapy: skips requests for done pages, and marks pages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..settings import BloomSettings, RedisSettings
 from ..startup import announce, fetches_one_page, is_component, refuse
 from .crawl import DeltaCrawl, give_up
 from .file_store import FileDeltaStore
-from .settings import LIST, DeltaSettings
+from .settings import INDEX_PAGE, DeltaSettings
 from .skipping import Skipping
 from .slices import Shape, read
 
@@ -39,16 +39,16 @@ logger = logging.getLogger(__name__)
 
 
 class DeltaMiddleware:
-    """Spider middleware for SPIDER_MIDDLEWARES, next to the spider, that drops requests of
-    callbacks for pages that an earlier round of the crawl has done, as BLOOM_DELTA says, and
-    remembers what this round does. The add-on puts it there.
+    """Spider middleware, next to the spider, that drops requests of callbacks for pages that an
+    earlier round has done according to BLOOM_DELTA, and marks the pages of this round. The add-on
+    enables it.
 
-    What fails here costs repetitions: it is logged, and then nothing is dropped any more.
+    A failure costs repetitions: it is logged, and no request is dropped any more.
     """
 
     order = 1101
-    """In SPIDER_MIDDLEWARES: nearer to the spider than DropEarlyMiddleware, whose duplicates
-    make a page a list, too."""
+    """Its place in SPIDER_MIDDLEWARES: nearer to the spider than DropEarlyMiddleware, since
+    duplicates make a page an index page, too."""
 
     clock = staticmethod(time.time)
 
@@ -81,11 +81,9 @@ class DeltaMiddleware:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Return the middleware of `crawler`.
-
-        Raises NotConfigured where BLOOM_DELTA is off, or for one page. Refuses the start:
-        ValueError for a setting, BloomError or OSError for what is in the memory.
-        """
+        """Return the middleware of `crawler`. Raises NotConfigured without BLOOM_DELTA, and in
+        commands for one page. Refuses the start: ValueError for a setting, BloomError or OSError
+        for the delta store."""
         try:
             if fetches_one_page(crawler):
                 raise NotConfigured
@@ -116,16 +114,16 @@ class DeltaMiddleware:
     # -- responses and what callbacks make of them ---------------------------------------
 
     def process_spider_input(self, response: Response) -> None:
-        """Note that `response` reaches the callback."""
+        """Record that `response` reaches the callback."""
         origin = self._origins.get(response)
         if self._delta is not None and origin is not None:
             self._delta.pages.begin(origin)
             self._delta.reached_callback()
-            if self._delta.pages.list_of(origin) is not None:
+            if self._delta.pages.index_page_of(origin) is not None:
                 keep_known(response)
 
     def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterator[Any]:
-        """Yield all but the requests for what is done."""
+        """Yield the result of the callback, less requests for done pages."""
         page = _Page(self, response)
         for thing in result:
             if not (isinstance(thing, Request) and page.skips(thing)):
@@ -135,7 +133,7 @@ class DeltaMiddleware:
     async def process_spider_output_async(
         self, response: Response, result: AsyncIterator[Any]
     ) -> AsyncIterator[Any]:
-        """Yield all but the requests for what is done."""
+        """Yield the result of the callback, less requests for done pages."""
         page = _Page(self, response)
         async for thing in result:
             if not (isinstance(thing, Request) and page.skips(thing)):
@@ -143,19 +141,23 @@ class DeltaMiddleware:
         page.complete()
 
     def outcome_of(self, response: Response) -> Outcome | None:
-        """Return what has come of the request that `response` answers."""
+        """Return the outcome of the request that `response` answers, None before its callback."""
         if self._delta is None:
             return None
         return self._delta.pages.outcome(self._origins.get(response))
 
-    def list_of(self, response: Response) -> str | None:
-        """Return the list that what comes of `response` belongs to."""
+    def index_page_of(self, response: Response) -> str | None:
+        """Return the key of the nearest index page to be marked, for requests from `response`."""
         origin = self._origins.get(response)
-        return None if self._delta is None or origin is None else self._delta.pages.list_of(origin)
+        return (
+            None
+            if self._delta is None or origin is None
+            else self._delta.pages.index_page_of(origin)
+        )
 
     def skips(self, request: Request, response: Response) -> bool:
-        """Return True if `request`, of the callback of `response`, is for a page that an
-        earlier round has done; it is counted then, and `request_dropped` is sent."""
+        """Return True if `request`, of the callback of `response`, is for a page that an earlier
+        round has done; count it then, and send `request_dropped`."""
         if self._skipping is None or not self._skipping.is_done(request, response):
             return False
         crawler = self._crawler
@@ -183,7 +185,7 @@ class DeltaMiddleware:
         return True
 
     def note_shared(self, request: Request) -> None:
-        """Note what of a list is a duplicate, which may be dropped without a signal."""
+        """Record a duplicate from an index page, which may be dropped without a signal."""
         skipping = self._skipping
         if self._delta is not None and skipping is not None and skipping.is_duplicate(request):
             self._delta.shared(request)
@@ -241,7 +243,7 @@ class DeltaMiddleware:
             outcome.has_failed = True
 
     def _outcome_of_any(self, response: Any) -> Outcome | None:
-        # it may be None, or the failure that an errback has got
+        # `response` may be None, or the failure of an errback
         return self.outcome_of(response) if hasattr(response, "meta") else None
 
     def _spider_closed(self) -> None:
@@ -256,7 +258,7 @@ class DeltaMiddleware:
         self._stop_after(signals.feed_exporter_closed)
 
     def _stop_after(self, signal: object) -> None:
-        """Close the memory when the spider is closed, and its feeds if there are any."""
+        """Close the delta store when the spider and its feeds, if any, are closed."""
         self._awaited.discard(signal)
         if not self._awaited and self._delta is not None:
             self._delta.stopped()
@@ -291,7 +293,7 @@ class DeltaMiddleware:
     # ------------------------------------------------------------------------------------
 
     def _check(self, identity: FingerprinterIdentity) -> None:
-        """Raise BloomError unless this crawl can use the memory."""
+        """Raise BloomError unless this crawl can use the delta store."""
         directory = self._settings.directory
         stored = isinstance(self._store, FileDeltaStore) and read(directory).identity
         if stored:
@@ -302,7 +304,7 @@ class DeltaMiddleware:
         self._store.look()
 
     def _store_of(self, shape: Shape) -> DeltaStore:
-        """Return the memory of the crawl: in Redis if the crawl is shared there."""
+        """Return the delta store: in Redis with a shared filter, else in its directory."""
         settings, spider = self._crawler.settings, self._crawler.spider
         if not is_component(settings["DUPEFILTER_CLASS"], "RedisBloomDupeFilter"):
             return FileDeltaStore(self._settings.directory, shape, self.clock)
@@ -314,47 +316,47 @@ class DeltaMiddleware:
 
 
 class _AtEngine:
-    """Spider middleware, the last one before the engine, which sees what others have added."""
+    """Spider middleware, the last one before the engine, that sees requests of other ones, too."""
 
     def __init__(self, middleware: DeltaMiddleware) -> None:
         self._middleware = middleware
 
     def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterator[Any]:
-        """Note that a page is a list."""
+        """Record that a page with requests is an index page."""
         outcome = self._middleware.outcome_of(response)
         for thing in result:
             if outcome is not None and isinstance(thing, Request):
-                outcome.is_list = True
+                outcome.is_index_page = True
             yield thing
 
     async def process_spider_output_async(
         self, response: Response, result: AsyncIterator[Any]
     ) -> AsyncIterator[Any]:
-        """Note that a page is a list."""
+        """Record that a page with requests is an index page."""
         outcome = self._middleware.outcome_of(response)
         async for thing in result:
             if outcome is not None and isinstance(thing, Request):
-                outcome.is_list = True
+                outcome.is_index_page = True
             yield thing
 
 
 class _Page:
-    """What the callback of a response yields."""
+    """The page of a response, while its callback yields."""
 
     def __init__(self, middleware: DeltaMiddleware, response: Response) -> None:
         self._middleware = middleware
         self._response = response
         self._outcome = middleware.outcome_of(response)
-        self._list = middleware.list_of(response)
+        self._index_page = middleware.index_page_of(response)
 
     def skips(self, request: Request) -> bool:
         """Return True if `request` is for a page that is done."""
         if self._outcome is not None:
-            self._outcome.is_list = True
+            self._outcome.is_index_page = True
         if self._middleware.skips(request, self._response):
             return True
-        if self._list is not None:
-            request.meta[LIST] = self._list
+        if self._index_page is not None:
+            request.meta[INDEX_PAGE] = self._index_page
             self._middleware.note_shared(request)
         return False
 
@@ -362,4 +364,4 @@ class _Page:
         """Note that the callback has ended without an error."""
         if self._outcome is not None:
             self._outcome.is_complete = True
-            self._outcome.is_list |= has_left_out(self._response)
+            self._outcome.is_index_page |= has_left_out(self._response)

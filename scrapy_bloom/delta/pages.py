@@ -10,7 +10,7 @@ from weakref import WeakSet
 from ..dupefilter.redirects import RequestChains
 from ..fingerprints.unfailing import UnfailingFingerprinter
 from ..scrapy_compat import EngineView
-from .settings import LIST, SOURCES, drop_key, given_key, key_of_fingerprint, wish_of
+from .settings import INDEX_PAGE, SOURCES, drop_key, given_key, key_of_fingerprint, wish_of
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -26,7 +26,7 @@ _OF_THE_PAGE = frozenset(("callback", "feed", "item"))
 class Outcome:
     """The outcome of a request whose response has reached the callback."""
 
-    is_list: bool = False
+    is_index_page: bool = False
     """True for an index page: the callback has yielded requests, or has left some out."""
     is_complete: bool = False
     """True if the callback has ended without raising."""
@@ -75,12 +75,12 @@ class Pages:
             key = key_of_fingerprint(self._fingerprinter.fingerprint(request))
         return key
 
-    def list_of(self, request: Request) -> str | None:
+    def index_page_of(self, request: Request) -> str | None:
         """Return the key, in hexadecimal, of the nearest index page to be marked, for the children
         of `request`: `request` itself or its own index page, None without one."""
         if wish_of(request.meta) is True:
             return self.key_of(request).hex()
-        found = request.meta.get(LIST)
+        found = request.meta.get(INDEX_PAGE)
         return found if isinstance(found, str) else None
 
     def sent_again(self, request: Request) -> list[Request]:
@@ -119,17 +119,17 @@ class Pages:
             and not outcome.has_failed
             and reason is None
         )
-        list_ = request.meta.get(LIST)
-        parent = bytes.fromhex(list_) if isinstance(list_, str) else None
+        index_page = request.meta.get(INDEX_PAGE)
+        parent = bytes.fromhex(index_page) if isinstance(index_page, str) else None
         if not is_sound and parent is not None:
             self.marks.fail(parent)
         wish = wish_of(request.meta)
         if outcome is None or wish is False:
             return []
         now = self._clock()
-        if outcome.is_list:
+        if outcome.is_index_page:
             if wish is True and is_sound:
-                self.marks.add_list(self._keys_of(request), parent, now)
+                self.marks.add_index_page(self._keys_of(request), parent, now)
             return []
         if not self._is_done(outcome, reason, is_sound=is_sound):
             return []

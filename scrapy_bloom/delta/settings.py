@@ -23,7 +23,7 @@ MARK_KEYS = frozenset((WISH, *_KEYS, "deltafetch_enabled", "crawl_once"))
 """Meta keys that a spider may set, those of deltafetch and crawl-once included."""
 SOURCES = "_bloom_delta_sources"
 """In the meta of a redirect: its URL, and the keys of the requests that were redirected to it."""
-LIST = "_bloom_delta_list"
+INDEX_PAGE = "_bloom_delta_list"
 """In the meta of a request: the key of the index page that yielded it, if that is to be marked."""
 KEY_BYTES = 20
 
@@ -110,7 +110,7 @@ def drop_copied(request: Request, meta: Mapping[str, Any]) -> bool:
     """
     own = request.meta
     own.pop(SOURCES, None)
-    own.pop(LIST, None)
+    own.pop(INDEX_PAGE, None)
     if own.keys().isdisjoint(MARK_KEYS) or own.keys().isdisjoint(_OF_SCRAPY):
         return False
     copied = [name for name in MARK_KEYS & own.keys() if name in meta and own[name] == meta[name]]

@@ -179,7 +179,7 @@ class DurableScheduler(LedgerScheduler):
             session.put_last(ledger.close)
             self.round = Round(file, ledger.commit)
             if not wants_delta(settings):
-                self.round.forget_lists()
+                self.round.forget_index_pages()
             taken = TakenStartRequests(file, dupefilter.fingerprint)
             self._start_requests.open(taken, self.round, ledger)
             self._spider_state = KeptSpiderState.of(crawler, file)

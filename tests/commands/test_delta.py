@@ -15,7 +15,7 @@ import pytest
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 
-from scrapy_bloom.delta import memory as memory_module
+from scrapy_bloom.delta import file_store
 from scrapy_bloom.delta.file_store import FileDeltaStore
 from scrapy_bloom.delta.settings import key_of_text
 from scrapy_bloom.delta.slices import Shape, read
@@ -160,7 +160,7 @@ def test_a_memory_is_not_merged_while_it_is_written_to(run, tmp_path, monkeypatc
     make(tmp_path / "one", 1)
     make(tmp_path / "two", 1)
     before = files_in(tmp_path / "one")
-    monkeypatch.setattr(memory_module, "_PATIENCE", 0.0)
+    monkeypatch.setattr(file_store, "_PATIENCE", 0.0)
     with FileDeltaStore(tmp_path / "two", Shape()).locked():
         assert "two is in use by process" in run(tmp_path, "merge", "one", "two").refusal
     assert files_in(tmp_path / "one") == before
@@ -183,7 +183,7 @@ def test_a_merge_that_fails_changes_nothing(run, tmp_path):
         (shutil, "copyfile", 4),
         (os, "fsync", 3),
         (Path, "rename", 2),
-        (memory_module, "write", 1),
+        (file_store, "write", 1),
     ],
 )
 def test_a_merge_that_is_killed_can_be_run_again(run, tmp_path, module, name, number):

@@ -89,7 +89,7 @@ def lists_are_marked():
 
     def mark_all(self, request, reason=None):
         if (outcome := self._outcomes.get(request)) is not None:
-            outcome.is_list = False
+            outcome.is_index_page = False
         return done(self, request, reason)
 
     Pages.done = mark_all
@@ -148,8 +148,8 @@ def children_may_fail():
 @mutant
 def grandchildren_may_fail():
     """A list counts if none of its own children has failed."""
-    add_list = Marks.add_list
-    Marks.add_list = lambda self, keys, parent, time: add_list(self, keys, None, time)
+    add_index_page = Marks.add_index_page
+    Marks.add_index_page = lambda self, keys, parent, time: add_index_page(self, keys, None, time)
 
 
 @mutant
@@ -202,7 +202,7 @@ def keys_of_errbacks_count():
 @mutant
 def unwatched_lists_count():
     """A list counts though the round has gone on without the memory for a while."""
-    Round.forget_lists = lambda self: None
+    Round.forget_index_pages = lambda self: None
 
 
 @mutant

@@ -11,7 +11,7 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_bloom.delta.file_store import FileDeltaStore
 from scrapy_bloom.delta.importing import is_deltafetchs, marks_in
-from scrapy_bloom.delta.marks import InMemory, Marks
+from scrapy_bloom.delta.marks import Marks, Temporary
 from scrapy_bloom.delta.pages import Pages
 from scrapy_bloom.delta.settings import DeltaSettings
 from scrapy_bloom.delta.skipping import Skipping
@@ -50,7 +50,7 @@ class DeltaFetch:
             memory.clear()
             memory.add(marks_in(path, time.time()))
         memory.open()
-        marks = Marks(InMemory())
+        marks = Marks(Temporary())
         self.pages = Pages(self.crawler, marks, "item", time.time)
         delta = SimpleNamespace(store=memory, pages=self.pages, marks=marks)
         self.skipping = Skipping(self.crawler, delta, 0)
