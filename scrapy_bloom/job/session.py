@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -67,12 +67,8 @@ class Session:
                 self._forget()
 
     def abandon(self) -> None:
-        """Release the lock of a crawl whose start is refused, and remove a directory in which
-        nothing is. Calls no function."""
-        if self._parts and self.directory is not None:
-            self._lock.close()
-            with suppress(OSError):
-                self.directory.path.rmdir()
+        """Release the lock of a crawl whose start is refused. Calls no function."""
+        self._lock.close()
         self._forget()
 
     def _forget(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from scrapy.utils.misc import load_object
@@ -77,7 +78,7 @@ class RedisDurableScheduler(LedgerScheduler):
         try:
             self = cls(crawler, dupefilter_class.beside_queue(crawler))
         except BaseException:
-            session_of(crawler).abandon()
+            _leave_directory(crawler)
             raise
         self._settings = settings
         self._start_requests = start_requests
@@ -105,7 +106,7 @@ class RedisDurableScheduler(LedgerScheduler):
             )
         except Exception as error:  # noqa: BLE001 - see from_crawler
             self.df.abandon()
-            session_of(self.crawler).abandon()
+            _leave_directory(self.crawler)
             refuse(self.crawler, error)
         self._ledger = worker.ledger
         self.df.open()
@@ -138,3 +139,12 @@ def _require_shared(dupefilter_class: object) -> None:
             " does not share its filter: set DUPEFILTER_CLASS to"
             " 'scrapy_bloom.RedisBloomDupeFilter'"
         )
+
+
+def _leave_directory(crawler: Crawler) -> None:
+    """Release JOBDIR, and remove it if nothing is in it: Scrapy has made it for each worker."""
+    session = session_of(crawler)
+    session.abandon()
+    if session.directory is not None:
+        with suppress(OSError):
+            session.directory.path.rmdir()
