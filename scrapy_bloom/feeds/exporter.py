@@ -292,7 +292,7 @@ class DurableFeedExporter(FeedExporter):
             for template in self.feeds:
                 if template not in self._scrapys and template not in feeds.working:
                     self._begin(template, spider)
-            # before whoever makes durable what they write
+            # before the participants that make durable what the feeds write
             ledger.participants.insert(0, feeds)
             ledger.commit()
         # whatever it is, nothing may be acknowledged; Twisted may hold back a Ctrl-C

@@ -1,5 +1,5 @@
-"""Rounds of a job: from the first fetch of the start pages until all that came of them is
-stored, over as many starts of the process as it takes."""
+"""The rounds of a job: each lasts from the first start request until no requests are left and all
+feeds are stored, over any number of starts of the process."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ OVER = "over"
 
 
 class Round:
-    """The round that a job is in, `number` from 1; `is_resumed` if this start of the
-    process goes on with one that is not over.
+    """The current round of a job, `number` from 1; `is_resumed` if an earlier start of the process
+    has begun it.
 
-    It begins when `Spider.start()` is asked for the first time, and is over when that was
-    exhausted, no request is pending or in flight, and all feeds are stored; the reason
-    with which the spider closed does not matter. The next start of the process, or what
-    is left of this one, is in a new round. But while requests are kept as failed, a round
-    that is over can go on: whoever makes any of them pending again makes it `RUNNING`.
+    It begins with the first call of `Spider.start()`. A round ends when start() is exhausted, no
+    requests are left, and all feeds are stored, whatever the reason of the close. After that a new
+    round begins. While the job has failed requests, retrying one makes a round that is over
+    `RUNNING` again.
 
     The feeds set `awaits_feeds` before the spider is open, and `feeds_stored` ends the round
     when all are stored. They write through `file`, which stays open until the job's session
@@ -45,34 +44,34 @@ class Round:
         self.awaits_feeds = False
         self.at_end: list[Callable[[], None]] = []
         self.number = 1
-        # what a job of 0.1.0 or of Scrapy's scheduler has left belongs to a round, too
+        # requests of a job of 0.1.0 or of Scrapy's scheduler belong to a round, too
         self._phase = OVER if file.is_empty else RUNNING
         for number, phase in file.query("SELECT number, phase FROM rounds"):
             self.number, self._phase = number, phase
         self.follows_kept = self._phase == KEPT
-        """True if there was a round before that has waited for failed requests in vain, and
-        what is left of it is still there."""
+        """True if the previous round ended with failed requests that were never retried."""
         self.is_resumed = self._phase != OVER and not self.follows_kept
         if not self.is_resumed and file.query("SELECT 1 FROM rounds"):
             self.number += 1
 
     @property
     def is_over(self) -> bool:
-        """True if nothing is missing, or failed requests only."""
+        """True if the round has ended, with or without failed requests."""
         return self._phase in (OVER, KEPT)
 
     @property
     def is_to_be_stored(self) -> bool:
-        """True if nothing is missing to the end of the round but that feeds are stored."""
+        """True if the round ends as soon as all feeds are stored."""
         return self._phase == TO_BE_STORED
 
     @property
     def has_failed(self) -> bool:
-        """True if requests are kept as failed. Raises sqlite3.Error."""
+        """True if the job has failed requests. Raises sqlite3.Error."""
         return bool(self.file.query("SELECT 1 FROM failed LIMIT 1"))
 
     def begin(self) -> None:
-        """Note that start pages are fetched now. Raises sqlite3.Error."""
+        """Record that start() runs now, in a new round if the last one is over. Raises
+        sqlite3.Error."""
         if self.is_to_be_stored and not self.awaits_feeds and self.file.is_empty:
             self._leave()
             self.number += 1
@@ -81,16 +80,16 @@ class Round:
         self._enter(RUNNING)
 
     def complete(self) -> None:
-        """Note that start() was exhausted and nothing is pending or in flight: without
-        feeds, this is the end of the round. Raises sqlite3.Error."""
+        """Record that start() is exhausted and no requests are left: without feeds, this is the end
+        of the round. Raises sqlite3.Error."""
         if self.awaits_feeds:
             self._enter(TO_BE_STORED)
         else:
             self._end()
 
     def feeds_stored(self) -> bool:
-        """Note that all feeds hold what they should, which ends a round that was waiting
-        for it. Return True if it does not go on in any case. Raises sqlite3.Error."""
+        """Record that all feeds are stored, which ends a round that waits for them. Return True if
+        the round cannot continue. Raises sqlite3.Error."""
         if self.is_to_be_stored:
             self._end()
             self.commit()
@@ -127,16 +126,16 @@ class RoundFeeds(Protocol):
     until they are stored."""
 
     start_items: StartMiddleware
-    """Goes into the way of what `Spider.start()` yields."""
+    """The middleware that tracks items of `Spider.start()`."""
     all_stored: bool
-    """True when the crawl has ended and all feeds hold what they should."""
+    """True when the crawl has ended and all feeds are stored."""
 
     @property
     def is_in_place(self) -> bool:
-        """True if each feed is a file that gets the items when they are final."""
+        """True if each feed is a file to which final items are appended."""
 
     def look(self, round_: Round, directory: Path) -> object:
-        """Raise FeedError if a feed of the round cannot go on; change nothing."""
+        """Raise FeedError if a feed of the round cannot continue; change nothing."""
 
     def attach(
         self,
@@ -151,7 +150,7 @@ class RoundFeeds(Protocol):
 
 
 def feeds_of(crawler: Crawler) -> RoundFeeds | None:
-    """Return the extension that keeps the feeds of rounds, None without one."""
+    """Return the extension with the feeds of rounds, None without one."""
     with suppress(RuntimeError):  # there are no extensions in a script
         return crawler.get_extension(RoundFeeds)  # type: ignore[type-abstract]
     return None

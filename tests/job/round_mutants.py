@@ -109,7 +109,7 @@ def forgets_fingerprints():
 @mutant
 def taken_in_memory():
     """One that lives in memory only is taken at once."""
-    LocalStartRequests.kept = LocalStartRequests.stored
+    LocalStartRequests.mark_in_memory = LocalStartRequests.mark_stored
 
 
 @mutant
