@@ -20,10 +20,8 @@ MOST_TELLING = (
     "depth limit",
     "requests of all kinds, in a job",
     "killed",
-    "rewriting, between",
     "rewriting, next to the spider",
     "own fingerprints",
-    "wider identity, follow_new",
     "new rules",
 )
 

@@ -42,8 +42,14 @@ def shared():
 
 
 @pytest.mark.parametrize(
-    ("capacity", "error_rate", "count"),
-    [(1_000, 1e-6, 500), (3_000, 1e-2, 10_000), (70_000, 1e-4, 15_000), (100, 0.6, 300)],
+    ("redis", "capacity", "error_rate", "count"),
+    [
+        ("server", 1_000, 1e-6, 500),
+        ("cluster", 3_000, 1e-2, 10_000),
+        ("server", 70_000, 1e-4, 15_000),
+        ("server", 100, 0.6, 300),
+    ],
+    indirect=["redis"],
 )
 def test_there_and_back(redis, key, tmp_path, shared, capacity, error_rate, count):
     """A filter of any shape, grown or not, knows its keys in Redis, goes on there, and
