@@ -561,14 +561,14 @@ def test_each_url_is_new_once_among_eight_processes(redis, key, tmp_path, worker
 def test_error_rate_stays_under_the_bound_with_eight_writers(redis_server, key, tmp_path, workers):
     """Eight processes that fill a filter to many times its capacity lose at most the bound
     and three standard deviations of the URLs, and none is told new twice."""
-    urls = [f"http://example.com/{number}" for number in range(1_000)]
+    urls = [f"http://example.com/{number}" for number in range(2_000)]
     settings = {
         "BLOOM_REDIS_URL": redis_server.url, "BLOOM_REDIS_KEY": key,
-        "BLOOM_CAPACITY": 125, "BLOOM_ERROR_RATE": 0.1,
+        "BLOOM_CAPACITY": 250, "BLOOM_ERROR_RATE": 0.05,
     }  # fmt: skip
     told = workers.run(tmp_path / "urls", urls, settings, shard_bits=1)
     new = [number for numbers in told for number in numbers]
-    bound = 0.1 * len(urls)
+    bound = 0.05 * len(urls)
     assert len(new) == len(set(new))
     assert 0 < len(urls) - len(new) <= bound + 3 * sqrt(bound)
 
