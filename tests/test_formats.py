@@ -212,7 +212,7 @@ def place(story, tmp_path):
 def test_a_job_of_version_0_2_0_goes_on_to_its_end(story, place):
     """Processes of their own fetch what 0.2.0 fetched when it went on, what had failed when that
     is retried, and nothing else. Feeds of all kinds and batches in all states have the items
-    that they had then, and the memory between crawls knows the same pages."""
+    that they had then, and the delta store knows the same pages."""
     _, expected = story
     assert v020.go_on(place, expected) == expected["resumed"]
     assert job_state(place / "job").state == "finished"

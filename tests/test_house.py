@@ -222,7 +222,7 @@ print(*(name for name in sys.modules if name.startswith("scrapy_bloom.")))
 
 
 def test_a_crawl_loads_what_it_uses(tmp_path):
-    """A job with feeds needs neither Redis, nor the memory between crawls, nor what other filters
+    """A job with feeds needs neither Redis, nor the delta store, nor what other filters
     have left."""
     command = [sys.executable, "-c", LOADED, str(tmp_path / "job")]
     path = os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])

@@ -109,7 +109,7 @@ def test_a_command_for_one_page_touches_no_job(project, settings, command):
 @pytest.mark.parametrize("options", [(), ("--spider", "test")], ids=["no spider", "its spider"])
 @pytest.mark.parametrize("settings", [LOCAL, LOCAL + NOBODY, BY_HAND], ids=["job", "Redis", "hand"])
 def test_the_shell_touches_no_job(project, settings, options):
-    """Nor does it need a spider, as the memory between crawls does."""
+    """Nor does it need a spider, as the delta store does."""
     with (project / "project" / "settings.py").open("a") as file:
         file.write(settings)
     before = contents(project / "job")

@@ -8,11 +8,11 @@ from functools import partial
 from typing import NoReturn
 
 from ..quantities import MOST, whole_number
-from . import copies, fail, failed, figures, filters, memories, queue, top
+from . import copies, delta, fail, failed, figures, filters, queue, top
 
 AddOptions = Callable[[argparse.ArgumentParser], None]
 
-_PLACE = "a job directory (JOBDIR), the directory of a filter or a memory, or a filter file"
+_PLACE = "a job directory (JOBDIR), the directory of a filter or a delta store, or a filter file"
 _ANY_PLACE = f"{_PLACE}, or redis://HOST/DB with --key"
 
 
@@ -65,7 +65,7 @@ def add_subcommands(parser: argparse.ArgumentParser, program: str, add_options: 
         ("failed", failed.failed, "which requests of a job have failed", _FAILED, _failed),
         ("retry", failed.retry, "ask failed requests once more", _RETRY, _retry),
         ("drop", failed.drop, "forget failed requests", _DROP, _drop),
-        ("delta", memories.delta, "forget what crawls did long ago", _DELTA, _delta),
+        ("delta", delta.delta, "forget what crawls did long ago", _DELTA, _delta),
         ("verify", filters.verify, "find out whether a filter can be trusted", _VERIFY, _verify),
         ("compare", figures.compare, "ways to remember URLs, side by side", _COMPARE, _compare),
         ("plot", figures.plot, "draw error rates and memory", _PLOT, _plot),
@@ -304,13 +304,15 @@ def _top(parser: argparse.ArgumentParser) -> None:
 
 
 _DELTA = (
-    "Forget what a memory between crawls knows of before some time, by whole slices: those pages"
+    "Forget what a delta store knows of before some time, by whole slices: those pages"
     " are fetched again."
 )
 
 
 def _delta(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("place", metavar="DIR", help="the directory of a memory (BLOOM_DELTA_DIR)")
+    parser.add_argument(
+        "place", metavar="DIR", help="the directory of a delta store (BLOOM_DELTA_DIR)"
+    )
     parser.add_argument(
         "--older", metavar="AGE", required=True, help="such as 30d or 12h: forget what is older"
     )

@@ -1,6 +1,6 @@
 """The subcommands about a filter, wherever it is: info, check, verify, add, merge, clear.
 
-Each does the same for a memory between crawls, which consists of filters (memories.py).
+Each does the same for a delta store, which consists of filters (delta.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ..redis_backend.lifecycle import delete_filter, remove_queue
 from ..redis_backend.verify import queue_findings
 from ..reporting import counted, in_bytes, in_percent, in_short, pages
 from ..sqlite_backend.status import JobState, job_state, unfinished_requests
-from . import memories
+from . import delta
 from .queue import queue_in
 from .running import aligned, print_findings, print_seen, require_fingerprinter, table
 from .target import Kind
@@ -56,10 +56,10 @@ def info(session: Session) -> int:
     """Print the description of a filter."""
     name = session.options.place
     target = session.target(
-        name, Kind.FILTER, Kind.FILE, Kind.LAYER, Kind.MEMORY, Kind.SLICE, Kind.REDIS
+        name, Kind.FILTER, Kind.FILE, Kind.LAYER, Kind.DELTA_STORE, Kind.SLICE, Kind.REDIS
     )
-    if Kind.MEMORY in target.kinds:
-        return memories.info(session, target.path)
+    if Kind.DELTA_STORE in target.kinds:
+        return delta.info(session, target.path)
     if Kind.REDIS in target.kinds:
         with session.shared_filter(name) as shared:
             description = shared.describe()
@@ -88,9 +88,9 @@ def info(session: Session) -> int:
 def check(session: Session) -> int:
     """Print for each URL whether the filter has seen it."""
     name = session.options.place
-    target = session.target(name, Kind.FILTER, Kind.FILE, Kind.LAYER, Kind.MEMORY, Kind.REDIS)
-    if Kind.MEMORY in target.kinds:
-        return memories.check(session, target.path)
+    target = session.target(name, Kind.FILTER, Kind.FILE, Kind.LAYER, Kind.DELTA_STORE, Kind.REDIS)
+    if Kind.DELTA_STORE in target.kinds:
+        return delta.check(session, target.path)
     if Kind.REDIS in target.kinds:
         with session.shared_filter(name) as shared:
             return print_seen(session, shared.__contains__, shared.identity, shared.name)
@@ -102,10 +102,10 @@ def verify(session: Session) -> int:
     """Print the findings about each file, and the verdict."""
     name = session.options.place
     target = session.target(
-        name, Kind.FILTER, Kind.FILE, Kind.LAYER, Kind.MEMORY, Kind.SLICE, Kind.REDIS
+        name, Kind.FILTER, Kind.FILE, Kind.LAYER, Kind.DELTA_STORE, Kind.SLICE, Kind.REDIS
     )
-    if Kind.MEMORY in target.kinds:
-        return print_findings(session, name, memories.findings(target.path))
+    if Kind.DELTA_STORE in target.kinds:
+        return print_findings(session, name, delta.findings(target.path))
     if Kind.REDIS in target.kinds:
         with session.shared_filter(name) as shared:
             findings = [shared.verify(), *queue_findings(shared.client, shared.key)]
@@ -116,11 +116,11 @@ def verify(session: Session) -> int:
 def add(session: Session) -> int:
     """Import what the files hold into a filter, which is made if it is not there."""
     options = session.options
-    target = session.target(options.place, Kind.FILTER, Kind.FILE, Kind.NEW, Kind.MEMORY)
-    if Kind.MEMORY in target.kinds:
-        return memories.add(session, target.path)
+    target = session.target(options.place, Kind.FILTER, Kind.FILE, Kind.NEW, Kind.DELTA_STORE)
+    if Kind.DELTA_STORE in target.kinds:
+        return delta.add(session, target.path)
     if Kind.NEW in target.kinds and any(map(is_deltafetchs, map(Path, options.files))):
-        return memories.add(session, Path(options.place))
+        return delta.add(session, Path(options.place))
     fingerprinter = session.fingerprinter(session.crawler())
     figures = []
     with ExitStack() as stack:
@@ -219,11 +219,11 @@ def _lines(source: Source, imported: Imported) -> Iterator[str]:
 def merge(session: Session) -> int:
     """Join filters of one origin into one of them."""
     options = session.options
-    target = session.target(options.place, Kind.FILTER, Kind.FILE, Kind.MEMORY)
-    takes = (Kind.MEMORY,) if Kind.MEMORY in target.kinds else (Kind.FILTER, Kind.FILE)
+    target = session.target(options.place, Kind.FILTER, Kind.FILE, Kind.DELTA_STORE)
+    takes = (Kind.DELTA_STORE,) if Kind.DELTA_STORE in target.kinds else (Kind.FILTER, Kind.FILE)
     sources = [session.target(name, *takes).path for name in options.sources]
-    if Kind.MEMORY in target.kinds:
-        return memories.merge(session, target.path, sources)
+    if Kind.DELTA_STORE in target.kinds:
+        return delta.merge(session, target.path, sources)
     before, after = merge_filters(target.path, sources, over_capacity=options.over_capacity)
     session.print(
         {"place": options.place, "items_before": before, "items": after},
@@ -235,14 +235,14 @@ def merge(session: Session) -> int:
 def clear(session: Session) -> int:
     """Remove a filter from the disk, or from Redis."""
     options = session.options
-    target = session.target(options.place, Kind.FILTER, Kind.FILE, Kind.MEMORY, Kind.REDIS)
+    target = session.target(options.place, Kind.FILTER, Kind.FILE, Kind.DELTA_STORE, Kind.REDIS)
     name = target.name
     if Kind.REDIS in target.kinds:
         name = f"{public_url(name)} {session.key(name)}"
     if not options.yes:
         raise BloomError(f"{name} would be forgotten for good: say so with --yes")
-    if Kind.MEMORY in target.kinds:
-        return memories.clear(session, target.path)
+    if Kind.DELTA_STORE in target.kinds:
+        return delta.clear(session, target.path)
     if Kind.REDIS in target.kinds:
         key = session.key(target.name)
         with RedisClient(target.name) as client:

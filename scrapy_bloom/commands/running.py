@@ -146,7 +146,7 @@ def require_fingerprinter(
 
 def print_seen(session: Session, knows: Callable[[bytes], bool], identity: str, name: str) -> int:
     """Print for each URL whether `knows` returns True for its fingerprint; return the exit
-    status. `name` and `identity` are those of the filter or the memory."""
+    status. `name` and `identity` are those of the filter or the delta store."""
     options = session.options
     fingerprinter = session.fingerprinter(session.crawler())
     require_fingerprinter(identity, fingerprinter, name)

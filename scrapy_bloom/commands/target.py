@@ -1,4 +1,4 @@
-"""What an operator names: a filter, a job, a memory between crawls, or a place in Redis.
+"""What an operator names: a filter, a job, a delta store, or a place in Redis.
 
 Each subcommand says which kinds it takes. What a name means, and how the other kinds are
 refused, is decided here.
@@ -27,8 +27,8 @@ class Kind(Enum):
     LAYER = "a file of a growing filter"
     NEW = "a job directory"
     REQUESTS = "the JOBDIR of a crawl with DurableScheduler"
-    MEMORY = "the directory of a memory (BLOOM_DELTA_DIR)"
-    SLICE = "a directory in a memory"
+    DELTA_STORE = "the directory of a delta store (BLOOM_DELTA_DIR)"
+    SLICE = "a slice of a delta store"
     REDIS = "redis://HOST/DB with --key"
 
 
@@ -38,7 +38,7 @@ _COPIES = "'scrapy bloom export' copies a filter out of Redis, 'scrapy bloom loa
 @dataclass(frozen=True)
 class Target:
     """What `name` means. `path` is the file or directory of a filter, there or not, or the
-    directory of a memory. `job` is the job directory of the filter, if there is one."""
+    directory of a delta store. `job` is the job directory of the filter, if there is one."""
 
     name: str
     kinds: frozenset[Kind]
@@ -56,7 +56,7 @@ class Target:
         if not path.is_dir() and (path.exists() or path.suffix == ".bloom"):
             return cls(name, _kinds_of_file(path), path)
         if (path / MANIFEST).exists():
-            return cls(name, frozenset({Kind.MEMORY}), path)
+            return cls(name, frozenset({Kind.DELTA_STORE}), path)
         if not layer_path(path, 0).exists():
             job = JobDirectory(path)
             return cls(name, _kinds_of_job(job), job.filter, job)
@@ -84,7 +84,7 @@ class Target:
         if Kind.REDIS in self.kinds:
             return (
                 f"{public_url(self.name)} is a URL of Redis",
-                "" if wanted is Kind.MEMORY else _COPIES,
+                "" if wanted is Kind.DELTA_STORE else _COPIES,
             )
         if wanted is Kind.REDIS or _is_url(self.name):
             # what follows the first word may be a password
@@ -100,9 +100,9 @@ class Target:
         if Kind.LAYER in self.kinds:
             return "is one file of a growing filter", whole
         if Kind.SLICE in self.kinds:
-            return "is a slice of a memory between crawls", whole
-        if Kind.MEMORY in self.kinds:
-            return "is a memory between crawls", ""
+            return "is a slice of a delta store", whole
+        if Kind.DELTA_STORE in self.kinds:
+            return "is a delta store", ""
         if Kind.FILTER in self.kinds:
             return "is a filter alone", ""
         job = JobDirectory(self.path.parent)
@@ -113,8 +113,8 @@ class Target:
         return "is one file" if Kind.FILE in self.kinds else "is one file, and no filter", ""
 
     def _of_job(self, job: JobDirectory, wanted: Kind) -> tuple[str, str]:
-        if wanted is Kind.MEMORY:
-            return f"holds no memory between crawls (there is no {MANIFEST})", ""
+        if wanted is Kind.DELTA_STORE:
+            return f"holds no delta store (there is no {MANIFEST})", ""
         if job.worker_feeds.exists() and not job.requests.exists():
             return "is the JOBDIR of a worker, whose filter and requests are in Redis", ""
         if wanted is Kind.REQUESTS:

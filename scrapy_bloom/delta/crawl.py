@@ -49,8 +49,9 @@ if TYPE_CHECKING:
 
     from ..job.ledger import Ledger
     from ..sqlite_backend.rounds import Round
+    from .file_store import FileDeltaStore
+    from .redis_store import RedisDeltaStore
     from .settings import DeltaSettings
-    from .slices import DeltaStore
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class DeltaCrawl:
         self,
         crawler: Crawler,
         settings: DeltaSettings,
-        store: DeltaStore,
+        store: FileDeltaStore | RedisDeltaStore,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.store = store
@@ -246,9 +247,9 @@ class DeltaCrawl:
 
     def _tell(self, error: Exception) -> None:
         logger.error(
-            "What this crawl has done is not in %(memory)s: %(error)s. %(then)s",
+            "What this crawl has done is not in %(store)s: %(error)s. %(then)s",
             {
-                "memory": self.store.name,
+                "store": self.store.name,
                 "error": describe(error),
                 "then": "Those pages are fetched again."
                 if self._round is None

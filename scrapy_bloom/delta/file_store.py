@@ -57,40 +57,30 @@ class FileDeltaStore:
         self._open: list[tuple[Slice, ScalableBloomFilter]] = []
 
     @property
-    def slices(self) -> list[Slice]:
-        """The slices that were opened."""
-        return [each for each, _ in self._open]
-
-    @property
     def count(self) -> int:
-        """Number of slices that count."""
+        """Number of slices that were opened."""
         return len(self._open)
 
     @property
-    def filters(self) -> list[ScalableBloomFilter]:
-        """The filters of the slices that were opened."""
-        return [bloom_filter for _, bloom_filter in self._open]
-
-    @property
     def is_empty(self) -> bool:
-        """True if no slice counts."""
+        """True if the store is sure to have no marks."""
         return not self._open
 
     @property
     def nbytes(self) -> int:
         """Bytes of the bits and of the exact tables."""
-        return sum(each.nbytes + each.table_nbytes for each in self.filters)
+        return sum(each.nbytes + each.table_nbytes for _, each in self._open)
 
     @property
     def oldest(self) -> float | None:
         """Start of the oldest slice that was opened, in seconds since the epoch; None without."""
-        return min((each.start for each in self.slices), default=None)
+        return min((each.start for each, _ in self._open), default=None)
 
     @property
     def unchanged_until(self) -> float:
         """Time at which the next slice ceases to count."""
         now, width = self.clock(), self.shape.width
-        ends = [each.until(now, width) + self.shape.reach for each in self.slices]
+        ends = [each.until(now, width) + self.shape.reach for each, _ in self._open]
         return min((end for end in ends if end >= now), default=inf)
 
     def open(self) -> None:
@@ -171,7 +161,7 @@ class FileDeltaStore:
                 if found.slices and theirs.slices and theirs.identity != found.identity:
                     raise IncompatibleFilterError(
                         f"{other} has marks of another fingerprinter than {self.directory}: give"
-                        " memories of one REQUEST_FINGERPRINTER_CLASS"
+                        " delta stores of one REQUEST_FINGERPRINTER_CLASS"
                     )
                 found.identity = theirs.identity or found.identity
                 found.longest = max(found.longest, theirs.longest)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from .pages import Outcome
-    from .slices import DeltaStore
+    from .redis_store import RedisDeltaStore
 
 logger = logging.getLogger(__name__)
 
@@ -102,9 +102,9 @@ class DeltaMiddleware:
             (signals.request_scheduled, self._request_scheduled),
             (signals.request_dropped, self._request_dropped),
             (signals.item_scraped, self._item_scraped),
-            (signals.item_error, self._item_error),
-            (item_refused, self._item_refused),
-            (signals.spider_error, self._spider_error),
+            (signals.item_error, self._page_failed),
+            (item_refused, self._page_failed),
+            (signals.spider_error, self._page_failed),
             (signals.spider_closed, self._spider_closed),
             (signals.feed_exporter_closed, self._feeds_closed),
         ):
@@ -148,12 +148,8 @@ class DeltaMiddleware:
 
     def index_page_of(self, response: Response) -> str | None:
         """Return the key of the nearest index page to be marked, for requests from `response`."""
-        origin = self._origins.get(response)
-        return (
-            None
-            if self._delta is None or origin is None
-            else self._delta.pages.index_page_of(origin)
-        )
+        origin, delta = self._origins.get(response), self._delta
+        return None if delta is None or origin is None else delta.pages.index_page_of(origin)
 
     def skips(self, request: Request, response: Response) -> bool:
         """Return True if `request`, of the callback of `response`, is for a page that an earlier
@@ -231,14 +227,7 @@ class DeltaMiddleware:
         if (outcome := self._outcome_of_any(response)) is not None:
             outcome.items += 1
 
-    def _item_error(self, response: Response | None) -> None:
-        if (outcome := self._outcome_of_any(response)) is not None:
-            outcome.has_failed = True
-
-    def _item_refused(self, response: Any) -> None:
-        self._item_error(response)
-
-    def _spider_error(self, response: Any) -> None:
+    def _page_failed(self, response: Any) -> None:
         if (outcome := self._outcome_of_any(response)) is not None:
             outcome.has_failed = True
 
@@ -266,8 +255,8 @@ class DeltaMiddleware:
     def _report(self, delta: DeltaCrawl) -> None:
         crawler = self._crawler
         self._update_stats()
-        store = delta.store
-        holds = f"{self._store.name} had {counted(store.count, 'slice')}"
+        store = self._store
+        holds = f"{store.name} had {counted(store.count, 'slice')}"
         if store.oldest is not None:
             begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(store.oldest))
             holds += f", {in_bytes(store.nbytes)}, the oldest from {begun}"
@@ -284,7 +273,7 @@ class DeltaMiddleware:
 
     def _update_stats(self) -> None:
         assert self._delta is not None
-        stats, store = self._crawler.stats, self._delta.store
+        stats, store = self._crawler.stats, self._store
         stats.set_value("bloom/delta_marked", self._delta.pages.marked)
         stats.set_value("bloom/delta_bytes", store.nbytes)
         if store.oldest is not None:
@@ -303,7 +292,7 @@ class DeltaMiddleware:
                 logger.warning("%s", warning, extra={"spider": self._crawler.spider})
         self._store.look()
 
-    def _store_of(self, shape: Shape) -> DeltaStore:
+    def _store_of(self, shape: Shape) -> FileDeltaStore | RedisDeltaStore:
         """Return the delta store: in Redis with a shared filter, else in its directory."""
         settings, spider = self._crawler.settings, self._crawler.spider
         if not is_component(settings["DUPEFILTER_CLASS"], "RedisBloomDupeFilter"):

@@ -56,7 +56,7 @@ class Skipping:
                 self._tell("key", text, request, key)
             return not self._store.is_empty and self._is_done(request, response)
         except Exception as error:  # noqa: BLE001 - the page is fetched
-            text = "The memory between crawls failed on %(request)s: %(what)s"
+            text = "The delta store failed on %(request)s: %(what)s"
             self._tell("failed", text, request, describe(error))
             return False
 

@@ -1,17 +1,16 @@
-"""The delta store's interface, and the list of its slices in `delta.json`."""
+"""The slices of a delta store, and their list in `delta.json`."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..errors import FilterFileError
 from ..files import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
     from pathlib import Path
 
 SLICES = 8
@@ -78,54 +77,6 @@ class Shape:
     def slice_error_rate(self) -> float:
         """The error rate of a slice: a share of the store's."""
         return self.error_rate / (SLICES + 1)
-
-
-class DeltaStore(Protocol):
-    """The delta store: the marks of earlier rounds, on the disk or in Redis. Any method may raise
-    OSError or BloomError."""
-
-    shape: Shape
-    clock: Callable[[], float]
-    name: str
-    """The name for log lines, without a password."""
-
-    @property
-    def is_empty(self) -> bool:
-        """True if the store is sure to have no marks."""
-
-    @property
-    def unchanged_until(self) -> float:
-        """Time at which the next slice ceases to count."""
-
-    @property
-    def count(self) -> int:
-        """Number of slices that count."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of these slices."""
-
-    @property
-    def oldest(self) -> float | None:
-        """Start of the oldest of these slices, None without any."""
-
-    def look(self) -> None:
-        """Open the store for `knows` without changing it. Raises as `open` does."""
-
-    def open(self) -> None:
-        """Open the store for `knows`, and remove what has expired."""
-
-    def knows(self, key: bytes, period: float | None = None) -> bool:
-        """Return True if `key` was marked in the last `period` seconds."""
-
-    def add(self, marks: Iterable[tuple[bytes, float]]) -> None:
-        """Add keys with the times of their marks; adding again changes nothing."""
-
-    def clear(self) -> None:
-        """Remove all marks."""
-
-    def close(self) -> None:
-        """Close the store. A second call does nothing."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The subcommands for a memory between crawls."""
+"""The subcommands for a delta store."""
 
 import dbm.dumb
 import itertools
@@ -28,7 +28,7 @@ DAYS = ("-s", "BLOOM_DELTA_DAYS=30")
 
 
 def make(folder, *ages, url=URL, identity=""):
-    """Return a memory in which `url` was marked so many days ago."""
+    """Return a delta store in which `url` was marked so many days ago."""
     memory = FileDeltaStore(folder, Shape(1000, period=30 * DAY, identity=identity))
     memory.add((fingerprint(Request(url)), time.time() - age * DAY) for age in ages)
     return folder
@@ -40,14 +40,14 @@ def files_in(folder):
     return {str(path): path.read_bytes() if path.is_file() else None for path in paths}
 
 
-def test_what_a_memory_knows_can_be_looked_at(run, tmp_path):
+def test_what_a_delta_store_knows_can_be_looked_at(run, tmp_path):
     """Its slices, with their times, and which URLs it knows."""
     make(tmp_path / "memory", 0, 20)
     info = run(tmp_path, "info", "memory", "--json").json
     assert [each["pages"] for each in info["slices"]] == [1, 1]
     assert info["days"] == 30
     shown = run(tmp_path, "info", "memory").lines[0]
-    assert shown == "memory, a memory between crawls: 2 slices, kept for 30 days"
+    assert shown == "memory, a delta store: 2 slices, kept for 30 days"
     checked = run(tmp_path, "check", "memory", URL, f"{URL}b", *DAYS)
     assert checked.lines == [f"seen {URL}", f"new  {URL}b"]
     assert checked.status == 1
@@ -122,10 +122,10 @@ def test_forgetting(run, tmp_path):
     assert "say so with --yes" in run(tmp_path, "clear", "memory").refusal
     assert run(tmp_path, "clear", "memory", "--yes").status == 0
     assert run(tmp_path, "check", "memory", URL, *DAYS).status == 1
-    assert "holds no memory" in run(tmp_path, "delta", ".", "--older", "1d").refusal
+    assert "holds no delta store" in run(tmp_path, "delta", ".", "--older", "1d").refusal
 
 
-def test_merging_memories(run, tmp_path):
+def test_merging_delta_stores(run, tmp_path):
     """One gets the slices of the others, which stay as they are; a directory that is no slice
     stays, too."""
     make(tmp_path / "one", 1)
@@ -137,7 +137,7 @@ def test_merging_memories(run, tmp_path):
     assert run(tmp_path, "merge", "one", "two").lines == ["one has 2 slices now"]
     assert run(tmp_path, "check", "one", URL, f"{URL}b", *DAYS).status == 0
     assert run(tmp_path, "verify", "one").status == 0
-    assert "no other memory" in run(tmp_path, "merge", "one", "one").refusal
+    assert "no other delta store" in run(tmp_path, "merge", "one", "one").refusal
     assert notes.read_text() == "mine"
     assert files_in(tmp_path / "two") == before
 
@@ -187,7 +187,7 @@ def test_a_merge_that_fails_changes_nothing(run, tmp_path):
     ],
 )
 def test_a_merge_that_is_killed_can_be_run_again(run, tmp_path, module, name, number):
-    """The memory is as it was, and nothing of the first merge is left after the second."""
+    """The store is as it was, and nothing of the first merge is left after the second."""
     make(tmp_path / "one", 1)
     make(tmp_path / "two", 1, 20, url=f"{URL}b")
     assert die_in_a_merge(tmp_path, module, name, number) == 9

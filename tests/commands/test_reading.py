@@ -1,4 +1,4 @@
-"""Whoever looks changes nothing: not a byte of a memory, a job or a filter, nor a name."""
+"""Whoever looks changes nothing: not a byte of a delta store, a job or a filter, nor a name."""
 
 import os
 import shutil

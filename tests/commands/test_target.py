@@ -1,4 +1,4 @@
-"""What the name of a job, a filter, a memory or a server means, to each subcommand."""
+"""What the name of a job, a filter, a delta store or a server means, to each subcommand."""
 
 import os
 import time
@@ -47,7 +47,7 @@ KINDS = {
     "one.bloom": {Kind.FILE},
     "other.bloom": set(),
     "urls.txt": set(),
-    "memory": {Kind.MEMORY},
+    "memory": {Kind.DELTA_STORE},
     "memory/0": {Kind.SLICE},
     "http://example.com/": set(),
     "": set(),
@@ -109,9 +109,9 @@ REFUSED = [
     ("add merge", "worker", "whose filter and requests are in Redis: give "),
     ("export", "worker", "whose filter and requests are in Redis: give a job directory"),
     ("add merge clear load failed", "job/bloom/0.bloom", "a growing filter: give job/bloom"),
-    ("check add merge clear load failed", "memory/0", "memory between crawls: give memory"),
+    ("check add merge clear load failed", "memory/0", "delta store: give memory"),
     ("failed top delta", "alone", "alone is a filter alone: give the "),
-    ("failed top load export", "memory", "memory is a memory between crawls: give "),
+    ("failed top load export", "memory", "memory is a delta store: give "),
     ("info verify clear failed", "job/requests.sqlite", "is one file of a job: give job"),
     ("info verify add clear failed", "urls.txt", "is one file, and no filter: give the JOBDIR"),
     ("info check verify merge clear", "half", "only the requests.sqlite of DurableScheduler: look"),
@@ -121,8 +121,8 @@ REFUSED = [
     ("workers push", "job", "'job…' is no URL of Redis: give redis://HOST/DB with --key"),
     ("info add failed delta", "", "a PLACE is empty: give a job directory"),
     ("add merge export", URL, "redis://127.0.0.1:1/0 is a URL of Redis: 'scrapy bloom export'"),
-    ("delta", URL, "is a URL of Redis: give the directory of a memory"),
-    ("merge", "memory", "alone is a filter alone: give the directory of a memory"),
+    ("delta", URL, "is a URL of Redis: give the directory of a delta store"),
+    ("merge", "memory", "alone is a filter alone: give the directory of a delta store"),
 ]
 
 

@@ -517,7 +517,7 @@ def kills(world, options):
 
 
 def undelivered(world, options):
-    """A process dies when the round is over, before its marks are in the memory; a feed that is
+    """A process dies when the round is over, before its marks are in the store; a feed that is
     stored at the end, too."""
     gzipped = {"items.gz": {"format": "json", "postprocessing": [GzipPlugin], "overwrite": True}}
     steps = [Step(1, dies_undelivered=True), Step(2)]
@@ -578,7 +578,7 @@ def thrown_away(world, options):
 
 
 def redis(world, options):
-    """The memory is in Redis, and so is the crawl, or its filter only."""
+    """The store is in Redis, and so is the crawl, or its filter only."""
     stories = []
     for name in ("scrapy.core.scheduler.Scheduler", "scrapy_bloom.RedisDurableScheduler"):
         settings = {

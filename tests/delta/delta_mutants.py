@@ -1,4 +1,4 @@
-"""What breaks the memory between crawls, to see that the tests notice.
+"""What breaks the delta store, to see that the tests notice.
 
 `DELTA_MUTANT=<name> pytest tests/delta/test_crawls.py` runs the tests with one of them. Which
 test notices it:
@@ -36,6 +36,7 @@ from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.pages import Pages
 from scrapy_bloom.delta.slices import Slice
 from scrapy_bloom.dupefilter.local import BloomDupeFilter
+from scrapy_bloom.job.failure import item_refused
 from scrapy_bloom.sqlite_backend.rounds import Round
 
 MUTANTS = {}
@@ -47,9 +48,23 @@ def mutant(function):
     return function
 
 
+def without(signal, instead=lambda self, response: None):
+    """Make the middleware ignore `signal`, or do something else `instead`."""
+    from_crawler = DeltaMiddleware.from_crawler
+
+    def connect_others(cls, crawler):
+        self = from_crawler(crawler)
+        crawler.signals.disconnect(self._page_failed, signal)
+        self.instead = lambda response: instead(self, response)
+        crawler.signals.connect(self.instead, signal)
+        return self
+
+    DeltaMiddleware.from_crawler = classmethod(connect_others)
+
+
 @mutant
 def marked_before_the_commit():
-    """Marks come into the memory before the commit that acknowledges."""
+    """Marks come into the store before the commit that acknowledges."""
     before_commit = DeltaCrawl.before_commit
 
     def early(self, acknowledged):
@@ -98,7 +113,7 @@ def lists_are_marked():
 @mutant
 def raising_does_not_count():
     """A callback that has raised is as good as another."""
-    DeltaMiddleware._spider_error = lambda self, response: None
+    without(signals.spider_error)
     done = Pages.done
 
     def forgive(self, request, reason=None):
@@ -124,13 +139,13 @@ def dropped_items_count():
 @mutant
 def failed_items_do_not_count():
     """An item that a pipeline has failed on has passed."""
-    DeltaMiddleware._item_error = DeltaMiddleware._item_scraped
+    without(signals.item_error, DeltaMiddleware._item_scraped)
 
 
 @mutant
 def refused_items_do_not_count():
     """An item that a feed has refused has passed."""
-    DeltaMiddleware._item_refused = lambda self, response, error: None
+    without(item_refused)
 
 
 @mutant
@@ -201,7 +216,7 @@ def keys_of_errbacks_count():
 
 @mutant
 def unwatched_lists_count():
-    """A list counts though the round has gone on without the memory for a while."""
+    """A list counts though the round has gone on without the store for a while."""
     Round.forget_index_pages = lambda self: None
 
 

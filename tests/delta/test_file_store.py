@@ -1,4 +1,4 @@
-"""The memory by itself: against a plain dict, with a clock that goes as it likes."""
+"""The store by itself: against a plain dict, with a clock that goes as it likes."""
 
 import json
 import multiprocessing
@@ -30,7 +30,7 @@ def key(number):
 
 
 def memory(folder, now, period=PERIOD, **shape):
-    """Return an open memory whose clock stands at `now`."""
+    """Return an open store whose clock stands at `now`."""
     opened = FileDeltaStore(
         Path(folder) / "memory", Shape(1000, 1e-9, period=period, **shape), clock=lambda: now
     )
@@ -39,7 +39,7 @@ def memory(folder, now, period=PERIOD, **shape):
 
 
 def slices_in(folder):
-    """Return the slices that the memory has, expired ones included."""
+    """Return the slices that the store has, expired ones included."""
     return json.loads((Path(folder) / "memory" / "delta.json").read_text())["slices"]
 
 
@@ -252,7 +252,7 @@ def test_a_start_changes_nothing_before_it_is_sure_to_begin(tmp_path):
 
 
 def test_what_a_kill_has_left_of_a_slice_is_removed(tmp_path):
-    """It is no part of the memory before `delta.json` names it."""
+    """It is no part of the store before `delta.json` names it."""
     memory(tmp_path, NOON).add([(key(1), NOON)])
     (tmp_path / "memory" / "7").mkdir()
     memory(tmp_path, NOON + 3 * HOUR).add([(key(2), NOON + 3 * HOUR)])

@@ -1,4 +1,4 @@
-"""The memory in Redis."""
+"""The store in Redis."""
 
 import os
 

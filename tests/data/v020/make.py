@@ -503,12 +503,14 @@ def text_of_row(stored):
 
 
 def known_to(folder, day=LAST_DAY):
-    """Return the pages that the memory of a story knows, and how many slices it has."""
-    from scrapy_bloom.delta.memory import Memory
+    """Return the pages that the store of a story knows, and how many slices it has."""
+    from scrapy_bloom.delta.file_store import FileDeltaStore
     from scrapy_bloom.delta.settings import key_of_fingerprint
     from scrapy_bloom.delta.slices import Shape
 
-    memory = Memory(folder / "memory", Shape(period=8 * DAY), lambda: FIRST_DAY + day * DAY + 3600)
+    memory = FileDeltaStore(
+        folder / "memory", Shape(period=8 * DAY), lambda: FIRST_DAY + day * DAY + 3600
+    )
     memory.open()
     with closing(memory):
         pages = dict.fromkeys([*whole_site(0), *whole_site(day)])

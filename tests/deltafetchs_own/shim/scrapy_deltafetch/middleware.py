@@ -1,4 +1,4 @@
-"""What scrapy-deltafetch's tests ask of its middleware, answered by the memory between crawls."""
+"""What scrapy-deltafetch's tests ask of its middleware, answered by the delta store."""
 
 import time
 from pathlib import Path

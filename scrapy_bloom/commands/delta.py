@@ -1,4 +1,4 @@
-"""The subcommands about a memory between crawls: those of filters, and `delta`."""
+"""The subcommands about a delta store: those of filters, and `delta`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def info(session: Session, directory: Path) -> int:
-    """Print the slices of a memory."""
+    """Print the slices of a delta store."""
     rows, figures = [["slice", "from", "until", "pages", "memory", ""]], []
     with shared(directory):
         found = read(directory)
@@ -44,7 +44,7 @@ def info(session: Session, directory: Path) -> int:
     days = None if found.longest == inf else found.longest / DAY
     kept = "for ever" if days is None else f"for {days:g} days"
     slices = counted(len(figures), "slice")
-    lines = [f"{directory}, a memory between crawls: {slices}, kept {kept}"]
+    lines = [f"{directory}, a delta store: {slices}, kept {kept}"]
     if figures:
         lines += ["", *table(rows)]
     session.print({"place": str(directory), "days": days, "slices": figures}, lines)
@@ -52,24 +52,24 @@ def info(session: Session, directory: Path) -> int:
 
 
 def check(session: Session, directory: Path) -> int:
-    """Print for each URL whether the memory has it."""
-    memory = _memory(session, directory)
-    memory.look()
-    with closing(memory):
+    """Print for each URL whether the delta store has it."""
+    store = _store_at(session, directory)
+    store.look()
+    with closing(store):
         return print_seen(
             session,
-            lambda fingerprint: memory.knows(key_of_fingerprint(fingerprint)),
+            lambda fingerprint: store.knows(key_of_fingerprint(fingerprint)),
             read(directory).identity,
             session.options.place,
         )
 
 
 def add(session: Session, directory: Path) -> int:
-    """Import what the files hold into the memory, which is made if it is not there."""
+    """Import what the files hold into the delta store, which is made if it is missing."""
     options = session.options
     fingerprinter = session.fingerprinter(session.crawler())
     require_fingerprinter(read(directory).identity, fingerprinter, options.place)
-    memory = _memory(session, directory, FingerprinterIdentity.of(fingerprinter).to_text())
+    store = _store_at(session, directory, FingerprinterIdentity.of(fingerprinter).to_text())
     now, figures = time.time(), []
     for path in map(Path, options.files):
         if is_deltafetchs(path):
@@ -77,7 +77,7 @@ def add(session: Session, directory: Path) -> int:
         else:
             batches = source_in(path, fingerprinter).batches()
             marks = {key_of_fingerprint(key): now for keys, _ in batches for key in keys}
-        memory.add(marks.items())
+        store.add(marks.items())
         figures.append({"file": str(path), "keys": len(marks)})
     session.print(
         {"place": options.place, "files": figures},
@@ -87,24 +87,24 @@ def add(session: Session, directory: Path) -> int:
 
 
 def merge(session: Session, directory: Path, sources: list[Path]) -> int:
-    """Copy the slices of `sources` into a memory: each is asked, with its own error rate."""
+    """Copy the slices of `sources` into a delta store, each with its own error rate."""
     for source in sources:
         if source.samefile(directory):
-            raise BloomError(f"{source} is no other memory between crawls: give their directories")
-    count = _memory(session, directory).merge(sources)
+            raise BloomError(f"{source} is no other delta store: give their directories")
+    count = _store_at(session, directory).merge(sources)
     session.print({"slices": count}, [f"{directory} has {counted(count, 'slice')} now"])
     return 0
 
 
 def clear(session: Session, directory: Path) -> int:
-    """Remove all slices of a memory."""
-    _memory(session, directory).clear()
+    """Remove all slices of a delta store."""
+    _store_at(session, directory).clear()
     session.print_lines([f"forgot what {directory} knew"])
     return 0
 
 
 def findings(directory: Path) -> list[Finding]:
-    """Return what was found out about each file of the memory."""
+    """Return what was found out about each file of the delta store."""
     found: list[Finding] = []
     for each in read(directory).slices:
         path = directory / each.name
@@ -123,8 +123,8 @@ def delta(session: Session) -> int:
         raise BloomError(
             f"--older is {session.options.older!r}: it must be days, or text such as 12h or 30d"
         )
-    memory = _memory(session, session.target(session.options.place, Kind.MEMORY).path)
-    dropped = memory.drop_older(older)
+    store = _store_at(session, session.target(session.options.place, Kind.DELTA_STORE).path)
+    dropped = store.drop_older(older)
     session.print(
         {"dropped": [vars(each) for each in dropped]},
         [f"forgot {counted(len(dropped), 'slice')}", *map(_line, dropped)],
@@ -136,7 +136,7 @@ def _line(each: Slice) -> str:
     return f"  {_written(each.start)} to {_written(each.end)}"
 
 
-def _memory(session: Session, directory: Path, identity: str = "") -> FileDeltaStore:
+def _store_at(session: Session, directory: Path, identity: str = "") -> FileDeltaStore:
     settings = session.crawler().settings
     general = session.bloom_settings(session.crawler())
     shape = Shape(
