@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from scrapy import Request
 
-    from .formats import Format
+    from .formats import Build, Format
 
 BYTES_IN_MEMORY = 1 << 20
 """Most bytes of items of dispatched requests in memory; beyond it they go to the outbox."""
@@ -29,17 +29,20 @@ ITEM_OVERHEAD = 200
 
 @dataclass(eq=False)
 class Plan:
-    """How the exporter wants a feed to be written.
+    """How a feed is to be written, by its `options`.
 
     `format` is of this run. A batch ends at `limit` items, if that is not None. The batch is
-    written `in_place`, or else to a part file. `evaluate` returns the URI of a batch by its number,
-    `place` the file that it is written to. `overwrites` drops earlier contents of the feed.
+    written `in_place`, or else to a part file. `build` makes the feed's exporter over a file,
+    `evaluate` returns the URI of a batch by its number, `place` the file that it is written to.
+    `overwrites` drops earlier contents of the feed.
     """
 
     format: Format
     limit: int | None
     in_place: bool
     overwrites: bool
+    options: dict[str, Any]
+    build: Build
     evaluate: Callable[[int], str]
     place: Callable[[Batch], Path]
 
@@ -50,7 +53,6 @@ class Working:
 
     feed: Feed
     plan: Plan
-    options: dict[str, Any]
     files: dict[Batch, FeedFile] = field(default_factory=dict)
 
     def is_full(self, batch: Batch) -> bool:
@@ -94,10 +96,10 @@ class Feeds:
 
     # -- opening -----------------------------------------------------------------
 
-    def check(self, feed: Feed, plan: Plan, options: dict[str, Any]) -> Working:
+    def check(self, feed: Feed, plan: Plan) -> Working:
         """Return a feed of an earlier run, ready for `recover`. Raises FeedError if a file is not
         as that run left it; changes nothing."""
-        working = Working(feed, plan, options)
+        working = Working(feed, plan)
         skip = 0
         for batch in feed.batches:
             is_emptied = batch.state == BEGINNING
@@ -125,9 +127,9 @@ class Feeds:
             if self._final.get(working.feed.id):
                 self._write(working)
 
-    def begin(self, feed: Feed, plan: Plan, options: dict[str, Any]) -> None:
+    def begin(self, feed: Feed, plan: Plan) -> None:
         """Add a feed that is new to the round."""
-        working = self.working[feed.template] = Working(feed, plan, options)
+        working = self.working[feed.template] = Working(feed, plan)
         self._next_batch(working)
 
     # -- items -------------------------------------------------------------------

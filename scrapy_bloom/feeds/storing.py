@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from scrapy.extensions.feedexport import FeedStorageProtocol
 
     from .feeds import Working
-    from .formats import Build
     from .outbox import Batch
 
 logger = logging.getLogger("scrapy_bloom.durable.feeds.storing")
@@ -59,7 +58,7 @@ class Part:
     """A batch in its part file, stored at `storage` as a whole or only its new part, followed by
     the items `in_memory`.
 
-    `build` makes the exporter of the feed over a file. `save` makes `batch.stored` durable.
+    `save` makes `batch.stored` durable.
     """
 
     def __init__(
@@ -67,18 +66,16 @@ class Part:
         working: Working,
         batch: Batch,
         storage: FeedStorageProtocol,
-        build: Build,
-        save: Callable[[], None],
+        save: Callable[[Batch], None],
         in_memory: Sequence[Any] = (),
     ) -> None:
         self._working = working
         self._batch = batch
         self._storage = storage
-        self._options = working.options
-        self._build = build
+        self._options = working.plan.options
         self._save = save
         self._in_memory = in_memory
-        self._is_whole = is_local(storage) or overwrites(storage, working.options)
+        self._is_whole = is_local(storage) or overwrites(storage, self._options)
 
     @property
     def items(self) -> int:
@@ -142,7 +139,7 @@ class Part:
         yield plain(self._working.foot(self._batch) if self.items else form.empty)
 
     def _export(self, form: Pickled, target: Any, path: Path, since: int) -> None:
-        exporter = self._build(target)
+        exporter = self._working.plan.build(target)
         exporter.start_exporting()
         with suppress(FileNotFoundError), path.open("rb") as part:
             part.seek(since)
@@ -186,7 +183,7 @@ class Part:
             after = FeedFile(temporary)
             after.keep()
             stored["versions"] = [stored["versions"][-1], [after.length, after.digest.hex()]]
-            self._save()
+            self._save(self._batch)
             with suppress(FileNotFoundError):
                 shutil.copymode(path, temporary)
             temporary.replace(path)

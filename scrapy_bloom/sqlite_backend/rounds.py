@@ -127,8 +127,10 @@ class RoundFeeds(Protocol):
 
     start_items: StartMiddleware
     """The middleware that tracks items of `Spider.start()`."""
-    all_stored: bool
-    """True when the crawl has ended and all feeds are stored."""
+
+    @property
+    def all_stored(self) -> bool:
+        """True when the crawl has ended and all feeds are stored."""
 
     @property
     def is_in_place(self) -> bool:

@@ -118,7 +118,7 @@ def test_many_items_of_one_request_wait_on_the_disk(job, monkeypatch):
     monkeypatch.setattr(feeds_module, "BYTES_IN_MEMORY", 1000)
     a = job({"a.jl": "jsonlines"})
     page = a.page("1", *({"n": n} for n in range(500)))
-    feeds = a.exporter._feeds
+    feeds = a.exporter._durable._feeds
     assert len(feeds._waiting) < 10
     a.done(page)
     a.commit()
@@ -898,7 +898,7 @@ def test_many_batches_at_once_and_after_each_other(tmp_path, job):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     a.pages(p2={"n": 60}, p3={"n": 61})
     a.commit()
-    assert len(a.exporter._stores) == 0
+    assert len(a.exporter._durable._stores) == 0
     with closing(sqlite3.connect(tmp_path / "job" / "requests.sqlite")) as file:
         assert file.execute("SELECT number, state FROM batches").fetchall() == [(62, "stored")]
     a.drop()

@@ -1,0 +1,400 @@
+"""The durable feeds of a round in one run of the job, from the opening until they are stored."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sqlite3
+from io import BytesIO
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from scrapy import signals
+from scrapy.extensions.feedexport import FeedExporter
+from scrapy.utils.asyncio import call_later
+from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+from scrapy.utils.python import global_object_name
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.python.failure import Failure
+
+from ..errors import FeedError, describe
+from ..job.origins import origins_of
+from ..reporting import counted
+from .feeds import Feeds, Working
+from .formats import Pickled
+from .outbox import OPEN, WAITING, Outbox
+from .storing import Part, check_stored
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from scrapy import Request
+
+    from ..job.ledger import Ledger
+    from ..sqlite_backend.rounds import Round
+    from .exporter import Plans
+    from .formats import Format
+    from .outbox import Batch, Feed
+
+logger = logging.getLogger("scrapy_bloom.durable.feeds.exporter")
+scrapys_logger = logging.getLogger(FeedExporter.__module__)
+"""For the lines that Scrapy's exporter logs too."""
+
+_IN_MEMORY_ONLY = "an item of it cannot be pickled, and is in its feed as that was stored"
+
+
+class DurableFeeds:
+    """The feeds of `exporter` at `templates`, URIs in FEEDS, and those of earlier runs. Part files
+    are in `directory`.
+
+    Raises FeedError if a feed of the round cannot go on; changes nothing. Cost: reads the files.
+    """
+
+    def __init__(
+        self,
+        exporter: FeedExporter,
+        plans: Plans,
+        templates: Sequence[str],
+        round_: Round,
+        directory: Path,
+    ) -> None:
+        self.templates = templates
+        self.outbox = Outbox(round_.file)
+        self.all_stored = False
+        """True when the crawl has ended and all feeds are stored."""
+        self._exporter = exporter
+        self._crawler = exporter.crawler
+        self._plans = plans
+        self._round = round_
+        self._directory = directory
+        self._origins = origins_of(exporter.crawler)
+        self._feeds = Feeds(self.outbox, self._store_soon)
+        self._left: list[Working] = []
+        """Feeds of earlier runs that are to be completed."""
+        self._given_up: list[tuple[Feed, FeedError]] = []
+        self._has_told_of_unpicklable = False
+        self._is_open = False
+        self._stores: set[Deferred[None]] = set()
+        """Full batches that are being stored."""
+        self._failed: list[str] = []
+        # the feeds of a round that waited in vain for failed requests are complete
+        for feed in [] if round_.follows_kept else self.outbox.feeds():
+            if feed.round == round_.number and feed.template in templates:
+                plans.require_same(feed)
+                working = self._check(feed, exporter.feeds[feed.template])
+                self._feeds.working[feed.template] = working
+            else:
+                self._give_up_or_complete(feed)
+
+    @property
+    def has_any(self) -> bool:
+        """True if there are feeds to write, to complete or to give up."""
+        return bool(self.templates or self._left or self._given_up)
+
+    @property
+    def is_in_place(self) -> bool:
+        """True if each feed is a file to which final items are appended."""
+        return self._is_open and all(
+            working.plan.in_place for working in self._feeds.working.values()
+        )
+
+    def attach(self, ledger: Ledger, *, repeats: bool, stores_empty: bool) -> None:
+        """Write in the commits of `ledger` as soon as the feeds are open. See
+        `DurableFeedExporter.attach`."""
+        self._ledger, self._repeats, self._stores_empty = ledger, repeats, stores_empty
+
+    def _check(self, feed: Feed, options: dict[str, Any]) -> Working:
+        try:
+            plan = self._plans.plan(feed, options, self._directory)
+            for batch in feed.batches:
+                check_stored(batch, options)
+            return self._feeds.check(feed, plan)
+        except FeedError as error:
+            raise FeedError(
+                f"{error}, so feed {feed.template!r} cannot go on. Put the file back as this job"
+                " has left it; or leave the feed out of FEEDS, or give it another name, until the"
+                " job is finished: what was scraped before is not written again"
+            ) from error
+
+    def _give_up_or_complete(self, feed: Feed) -> None:
+        classes = ("exporter", "storage")
+        options = {name: value for name, value in feed.options.items() if name not in classes}
+        try:
+            self._left.append(self._check(feed, options))
+        except FeedError as error:
+            self._given_up.append((feed, error))
+
+    # -- opening -------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Continue the feeds of the round, or begin them. An error stops the ledger."""
+        ledger, feeds = self._ledger, self._feeds
+        try:
+            if follows_kept := self._round.follows_kept:
+                # in the commit that forgets its feeds
+                self._round.begin()
+            for feed, error in self._given_up:
+                logger.warning(
+                    "Feed %(feed)s stays as it is: %(error)s",
+                    {"feed": feed.template, "error": error.__cause__ or error},
+                    extra={"spider": self._crawler.spider},
+                )
+                self.outbox.remove_feed(feed)
+            feeds.recover(self._left)
+            self._record()
+            if follows_kept:
+                shutil.rmtree(self._directory, ignore_errors=True)
+            self._is_open = True
+            await self._wait_for_stores()
+            await self._store_left()
+            for template in self.templates:
+                if template not in feeds.working:
+                    self._begin(template)
+            # before the participants that make durable what the feeds write
+            ledger.participants.insert(0, feeds)
+            ledger.commit()
+        # whatever it is, nothing may be acknowledged; Twisted may hold back a Ctrl-C
+        except BaseException as error:  # noqa: BLE001
+            ledger.stop(error)
+
+    def _begin(self, template: str) -> None:
+        if self._round.is_resumed:
+            logger.info(
+                "Feed %(feed)s begins now: the items that were scraped before are not in it",
+                {"feed": template},
+                extra={"spider": self._crawler.spider},
+            )
+        options = self._exporter.feeds[template]
+        feed = self.outbox.add_feed(self._round.number, template, self._plans.describe(template))
+        self._feeds.begin(feed, self._plans.plan(feed, options, self._directory))
+
+    # -- items ---------------------------------------------------------------------
+
+    def add(self, item: Any, response: Any, *, is_start_item: bool) -> None:
+        """Add `item` to the feeds that accept it. Raises any exception of an exporter; an error of
+        the job's file stops the ledger."""
+        ledger = self._ledger
+        if ledger.stopped or not self._is_open:
+            return
+        origin = self._origin(response)
+        for template, working in self._feeds.working.items():
+            if self._exporter.filters[template].accepts(item):
+                exported = self._export(item, working.plan.format, origin)
+                try:
+                    self._feeds.add(working, origin, exported, is_start_item=is_start_item)
+                except (sqlite3.Error, OSError) as error:
+                    ledger.stop(error)
+                    return
+        ledger.pushed()
+
+    def _origin(self, response: Any) -> Request:
+        """Return the request that owns an item of `response`: the item is final when that request
+        is acknowledged."""
+        if isinstance(response, Failure):
+            request: Request | None = getattr(response, "request", None)
+        else:
+            request = None if response is None else self._origins.get(response)
+        if request is None or not self._ledger.has(request):
+            return self._ledger.together()
+        return request
+
+    def _export(self, item: Any, form: Format, origin: Request) -> bytes:
+        try:
+            return form.export(item)
+        except Exception as error:
+            if not isinstance(form, Pickled):
+                raise
+            if not self._has_told_of_unpicklable:
+                self._has_told_of_unpicklable = True
+                logger.warning(
+                    "Items of %(kind)s cannot be pickled (%(error)s): they wait in memory until"
+                    " their feed, which is written by an exporter of your own, is stored. If the"
+                    " process is killed before, %(what)s.",
+                    {
+                        "kind": global_object_name(type(item)),
+                        "error": error,
+                        "what": "they are lost" if self._repeats else "their pages are repeated",
+                    },
+                    extra={"spider": self._crawler.spider},
+                )
+            if not self._repeats:
+                self._ledger.postpone(origin)
+            return form.keep(item)
+
+    # -- storing -------------------------------------------------------------------
+
+    def _store_soon(self, working: Working, batch: Batch) -> None:
+        """Store a full batch while the crawl goes on."""
+
+        async def store() -> None:
+            # not in the commit that has made it full
+            turn: Deferred[None] = Deferred()
+            call_later(0, turn.callback, None)
+            await maybe_deferred_to_future(turn)
+            if await self._store(working, batch):
+                self._feeds.note_stored(working, batch)
+
+        stored = deferred_from_coro(store())
+        self._stores.add(stored)
+        stored.addBoth(lambda _: self._stores.discard(stored))
+
+    async def _wait_for_stores(self) -> None:
+        await maybe_deferred_to_future(DeferredList([*self._stores], consumeErrors=True))
+
+    async def finish(self) -> None:
+        """Complete the feeds in place, store the others, and end the round if it waits for nothing
+        else. Does nothing if they were not opened. Errors are logged."""
+        try:
+            if self._is_open:
+                await self._finish()
+        except Exception as error:
+            logger.error(
+                "The feeds could not be completed: %(error)s. The next start of the job tries"
+                " again.",
+                {"error": describe(error)},
+                exc_info=True,
+                extra={"spider": self._crawler.spider},
+            )
+
+    async def _finish(self) -> None:
+        self._record()
+        await self._wait_for_stores()
+        self._failed.clear()
+        await self._store_left()
+        with_memory = await self._store_memory()
+        for working in self._feeds.working.values():
+            if working not in with_memory:
+                await self._close(working)
+        self._end_round()
+        self.all_stored = not self._failed
+        if self._failed:
+            logger.error(
+                "%(count)s could not be stored: %(uris)s. What is missing is kept in %(folder)s;"
+                " the next start of the job tries again.",
+                {
+                    "count": counted(len(self._failed), "feed"),
+                    "uris": ", ".join(self._failed),
+                    "folder": self._directory,
+                },
+                extra={"spider": self._crawler.spider},
+            )
+
+    def _end_round(self) -> None:
+        if self._failed or self._left or not self._round.is_to_be_stored:
+            return
+        if self._round.file.is_empty and self._round.feeds_stored():
+            self._feeds.working.clear()
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    async def _store_memory(self) -> list[Working]:
+        """Store the feeds with items in memory, if the round ends with them, and acknowledge the
+        pages of those items; return those feeds."""
+        ledger, feeds, round_ = self._ledger, self._feeds, self._round
+        if not (round_.is_to_be_stored and ledger.waits_for_postponed):
+            return []
+        with_memory = []
+        for working in feeds.working.values():
+            form = working.plan.format
+            if isinstance(form, Pickled) and form.has_kept:
+                dealt = {
+                    batch: [*form.items(BytesIO(data := b"".join(items)), len(data))]
+                    for batch, items in feeds.deal_unfinished(working).items()
+                }
+                await self._close(working, dealt)
+                with_memory.append(working)
+        if not self._failed:
+            for working in with_memory:
+                self.outbox.drop_unfinished_of(working.feed)
+            # a retry stores the feed again, without the items in memory
+            goes_on = round_.has_failed or ledger.has_failures
+            ledger.acknowledge_postponed(FeedError(_IN_MEMORY_ONLY) if goes_on else None)
+            self._record()
+        return with_memory
+
+    async def _store_left(self) -> None:
+        """Complete the feeds of earlier runs, and forget those of an earlier round: others go on if
+        they are in FEEDS again."""
+        left, self._left = self._left, []
+        for working in left:
+            if not await self._close(working):
+                self._left.append(working)
+            elif working.feed.round != self._round.number:
+                self.outbox.remove_feed(working.feed)
+
+    async def _close(
+        self, working: Working, in_memory: Mapping[Batch, Sequence[Any]] = MappingProxyType({})
+    ) -> bool:
+        """Store the batches of a feed, each with its items `in_memory`. Return False if one could
+        not be stored."""
+        all_stored = True
+        for batch in [*working.feed.batches]:
+            is_stored = await self._store(working, batch, in_memory.get(batch, ()))
+            all_stored = all_stored and is_stored
+            if is_stored and working.is_full(batch):
+                self._feeds.note_stored(working, batch)
+        self._record()
+        return all_stored
+
+    async def _store(self, working: Working, batch: Batch, in_memory: Sequence[Any] = ()) -> bool:
+        """Complete a batch in its place, or store it. Return False after an error, which is logged.
+        Signals, stats and log lines are those of Scrapy's exporter."""
+        plan, spider = working.plan, self._crawler.spider
+        assert spider is not None
+        stores_empty = self._stores_empty and plan.options["store_empty"] and batch.number == 1
+        if not (batch.items or in_memory or stores_empty):
+            return True
+        slot = self._plans.slot(working, batch)
+        part = Part(working, batch, slot.storage, self._save, in_memory)
+        slot.itemcount = batch.items if plan.in_place else part.items
+        stays = part.holds_more or working.feed.template not in self._feeds.working
+        if not plan.in_place and part.is_stored and (stays or not slot.itemcount):
+            return True
+        what = f"{slot.format} feed ({slot.itemcount} items) in: {slot.uri}"
+        kind = type(slot.storage).__name__
+        try:
+            if plan.in_place:
+                self._complete(working, batch)
+            else:
+                await part.store(spider)
+            self._feeds.note_changed(batch)
+        except Exception:
+            scrapys_logger.error("Error storing %s", what, exc_info=True, extra={"spider": spider})
+            self._crawler.stats.inc_value(f"feedexport/failed_count/{kind}")
+            self._failed.append(batch.uri)
+            is_stored = False
+        else:
+            scrapys_logger.info("Stored %s", what, extra={"spider": spider})
+            self._crawler.stats.inc_value(f"feedexport/success_count/{kind}")
+            is_stored = True
+        await self._crawler.signals.send_catch_log_async(signals.feed_slot_closed, slot=slot)
+        return is_stored
+
+    def _complete(self, working: Working, batch: Batch) -> None:
+        """Write the foot of a batch in its own file."""
+        if batch.state == WAITING:
+            self._feeds.begin_batch(working, batch)
+            self._save(batch)
+        working.files[batch].finish(working.foot(batch))
+        batch.state = OPEN
+
+    # -- commits -------------------------------------------------------------------
+
+    def _save(self, batch: Batch) -> None:
+        """Make the state of a batch durable."""
+        self.outbox.save_batch(batch)
+        self._commit()
+
+    def _record(self) -> None:
+        """Make the state of all files durable."""
+        self._feeds.record()
+        self._commit()
+
+    def _commit(self) -> None:
+        """Make the rows of the outbox durable. Raises sqlite3.Error, FeedError."""
+        if self._ledger.stopped:
+            self._round.commit()
+            return
+        self._ledger.commit()
+        if self._ledger.stopped:
+            raise FeedError("the stored requests failed")
