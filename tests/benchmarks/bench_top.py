@@ -72,7 +72,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         job = JobDirectory(Path(folder))
         file = make(job.requests, int(options.requests))
-        with job.lock():
+        with job.locked():
             pid, terminal = pty.fork()
             if not pid:
                 os.environ.pop("COLUMNS", None)

@@ -34,7 +34,7 @@ def test_job_in_use_gets_no_filter(run, tmp_path):
     (tmp_path / "urls.txt").write_text("\n".join(SEEN))
     job = JobDirectory(tmp_path / "job")
     job.make()
-    with job.lock():
+    with job.locked():
         refusal = run(tmp_path, "add", "job", "urls.txt").refusal
         assert f"job is in use by process {os.getpid()}" in refusal
         assert not job.filter.exists()

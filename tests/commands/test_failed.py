@@ -315,7 +315,7 @@ def test_a_request_that_cannot_be_read_back_is_listed(run, tmp_path):
 
 def test_a_running_job_is_not_changed(run, failed_job):
     """Its failed requests can be listed."""
-    with JobDirectory(failed_job).lock():
+    with JobDirectory(failed_job).locked():
         for arguments in (["retry", "."], ["drop", ".", "--yes"]):
             refusal = run(failed_job, *arguments).refusal
             assert "in use by process" in refusal

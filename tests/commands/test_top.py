@@ -77,7 +77,7 @@ def watched(failed_job):  # noqa: F811
     file.commit()
     with ExitStack() as stack:
         stack.callback(file._connection.close)
-        stack.enter_context(JobDirectory(failed_job).lock())
+        stack.enter_context(JobDirectory(failed_job).locked())
         yield failed_job
 
 
@@ -130,7 +130,7 @@ def test_rates_are_of_this_start(tmp_path):
         figures = json.dumps({"began": began, "pages": at, "pending": 0})
         file.execute("INSERT INTO progress VALUES (?, ?)", (at, figures))
     file.commit()
-    with JobDirectory(tmp_path).lock():
+    with JobDirectory(tmp_path).locked():
         figures = JobStatus(tmp_path).figures()
     file.close(clean=True)
     assert (figures["state"], figures["pages"], figures["pages_per_second"]) == ("running", 9, None)
