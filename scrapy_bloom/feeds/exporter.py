@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from pydispatch.robustapply import robustApply
 from scrapy import signals
 from scrapy.extensions.feedexport import FeedExporter, StdoutFeedStorage
 from scrapy.utils.defer import ensure_awaitable
@@ -118,9 +119,10 @@ class DurableFeedExporter(FeedExporter):
             await self._durable.finish()
         await super().close_spider(spider)
 
-    async def _spider_closed(self, spider: Spider) -> None:
+    async def _spider_closed(self, **named: Any) -> None:
         try:
-            await ensure_awaitable(self.close_spider(spider))
+            # a subclass may take the reason, too, or nothing
+            await ensure_awaitable(robustApply(self.close_spider, **named))
         finally:
             session_of(self.crawler).end(self)
 

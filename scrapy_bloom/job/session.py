@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 from ..jobdir import JobDirectory
 
@@ -13,14 +12,17 @@ if TYPE_CHECKING:
 
     from scrapy.crawler import Crawler
 
-_sessions: WeakKeyDictionary[Crawler, Session] = WeakKeyDictionary()
+_ATTRIBUTE = "scrapy_bloom_session"
 
 
 def session_of(crawler: Crawler) -> Session:
-    """Return the session of `crawler`, the same one at each call."""
-    if crawler not in _sessions:
-        _sessions[crawler] = Session(JobDirectory.of(crawler.settings.get("JOBDIR")))
-    return _sessions[crawler]
+    """Return the session of `crawler`, the same one at each call. It is an attribute of the
+    crawler, and not in a table: a crawler that never closes releases its job as garbage."""
+    attributes = vars(crawler)
+    if _ATTRIBUTE not in attributes:
+        attributes[_ATTRIBUTE] = Session(JobDirectory.of(crawler.settings.get("JOBDIR")))
+    session: Session = attributes[_ATTRIBUTE]
+    return session
 
 
 class Session:
@@ -64,14 +66,10 @@ class Session:
                 closing.push(self._lock.pop_all())
                 for function in self._closers:
                     closing.callback(function)
-                self._forget()
+                self._closers.clear()
 
     def abandon(self) -> None:
         """Release the lock of a crawl whose start is refused. Calls no function."""
         self._lock.close()
-        self._forget()
-
-    def _forget(self) -> None:
-        """Drop what refers to the crawler, which is the session's weak key."""
         self._parts.clear()
         self._closers.clear()

@@ -118,6 +118,8 @@ class RedisDurableScheduler(LedgerScheduler):
         crawl, which ends if no requests are left. The reactor waits for that."""
         if self._worker is not None:
             self._worker.end(finished=self._idle_checks.has_closed and not self.mqs)
+        elif self._settings is not None:  # it was not opened
+            self._feeds.close()
         self.df.close(reason)
         return None
 

@@ -1,6 +1,7 @@
 """Who has a job's lock, and in which order a job is closed."""
 
 import ast
+import gc
 import json
 import os
 import sqlite3
@@ -35,6 +36,15 @@ class Quiet(DurableFeedExporter):
 
     async def close_spider(self, spider):
         """Do nothing."""
+
+
+class Curious(DurableFeedExporter):
+    """Takes the reason, too, which Scrapy gives a handler that wants it."""
+
+    async def close_spider(self, spider, reason):
+        """Note the reason."""
+        self.reason = reason
+        await super().close_spider(spider)
 
 
 def test_a_job_closes_in_one_order(session):
@@ -91,6 +101,15 @@ def test_a_second_crawl_of_the_process_is_refused(session):
     assert session.directory.is_locked
 
 
+def test_a_crawler_that_is_thrown_away_has_no_job(tmp_path):
+    """A start that fails in another component, or a script, closes nothing."""
+    for _ in range(2):
+        crawler = get_crawler(settings_dict={"JOBDIR": str(tmp_path / "job")})
+        session_of(crawler).begin(crawler)  # a part refers to the crawler
+        del crawler
+        gc.collect()
+
+
 def test_without_a_job_directory_nothing_is_locked():
     """The functions are called all the same."""
     closed = []
@@ -143,6 +162,19 @@ def test_an_exporter_that_overrides_the_close_does_not_keep_the_job(tmp_path):
     assert session_of(job.crawler).directory.is_locked
     job.send(signals.spider_closed, reason="finished")
     assert not session_of(job.crawler).directory.is_locked
+
+
+def test_an_exporter_may_ask_for_the_reason_of_the_close(tmp_path):
+    """Its feeds are stored."""
+    extensions = {"scrapy.extensions.feedexport.FeedExporter": None, Curious: 0}
+    job = FeedJob(tmp_path, {tmp_path / "items.json": "json"}, EXTENSIONS=extensions)
+    job.exporter = job.crawler.get_extension(Curious)
+    job.open()
+    job.pages(a={"n": 1})
+    job.scheduler.close("finished")
+    job.send(signals.spider_closed, reason="finished")
+    assert job.exporter.reason == "finished"
+    assert json.loads((tmp_path / "items.json").read_text()) == [{"n": 1}]
 
 
 def test_a_start_that_is_refused_when_feeds_have_attached(tmp_path, monkeypatch):

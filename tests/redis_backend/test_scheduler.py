@@ -121,6 +121,15 @@ def test_a_refused_worker_leaves_its_job_directory(build, tmp_path):
     build(JOBDIR=str(tmp_path / "job"))
 
 
+def test_a_worker_that_is_closed_before_it_opens_leaves_its_job_directory(build, tmp_path):
+    """As Scrapy does where a spider middleware keeps the spider from starting."""
+    first = build(JOBDIR=str(tmp_path))
+    first.close("shutdown")
+    scheduler = build_from_crawler(type(first), first.crawler)
+    scheduler.close("cancelled")
+    build(JOBDIR=str(tmp_path))
+
+
 def test_a_url_is_enough(build):
     """With BLOOM_REDIS_URL the add-on has it built, and a request goes there and back."""
     scheduler = build()
