@@ -41,7 +41,7 @@ from ..sqlite_backend.scheduler import DurableScheduler
 from ..startup import is_component
 from .marks import Marks, Temporary
 from .pages import Pages
-from .settings import INDEX_PAGE, wish_of
+from .settings import index_page_in, wish_of
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -95,7 +95,7 @@ class DeltaCrawl:
         self._ready: list[tuple[bytes, float]] = []
         """The marks of earlier commits, to be added during the crawl."""
         self._not_before = 0.0
-        self._unfinished: Counter[str] = Counter()
+        self._unfinished: Counter[bytes] = Counter()
         """Without a ledger: number of unfinished requests by index page."""
         self._begun = 0
         self.marks = Marks(Temporary() if self._round is None else self._round.file)
@@ -156,11 +156,11 @@ class DeltaCrawl:
 
     def shared(self, request: Request) -> None:
         """Record that another page has led to `request` before."""
-        index_page, ledger = request.meta.get(INDEX_PAGE), self._ledger
-        if isinstance(index_page, str) and wish_of(request.meta) is not False:
+        index_page, ledger = index_page_in(request.meta), self._ledger
+        if index_page is not None and wish_of(request.meta) is not False:
             with nullcontext() if ledger is None else ledger.guarded():
                 if ledger is None or not ledger.stopped:
-                    self.marks.share(bytes.fromhex(index_page), self.pages.key_of(request))
+                    self.marks.share(index_page, self.pages.key_of(request))
 
     def reached_callback(self) -> None:
         """Without a ledger, look for finished requests after some callbacks."""
@@ -174,7 +174,7 @@ class DeltaCrawl:
             self._note_done(self.pages.left())
             for index_page, count in self._unfinished.items():
                 if count:
-                    self.marks.fail(bytes.fromhex(index_page))
+                    self.marks.fail(index_page)
 
     def _note_done(self, requests: Sequence[Request]) -> None:
         for request in requests:
@@ -182,8 +182,8 @@ class DeltaCrawl:
             self._count(request, -1)
 
     def _count(self, request: Request, change: int) -> None:
-        index_page = request.meta.get(INDEX_PAGE)
-        if self._ledger is None and isinstance(index_page, str):
+        index_page = index_page_in(request.meta)
+        if self._ledger is None and index_page is not None:
             self._unfinished[index_page] += change
 
     # -- into the delta store ------------------------------------------------------------

@@ -146,7 +146,7 @@ class DeltaMiddleware:
             return None
         return self._delta.pages.outcome(self._origins.get(response))
 
-    def index_page_of(self, response: Response) -> str | None:
+    def index_page_of(self, response: Response) -> bytes | None:
         """Return the key of the nearest index page to be marked, for requests from `response`."""
         origin, delta = self._origins.get(response), self._delta
         return None if delta is None or origin is None else delta.pages.index_page_of(origin)
@@ -345,7 +345,7 @@ class _Page:
         if self._middleware.skips(request, self._response):
             return True
         if self._index_page is not None:
-            request.meta[INDEX_PAGE] = self._index_page
+            request.meta[INDEX_PAGE] = self._index_page.hex()
             self._middleware.note_shared(request)
         return False
 

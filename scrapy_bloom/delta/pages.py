@@ -10,7 +10,7 @@ from weakref import WeakSet
 from ..dupefilter.redirects import RequestChains
 from ..fingerprints.unfailing import UnfailingFingerprinter
 from ..scrapy_compat import EngineView
-from .settings import INDEX_PAGE, SOURCES, drop_key, given_key, key_of_fingerprint, wish_of
+from .settings import SOURCES, drop_key, given_key, index_page_in, key_of_fingerprint, wish_of
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -75,13 +75,12 @@ class Pages:
             key = key_of_fingerprint(self._fingerprinter.fingerprint(request))
         return key
 
-    def index_page_of(self, request: Request) -> str | None:
-        """Return the key, in hexadecimal, of the nearest index page to be marked, for the children
+    def index_page_of(self, request: Request) -> bytes | None:
+        """Return the key of the nearest index page to be marked, for the children
         of `request`: `request` itself or its own index page, None without one."""
         if wish_of(request.meta) is True:
-            return self.key_of(request).hex()
-        found = request.meta.get(INDEX_PAGE)
-        return found if isinstance(found, str) else None
+            return self.key_of(request)
+        return index_page_in(request.meta)
 
     def sent_again(self, request: Request) -> list[Request]:
         """Return the requests that are sent again as `request`, a redirect or a retry that is
@@ -119,8 +118,7 @@ class Pages:
             and not outcome.has_failed
             and reason is None
         )
-        index_page = request.meta.get(INDEX_PAGE)
-        parent = bytes.fromhex(index_page) if isinstance(index_page, str) else None
+        parent = index_page_in(request.meta)
         if not is_sound and parent is not None:
             self.marks.fail(parent)
         wish = wish_of(request.meta)

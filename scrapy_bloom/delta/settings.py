@@ -66,6 +66,12 @@ def wish_of(meta: Mapping[str, Any]) -> Any:
     return None
 
 
+def index_page_in(meta: Mapping[str, Any]) -> bytes | None:
+    """Return the key of a request's index page, None without one."""
+    key = meta.get(INDEX_PAGE)
+    return bytes.fromhex(key) if isinstance(key, str) else None
+
+
 def given_key(meta: Mapping[str, Any]) -> bytes | None:
     """Return the key that a spider gave to a request, None for none."""
     given = _key_in(meta)

@@ -11,7 +11,7 @@ import io
 import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple
 
 from scrapy import exporters
 
@@ -34,26 +34,6 @@ _ITEM_ALONE = (
 _NOTHING = {"item": ""}
 
 
-class Format(Protocol):
-    """Turns items into bytes that can be joined to a feed in any order."""
-
-    separator: bytes
-    foot: bytes
-    empty: bytes
-    """The contents of a feed without items."""
-
-    @property
-    def head(self) -> bytes:
-        """The bytes before the first item, known after the first export."""
-
-    @property
-    def columns(self) -> list[str] | None:
-        """The columns of a csv feed, given by the first item; else None."""
-
-    def export(self, item: Any) -> bytes:
-        """Return `item` without head and separator. Raises any exception of the exporter."""
-
-
 def is_divisible(exporter: type) -> bool:
     """Return True for those of Scrapy's exporters whose output can be divided, but for no
     subclass: its output is unknown."""
@@ -61,9 +41,11 @@ def is_divisible(exporter: type) -> bool:
 
 
 class Divided:
-    """The divided output of one of Scrapy's own exporters, which `build` makes.
+    """The divided output of one of Scrapy's own exporters, which `build` makes: parts that can be
+    joined to a feed in any order.
 
-    `head` and `columns` are those of the feed, if earlier runs have written them.
+    `head`, the bytes before the first item, and `columns` are those of the feed, if earlier runs
+    have written them; else they are known after the first export. `empty` is a feed without items.
     """
 
     def __init__(
@@ -168,6 +150,10 @@ class Pickled:
                 yield item
             elif item.run == self._run:
                 yield self._in_memory[item.number]
+
+
+Format = Divided | Written | Pickled
+"""Turns items into bytes that can be joined to a feed in any order."""
 
 
 class _InMemory(NamedTuple):

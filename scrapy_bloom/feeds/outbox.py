@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -80,30 +80,21 @@ class Outbox:
 
     def feeds(self) -> list[Feed]:
         """Return the feeds with their batches that are not stored yet."""
+        query = self._executor.query
         feeds = {
             id_: Feed(id_, round_, template, json.loads(options), head, json.loads(columns))
-            for id_, round_, template, options, head, columns in self._all("SELECT * FROM feeds")
+            for id_, round_, template, options, head, columns in query("SELECT * FROM feeds")
         }
-        for feed, number in self._all("SELECT feed, MAX(number) FROM batches GROUP BY feed"):
+        for feed, number in query("SELECT feed, MAX(number) FROM batches GROUP BY feed"):
             feeds[feed].last_batch = number
-        rows = self._all(
+        rows = query(
             "SELECT feed, id, number, uri, path, state, items, length, digest, stored"
             " FROM batches WHERE state != 'stored' ORDER BY number"
         )
-        for feed, id_, number, uri, path, state, items, length, digest, stored in rows:
-            feeds[feed].batches.append(
-                Batch(
-                    id_,
-                    number,
-                    uri,
-                    os.fsdecode(path),
-                    state,
-                    items,
-                    length,
-                    digest,
-                    json.loads(stored),
-                )
-            )
+        for feed, id_, number, uri, path, *contents, stored in rows:
+            batch = Batch(id_, number, uri, os.fsdecode(path), *contents)
+            batch.stored = json.loads(stored)
+            feeds[feed].batches.append(batch)
         return list(feeds.values())
 
     def add_feed(self, round_: int, template: str, options: dict[str, Any]) -> Feed:
@@ -175,9 +166,8 @@ class Outbox:
 
     def count_final(self) -> dict[int, int]:
         """Return the number of final items by feed."""
-        return dict(
-            self._all("SELECT feed, COUNT(*) FROM items WHERE request IS NULL GROUP BY feed")
-        )
+        statement = "SELECT feed, COUNT(*) FROM items WHERE request IS NULL GROUP BY feed"
+        return dict(self._executor.query(statement))
 
     def final_items(self, feed: Feed, skip: int = 0, limit: int = -1) -> Iterator[bytes]:
         """Yield the final items of a feed in the order of the file, at most `limit` of them."""
@@ -199,7 +189,7 @@ class Outbox:
     def unfinished_items(self, feed: Feed) -> list[bytes]:
         """Return the items of a feed whose requests are not acknowledged, in order."""
         statement = "SELECT item FROM items WHERE feed = ? AND request IS NOT NULL ORDER BY id"
-        return [item for (item,) in self._all(statement, (feed.id,))]
+        return [item for (item,) in self._executor.query(statement, (feed.id,))]
 
     def drop_unfinished_of(self, feed: Feed) -> None:
         """Delete the items of a feed whose requests are not acknowledged."""
@@ -235,11 +225,8 @@ class Outbox:
         for table in ("items", "start_items", "batches", "feeds"):
             self._executor.execute(f"DELETE FROM {table}")  # noqa: S608 - no input
 
-    def _all(self, statement: str, values: Iterable[object] = ()) -> list[Any]:
-        return self._executor.query(statement, (*values,))
-
-    def _insert(self, statement: str, values: Iterable[object]) -> int:
-        row = self._executor.execute(statement, (*values,)).lastrowid
+    def _insert(self, statement: str, values: Sequence[object]) -> int:
+        row = self._executor.execute(statement, values).lastrowid
         assert row is not None
         return row
 
