@@ -8,7 +8,7 @@ from functools import partial
 from typing import NoReturn
 
 from ..quantities import MOST, whole_number
-from . import copies, delta, fail, failed, figures, filters, queue, top
+from . import copies, delta, fail, failed, filters, queue, study, top
 
 AddOptions = Callable[[argparse.ArgumentParser], None]
 
@@ -52,7 +52,7 @@ def add_subcommands(parser: argparse.ArgumentParser, program: str, add_options: 
     )
     for name, run, help_, description, add in (
         ("info", filters.info, "what is in a filter", _INFO, _info),
-        ("size", figures.size, "what a crawl of N URLs needs", _SIZE, _size),
+        ("size", study.size, "what a crawl of N URLs needs", _SIZE, _size),
         ("check", filters.check, "which URLs a filter has seen", _CHECK, _check),
         ("add", filters.add, "import URLs, a requests.seen or a scrapy-redis set", _ADD, _add),
         ("load", copies.load, "copy a job's filter into Redis", _LOAD, _load),
@@ -67,8 +67,8 @@ def add_subcommands(parser: argparse.ArgumentParser, program: str, add_options: 
         ("drop", failed.drop, "forget failed requests", _DROP, _drop),
         ("delta", delta.delta, "forget what crawls did long ago", _DELTA, _delta),
         ("verify", filters.verify, "find out whether a filter can be trusted", _VERIFY, _verify),
-        ("compare", figures.compare, "ways to remember URLs, side by side", _COMPARE, _compare),
-        ("plot", figures.plot, "draw error rates and memory", _PLOT, _plot),
+        ("compare", study.compare, "ways to remember URLs, side by side", _COMPARE, _compare),
+        ("plot", study.plot, "draw error rates and memory", _PLOT, _plot),
     ):
         subparser = subcommands.add_parser(name, help=help_, description=description)
         subparser.set_defaults(run=run)
