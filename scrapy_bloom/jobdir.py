@@ -20,8 +20,17 @@ from .files import DirectoryLock, is_held
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_FIRST_LAYER = "0.bloom"
 _LOCK = "bloom.lock"
+
+
+class _In:
+    """The path of that name in a job directory."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, job: JobDirectory, _: object = None) -> Path:
+        return job.path / self._name
 
 
 @dataclass(frozen=True)
@@ -29,6 +38,30 @@ class JobDirectory:
     """The job directory at `path`; nothing need be there yet."""
 
     path: Path
+
+    filter = _In("bloom")
+    """The directory of the filter, a file for each of its layers."""
+    unfinished_import = _In("bloom.importing")
+    """The filter while it is made from what another dupefilter has left."""
+    requests = _In("requests.sqlite")
+    """The requests of DurableScheduler that are not done, an SQLite database."""
+    feeds = _In("feeds")
+    """The parts of feeds that are stored when the spider closes, a directory."""
+    worker_feeds = _In("worker-feeds.sqlite")
+    """What the feeds of a worker of RedisDurableScheduler have got, an SQLite database."""
+    worker_parts = _In("worker-feeds")
+    """The parts of its feeds, a directory: not `feeds`, which a job of DurableScheduler may have
+    in the same directory."""
+    seen_file = _In("requests.seen")
+    """What Scrapy's RFPDupeFilter has seen."""
+    unclean_mark = _In("requests.seen.unclean")
+    """Why a job of Scrapy's own scheduler did not count as stopped cleanly."""
+    scrapy_queue = _In("requests.queue")
+    """The pending requests of Scrapy's own scheduler, a directory."""
+    scrapy_queue_copy = _In("requests.queue.copy")
+    """A copy of them, which is used up while they are moved."""
+    scrapy_queue_moved = _In("requests.queue.moved")
+    """What they are called when they have been moved."""
 
     @classmethod
     def of(cls, setting: str | None) -> Self | None:
@@ -55,65 +88,9 @@ class JobDirectory:
         return is_held(self.path / _LOCK)
 
     @property
-    def filter(self) -> Path:
-        """The directory of the filter, a file for each of its layers."""
-        return self.path / "bloom"
-
-    @property
-    def unfinished_import(self) -> Path:
-        """The filter while it is made from what another dupefilter has left."""
-        return self.path / "bloom.importing"
-
-    @property
-    def requests(self) -> Path:
-        """The requests of DurableScheduler that are not done, an SQLite database."""
-        return self.path / "requests.sqlite"
-
-    @property
-    def feeds(self) -> Path:
-        """The parts of feeds that are stored when the spider closes, a directory."""
-        return self.path / "feeds"
-
-    @property
-    def worker_feeds(self) -> Path:
-        """What the feeds of a worker of RedisDurableScheduler have got, an SQLite database."""
-        return self.path / "worker-feeds.sqlite"
-
-    @property
-    def worker_parts(self) -> Path:
-        """The parts of its feeds that are stored when the spider closes, a directory: not
-        that of a job of DurableScheduler, which may lie in the same directory."""
-        return self.path / "worker-feeds"
-
-    @property
-    def seen_file(self) -> Path:
-        """What Scrapy's RFPDupeFilter has seen."""
-        return self.path / "requests.seen"
-
-    @property
-    def unclean_mark(self) -> Path:
-        """Why a job of Scrapy's own scheduler did not count as stopped cleanly."""
-        return self.path / "requests.seen.unclean"
-
-    @property
-    def scrapy_queue(self) -> Path:
-        """The pending requests of Scrapy's own scheduler, a directory."""
-        return self.path / "requests.queue"
-
-    @property
-    def scrapy_queue_copy(self) -> Path:
-        """A copy of them, which is used up while they are moved."""
-        return self.path / "requests.queue.copy"
-
-    @property
-    def scrapy_queue_moved(self) -> Path:
-        """What they are called when they have been moved."""
-        return self.path / "requests.queue.moved"
-
-    @property
     def has_filter(self) -> bool:
         """True if the job has run with BloomDupeFilter."""
-        return (self.filter / _FIRST_LAYER).exists()
+        return (self.filter / "0.bloom").exists()
 
     @property
     def has_only_seen_file(self) -> bool:

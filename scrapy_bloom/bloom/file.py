@@ -25,7 +25,7 @@ from ..errors import BloomError, FilterFileError, FilterLockedError
 from ..files import allocate, lock, open_regular, publish, require_file_locks, unlock
 from .hashing import digests
 from .header import OWNER_AT, PAGE, REMEDY, Header, Owner, State
-from .sizing import BLOCK_BITS, table_limit
+from .sizing import BLOCK_BITS, LayerLoad, table_limit
 from .table import ExactTable
 
 
@@ -176,6 +176,12 @@ class BitStore:
     def writable(self) -> bool:
         """False if the file was opened with `read_only`, or before this process was forked."""
         return self.path is None or (self._lock is not None and not self._lock.closed)
+
+    @property
+    def load(self) -> LayerLoad:
+        """Shape and number of keys, for the sums over the layers of a growing filter."""
+        table_pages = self.header.table_pages
+        return LayerLoad(self.blocks, self.probes, self.count, table_pages=table_pages)
 
     def require_room(self) -> None:
         """Raise BloomError if the exact table is full."""

@@ -18,14 +18,10 @@ from typing import TYPE_CHECKING
 from ..errors import BloomError, IncompatibleFilterError
 from . import sizing
 from .file import BitStore, read_header
-from .header import PAGE, Header
 from .probing import Probing
 from .requirements import new_header, require_secret, require_table, too_imprecise
-from .table import ExactTable
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Self
 
 PathArgument = str | PathLike[str]
@@ -102,15 +98,18 @@ class BloomFilter(Probing):
         self._use_layers((store,))
         self._store = store
         self._accounted = store.count
+        self.path = store.path
+        """The file of the filter; None if it is in memory."""
+        self.header = store.header
+        """Shape, hash, secret and identity of the filter; they never change."""
+        self.capacity = store.header.capacity
+        """Number of keys up to which the error rate stays under `error_rate`."""
+        self.error_rate = store.header.error_rate
+        """The bound on the error rate at capacity."""
         if not store.clean:
             self._recount()
         if store.table is not None:
             store.table.expect_no_order()
-
-    def __len__(self) -> int:
-        """Number of keys added; an estimate after an unclean stop or a join. With an exact table
-        the number is exact, or too high after a power failure."""
-        return self._store.count
 
     def copy(self) -> BloomFilter:
         """Return an independent copy in memory."""
@@ -161,43 +160,9 @@ class BloomFilter(Probing):
         return joined
 
     @property
-    def header(self) -> Header:
-        """Shape, hash, secret and identity of the filter; they never change."""
-        return self._store.header
-
-    @property
-    def exact(self) -> bool:
-        """True if the filter has an exact table."""
-        return self._store.table is not None
-
-    @property
-    def _table(self) -> ExactTable:
-        assert self._store.table is not None
-        return self._store.table
-
-    @property
-    def capacity(self) -> int:
-        """Number of keys up to which the error rate stays under `error_rate`."""
-        return self.header.capacity
-
-    @property
-    def error_rate(self) -> float:
-        """The bound on the error rate at capacity."""
-        return self.header.error_rate
-
-    @property
-    def load(self) -> sizing.LayerLoad:
-        """Shape and number of keys, for the sums over the layers of a growing filter."""
-        header = self.header
-        return sizing.LayerLoad(
-            header.blocks, header.probes, len(self), table_pages=header.table_pages
-        )
-
-    @property
-    def current_error_rate(self) -> float:
-        """Estimated probability, at the present fill, of taking a new key for a known one. Cost:
-        about 0.1 ms."""
-        return sizing.total_error_rate([self.load])
+    def layers(self) -> tuple[BloomFilter]:
+        """The filter itself, its only layer."""
+        return (self,)
 
     @property
     def expected_false_positives(self) -> float:
@@ -205,43 +170,6 @@ class BloomFilter(Probing):
         the keys added. Cost: a few ms."""
         self._account()
         return self._store.expected_false_positives
-
-    @property
-    def fill_ratio(self) -> float:
-        """Expected share of bits set, 0 to 1."""
-        return sizing.total_fill_ratio([self.load])
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the bit array."""
-        return self.header.blocks * PAGE
-
-    @property
-    def table_nbytes(self) -> int:
-        """Bytes of the exact table, 0 without one. A table in a file needs memory only for the
-        pages in use."""
-        return self.header.table_pages * PAGE
-
-    @property
-    def secret(self) -> bytes:
-        """The 16 bytes that key the hash. With the secret, collisions can be crafted."""
-        return self._secret
-
-    @property
-    def identity(self) -> str:
-        """The text given when the filter was made."""
-        return self.header.identity
-
-    @property
-    def path(self) -> Path | None:
-        """The file of the filter; None if it is in memory."""
-        return self._store.path
-
-    @property
-    def clean(self) -> bool:
-        """False if the file had not been closed when it was opened, so that its keys were
-        recounted."""
-        return self._store.clean
 
     def flush(self) -> None:
         """Sync to the disk. Cost: 10 to 100 ms for 1,000 to 10,000 new keys."""
@@ -258,8 +186,8 @@ class BloomFilter(Probing):
         bits or the exact table. Cost: reads the whole filter."""
         self._store.check()
         count = len(self)
-        if self.exact:
-            self._table.check(count)
+        if (table := self._store.table) is not None:
+            table.check(count)
         set_bits = list(self._store.block_counts())
         bits = sum(set_bits)
         # an exact layer that 0.2.0 joined has all bits of both, and fewer keys in its table
@@ -274,17 +202,6 @@ class BloomFilter(Probing):
         if error_rate < 0.1 and off > tolerance:
             raise BloomError(f"{self!r} counts {count:,} keys, its bits tell of {estimate:,}")
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         place = f", path={str(self.path)!r}" if self.path else ""
         return (
@@ -293,15 +210,15 @@ class BloomFilter(Probing):
         )
 
     def _recount(self) -> None:
-        if self.exact:
-            self._store.count = sum(self._table.counts())
+        store = self._store
+        if store.table is not None:
+            store.count = sum(store.table.counts())
         else:
-            counts = self._store.block_counts()
-            self._store.count = sizing.estimate_keys(self.header.probes, counts)
+            store.count = sizing.estimate_keys(store.probes, store.block_counts())
 
     def _account(self) -> None:
         """Add the expected false positives of the keys added since the last call."""
-        load = self.load
+        load = self._store.load
         self._store.expected_false_positives += sizing.expected_false_positives(
             load.blocks, load.probes, self._accounted, load.keys, load.table_pages
         )

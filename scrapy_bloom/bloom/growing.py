@@ -25,8 +25,6 @@ from .probing import Probing
 from .requirements import new_header, require_secret, require_table, too_imprecise
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Self
 
     from ..files import DirectoryLock
@@ -50,7 +48,6 @@ class ScalableBloomFilter(Probing):
     """
 
     growing = True
-    """While False, the newest layer takes more keys than its capacity."""
 
     def __init__(
         self,
@@ -64,7 +61,8 @@ class ScalableBloomFilter(Probing):
     ) -> None:
         sizing.check_capacity(capacity)
         sizing.check_error_rate(error_rate)
-        header = _layer_header(0, capacity, error_rate, secret, identity, exact=exact)
+        rate = sizing.layer_error_rate(error_rate, 0)
+        header = new_header(capacity, rate, secret, identity, exact=exact)
         self.capacity = capacity
         if path is None:
             self._use(error_rate, [BloomFilter._of(BitStore.in_memory(header))], None, None)
@@ -125,11 +123,6 @@ class ScalableBloomFilter(Probing):
         self._layers = layers
         self._use_layers(tuple(layer._store for layer in reversed(layers)))
 
-    def __len__(self) -> int:
-        """Number of keys added; an estimate after an unclean stop. With exact tables the number
-        is exact, or too high after a power failure."""
-        return sum(len(layer) for layer in self._layers)
-
     def update_from(self, other: ScalableBloomFilter) -> None:
         """Add all keys of `other`, a changed copy of this filter: its layers have the same shape,
         secret and identity.
@@ -151,52 +144,11 @@ class ScalableBloomFilter(Probing):
         return tuple(self._layers)
 
     @property
-    def exact(self) -> bool:
-        """True if the layers have exact tables."""
-        return self._layers[0].exact
-
-    @property
-    def current_error_rate(self) -> float:
-        """Estimated probability, at the present fill, of taking a new key for a known one. Cost:
-        about 0.1 ms a layer."""
-        return sizing.total_error_rate(layer.load for layer in self._layers)
-
-    @property
     def expected_false_positives(self) -> float:
         """Expected number of new keys taken for known ones so far, over all layers. Cost: a few
         ms a layer."""
         own = sum(layer.expected_false_positives for layer in self._layers)
-        return own + sizing.false_positives_in_older(layer.load for layer in self._layers)
-
-    @property
-    def fill_ratio(self) -> float:
-        """Expected share of bits set, 0 to 1, over all layers."""
-        return sizing.total_fill_ratio([layer.load for layer in self._layers])
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the bit arrays."""
-        return sum(layer.nbytes for layer in self._layers)
-
-    @property
-    def table_nbytes(self) -> int:
-        """Bytes of the exact tables, 0 without."""
-        return sum(layer.table_nbytes for layer in self._layers)
-
-    @property
-    def secret(self) -> bytes:
-        """The 16 bytes that key the hash, the same in all layers."""
-        return self._secret
-
-    @property
-    def identity(self) -> str:
-        """The text given when the filter was made."""
-        return self._layers[0].identity
-
-    @property
-    def clean(self) -> bool:
-        """False if the filter had not been closed when it was opened."""
-        return all(layer.clean for layer in self._layers)
+        return own + sizing.false_positives_in_older(self._loads)
 
     def note_owner(self, owner: Owner) -> None:
         """Write the owner into layer 0, if the filter is in a directory."""
@@ -226,17 +178,6 @@ class ScalableBloomFilter(Probing):
             if not self.exact and len(layer) < 0.9 * layer.capacity:
                 raise BloomError(f"{layer!r} is not full and has a layer above it")
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         place = f", path={str(self.path)!r}" if self.path else ""
         return (
@@ -245,10 +186,9 @@ class ScalableBloomFilter(Probing):
         )
 
     def _grow(self) -> None:
-        header = _layer_header(
-            len(self._layers),
+        header = new_header(
             sizing.layer_capacity(self._layers[-1].capacity, self.capacity, len(self)),
-            self.error_rate,
+            sizing.layer_error_rate(self.error_rate, len(self._layers)),
             self._secret,
             self.identity,
             exact=self.exact,
@@ -290,13 +230,6 @@ def stored_owner(path: PathArgument) -> Owner | None:
         return read_owner(layer_path(Path(path), 0))
     except FileNotFoundError:
         return None
-
-
-def _layer_header(
-    number: int, capacity: int, bound: float, secret: bytes | None, identity: str, *, exact: bool
-) -> Header:
-    rate = sizing.layer_error_rate(bound, number)
-    return new_header(capacity, rate, secret, identity, exact=exact)
 
 
 def _open_layers(directory: Path, count: int, *, read_only: bool = False) -> list[BloomFilter]:

@@ -83,7 +83,7 @@ def describe(
     FileNotFoundError if there is none, FilterFileError if it is not sound.
     """
     with open_filter(path, read_only=True) as bloom_filter:
-        layers = layers_of(bloom_filter)
+        layers = bloom_filter.layers
         header = layers[0].header
         fingerprinter, identity = fingerprinter_in(bloom_filter.identity)
         return Description(
@@ -152,11 +152,6 @@ def verify(path: Path) -> Iterator[Finding]:
         else:
             layers = len(bloom_filter.layers)
             yield Finding("", sound=True, text=f"the series of layers is complete ({layers})")
-
-
-def layers_of(bloom_filter: BloomFilter | ScalableBloomFilter) -> tuple[BloomFilter, ...]:
-    """Return the layers of a filter; one of fixed size is its own only one."""
-    return (bloom_filter,) if isinstance(bloom_filter, BloomFilter) else bloom_filter.layers
 
 
 def _check_layer(path: Path) -> Finding:

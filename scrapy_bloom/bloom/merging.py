@@ -11,7 +11,6 @@ from ..errors import IncompatibleFilterError
 from . import sizing
 from .fixed import BloomFilter
 from .growing import ScalableBloomFilter, open_filter
-from .inspection import layers_of
 
 _TOLERANCE = 1.02  # numbers of keys are estimates
 
@@ -35,7 +34,7 @@ def merge(
         for path in paths:
             looked_at.append(open_filter(path, read_only=True))
             stack.callback(looked_at[-1].close)
-        for number, layers in enumerate(zip_longest(*map(layers_of, looked_at))):
+        for number, layers in enumerate(zip_longest(*(each.layers for each in looked_at))):
             there = [pair for pair in zip(paths, layers, strict=True) if pair[1] is not None]
             _require_one_origin(there)
             if not over_capacity:

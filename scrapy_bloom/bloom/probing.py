@@ -10,9 +10,11 @@ time.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from mmh3 import hash128, hash_bytes
 
+from . import sizing
 from .file import BitStore
 from .hashing import (
     BLOCK_SHIFT,
@@ -28,12 +30,16 @@ from .hashing import (
     unpack_first,
     unpack_next,
 )
+from .header import PAGE
 from .sizing import BLOCK_BITS
 from .table import new_digest
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 
 class Probing:
-    """`add`, `in` and `update` of a filter.
+    """`add`, `in` and `update` of a filter, and the figures of its layers.
 
     A key is present if all its bits are set in any layer, from the newest on, and the layer's
     table, if any, contains the key. A new key goes into the newest layer: bits, remainder, count,
@@ -140,6 +146,69 @@ class Probing:
         """Add all `keys`. Raises as `add` does."""
         for key in keys:
             self.add(key)
+
+    def __len__(self) -> int:
+        """Number of keys added; an estimate after an unclean stop or a join. With exact tables
+        the number is exact, or too high after a power failure."""
+        return sum(layer.count for layer in self._newest_first)
+
+    @property
+    def exact(self) -> bool:
+        """True if the layers have exact tables."""
+        return self._newest_first[0].table is not None
+
+    @property
+    def current_error_rate(self) -> float:
+        """Estimated probability, at the present fill, of taking a new key for a known one. Cost:
+        about 0.1 ms a layer."""
+        return sizing.total_error_rate(self._loads)
+
+    @property
+    def fill_ratio(self) -> float:
+        """Expected share of bits set, 0 to 1, over all layers."""
+        return sizing.total_fill_ratio(self._loads)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the bit arrays."""
+        return PAGE * sum(layer.blocks for layer in self._newest_first)
+
+    @property
+    def table_nbytes(self) -> int:
+        """Bytes of the exact tables, 0 without. A table in a file needs memory only for the pages
+        in use."""
+        return PAGE * sum(layer.header.table_pages for layer in self._newest_first)
+
+    @property
+    def secret(self) -> bytes:
+        """The 16 bytes that key the hash. With the secret, collisions can be crafted."""
+        return self._secret
+
+    @property
+    def identity(self) -> str:
+        """The text given when the filter was made."""
+        return self._newest_first[-1].header.identity
+
+    @property
+    def clean(self) -> bool:
+        """False if the filter had not been closed when it was opened, so that its keys were
+        recounted."""
+        return all(layer.clean for layer in self._newest_first)
+
+    def close(self) -> None:
+        """Sync, mark as cleanly closed, unlock. A second call does nothing."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def _loads(self) -> list[sizing.LayerLoad]:
+        """The shapes and numbers of keys of the layers, oldest first."""
+        return [layer.load for layer in reversed(self._newest_first)]
 
     def _remainder(self, key: bytes) -> bytes:
         """Return the digest of `key` for exact tables."""

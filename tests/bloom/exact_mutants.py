@@ -113,8 +113,8 @@ MUTANTS = {
     ),
     "recounted_by_bits": (
         FIXED,
-        "        if self.exact:\n            self._store.count = sum",
-        "        if False:\n            self._store.count = sum",
+        "        if store.table is not None:\n            store.count = sum",
+        "        if False:\n            store.count = sum",
     ),
     "grows_without_tables": (
         GROWING,
