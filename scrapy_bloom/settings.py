@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from os import PathLike
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 from urllib.parse import parse_qs, quote, urlencode
 
 from scrapy.settings import BaseSettings
 
+from .bloom.growing import ScalableBloomFilter
 from .bloom.sizing import ERROR_RATES, is_error_rate
 from .jobdir import JobDirectory
 from .quantities import MOST, seconds, whole_number
@@ -339,6 +341,16 @@ class BloomSettings:
             recent_urls=RECENT_URLS.read(settings),
             job=JobDirectory.of(settings.get("JOBDIR")),
             debug=settings.getbool("DUPEFILTER_DEBUG"),
+        )
+
+    def open_filter(
+        self, path: Path | None, identity: str = "", keys: int = 0
+    ) -> ScalableBloomFilter:
+        """Open the filter at `path`, or make it, for `keys` if these are more than the capacity;
+        without a path in memory. Raises as ScalableBloomFilter does."""
+        capacity = max(self.capacity, keys)
+        return ScalableBloomFilter(
+            capacity, self.error_rate, path, identity=identity, exact=self.exact
         )
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from functools import partial
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..quantities import MOST, whole_number
 from . import copies, delta, fail, failed, filters, queue, study, top
 
-AddOptions = Callable[[argparse.ArgumentParser], None]
-
-_PLACE = "a job directory (JOBDIR), the directory of a filter or a delta store, or a filter file"
-_ANY_PLACE = f"{_PLACE}, or redis://HOST/DB with --key"
+if TYPE_CHECKING:
+    from .running import Session
 
 
 class Parser(argparse.ArgumentParser):
@@ -28,17 +26,11 @@ def _exit(parser: argparse.ArgumentParser, program: str, message: str) -> NoRetu
     parser.exit(fail(program, f"{message} (see {program} --help)"))
 
 
-def number(text: str, most: int = MOST) -> int:
-    """Return `text` as a whole number from 1 to `most`."""
-    value = whole_number(text)
-    if value is None or not 1 <= value <= most:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a whole number from 1 to {most:,}, such as 5000000, 5M or 5e6"
-        )
-    return value
-
-
-def add_subcommands(parser: argparse.ArgumentParser, program: str, add_options: AddOptions) -> None:
+def add_subcommands(
+    parser: argparse.ArgumentParser,
+    program: str,
+    add_options: Callable[[argparse.ArgumentParser], None],
+) -> None:
     """Give `parser` the subcommands; `add_options` adds Scrapy's own options to each."""
     # it is Scrapy's own; Parser is for what is made here
     vars(parser)["error"] = partial(_exit, parser, program)
@@ -50,387 +42,372 @@ def add_subcommands(parser: argparse.ArgumentParser, program: str, add_options: 
         prog=program,
         parser_class=Parser,
     )
-    for name, run, help_, description, add in (
-        ("info", filters.info, "what is in a filter", _INFO, _info),
-        ("size", study.size, "what a crawl of N URLs needs", _SIZE, _size),
-        ("check", filters.check, "which URLs a filter has seen", _CHECK, _check),
-        ("add", filters.add, "import URLs, a requests.seen or a scrapy-redis set", _ADD, _add),
-        ("load", copies.load, "copy a job's filter into Redis", _LOAD, _load),
-        ("export", copies.export, "copy a filter in Redis into a job", _EXPORT, _export),
-        ("push", queue.push, "add URLs to a crawl in Redis", _PUSH, _push),
-        ("workers", queue.workers, "who works on a crawl in Redis", _WORKERS, _workers),
-        ("merge", filters.merge, "join filters of one origin into one of them", _MERGE, _merge),
-        ("clear", filters.clear, "forget everything: remove a filter", _CLEAR, _clear),
-        ("top", top.top, "how far a job is, live in the terminal", _TOP, _top),
-        ("failed", failed.failed, "which requests of a job have failed", _FAILED, _failed),
-        ("retry", failed.retry, "ask failed requests once more", _RETRY, _retry),
-        ("drop", failed.drop, "forget failed requests", _DROP, _drop),
-        ("delta", delta.delta, "forget what crawls did long ago", _DELTA, _delta),
-        ("verify", filters.verify, "find out whether a filter can be trusted", _VERIFY, _verify),
-        ("compare", study.compare, "ways to remember URLs, side by side", _COMPARE, _compare),
-        ("plot", study.plot, "draw error rates and memory", _PLOT, _plot),
-    ):
+    for name, run, help_, description, arguments in SUBCOMMANDS:
         subparser = subcommands.add_parser(name, help=help_, description=description)
         subparser.set_defaults(run=run)
-        add(subparser)
+        for names, options in arguments:
+            subparser.add_argument(*names, **options)
         add_options(subparser)
 
 
-_INFO = (
-    "Print what there is to know about a filter: items, capacity, layers, memory, error rate,"
-    " pages probably lost, fingerprinter, versions, whether it was closed cleanly, and which"
-    " process uses it. Changes nothing, and works while the job runs."
-)
+def number(text: str, most: int = MOST) -> int:
+    """Return `text` as a whole number from 1 to `most`."""
+    value = whole_number(text)
+    if value is None or not 1 <= value <= most:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a whole number from 1 to {most:,}, such as 5000000, 5M or 5e6"
+        )
+    return value
 
 
-def _info(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("place", metavar="PLACE", help=_ANY_PLACE)
-    _key(parser)
-    _json(parser)
+_bits = partial(number, most=10**11)  # 12.5 GB
 
 
-_SIZE = (
-    "Print the memory that a filter for N URLs takes, set at once or grown from a smaller"
-    " capacity, without and with BLOOM_EXACT, whose table is on the disk, beside that of Scrapy's"
-    " RFPDupeFilter; with --json exact to the byte."
-)
+Argument = tuple[tuple[str, ...], dict[str, Any]]
+"""What `add_argument` of a parser takes."""
 
 
-def _size(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--urls",
-        metavar="N",
-        type=number,
-        required=True,
-        help="requests expected, such as 5000000, 5M or 5e6",
-    )
-    parser.add_argument(
-        "--error-rate",
-        metavar="P",
-        type=float,
-        help="bound on the chance that a new request is taken for a seen one"
-        " (default: BLOOM_ERROR_RATE)",
-    )
-    parser.add_argument(
-        "--from",
-        dest="start",
-        metavar="N",
-        type=number,
-        help="the smaller capacity to grow from (default: BLOOM_CAPACITY)",
-    )
-    _json(parser)
+def _argument(*names: str, **options: Any) -> Argument:
+    return names, options
 
 
-_CHECK = (
-    "Say for each URL whether the filter has seen it, through the job's own fingerprinter."
-    " The exit status is 1 if any is new. Changes nothing."
-)
+def _subcommand(
+    name: str, run: Callable[[Session], int], help_: str, description: str, *arguments: Argument
+) -> tuple[str, Callable[[Session], int], str, str, tuple[Argument, ...]]:
+    return name, run, help_, description, arguments
 
 
-def _check(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("place", metavar="PLACE", help=_ANY_PLACE)
-    _key(parser)
-    parser.add_argument(
-        "urls", metavar="URL", nargs="+", help="a URL, or - for one a line on standard input"
-    )
-    parser.add_argument("--method", default="GET", help="of the requests (default: GET)")
-    parser.add_argument("--body", default="", help="of the requests, as UTF-8 (default: empty)")
-    _spider(parser)
-    _json(parser)
-
-
-_ADD = (
-    "Import URLs into a filter, one a line, as the GET requests they would be made into, or"
-    " fingerprints: a requests.seen of Scrapy in either format, which its content tells, or the"
-    " set of a scrapy-redis dupefilter. A PLACE that holds no filter gets one. What is known"
-    " already stays as it is, so an interrupted import can be run again."
-)
-
-
-def _add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("place", metavar="PLACE", help=_PLACE)
-    parser.add_argument(
-        "files",
-        metavar="FILE",
-        nargs="+",
-        help="a list of URLs (plain or gzip), a requests.seen, or redis://HOST/DB with --key",
-    )
-    parser.add_argument("--key", help="of the scrapy-redis set, such as myspider:dupefilter")
-    parser.add_argument(
-        "--capacity",
-        metavar="N",
-        type=number,
-        help="of a new filter (default: BLOOM_CAPACITY, or what is imported if that is more)",
-    )
-    parser.add_argument(
-        "--error-rate", metavar="P", type=float, help="of a new filter (default: BLOOM_ERROR_RATE)"
-    )
-    _spider(parser)
-    _json(parser)
-
-
-_LOAD = (
-    "Copy a job into Redis. Where SCHEDULER is RedisDurableScheduler, its filter and all of its"
-    " requests that are not done, from a job of DurableScheduler or from scrapy-redis; else the"
-    " filter alone, for crawls with RedisBloomDupeFilter. Workers need the same BLOOM_CAPACITY and"
-    " BLOOM_ERROR_RATE. The source stays as it is; what was interrupted can be run again."
-)
-
-
-def _load(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "place",
-        metavar="SOURCE",
-        help="a job directory, or redis://HOST/DB, where scrapy-redis has the crawl of --spider",
-    )
-    parser.add_argument("url", metavar="URL", help="redis://HOST/DB, where the crawl goes on")
-    _key(parser)
-    _spider(parser)
-    _json(parser)
-
-
-_EXPORT = "Copy a filter in Redis into a job directory that has none yet."
-
-
-def _export(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("url", metavar="URL", help="redis://HOST/DB")
-    parser.add_argument("place", metavar="PLACE", help="a job directory")
-    _key(parser)
-    _json(parser)
-
-
-_PUSH = (
-    "Push URLs into a crawl with RedisDurableScheduler, as GET requests, unless it has seen them."
-    " Run it in the crawl's project. What was interrupted can be run again."
-)
-
-
-def _push(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("url", metavar="REDIS", help="redis://HOST/DB")
-    parser.add_argument("urls", metavar="URL", nargs="+", help="a URL, or - for one a line")
-    _key(parser)
-    parser.add_argument("--priority", type=int, default=0, help="of the requests (default: 0)")
-    parser.add_argument("--callback", help="the spider's method (default: parse)")
-    _spider(parser)
-    _json(parser)
-
-
-_WORKERS = "List the workers of a crawl with RedisDurableScheduler, their leases and claims."
-
-
-def _workers(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("url", metavar="REDIS", help="redis://HOST/DB")
-    _key(parser)
-    _json(parser)
-
-
-_MERGE = (
-    "Join filters into one of them, DEST. They must be of one origin: copies of one filter that"
-    " have gone separate ways (same secret, shape and fingerprinter)."
-)
-
-
-def _merge(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("place", metavar="DEST", help=f"{_PLACE}; it gets what the others know")
-    parser.add_argument("sources", metavar="SRC", nargs="+", help=_PLACE)
-    parser.add_argument(
-        "--over-capacity",
-        action="store_true",
-        help="accept more items than a layer was made for, and a higher error rate",
-    )
-    _json(parser)
-
-
-_CLEAR = (
-    "Remove a filter from the disk, sound or not, or from Redis. What else is in the job directory"
-    " stays."
-)
-
-
-def _clear(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("place", metavar="PLACE", help=_ANY_PLACE)
-    _key(parser)
-    parser.add_argument("--yes", action="store_true", help="needed: there is no way back")
-
-
-_FAILED = (
-    "List the requests of a job or a crawl that have failed, by reason, with how often they were"
-    " asked and why they failed. Changes nothing, and works while the job runs."
-)
-
-
-def _failed(parser: argparse.ArgumentParser) -> None:
-    _choice(parser)
-    parser.add_argument(
-        "-o", dest="output", metavar="FILE", help="write their URLs to a new file, - to print them"
-    )
-    _json(parser)
-
-
-_RETRY = (
-    "Make requests of a job or a crawl that have failed pending again: its next start asks them"
-    " once more, goes on with the round, and adds to its feeds. In Redis its workers do, at once"
-    " if there are any."
-)
-
-
-def _retry(parser: argparse.ArgumentParser) -> None:
-    _choice(parser)
-    _json(parser)
-
-
-_DROP = "Forget requests of a job or a crawl that have failed: they count as done."
-
-
-def _drop(parser: argparse.ArgumentParser) -> None:
-    _choice(parser)
-    parser.add_argument("--yes", action="store_true", help="needed: there is no way back")
-
-
-_TOP = (
-    "Show how far a running job is, or a crawl in Redis with all its workers, live in the"
-    " terminal: its speed, what waits and has failed, and what it keeps, as it was last committed."
-    " Changes nothing. Ctrl-C ends it."
-)
-
-
-def _top(parser: argparse.ArgumentParser) -> None:
-    _job(parser)
-    parser.add_argument("--once", action="store_true", help="print it once")
-    _json(parser)
-    parser.add_argument(
-        "--follow", action="store_true", help="with --json: a line of JSON a second"
-    )
-
-
-_DELTA = (
-    "Forget what a delta store knows of before some time, by whole slices: those pages"
-    " are fetched again."
-)
-
-
-def _delta(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "place", metavar="DIR", help="the directory of a delta store (BLOOM_DELTA_DIR)"
-    )
-    parser.add_argument(
-        "--older", metavar="AGE", required=True, help="such as 30d or 12h: forget what is older"
-    )
-    _json(parser)
-
-
-_VERIFY = (
-    "Read a whole filter, compare headers, sizes, checksums and counts with the bits, and say"
-    " whether it can be trusted (exit status 0) or not (2). Changes nothing."
-)
-
-
-def _verify(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("place", metavar="PLACE", help=_ANY_PLACE)
-    _key(parser)
-    _json(parser)
-
-
-_COMPARE = (
-    "Remember the URLs of a list in several ways, and print what each costs and how many new"
-    " URLs it takes for seen ones: a set of URLs, a set of fingerprints, a table of bits with one"
-    " hash, a small classic Bloom filter, eight multiplicative hash functions as copied from"
-    " crawler to crawler, and the filter of this package without and with its exact table."
-)
-
-
-def _compare(parser: argparse.ArgumentParser) -> None:
-    bits = partial(number, most=10**11)  # 12.5 GB
-    parser.add_argument("files", metavar="FILE", nargs="+", help="URLs, one a line, plain or gzip")
-    parser.add_argument(
-        "--slots", metavar="N", type=bits, default=1_000_000, help="bits of the one-hash table"
-    )
-    parser.add_argument(
-        "--bits", metavar="N", type=bits, default=480_833, help="bits of the classic filter"
-    )
-    parser.add_argument(
-        "--hashes",
-        metavar="K",
-        type=partial(number, most=100),
-        default=3,
-        help="hashes of the classic filter",
-    )
-    parser.add_argument(
-        "--every", metavar="N", type=number, default=10_000, help="lines between two rows"
-    )
-    _json(parser)
-
-
-_PLOT = "Draw a chart into a PNG or SVG file, readable in black and white (needs matplotlib)."
-
-
-def _plot(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "chart",
-        metavar="CHART",
-        choices=("error-by-bits", "error-by-probes", "memory"),
-        help="error-by-bits, error-by-probes or memory",
-    )
-    parser.add_argument("file", metavar="FILE", help="the file to write, .png or .svg")
-    parser.add_argument(
-        "--probes",
-        metavar="K",
-        type=number,
-        nargs="+",
-        default=[1, 2, 3, 6, 10, 14, 22],
-        help="probes of the curves of error-by-bits",
-    )
-    parser.add_argument(
-        "--bits",
-        metavar="B",
-        type=float,
-        nargs="+",
-        default=[8, 12, 16, 24, 32],
-        help="bits an item of the curves of error-by-probes",
-    )
-    parser.add_argument(
-        "--error-rate",
-        metavar="P",
-        type=float,
-        nargs="+",
-        default=[1e-2, 1e-4, 1e-6, 1e-9],
-        help="error rates of the curves of memory",
-    )
-
-
-def _spider(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--spider",
-        metavar="NAME",
-        help="the project's spider whose own settings (custom_settings) apply",
-    )
-
-
-def _key(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--key", help="of the filter in Redis (default: BLOOM_REDIS_KEY)")
-
-
-def _job(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+_A_FILTER = "a job directory (JOBDIR), the directory of a filter or a delta store, or a filter file"
+_PLACE = _argument("place", metavar="PLACE", help=f"{_A_FILTER}, or redis://HOST/DB with --key")
+_PLACE_ON_DISK = _argument("place", metavar="PLACE", help=_A_FILTER)
+_REDIS = _argument("url", metavar="REDIS", help="redis://HOST/DB")
+_KEY = _argument("--key", help="of the filter in Redis (default: BLOOM_REDIS_KEY)")
+_JOB = (
+    _argument(
         "place", metavar="JOB", help="a job directory (JOBDIR), or redis://HOST/DB with --key"
-    )
-    parser.add_argument("--key", help="of the crawl in Redis (default: BLOOM_REDIS_KEY)")
-
-
-def _choice(parser: argparse.ArgumentParser) -> None:
-    _job(parser)
-    parser.add_argument(
+    ),
+    _argument("--key", help="of the crawl in Redis (default: BLOOM_REDIS_KEY)"),
+)
+_FAILED = (
+    *_JOB,
+    _argument(
         "--reason",
         metavar="GLOB",
         nargs="+",
         action="extend",
         default=[],
         help="only those that failed for such a reason, such as 'download/*'",
-    )
-    parser.add_argument(
+    ),
+    _argument(
         "--url", metavar="GLOB", nargs="+", action="extend", default=[], help="only such URLs"
-    )
+    ),
+)
+_SPIDER = _argument(
+    "--spider",
+    metavar="NAME",
+    help="the project's spider whose own settings (custom_settings) apply",
+)
+_YES = _argument("--yes", action="store_true", help="needed: there is no way back")
+_JSON = _argument("--json", action="store_true", help="print JSON instead of text")
 
 
-def _json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+SUBCOMMANDS = (
+    _subcommand(
+        "info",
+        filters.info,
+        "what is in a filter",
+        "Print what there is to know about a filter: items, capacity, layers, memory, error rate,"
+        " pages probably lost, fingerprinter, versions, whether it was closed cleanly, and which"
+        " process uses it. Changes nothing, and works while the job runs.",
+        _PLACE,
+        _KEY,
+        _JSON,
+    ),
+    _subcommand(
+        "size",
+        study.size,
+        "what a crawl of N URLs needs",
+        "Print the memory that a filter for N URLs takes, set at once or grown from a smaller"
+        " capacity, without and with BLOOM_EXACT, whose table is on the disk, beside that of"
+        " Scrapy's RFPDupeFilter; with --json exact to the byte.",
+        _argument(
+            "--urls",
+            metavar="N",
+            type=number,
+            required=True,
+            help="requests expected, such as 5000000, 5M or 5e6",
+        ),
+        _argument(
+            "--error-rate",
+            metavar="P",
+            type=float,
+            help="bound on the chance that a new request is taken for a seen one"
+            " (default: BLOOM_ERROR_RATE)",
+        ),
+        _argument(
+            "--from",
+            dest="start",
+            metavar="N",
+            type=number,
+            help="the smaller capacity to grow from (default: BLOOM_CAPACITY)",
+        ),
+        _JSON,
+    ),
+    _subcommand(
+        "check",
+        filters.check,
+        "which URLs a filter has seen",
+        "Say for each URL whether the filter has seen it, through the job's own fingerprinter."
+        " The exit status is 1 if any is new. Changes nothing.",
+        _PLACE,
+        _KEY,
+        _argument(
+            "urls", metavar="URL", nargs="+", help="a URL, or - for one a line on standard input"
+        ),
+        _argument("--method", default="GET", help="of the requests (default: GET)"),
+        _argument("--body", default="", help="of the requests, as UTF-8 (default: empty)"),
+        _SPIDER,
+        _JSON,
+    ),
+    _subcommand(
+        "add",
+        filters.add,
+        "import URLs, a requests.seen or a scrapy-redis set",
+        "Import URLs into a filter, one a line, as the GET requests they would be made into, or"
+        " fingerprints: a requests.seen of Scrapy in either format, which its content tells, or"
+        " the set of a scrapy-redis dupefilter. A PLACE that holds no filter gets one. What is"
+        " known already stays as it is, so an interrupted import can be run again.",
+        _PLACE_ON_DISK,
+        _argument(
+            "files",
+            metavar="FILE",
+            nargs="+",
+            help="a list of URLs (plain or gzip), a requests.seen, or redis://HOST/DB with --key",
+        ),
+        _argument("--key", help="of the scrapy-redis set, such as myspider:dupefilter"),
+        _argument(
+            "--capacity",
+            metavar="N",
+            type=number,
+            help="of a new filter (default: BLOOM_CAPACITY, or what is imported if that is more)",
+        ),
+        _argument(
+            "--error-rate",
+            metavar="P",
+            type=float,
+            help="of a new filter (default: BLOOM_ERROR_RATE)",
+        ),
+        _SPIDER,
+        _JSON,
+    ),
+    _subcommand(
+        "load",
+        copies.load,
+        "copy a job's filter into Redis",
+        "Copy a job into Redis. Where SCHEDULER is RedisDurableScheduler, its filter and all of"
+        " its requests that are not done, from a job of DurableScheduler or from scrapy-redis;"
+        " else the filter alone, for crawls with RedisBloomDupeFilter. Workers need the same"
+        " BLOOM_CAPACITY and BLOOM_ERROR_RATE. The source stays as it is; what was interrupted can"
+        " be run again.",
+        _argument(
+            "place",
+            metavar="SOURCE",
+            help="a job directory, or redis://HOST/DB, where scrapy-redis has the crawl of"
+            " --spider",
+        ),
+        _argument("url", metavar="URL", help="redis://HOST/DB, where the crawl goes on"),
+        _KEY,
+        _SPIDER,
+        _JSON,
+    ),
+    _subcommand(
+        "export",
+        copies.export,
+        "copy a filter in Redis into a job",
+        "Copy a filter in Redis into a job directory that has none yet.",
+        _argument("url", metavar="URL", help="redis://HOST/DB"),
+        _argument("place", metavar="PLACE", help="a job directory"),
+        _KEY,
+        _JSON,
+    ),
+    _subcommand(
+        "push",
+        queue.push,
+        "add URLs to a crawl in Redis",
+        "Push URLs into a crawl with RedisDurableScheduler, as GET requests, unless it has seen"
+        " them. Run it in the crawl's project. What was interrupted can be run again.",
+        _REDIS,
+        _argument("urls", metavar="URL", nargs="+", help="a URL, or - for one a line"),
+        _KEY,
+        _argument("--priority", type=int, default=0, help="of the requests (default: 0)"),
+        _argument("--callback", help="the spider's method (default: parse)"),
+        _SPIDER,
+        _JSON,
+    ),
+    _subcommand(
+        "workers",
+        queue.workers,
+        "who works on a crawl in Redis",
+        "List the workers of a crawl with RedisDurableScheduler, their leases and claims.",
+        _REDIS,
+        _KEY,
+        _JSON,
+    ),
+    _subcommand(
+        "merge",
+        filters.merge,
+        "join filters of one origin into one of them",
+        "Join filters into one of them, DEST. They must be of one origin: copies of one filter"
+        " that have gone separate ways (same secret, shape and fingerprinter).",
+        _argument("place", metavar="DEST", help=f"{_A_FILTER}; it gets what the others know"),
+        _argument("sources", metavar="SRC", nargs="+", help=_A_FILTER),
+        _argument(
+            "--over-capacity",
+            action="store_true",
+            help="accept more items than a layer was made for, and a higher error rate",
+        ),
+        _JSON,
+    ),
+    _subcommand(
+        "clear",
+        filters.clear,
+        "forget everything: remove a filter",
+        "Remove a filter from the disk, sound or not, or from Redis. What else is in the job"
+        " directory stays.",
+        _PLACE,
+        _KEY,
+        _YES,
+    ),
+    _subcommand(
+        "top",
+        top.top,
+        "how far a job is, live in the terminal",
+        "Show how far a running job is, or a crawl in Redis with all its workers, live in the"
+        " terminal: its speed, what waits and has failed, and what it keeps, as it was last"
+        " committed. Changes nothing. Ctrl-C ends it.",
+        *_JOB,
+        _argument("--once", action="store_true", help="print it once"),
+        _JSON,
+        _argument("--follow", action="store_true", help="with --json: a line of JSON a second"),
+    ),
+    _subcommand(
+        "failed",
+        failed.failed,
+        "which requests of a job have failed",
+        "List the requests of a job or a crawl that have failed, by reason, with how often they"
+        " were asked and why they failed. Changes nothing, and works while the job runs.",
+        *_FAILED,
+        _argument(
+            "-o",
+            dest="output",
+            metavar="FILE",
+            help="write their URLs to a new file, - to print them",
+        ),
+        _JSON,
+    ),
+    _subcommand(
+        "retry",
+        failed.retry,
+        "ask failed requests once more",
+        "Make requests of a job or a crawl that have failed pending again: its next start asks"
+        " them once more, goes on with the round, and adds to its feeds. In Redis its workers do,"
+        " at once if there are any.",
+        *_FAILED,
+        _JSON,
+    ),
+    _subcommand(
+        "drop",
+        failed.drop,
+        "forget failed requests",
+        "Forget requests of a job or a crawl that have failed: they count as done.",
+        *_FAILED,
+        _YES,
+    ),
+    _subcommand(
+        "delta",
+        delta.delta,
+        "forget what crawls did long ago",
+        "Forget what a delta store knows of before some time, by whole slices: those"
+        " pages are fetched again.",
+        _argument("place", metavar="DIR", help="the directory of a delta store (BLOOM_DELTA_DIR)"),
+        _argument(
+            "--older", metavar="AGE", required=True, help="such as 30d or 12h: forget what is older"
+        ),
+        _JSON,
+    ),
+    _subcommand(
+        "verify",
+        filters.verify,
+        "find out whether a filter can be trusted",
+        "Read a whole filter, compare headers, sizes, checksums and counts with the bits, and say"
+        " whether it can be trusted (exit status 0) or not (2). Changes nothing.",
+        _PLACE,
+        _KEY,
+        _JSON,
+    ),
+    _subcommand(
+        "compare",
+        study.compare,
+        "ways to remember URLs, side by side",
+        "Remember the URLs of a list in several ways, and print what each costs and how many new"
+        " URLs it takes for seen ones: a set of URLs, a set of fingerprints, a table of bits with"
+        " one hash, a small classic Bloom filter, eight multiplicative hash functions as copied"
+        " from crawler to crawler, and the filter of this package without and with its exact"
+        " table.",
+        _argument("files", metavar="FILE", nargs="+", help="URLs, one a line, plain or gzip"),
+        _argument(
+            "--slots", metavar="N", type=_bits, default=1_000_000, help="bits of the one-hash table"
+        ),
+        _argument(
+            "--bits", metavar="N", type=_bits, default=480_833, help="bits of the classic filter"
+        ),
+        _argument(
+            "--hashes",
+            metavar="K",
+            type=partial(number, most=100),
+            default=3,
+            help="hashes of the classic filter",
+        ),
+        _argument(
+            "--every", metavar="N", type=number, default=10_000, help="lines between two rows"
+        ),
+        _JSON,
+    ),
+    _subcommand(
+        "plot",
+        study.plot,
+        "draw error rates and memory",
+        "Draw a chart into a PNG or SVG file, readable in black and white (needs matplotlib).",
+        _argument(
+            "chart",
+            metavar="CHART",
+            choices=("error-by-bits", "error-by-probes", "memory"),
+            help="error-by-bits, error-by-probes or memory",
+        ),
+        _argument("file", metavar="FILE", help="the file to write, .png or .svg"),
+        _argument(
+            "--probes",
+            metavar="K",
+            type=number,
+            nargs="+",
+            default=[1, 2, 3, 6, 10, 14, 22],
+            help="probes of the curves of error-by-bits",
+        ),
+        _argument(
+            "--bits",
+            metavar="B",
+            type=float,
+            nargs="+",
+            default=[8, 12, 16, 24, 32],
+            help="bits an item of the curves of error-by-probes",
+        ),
+        _argument(
+            "--error-rate",
+            metavar="P",
+            type=float,
+            nargs="+",
+            default=[1e-2, 1e-4, 1e-6, 1e-9],
+            help="error rates of the curves of memory",
+        ),
+    ),
+)

@@ -29,8 +29,8 @@ def load(session: Session) -> int:
     key = session.key(options.url)
     crawler = session.crawler()
     where = f"{public_url(options.url)} {key}"
-    target = session.target(options.place, Kind.FILTER, Kind.REDIS)
-    if Kind.REDIS in target.kinds:
+    target = session.target(options.place, Kind.FILTER, Kind.SCRAPY_REDIS)
+    if Kind.SCRAPY_REDIS in target.kinds:
         if not options.spider:
             raise BloomError("a crawl of scrapy-redis needs --spider, the name of its spider")
         fingerprinter = session.fingerprinter(crawler)

@@ -21,7 +21,7 @@ from ..fingerprints.identity import FingerprinterIdentity
 from ..migration.sources import source_in
 from ..quantities import DAY, seconds
 from ..reporting import counted, in_bytes
-from ..settings import DELTA_DAYS
+from ..settings import DELTA_DAYS, BloomSettings
 from .running import print_seen, require_fingerprinter, table
 from .target import Kind
 
@@ -138,7 +138,7 @@ def _line(each: Slice) -> str:
 
 def _store_at(session: Session, directory: Path, identity: str = "") -> FileDeltaStore:
     settings = session.crawler().settings
-    general = session.bloom_settings(session.crawler())
+    general = BloomSettings.read(settings)
     shape = Shape(
         general.capacity, general.error_rate, general.exact, DELTA_DAYS.read(settings), identity
     )

@@ -29,7 +29,7 @@ SHOWN = 5
 def failed(session: Session) -> int:
     """List the requests that have failed."""
     options = session.options
-    with _store(session) as (name, store):
+    with _store(session) as (name, store, _):
         found = store.requests(_choice(session))
     if options.output is not None:
         _write_urls(session, found)
@@ -42,18 +42,16 @@ def failed(session: Session) -> int:
 
 def retry(session: Session) -> int:
     """Make requests that have failed pending again."""
-    with _store(session) as (_, store):
+    with _store(session) as (_, store, taker):
         count = store.retry(_choice(session))
-        is_job = isinstance(store, SQLiteFailedStore)
-        when = "for the next start" if is_job else "for all workers"
-    session.print({"retried": count}, [f"{counted(count, 'request')} pending again, {when}"])
+    session.print({"retried": count}, [f"{counted(count, 'request')} pending again, for {taker}"])
     return 0
 
 
 def drop(session: Session) -> int:
     """Forget requests that have failed."""
     choice = _choice(session)
-    with _store(session) as (name, store):
+    with _store(session) as (name, store, _):
         if not session.options.yes:
             count = len(store.requests(choice))
             raise BloomError(
@@ -65,14 +63,15 @@ def drop(session: Session) -> int:
 
 
 @contextmanager
-def _store(session: Session) -> Iterator[tuple[str, FailedStore]]:
-    """Yield the name of the job or the crawl, and its failed requests."""
+def _store(session: Session) -> Iterator[tuple[str, FailedStore, str]]:
+    """Yield the name of the job or the crawl, its failed requests, and what takes those that are
+    pending again."""
     target = session.target(session.options.place, Kind.REQUESTS, Kind.REDIS)
     if target.job is not None:
-        yield str(target.job.path), SQLiteFailedStore(target.job.path)
+        yield str(target.job.path), SQLiteFailedStore(target.job.path), "the next start"
         return
     with session.crawl(target.name) as (client, key):
-        yield f"{client.name} {key[1:-1]}", RedisFailedStore(client, key)
+        yield f"{client.name} {key[1:-1]}", RedisFailedStore(client, key), "all workers"
 
 
 def _choice(session: Session) -> Choice:

@@ -6,9 +6,9 @@ Each does the same for a delta store, which consists of filters (delta.py).
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ from ..redis_backend.layout import in_one_slot
 from ..redis_backend.lifecycle import delete_filter, remove_queue
 from ..redis_backend.verify import queue_findings
 from ..reporting import counted, in_bytes, in_percent, in_short, pages
+from ..settings import BloomSettings
 from ..sqlite_backend.status import JobState, job_state, unfinished_requests
 from . import delta
 from .queue import queue_in
@@ -38,10 +39,7 @@ from .running import aligned, print_findings, print_seen, require_fingerprinter,
 from .target import Kind
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from scrapy.utils.request import RequestFingerprinterProtocol
-    from typing_extensions import Self
 
     from ..bloom.fixed import BloomFilter
     from ..bloom.growing import ScalableBloomFilter
@@ -93,7 +91,8 @@ def check(session: Session) -> int:
         return delta.check(session, target.path)
     if Kind.REDIS in target.kinds:
         with session.shared_filter(name) as shared:
-            return print_seen(session, shared.__contains__, shared.identity, shared.name)
+            found = shared.filter
+            return print_seen(session, found.__contains__, found.header.identity, shared.name)
     with open_filter(target.path, read_only=True) as bloom_filter:
         return print_seen(session, bloom_filter.__contains__, bloom_filter.identity, name)
 
@@ -129,8 +128,8 @@ def add(session: Session) -> int:
         bloom_filter = _filter(session, target, sources, fingerprinter)
         stack.callback(bloom_filter.close)
         for source in sources:
-            with Progress(source.name, source.size, source.unit) as progress:
-                imported = import_into(bloom_filter, source, progress.show)
+            with progress(source.name, source.size, source.unit) as show:
+                imported = import_into(bloom_filter, source, show)
             figures.append(_figures(source, imported))
             if not options.json:
                 session.print_lines(_lines(source, imported))
@@ -184,15 +183,11 @@ def _filter(
             undo.pop_all()
         return bloom_filter
     assert target.job is not None
-    settings = session.bloom_settings(session.crawler())
-    made = make_filter(
-        target.job,
-        sources,
-        options.capacity or settings.capacity,
-        settings.error_rate if options.error_rate is None else options.error_rate,
-        FingerprinterIdentity.of(fingerprinter).to_text(),
-        exact=settings.exact,
-    )
+    settings = BloomSettings.read(session.crawler().settings)
+    rate = settings.error_rate if options.error_rate is None else options.error_rate
+    settings = replace(settings, capacity=options.capacity or settings.capacity, error_rate=rate)
+    identity = FingerprinterIdentity.of(fingerprinter).to_text()
+    made = make_filter(target.job, sources, settings, identity)
     if not options.json:
         kind = "an exact filter" if made.exact else "a filter"
         session.print_lines([f"made {kind} for {made.capacity:,} in {target.path}"])
@@ -355,31 +350,16 @@ def _layer_rows(filter_: Description) -> Iterator[list[str]]:
         ]
 
 
-class Progress:
-    """A bar of tqdm's on standard error, if that is a terminal and tqdm is installed
-    (the extra `cli`); nothing otherwise."""
-
-    def __init__(self, label: str, total: int, unit: str) -> None:
-        self._bar: Any = None
-        if sys.stderr.isatty():
-            with suppress(ImportError):
-                self._bar = import_module("tqdm").tqdm(
-                    total=total or None, desc=label, unit=unit, unit_scale=True, leave=False
-                )
-
-    def show(self, done: int) -> None:
-        """Show that `done` of the total are done."""
-        if self._bar is not None:
-            self._bar.update(done - self._bar.n)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._bar is not None:
-            self._bar.close()
+@contextmanager
+def progress(label: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+    """Yield a function that shows how many of the total are done: in a bar of tqdm's on standard
+    error, if that is a terminal and tqdm is installed (the extra `cli`), else nowhere."""
+    tqdm: Any = None
+    if sys.stderr.isatty():
+        with suppress(ImportError):
+            tqdm = import_module("tqdm").tqdm
+    if tqdm is None:
+        yield lambda done: None
+        return
+    with tqdm(total=total or None, desc=label, unit=unit, unit_scale=True, leave=False) as bar:
+        yield lambda done: bar.update(done - bar.n)

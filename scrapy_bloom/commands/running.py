@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from io import TextIOWrapper
 
@@ -27,7 +27,7 @@ from ..redis_backend.filter_status import RedisPlace
 from ..redis_backend.layout import in_one_slot
 from ..redis_backend.lifecycle import no_crawl
 from ..reporting import in_brief, visible
-from ..settings import REDIS_KEY, BloomSettings
+from ..settings import REDIS_KEY
 from . import drop_output, fail, flush
 from .target import Kind, Target
 
@@ -69,10 +69,6 @@ class Session:
             ) from error
         return fingerprinter
 
-    def bloom_settings(self, crawler: Crawler) -> BloomSettings:
-        """Return the BLOOM_… settings of that crawler."""
-        return BloomSettings.read(crawler.settings)
-
     def target(self, name: str, *takes: Kind) -> Target:
         """Return what `name` means, of one of the kinds that are taken. Raises BloomError."""
         target = Target.find(name)
@@ -92,9 +88,12 @@ class Session:
             )
         return key
 
-    def shared_filter(self, url: str) -> AbstractContextManager[RedisPlace]:
-        """Return the filter in Redis at `url`, for the length of a context."""
-        return RedisPlace.open(url, self.key(url))
+    @contextmanager
+    def shared_filter(self, url: str) -> Iterator[RedisPlace]:
+        """Yield the filter in Redis at `url`. Raises BloomError."""
+        key = self.key(url)
+        with RedisClient(url) as client:
+            yield RedisPlace(client, key)
 
     @contextmanager
     def crawl(self, url: str) -> Iterator[tuple[RedisClient, str]]:

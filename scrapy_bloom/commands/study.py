@@ -11,9 +11,10 @@ from ..bloom.sizing import check_error_rate
 from ..errors import BloomError
 from ..migration.url_list import open_list, url_in
 from ..reporting import counted, in_bytes, pages
+from ..settings import BloomSettings
 from ..study.comparison import (
-    Comparison,
     FingerprintSet,
+    Method,
     PageLocal,
     Row,
     UrlSet,
@@ -22,6 +23,7 @@ from ..study.comparison import (
     multiplicative,
     single_hash,
 )
+from ..study.comparison import compare as compare_methods
 from ..study.planning import Plan, plan, set_bytes
 from ..study.plots import draw
 from . import flush
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 def size(session: Session) -> int:
     """Print what a filter for so many URLs takes."""
     options = session.options
-    settings = session.bloom_settings(session.crawler())
+    settings = BloomSettings.read(session.crawler().settings)
     rate = settings.error_rate if options.error_rate is None else options.error_rate
     check_error_rate(rate, "--error-rate")
     start = options.start or settings.capacity
@@ -92,20 +94,20 @@ def compare(session: Session) -> int:
     """Print how the methods do on the user's list."""
     options = session.options
     urls = [url for name in options.files for url in _urls(name)]
-    rate = session.bloom_settings(session.crawler()).error_rate
+    rate = BloomSettings.read(session.crawler().settings).error_rate
     one, classic, eight = (
         single_hash(options.slots),
         classic_bloom(options.bits, options.hashes),
         multiplicative(),
     )
     ours, exact = PageLocal(len(urls), rate), PageLocal(len(urls), rate, exact=True)
-    comparison = Comparison([UrlSet(), FingerprintSet(), one, classic, eight, ours, exact])
+    methods: list[Method] = [UrlSet(), FingerprintSet(), one, classic, eight, ours, exact]
     theory = {one.name: (options.slots, 1), classic.name: (options.bits, options.hashes)}
     names = [one.name, classic.name, eight.name, ours.name]
     rows = []
     if not options.json:
         session.print_lines(_heading(names))
-    for row in comparison.run(urls, options.every):
+    for row in compare_methods(methods, urls, options.every):
         rows.append(row)
         if not options.json:
             session.print_lines([_running(row, names)])
@@ -115,7 +117,7 @@ def compare(session: Session) -> int:
         name: expected_false_positives(bits, hashes, last.urls)
         for name, (bits, hashes) in theory.items()
     }
-    methods = [
+    found = [
         {
             "name": method.name,
             "bytes": method.nbytes,
@@ -124,10 +126,10 @@ def compare(session: Session) -> int:
             "share": last.share(method.name),
             "expected": expected.get(method.name),
         }
-        for method in comparison.methods
+        for method in methods
     ]
-    figures = {"rows": [asdict(row) for row in rows], "methods": methods}
-    session.print(figures, ["", *table(_summary(comparison, last, expected))])
+    figures = {"rows": [asdict(row) for row in rows], "methods": found}
+    session.print(figures, ["", *table(_summary(methods, last, expected))])
     return 0
 
 
@@ -166,9 +168,11 @@ def _in_percent(share: float) -> str:
     return f"{100 * share:.3f} %"
 
 
-def _summary(comparison: Comparison, last: Row, expected: dict[str, float]) -> Iterator[list[str]]:
+def _summary(
+    methods: Sequence[Method], last: Row, expected: dict[str, float]
+) -> Iterator[list[str]]:
     yield ["", "memory", "µs/URL", "false positives", "share", "in theory"]
-    for method in comparison.methods:
+    for method in methods:
         name = method.name
         yield [
             name,

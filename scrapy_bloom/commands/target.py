@@ -30,6 +30,7 @@ class Kind(Enum):
     DELTA_STORE = "the directory of a delta store (BLOOM_DELTA_DIR)"
     SLICE = "a slice of a delta store"
     REDIS = "redis://HOST/DB with --key"
+    SCRAPY_REDIS = "redis://HOST/DB of scrapy-redis with --spider"
 
 
 _COPIES = "'scrapy bloom export' copies a filter out of Redis, 'scrapy bloom load' into it"
@@ -49,7 +50,7 @@ class Target:
     def find(cls, name: str) -> Target:
         """Return what `name` means. Raises OSError."""
         if name.startswith(REDIS_SCHEMES):
-            return cls(name, frozenset({Kind.REDIS}))
+            return cls(name, frozenset({Kind.REDIS, Kind.SCRAPY_REDIS}))
         if not name or _is_url(name):
             return cls(name, frozenset())
         path = Path(name)

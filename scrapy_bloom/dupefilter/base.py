@@ -15,7 +15,6 @@ from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.python import global_object_name
 from scrapy.utils.request import referer_str
 
-from ..bloom.growing import ScalableBloomFilter
 from ..fingerprints.canonical import META_KEY
 from ..fingerprints.identity import FingerprinterIdentity
 from ..fingerprints.unfailing import UnfailingFingerprinter
@@ -284,7 +283,7 @@ class FilterDupeFilter(BaseDupeFilter):
         settings = self._settings
         exactly = "exact, " if settings.exact else ""
         announce(self._crawler, "filter", f"{exactly}in memory ({why})")
-        return ScalableBloomFilter(settings.capacity, settings.error_rate, exact=settings.exact)
+        return settings.open_filter(None)
 
     def _use(self, opened: FingerprintFilter) -> None:
         self._overlay = overlay = Overlay(opened)

@@ -100,13 +100,7 @@ class BloomDupeFilter(FilterDupeFilter):
         identity = FingerprinterIdentity.of(self._crawler.request_fingerprinter).to_text()
         overlay.close()
         remove_filter(settings.job.filter)
-        overlay.filter = opened = ScalableBloomFilter(
-            settings.capacity,
-            settings.error_rate,
-            settings.job.filter,
-            identity=identity,
-            exact=settings.exact,
-        )
+        overlay.filter = opened = settings.open_filter(settings.job.filter, identity)
         self._see = overlay.add_uncommitted if self._uses_overlay else opened.add
         self._was_killed = False
         self._announce(opened)
@@ -151,13 +145,7 @@ class BloomDupeFilter(FilterDupeFilter):
         session_of(self._crawler).begin(self)
         if take_over is not None and job.has_only_seen_file:
             logger.info("%s", take_over(), extra={"spider": self._crawler.spider})
-        opened = ScalableBloomFilter(
-            settings.capacity,
-            settings.error_rate,
-            job.filter,
-            identity=identity.to_text(),
-            exact=settings.exact,
-        )
+        opened = settings.open_filter(job.filter, identity.to_text())
         if warning:
             logger.warning("%s", warning, extra={"spider": self._crawler.spider})
         self._was_killed = not opened.clean
@@ -177,15 +165,7 @@ class BloomDupeFilter(FilterDupeFilter):
         from ..migration.clean_stop import why_unclean
         from ..migration.sources import import_job
 
-        return partial(
-            import_job,
-            job,
-            why_unclean(job),
-            settings.capacity,
-            settings.error_rate,
-            identity.to_text(),
-            exact=settings.exact,
-        )
+        return partial(import_job, job, why_unclean(job), settings, identity.to_text())
 
     def _require_same_identity(
         self, job: JobDirectory, identity: FingerprinterIdentity

@@ -20,6 +20,7 @@ from ..errors import JobDirectoryError
 from ..files import sync_directory
 from ..jobdir import JobDirectory
 from ..reporting import counted
+from ..settings import BloomSettings
 from .seen_file import SeenFile, is_seen_file
 from .url_list import UrlList
 
@@ -65,26 +66,19 @@ def source_in(path: Path, fingerprinter: RequestFingerprinterProtocol) -> Source
 
 
 def make_filter(
-    job: JobDirectory,
-    sources: Sequence[Source],
-    capacity: int,
-    error_rate: float,
-    identity: str,
-    *,
-    exact: bool = False,
+    job: JobDirectory, sources: Sequence[Source], settings: BloomSettings, identity: str
 ) -> ScalableBloomFilter:
-    """Make the filter of `job`, which has none, for `capacity` or for all of `sources` if
-    that is more. Raises JobDirectoryError where it would keep the job's own requests.seen
-    from being imported; what making a filter raises."""
+    """Make the filter of `job`, which has none, with room for all of `sources`. Raises
+    JobDirectoryError where it would keep the job's own requests.seen from being imported; what
+    making a filter raises."""
     if not _includes_seen_file(sources, job):
         raise JobDirectoryError(
             f"{job.path} holds a requests.seen, which a crawl imports only while there is no"
             f" filter: import it as well (scrapy bloom add {job.path} {job.seen_file} …)"
         )
-    room = max(capacity, sum(each.keys for each in sources))
     job.make()
     with job.locked():
-        return ScalableBloomFilter(room, error_rate, job.filter, identity=identity, exact=exact)
+        return settings.open_filter(job.filter, identity, sum(each.keys for each in sources))
 
 
 def _includes_seen_file(sources: Sequence[Source], job: JobDirectory) -> bool:
@@ -112,16 +106,10 @@ def import_into(
 
 
 def import_job(
-    job: JobDirectory,
-    unclean: str | None,
-    capacity: int,
-    error_rate: float,
-    identity: str,
-    *,
-    exact: bool = False,
+    job: JobDirectory, unclean: str | None, settings: BloomSettings, identity: str
 ) -> str:
     """Make the filter of `job`, which has none, from its `requests.seen`, all of it or
-    nothing; return a line about it. `capacity` is raised to what is imported.
+    nothing; return a line about it.
 
     Raises JobDirectoryError if `unclean` says why the job was not stopped cleanly,
     FilterLockedError if another process is at it, what making a filter raises.
@@ -137,13 +125,7 @@ def import_job(
     for leftover in (job.unfinished_import, job.filter):
         if leftover.is_dir():
             remove_filter(leftover)
-    with ScalableBloomFilter(
-        max(capacity, seen.keys),
-        error_rate,
-        job.unfinished_import,
-        identity=identity,
-        exact=exact,
-    ) as bloom_filter:
+    with settings.open_filter(job.unfinished_import, identity, seen.keys) as bloom_filter:
         imported = import_into(bloom_filter, seen)
     job.unfinished_import.rename(job.filter)
     sync_directory(job.path)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from ..bloom import sizing
 from ..bloom.inspection import Description, Finding, Layer
 from ..errors import BloomError, SharedFilterError
@@ -37,22 +34,6 @@ class RedisPlace:
         self.key = key = place
         self.filter = RedisBloomFilter.open(client, key)
         self.name = f"{client.name} {key}"
-
-    @classmethod
-    @contextmanager
-    def open(cls, url: str, key: str) -> Iterator[RedisPlace]:
-        """Connect to `url`, for the length of a context."""
-        with RedisClient(url) as client:
-            yield cls(client, key)
-
-    @property
-    def identity(self) -> str:
-        """The identity of the fingerprinter."""
-        return self.filter.header.identity
-
-    def __contains__(self, fingerprint: bytes) -> bool:
-        """Cost: a round trip."""
-        return fingerprint in self.filter
 
     def describe(self) -> Description:
         """Return all figures of the filter."""

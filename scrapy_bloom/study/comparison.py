@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import sha1
 from itertools import islice
 from math import exp
@@ -37,7 +37,7 @@ class UrlSet:
     name = "set of URLs"
 
     def __init__(self) -> None:
-        self._seen: set[str] = set()
+        self._seen: set[str | bytes] = set()
 
     def add(self, url: str) -> bool:
         """Return True if `url` was seen before, else remember it."""
@@ -52,13 +52,10 @@ class UrlSet:
         return sys.getsizeof(self._seen) + sum(map(sys.getsizeof, self._seen))
 
 
-class FingerprintSet:
+class FingerprintSet(UrlSet):
     """A set of SHA-1 digests, as Scrapy's dupefilter keeps them (here of the URL as it is)."""
 
     name = "set of fingerprints"
-
-    def __init__(self) -> None:
-        self._seen: set[bytes] = set()
 
     def add(self, url: str) -> bool:
         """Return True if `url` was seen before, else remember it."""
@@ -67,11 +64,6 @@ class FingerprintSet:
             return True
         self._seen.add(fingerprint)
         return False
-
-    @property
-    def nbytes(self) -> int:
-        """Memory in bytes, with what the set refers to."""
-        return sys.getsizeof(self._seen) + sum(map(sys.getsizeof, self._seen))
 
 
 class BitTable:
@@ -174,47 +166,23 @@ class Row:
         return self.false_positives[name] / max(self.urls, 1)
 
 
-@dataclass
-class Comparison:
-    """A run of all `methods` over a list; the first one is exact."""
-
-    methods: list[Method]
-    lines: int = 0
-    urls: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
-    false_positives: dict[str, int] = field(default_factory=dict)
-
-    def run(self, urls: Iterable[str], every: int) -> Iterator[Row]:
-        """Yield a row after each `every` URLs, and one at the end. The methods take
-        turns, so that each is timed alone."""
-        urls = iter(urls)
-        while batch := list(islice(urls, every)):
-            exact = self._add(self.methods[0], batch)
-            self.lines += len(batch)
-            self.urls += exact.count(0)
-            for method in self.methods[1:]:
-                answers = self._add(method, batch)
-                wrong = sum(map(int.__gt__, answers, exact))
-                self.false_positives[method.name] += wrong
-            yield self._row()
-        if not self.lines:
-            yield self._row()
-
-    def __post_init__(self) -> None:
-        for method in self.methods:
-            self.seconds[method.name] = 0.0
-            self.false_positives[method.name] = 0
-
-    def _add(self, method: Method, batch: list[str]) -> array[int]:
-        start = perf_counter()
-        answers = array("b", map(method.add, batch))
-        self.seconds[method.name] += perf_counter() - start
-        return answers
-
-    def _row(self) -> Row:
-        return Row(
-            lines=self.lines,
-            urls=self.urls,
-            seconds=dict(self.seconds),
-            false_positives=dict(self.false_positives),
-        )
+def compare(methods: Sequence[Method], urls: Iterable[str], every: int) -> Iterator[Row]:
+    """Yield a row after each `every` URLs, and one at the end. The first of `methods` is exact;
+    they take turns, so that each is timed alone."""
+    urls = iter(urls)
+    names = [method.name for method in methods]
+    row = Row(0, 0, dict.fromkeys(names, 0.0), dict.fromkeys(names, 0))
+    exact = array("b")
+    while (batch := list(islice(urls, every))) or not row.lines:
+        row = Row(row.lines + len(batch), row.urls, {**row.seconds}, {**row.false_positives})
+        for method in methods:
+            start = perf_counter()
+            answers = array("b", map(method.add, batch))
+            row.seconds[method.name] += perf_counter() - start
+            if method is methods[0]:
+                exact = answers
+            row.false_positives[method.name] += sum(map(int.__gt__, answers, exact))
+        row.urls += exact.count(0)
+        yield row
+        if not batch:
+            return

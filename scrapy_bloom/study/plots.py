@@ -88,13 +88,10 @@ def _memory(axes: Axes, error_rates: Sequence[float]) -> None:
     axes.set_yscale("log")
     axes.set_xlabel("URLs (log scale)")
     axes.set_ylabel("memory in bytes (log scale)")
-    ticks = [(10**n, f"{10 ** (n % 3)} {unit}") for n, unit in _units()]
+    units = ("B", "kB", "MB", "GB", "TB")
+    ticks = [(10**n, f"{10 ** (n % 3)} {units[n // 3]}") for n in range(4, 12)]
     axes.set_yticks([size for size, _ in ticks], [label for _, label in ticks])
     axes.legend()
-
-
-def _units() -> list[tuple[int, str]]:
-    return [(n, ("B", "kB", "MB", "GB", "TB")[n // 3]) for n in range(4, 12)]
 
 
 def error_rate(bits_per_item: float, probes: int) -> float:

@@ -51,7 +51,7 @@ KINDS = {
     "memory/0": {Kind.SLICE},
     "http://example.com/": set(),
     "": set(),
-    URL: {Kind.REDIS},
+    URL: {Kind.REDIS, Kind.SCRAPY_REDIS},
 }
 
 
@@ -107,6 +107,7 @@ REFUSED = [
     ("info failed top retry drop check verify clear", "worker", "worker is the JOBDIR of a worker"),
     ("info failed top retry drop check verify clear", "worker", "or redis://HOST/DB with --key"),
     ("add merge", "worker", "whose filter and requests are in Redis: give "),
+    ("load", "worker", "BloomDupeFilter or redis://HOST/DB of scrapy-redis with --spider"),
     ("export", "worker", "whose filter and requests are in Redis: give a job directory"),
     ("add merge clear load failed", "job/bloom/0.bloom", "a growing filter: give job/bloom"),
     ("check add merge clear load failed", "memory/0", "delta store: give memory"),

@@ -17,6 +17,7 @@ from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.migration.seen_file import SeenFile
 from scrapy_bloom.migration.sources import import_into, import_job, make_filter, source_in
 from scrapy_bloom.migration.url_list import UrlList
+from scrapy_bloom.settings import BloomSettings
 from tests.job.harness import fork
 
 DEFAULT = RequestFingerprinter.from_crawler(get_crawler())
@@ -61,10 +62,10 @@ def test_job_gets_its_filter_whole_or_not_at_all(tmp_path, monkeypatch):
 
     monkeypatch.setattr(SeenFile, "batches", dying)
     with pytest.raises(KeyboardInterrupt):
-        import_job(JobDirectory(tmp_path), None, 100, 1e-9, "me")
+        import_job(JobDirectory(tmp_path), None, BloomSettings(100, 1e-9), "me")
     assert not (tmp_path / "bloom").exists()
     monkeypatch.setattr(SeenFile, "batches", batches)
-    line = import_job(JobDirectory(tmp_path), None, 100, 1e-9, "me")
+    line = import_job(JobDirectory(tmp_path), None, BloomSettings(100, 1e-9), "me")
     assert "Imported 3,000 requests" in line
     assert "1 torn record" in line
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bloom", "requests.seen"]
@@ -88,12 +89,12 @@ def test_an_import_that_is_killed_before_its_first_layer_is_run_again(tmp_path, 
         monkeypatch.setattr(BitStore, "create", lambda *_: os.kill(os.getpid(), SIGKILL))
         if made == "a filter":
             ScalableBloomFilter(100, 1e-9, job.filter, identity="me")
-        import_job(job, None, 100, 1e-9, "me")
+        import_job(job, None, BloomSettings(100, 1e-9), "me")
 
     os.waitpid(fork(begin, tmp_path / "log"), 0)
     left = job.filter if made == "a filter" else job.unfinished_import
     assert [path.name for path in left.iterdir()] == ["lock"]
-    assert "Imported 1 request" in import_job(job, None, 100, 1e-9, "me")
+    assert "Imported 1 request" in import_job(job, None, BloomSettings(100, 1e-9), "me")
     assert sorted(path.name for path in job.path.iterdir()) == ["bloom", "requests.seen"]
 
 
@@ -109,7 +110,7 @@ def test_the_name_of_an_imported_filter_is_durable(tmp_path, monkeypatch):
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", note)
-    import_job(job, None, 100, 1e-9, "me")
+    import_job(job, None, BloomSettings(100, 1e-9), "me")
     assert synced[-1]
 
 
@@ -123,7 +124,7 @@ def test_the_requests_seen_of_another_job_is_not_taken_for_the_jobs_own(tmp_path
     other = SeenFile(tmp_path / "other" / "requests.seen")
     (tmp_path / "link").symlink_to(tmp_path / "job" / "requests.seen")
     with pytest.raises(JobDirectoryError, match=r"job holds a requests\.seen.*import it as well"):
-        make_filter(job, [other], 100, 1e-6, "me")
+        make_filter(job, [other], BloomSettings(100, 1e-6), "me")
     assert [path.name for path in (tmp_path / "job").iterdir()] == ["requests.seen"]
-    make_filter(job, [other, SeenFile(tmp_path / "link")], 100, 1e-6, "me").close()
+    make_filter(job, [other, SeenFile(tmp_path / "link")], BloomSettings(100, 1e-6), "me").close()
     assert (tmp_path / "job" / "bloom").is_dir()

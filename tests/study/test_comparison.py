@@ -12,11 +12,11 @@ from mmh3 import hash64
 
 from scrapy_bloom.study.comparison import (
     SEEDS,
-    Comparison,
     FingerprintSet,
     PageLocal,
     UrlSet,
     classic_bloom,
+    compare,
     expected_false_positives,
     multiplicative,
     multiplicative_positions,
@@ -71,7 +71,7 @@ def run(urls, every=10_000, slots=1_000_000, bits=480_833, hashes=3):
         UrlSet(), FingerprintSet(), single_hash(slots), classic_bloom(bits, hashes),
         multiplicative(), PageLocal(max(len(urls), 1), 1e-6),
     ]  # fmt: skip
-    return methods, list(Comparison(methods).run(urls, every))
+    return methods, list(compare(methods, urls, every))
 
 
 def test_known_sizes_give_what_was_published():
