@@ -74,12 +74,12 @@ class Addon:
                 settings.set("SCHEDULER", "scrapy_bloom.RedisDurableScheduler", "addon")
             elif is_component(settings["DUPEFILTER_CLASS"], BloomDupeFilter):
                 settings.set("SCHEDULER", "scrapy_bloom.DurableScheduler", "addon")
-        if _has_durable_job(settings):
+        needs_origins = _has_durable_job(settings) or wants_delta(settings)
+        if needs_origins:
             settings.setdefault_in_component_priority_dict(
                 "DOWNLOADER_MIDDLEWARES", ResponseOrigins, AT_THE_ENGINES_END
             )
-        keeps_failed = _has_durable_job(settings) or _shares(settings) or wants_delta(settings)
-        if keeps_failed and DURABLE_FEEDS.read(settings):
+        if (needs_origins or _shares(settings)) and DURABLE_FEEDS.read(settings):
             _replace_feed_exporter(settings)
         settings.setdefault_in_component_priority_dict(
             "SPIDER_MIDDLEWARES", DropEarlyMiddleware, DropEarlyMiddleware.order
@@ -89,9 +89,6 @@ class Addon:
 
             settings.setdefault_in_component_priority_dict(
                 "SPIDER_MIDDLEWARES", DeltaMiddleware, DeltaMiddleware.order
-            )
-            settings.setdefault_in_component_priority_dict(
-                "DOWNLOADER_MIDDLEWARES", ResponseOrigins, AT_THE_ENGINES_END
             )
 
     def _spider_opened(self, spider: Spider) -> None:
@@ -124,14 +121,11 @@ def _warn_of_settings(crawler: Crawler) -> None:
     of a Scrapy command, such as the shell, get no warning."""
     settings = crawler.settings
     is_durable = _is_durable(settings)
-    is_ours = {
-        "SCHEDULER": is_durable,
-        "DUPEFILTER_CLASS": is_component(settings["DUPEFILTER_CLASS"], BloomDupeFilter),
-    }
+    is_bloom = is_component(settings["DUPEFILTER_CLASS"], BloomDupeFilter)
     own = [
         name
-        for name in is_ours
-        if not is_ours[name] and (settings.getpriority(name) or 0) > SETTINGS_PRIORITIES["command"]
+        for name, is_ours in (("SCHEDULER", is_durable), ("DUPEFILTER_CLASS", is_bloom))
+        if not is_ours and (settings.getpriority(name) or 0) > SETTINGS_PRIORITIES["command"]
     ]
     is_redis = any(_name(settings[name]).startswith("scrapy_redis.") for name in own)
     off = []

@@ -7,7 +7,7 @@ from contextlib import suppress
 from inspect import getattr_static
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary
 
 from scrapy import signals
 from scrapy.settings import SETTINGS_PRIORITIES
@@ -21,30 +21,22 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_reports: WeakKeyDictionary[Crawler, _StartLine] = WeakKeyDictionary()
-
-
-class _StartLine:
-    """The parts that the components of a crawler announce, logged in one line at engine_started."""
-
-    def __init__(self, crawler: Crawler) -> None:
-        self.parts: dict[str, str | None] = dict.fromkeys(("filter", "requests"))
-        self._crawler = ref(crawler)
-        crawler.signals.connect(self._engine_started, signals.engine_started)
-
-    def _engine_started(self) -> None:
-        crawler = self._crawler()
-        parts = (f"{what}: {how}" for what, how in self.parts.items() if how)
-        line = encodable("; ".join(parts))
-        logger.info("%s", line, extra={"spider": crawler and crawler.spider})
+_parts: WeakKeyDictionary[Crawler, dict[str, str | None]] = WeakKeyDictionary()
+"""The parts of the line at the start of each crawler."""
 
 
 def announce(crawler: Crawler, what: str, how: str) -> None:
     """Put `what: how` into the line at the start of `crawler`, instead of an earlier part for
     `what`."""
-    if crawler not in _reports:
-        _reports[crawler] = _StartLine(crawler)
-    _reports[crawler].parts[what] = how
+    if crawler not in _parts:
+        _parts[crawler] = dict.fromkeys(("filter", "requests"))
+        crawler.signals.connect(_log_parts, signals.engine_started)
+    _parts[crawler][what] = how
+
+
+def _log_parts(sender: Crawler) -> None:
+    line = encodable("; ".join(f"{what}: {how}" for what, how in _parts[sender].items() if how))
+    logger.info("%s", line, extra={"spider": sender.spider})
 
 
 def has_spider_middleware(crawler: Crawler, path: str) -> bool:
@@ -133,11 +125,7 @@ class _AllBut(logging.Filter):
         self._error = error
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return not _is_about(record, self._error)
-
-
-def _is_about(record: logging.LogRecord, error: Exception) -> bool:
-    if record.exc_info and record.exc_info[1] is error:
-        return True
-    failure: Any = getattr(record, "log_failure", None) or getattr(record, "failure", None)
-    return failure is not None and getattr(failure, "value", None) is error
+        if record.exc_info and record.exc_info[1] is self._error:
+            return False
+        failure = getattr(record, "log_failure", None) or getattr(record, "failure", None)
+        return getattr(failure, "value", None) is not self._error

@@ -398,7 +398,7 @@ def test_a_kill_loses_no_feed_of_a_worker_with_a_job_directory(build, tmp_path):
     }
 
     def told(scheduler):
-        return startup._reports[scheduler.crawler].parts
+        return startup._parts[scheduler.crawler]
 
     lost = told(build(FEEDS=feeds))["feeds"]
     assert lost == (
