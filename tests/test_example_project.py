@@ -309,13 +309,13 @@ def test_a_second_crawl_fetches_what_is_new(served, tmp_path):
 
 def test_a_pipeline_that_stores_before_each_commit(served, tmp_path):
     """The spider `stored` is killed when something is in its database, and resumed: each term is
-    there."""
+    there. Both processes are Python's own, not forks."""
     path = tmp_path / "items.sqlite"
     options = [f"JOBDIR={tmp_path / 'job'}", f"SQLITE_FILE={path}", "DOWNLOAD_DELAY=0.02"]
     arguments = ["crawl", "stored", "-a", f"start={served.url}"]
     arguments += [word for option in options for word in ("-s", option)]
-    crawling = ["-m", "scrapy", *arguments]
-    with processes.Process(crawling, cwd=PROJECT, stderr=subprocess.DEVNULL) as crawl:
+    crawling = [sys.executable, "-m", "scrapy", *arguments]
+    with subprocess.Popen(crawling, cwd=PROJECT, stderr=subprocess.DEVNULL) as crawl:
         for _ in range(1_000):
             with suppress(sqlite3.OperationalError):  # not yet there
                 if stored(path):
@@ -324,7 +324,8 @@ def test_a_pipeline_that_stores_before_each_commit(served, tmp_path):
         crawl.kill()
     assert crawl.returncode == -signal.SIGKILL
     before = stored(path)
-    ended = scrapy(*arguments, "-s", "DOWNLOAD_DELAY=0")
+    crawling += ["-s", "DOWNLOAD_DELAY=0"]
+    ended = subprocess.run(crawling, cwd=PROJECT, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     assert "ERROR" not in ended.stderr
     assert 0 < len(before) < len(stored(path))

@@ -125,11 +125,11 @@ def run(folder, *arguments, **settings):
 
 
 def contents(folder):
-    """Return what every file of a folder holds."""
+    """Return what every file of a folder holds, but for byte code, which each start may write."""
     return {
         str(path.relative_to(folder)): sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
-        if path.is_file()
+        if path.is_file() and path.suffix != ".pyc"
     }
 
 
