@@ -33,6 +33,7 @@ from scrapy.extensions.feedexport import FeedExporter
 
 from ..dupefilter.local import BloomDupeFilter
 from ..errors import describe
+from ..job.ledger import CommitHook
 from ..job.ledger_scheduler import LedgerScheduler
 from ..job.session import session_of
 from ..scrapy_compat import scheduler_of
@@ -63,7 +64,7 @@ _AT_ONCE = 256
 """Without a ledger: callbacks between two looks for finished requests."""
 
 
-class DeltaCrawl:
+class DeltaCrawl(CommitHook):
     """Moves the marks of a round to the delta `store`, which has those of earlier rounds.
 
     To be made after the scheduler was opened, before the first request. Raises sqlite3.Error,
@@ -122,7 +123,7 @@ class DeltaCrawl:
         if _round_of(self._scheduler) is not None:
             session_of(self._crawler).at_close(self._close)
         if self._ledger is not None:
-            self._ledger.participants.append(self)
+            self._ledger.commit_hooks.append(self)
 
     # -- which requests are done -------------------------------------------------------
 

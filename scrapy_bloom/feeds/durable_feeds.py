@@ -151,8 +151,8 @@ class DurableFeeds:
             for template in self.templates:
                 if template not in feeds.working:
                     self._begin(template)
-            # before the participants that make durable what the feeds write
-            ledger.participants.insert(0, feeds)
+            # before the commit hooks that make durable what the feeds write
+            ledger.commit_hooks.insert(0, feeds)
             ledger.commit()
         # whatever it is, nothing may be acknowledged; Twisted may hold back a Ctrl-C
         except BaseException as error:  # noqa: BLE001

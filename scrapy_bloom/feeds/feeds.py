@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ..errors import FeedError
+from ..job.ledger import CommitHook
 from .file import FeedFile
 from .outbox import BEGINNING, OPEN, STORED, WAITING, Batch, Feed, Outbox
 
@@ -64,7 +65,7 @@ class Working:
         return self.plan.format.foot if batch.items else self.plan.format.empty
 
 
-class Feeds:
+class Feeds(CommitHook):
     """Tracks which items of the round have been written to which feed.
 
     An item belongs to its request. The commit that acknowledges the request makes the item final;

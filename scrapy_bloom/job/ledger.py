@@ -6,7 +6,7 @@ import inspect
 import logging
 from contextlib import contextmanager, suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from scrapy import Request
@@ -32,15 +32,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger("scrapy_bloom.durable.ledger")
 
 
-class Participant(Protocol):
-    """Writes its own rows in the commit that acknowledges requests."""
+class CommitHook:
+    """Writes its own rows in the commit that acknowledges requests. Subclasses override what they
+    need."""
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Write the rows for these requests, in the same transaction. An exception stops the
         ledger."""
 
     def after_commit(self) -> None:
-        """Continue after the commit. An exception stops the ledger."""
+        """Continue after the commit; by default, do nothing. An exception stops the ledger."""
 
 
 class HandlerError(Exception):
@@ -55,13 +56,13 @@ class Ledger:
     with its descendants in memory. Its fingerprint is released into the filter when it is stored.
 
     A commit covers `operations` pushed or dispatched requests, or comes `seconds` after the first
-    of them; slow handlers and participants delay it. Before each commit the signal `before_commit`
-    is sent, and `participants` write their rows. If the store or any of these fails, no request is
+    of them; slow handlers and commit hooks delay it. Before each commit the signal `before_commit`
+    is sent, and `commit_hooks` write their rows. If the store or any of these fails, no request is
     acknowledged any more, and the spider is closed with reason `bloom_error`.
     """
 
     preparing_share = 0.05
-    """Most time that handlers and participants may take, as a share: commits are delayed for it."""
+    """Most time that handlers and commit hooks may take, as a share: commits are delayed for it."""
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class Ledger:
         self.store = store
         self.stopped = False
         self.failed = False
-        self.participants: list[Participant] = []
+        self.commit_hooks: list[CommitHook] = []
         self.ends = False
         """True in the last commit that acknowledges anything."""
         self.commits = 0
@@ -196,14 +197,14 @@ class Ledger:
 
     def acknowledge_postponed(self, failed: Exception | None = None) -> None:
         """Acknowledge all requests after the end of the ledger. With an exception in `failed` the
-        postponed ones fail with reason `feed`. Raises as the store and the participants do."""
+        postponed ones fail with reason `feed`. Raises as the store and the commit hooks do."""
         for request in self._postponed:
             if failed is not None:
                 self.fail(request, FailedRequest.of(request, "feed", exception=failed))
         self._postponed.clear()
         self._write_commit()
-        for participant in self.participants:
-            participant.after_commit()
+        for hook in self.commit_hooks:
+            hook.after_commit()
 
     def finish(self, request: Request) -> None:
         """Acknowledge `request` with the next commit. Does nothing for requests that are not
@@ -240,8 +241,8 @@ class Ledger:
             released, self._unreleased = self._unreleased, []
             # before any other failure, since the next commit counts them as released
             self._dupefilter.release(released)
-            for participant in self.participants:
-                participant.after_commit()
+            for hook in self.commit_hooks:
+                hook.after_commit()
         except BaseException as error:  # noqa: BLE001 - also Ctrl-C, which Twisted may hold back
             self.stop(error)
         finally:
@@ -311,12 +312,12 @@ class Ledger:
         self.commits += self.store.commit(self._unreleased)
 
     def _prepare(self, acknowledged: Sequence[Request]) -> None:
-        """Send `before_commit` and run the participants."""
+        """Send `before_commit` and run the commit hooks."""
         began = monotonic()
         if self._has_begun:
             self._send_before_commit()
-        for participant in self.participants:
-            participant.before_commit(acknowledged)
+        for hook in self.commit_hooks:
+            hook.before_commit(acknowledged)
         ended = monotonic()
         self._not_before = ended + (ended - began) * (1 / self.preparing_share - 1)
 

@@ -13,6 +13,8 @@ from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import maybe_deferred_to_future
 from twisted.internet.defer import Deferred
 
+from .ledger import CommitHook
+
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
@@ -51,7 +53,7 @@ def _text(value: Any) -> str:
     return type(value).__qualname__
 
 
-class StartRequests(ABC, Generic[Mark]):
+class StartRequests(CommitHook, ABC, Generic[Mark]):
     """Spider middleware, the last one before the engine, which marks start requests as taken.
 
     A start request is what arrives here, with all that other middlewares make of it. It is known
@@ -103,9 +105,6 @@ class StartRequests(ABC, Generic[Mark]):
             for request in acknowledged:
                 if (mark := self._in_memory.pop(request, None)) is not None:
                     self._take(mark)
-
-    def after_commit(self) -> None:
-        """Do nothing."""
 
     @contextmanager
     def _running(self) -> Iterator[None]:

@@ -62,7 +62,7 @@ class SharedStartRequests(StartRequests[bytes]):
         self._store = store
         self._dupefilter = dupefilter
         self._ledger = ledger
-        ledger.participants.append(self)
+        ledger.commit_hooks.append(self)
         self._round = store.round
         self._is_through = done
         store.starting = not done

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
 from scrapy.extensions.postprocessing import PostProcessingManager
 
+from ..job.ledger import CommitHook
 from ..job.session import session_of
 from ..jobdir import JobDirectory
 from ..scrapy_compat import put_before_engine
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from ..job.ledger import Ledger
 
 
-class WorkerFeeds:
+class WorkerFeeds(CommitHook):
     """The feeds of a worker, which has its JOBDIR, if there is one, to itself.
 
     With DurableFeedExporter and JOBDIR, items wait in a file there until the request that
@@ -49,7 +50,7 @@ class WorkerFeeds:
         they begin anew with an item only. Raises RequestFileError, FeedError."""
         self._ledger = ledger
         is_kept = self._job is not None and self._exporter is not None
-        ledger.participants.append(SyncedFeeds(self._crawler, tells=not is_kept))
+        ledger.commit_hooks.append(SyncedFeeds(self._crawler, tells=not is_kept))
         if self._job is None or self._exporter is None:
             return
         self._file = RequestFile.open(self._job.worker_feeds)
@@ -65,15 +66,12 @@ class WorkerFeeds:
         if self._round.awaits_feeds:
             if begins:
                 self._round.begin()
-            ledger.participants.append(self)
+            ledger.commit_hooks.append(self)
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Make durable what the feeds have written, before Redis hears of it. Raises
         sqlite3.Error."""
         self._commit()
-
-    def after_commit(self) -> None:
-        """Do nothing."""
 
     def conclude(self, *, over: bool) -> None:
         """End the round of the feeds if the crawl is `over`. Raises sqlite3.Error."""
@@ -92,7 +90,7 @@ class WorkerFeeds:
             self._file.commit()
 
 
-class SyncedFeeds:
+class SyncedFeeds(CommitHook):
     """Takes part in a ledger's commits: flushes and syncs the files of Scrapy's feed
     exporter before requests are acknowledged. So each item of a page that is not fetched
     again is in its feed, at least once.
@@ -131,9 +129,6 @@ class SyncedFeeds:
             if self._synced.get(slot, 0) != slot.itemcount:
                 _sync(slot)
         self._synced = synced
-
-    def after_commit(self) -> None:
-        """Do nothing."""
 
 
 def _sync(slot: FeedSlot) -> None:

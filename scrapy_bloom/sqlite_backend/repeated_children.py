@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 from scrapy import Request
 
+from ..job.ledger import CommitHook
 from ..job.origins import origins_of
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class TakenChildren:
         return blake2b(repr(ordered).encode("utf-8", "backslashreplace"), digest_size=16).digest()
 
 
-class RepeatedChildren:
+class RepeatedChildren(CommitHook):
     """Spider middleware, the last one before the engine, that leaves out requests with
     `dont_filter` that the page has yielded before; the filter handles the others.
 
@@ -135,7 +136,7 @@ class RepeatedChildren:
         self._store = store
         self._ledger = ledger
         self._fingerprint = fingerprint
-        ledger.participants.append(self)
+        ledger.commit_hooks.append(self)
 
     async def process_spider_output_async(
         self, response: Response, result: AsyncIterator[Any]
@@ -183,9 +184,6 @@ class RepeatedChildren:
                 if not self._alike[parent]:
                     del self._alike[parent]
                     self._taken.forget(parent)
-
-    def after_commit(self) -> None:
-        """Do nothing."""
 
     def _parent_in_memory(self, page: Request) -> int | None:
         """Return the number of `page`: the row of the request that is sent again as `page`, or else

@@ -184,7 +184,7 @@ class DurableScheduler(LedgerScheduler):
             self._start_requests.open(taken, self.round, ledger)
             self._spider_state = KeptSpiderState.of(crawler, file)
             if self._spider_state is not None:
-                ledger.participants.append(self._spider_state)
+                ledger.commit_hooks.append(self._spider_state)
                 self._spider_state.put_back()
             if (feeds := feeds_of(crawler)) is not None:
                 feeds.attach(ledger, self.round, job.feeds)

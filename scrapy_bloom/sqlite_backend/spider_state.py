@@ -13,6 +13,7 @@ from scrapy import signals
 from scrapy.extensions.spiderstate import SpiderState
 
 from ..files import replace
+from ..job.ledger import CommitHook
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("scrapy_bloom.durable.spider_state")
 
 
-class KeptSpiderState:
+class KeptSpiderState(CommitHook):
     """Writes `spider.state` of `crawler` to `file`, in each commit that finds it changed. At the
     start Scrapy's SpiderState extension gets the committed state if the process died after the
     commit, else the state that the extension has saved.
@@ -74,9 +75,6 @@ class KeptSpiderState:
         self._file.execute("DELETE FROM spider_state")
         self._file.execute("INSERT INTO spider_state VALUES (?, ?)", (state, self._begun_with))
         self._last, self._replaces = state, self._begun_with
-
-    def after_commit(self) -> None:
-        """Do nothing; the ledger calls it."""
 
     def end(self, *, failed: bool) -> None:
         """Keep the extension from saving if it has not read the state, which it would empty, or if

@@ -104,7 +104,7 @@ class LocalStartRequests(StartRequests[Occurrence]):
         self._taken = taken
         self._round = round_
         self._ledger = ledger
-        ledger.participants.append(self)
+        ledger.commit_hooks.append(self)
         round_.at_end.append(taken.clear)
 
     def _begin(self) -> bool:

@@ -20,6 +20,7 @@ from ..job.figures import (
     set_stats,
     with_rates,
 )
+from ..job.ledger import CommitHook
 from ..jobdir import JobDirectory
 from . import schema
 from .failed_store import SQLiteFailedStore
@@ -40,7 +41,7 @@ _BOOKS = ("pending", "in_flight", "commits", "commit_seconds_max")
 _FILTER = ("filter_items", "filter_capacity", "filter_layers", "filter_bytes")
 
 
-class Progress:
+class Progress(CommitHook):
     """A commit hook of `ledger` that notes the figures of the job, in one commit a second and in
     the last one. `pending` counts the requests that wait, in memory too."""
 
@@ -61,7 +62,7 @@ class Progress:
         self._dupefilter = dupefilter
         self._pending = pending
         self._began = self._noted = time.time()
-        ledger.participants.append(self)
+        ledger.commit_hooks.append(self)
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Note the figures if a second has passed. Raises sqlite3.Error, OSError."""
@@ -69,9 +70,6 @@ class Progress:
             return  # the filter is closed
         if self._ledger.ends or not 0 <= time.time() - self._noted < self.seconds:
             self._note()
-
-    def after_commit(self) -> None:
-        """Do nothing."""
 
     def _note(self) -> None:
         self._noted = time.time()

@@ -83,8 +83,8 @@ def added_before_the_feeds():
     def begin_first(self):
         begin(self)
         if self._ledger is not None:
-            self._ledger.participants.remove(self)
-            self._ledger.participants.insert(0, self)
+            self._ledger.commit_hooks.remove(self)
+            self._ledger.commit_hooks.insert(0, self)
 
     DeltaCrawl._begin = begin_first
 

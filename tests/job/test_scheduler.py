@@ -748,7 +748,7 @@ def test_a_job_that_fails_after_a_commit_is_not_clean(make):
 
     job = make()
     job.push("a")
-    job.scheduler._ledger.participants.append(Failing())
+    job.scheduler._ledger.commit_hooks.append(Failing())
     job.commit()
     job.close()
     resumed = make()
