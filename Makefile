@@ -19,7 +19,7 @@ demo-redis: .venv/.test
 test oldest: export PYTHONDONTWRITEBYTECODE :=
 
 test: .venv/.test
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 bench: .venv/.bench
 	$(BIN)/python -m tests.benchmarks
