@@ -68,7 +68,8 @@ class Site:
 def read_log(logs, crawl):
     """Return (time, page) for each answer to `crawl`, in order."""
     try:
-        lines = (logs / f"{crawl}.answers").read_text().splitlines()
+        whole, _, _ = (logs / f"{crawl}.answers").read_text().rpartition("\n")
     except FileNotFoundError:
         return []
-    return [(float(at), page) for at, page in map(str.split, lines)]
+    # without the line that the site is just writing
+    return [(float(at), page) for at, page in map(str.split, whole.splitlines())]
