@@ -52,8 +52,6 @@ from tests.data.v010.make import (
     write,
 )
 
-BASE = Path("/tmp/scrapy-bloom-v020")
-"""Where stories were made: their files name paths below it."""
 ROOT = Path(__file__).resolve().parents[3]
 COMMAND = (sys.executable, "-m", "tests.data.v020.make", "--crawl")
 DAY = 86_400
@@ -399,12 +397,13 @@ def unpack(archive, folder):
     with tarfile.open(archive) as packed:
         packed.extractall(folder, filter="data")
     for path in (folder / "job").glob("*.sqlite"):
-        relocate(path, BASE / archive.name.partition(".")[0], folder)
+        relocate(path, folder)
     return folder
 
 
-def relocate(path, old, new):
-    """Change the paths below `old` in a database into those below `new`; its log stays a log."""
+def relocate(path, folder):
+    """Change the paths in a database, below the folder in which its story was made, into those
+    below `folder`; its log stays a log."""
     with tempfile.TemporaryDirectory() as scratch:
         names = [path.name, f"{path.name}-wal"]
         for name in names:
@@ -412,6 +411,10 @@ def relocate(path, old, new):
                 shutil.copy(path.with_name(name), scratch)
         with closing(sqlite3.connect(Path(scratch) / path.name)) as database:
             has_log = Path(scratch, names[1]).exists()
+            ((template,), *_) = database.execute(
+                "SELECT template FROM feeds WHERE template GLOB '/*/feeds/*'"
+            )
+            old = Path(template).parent.parent
             for table, column in (
                 ("feeds", "template"),
                 ("feeds", "options"),
@@ -420,7 +423,8 @@ def relocate(path, old, new):
                 ("batches", "stored"),
             ):
                 database.execute(
-                    f"UPDATE {table} SET {column} = replace({column}, ?, ?)", (str(old), str(new))
+                    f"UPDATE {table} SET {column} = replace({column}, ?, ?)",
+                    (str(old), str(folder)),
                 )
             database.commit()
             for name in names if has_log else ():
@@ -441,11 +445,12 @@ def pack(folder, out):
     out.write_bytes(gzip.compress(raw.getvalue(), 9, mtime=0))
 
 
-def make_stories(out):
-    """Make the jobs; return what is to be known of them."""
+def make_stories(out, base):
+    """Make the jobs, each in a folder of its own below `base`; return what is to be known of
+    them."""
     expected = {}
     for name, crawls in STORIES.items():
-        folder = BASE / name
+        folder = base / name
         (folder / "feeds").mkdir(parents=True)
         before = []
         for how, day in crawls:
@@ -596,7 +601,7 @@ CRAWL, OVER = "v020:bloom", "over:bloom"
 DUMP = "redis.json.gz"
 
 
-def make_crawls(out):
+def make_crawls(out, base):
     """Make a crawl whose workers were killed, one after the other with the same JOBDIR, and one
     that is over; return what is to be known of them."""
     from tests.redis_backend.server import Server
@@ -604,7 +609,7 @@ def make_crawls(out):
     with tempfile.TemporaryDirectory() as scratch:
         server = Server(Path(scratch))
         try:
-            folder = BASE / "worker"
+            folder = base / "worker"
             (folder / "feeds").mkdir(parents=True)
             (folder / "log").write_text("")
             assert run("work", LAST_DAY, folder, server.url, CRAWL) is None
@@ -612,7 +617,7 @@ def make_crawls(out):
             assert run("work", LAST_DAY, folder, server.url, CRAWL) is None
             _work_until_some_are_alone(folder, server)
             answered = sorted(read_log(folder / "log")["answered"])
-            over = BASE / "over"
+            over = base / "over"
             (over / "feeds").mkdir(parents=True)
             ended = run("losing", 0, over, server.url, OVER)
             assert ended == {"finish_reason": "finished", "scheduler/failed": 3}, ended
@@ -819,13 +824,13 @@ def main(out):
     """Make all files in the directory `out`."""
     if version("scrapy-bloom") != "0.2.0":
         raise SystemExit(f"this is scrapy-bloom {version('scrapy-bloom')}, not 0.2.0")
-    shutil.rmtree(BASE, ignore_errors=True)
-    expected = {
-        "made_with": made_with(),
-        "jobs": make_stories(out),
-        "redis": make_crawls(out),
-        "filters": make_filters(out),
-    }
+    with tempfile.TemporaryDirectory() as base:
+        expected = {
+            "made_with": made_with(),
+            "jobs": make_stories(out, Path(base)),
+            "redis": make_crawls(out, Path(base)),
+            "filters": make_filters(out),
+        }
     write(out / "expected.json", expected, 4)
 
 
