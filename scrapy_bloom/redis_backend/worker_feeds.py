@@ -12,7 +12,6 @@ from scrapy.extensions.postprocessing import PostProcessingManager
 
 from ..job.ledger import CommitHook
 from ..job.session import session_of
-from ..jobdir import JobDirectory
 from ..scrapy_compat import put_before_engine
 from ..sqlite_backend.request_file import RequestFile
 from ..sqlite_backend.rounds import Round, feeds_of
@@ -38,7 +37,7 @@ class WorkerFeeds(CommitHook):
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._job = JobDirectory.of(crawler.settings.get("JOBDIR"))
+        self._job = session_of(crawler).directory
         self._exporter = feeds_of(crawler)
         self._round: Round | None = None
         if self._job is not None and self._exporter is not None:

@@ -161,7 +161,7 @@ class RepeatedChildren(CommitHook):
             if (row := self._store.row_of(source)) is not None:
                 self._taken.move(row)
 
-    def kept(self, request: Request) -> None:
+    def in_memory(self, request: Request) -> None:
         """Record that `request` is in memory only."""
         if request in self._in_memory:
             return

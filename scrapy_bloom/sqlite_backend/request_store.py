@@ -36,8 +36,8 @@ logger = logging.getLogger("scrapy_bloom.durable.sqlite_store")
 
 class SqliteStore:
     """The rows of `file` as a RequestStore: one of Scrapy's priority queues over them, of the class
-    and the kinds in `settings`. `note_commit` is called after each commit, before its fingerprints
-    are released."""
+    and the kinds in `settings`. Failed requests go to `failed`. `note_commit` is called after each
+    commit, before its fingerprints are released."""
 
     failures: tuple[type[Exception], ...] = (sqlite3.Error, OSError)
 
@@ -47,7 +47,8 @@ class SqliteStore:
         file: RequestFile,
         path: Path,
         settings: QueueSettings,
-        note_commit: Callable[[], None] = lambda: None,
+        failed: OpenFailedStore,
+        note_commit: Callable[[], None],
     ) -> None:
         self._crawler = crawler
         self._note_commit = note_commit
@@ -57,7 +58,7 @@ class SqliteStore:
         self._dispatched: dict[Request, int] = {}
         has_cache = crawler.settings.getbool("HTTPCACHE_ENABLED")
         self.codec = Codec(crawler.spider, MAX_BYTES, has_cache=has_cache)
-        self._failed = OpenFailedStore(file)
+        self._failed = failed
         self.pending: ScrapyPriorityQueue = self._open_queue()
 
     @property

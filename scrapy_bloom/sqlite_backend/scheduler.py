@@ -144,7 +144,7 @@ class DurableScheduler(LedgerScheduler):
         self._children.stored(request, sources)
 
     def _note_in_memory(self, request: Request) -> None:
-        self._children.kept(request)
+        self._children.in_memory(request)
 
     def _open_job(self, job: JobDirectory, dupefilter: BloomDupeFilter) -> Ledger:
         crawler, settings = self.crawler, self.crawler.settings
@@ -164,7 +164,7 @@ class DurableScheduler(LedgerScheduler):
             failed = OpenFailedStore(file)
             self._failures.retry(failed)
             queues = QueueSettings.read(settings)
-            store = SqliteStore(crawler, file, job.requests, queues, note_commit)
+            store = SqliteStore(crawler, file, job.requests, queues, failed, note_commit)
             self._resume(store, ScrapyQueues(job))
             ledger = Ledger(
                 crawler,

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 KEPT_SECONDS = 60
 """The file keeps this part of the past, for the rates."""
-_BOOKS = ("pending", "in_flight", "commits", "commit_seconds_max")
-_FILTER = ("filter_items", "filter_capacity", "filter_layers", "filter_bytes")
+_OF_LEDGER = ("pending", "in_flight", "commits", "commit_seconds_max")
+_OF_FILTER = ("filter_items", "filter_capacity", "filter_layers", "filter_bytes")
 
 
 class Progress(CommitHook):
@@ -80,7 +80,7 @@ class Progress(CommitHook):
             "began": self._began,
             **set_stats(self._crawler, self._ledger, self._pending(), in_commit=True),
             **counts_of(self._crawler),
-            **dict(zip(_FILTER, of_filter, strict=True)),
+            **dict(zip(_OF_FILTER, of_filter, strict=True)),
         }
         # a clock that was set back must not leave a future behind
         self._file.execute(
@@ -125,7 +125,7 @@ class JobStatus:
             "state": state.state,
             "round": state.round,
             "seconds": max(0.0, (now if is_running else at) - last["began"]) if last else None,
-            **{name: last.get(name) for name in (*COUNTED, *_BOOKS, *_FILTER)},
+            **{name: last.get(name) for name in (*COUNTED, *_OF_LEDGER, *_OF_FILTER)},
             "failed": state.failed,
             "pending_by_slot": by_slot,
             "slots": slots,

@@ -123,12 +123,12 @@ def unfiltered_in_memory_done_at_once():
 def children_of_the_page_that_came_first():
     """What a page in memory gives is known by the stored page that has given that first."""
 
-    def kept(self, request):
+    def in_memory(self, request):
         page = next(iter(self._ledger._in_flight), None)
         if page is not None and (row := self._store.row_of(page)) is not None:
             self._in_memory[request] = row
 
-    RepeatedChildren.kept = kept
+    RepeatedChildren.in_memory = in_memory
 
 
 @mutant
