@@ -212,9 +212,15 @@ def place(story, tmp_path):
 def test_a_job_of_version_0_2_0_goes_on_to_its_end(story, place):
     """Processes of their own fetch what 0.2.0 fetched when it went on, what had failed when that
     is retried, and nothing else. Feeds of all kinds and batches in all states have the items
-    that they had then, and the delta store knows the same pages."""
+    that they had then, and the delta store knows the same pages, but for lists: 0.2.0 marked
+    them."""
     _, expected = story
-    assert v020.go_on(place, expected) == expected["resumed"]
+    resumed = dict(expected["resumed"])
+    known = {*expected["memory"]["pages"]}
+    resumed["memory"] = [
+        page for page in resumed["memory"] if page in known or "/list/" not in page
+    ]
+    assert v020.go_on(place, expected) == resumed
     assert job_state(place / "job").state == "finished"
     assert SQLiteFailedStore(place / "job").requests() == []
     assert all(finding.sound for finding in verify(place / "job" / "bloom"))

@@ -22,7 +22,7 @@ WITHOUT_SCRAPY = {
 
 # Filters and alerts of users name the loggers: one keeps its name when its module moves.
 LOGGERS = """
-    addon audit delta.crawl delta.middleware delta.skipping distributed.seed_list
+    addon audit delta.crawl delta.middleware delta.pages delta.skipping distributed.seed_list
     distributed.start_requests distributed.worker dupefilter durable.base durable.failing
     durable.feeds.exporter durable.feeds.storing durable.ledger durable.scheduler
     durable.spider_state durable.sqlite_store durable.start_requests fingerprints.unfailing

@@ -23,9 +23,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext, suppress
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -42,7 +40,6 @@ from ..sqlite_backend.scheduler import DurableScheduler
 from ..startup import is_component
 from .marks import Marks, Temporary
 from .pages import Pages
-from .settings import index_page_in, wish_of
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -96,8 +93,6 @@ class DeltaCrawl(CommitHook):
         self._ready: list[tuple[bytes, float]] = []
         """The marks of earlier commits, to be added during the crawl."""
         self._not_before = 0.0
-        self._unfinished: Counter[bytes] = Counter()
-        """Without a ledger: number of unfinished requests by index page."""
         self._begun = 0
         self.marks = Marks(Temporary() if self._round is None else self._round.file)
         self.pages = Pages(crawler, self.marks, settings.mode, clock)
@@ -113,7 +108,6 @@ class DeltaCrawl(CommitHook):
                 dupefilter.reset_filter()
         if self._round is not None and is_new:
             if not self._settings.reset:
-                self._conclude(self._round)
                 self._deliver(self.marks)
             self.marks.clear()
             self._round.commit()
@@ -143,25 +137,9 @@ class DeltaCrawl(CommitHook):
 
     def scheduled(self, request: Request) -> None:
         """Record that `request` goes to the scheduler."""
-        meta = request.meta
         self.pages.drop_copied_key(request)
-        if "redirect_times" in meta or "retry_times" in meta:
-            for source in self.pages.sent_again(request):
-                self._count(source, -1)
-        self._count(request, 1)
-
-    def dropped(self, request: Request) -> None:
-        """Record that the scheduler has not taken `request`."""
-        self._count(request, -1)
-        self.shared(request)
-
-    def shared(self, request: Request) -> None:
-        """Record that another page has led to `request` before."""
-        index_page, ledger = index_page_in(request.meta), self._ledger
-        if index_page is not None and wish_of(request.meta) is not False:
-            with nullcontext() if ledger is None else ledger.guarded():
-                if ledger is None or not ledger.stopped:
-                    self.marks.share(index_page, self.pages.key_of(request))
+        if "redirect_times" in request.meta or "retry_times" in request.meta:
+            self.pages.sent_again(request)
 
     def reached_callback(self) -> None:
         """Without a ledger, look for finished requests after some callbacks."""
@@ -173,33 +151,22 @@ class DeltaCrawl(CommitHook):
         """Without a ledger, finish all requests, since the spider has closed."""
         if self._ledger is None:
             self._note_done(self.pages.left())
-            for index_page, count in self._unfinished.items():
-                if count:
-                    self.marks.fail(index_page)
 
     def _note_done(self, requests: Sequence[Request]) -> None:
         for request in requests:
             self.pages.done(request)
-            self._count(request, -1)
-
-    def _count(self, request: Request, change: int) -> None:
-        index_page = index_page_in(request.meta)
-        if self._ledger is None and index_page is not None:
-            self._unfinished[index_page] += change
 
     # -- into the delta store ------------------------------------------------------------
 
     def stopped(self) -> None:
         """Without a job, add all marks to the delta store, when all feeds are closed."""
         if self._round is None and self._all_is_well():
-            if self._ledger is None:
-                self._conclude(None)
             self._add(self.marks)
         self.store.close()
 
     def _close(self) -> None:
-        """Conclude a round that is over, and add the job's marks to the delta store, if all feeds
-        have the items. Called before the job is closed; never raises."""
+        """Add the job's marks to the delta store, if all feeds have the items, and delete those of
+        a round that is over. Called before the job is closed; never raises."""
         round_, ledger = _round_of(self._scheduler), self._ledger
         assert round_ is not None
         assert ledger is not None
@@ -208,24 +175,11 @@ class DeltaCrawl(CommitHook):
         if ledger.failed or not has_items:
             return
         try:
-            if round_.is_over:
-                self._conclude(round_)
-                round_.commit()
             if self._round is not None and self._add(self.marks) and round_.is_over:
                 self.marks.clear()
                 round_.commit()
         except Exception as error:  # noqa: BLE001 - it costs repetitions
             self._tell(error)
-
-    def _conclude(self, round_: Round | None) -> None:
-        """Mark the index pages of a round that is over, unless an unreadable request of it waits
-        for the next start."""
-        file = None if round_ is None else round_.file
-        if file is not None and (
-            file.query("SELECT 1 FROM unreadable LIMIT 1") or not file.is_empty
-        ):
-            self.marks.forget_index_pages()
-        self.marks.conclude()
 
     def _deliver(self, marks: Iterable[tuple[bytes, float]]) -> None:
         left = iter(marks)
@@ -275,13 +229,6 @@ class DeltaCrawl(CommitHook):
             feeds_of(self._crawler) is None
             and self._crawler.get_extension(FeedExporter) is not None
         )
-
-
-def give_up(crawler: Crawler) -> None:
-    """Forget the index pages of a round without a DeltaCrawl. Never raises."""
-    with suppress(Exception):
-        if (round_ := _round_of(scheduler_of(crawler))) is not None:
-            round_.forget_index_pages()
 
 
 def _is_new_round(scheduler: object) -> bool:

@@ -11,7 +11,7 @@ from scrapy import Request, signals
 from scrapy.exceptions import NotConfigured
 from scrapy.extensions.feedexport import FeedExporter
 
-from ..early.links import has_left_out, keep_known
+from ..early.links import has_left_out
 from ..errors import describe
 from ..fingerprints.identity import FingerprinterIdentity
 from ..job.failure import item_refused
@@ -21,9 +21,9 @@ from ..reporting import counted, in_bytes
 from ..scrapy_compat import put_before_engine
 from ..settings import BloomSettings, RedisSettings
 from ..startup import announce, fetches_one_page, is_component, refuse
-from .crawl import DeltaCrawl, give_up
+from .crawl import DeltaCrawl
 from .file_store import FileDeltaStore
-from .settings import INDEX_PAGE, DeltaSettings
+from .settings import DeltaSettings
 from .skipping import Skipping
 from .slices import Shape, read
 
@@ -59,7 +59,6 @@ class DeltaMiddleware:
         self._delta: DeltaCrawl | None = None
         self._skipping: Skipping | None = None
         self._skipped = 0
-        self._is_dropping = False
         self._awaited = {signals.spider_closed}
         if crawler.get_extension(FeedExporter) is not None:
             self._awaited.add(signals.feed_exporter_closed)
@@ -100,7 +99,6 @@ class DeltaMiddleware:
         for signal, handler in (
             (signals.spider_opened, self._spider_opened),
             (signals.request_scheduled, self._request_scheduled),
-            (signals.request_dropped, self._request_dropped),
             (signals.item_scraped, self._item_scraped),
             (signals.item_error, self._page_failed),
             (item_refused, self._page_failed),
@@ -119,8 +117,6 @@ class DeltaMiddleware:
         if self._delta is not None and origin is not None:
             self._delta.pages.begin(origin)
             self._delta.reached_callback()
-            if self._delta.pages.index_page_of(origin) is not None:
-                keep_known(response)
 
     def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterator[Any]:
         """Yield the result of the callback, less requests for done pages."""
@@ -146,11 +142,6 @@ class DeltaMiddleware:
             return None
         return self._delta.pages.outcome(self._origins.get(response))
 
-    def index_page_of(self, response: Response) -> bytes | None:
-        """Return the key of the nearest index page to be marked, for requests from `response`."""
-        origin, delta = self._origins.get(response), self._delta
-        return None if delta is None or origin is None else delta.pages.index_page_of(origin)
-
     def skips(self, request: Request, response: Response) -> bool:
         """Return True if `request`, of the callback of `response`, is for a page that an earlier
         round has done; count it then, and send `request_dropped`."""
@@ -171,20 +162,10 @@ class DeltaMiddleware:
                 },
                 extra={"spider": crawler.spider},
             )
-        self._is_dropping = True
-        try:
-            crawler.signals.send_catch_log(
-                signals.request_dropped, request=request, spider=crawler.spider
-            )
-        finally:
-            self._is_dropping = False
+        crawler.signals.send_catch_log(
+            signals.request_dropped, request=request, spider=crawler.spider
+        )
         return True
-
-    def note_shared(self, request: Request) -> None:
-        """Record a duplicate from an index page, which may be dropped without a signal."""
-        skipping = self._skipping
-        if self._delta is not None and skipping is not None and skipping.is_duplicate(request):
-            self._delta.shared(request)
 
     # -- signals -------------------------------------------------------------------------
 
@@ -199,7 +180,6 @@ class DeltaMiddleware:
                 extra={"spider": crawler.spider},
             )
             announce(crawler, "between crawls", "off, see the error above")
-            give_up(crawler)
             return
         self._delta = delta
         put_before_engine(crawler, _AtEngine(self))
@@ -218,10 +198,6 @@ class DeltaMiddleware:
     def _request_scheduled(self, request: Request) -> None:
         if self._delta is not None and request.meta:
             self._delta.scheduled(request)
-
-    def _request_dropped(self, request: Request) -> None:
-        if self._delta is not None and not self._is_dropping and request.meta:
-            self._delta.dropped(request)
 
     def _item_scraped(self, response: Response | None) -> None:
         if (outcome := self._outcome_of_any(response)) is not None:
@@ -336,18 +312,12 @@ class _Page:
         self._middleware = middleware
         self._response = response
         self._outcome = middleware.outcome_of(response)
-        self._index_page = middleware.index_page_of(response)
 
     def skips(self, request: Request) -> bool:
         """Return True if `request` is for a page that is done."""
         if self._outcome is not None:
             self._outcome.is_index_page = True
-        if self._middleware.skips(request, self._response):
-            return True
-        if self._index_page is not None:
-            request.meta[INDEX_PAGE] = self._index_page.hex()
-            self._middleware.note_shared(request)
-        return False
+        return self._middleware.skips(request, self._response)
 
     def complete(self) -> None:
         """Note that the callback has ended without an error."""

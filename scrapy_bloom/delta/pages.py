@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,13 +11,15 @@ from weakref import WeakSet
 from ..dupefilter.redirects import RequestChains
 from ..fingerprints.unfailing import UnfailingFingerprinter
 from ..scrapy_compat import EngineView
-from .settings import SOURCES, drop_key, given_key, index_page_in, key_of_fingerprint, wish_of
+from .settings import SOURCES, drop_key, given_key, key_of_fingerprint, wish_of
 
 if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
     from .marks import Marks
+
+logger = logging.getLogger(__name__)
 
 _OF_THE_PAGE = frozenset(("callback", "feed", "item"))
 """The reasons of failures after the response has reached the callback."""
@@ -40,8 +43,8 @@ class Pages:
     """Adds pages to `marks` when the engine is done with their requests, if they are done
     according to `mode`.
 
-    Index pages are not marked unless their meta asks for it; when in doubt, do not mark: the cost
-    is a refetch. `clock` returns the time of a mark.
+    Index pages are not marked; when in doubt, do not mark: the cost is a refetch. `clock` returns
+    the time of a mark.
     """
 
     def __init__(
@@ -49,7 +52,9 @@ class Pages:
     ) -> None:
         self.marks = marks
         self.marked = 0
+        self._has_told = False
         self._mode = mode
+        self._crawler = crawler
         self._clock = clock
         self._stats = crawler.stats
         self._engine = EngineView(crawler)
@@ -75,16 +80,9 @@ class Pages:
             key = key_of_fingerprint(self._fingerprinter.fingerprint(request))
         return key
 
-    def index_page_of(self, request: Request) -> bytes | None:
-        """Return the key of the nearest index page to be marked, for the children
-        of `request`: `request` itself or its own index page, None without one."""
-        if wish_of(request.meta) is True:
-            return self.key_of(request)
-        return index_page_in(request.meta)
-
-    def sent_again(self, request: Request) -> list[Request]:
-        """Return the requests that are sent again as `request`, a redirect or a retry that is
-        scheduled now. Record them, and add the keys of redirected ones to its meta."""
+    def sent_again(self, request: Request) -> None:
+        """Record the requests that are sent again as `request`, a redirect or a retry that is
+        scheduled now, and add the keys of redirected ones to its meta."""
         sources = [*self._engine.sent_again_as(request)]
         self._sent_again.update(sources)
         times = request.meta.get("redirect_times", 0)
@@ -92,7 +90,6 @@ class Pages:
             if source.meta.get("redirect_times", 0) < times:
                 keys = [key.hex() for key in self._keys_of(source)]
                 request.meta[SOURCES] = {"url": request.url, "keys": keys}
-        return sources
 
     def drop_copied_key(self, request: Request) -> None:
         """Remove a delta key that an errback copied from the failed request."""
@@ -118,24 +115,31 @@ class Pages:
             and not outcome.has_failed
             and reason is None
         )
-        parent = index_page_in(request.meta)
-        if not is_sound and parent is not None:
-            self.marks.fail(parent)
         wish = wish_of(request.meta)
         if outcome is None or wish is False:
             return []
-        now = self._clock()
         if outcome.is_index_page:
-            if wish is True and is_sound:
-                self.marks.add_index_page(self._keys_of(request), parent, now)
+            if wish is True:
+                self._tell_of_index_page(request)
             return []
         if not self._is_done(outcome, reason, is_sound=is_sound):
             return []
-        keys = self._keys_of(request)
+        now, keys = self._clock(), self._keys_of(request)
         self.marked += 1
         self._stats.set_value("bloom/delta_marked", self.marked)
         self.marks.add(keys, now)
         return [(key, now) for key in keys]
+
+    def _tell_of_index_page(self, request: Request) -> None:
+        if not self._has_told:
+            self._has_told = True
+            logger.warning(
+                "%(request)s is an index page, which each crawl fetches: bloom_delta = True in its"
+                " meta, or crawl_once, marks only pages without requests - no more such pages will"
+                " be shown",
+                {"request": request},
+                extra={"spider": self._crawler.spider},
+            )
 
     def _is_done(self, outcome: Outcome, reason: str | None, *, is_sound: bool) -> bool:
         if self._mode == "response":

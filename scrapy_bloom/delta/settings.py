@@ -23,8 +23,6 @@ MARK_KEYS = frozenset((WISH, *_KEYS, "deltafetch_enabled", "crawl_once"))
 """Meta keys that a spider may set, those of deltafetch and crawl-once included."""
 SOURCES = "_bloom_delta_sources"
 """In the meta of a redirect: its URL, and the keys of the requests that were redirected to it."""
-INDEX_PAGE = "_bloom_delta_list"
-"""In the meta of a request: the key of the index page that yielded it, if that is to be marked."""
 KEY_BYTES = 20
 
 _OF_SCRAPY = frozenset(("download_latency", "depth"))
@@ -64,12 +62,6 @@ def wish_of(meta: Mapping[str, Any]) -> Any:
     if "crawl_once" in meta:
         return bool(meta["crawl_once"])
     return None
-
-
-def index_page_in(meta: Mapping[str, Any]) -> bytes | None:
-    """Return the key of a request's index page, None without one."""
-    key = meta.get(INDEX_PAGE)
-    return bytes.fromhex(key) if isinstance(key, str) else None
 
 
 def given_key(meta: Mapping[str, Any]) -> bytes | None:
@@ -116,7 +108,6 @@ def drop_copied(request: Request, meta: Mapping[str, Any]) -> bool:
     """
     own = request.meta
     own.pop(SOURCES, None)
-    own.pop(INDEX_PAGE, None)
     if own.keys().isdisjoint(MARK_KEYS) or own.keys().isdisjoint(_OF_SCRAPY):
         return False
     copied = [name for name in MARK_KEYS & own.keys() if name in meta and own[name] == meta[name]]

@@ -60,14 +60,10 @@ class Skipping:
             self._tell("failed", text, request, describe(error))
             return False
 
-    def is_duplicate(self, request: Request) -> bool:
-        """Return True if `request` is sure to be dropped as a duplicate."""
-        return self._dupefilter is not None and self._dupefilter.is_known(request)
-
     def _is_done(self, request: Request, response: Response) -> bool:
         dupefilter = self._dupefilter
-        if self.is_duplicate(request):
-            return False
+        if dupefilter is not None and dupefilter.is_known(request):
+            return False  # it is sure to be dropped as a duplicate
         if request.url in (response.url, getattr(response.request, "url", None)):
             return False  # the callback requests its own page once more
         meta = request.meta

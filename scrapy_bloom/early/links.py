@@ -37,11 +37,6 @@ def leave_out_known(response: Response, dupefilter: FilterDupeFilter) -> None:
     _dupefilters[response] = dupefilter
 
 
-def keep_known(response: Response) -> None:
-    """Yield all links of `response` from now on."""
-    _dupefilters.pop(response, None)
-
-
 def has_left_out(response: Response) -> bool:
     """Return True if known links of `response` were left out."""
     return response in _shortened

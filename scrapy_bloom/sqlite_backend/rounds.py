@@ -95,12 +95,6 @@ class Round:
             self.commit()
         return self._phase == OVER
 
-    def forget_index_pages(self) -> None:
-        """Forget the index pages of the round, since failures of their descendants are not tracked
-        now. Raises sqlite3.Error."""
-        if self.file.query("SELECT 1 FROM delta_lists LIMIT 1"):
-            self.file.execute("DELETE FROM delta_lists")
-
     def _enter(self, phase: str) -> None:
         self._phase = phase
         self.file.execute("DELETE FROM rounds")

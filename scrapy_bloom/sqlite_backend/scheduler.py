@@ -21,7 +21,7 @@ from ..job.session import session_of
 from ..jobdir import JobDirectory
 from ..reporting import counted
 from ..scrapy_compat import EngineView, FeedExporterView, IdleChecks, path_safe, put_before_engine
-from ..settings import FailedSettings, wants_delta
+from ..settings import FailedSettings
 from ..startup import announce, fetches_one_page, refuse
 from .failed_store import OpenFailedStore
 from .repeated_children import RepeatedChildren, TakenChildren
@@ -178,8 +178,6 @@ class DurableScheduler(LedgerScheduler):
             session.begin(self)
             session.put_last(ledger.close)
             self.round = Round(file, ledger.commit)
-            if not wants_delta(settings):
-                self.round.forget_index_pages()
             taken = TakenStartRequests(file, dupefilter.fingerprint)
             self._start_requests.open(taken, self.round, ledger)
             self._spider_state = KeptSpiderState.of(crawler, file)

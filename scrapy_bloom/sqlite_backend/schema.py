@@ -6,15 +6,10 @@ import sqlite3
 
 APPLICATION_ID = 0x53426C6D
 
-# marks of the round, for later rounds: delta/marks.py
-MARKS = (
-    "CREATE TABLE delta_marks (key BLOB PRIMARY KEY, time REAL NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE delta_lists (key BLOB PRIMARY KEY, keys BLOB NOT NULL, parent BLOB,"
-    " time REAL NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE delta_shared (list BLOB NOT NULL, child BLOB NOT NULL,"
-    " PRIMARY KEY (list, child)) WITHOUT ROWID",
-    "CREATE TABLE delta_failed (key BLOB PRIMARY KEY) WITHOUT ROWID",
+MARKS_OF_A_ROUND = (
+    "CREATE TABLE delta_marks (key BLOB PRIMARY KEY, time REAL NOT NULL) WITHOUT ROWID"
 )
+"""For later rounds: delta/marks.py."""
 
 # of versions 2 and 3
 _AS_FAILED = (
@@ -74,8 +69,19 @@ STEPS: dict[int, tuple[str, ...]] = {
         " taken INTEGER NOT NULL, again INTEGER NOT NULL, PRIMARY KEY (feed, digest))"
         " WITHOUT ROWID",
     ),
-    3: MARKS,
+    3: (
+        MARKS_OF_A_ROUND,
+        "CREATE TABLE delta_lists (key BLOB PRIMARY KEY, keys BLOB NOT NULL, parent BLOB,"
+        " time REAL NOT NULL) WITHOUT ROWID",
+        "CREATE TABLE delta_shared (list BLOB NOT NULL, child BLOB NOT NULL,"
+        " PRIMARY KEY (list, child)) WITHOUT ROWID",
+        "CREATE TABLE delta_failed (key BLOB PRIMARY KEY) WITHOUT ROWID",
+    ),
     4: (
+        # marked index pages in 0.2.0, which each crawl fetches since
+        "DROP TABLE delta_lists",
+        "DROP TABLE delta_shared",
+        "DROP TABLE delta_failed",
         # one row: the random id of the job, as in the filter, and its spider
         "CREATE TABLE identity (id BLOB NOT NULL, spider TEXT NOT NULL, commits INTEGER NOT NULL)",
         "INSERT INTO identity VALUES (randomblob(16), '', 0)",

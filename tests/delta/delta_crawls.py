@@ -45,17 +45,15 @@ THROWN_AWAY = 2
 def links(path, day):
     """Return the links of a list on a day."""
     kind, number = path.split("/")
-    if kind == "once":  # a list that is to be fetched once
+    if kind == "once":  # a list that 0.2.0 fetched once
         failing = [f"status/{number}9"] if number == "2" else []
         return [f"item/{number}{n}" for n in (100, 101)] + failing
-    if kind == "deep":  # a list of such lists
-        return ["once/1", "once/2"] if number == "2" else ["once/3"]
     number = int(number)
     found = [f"{kind}/{number}{n}" for kind in (*FAILING, *SOUND) for n in EACH]
     found += [f"item/{number}{n}" for n in range(20, 20 + day)]  # what is new
     found += [f"poll/{n + 1}" for n in range(day)]
     found += ["item/7", "always/1", f"list/{number % LISTS + 1}"]
-    return found + (["deep/1", "deep/2"] if number == 1 else [])
+    return found + (["once/1", "once/2"] if number == 1 else [])
 
 
 def linked(crawl, kind, number, day):
@@ -91,7 +89,7 @@ class Site:
             return 302, {"Location": f"/{crawl}/target/{number}"}, b""
         if kind in {"links", "sitemap"}:
             return linked(crawl, kind, number, day)
-        if kind in {"list", "once", "deep"}:
+        if kind in {"list", "once"}:
             return 200, {}, json.dumps(links(page, day)).encode()
         return 200, {}, str(day).encode()
 
@@ -123,7 +121,7 @@ class DeltaSpider(scrapy.Spider):
         kind, _ = page.split("/")
         meta = {}
         url = f"{self.site}/{page}"
-        if kind in {"once", "deep"}:
+        if kind == "once":
             meta["bloom_delta"] = True
         if kind == "always":
             meta["bloom_delta"] = False
@@ -138,7 +136,7 @@ class DeltaSpider(scrapy.Spider):
 
     def parse(self, response):
         kind, number = response.url.partition("?")[0].split("/")[-2:]
-        if kind in {"list", "once", "deep"}:
+        if kind in {"list", "once"}:
             yield {"page": f"{kind}/{number}"}  # a list may give items, too
             for page in response.json():
                 yield self.request(page, dont_filter=page.startswith("poll"))
@@ -231,7 +229,7 @@ class OfSitemapSpider(SitemapSpider):
 
 
 class OddSpider(scrapy.Spider):
-    """Copies a meta, of cached pages and in an errback, and has lists that share a page."""
+    """Copies a meta, of cached pages and in an errback."""
 
     name = "odd"
     custom_settings = {  # noqa: RUF012
@@ -262,55 +260,14 @@ class OddSpider(scrapy.Spider):
             yield {"page": page}
 
     def parse_front(self, response):
-        """Lead to the lists, and on the first day to what one of them has, too."""
-        if today() == 1:
-            yield response.follow("../status/1", priority=-2)
-        yield response.follow("2", meta={"bloom_delta": True}, priority=-1)
+        """Lead to the lists."""
+        yield response.follow("2", meta={"bloom_delta": True})
         yield response.follow("3", meta={"bloom_delta_key": "three"}, errback=self.failed)
         yield response.follow("4", meta={"bloom_delta_key": "four"})
 
     def failed(self, failure):
         """Ask for another page."""
         yield Request(f"{self.site}/item/9", meta=failure.request.meta)
-
-
-class GapSpider(OddSpider):
-    """Has a list that is to be fetched once, of which one page fails on the first day."""
-
-    name = "gap"
-    custom_settings = {"LOG_LEVEL": "INFO", "RETRY_ENABLED": False}  # noqa: RUF012
-
-    def parse_front(self, response):
-        yield response.follow("2", meta={"bloom_delta": True})
-
-    def parse(self, response):
-        for thing in super().parse(response):
-            # the page that does not fail comes first
-            yield thing.replace(priority=5) if "item" in getattr(thing, "url", "") else thing
-
-
-class UnpicklesLater:
-    """Does not unpickle on the first day."""
-
-    def __reduce__(self):
-        return unpickled, ()
-
-
-def unpickled():
-    """Raise an error on the first day."""
-    if today() == 1:
-        raise LookupError("not yet")
-
-
-class UnreadSpider(GapSpider):
-    """Has that list, of which one request cannot be read back on the first day."""
-
-    name = "unread"
-
-    def parse(self, response):
-        for thing in super().parse(response):
-            is_page = "status" in getattr(thing, "url", "")
-            yield thing.replace(meta={"object": UnpicklesLater()}) if is_page else thing
 
 
 class Unreachable:
@@ -420,6 +377,7 @@ def seen(world, crawl, run, began, step):
         "stats": {k: v for k, v in run.stats.items() if k.startswith("bloom/delta")},
         "line": [line for line in run.log.splitlines() if "Between crawls" in line][-1:],
         "start": [line for line in run.log.splitlines() if "between crawls:" in line][-1:],
+        "warned": [line for line in run.log.splitlines() if "is an index page" in line],
         "errors": [line for line in run.log.splitlines() if "] ERROR" in line],
     }
 
@@ -549,17 +507,9 @@ def spiders(world, options):
 
 
 def odd(world, options):
-    """A spider that copies a meta; a round that goes on without a memory for a while; and a job
-    that is thrown away with a request that could not be read back."""
+    """A spider that copies a meta."""
     days = [Step(1), Step(2), Step(3)]
-    stopped = {"CLOSESPIDER_PAGECOUNT": 3, "CONCURRENT_REQUESTS": 1}
-    unread = [Step(day, settings={"JOBDIR": f"job{day}"}) for day in (1, 2)]
-    gap = [Step(1, settings=stopped), Step(1, settings={"BLOOM_DELTA": None}), Step(2)]
-    return [
-        story(world, Crawl("odd", spider=OddSpider), days, options.mutant),
-        story(world, Crawl("gap", spider=GapSpider), gap, options.mutant),
-        story(world, Crawl("unread", spider=UnreadSpider), unread, options.mutant),
-    ]
+    return [story(world, Crawl("odd", spider=OddSpider), days, options.mutant)]
 
 
 def thrown_away(world, options):

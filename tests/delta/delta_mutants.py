@@ -11,17 +11,12 @@ test notices it:
 - `failed_items_do_not_count`: the same
 - `refused_items_do_not_count`: the same
 - `redirects_are_not_marked`: the same
-- `children_may_fail`: the same
-- `grandchildren_may_fail`: the same
 - `the_filter_stays`: the same
 - `waiting_marks_are_lost`: the same
 - `own_marks_count`: test_a_round_does_not_skip_its_own_repeats
 - `added_requests_do_not_count`: test_a_page_whose_links_are_known_is_a_list
 - `known_links_are_no_links`: test_a_page_whose_links_are_known_is_a_list
-- `shared_children_do_not_count`: test_what_leads_to_a_page_is_not_skipped_before_the_page_is_done
-- `keys_of_errbacks_count`: the same
-- `unwatched_lists_count`: test_a_list_is_not_marked_if_nobody_has_watched_its_children
-- `unreadable_pages_do_not_count`: test_a_list_is_not_marked_if_a_page_of_it_could_not_be_read_back
+- `keys_of_errbacks_count`: test_what_leads_to_a_page_is_not_skipped_before_the_page_is_done
 - `never_expires`: test_what_is_done_is_fetched_again_after_the_period
 """
 
@@ -37,7 +32,6 @@ from scrapy_bloom.delta.pages import Pages
 from scrapy_bloom.delta.slices import Slice
 from scrapy_bloom.dupefilter.local import BloomDupeFilter
 from scrapy_bloom.job.failure import item_refused
-from scrapy_bloom.sqlite_backend.rounds import Round
 
 MUTANTS = {}
 
@@ -155,19 +149,6 @@ def redirects_are_not_marked():
 
 
 @mutant
-def children_may_fail():
-    """A list counts whatever has become of its children."""
-    Marks.fail = lambda self, key: None
-
-
-@mutant
-def grandchildren_may_fail():
-    """A list counts if none of its own children has failed."""
-    add_index_page = Marks.add_index_page
-    Marks.add_index_page = lambda self, keys, parent, time: add_index_page(self, keys, None, time)
-
-
-@mutant
 def the_filter_stays():
     """A new round has the filter of the last one."""
     BloomDupeFilter.reset_filter = lambda self: None
@@ -203,27 +184,9 @@ def known_links_are_no_links():
 
 
 @mutant
-def shared_children_do_not_count():
-    """What another page had led to before is that one's alone."""
-    Marks.share = lambda self, key, child: None
-
-
-@mutant
 def keys_of_errbacks_count():
     """The key of a page that has failed stands for what its errback asks for, too."""
     Pages.drop_copied_key = lambda self, request: None
-
-
-@mutant
-def unwatched_lists_count():
-    """A list counts though the round has gone on without the store for a while."""
-    Round.forget_index_pages = lambda self: None
-
-
-@mutant
-def unreadable_pages_do_not_count():
-    """Lists count though a request could not be read back."""
-    DeltaCrawl._conclude = lambda self, _round: self.marks.conclude()
 
 
 @mutant

@@ -16,7 +16,7 @@ from tests.seeded import run_module, seed_of
 
 SEED = seed_of("DELTA_SEED")
 MUTANT = ("--mutant", os.environ["DELTA_MUTANT"]) if "DELTA_MUTANT" in os.environ else ()
-ALWAYS = {f"list/{number + 1}" for number in range(LISTS)} | {"always/1"}
+ALWAYS = {f"list/{number + 1}" for number in range(LISTS)} | {"always/1", "once/1", "once/2"}
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 
@@ -56,8 +56,8 @@ def details(day):
         for link in links(page, day):
             if link not in found:
                 found.add(link)
-                left += [link] if link.split("/")[0] in {"list", "once", "deep"} else []
-    return {page for page in found if page.split("/")[0] not in {"list", "once", "deep"}}
+                left += [link] if link.split("/")[0] in {"list", "once"} else []
+    return {page for page in found if page.split("/")[0] not in {"list", "once"}}
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ WAYS = ("onejob", "manyjobs", "nojob", "scrapys")
 def test_the_second_crawl_fetches_lists_what_is_new_and_what_was_not_done(stories, way):
     """Whatever has kept a page from giving an item, it is fetched again; nothing else is."""
     first, second, *later = stories[way]
-    assert {*second["asked"]} == (found_on(2) | pages(*FAILING) | {"status/29", "once/2", "deep/2"})
+    assert {*second["asked"]} == (found_on(2) | pages(*FAILING) | {"status/29"})
     assert [{*third["asked"]} for third in later] == [found_on(3)] * len(later)
     assert {run["reason"] for run in stories[way]} == {"finished"}
     assert pages("item", "keyed", "posted", *(k for k in FAILING if k != "status")) <= {
@@ -94,7 +94,7 @@ def test_a_round_does_not_skip_its_own_repeats(stories, way):
 def test_skipped_and_marked_pages_are_counted(stories):
     """In the stats, and in words at the end."""
     _, second, third = stories["onejob"]
-    marked = [page for page in second["asked"] if page not in ALWAYS | {"once/2", "deep/2"}]
+    marked = [page for page in second["asked"] if page not in ALWAYS]
     assert second["stats"]["bloom/delta_marked"] == len(marked)
     assert third["stats"]["bloom/delta_skipped"] > second["stats"]["bloom/delta_skipped"] > 0
     assert third["stats"]["bloom/delta_oldest_days"] == 2.0
@@ -106,7 +106,7 @@ def test_skipped_and_marked_pages_are_counted(stories):
 
 def test_success_and_response_count_more_as_done(stories):
     """Without an item, or with an item that was dropped; and a callback that has raised."""
-    again = found_on(2) | {"status/29", "once/2", "deep/2"} | pages("status")
+    again = found_on(2) | {"status/29"} | pages("status")
     assert {*stories["success"][1]["asked"]} == again | pages("raising", "torn", "error", "refused")
     assert {*stories["response"][1]["asked"]} == again
 
@@ -116,11 +116,11 @@ def test_what_is_done_is_fetched_again_after_the_period(stories):
     ninth is not."""
     _, ninth, eleventh = stories["periods"]
     new = {page for day in range(2, 10) for page in found_on(day)} - ALWAYS
-    again = pages(*FAILING) | {"status/29", "once/2", "deep/2"}
+    again = pages(*FAILING) | {"status/29"}
     brief = pages("posted")  # those ask for three days
     assert {*ninth["asked"]} == ALWAYS | new | again | brief
     sound = pages(*SOUND) - brief
-    assert sound | new_on(1) | {"deep/1", "once/3"} <= {*eleventh["asked"]}
+    assert sound | new_on(1) <= {*eleventh["asked"]}
     assert (new | again | brief).isdisjoint(eleventh["asked"])
 
 
@@ -158,25 +158,15 @@ def test_a_page_whose_links_are_known_is_a_list(stories, spider, lists):
 
 
 def test_what_leads_to_a_page_is_not_skipped_before_the_page_is_done(stories):
-    """Not for a key that was copied, of a cached page or in an errback; nor where another list
-    had the page that failed, too."""
+    """Not for a key that was copied, of a cached page or in an errback; nor if it is a list."""
     first, second, third = [sorted(run["items"]) for run in stories["odd"]]
     assert first == ["item/2", "item/4", "item/5", "item/9", "odd/2"]
     assert second == ["item/3", "item/6", "odd/2", "status/1"]
-    assert third == ["item/7"]
-
-
-def test_a_list_is_not_marked_if_nobody_has_watched_its_children(stories):
-    """In a round that went on without BLOOM_DELTA for a while."""
-    _, _, last = stories["gap"]
-    assert "status/1" in last["items"]
-
-
-def test_a_list_is_not_marked_if_a_page_of_it_could_not_be_read_back(stories):
-    """It comes back with the list, for a job that does not have it."""
-    first, second = stories["unread"]
-    assert "status/1" not in first["items"]
-    assert "status/1" in second["items"]
+    assert third == ["item/7", "odd/2"]
+    for day, run in enumerate(stories["odd"], 1):
+        assert len(run["warned"]) == day  # the log is that of all days
+        line = run["warned"][-1]
+        assert "odd/2> is an index page, which each crawl fetches: bloom_delta = True" in line
 
 
 def check(runs):
@@ -188,7 +178,7 @@ def check(runs):
         if run["reason"] is not None:
             assert run["reason"] == "finished"
             items = {*run["items"]}
-            done |= {page for page in items if page.split("/")[0] not in {"list", "once", "deep"}}
+            done |= {page for page in items if page.split("/")[0] not in {"list", "once"}}
             done -= {"always/1", *pages("torn")}
             rounds += 1
     assert {item_of(page) for page in details(3)} <= {*runs[-1]["written"]}
@@ -201,7 +191,7 @@ def test_the_next_start_delivers_what_a_dying_process_has_not(stories, name):
     """The marks wait in the job, in whatever feed its items are."""
     *_, died, second = stories[name]
     assert died["status"] == 9
-    failed = pages(*FAILING) | {"status/29", "once/2", "deep/2"}
+    failed = pages(*FAILING) | {"status/29"}
     assert {*second["asked"]} == found_on(2) | failed
 
 

@@ -6,7 +6,6 @@ from scrapy.settings import Settings
 
 from scrapy_bloom import DeltaMiddleware
 from scrapy_bloom.delta.settings import (
-    INDEX_PAGE,
     SOURCES,
     DeltaSettings,
     drop_copied,
@@ -137,7 +136,6 @@ def test_a_copied_meta_does_not_count():
         "bloom_delta": False,
         "bloom_delta_key": "x",
         SOURCES: {"url": "u", "keys": []},
-        INDEX_PAGE: "00",
         "download_latency": 0.1,
         "other": 1,
     }
