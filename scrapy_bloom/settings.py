@@ -238,6 +238,13 @@ DELTA_DAYS: Setting[float | None] = Setting(
     "days",
     "delta.md",
 )
+DELTA_MEMORY = Setting(
+    "BLOOM_DELTA_MEMORY",
+    "table",
+    _one_of("table", "bloom"),
+    "what new marks of a directory go into",
+    "delta.md",
+)
 DELTA_RESET = Setting(
     "BLOOM_DELTA_RESET", False, BOOLEAN, "forget everything when a round begins", "delta.md"
 )

@@ -20,7 +20,7 @@ from scrapy_bloom import settings, signals
 from scrapy_bloom.bloom import header
 from scrapy_bloom.commands import BloomCommand
 from scrapy_bloom.commands.arguments import add_subcommands
-from scrapy_bloom.delta import slices
+from scrapy_bloom.delta import slices, table
 from scrapy_bloom.redis_backend import layout
 from scrapy_bloom.sqlite_backend import schema
 from tests.patience import PATIENCE
@@ -201,6 +201,7 @@ def test_formats():
         header.FORMAT,
         header.FORMAT_WITH_TABLE,
         schema.VERSION,
+        table.VERSION,
         slices.VERSION,
         layout.FORMAT,
         layout.CRAWL_FORMAT,

@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING
 from ..bloom.directory import layer_path
 from ..bloom.inspection import Finding
 from ..bloom.inspection import verify as findings_in
-from ..delta.file_store import FileDeltaStore, open_slice, shared
+from ..delta.file_store import FileDeltaStore
 from ..delta.importing import is_deltafetchs, marks_in
 from ..delta.settings import key_of_fingerprint
+from ..delta.slice_store import open_slice, shared
 from ..delta.slices import Shape, Slice, read
-from ..errors import BloomError
+from ..delta.table import Table
+from ..errors import BloomError, FilterFileError
 from ..fingerprints.identity import FingerprinterIdentity
 from ..migration.sources import source_in
 from ..quantities import DAY, seconds
 from ..reporting import counted, in_bytes
-from ..settings import DELTA_DAYS, BloomSettings
+from ..settings import DELTA_DAYS, DELTA_MEMORY, BloomSettings
 from .running import print_seen, require_fingerprinter, table
 from .target import Kind
 
@@ -30,8 +32,8 @@ if TYPE_CHECKING:
 
 
 def info(session: Session, directory: Path) -> int:
-    """Print the slices of a delta store."""
-    rows, figures = [["slice", "from", "until", "pages", "memory", ""]], []
+    """Print what is in the table and in the slices of a delta store."""
+    rows, figures = [["", "from", "until", "pages", "memory", ""]], []
     with shared(directory):
         found = read(directory)
         for each in found.slices:
@@ -41,25 +43,41 @@ def info(session: Session, directory: Path) -> int:
             written = [_written(each.start), _written(each.end)]
             rows.append([each.name, *written, f"{pages:,}", in_bytes(nbytes), expired])
             figures.append({**vars(each), "pages": pages, "bytes": nbytes})
-    days = None if found.longest == inf else found.longest / DAY
+    longest, parts, described = found.longest, [], None
+    with closing(Table(directory)) as table_:
+        table_.look()
+        if table_.is_open:
+            longest = max(longest, table_.longest)
+            described = {
+                "pages": table_.count,
+                "oldest": table_.oldest,
+                "newest": table_.newest,
+                "bytes": table_.nbytes,
+            }
+            parts.append(counted(table_.count, "page"))
+            times = ["" if t is None else _written(t) for t in (table_.oldest, table_.newest)]
+            rows.insert(1, ["table", *times, f"{table_.count:,}", in_bytes(table_.nbytes), ""])
+    if figures or described is None:
+        parts.append(counted(len(figures), "slice"))
+    days = None if longest == inf else longest / DAY
     kept = "for ever" if days is None else f"for {days:g} days"
-    slices = counted(len(figures), "slice")
-    lines = [f"{directory}, a delta store: {slices}, kept {kept}"]
-    if figures:
+    lines = [f"{directory}, a delta store: {' and '.join(parts)}, kept {kept}"]
+    if rows[1:]:
         lines += ["", *table(rows)]
-    session.print({"place": str(directory), "days": days, "slices": figures}, lines)
+    session.print(
+        {"place": str(directory), "days": days, "table": described, "slices": figures}, lines
+    )
     return 0
 
 
 def check(session: Session, directory: Path) -> int:
     """Print for each URL whether the delta store has it."""
-    store = _store_at(session, directory)
-    store.look()
-    with closing(store):
+    with closing(_store_at(session, directory)) as store:
+        store.look()
         return print_seen(
             session,
             lambda fingerprint: store.knows(key_of_fingerprint(fingerprint)),
-            read(directory).identity,
+            store.identity,
             session.options.place,
         )
 
@@ -68,8 +86,10 @@ def add(session: Session, directory: Path) -> int:
     """Import what the files hold into the delta store, which is made if it is missing."""
     options = session.options
     fingerprinter = session.fingerprinter(session.crawler())
-    require_fingerprinter(read(directory).identity, fingerprinter, options.place)
     store = _store_at(session, directory, FingerprinterIdentity.of(fingerprinter).to_text())
+    store.table.roll_back()
+    store.look()
+    require_fingerprinter(store.identity, fingerprinter, options.place)
     now, figures = time.time(), []
     for path in map(Path, options.files):
         if is_deltafetchs(path):
@@ -79,6 +99,7 @@ def add(session: Session, directory: Path) -> int:
             marks = {key_of_fingerprint(key): now for keys, _ in batches for key in keys}
         store.add(marks.items())
         figures.append({"file": str(path), "keys": len(marks)})
+    store.close()
     session.print(
         {"place": options.place, "files": figures},
         [f"{each['file']}: {each['keys']:,} keys, which may be known already" for each in figures],
@@ -87,17 +108,22 @@ def add(session: Session, directory: Path) -> int:
 
 
 def merge(session: Session, directory: Path, sources: list[Path]) -> int:
-    """Copy the slices of `sources` into a delta store, each with its own error rate."""
+    """Copy the marks of `sources` into a delta store, slices each with its own error rate."""
     for source in sources:
         if source.samefile(directory):
             raise BloomError(f"{source} is no other delta store: give their directories")
-    count = _store_at(session, directory).merge(sources)
-    session.print({"slices": count}, [f"{directory} has {counted(count, 'slice')} now"])
+    slices = _store_at(session, directory).merge(sources)
+    with closing(Table(directory)) as merged:
+        merged.look()
+        figures = {"slices": slices, "pages": merged.count}
+        has = [counted(slices, "slice")] if slices or not merged.is_open else []
+        has += [counted(merged.count, "page")] if merged.is_open else []
+    session.print(figures, [f"{directory} has {' and '.join(has)} now"])
     return 0
 
 
 def clear(session: Session, directory: Path) -> int:
-    """Remove all slices of a delta store."""
+    """Remove all marks of a delta store."""
     _store_at(session, directory).clear()
     session.print_lines([f"forgot what {directory} knew"])
     return 0
@@ -113,6 +139,16 @@ def findings(directory: Path) -> list[Finding]:
             continue
         # the finding about a whole slice has no path
         found += (replace(finding, path=finding.path or str(path)) for finding in findings_in(path))
+    with closing(Table(directory)) as table_:
+        try:
+            table_.look()
+            if table_.is_open and (wrong := table_.findings()):
+                found.append(Finding(str(table_.path), sound=False, text=wrong))
+            elif table_.is_open:
+                pages = counted(table_.count, "page")
+                found.append(Finding(str(table_.path), sound=True, text=f"{pages}, each readable"))
+        except FilterFileError as error:
+            found.append(Finding(str(table_.path), sound=False, text=str(error)))
     return found
 
 
@@ -124,10 +160,12 @@ def delta(session: Session) -> int:
             f"--older is {session.options.older!r}: it must be days, or text such as 12h or 30d"
         )
     store = _store_at(session, session.target(session.options.place, Kind.DELTA_STORE).path)
-    dropped = store.drop_older(older)
+    pages, dropped = store.drop_older(older)
+    forgot = [counted(pages, "page")] if pages or not dropped else []
+    forgot += [counted(len(dropped), "slice")] if dropped else []
     session.print(
-        {"dropped": [vars(each) for each in dropped]},
-        [f"forgot {counted(len(dropped), 'slice')}", *map(_line, dropped)],
+        {"pages": pages, "dropped": [vars(each) for each in dropped]},
+        [f"forgot {' and '.join(forgot)}", *map(_line, dropped)],
     )
     return 0
 
@@ -142,7 +180,7 @@ def _store_at(session: Session, directory: Path, identity: str = "") -> FileDelt
     shape = Shape(
         general.capacity, general.error_rate, general.exact, DELTA_DAYS.read(settings), identity
     )
-    return FileDeltaStore(directory, shape)
+    return FileDeltaStore(directory, shape, memory=DELTA_MEMORY.read(settings))
 
 
 def _written(when: float) -> str:

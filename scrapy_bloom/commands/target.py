@@ -14,6 +14,7 @@ from pathlib import Path
 from ..bloom.directory import layer_path, lock_path
 from ..bloom.header import MAGIC
 from ..delta.slices import MANIFEST
+from ..delta.table import TABLE
 from ..errors import BloomError
 from ..jobdir import JobDirectory
 from ..redis_backend.client import REDIS_SCHEMES, public_url
@@ -56,7 +57,7 @@ class Target:
         path = Path(name)
         if not path.is_dir() and (path.exists() or path.suffix == ".bloom"):
             return cls(name, _kinds_of_file(path), path)
-        if (path / MANIFEST).exists():
+        if (path / MANIFEST).exists() or (path / TABLE).exists():
             return cls(name, frozenset({Kind.DELTA_STORE}), path)
         if not layer_path(path, 0).exists():
             job = JobDirectory(path)
@@ -109,13 +110,15 @@ class Target:
         job = JobDirectory(self.path.parent)
         if self.path in {job.requests, job.seen_file, job.worker_feeds}:
             return "is one file of a job", whole
+        if self.path.name == TABLE:
+            return "is one file of a delta store", whole
         if not self.path.exists():
             return "is not there, and by its name is one file", ""
         return "is one file" if Kind.FILE in self.kinds else "is one file, and no filter", ""
 
     def _of_job(self, job: JobDirectory, wanted: Kind) -> tuple[str, str]:
         if wanted is Kind.DELTA_STORE:
-            return f"holds no delta store (there is no {MANIFEST})", ""
+            return f"holds no delta store (there is no {TABLE} and no {MANIFEST})", ""
         if job.worker_feeds.exists() and not job.requests.exists():
             return "is the JOBDIR of a worker, whose filter and requests are in Redis", ""
         if wanted is Kind.REQUESTS:

@@ -25,7 +25,8 @@ from .crawl import DeltaCrawl
 from .file_store import FileDeltaStore
 from .settings import DeltaSettings
 from .skipping import Skipping
-from .slices import Shape, read
+from .slices import Shape
+from .table import UnfinishedWriteError
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -59,6 +60,8 @@ class DeltaMiddleware:
         self._delta: DeltaCrawl | None = None
         self._skipping: Skipping | None = None
         self._skipped = 0
+        self._is_unfinished = False
+        """True if the delta store could not be read yet, since a writer of it was killed."""
         self._awaited = {signals.spider_closed}
         if crawler.get_extension(FeedExporter) is not None:
             self._awaited.add(signals.feed_exporter_closed)
@@ -172,6 +175,9 @@ class DeltaMiddleware:
     def _spider_opened(self) -> None:
         crawler = self._crawler
         try:
+            if self._is_unfinished:
+                self._store.open()
+                self._require(FingerprinterIdentity.of(crawler.request_fingerprinter))
             delta = DeltaCrawl(crawler, self._settings, self._store, self.clock)
         except Exception as error:
             logger.exception(
@@ -188,11 +194,10 @@ class DeltaMiddleware:
         self._update_stats()
         period = self._settings.period
         days = "for ever" if period is None else f"for {period / DAY:g} days"
-        slices = counted(delta.store.count, "slice")
         announce(
             crawler,
             "between crawls",
-            f"{self._settings.mode} {days}, {self._store.name} with {slices}",
+            f"{self._settings.mode} {days}, {self._store.name} with {self._store.holds}",
         )
 
     def _request_scheduled(self, request: Request) -> None:
@@ -232,7 +237,7 @@ class DeltaMiddleware:
         crawler = self._crawler
         self._update_stats()
         store = self._store
-        holds = f"{store.name} had {counted(store.count, 'slice')}"
+        holds = f"{store.name} had {store.holds}"
         if store.oldest is not None:
             begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(store.oldest))
             holds += f", {in_bytes(store.nbytes)}, the oldest from {begun}"
@@ -259,20 +264,27 @@ class DeltaMiddleware:
 
     def _check(self, identity: FingerprinterIdentity) -> None:
         """Raise BloomError unless this crawl can use the delta store."""
-        directory = self._settings.directory
-        stored = isinstance(self._store, FileDeltaStore) and read(directory).identity
-        if stored:
+        try:
+            self._store.look()
+        except UnfinishedWriteError:
+            self._is_unfinished = True  # the crawl rolls that back when it begins
+            return
+        self._require(identity)
+
+    def _require(self, identity: FingerprinterIdentity) -> None:
+        store = self._store
+        if isinstance(store, FileDeltaStore) and store.identity:
             fresh = "a new BLOOM_DELTA_DIR, or start afresh with BLOOM_DELTA_RESET = True"
-            known = FingerprinterIdentity.from_text(stored)
-            if warning := known.require_same(identity, str(directory), fresh):
+            known = FingerprinterIdentity.from_text(store.identity)
+            if warning := known.require_same(identity, store.name, fresh):
                 logger.warning("%s", warning, extra={"spider": self._crawler.spider})
-        self._store.look()
 
     def _store_of(self, shape: Shape) -> FileDeltaStore | RedisDeltaStore:
         """Return the delta store: in Redis with a shared filter, else in its directory."""
         settings, spider = self._crawler.settings, self._crawler.spider
         if not is_component(settings["DUPEFILTER_CLASS"], "RedisBloomDupeFilter"):
-            return FileDeltaStore(self._settings.directory, shape, self.clock)
+            memory = self._settings.memory
+            return FileDeltaStore(self._settings.directory, shape, self.clock, memory=memory)
         from .redis_store import RedisDeltaStore
 
         assert spider is not None

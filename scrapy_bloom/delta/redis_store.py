@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from ..errors import IncompatibleFilterError
 from ..redis_backend.client import RedisClient
 from ..redis_backend.scripts import DELTA_ADD, DELTA_KNOWS
+from ..reporting import counted
 from .slices import SLICES
 
 if TYPE_CHECKING:
@@ -50,15 +51,9 @@ class RedisDeltaStore:
         return False
 
     @property
-    def unchanged_until(self) -> float:
-        """Time at which the next slice ceases to count."""
-        width = self.shape.width
-        return (self.clock() // width + 1) * width if width else inf
-
-    @property
-    def count(self) -> int:
-        """Number of slices that exist and count."""
-        return len(self._there())
+    def holds(self) -> str:
+        """The number of slices that exist and count."""
+        return counted(len(self._there()), "slice")
 
     @property
     def nbytes(self) -> int:
@@ -91,10 +86,14 @@ class RedisDeltaStore:
         self.look()
         self._client.call("set", f"{self._key}:identity", self.shape.identity)
 
-    def knows(self, key: bytes, period: float | None = None) -> bool:
-        """Return True if `key` was marked in the last `period` seconds, at most those of the store,
-        or up to a slice before. Cost: a round trip."""
-        return bool(self._client.run(DELTA_KNOWS, self._names(period), key))
+    def known_until(self, key: bytes, period: float | None = None) -> float:
+        """Return the time until which `key` is sure to count as marked in the last `period`
+        seconds, at most those of the store, or up to a slice before; 0 if it does not. Cost: a
+        round trip."""
+        if not self._client.run(DELTA_KNOWS, self._names(period), key):
+            return 0.0
+        width = self.shape.width
+        return (self.clock() // width + 1) * width if width else inf
 
     def add(self, marks: Iterable[tuple[bytes, float]]) -> None:
         """Add keys with the times of their marks. Cost: a round trip for 500 keys of a slice."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.utils.project import data_path
 
-from ..settings import DELTA, DELTA_DAYS, DELTA_DIR, DELTA_RESET
+from ..settings import DELTA, DELTA_DAYS, DELTA_DIR, DELTA_MEMORY, DELTA_RESET
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping
@@ -33,13 +33,15 @@ without DepthMiddleware."""
 @dataclass(frozen=True)
 class DeltaSettings:
     """The `mode` that says which pages are done, the place of the delta store (`name` in Redis,
-    `directory` on the disk), and the `period` of a mark in seconds; None is for ever."""
+    `directory` on the disk), the `period` of a mark in seconds, None for ever, and the `memory`
+    that new marks of a directory go into."""
 
     mode: str
     name: str
     directory: Path
     period: float | None = None
     reset: bool = False
+    memory: str = DELTA_MEMORY.default
 
     @classmethod
     def read(cls, settings: BaseSettings, spider: str) -> DeltaSettings | None:
@@ -49,8 +51,14 @@ class DeltaSettings:
         if mode is None:
             return None
         name = DELTA_DIR.read(settings).replace("%(spider)s", spider.replace("/", "_"))
-        period, reset = DELTA_DAYS.read(settings), DELTA_RESET.read(settings)
-        return cls(mode, name, Path(data_path(name)), period, reset)
+        return cls(
+            mode,
+            name,
+            Path(data_path(name)),
+            period=DELTA_DAYS.read(settings),
+            reset=DELTA_RESET.read(settings),
+            memory=DELTA_MEMORY.read(settings),
+        )
 
 
 def wish_of(meta: Mapping[str, Any]) -> Any:

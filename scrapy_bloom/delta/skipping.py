@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from math import inf
 from typing import TYPE_CHECKING
 
 from ..dupefilter.base import FilterDupeFilter
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 class Skipping:
     """Decides which requests of a crawl to skip. A cache has the URLs of up to `recent_urls`
-    skipped plain requests, until a slice of the delta store ceases to count."""
+    skipped plain requests, until the first of their marks ceases to count."""
 
     def __init__(self, crawler: Crawler, delta: DeltaCrawl, recent_urls: int) -> None:
         self._crawler = crawler
@@ -34,7 +35,7 @@ class Skipping:
         dupefilter = getattr(scheduler_of(crawler), "df", None)
         self._dupefilter = dupefilter if isinstance(dupefilter, FilterDupeFilter) else None
         self._recent: UrlCache[str] = UrlCache(recent_urls)
-        self._recent_until = self._store.unchanged_until
+        self._recent_until = inf
 
     def is_done(self, request: Request, response: Response) -> bool:
         """Return True if `request`, of the callback of `response`, is for a page that an earlier
@@ -77,17 +78,19 @@ class Skipping:
             if self._store.clock() < self._recent_until:
                 return True
             self._recent.clear()
-            self._recent_until = self._store.unchanged_until
+            self._recent_until = inf
         wish, period = wish_of(meta), None
         if wish is not None and wish is not True:  # a day is 1, which equals True
             period = None if wish is False else self._period(wish, request)
             if period is None:
                 return False
         key = self._delta.pages.key_of(request)
-        if not self._store.knows(key, period) or key in self._delta.marks:
+        until = self._store.known_until(key, period)
+        if not until or key in self._delta.marks:
             return False
         if is_plain and url not in self._recent.urls:
             self._recent.add(url)
+            self._recent_until = min(self._recent_until, until)
         return True
 
     def _period(self, wish: object, request: Request) -> float | None:

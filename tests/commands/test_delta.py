@@ -15,9 +15,10 @@ import pytest
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 
-from scrapy_bloom.delta import file_store
+from scrapy_bloom.delta import slice_store
 from scrapy_bloom.delta.file_store import FileDeltaStore
 from scrapy_bloom.delta.settings import key_of_text
+from scrapy_bloom.delta.slice_store import SliceStore
 from scrapy_bloom.delta.slices import Shape, read
 from scrapy_bloom.quantities import DAY
 
@@ -28,8 +29,8 @@ DAYS = ("-s", "BLOOM_DELTA_DAYS=30")
 
 
 def make(folder, *ages, url=URL, identity=""):
-    """Return a delta store in which `url` was marked so many days ago."""
-    memory = FileDeltaStore(folder, Shape(1000, period=30 * DAY, identity=identity))
+    """Return a delta store with slices in which `url` was marked so many days ago."""
+    memory = SliceStore(folder, Shape(1000, period=30 * DAY, identity=identity))
     memory.add((fingerprint(Request(url)), time.time() - age * DAY) for age in ages)
     return folder
 
@@ -54,6 +55,62 @@ def test_what_a_delta_store_knows_can_be_looked_at(run, tmp_path):
     verified = run(tmp_path, "verify", "memory")
     assert "can be trusted" in verified.out
     assert "ok   memory/1: the series of layers is complete (1)" in verified.lines
+
+
+def in_table(folder, *ages, url=URL, identity=""):
+    """Return a delta store with a table in which `url` was marked so many days ago."""
+    memory = FileDeltaStore(folder, Shape(period=30 * DAY, identity=identity))
+    memory.add((fingerprint(Request(url)), time.time() - age * DAY) for age in ages)
+    memory.close()
+    return folder
+
+
+def test_a_table_can_be_looked_at(run, tmp_path):
+    """Alone, and beside the slices of 0.2.0."""
+    in_table(tmp_path / "memory", 3)
+    info = run(tmp_path, "info", "memory", "--json").json
+    assert (info["days"], info["table"]["pages"], info["slices"]) == (30, 1, [])
+    assert info["table"]["oldest"] == info["table"]["newest"]
+    lines = run(tmp_path, "info", "memory").lines
+    assert lines[0] == "memory, a delta store: 1 page, kept for 30 days"
+    assert lines[-1].split()[0] == "table"
+    make(tmp_path / "memory", 0, url=f"{URL}b")
+    lines = run(tmp_path, "info", "memory").lines
+    assert lines[0] == "memory, a delta store: 1 page and 1 slice, kept for 30 days"
+    assert run(tmp_path, "check", "memory", URL, f"{URL}b", *DAYS).status == 0
+    assert run(tmp_path, "check", "memory", URL, "-s", "BLOOM_DELTA_DAYS=2").status == 1
+    verified = run(tmp_path, "verify", "memory")
+    assert "ok   memory/delta.sqlite: 1 page, each readable" in verified.lines
+
+
+def test_a_damaged_table_cannot_be_trusted(run, tmp_path):
+    """The file is named; so is a row that a crawl would not have written."""
+    path = in_table(tmp_path / "memory", 3) / "delta.sqlite"
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("INSERT INTO pages VALUES ('key', 1, NULL)")
+    assert "BAD  memory/delta.sqlite: 1 rows are" in run(tmp_path, "verify", "memory").out
+    path.write_bytes(path.read_bytes()[:4096] + bytes(8192))
+    before = files_in(tmp_path)
+    result = run(tmp_path, "verify", "memory")
+    assert "BAD  memory/delta.sqlite: " in result.out
+    assert result.refusal == "memory cannot be trusted"
+    for command in ["info"], ["check", URL], ["delta", "--older", "1d"]:
+        refusal = run(tmp_path, command[0], "memory", *command[1:]).refusal
+        assert "memory/delta.sqlite cannot be read" in refusal
+    assert files_in(tmp_path) == before
+    assert run(tmp_path, "clear", "memory", "--yes").status == 0
+    assert not path.exists()
+
+
+def test_tables_are_merged(run, tmp_path):
+    """Each page is in one of them."""
+    in_table(tmp_path / "one", 1)
+    make(in_table(tmp_path / "two", 2, url=f"{URL}b"), 2, url=f"{URL}c")
+    before = files_in(tmp_path / "two")
+    assert run(tmp_path, "merge", "one", "two").lines == ["one has 1 slice and 2 pages now"]
+    assert run(tmp_path, "check", "one", URL, f"{URL}b", f"{URL}c", *DAYS).status == 0
+    assert files_in(tmp_path / "two") == before
+    assert run(tmp_path, "delta", "one", "--older", "36h").lines[0].startswith("forgot 1 page")
 
 
 def test_a_damaged_slice_cannot_be_trusted(run, tmp_path):
@@ -160,8 +217,8 @@ def test_a_memory_is_not_merged_while_it_is_written_to(run, tmp_path, monkeypatc
     make(tmp_path / "one", 1)
     make(tmp_path / "two", 1)
     before = files_in(tmp_path / "one")
-    monkeypatch.setattr(file_store, "_PATIENCE", 0.0)
-    with FileDeltaStore(tmp_path / "two", Shape()).locked():
+    monkeypatch.setattr(slice_store, "_PATIENCE", 0.0)
+    with SliceStore(tmp_path / "two", Shape()).locked():
         assert "two is in use by process" in run(tmp_path, "merge", "one", "two").refusal
     assert files_in(tmp_path / "one") == before
 
@@ -183,7 +240,7 @@ def test_a_merge_that_fails_changes_nothing(run, tmp_path):
         (shutil, "copyfile", 4),
         (os, "fsync", 3),
         (Path, "rename", 2),
-        (file_store, "write", 1),
+        (slice_store, "write", 1),
     ],
 )
 def test_a_merge_that_is_killed_can_be_run_again(run, tmp_path, module, name, number):

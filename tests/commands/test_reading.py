@@ -10,6 +10,7 @@ from scrapy.utils.request import fingerprint
 
 from scrapy_bloom import BloomFilter, ScalableBloomFilter
 from scrapy_bloom.delta.file_store import FileDeltaStore
+from scrapy_bloom.delta.slice_store import SliceStore
 from scrapy_bloom.delta.slices import Shape
 from scrapy_bloom.quantities import DAY
 from tests.commands.command_line import SUBCOMMANDS, SUBCOMMANDS_OF_JOBS, SUBCOMMANDS_OF_REDIS
@@ -40,10 +41,13 @@ WITHOUT_PLACE = {"size", "compare", "plot", "workers"}
 def make_memory(folder):
     """Marks of an hour, a week and 20 days ago, and of a clock that was ahead."""
     now = time.time()
-    memory = FileDeltaStore(folder, Shape(1000, period=30 * DAY))
+    memory = SliceStore(folder, Shape(1000, period=30 * DAY))
     memory.add((fingerprint(Request(URL)), now - age * DAY) for age in (0.04, 7, 20))
-    ahead = FileDeltaStore(folder, Shape(1000, period=DAY), lambda: now + 90 * DAY)
+    ahead = SliceStore(folder, Shape(1000, period=DAY), lambda: now + 90 * DAY)
     ahead.add([(fingerprint(Request(URL)), now + 90 * DAY)])
+    table = FileDeltaStore(folder, Shape(period=30 * DAY))
+    table.add((fingerprint(Request(URL)), now - age * DAY) for age in (8, 40))
+    table.close()
     (folder / "lock").unlink()  # a copy may have none
 
 

@@ -9,6 +9,7 @@ from scrapy_bloom import BloomFilter, ScalableBloomFilter
 from scrapy_bloom.commands import main
 from scrapy_bloom.commands.target import Kind, Target
 from scrapy_bloom.delta.file_store import FileDeltaStore
+from scrapy_bloom.delta.slice_store import SliceStore
 from scrapy_bloom.delta.slices import Shape
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite_backend.request_file import RequestFile
@@ -49,6 +50,8 @@ KINDS = {
     "urls.txt": set(),
     "memory": {Kind.DELTA_STORE},
     "memory/0": {Kind.SLICE},
+    "table": {Kind.DELTA_STORE},
+    "table/delta.sqlite": set(),
     "http://example.com/": set(),
     "": set(),
     URL: {Kind.REDIS, Kind.SCRAPY_REDIS},
@@ -69,7 +72,10 @@ def folder(tmp_path_factory):
     (folder / "seen" / "requests.seen").write_bytes(b"\0\x14" + bytes(20))
     BloomFilter(100, 1e-3, folder / "one.bloom").close()
     (folder / "urls.txt").write_text("http://example.com/\n")
-    FileDeltaStore(folder / "memory", Shape(100, 1e-3, period=86400.0)).add([(b"key", time.time())])
+    table = FileDeltaStore(folder / "table", Shape())
+    table.add([(bytes(20), time.time())])
+    table.close()
+    SliceStore(folder / "memory", Shape(100, 1e-3, period=86400.0)).add([(b"key", time.time())])
     return folder
 
 
@@ -111,6 +117,7 @@ REFUSED = [
     ("export", "worker", "whose filter and requests are in Redis: give a job directory"),
     ("add merge clear load failed", "job/bloom/0.bloom", "a growing filter: give job/bloom"),
     ("check add merge clear load failed", "memory/0", "delta store: give memory"),
+    ("info check add merge clear", "table/delta.sqlite", "one file of a delta store: give table"),
     ("failed top delta", "alone", "alone is a filter alone: give the "),
     ("failed top load export", "memory", "memory is a delta store: give "),
     ("info verify clear failed", "job/requests.sqlite", "is one file of a job: give job"),

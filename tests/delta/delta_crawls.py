@@ -431,9 +431,20 @@ def modes(world, options):
 
 
 def periods(world, options):
-    """What is done is fetched again after eight days, and at most a day later."""
-    crawl = Crawl("periods", spider=DeltaSpider, settings={"BLOOM_DELTA_DAYS": "8d"})
-    return [story(world, crawl, [Step(1), Step(9), Step(11)], options.mutant)]
+    """What is done is fetched again after eight days, with slices at most a day later."""
+    return [
+        story(
+            world,
+            Crawl(
+                memory,
+                spider=DeltaSpider,
+                settings={"BLOOM_DELTA_DAYS": "8d", "BLOOM_DELTA_MEMORY": memory},
+            ),
+            [Step(1), Step(9), Step(11)],
+            options.mutant,
+        )
+        for memory in ("table", "bloom")
+    ]
 
 
 def unsound(world, options):

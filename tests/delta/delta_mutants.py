@@ -21,6 +21,7 @@ test notices it:
 """
 
 import time
+from math import inf
 
 from scrapy import signals
 
@@ -30,6 +31,7 @@ from scrapy_bloom.delta.marks import Marks
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.pages import Pages
 from scrapy_bloom.delta.slices import Slice
+from scrapy_bloom.delta.table import Table
 from scrapy_bloom.dupefilter.local import BloomDupeFilter
 from scrapy_bloom.job.failure import item_refused
 
@@ -191,5 +193,7 @@ def keys_of_errbacks_count():
 
 @mutant
 def never_expires():
-    """A slice counts for ever."""
+    """A mark counts for ever, and so does a slice."""
+    until = Table.until
+    Table.until = lambda self, key, period, now: until(self, key, inf, now)
     Slice.until = lambda self, now, width: now

@@ -1,10 +1,11 @@
-"""The store by itself: against a plain dict, with a clock that goes as it likes."""
+"""The delta store in a directory: its table against a plain dict, with a clock that goes as it
+likes, and the slices beside it."""
 
-import json
 import multiprocessing
 import os
+import sqlite3
 import tempfile
-from math import inf
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,234 +13,218 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scrapy.utils.test import get_crawler
 
+from scrapy_bloom.delta import table as table_module
 from scrapy_bloom.delta.file_store import FileDeltaStore
 from scrapy_bloom.delta.middleware import DeltaMiddleware
-from scrapy_bloom.delta.slices import SLICES, Shape
-from scrapy_bloom.errors import FilterFileError
+from scrapy_bloom.delta.slice_store import SliceStore
+from scrapy_bloom.delta.slices import Shape, read
+from scrapy_bloom.delta.table import UnfinishedWriteError
+from scrapy_bloom.errors import FilterFileError, IncompatibleFilterError
+from scrapy_bloom.fingerprints.identity import FingerprinterIdentity
 
 HOUR = 3600.0
 PERIOD = 8 * HOUR
 NOON = 1_800_000_000.0
+OTHER = FingerprinterIdentity("other", "other", [], []).to_text()
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
 
 
 def key(number):
     """Return a key."""
-    return number.to_bytes(20, "big")
+    return number.to_bytes(1, "big") * 20
 
 
-def memory(folder, now, period=PERIOD, **shape):
-    """Return an open store whose clock stands at `now`."""
-    opened = FileDeltaStore(
-        Path(folder) / "memory", Shape(1000, 1e-9, period=period, **shape), clock=lambda: now
-    )
-    opened.open()
-    return opened
+def store(folder, now=NOON, period=PERIOD, memory="table", identity=""):
+    """Return a store whose clock stands at `now`."""
+    shape = Shape(1000, 1e-9, period=period, identity=identity)
+    return FileDeltaStore(Path(folder) / "memory", shape, lambda: now, memory=memory)
 
 
-def slices_in(folder):
-    """Return the slices that the store has, expired ones included."""
-    return json.loads((Path(folder) / "memory" / "delta.json").read_text())["slices"]
+def opened(folder, now=NOON, period=PERIOD, **options):
+    """Return it open, as a crawl has it."""
+    found = store(folder, now, period, **options)
+    found.open()
+    return found
+
+
+def old_slices(folder, now=NOON, period=PERIOD, numbers=(1,)):
+    """Let 0.2.0 have marked pages."""
+    slices = SliceStore(Path(folder) / "memory", Shape(1000, 1e-9, period=period), lambda: now)
+    slices.add((key(number), now) for number in numbers)
+
+
+def knows(folder, number, now=NOON, period=PERIOD, days=None, memory="table"):
+    """Return what a crawl of that time knows."""
+    with closing(opened(folder, now, period, memory=memory)) as found:
+        return found.knows(key(number), days)
+
+
+def rows_in(folder):
+    """Return the rows of the table, expired ones included."""
+    with closing(sqlite3.connect(Path(folder) / "memory" / "delta.sqlite")) as database:
+        return {row[0]: row[1:] for row in database.execute("SELECT * FROM pages")}
+
+
+def files_in(folder):
+    """Return the files below a folder, with their bytes."""
+    return {path: path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
 
 
 STEPS = st.lists(
     st.tuples(
-        st.floats(0, 6),  # hours that pass
+        st.floats(-30, 30),  # hours that pass
         st.lists(st.integers(0, 9), max_size=3),  # keys marked then
+        st.lists(st.integers(0, 9), max_size=1),  # keys forgotten then
+        st.booleans(),  # whether it is a crawl of a longer period
     ),
     max_size=12,
 )
 
 
-@settings(max_examples=8)
-@given(STEPS, st.booleans())
-def test_a_mark_counts_for_the_period_and_at_most_a_slice_longer(steps, exact):
-    """As a dict from keys to the times of their last marks has it."""
+@settings(max_examples=15)
+@given(STEPS)
+def test_a_mark_counts_for_the_period_to_the_second(steps):
+    """As a dict from keys to the times of their last marks has it, whatever the clock does; a mark
+    is at most a period away from now."""
     with tempfile.TemporaryDirectory() as folder:
-        now, marked = NOON, {}
-        for hours, keys in steps:
+        now, marked, removed = NOON, {}, set()
+        for hours, keys, forgotten, is_long in steps:
             now += hours * HOUR
-            opened = memory(folder, now, exact=exact)
-            for number in range(10):
-                age = now - marked.get(number, -1e12)
-                if opened.knows(key(number)):
-                    assert age <= PERIOD * (1 + 1 / SLICES)
-                else:
-                    assert age > PERIOD
-                # and so for a request that asks for fewer days
-                if opened.knows(key(number), 2 * HOUR):
-                    assert age <= 2 * HOUR + PERIOD / SLICES
-                else:
-                    assert age > 2 * HOUR
-            opened.add((key(number), now) for number in keys)
-            marked |= dict.fromkeys(keys, now)
-            opened.close()
-            if (Path(folder) / "memory" / "delta.json").exists():
-                # what can be asked for, what has just expired, and no more
-                assert len(slices_in(folder)) <= 2 * (SLICES + 2)
+            period = 4 * PERIOD if is_long else PERIOD
+            with closing(opened(folder, now, period)) as found:
+                there = {*rows_in(folder)} if found.table.is_open else set()
+                removed |= {n for n in marked if key(n) not in there}
+                for number in range(10):
+                    age = abs(now - marked.get(number, -1e12))
+                    if number in removed:
+                        assert not found.knows(key(number))
+                        continue
+                    assert found.knows(key(number)) is (age <= period)
+                    assert found.knows(key(number), 2 * HOUR) is (age <= 2 * HOUR)
+                found.add((key(number), now) for number in keys)
+                known = sum(found.knows(key(number)) for number in forgotten)
+                assert found.forget([key(number) for number in forgotten]) == known
+            for number in keys:
+                marked[number] = now
+                removed.discard(number)
+            for number in forgotten:
+                marked.pop(number, None)
 
 
-@settings(max_examples=8)
-@given(st.lists(st.tuples(st.floats(-1e5, 1e5), st.integers(0, 9)), max_size=10))
-def test_a_wrong_clock_costs_repetitions_and_not_the_memory(days):
+@settings(max_examples=10)
+@given(st.lists(st.floats(-1e5, 1e5), max_size=10))
+def test_a_wrong_clock_costs_repetitions_and_not_the_table(days):
     """Whatever the clock says for an opening in between, the next one knows what it knew."""
     with tempfile.TemporaryDirectory() as folder:
-        first = memory(folder, NOON)
-        first.add([(key(1), NOON)])
-        for day, _ in days:
-            memory(folder, NOON + day * 24 * HOUR).close()
-            opened = memory(folder, NOON + HOUR)
-            assert opened.knows(key(1))
-            opened.close()
+        store(folder).add([(key(1), NOON)])
+        for day in days:
+            opened(folder, NOON + day * 24 * HOUR).close()
+            assert knows(folder, 1, NOON + HOUR)
 
 
-def test_a_slice_from_the_future_expires_as_if_it_were_of_today(tmp_path):
-    """Else it would count until then."""
-    wrong = memory(tmp_path, NOON + 1000 * PERIOD)
-    wrong.add([(key(1), NOON + 1000 * PERIOD)])
-    for hours, is_known in ((0, True), (7, True), (8.9, True), (9.1, False), (30, False)):
-        opened = memory(tmp_path, NOON + hours * HOUR)
-        assert opened.knows(key(1)) is is_known
-        opened.close()
-    assert slices_in(tmp_path) == []
+def test_an_expired_row_stays_for_an_eighth_of_the_period(tmp_path):
+    """Of the longest that a crawl has asked for; rows that are not done stay."""
+    store(tmp_path).add([(key(1), NOON)])
+    opened(tmp_path, NOON, 2 * PERIOD).close()
+    old_slices(tmp_path, numbers=[2])
+    opened(tmp_path).forget([key(2)])
+    for hours, is_there in ((9, True), (15, True), (16.5, True), (18, True), (20, False)):
+        opened(tmp_path, NOON + hours * HOUR).close()
+        assert (key(1) in rows_in(tmp_path)) is is_there, hours
+    assert rows_in(tmp_path) == {key(2): (None, None)}
 
 
-def test_an_expired_slice_stays_for_one_slice(tmp_path):
-    """Then its directory is gone."""
-    memory(tmp_path, NOON).add([(key(1), NOON)])
-    for hours, count in ((9.5, 1), (10.4, 1), (10.6, 0)):
-        opened = memory(tmp_path, NOON + hours * HOUR)
-        assert not opened.knows(key(1))
-        opened.close()
-        assert len([*(tmp_path / "memory").glob("[0-9]*")]) == count
+def test_without_a_period_a_mark_counts_for_ever(tmp_path):
+    """And with one set later, as long as that."""
+    store(tmp_path, period=None).add([(key(1), NOON)])
+    assert knows(tmp_path, 1, NOON + 1000 * PERIOD, None)
+    assert knows(tmp_path, 1, NOON + PERIOD)
+    assert not knows(tmp_path, 1, NOON + PERIOD + 1)
+    assert rows_in(tmp_path)
 
 
-def test_without_a_period_there_is_one_slice_that_never_expires(tmp_path):
-    """And with one set later, it expires as its last mark does."""
-    memory(tmp_path, NOON, period=None).add([(key(1), NOON)])
-    memory(tmp_path, NOON + HOUR, period=None).add([(key(2), NOON + HOUR)])
-    assert memory(tmp_path, NOON + 1000 * PERIOD, period=None).knows(key(1))
-    assert len(slices_in(tmp_path)) == 1
-    assert memory(tmp_path, NOON + PERIOD + HOUR).knows(key(1))
-    assert not memory(tmp_path, NOON + PERIOD + 2 * HOUR).knows(key(1))
+def test_an_older_mark_does_not_take_the_place_of_a_newer_one(tmp_path):
+    """A job delivers late what it has kept; a mark from the future is one of now."""
+    found = opened(tmp_path, NOON + HOUR)
+    found.add([(key(1), NOON + HOUR), (key(2), NOON + 9 * PERIOD)])
+    found.add([(key(1), NOON)])
+    assert rows_in(tmp_path) == {key(1): (NOON + HOUR, None), key(2): (NOON + HOUR, None)}
 
 
-@pytest.mark.parametrize("period", [PERIOD, None])
-def test_a_mark_from_the_future_is_one_of_now(tmp_path, period):
-    """What a job has kept while its clock was wrong: it takes no slice of its own, and holds
-    no slice back that would expire."""
-    marked = memory(tmp_path, NOON, period)
-    marked.add([(key(1), NOON)])
-    marked.add([(key(number), NOON + number * PERIOD) for number in range(2, 9)])
-    assert all(memory(tmp_path, NOON, period).knows(key(number)) for number in range(1, 9))
-    assert [each["end"] for each in slices_in(tmp_path)] == [NOON + HOUR if period else NOON]
-    assert not memory(tmp_path, NOON + 10 * HOUR).knows(key(2))
+def test_days_are_exact_beside_slices_that_are_not(tmp_path):
+    """What 0.2.0 has marked counts until its slice ends; what was marked since, to the second."""
+    old_slices(tmp_path, numbers=[1, 2])
+    found = opened(tmp_path, NOON + HOUR / 2)
+    assert found.holds == "0 pages, and 1 slice that count until 2027-01-15 17:00"
+    found.add([(key(2), NOON + HOUR / 2)])
+    late = NOON + PERIOD + HOUR
+    assert knows(tmp_path, 1, late)
+    assert not knows(tmp_path, 2, late)
+    assert not knows(tmp_path, 1, late + 1)
+    opened(tmp_path, late + 2 * PERIOD).close()
+    opened(tmp_path, late + 3 * PERIOD).close()
+    assert read(tmp_path / "memory").slices == []
 
 
-def test_an_older_mark_moves_no_end(tmp_path):
-    """Else a slice without a period would expire too early when it gets one."""
-    later = NOON + 5 * HOUR
-    memory(tmp_path, later, None).add([(key(1), later)])
-    memory(tmp_path, later, None).add([(key(2), NOON)])
-    assert [each["end"] for each in slices_in(tmp_path)] == [later]
-    assert memory(tmp_path, later + PERIOD).knows(key(1))
+def test_slices_without_a_period_are_asked_as_long_as_they_are_there(tmp_path):
+    """The start line says so; new marks go into the table."""
+    old_slices(tmp_path, period=None)
+    store(tmp_path, period=None).add([(key(2), NOON)])
+    found = opened(tmp_path, NOON + 1000 * PERIOD, None)
+    assert found.holds == "1 page, and 1 slice that count as long as they are there"
+    assert found.knows(key(1))
+    assert found.knows(key(2))
+    assert found.oldest == NOON
+    assert len(read(tmp_path / "memory").slices) == 1
 
 
-@pytest.mark.parametrize("finer", [{"error_rate": 1e-12}, {"exact": True}])
-def test_another_error_rate_takes_a_slice_of_its_own(tmp_path, finer):
-    """A filter cannot keep a lower one than it was made for; a higher one it can."""
-    marked = memory(tmp_path, NOON)
-    marked.add([(key(1), NOON)])
-    shape = {"capacity": 1000, "error_rate": 1e-9, "period": PERIOD}
-    FileDeltaStore(tmp_path / "memory", Shape(**shape | finer), lambda: NOON).add([(key(2), NOON)])
-    marked.open()
-    assert len(slices_in(tmp_path)) == marked.count == 2
-    assert marked.knows(key(1))
-    assert marked.knows(key(2))
-    FileDeltaStore(tmp_path / "memory", Shape(**shape | {"error_rate": 1e-3}), lambda: NOON).add(
-        [(key(3), NOON)]
-    )
-    assert len(slices_in(tmp_path)) == 2
+@pytest.mark.parametrize("has_slices", [False, True])
+def test_what_is_forgotten_is_not_done(tmp_path, has_slices):
+    """A slice cannot lose a page: a row says so. The next mark counts again."""
+    if has_slices:
+        old_slices(tmp_path)
+    store(tmp_path).add([(key(2), NOON)])
+    found = opened(tmp_path)
+    assert found.forget([key(1), key(2), key(3)]) == 1 + has_slices
+    assert not any(knows(tmp_path, number) for number in (1, 2, 3))
+    assert len(rows_in(tmp_path)) == has_slices
+    store(tmp_path).add([(key(1), NOON)])
+    assert knows(tmp_path, 1)
 
 
-def test_a_slice_that_expires_while_it_is_open_counts_no_more(tmp_path):
-    """In a crawl of days, as in the next one."""
-    memory(tmp_path, NOON).add([(key(1), NOON)])
-    now = [NOON]
-    opened = FileDeltaStore(tmp_path / "memory", Shape(1000, period=PERIOD), lambda: now[0])
-    opened.open()
-    assert opened.unchanged_until == NOON + 9 * HOUR
-    for hours, is_known in ((0, True), (9, True), (9.01, False)):
-        now[0] = NOON + hours * HOUR
-        assert opened.knows(key(1)) is is_known
-    assert opened.unchanged_until == inf
-
-
-def test_a_request_cannot_ask_for_more_than_the_crawl(tmp_path):
-    """What another crawl still keeps is not this one's."""
-    memory(tmp_path, NOON).add([(key(1), NOON)])
-    now = [NOON]
-    opened = FileDeltaStore(tmp_path / "memory", Shape(1000, period=PERIOD), lambda: now[0])
-    opened.open()
-    now[0] = NOON + 10 * HOUR
-    assert not opened.knows(key(1), 2 * PERIOD)
-
-
-@pytest.mark.parametrize("of_020", [False, True])
-@pytest.mark.parametrize("longest", [4 * PERIOD, None])
-def test_the_longest_period_decides_what_is_removed(tmp_path, longest, of_020):
-    """Each crawl judges by its own; a memory of 0.2.0 knows by its slices for how long they
-    were made."""
-    memory(tmp_path, NOON, longest).add([(key(1), NOON)])
-    path = tmp_path / "memory" / "delta.json"
-    if of_020:
-        found = json.loads(path.read_text())
-        del found["longest"]
-        path.write_text(json.dumps(found))
-    for hours in (13, 15, 17):
-        short = memory(tmp_path, NOON + hours * HOUR)
-        assert not short.knows(key(1))
-        short.add([(key(hours), NOON + hours * HOUR)])
-        short.close()
-    opened = memory(tmp_path, NOON + 36 * HOUR, longest)
-    assert opened.knows(key(1))
-    opened.close()
-    for hours, is_kept in ((37, True), (40, True), (42, longest is None)):
-        memory(tmp_path, NOON + hours * HOUR).close()
-        assert ("0" in {each["name"] for each in slices_in(tmp_path)}) is is_kept
-
-
-def test_a_longer_period_is_noted_when_a_crawl_begins(tmp_path):
-    """Before there is anything new to mark."""
-    memory(tmp_path, NOON).add([(key(1), NOON)])
-    memory(tmp_path, NOON + HOUR, 4 * PERIOD).close()
-    memory(tmp_path, NOON + 10 * HOUR).close()
-    memory(tmp_path, NOON + 20 * HOUR).close()
-    assert memory(tmp_path, NOON + 20 * HOUR, 4 * PERIOD).knows(key(1))
+def test_new_marks_go_into_slices_with_bloom(tmp_path):
+    """The table is asked all the same, and gives way to them."""
+    store(tmp_path).add([(key(1), NOON - HOUR), (key(2), NOON - HOUR)])
+    bloom = opened(tmp_path, memory="bloom")
+    bloom.add([(key(2), NOON), (key(3), NOON)])
+    assert [*rows_in(tmp_path)] == [key(1)]
+    assert all(knows(tmp_path, number, memory="bloom") for number in (1, 2, 3))
+    assert knows(tmp_path, 2, NOON + PERIOD)
+    assert opened(tmp_path, memory="bloom").holds == "1 slice and 1 page"
+    alone = opened(tmp_path / "alone", memory="bloom")
+    alone.add([(key(1), NOON)])
+    names = {path.name for path in (tmp_path / "alone" / "memory").iterdir()}
+    assert names == {"0", "delta.json", "lock"}
 
 
 def test_a_look_changes_nothing(tmp_path):
-    """Whatever has expired or is from the future, and where nothing can be written."""
-    folder = tmp_path / "memory"
-    memory(tmp_path, NOON).add([(key(1), NOON)])
-    memory(tmp_path, NOON + 1000 * PERIOD).add([(key(2), NOON + 1000 * PERIOD)])
-    (folder / "lock").unlink()
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    for hours, is_known in ((0, True), (9, True), (9.1, False), (30, False)):
-        looking = FileDeltaStore(folder, Shape(period=PERIOD), lambda at=hours: NOON + at * HOUR)
+    """Whatever has expired, and where nothing can be written."""
+    store(tmp_path).add([(key(1), NOON)])
+    old_slices(tmp_path, numbers=[2])
+    before = files_in(tmp_path)
+    for hours in (0, 9, 30):
+        looking = store(tmp_path, NOON + hours * HOUR, 2 * PERIOD)
         looking.look()
-        assert looking.knows(key(1)) is is_known
-        assert looking.knows(key(2))
+        assert looking.knows(key(1)) is (hours < 16)
         looking.close()
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert files_in(tmp_path) == before
 
 
 def test_a_start_changes_nothing_before_it_is_sure_to_begin(tmp_path):
     """Something else may refuse it."""
-    memory(tmp_path, NOON).add([(key(1), NOON)])
-    path = tmp_path / "memory" / "delta.json"
-    before = path.read_bytes()
+    store(tmp_path).add([(key(1), NOON)])
+    before = files_in(tmp_path)
     settings = {
         "BLOOM_DELTA": "item",
         "BLOOM_DELTA_DAYS": 365,
@@ -248,72 +233,147 @@ def test_a_start_changes_nothing_before_it_is_sure_to_begin(tmp_path):
     crawler = get_crawler(settings_dict=settings)
     crawler.spider = crawler.spidercls.from_crawler(crawler, "spider")
     DeltaMiddleware.from_crawler(crawler)
-    assert path.read_bytes() == before
+    assert files_in(tmp_path) == before
 
 
-def test_what_a_kill_has_left_of_a_slice_is_removed(tmp_path):
-    """It is no part of the store before `delta.json` names it."""
-    memory(tmp_path, NOON).add([(key(1), NOON)])
-    (tmp_path / "memory" / "7").mkdir()
-    memory(tmp_path, NOON + 3 * HOUR).add([(key(2), NOON + 3 * HOUR)])
-    assert sorted(path.name for path in (tmp_path / "memory").glob("[0-9]*")) == ["0", "1"]
+def die_in_a_write(folder):
+    """Kill a writer in the middle of a transaction, of which a part is in the file."""
+    if (child := os.fork()) == 0:
+        database = sqlite3.connect(folder / "memory" / "delta.sqlite", isolation_level=None)
+        database.execute("PRAGMA cache_size = 1")
+        database.execute("BEGIN IMMEDIATE")
+        database.execute("UPDATE pages SET time = 0")
+        os._exit(9)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"version": 2}', '{"version": 1, "slices": [{}]}'])
-def test_an_unreadable_memory_is_refused_and_can_be_cleared(tmp_path, text):
-    """And left as it is until then."""
-    memory(tmp_path, NOON).add([(key(1), NOON)])
-    path = tmp_path / "memory" / "delta.json"
-    path.write_text(text)
-    with pytest.raises(FilterFileError, match=r"delta\.json cannot be read"):
-        memory(tmp_path, NOON)
-    assert path.read_text() == text
-    again = FileDeltaStore(tmp_path / "memory", Shape(period=PERIOD), lambda: NOON)
-    again.clear()
-    assert not memory(tmp_path, NOON).knows(key(1))
-
-
-def test_a_missing_slice_is_refused(tmp_path):
-    """With its name."""
-    memory(tmp_path, NOON).add([(key(1), NOON)])
-    (tmp_path / "memory" / "0" / "0.bloom").unlink()
-    with pytest.raises(FilterFileError, match=r"memory/0 is missing"):
-        memory(tmp_path, NOON)
-
-
-def test_a_damaged_slice_is_refused(tmp_path):
-    """With its name, and with what can be done about a memory."""
-    memory(tmp_path, NOON).add([(key(1), NOON)])
-    (tmp_path / "memory" / "0" / "0.bloom").write_bytes(b"torn")
-    with pytest.raises(FilterFileError, match=r"memory/0/0\.bloom .* BLOOM_DELTA_RESET = True"):
-        memory(tmp_path, NOON)
+def test_what_a_killed_writer_has_begun_is_rolled_back_by_the_next_crawl(tmp_path):
+    """Whoever only looks says so, and leaves it as it is."""
+    store(tmp_path).add((number.to_bytes(20, "big"), NOON) for number in range(5000))
+    die_in_a_write(tmp_path)
+    before = files_in(tmp_path)
+    assert tmp_path / "memory" / "delta.sqlite-journal" in before
+    with pytest.raises(UnfinishedWriteError, match="has the journal of a writer that was killed"):
+        store(tmp_path).look()
+    assert files_in(tmp_path) == before
+    found = opened(tmp_path)
+    assert found.table.count == 5000
+    assert {time for time, _ in rows_in(tmp_path).values()} == {NOON}
+    assert len(files_in(tmp_path)) == 1
 
 
 def _add_many(folder, first):
     for number in range(first, first + 40):
-        memory(folder, NOON + number % 3 * HOUR).add([(key(number), NOON)])
+        with closing(opened(folder, NOON + number % 3 * HOUR)) as found:
+            found.add([(key(number), NOON), (key(number + 120), NOON)])
 
 
-def test_processes_write_to_one_memory_at_the_same_time(tmp_path):
-    """Each mark of each is there, and a reader is never in the way."""
+def test_processes_write_to_one_table_at_the_same_time(tmp_path):
+    """From the first mark on; each mark of each is there, and a reader is never in the way."""
     context = multiprocessing.get_context("fork")
-    writers = [context.Process(target=_add_many, args=(tmp_path, first)) for first in (0, 100, 200)]
+    writers = [context.Process(target=_add_many, args=(tmp_path, first)) for first in (0, 40, 80)]
     for writer in writers:
         writer.start()
     while any(writer.is_alive() for writer in writers):
-        memory(tmp_path, NOON + 2 * HOUR).close()
+        looking = store(tmp_path)
+        looking.look()
+        looking.close()
     for writer in writers:
         writer.join()
         assert writer.exitcode == 0
-    opened = memory(tmp_path, NOON + 2 * HOUR)
-    assert all(opened.knows(key(first + n)) for first in (0, 100, 200) for n in range(40))
+    assert len(rows_in(tmp_path)) == 240
 
 
-def test_slices_are_dropped_by_age(tmp_path):
-    """Those that ended before."""
-    for hours in (0, 2, 4):
-        memory(tmp_path, NOON + hours * HOUR).add([(key(hours), NOON + hours * HOUR)])
-    opened = memory(tmp_path, NOON + 5 * HOUR)
-    assert [each.start for each in opened.drop_older(2.5 * HOUR)] == [NOON]
-    opened.open()
-    assert [opened.knows(key(hours)) for hours in (0, 2, 4)] == [False, True, True]
+def test_expired_rows_are_removed_a_part_at_a_time(tmp_path, monkeypatch):
+    """So that other writers wait for none of it; all of them are."""
+    monkeypatch.setattr(table_module, "_PAGES_AT_ONCE", 1)
+    keys = [os.urandom(20) for _ in range(2000)]
+    store(tmp_path).add((each, NOON - n % 2 * (PERIOD + 1)) for n, each in enumerate(keys))
+    opened(tmp_path).close()
+    found = opened(tmp_path, NOON + 2 * HOUR)
+    assert {time for time, _ in rows_in(tmp_path).values()} == {NOON}
+    assert found.table.count == len(rows_in(tmp_path)) == 1000
+
+
+@pytest.mark.parametrize("what", ["text", "another program's", "of a later version", "torn"])
+def test_a_table_that_cannot_be_read_is_refused_and_can_be_cleared(tmp_path, what):
+    """And left as it is until then."""
+    store(tmp_path).add((number.to_bytes(20, "big"), NOON) for number in range(500))
+    path = tmp_path / "memory" / "delta.sqlite"
+    if what == "text":
+        path.write_text("no database, but long enough to be one" * 9)
+    elif what == "torn":
+        path.write_bytes(path.read_bytes()[:4096] + bytes(12000))
+    else:
+        with closing(sqlite3.connect(path, isolation_level=None)) as database:
+            another = what == "another program's"
+            database.execute("DROP TABLE pages" if another else "UPDATE meta SET version = 2")
+    before = files_in(tmp_path)
+    with pytest.raises(FilterFileError, match=r"delta\.sqlite cannot be read .* BLOOM_DELTA_RESET"):
+        store(tmp_path).look()
+    assert files_in(tmp_path) == before
+    store(tmp_path).clear()
+    assert not knows(tmp_path, 1)
+    store(tmp_path).add([(key(1), NOON)])
+    assert knows(tmp_path, 1)
+
+
+def test_a_file_that_is_still_empty_is_none(tmp_path):
+    """A process was killed when it had only got its name."""
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / "delta.sqlite").touch()
+    assert not knows(tmp_path, 1)
+    store(tmp_path).add([(key(1), NOON)])
+    assert knows(tmp_path, 1)
+
+
+def test_merging_tables(tmp_path):
+    """The later mark stays, what only one store has is in both then; what one has forgotten, the
+    other may know."""
+    old_slices(tmp_path / "two", numbers=[4])
+    store(tmp_path / "one").add([(key(1), NOON - HOUR), (key(2), NOON)])
+    two = store(tmp_path / "two")
+    two.add([(key(1), NOON), (key(2), NOON - HOUR), (key(3), NOON)])
+    opened(tmp_path / "two").forget([key(4), key(3)])
+    before = files_in(tmp_path / "two")
+    assert store(tmp_path / "one").merge([tmp_path / "two" / "memory"]) == 1
+    assert rows_in(tmp_path / "one") == {
+        key(1): (NOON, None),
+        key(2): (NOON, None),
+        key(4): (None, None),
+    }
+    assert [knows(tmp_path / "one", n) for n in (1, 2, 3, 4)] == [True, True, False, False]
+    assert files_in(tmp_path / "two") == before
+
+
+def test_tables_of_two_fingerprinters_are_not_merged(tmp_path):
+    """Their keys have nothing to do with each other; a store without marks takes any."""
+    for name in ("one", "two"):
+        store(tmp_path / name, identity=name).add([(key(1), NOON)])
+    before = files_in(tmp_path)
+    with pytest.raises(IncompatibleFilterError, match="another fingerprinter than"):
+        store(tmp_path / "one").merge([tmp_path / "two" / "memory"])
+    assert files_in(tmp_path).items() >= before.items()
+    store(tmp_path / "one", identity="one").clear()
+    store(tmp_path / "one").merge([tmp_path / "two" / "memory"])
+    looking = store(tmp_path / "one")
+    looking.look()
+    assert looking.identity == "two"
+
+
+def test_a_crawl_of_another_fingerprinter_is_refused(tmp_path, caplog):
+    """Where a writer was killed it goes on without the store, which it had to roll back first."""
+    store(tmp_path, identity=OTHER).add((n.to_bytes(20, "big"), NOON) for n in range(5000))
+    delta = {"BLOOM_DELTA": "item", "BLOOM_DELTA_DIR": str(tmp_path / "memory")}
+    before = files_in(tmp_path)
+    crawler = get_crawler(settings_dict=delta)
+    crawler.spider = crawler.spidercls.from_crawler(crawler, "spider")
+    with pytest.raises(IncompatibleFilterError, match="now it is scrapy"):
+        DeltaMiddleware.from_crawler(crawler)
+    assert files_in(tmp_path) == before
+    die_in_a_write(tmp_path)
+    crawler = get_crawler(settings_dict=delta)
+    crawler.spider = crawler.spidercls.from_crawler(crawler, "spider")
+    DeltaMiddleware.from_crawler(crawler)._spider_opened()
+    assert "BLOOM_DELTA is off in this crawl: the fingerprinter of this job was" in caplog.text
+    assert len(rows_in(tmp_path)) == 5000

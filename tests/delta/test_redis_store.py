@@ -32,12 +32,12 @@ def test_a_mark_counts_for_the_period_and_at_most_a_slice_longer(redis, key):
     memory(redis, key, NOON).add([(KEY, NOON)])
     memory(redis, key, NOON).add([(KEY, NOON)])  # once more
     for hours in (0, 3, 7.9, 8):
-        assert memory(redis, key, NOON + hours * HOUR).knows(KEY)
-    assert not memory(redis, key, NOON + PERIOD * (1 + 1 / SLICES) + 1).knows(KEY)
-    assert not memory(redis, key, NOON + 4 * HOUR).knows(KEY, 2 * HOUR)
-    assert not memory(redis, key, NOON + 9.5 * HOUR).knows(KEY, 2 * PERIOD)
-    assert not memory(redis, key, NOON).knows(b"x" * 20)
-    assert memory(redis, key, NOON).count == 1
+        assert memory(redis, key, NOON + hours * HOUR).known_until(KEY)
+    assert not memory(redis, key, NOON + PERIOD * (1 + 1 / SLICES) + 1).known_until(KEY)
+    assert not memory(redis, key, NOON + 4 * HOUR).known_until(KEY, 2 * HOUR)
+    assert not memory(redis, key, NOON + 9.5 * HOUR).known_until(KEY, 2 * PERIOD)
+    assert not memory(redis, key, NOON).known_until(b"x" * 20)
+    assert memory(redis, key, NOON).holds == "1 slice"
     assert memory(redis, key, NOON).nbytes > 0
     assert memory(redis, key, NOON).oldest == NOON // HOUR * HOUR
 
@@ -63,7 +63,7 @@ def test_redis_lets_slices_expire(redis_server, key, age):
 def test_without_a_period_nothing_expires(redis_server, key):
     """There is one slice then."""
     memory(redis_server, key, NOON, period=None).add([(KEY, NOON)])
-    assert memory(redis_server, key, NOON + 100 * PERIOD, period=None).knows(KEY)
+    assert memory(redis_server, key, NOON + 100 * PERIOD, period=None).known_until(KEY)
     with redis_server.client() as client:
         assert {client.ttl(name) for name in client.keys(f"*{key}*")} == {-1}
 
@@ -71,9 +71,9 @@ def test_without_a_period_nothing_expires(redis_server, key):
 def test_a_mark_from_the_future_is_one_of_now(redis, key):
     """What a job has kept while its clock was wrong."""
     memory(redis, key, NOON).add([(KEY, NOON + 1000 * PERIOD)])
-    assert memory(redis, key, NOON).knows(KEY)
-    assert not memory(redis, key, NOON + 10 * HOUR).knows(KEY)
-    assert not memory(redis, key, NOON + 1000 * PERIOD).knows(KEY)
+    assert memory(redis, key, NOON).known_until(KEY)
+    assert not memory(redis, key, NOON + 10 * HOUR).known_until(KEY)
+    assert not memory(redis, key, NOON + 1000 * PERIOD).known_until(KEY)
 
 
 def test_clearing_and_another_fingerprinter(redis, key):
@@ -82,7 +82,7 @@ def test_clearing_and_another_fingerprinter(redis, key):
     with pytest.raises(IncompatibleFilterError, match="BLOOM_DELTA_RESET"):
         memory(redis, key, NOON, identity="another")
     memory(redis, key, NOON).clear()
-    assert not memory(redis, key, NOON, identity="another").knows(KEY)
+    assert not memory(redis, key, NOON, identity="another").known_until(KEY)
 
 
 def test_a_crawl_skips_what_another_has_done(own_server, monkeypatch):

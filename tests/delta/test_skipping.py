@@ -12,7 +12,7 @@ from scrapy_bloom.delta.marks import Marks, Temporary
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.pages import Pages
 from scrapy_bloom.delta.skipping import Skipping
-from scrapy_bloom.delta.slices import Shape, read
+from scrapy_bloom.delta.slices import Shape
 from tests.job.engine import Job
 from tests.job.feed_jobs import FeedJob, run
 
@@ -30,10 +30,12 @@ def crawler(make_dupefilter):
     return dupefilter.crawler
 
 
-def test_a_page_is_skipped_until_its_slice_expires(crawler, tmp_path):
+@pytest.mark.parametrize(("memory", "last"), [("table", 8), ("bloom", 9)])
+def test_a_page_is_skipped_until_its_mark_expires(crawler, tmp_path, memory, last):
     """By its URL, too, where that is remembered from the first time."""
     now = [NOON]
-    memory = FileDeltaStore(tmp_path / "memory", Shape(period=8 * HOUR), lambda: now[0])
+    shape = Shape(period=8 * HOUR)
+    memory = FileDeltaStore(tmp_path / "memory", shape, lambda: now[0], memory=memory)
     pages = Pages(crawler, Marks(Temporary()), "item", memory.clock)
     request = Request("http://example.com/page")
     memory.add([(pages.key_of(request), NOON)])
@@ -41,7 +43,7 @@ def test_a_page_is_skipped_until_its_slice_expires(crawler, tmp_path):
     delta = SimpleNamespace(store=memory, pages=pages, marks=pages.marks)
     skipping = Skipping(crawler, delta, recent_urls=100)
     page = Response("http://example.com/list", request=Request("http://example.com/list"))
-    for hours, is_done in ((0, True), (1, True), (9, True), (9.1, False), (20, False)):
+    for hours, is_done in ((0, True), (1, True), (last, True), (last + 0.1, False), (20, False)):
         now[0] = NOON + hours * HOUR
         assert skipping.is_done(request.copy(), page) is is_done
     memory.close()
@@ -92,4 +94,6 @@ def test_marks_are_in_the_memory_when_the_spider_and_its_feeds_are_closed(jobdir
         job.crawl()
     finally:
         job.drop()
-    assert len(read(tmp_path / "memory").slices) == 1
+    memory = FileDeltaStore(tmp_path / "memory", Shape())
+    memory.look()
+    assert memory.holds == "1 page"

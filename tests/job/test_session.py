@@ -210,7 +210,7 @@ def test_one_place_releases_the_lock_of_a_job():
                     locked.add(place)
     # of a directory with a filter, and of the delta store
     assert release - {("bloom/directory.py", "lock.release")} == {("jobdir.py", "lock.release")}
-    assert {place for place in locked if place[0] != "delta/file_store.py"} == {
+    assert {place for place in locked if place[0] != "delta/slice_store.py"} == {
         ("job/session.py", "self.directory.locked"),
         ("migration/sources.py", "job.locked"),
         ("redis_backend/load.py", "job.locked"),

@@ -520,7 +520,7 @@ def known_to(folder, day=LAST_DAY):
     with closing(memory):
         pages = dict.fromkeys([*whole_site(0), *whole_site(day)])
         known = [each for each in pages if memory.knows(key_of_fingerprint(fingerprint_of(each)))]
-        return {"slices": memory.count, "pages": known}
+        return {"slices": memory.slices.count, "pages": known}
 
 
 def resume(archive, story):
