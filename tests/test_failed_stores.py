@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 from scrapy import Request
 
-from scrapy_bloom.job.codec import Codec, url_and_method
+from scrapy_bloom.job.codec import Codec, Stored, url_and_method
 from scrapy_bloom.job.failure import Choice, FailedRequest
 from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.sqlite_backend.failed_store import OpenFailedStore, SQLiteFailedStore
@@ -43,7 +43,7 @@ class SQLiteJob:
         for record in records:
             fields = Request(record.url).to_dict()
             payload = CODEC.dump(fields, "example.com", "pickle").payload
-            self.file.push(GROUP, "pickle", payload)
+            self.file.push(GROUP, payload)
             row, *_ = self.file.pop(GROUP, newest=False)
             store.add(row, payload, record)
             self.file.delete(row)
@@ -59,9 +59,9 @@ class SQLiteJob:
             self.file.commit()
             self.file.close(clean=True)
         file = RequestFile.open(self.folder / "requests.sqlite")
-        rows = file.query("SELECT request FROM requests ORDER BY id")
+        rows = file.query("SELECT slot, request FROM requests ORDER BY id")
         file.close(clean=True)
-        return [url_and_method(stored)[0] for (stored,) in rows]
+        return [url_and_method(Stored(*row), CODEC.dictionaries)[0] for row in rows]
 
 
 @dataclass

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from scrapy import Request
-    from scrapy.settings import BaseSettings
     from typing_extensions import Self
 
     from .overlay import Overlay
@@ -63,8 +62,9 @@ class Asked(Protocol):
 
 
 class Audit:
-    """Writes the requests that a dupefilter drops to a file, a line of JSON each. A failure to
-    write does not stop the crawl. Raises ValueError if the file cannot be opened."""
+    """Writes the requests that a dupefilter drops to a file, a line of JSON each: it is put in
+    front of the dupefilter. A failure to write does not stop the crawl. Raises ValueError if the
+    file cannot be opened."""
 
     def __init__(
         self,
@@ -87,25 +87,10 @@ class Audit:
             raise ValueError(
                 f"BLOOM_AUDIT is {settings.path!r}, which cannot be written: {error.strerror}"
             ) from error
-
-    @classmethod
-    def of(
-        cls,
-        settings: BaseSettings,
-        dupefilter: Asked,
-        overlay: Overlay,
-        fingerprint: Callable[[Request], bytes],
-    ) -> Self | None:
-        """Return the audit of `settings`, put in front of `dupefilter`, or None without one."""
-        wanted = AuditSettings.read(settings)
-        if not wanted.path:
-            return None
-        self = cls(wanted, dupefilter, overlay, fingerprint)
         # set on the instance, so that a crawl without an audit has no cost
         vars(dupefilter)["request_seen"] = self.request_seen
         if overlay.filter.exact:
             vars(overlay)["release"] = self.release
-        return self
 
     def request_seen(self, request: Request) -> bool:
         """Return the answer of the dupefilter, and log the request if it is True."""

@@ -18,9 +18,8 @@ from scrapy.utils.request import referer_str
 from ..fingerprints.canonical import META_KEY
 from ..fingerprints.identity import FingerprinterIdentity
 from ..fingerprints.unfailing import UnfailingFingerprinter
-from ..settings import DELTA, BloomSettings, wants_delta
+from ..settings import DELTA, AuditSettings, BloomSettings, wants_delta
 from ..startup import announce, fetches_one_page, has_spider_middleware, is_own_method, refuse
-from .audit import Audit
 from .closing_line import closing_line
 from .overlay import FingerprintFilter, Overlay
 from .redirects import RequestChains
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from typing_extensions import Self
+
+    from .audit import Audit
 
 logger = logging.getLogger("scrapy_bloom.dupefilter")
 
@@ -287,7 +288,11 @@ class FilterDupeFilter(BaseDupeFilter):
 
     def _use(self, opened: FingerprintFilter) -> None:
         self._overlay = overlay = Overlay(opened)
-        self._audit = Audit.of(self._crawler.settings, self, overlay, self._fingerprint_of_any)
+        audit = AuditSettings.read(self._crawler.settings)
+        if audit.path:
+            from .audit import Audit
+
+            self._audit = Audit(audit, self, overlay, self._fingerprint_of_any)
         self._see = opened.add
         if self._is_full:
             opened.growing = False

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from ..bloom.growing import ScalableBloomFilter, stored_identity
 from ..bloom.header import Owner
-from ..bloom.removal import remove_filter
 from ..errors import describe
 from ..fingerprints.identity import FingerprinterIdentity
 from ..job.session import session_of
@@ -98,6 +97,8 @@ class BloomDupeFilter(FilterDupeFilter):
         if settings.job is None or not len(overlay):
             return
         identity = FingerprinterIdentity.of(self._crawler.request_fingerprinter).to_text()
+        from ..bloom.removal import remove_filter
+
         overlay.close()
         remove_filter(settings.job.filter)
         overlay.filter = opened = settings.open_filter(settings.job.filter, identity)

@@ -13,24 +13,30 @@ from scrapy import Request
 from scrapy.utils.request import request_from_dict
 
 from ..errors import encodable
+from .compact import pack, unpack, without_defaults
+from .dictionaries import Dictionaries
 from .failure import ATTEMPTS_KEY
 
 if TYPE_CHECKING:
     from scrapy import Spider
+    from scrapy.statscollectors import StatsCollector
 
     from .failure import FailedRequest
 
+COMPACT, DEFLATED, DEFLATED_OBJECTS = b"\1", b"\2", b"\3"
+"""The first byte of a payload: a text of compact.py follows; one that is deflated; the bytes of
+another format, deflated. Those of the other formats come as they are."""
 FORMATS: dict[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     "pickle": (lambda thing: pickle.dumps(thing, protocol=4), pickle.loads),
     "marshal": (marshal.dumps, marshal.loads),
 }
+"""The formats of what is not plain."""
 
 
 class Stored(NamedTuple):
-    """A stored request: its slot, the name of its format, and its bytes."""
+    """A stored request: its slot, and its bytes, whose first one says their form."""
 
     slot: str
-    format: str
     payload: bytes
 
 
@@ -38,15 +44,24 @@ class Codec:
     """Makes stored requests of requests, and requests of stored ones.
 
     A request passes through its fields, which are those of `Request.to_dict`; a backend may
-    add some, and leave out those with Scrapy's default. `most_bytes` is the limit of a
-    payload. Without a `spider` no callback can be stored.
+    add some. What is not plain is stored in a format of Scrapy's queues, and counted in `stats`.
+    `most_bytes` is the limit of a payload. Without a `spider` no callback can be stored.
     """
 
-    def __init__(self, spider: Spider | None, most_bytes: int, *, has_cache: bool = False) -> None:
+    def __init__(
+        self,
+        spider: Spider | None,
+        most_bytes: int,
+        *,
+        has_cache: bool = False,
+        stats: StatsCollector | None = None,
+    ) -> None:
         self._spider = spider
         self._most_bytes = most_bytes
         self._has_cache = has_cache
+        self._stats = stats
         self._callbacks = Callbacks(spider)
+        self.dictionaries = Dictionaries()
 
     def fields(self, request: Request) -> dict[str, Any]:
         """Return the fields of `request`. Raises ValueError for one that has none, such as
@@ -57,62 +72,109 @@ class Codec:
             raise ValueError(str(error)) from error
 
     def dump(self, fields: dict[str, Any], slot: str, format_: str) -> Stored:
-        """Return the request of these `fields` as it is stored in `slot`. Raises ValueError
-        if it cannot be serialized."""
-        serialize, _ = FORMATS[format_]
-        try:
-            payload = serialize(fields)
-        except Exception as error:
-            raise ValueError(str(error)) from error
-        if len(payload) > self._most_bytes:
-            raise ValueError(f"{len(payload):,} bytes are more than {self._most_bytes:,}")
-        return Stored(slot, format_, payload)
+        """Return the request of these `fields` as it is stored in `slot`, in `format_` if it is not
+        plain. Raises ValueError if it cannot be serialized."""
+        text = pack(fields, slot)
+        is_plain = text is not None
+        if text is None:
+            serialize, _ = FORMATS[format_]
+            try:
+                text = serialize(without_defaults(fields))
+            except Exception as error:
+                raise ValueError(str(error)) from error
+        if len(text) >= self._most_bytes:
+            raise ValueError(f"{len(text):,} bytes are more than {self._most_bytes:,}")
+        if not is_plain and self._stats is not None:
+            self._stats.inc_value("scheduler/pickled")
+        self.dictionaries.sample(fields, text)
+        return self._stored(text, slot, is_plain=is_plain)
 
     def load(self, stored: Stored) -> Request:
         """Return the request that was stored. Raises anything: its classes run their code."""
-        return request_from_dict(load_fields(stored), spider=self._spider)
+        return request_from_dict(self.load_fields(stored), spider=self._spider)
+
+    def load_fields(self, stored: Stored) -> dict[str, Any]:
+        """Return the fields of a stored request. Raises anything, as `load` does."""
+        return load_fields(stored, self.dictionaries)
 
     def again(self, stored: Stored, failed: FailedRequest) -> Stored:
         """Return a stored request that has `failed` as it is asked once more: with all its
         retries, and past a cache, which may have the page that made it fail. One that does
         not unpickle a second time stays as it is."""
-        serialize, _ = FORMATS[stored.format]
         try:
-            fields = load_fields(stored)
+            text, _ = _opened(stored, self.dictionaries)
+            fields = self.load_fields(stored)
             meta = {**fields.get("meta", {}), ATTEMPTS_KEY: failed.attempts}
             meta.pop("retry_times", None)
             if self._has_cache:
                 meta["dont_cache"] = True
-            return stored._replace(payload=serialize({**fields, "meta": meta}))
+            return self.dump({**fields, "meta": meta}, stored.slot, _format_of(text))
         except Exception:  # noqa: BLE001 - objects of any class
             return stored
 
+    def moved(self, stored: Stored, slot: str) -> Stored:
+        """Return a stored request as it is stored in another `slot`. Raises ValueError for a
+        damaged one."""
+        text, is_plain = _opened(stored, self.dictionaries)
+        if is_plain:
+            moved = pack(unpack(text, stored.slot), slot)
+            text = text if moved is None else moved
+        return self._stored(text, slot, is_plain=is_plain)
 
-def load_fields(stored: Stored) -> dict[str, Any]:
+    def _stored(self, text: bytes, slot: str, *, is_plain: bool) -> Stored:
+        deflated = self.dictionaries.deflate(text, slot)
+        if deflated is not None and len(deflated) < len(text):
+            return Stored(slot, (DEFLATED if is_plain else DEFLATED_OBJECTS) + deflated)
+        return Stored(slot, COMPACT + text if is_plain else text)
+
+
+def load_fields(stored: Stored, dictionaries: Dictionaries) -> dict[str, Any]:
     """Return the fields of a stored request. Raises anything, as `Codec.load` does."""
-    _, deserialize = FORMATS[stored.format]
-    fields: dict[str, Any] = deserialize(stored.payload)
+    text, is_plain = _opened(stored, dictionaries)
+    if is_plain:
+        return unpack(text, stored.slot)
+    _, deserialize = FORMATS[_format_of(text)]
+    fields: dict[str, Any] = deserialize(text)
     return fields
 
 
-def url_and_method(payload: bytes) -> tuple[str, str]:
+def url_and_method(stored: Stored, dictionaries: Dictionaries) -> tuple[str, str]:
     """Return the URL and the method of a stored request, the URL empty where it cannot be
     read without running code of the request's."""
-    fields = plain_fields(payload)
+    fields = plain_fields(stored, dictionaries)
     return encodable(str(fields.get("url", ""))), encodable(str(fields.get("method", "GET")))
 
 
-def plain_fields(payload: bytes) -> dict[str, Any]:
+def plain_fields(stored: Stored, dictionaries: Dictionaries) -> dict[str, Any]:
     """Return the fields of a stored request, read without the spider and without running
     code of the request's; none, if it holds objects."""
     try:
-        if payload.startswith(pickle.PROTO):
-            fields = _PlainUnpickler(BytesIO(payload)).load()
+        text, is_plain = _opened(stored, dictionaries)
+        if is_plain:
+            return unpack(text, stored.slot)
+        if _format_of(text) == "pickle":
+            fields = _PlainUnpickler(BytesIO(text)).load()
         else:
-            fields = marshal.loads(payload)  # noqa: S302 - it makes no objects
+            fields = marshal.loads(text)  # noqa: S302 - it makes no objects
     except Exception:  # noqa: BLE001 - whatever is wrong with it
         return {}
     return fields if isinstance(fields, dict) else {}
+
+
+def _opened(stored: Stored, dictionaries: Dictionaries) -> tuple[bytes, bool]:
+    """Return the text or the bytes of a stored request, and whether it is a text. Raises
+    ValueError."""
+    payload = stored.payload
+    form = payload[:1]
+    if form == COMPACT:
+        return payload[1:], True
+    if form in {DEFLATED, DEFLATED_OBJECTS}:
+        return dictionaries.inflate(payload[1:], stored.slot), form == DEFLATED
+    return payload, False
+
+
+def _format_of(text: bytes) -> str:
+    return "pickle" if text.startswith(pickle.PROTO) else "marshal"
 
 
 class _PlainUnpickler(pickle.Unpickler):

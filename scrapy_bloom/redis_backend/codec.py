@@ -9,15 +9,15 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
-from scrapy import Request
-
-from ..job.codec import Codec, Stored, load_fields
+from ..job.codec import Codec, Stored
 from ..job.queue_settings import QueueSettings
 
 if TYPE_CHECKING:
-    from scrapy import Spider
+    from scrapy import Request, Spider
     from scrapy.settings import BaseSettings
+    from scrapy.statscollectors import StatsCollector
 
+    from ..job.dictionaries import Dictionaries
     from ..job.failure import FailedRequest
     from .protocol import Claim
 
@@ -27,9 +27,6 @@ MAX_BYTES = 100_000_000
 _PAGE = "bloom:page"
 """The field with the page's name, of a stored request that sends a page again or may have equal
 ones. No attribute of a request has such a name, so Scrapy leaves the field out."""
-
-_DEFAULTS = Request("data:,").to_dict()
-del _DEFAULTS["url"]  # has none: a request may be for just that URL
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +46,30 @@ class SlotOf(Protocol):
 
 
 class RedisCodec:
-    """Makes stored requests of requests and the other way round, in the format and the
-    order of Scrapy's SCHEDULER_DISK_QUEUE and SCHEDULER_START_DISK_QUEUE.
+    """Makes stored requests of requests and the other way round, in the order of Scrapy's
+    SCHEDULER_DISK_QUEUE and SCHEDULER_START_DISK_QUEUE, and in the format of the first for
+    what is not plain, which `stats` count.
 
-    Fields that have Scrapy's default are left out. A request waits in the slot that
-    `slot_of` says, by default that of its meta or its host. Raises ValueError for queue
-    classes that are not Scrapy's own.
+    A request waits in the slot that `slot_of` says, by default that of its meta or its host.
+    Raises ValueError for queue classes that are not Scrapy's own.
     """
 
     def __init__(
-        self, settings: BaseSettings, spider: Spider | None = None, slot_of: SlotOf | None = None
+        self,
+        settings: BaseSettings,
+        spider: Spider | None = None,
+        slot_of: SlotOf | None = None,
+        stats: StatsCollector | None = None,
     ) -> None:
         self.queues = QueueSettings.read(settings)
         has_cache = settings.getbool("HTTPCACHE_ENABLED")
-        self._codec = Codec(spider, MAX_BYTES, has_cache=has_cache)
+        self._codec = Codec(spider, MAX_BYTES, has_cache=has_cache, stats=stats)
         self._slot_of = slot_of
+
+    @property
+    def dictionaries(self) -> Dictionaries:
+        """The dictionaries of the crawl that this worker knows."""
+        return self._codec.dictionaries
 
     def dump(
         self, request: Request, *, again: Claim | None = None, callback: str | None = None
@@ -82,48 +88,38 @@ class RedisCodec:
         """Return the request of these `fields` (`Request.to_dict`) as it is stored: in
         `slot`, or in the one that it has by its meta or its host. Raises ValueError if it
         cannot be."""
-        priority, meta = fields["priority"], fields["meta"]
+        priority, meta = fields.get("priority", 0), fields.get("meta", {})
         if priority not in PRIORITIES:
             raise ValueError(f"the priority {priority} does not fit into 51 bits")
         if slot is None:
             slot = str(meta.get("download_slot") or urlsplit(fields["url"]).hostname or "")
         if "\0" in slot:
             raise ValueError(f"the download slot {slot!r} has a NUL in it")
-        if fields["dont_filter"]:
+        if fields.get("dont_filter"):
             # no filter keeps it from being there twice
-            fields = {_PAGE: secrets.token_hex(8), **fields}
-        stored = self._codec.dump(_without_defaults(fields), slot, self.queues.kind.format)
+            fields = {**fields, _PAGE: fields.get(_PAGE) or secrets.token_hex(8)}
+        stored = self._codec.dump(fields, slot, self.queues.kind.format)
         is_start = self.queues.start is not None and bool(meta.get("is_start_request", False))
         return Packed(str(-2 * priority + is_start), slot, stored.payload)
 
     def load(self, claim: Claim) -> Request:
         """Return the request that was stored. Raises anything: its classes run their code."""
-        return self._codec.load(self._stored(claim))
+        return self._codec.load(_stored(claim))
 
     def page_of(self, claim: Claim) -> str:
         """Return the name of the page of a stored request: the same for all its retries and
         redirects, also where a worker was killed between them and others began anew."""
         page = None
         with suppress(Exception):  # what cannot be read back is known by what it is
-            page = load_fields(self._stored(claim)).get(_PAGE)
+            page = self._codec.load_fields(_stored(claim)).get(_PAGE)
         if isinstance(page, str):
             return page
         return blake2b(claim.payload, digest_size=16).hexdigest()
 
     def again(self, claim: Claim, failed: FailedRequest) -> bytes:
         """Return a stored request that has `failed` as it is asked once more."""
-        return self._codec.again(self._stored(claim), failed).payload
-
-    def _stored(self, claim: Claim) -> Stored:
-        return Stored(claim.slot, self.queues.kind.format, claim.payload)
+        return self._codec.again(_stored(claim), failed).payload
 
 
-def _without_defaults(fields: dict[str, Any]) -> dict[str, Any]:
-    if "_class" in fields:  # it may have other defaults
-        return fields
-    return {name: value for name, value in fields.items() if not _is_default(name, value)}
-
-
-def _is_default(name: str, value: Any) -> bool:
-    default = _DEFAULTS.get(name)
-    return name in _DEFAULTS and type(value) is type(default) and value == default
+def _stored(claim: Claim) -> Stored:
+    return Stored(claim.slot, claim.payload)

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SharedFilterError
-from ..job.codec import url_and_method
+from ..job.codec import Stored, url_and_method
+from ..job.dictionaries import Dictionaries
 from ..job.failure import ALL, Choice, FailedRequest, described
 from .protocol import Failing
 from .scripts import RETRY_FAILED, SCAN_FAILED
@@ -34,6 +35,7 @@ class RedisFailedStore:
         self._client = client
         self._key = key
         self._most = most
+        self._dictionaries = Dictionaries()
 
     def by_reason(self) -> dict[str, int]:
         """Return how many there are for each reason, most first; what was not looked at
@@ -81,13 +83,34 @@ class RedisFailedStore:
 
     def _chosen(self, choice: Choice) -> list[tuple[bytes, FailedRequest]]:
         found = {
-            field: (int(claim), _failed_request(*rest)) for field, claim, *rest in self._scan()
+            field: (int(claim), self._failed_request(*rest)) for field, claim, *rest in self._scan()
         }
         return [
             (field, failed)
             for field, (_, failed) in sorted(found.items(), key=lambda item: item[1][0])
             if choice.includes(failed.reason, failed.url)
         ]
+
+    def _failed_request(
+        self,
+        reason: bytes,
+        attempts: int,
+        worker: bytes,
+        when: int,
+        details: bytes,
+        slot: bytes,
+        payload: bytes,
+    ) -> FailedRequest:
+        known: dict[str, Any] = {"url": "", "method": "GET"}
+        known |= {"status": None, "exception": None, "referer": None}
+        if details:
+            # a later version may know more
+            known |= {name: value for name, value in json.loads(details).items() if name in known}
+        else:
+            stored = Stored(slot.decode("utf-8", "surrogatepass"), payload)
+            known["url"], known["method"] = url_and_method(stored, self._dictionaries)
+            known["exception"] = f"the last was {worker.decode()}"
+        return FailedRequest(reason=reason.decode(), attempts=attempts, time=when / 1000, **known)
 
     def _scan(self, *, brief: bool = False) -> Iterator[Any]:
         cursor: bytes | str = "0"
@@ -107,7 +130,9 @@ def failing_of(claim: Claim, failed: FailedRequest, codec: RedisCodec) -> Failin
 
 def unreadable(claim: Claim, error: Exception, codec: RedisCodec) -> Failing:
     """Return what the server is told of `claim`, which cannot be made a request again."""
-    failed = FailedRequest.unreadable(*url_and_method(claim.payload), described(error))
+    stored = Stored(claim.slot, claim.payload)
+    known = url_and_method(stored, codec.dictionaries)
+    failed = FailedRequest.unreadable(*known, described(error))
     return _failing(claim, failed, codec)
 
 
@@ -125,16 +150,3 @@ def _failing(claim: Claim, failed: FailedRequest, codec: RedisCodec, again: byte
         details=json.dumps(details),
         payload=again,
     )
-
-
-def _failed_request(
-    reason: bytes, attempts: int, worker: bytes, when: int, details: bytes, payload: bytes
-) -> FailedRequest:
-    known: dict[str, Any] = {"status": None, "exception": None, "referer": None}
-    known["url"], known["method"] = url_and_method(payload)
-    if details:
-        # a later version may know more
-        known |= {name: value for name, value in json.loads(details).items() if name in known}
-    else:
-        known["exception"] = f"the last was {worker.decode()}"
-    return FailedRequest(reason=reason.decode(), attempts=attempts, time=when / 1000, **known)

@@ -100,7 +100,7 @@ class SeedList:
         self._key = key
         self._dupefilter = dupefilter
         self._settings = settings
-        self._codec = RedisCodec(crawler.settings, spider)
+        self._codec = RedisCodec(crawler.settings, spider, stats=crawler.stats)
         concurrency = max(1, crawler.settings.getint("CONCURRENT_REQUESTS"))
         self._keeps = min(KEPT_SECONDS, settings.lease / 4)
         self._pusher: Pusher | None = None

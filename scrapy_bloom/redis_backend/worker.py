@@ -95,7 +95,7 @@ class Worker:
         self._stats_set = 0.0
         self._engine = EngineView(crawler)
         self._engine.require_wake()
-        codec = RedisCodec(crawler.settings, spider, self._slot_of)
+        codec = RedisCodec(crawler.settings, spider, self._slot_of, crawler.stats)
         generation = dupefilter.shared.header.generation
         self._seeds = SeedList.of(crawler, redis, self._key, dupefilter, settings)
         client = RedisClient(redis.url, redis.timeout)

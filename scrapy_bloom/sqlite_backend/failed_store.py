@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RequestFileError
-from ..job.codec import url_and_method
+from ..job.codec import Stored, url_and_method
+from ..job.dictionaries import Dictionaries
 from ..job.failure import ALL, Choice, FailedRequest
 from ..jobdir import JobDirectory
 from . import schema
@@ -87,12 +88,13 @@ class OpenFailedStore(SQLiteFailedStore):
 
     def __init__(self, file: RequestFile) -> None:
         self._file = file
+        self.dictionaries = Dictionaries()
         self.count = int(file.query("SELECT COUNT(*) FROM failed")[0][0])
 
     def add(self, row: int, request: bytes, failed: FailedRequest) -> None:
         """Copy the pending request of `row` here, as `request`, which is asked at a retry."""
         self._file.execute(
-            "INSERT INTO failed SELECT NULL, slot, priority, start, format,"
+            "INSERT INTO failed SELECT NULL, slot, priority, start, '',"
             " ?, ?, ?, ?, ?, ?, ?, ?, ? FROM requests WHERE id = ?",
             (request, *failed, row),
         )
@@ -101,8 +103,9 @@ class OpenFailedStore(SQLiteFailedStore):
     def add_unreadable(self, row: int, why: str) -> None:
         """Copy the request of `row` here, which cannot be read back; it is pending again when
         the file is opened."""
-        ((stored,),) = self._file.query("SELECT request FROM requests WHERE id = ?", (row,))
-        self.add(row, stored, FailedRequest.unreadable(*url_and_method(stored), why))
+        (found,) = self._file.query("SELECT slot, request FROM requests WHERE id = ?", (row,))
+        known = url_and_method(Stored(*found), self.dictionaries)
+        self.add(row, found[1], FailedRequest.unreadable(*known, why))
         self._file.execute("INSERT INTO unreadable VALUES (?, last_insert_rowid())", (row,))
 
     def _query(self, statement: str) -> Sequence[tuple[Any, ...]]:

@@ -90,7 +90,7 @@ class RequestFile:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self.name = ""
-        self._pushed: list[tuple[int, str, int, int, str, bytes]] = []
+        self._pushed: list[tuple[int, str, int, int, bytes]] = []
         self._deleted: list[int] = []
         self._popped: set[int] = set()
         self.operations = 0
@@ -156,9 +156,7 @@ class RequestFile:
         """Yield the selected rows, not all in memory at once. Raises sqlite3.Error."""
         return iter(partial(self._next, self._connection.execute(statement, values)), None)
 
-    def push(
-        self, group: Group, format_: str, request: bytes, *, newest_first: bool = False
-    ) -> None:
+    def push(self, group: Group, request: bytes, *, newest_first: bool = False) -> None:
         """Add a row, the newest, with the next commit. While `pushing_back`, a queue with the
         newest first gets it as the oldest."""
         if self.pushing_back and newest_first:
@@ -167,11 +165,11 @@ class RequestFile:
             self._last = row = self._last + 1
         self.operations += 1
         self.last_pushed = row
-        self._pushed.append((row, *group, format_, request))
+        self._pushed.append((row, *group, request))
 
     @_naming
-    def pop(self, group: Group, *, newest: bool, keep: bool = False) -> tuple[int, str, bytes]:
-        """Return row number, format and request of the newest or oldest row in `group` that was not
+    def pop(self, group: Group, *, newest: bool, keep: bool = False) -> tuple[int, bytes]:
+        """Return row number and request of the newest or oldest row in `group` that was not
         popped; the row stays, and with `keep` it is not popped. Raises sqlite3.Error."""
         self.write()
         ids = self._connection.execute(NEWEST if newest else OLDEST, group)
@@ -180,7 +178,7 @@ class RequestFile:
         if row is None:
             raise sqlite3.DatabaseError(f"a request of {group} is missing")
         found = self._connection.execute(
-            "SELECT format, request FROM requests WHERE id = ?", (row,)
+            "SELECT request FROM requests WHERE id = ?", (row,)
         ).fetchone()
         if not keep:
             self._popped.add(row)
@@ -203,7 +201,7 @@ class RequestFile:
         if self._pushed:
             self._begin()
             self._connection.executemany(
-                "INSERT INTO requests VALUES (?, ?, ?, ?, 0, ?, ?)", self._pushed
+                "INSERT INTO requests VALUES (?, ?, ?, ?, 0, '', ?)", self._pushed
             )
             self._pushed.clear()
 

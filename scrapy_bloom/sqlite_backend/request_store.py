@@ -57,8 +57,9 @@ class SqliteStore:
         self._settings = settings
         self._dispatched: dict[Request, int] = {}
         has_cache = crawler.settings.getbool("HTTPCACHE_ENABLED")
-        self.codec = Codec(crawler.spider, MAX_BYTES, has_cache=has_cache)
+        self.codec = Codec(crawler.spider, MAX_BYTES, has_cache=has_cache, stats=crawler.stats)
         self._failed = failed
+        failed.dictionaries = self.codec.dictionaries
         self.pending: ScrapyPriorityQueue = self._open_queue()
 
     @property
@@ -101,9 +102,7 @@ class SqliteStore:
         row = self._dispatched.pop(request, None)
         if row is None:
             return False
-        (found,) = self._file.query(
-            "SELECT slot, format, request FROM requests WHERE id = ?", (row,)
-        )
+        (found,) = self._file.query("SELECT slot, request FROM requests WHERE id = ?", (row,))
         again = self.codec.again(Stored(*found), failed)
         self._failed.add(row, again.payload, failed)
         self._file.delete(row)
@@ -261,7 +260,7 @@ class RowQueue:
         fields = self.codec.fields(request)
         stored = self.codec.dump(fields, self._slot, self.kind.format)
         newest_first = self.kind.newest_first
-        self.file.push(self._group, stored.format, stored.payload, newest_first=newest_first)
+        self.file.push(self._group, stored.payload, newest_first=newest_first)
         self._length += 1
 
     def pop(self) -> Request | None:
@@ -269,9 +268,9 @@ class RowQueue:
         a row, once."""
         if not self._length:
             return None
-        row, format_, payload = self.file.pop(self._group, newest=self.kind.newest_first)
+        row, payload = self.file.pop(self._group, newest=self.kind.newest_first)
         self._length -= 1
-        request = self._read(row, format_, payload)
+        request = self._read(row, payload)
         self.dispatched[request] = row
         return request
 
@@ -292,9 +291,9 @@ class RowQueue:
     def _group(self) -> Group:
         return self._slot or "", self._priority, self._start
 
-    def _read(self, row: int, format_: str, payload: bytes) -> Request:
+    def _read(self, row: int, payload: bytes) -> Request:
         try:
-            return self.codec.load(Stored(self._slot or "", format_, payload))
+            return self.codec.load(Stored(self._slot or "", payload))
         except MemoryError:
             raise
         except Exception as error:

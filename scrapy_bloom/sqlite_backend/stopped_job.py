@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import RequestFileError
 from ..job.codec import Stored, load_fields
+from ..job.dictionaries import Dictionaries
 from . import schema
 from .request_file import check_header, reading
 
@@ -32,6 +33,7 @@ class StoppedJob:
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self._path = path
         self._connection = connection
+        self._dictionaries = Dictionaries()
         self._is_first_version = schema.version(connection) < schema.WITH_FAILED
         self.pending = self._count("SELECT COUNT(*) FROM requests")
         ((unreleased,),) = connection.execute("SELECT unreleased FROM job")
@@ -44,13 +46,11 @@ class StoppedJob:
     def requests(self) -> Iterator[dict[str, Any]]:
         """Yield the fields of each request (`Request.to_dict`), oldest first. Raises
         RequestFileError for a request that cannot be read."""
-        rows = self._connection.execute(
-            "SELECT id, slot, format, request FROM requests ORDER BY id"
-        )
+        rows = self._connection.execute("SELECT id, slot, request FROM requests ORDER BY id")
         for row, *found in rows:
             stored = Stored(*found)
             try:
-                yield load_fields(stored)
+                yield load_fields(stored, self._dictionaries)
             except Exception as error:
                 raise RequestFileError(
                     f"row {row} of {self._path} cannot be read ({type(error).__name__}: {error});"

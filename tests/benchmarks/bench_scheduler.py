@@ -131,7 +131,7 @@ def million(folder, count):
     began = time.perf_counter()
     for number in range(count):
         stored["url"] = f"https://example.com/docs/part-{number % 30:02}/chapter-{number}.html"
-        file.push(("example.com", number % 3, 0), "pickle", pickle.dumps(stored, protocol=4))
+        file.push(("example.com", number % 3, 0), pickle.dumps(stored, protocol=4))
         if number % 10_000 == 0:
             file.commit()
     file.commit()

@@ -43,7 +43,7 @@ def make(path, count):
     """Return the open file of a job with so many pending requests."""
     file = RequestFile.open(path)
     for number in range(count):
-        file.push((f"slot{number % SLOTS}.example.com", 0, 0), "pickle", bytes(200))
+        file.push((f"slot{number % SLOTS}.example.com", 0, 0), bytes(200))
         if number % 10_000 == 0:
             file.commit()
     file.commit()

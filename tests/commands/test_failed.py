@@ -46,7 +46,7 @@ def failed_job(tmp_path):
     file = RequestFile.open(tmp_path / "requests.sqlite")
     rows = OpenFailedStore(file)
     for number in range(MANY + 1):
-        file.push(("", 0, 0), "pickle", b"request")
+        file.push(("", 0, 0), b"request")
         row, *_ = file.pop(("", 0, 0), newest=False)
         rows.add(row, b"request once more", failed_request(number))
         file.delete(row)
@@ -142,8 +142,8 @@ def hostile(request, tmp_path):
     """The arguments for a job, and a crawl, of which a page has failed that writes to terminals."""
     if request.param == "job":
         file = RequestFile.open(tmp_path / "requests.sqlite")
-        file.push(("\x1b[1mslot", 0, 0), "pickle", b"request")
-        file.push(("", 0, 0), "pickle", b"request")
+        file.push(("\x1b[1mslot", 0, 0), b"request")
+        file.push(("", 0, 0), b"request")
         row, *_ = file.pop(("", 0, 0), newest=False)
         OpenFailedStore(file).add(row, b"", HOSTILE)
         file.delete(row)
@@ -227,7 +227,7 @@ def test_urls_of_failed_requests_are_written(failed):
 def test_a_failed_request_without_a_known_url_is_no_empty_line(failed_job, run):
     """A list of URLs holds nothing else."""
     file = RequestFile.open(failed_job / "requests.sqlite")
-    file.push(("", 0, 0), "pickle", b"request")
+    file.push(("", 0, 0), b"request")
     row, *_ = file.pop(("", 0, 0), newest=False)
     OpenFailedStore(file).add(row, b"", failed_request(9)._replace(url="", reason="login page"))
     file.delete(row)
@@ -276,7 +276,7 @@ def test_what_was_asked_again_goes_on(failed_job, failed_crawl, redis_server):
     more."""
     assert SQLiteFailedStore(failed_job).retry() == MANY + 1
     file = RequestFile.open(failed_job / "requests.sqlite")
-    assert file.pop(("", 0, 0), newest=False)[1:] == ("pickle", b"request once more")
+    assert file.pop(("", 0, 0), newest=False)[1:] == (b"request once more",)
     with RedisClient(redis_server.url) as client:
         assert look_at(client, in_one_slot(failed_crawl)).over
         assert RedisFailedStore(client, in_one_slot(failed_crawl)).retry() == MANY + 1

@@ -194,7 +194,7 @@ def test_pending_requests_are_loaded_or_spoken_of(run, job, redis_server, key):
     file = RequestFile.open(job / "requests.sqlite")
     fields = Request(URL, meta={"n": 1}).to_dict()
     for _ in range(2):
-        file.push(("example.com", 0, 0), "pickle", pickle.dumps(fields))
+        file.push(("example.com", 0, 0), pickle.dumps(fields))
     file.write()
     file.execute(
         "INSERT INTO failed SELECT NULL, slot, priority, start, format, request, 'u', 'GET', 'r',"

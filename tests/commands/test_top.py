@@ -60,7 +60,7 @@ def watched(failed_job):  # noqa: F811
     """A job that runs, with failed requests, and pending ones in several slots."""
     file = RequestFile.open(failed_job / "requests.sqlite")
     for number in range(SLOTS * (SLOTS + 1) // 2):
-        file.push((f"slot{number % SLOTS}.example.com", 0, 0), "pickle", b"request")
+        file.push((f"slot{number % SLOTS}.example.com", 0, 0), b"request")
     began = time.time() - 30
     # an earlier start, which is none of this one's business
     file.execute("INSERT INTO progress VALUES (?, ?)", (began - 5, json.dumps({"began": 1})))

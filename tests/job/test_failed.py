@@ -290,7 +290,7 @@ def test_a_request_that_cannot_be_read_back_keeps_no_round_going(make_round, tmp
     """It comes back at each start; only a retry goes on with the round."""
     failed_job(make_round)
     file = RequestFile.open(tmp_path / "job" / "requests.sqlite")
-    file.push(("example.com", 0, 0), "pickle", b"no request")
+    file.push(("example.com", 0, 0), b"no request")
     file.commit()
     file.close(clean=True)
     for number in (2, 3):

@@ -21,7 +21,7 @@ def test_unfinished_requests_are_counted(tmp_path):
     path = tmp_path / "requests.sqlite"
     file = RequestFile.open(path)
     for n in range(7):
-        file.push(("", 0, 0), "pickle", b"request %d" % n)
+        file.push(("", 0, 0), b"request %d" % n)
     file.commit()
     assert unfinished_requests(tmp_path) == 7
     killed = tmp_path / "killed"

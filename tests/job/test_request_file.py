@@ -48,11 +48,11 @@ def open_file(path):
 
 def pushed(file, *contents, group=GROUP):
     for content in contents:
-        file.push(group, "pickle", content)
+        file.push(group, content)
 
 
 def popped(file, group=GROUP, newest=True, count=1):
-    return [file.pop(group, newest=newest)[2] for _ in range(count)]
+    return [file.pop(group, newest=newest)[1] for _ in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_rows_keep_their_order_over_stops(open_file):
 
     def push_back(content):
         file.pushing_back = True
-        file.push(GROUP, "pickle", content, newest_first=True)
+        file.push(GROUP, content, newest_first=True)
         file.pushing_back = False
 
     pushed(file, b"a", b"b", b"deleted")
@@ -476,7 +476,7 @@ def test_a_later_version_is_refused_by_name(open_file, path, only_in_log, tmp_pa
 def test_a_job_that_was_killed_as_it_began_a_log_opens(open_file, path, tmp_path):
     """The log has its header, and the index is of the one before."""
     file = open_file()
-    file.push(GROUP, "pickle", b"a")
+    file.push(GROUP, b"a")
     file.commit()
     log = path.with_name(f"{path.name}-wal").read_bytes()
     file._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -487,7 +487,7 @@ def test_a_job_that_was_killed_as_it_began_a_log_opens(open_file, path, tmp_path
     copy.with_name(f"{path.name}-wal").write_bytes(log[:16] + b"new salt" + log[24:32])
     assert read_identity(copy) is not None
     opened = RequestFile.open(copy)
-    assert opened.pop(GROUP, newest=False)[1:] == ("pickle", b"a")
+    assert opened.pop(GROUP, newest=False)[1:] == (b"a",)
     opened.close(clean=False)
 
 

@@ -579,7 +579,7 @@ def test_a_page_that_is_damaged_is_named_when_it_is_met(make, tmp_path, caplog):
         job.push(f"page{number}", body=b"%d" % number * 500)
     job.close()
     path = tmp_path / "job" / "requests.sqlite"
-    overwrite_page(path, b"http://example.com/page7")
+    overwrite_page(path, b"/page7")
     job = make()
     job.names()
     (line,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]

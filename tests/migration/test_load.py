@@ -2,7 +2,6 @@
 
 import marshal
 import os
-import pickle
 from functools import partial
 from signal import SIGINT, SIGKILL
 from types import SimpleNamespace
@@ -20,6 +19,8 @@ from scrapy_bloom import (
     ScrapyRedisFingerprinter,
     SharedFilterError,
 )
+from scrapy_bloom.job.codec import Stored, load_fields
+from scrapy_bloom.job.dictionaries import Dictionaries
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.migration import scrapy_redis_queue
 from scrapy_bloom.redis_backend import load as loading
@@ -96,8 +97,8 @@ def interrupted(site, folder, signal, **settings):
 def has_committed(site, folder):
     """Return True if the job keeps no request that was answered."""
     with reading(JobDirectory(folder / "job").requests) as connection:
-        rows = connection.execute("SELECT request FROM requests").fetchall()
-    for fields in (pickle.loads(row) for (row,) in rows):
+        rows = connection.execute("SELECT slot, request FROM requests").fetchall()
+    for fields in (load_fields(Stored(*row), Dictionaries()) for row in rows):
         path = fields["url"].removeprefix(site.url)
         page = (fields["method"], canonicalize_url(path), fields["body"].decode())
         if path.startswith("/moved/"):
@@ -368,7 +369,7 @@ def test_requests_of_a_job_keep_what_they_are(redis, client, key, settings, tmp_
     file = RequestFile.open(job.requests)
     for number in range(6):
         request = Request(f"http://example.com/{number}", priority=number // 3, meta={"n": number})
-        file.push(("", -request.priority, 0), "marshal", marshal.dumps(request.to_dict()))
+        file.push(("", -request.priority, 0), marshal.dumps(request.to_dict()))
     TakenStartRequests(file, lambda request: b"f" * 20).add((b"f" * 20, 258))
     file.commit([b"unreleased"])
     file.close(clean=False)

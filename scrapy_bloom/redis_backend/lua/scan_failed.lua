@@ -9,7 +9,7 @@ for at = 1, #found[2], 2 do
   local one = {found[2][at], record[9] or found[2][at], record[4]}
   if ARGV[3] ~= '1' then
     local details = record[8] or ''
-    one = {one[1], one[2], one[3], record[5], record[6], record[7] or 0, details,
+    one = {one[1], one[2], one[3], record[5], record[6], record[7] or 0, details, record[2],
       details == '' and record[3]:sub(2) or ''}
   end
   told[#told + 1] = one

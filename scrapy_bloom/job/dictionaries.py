@@ -1,0 +1,136 @@
+"""Preset dictionaries for the texts of stored requests, made of texts of the same crawl."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections import deque
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MOST = 8
+"""Most dictionaries of a crawl."""
+SIZE = 3_800
+"""Bytes of a dictionary: what a window of 12 bits reaches from the first byte of a text."""
+PROPOSED_AT = (16, 1_000, 30_000, 1_000_000)
+"""A process proposes the first, second, … dictionary of a crawl after so many requests."""
+LONGEST = 65_536
+"""Texts above this many bytes are not deflated."""
+
+_FEWEST, _SAMPLES = 8, 64
+"""A dictionary is made of so many samples."""
+_SAMPLE_BYTES = 500
+_WINDOW = -12  # raw
+_MEMORY = 5
+_HEAD = 4
+_SECRET = re.compile(
+    rb"authoriz|authent|oauth|cookie|passw|passphrase|pwd|secret|token|api.?key|access.?key|"
+    rb"private|credential|session|signature|bearer|jwt|csrf|xsrf",
+    re.IGNORECASE,
+)
+# a value may begin without the scheme: where it ends what is before it, or behind a count
+_USERINFO = re.compile(rb"(?://|\0.)[^/?#\0]*@", re.DOTALL)
+
+
+class Dictionaries:
+    """The dictionaries of a crawl that this process knows, by their ids: `texts`, oldest first.
+
+    A `proposal` is a dictionary that a store is asked to keep, or None: only then may it `learn`
+    it. Cost: 6 µs to deflate a text, 1 to inflate it; 40 kB of memory a dictionary.
+    """
+
+    def __init__(self) -> None:
+        self.texts: dict[str, bytes] = {}
+        self.proposal: bytes | None = None
+        self._inflaters: dict[bytes, Any] = {}
+        self._deflater: Any = None
+        self._newest = b""
+        self._samples: deque[bytes] = deque(maxlen=_SAMPLES)
+        self._count = self._due = 0
+
+    def learn(self, text: bytes) -> None:
+        """Use a dictionary that the store has kept: for all texts that name it, and as the newest
+        for those to be deflated. A known one changes nothing."""
+        name = id_of(text)
+        if name in self.texts:
+            return
+        self.texts[name] = text
+        self._newest = bytes.fromhex(name)
+        self._inflaters[self._newest] = zlib.decompressobj(_WINDOW, zdict=text)
+        self._deflater = zlib.compressobj(
+            zlib.Z_BEST_COMPRESSION, zlib.DEFLATED, _WINDOW, _MEMORY, zdict=text
+        )
+        self.proposal = None
+        self._samples.clear()
+
+    def deflate(self, text: bytes, slot: str) -> bytes | None:
+        """Return a text of `slot` deflated with the newest dictionary, behind the id of that and a
+        checksum. None without a dictionary, and for a text above LONGEST."""
+        if self._deflater is None or len(text) > LONGEST:
+            return None
+        deflater = self._deflater.copy()
+        stream: bytes = deflater.compress(text) + deflater.flush()
+        return self._newest + _checksum(text, slot) + stream
+
+    def inflate(self, deflated: bytes, slot: str) -> bytes:
+        """Return the text of `slot` that was deflated. Raises ValueError for an unknown dictionary,
+        for a stream that is damaged or too long, and for another slot's: all but one in 65,536."""
+        inflater = self._inflaters.get(deflated[:2])
+        if inflater is None:
+            raise ValueError(f"its dictionary {deflated[:2].hex()} is not there")
+        inflater = inflater.copy()
+        try:
+            text: bytes = inflater.decompress(deflated[_HEAD:], LONGEST + 1)
+        except zlib.error as error:
+            raise ValueError(f"it is damaged ({error})") from error
+        if len(text) > LONGEST or not inflater.eof or inflater.unused_data:
+            raise ValueError("it is damaged (it does not end where it should)")
+        if _checksum(text, slot) != deflated[2:_HEAD]:
+            raise ValueError("it is damaged (its checksum is another)")
+        return text
+
+    def sample(self, fields: Mapping[str, Any], text: bytes) -> None:
+        """Count the text of a stored request with these `fields`, and take some for the next
+        `proposal`: spread over all since the last dictionary, none that may hold a secret."""
+        self._count += 1
+        stage = len(self.texts)
+        if self._count < self._due or self.proposal is not None or stage >= len(PROPOSED_AT):
+            return
+        if _may_be_secret(fields, text):
+            return
+        self._samples.append(text[:_SAMPLE_BYTES])
+        end, before = PROPOSED_AT[stage], PROPOSED_AT[stage - 1] if stage else 0
+        self._due = self._count + max(1, (end - before) // _SAMPLES)
+        if self._count >= end and len(self._samples) >= _FEWEST:
+            self.proposal = self._proposed()
+
+    def _proposed(self) -> bytes:
+        text = b"".join(self._samples)[-SIZE:]
+        while id_of(text) in self.texts:
+            text = text[1:]
+        return text
+
+
+def id_of(text: bytes) -> str:
+    """Return the id of a dictionary: four hexadecimal digits of a hash of its text."""
+    return blake2b(text, digest_size=2).hexdigest()
+
+
+def _may_be_secret(fields: Mapping[str, Any], text: bytes) -> bool:
+    """Return True for a body, cookies, a user in a URL, and where a name in the text smells of
+    secrets."""
+    return bool(
+        fields.get("body")
+        or fields.get("cookies")
+        or _SECRET.search(text)
+        or _USERINFO.search(text)
+        or "@" in str(fields.get("url")).partition("//")[2].partition("/")[0]
+    )
+
+
+def _checksum(text: bytes, slot: str) -> bytes:
+    both = zlib.crc32(slot.encode("utf-8", "surrogatepass"), zlib.crc32(text))
+    return (both & 0xFFFF).to_bytes(2, "big")
