@@ -187,7 +187,6 @@ class LedgerScheduler(BaseScheduler):
             "Unable to serialize request: %(request)s - reason: %(reason)s - no more"
             " unserializable requests will be logged (stats being collected)",
             {"request": request, "reason": error},
-            exc_info=True,
             extra={"spider": self.spider},
         )
 
