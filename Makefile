@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo demo-delta demo-redis test bench torture oldest scrapys-own deltafetchs-own lint docs dist clean
+.PHONY: demo demo-delta demo-redis test bench torture oldest scrapys-own deltafetchs-own field lint docs dist clean
 
 demo: .venv/.demo
 	$(BIN)/python example_project/demo.py
@@ -35,6 +35,10 @@ oldest: .venv-oldest/.made
 # Scrapy's own tests, with our add-on in every crawler
 scrapys-own: .venv-scrapys-own/.made
 	.venv-scrapys-own/bin/python -m tests.scrapys_own
+
+# the own tests of other add-ons, and two projects in the style of real ones, with ours
+field: .venv-field/.made
+	.venv-field/bin/python -m tests.field
 
 # scrapy-deltafetch's own tests, against the memory between crawls
 deltafetchs-own: .venv/.test
@@ -79,6 +83,10 @@ clean:
 .venv-scrapys-own/.made: pyproject.toml tests/scrapys_own/requirements.txt \
 		| .venv-scrapys-own/bin/python
 	.venv-scrapys-own/bin/python $(INSTALL) -e . -r tests/scrapys_own/requirements.txt
+	touch $@
+
+.venv-field/.made: pyproject.toml tests/field/requirements.txt | .venv-field/bin/python
+	.venv-field/bin/python $(INSTALL) -e ".[redis]" -r tests/field/requirements.txt
 	touch $@
 
 # keep what the pattern makes on the way

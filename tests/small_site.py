@@ -99,12 +99,15 @@ class SmallSite:
         page = (method, canonicalize_url(path), body)
         if page not in PAGES:
             return 404, {}, b""
+        await self._wait_while_held()
+        self.answered[page] += 1
+        return 200, {}, json.dumps(_links(PAGES.index(page))).encode()
+
+    async def _wait_while_held(self):
         if self._limit is not None and self.answered.total() >= self._limit:
             self._held.set()
             while not self._released.is_set():
                 await asyncio.sleep(0.01)
-        self.answered[page] += 1
-        return 200, {}, json.dumps(_links(PAGES.index(page))).encode()
 
     def hold_at(self, count):
         """From `count` answers on, keep clients waiting until `release`."""

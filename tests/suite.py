@@ -1,20 +1,24 @@
-"""Scrapy's own tests, as its source distribution has them, and runs of them."""
+"""Other people's tests, as their source distributions have them, and runs of them with an add-on
+and a JOBDIR in every crawler."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tempfile
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 INJECT = Path(__file__).with_name("inject")
 ADDON = "scrapy_bloom.Addon"
+OURS_ALONE = "FAILS ONLY WITH OURS"
 
 
 @dataclass(frozen=True)
@@ -31,22 +35,27 @@ STOCK = Arm("stock Scrapy")
 STOCK_WITH_JOBDIR = Arm("stock Scrapy and a JOBDIR", jobdir=True)
 
 
-def fetch(cache: Path) -> Path:
-    """Return the directory with the tests of the Scrapy that is installed; they are
-    downloaded from the package index once."""
-    release = f"scrapy-{version('scrapy')}"
+def fetch(project: str, code: str, cache: Path, sha256: str = "") -> Path:
+    """Return the directory with the tests of the release of `project` that is installed; they
+    are downloaded from the package index once.
+
+    Its directory `code` is left out, so that the package that is installed is tested.
+    """
+    release = f"{project.replace('-', '_')}-{version(project)}"
     suite = cache / release
+    (cache / "pytest.ini").touch()  # for those without one: pytest would look for ours
     if suite.exists():
         return suite
     with tempfile.TemporaryDirectory(dir=cache) as place:
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
-        requirement = release.replace("-", "==")
-        subprocess.run(
-            [*pip, "--no-deps", "--no-binary", "scrapy", "--dest", place, requirement], check=True
-        )
-        with tarfile.open(next(Path(place).glob("*.tar.gz"))) as archive:
-            # without its package, so that the one that is installed is tested
-            members = [m for m in archive if not m.name.startswith(f"{release}/scrapy/")]
+        pip += ["--no-deps", "--no-binary", project, "--dest", place]
+        subprocess.run([*pip, f"{project}=={version(project)}"], check=True)
+        source = next(Path(place).glob("*.tar.gz"))
+        found = hashlib.sha256(source.read_bytes()).hexdigest()
+        if sha256 not in ("", found):
+            raise ValueError(f"{source.name} has the SHA-256 {found}, not {sha256}")
+        with tarfile.open(source) as archive:
+            members = [m for m in archive if not m.name.startswith(f"{release}/{code}/")]
             archive.extractall(place, members, filter="data")
         (Path(place) / release).rename(suite)
     return suite
@@ -56,35 +65,60 @@ def run(
     suite: Path,
     arm: Arm,
     jobs: Path,
-    reactor: str,
-    tests: list[str],
-    without: Iterable[str],
-    workers: int,
+    tests: Sequence[str],
+    options: Sequence[str] = (),
+    without: Iterable[str] = (),
+    environment: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
     """Run `tests` (files or node ids), some node ids left out, and return the outcome of
     each by its node id: passed, skipped, or failed. Raises RuntimeError if pytest could not
     run them."""
+    print(f"\n== {suite.name}, {arm.name}", flush=True)
+    _inject_in_every_process()
+    scripts = sysconfig.get_path("scripts")
+    variables = {
+        **environment,
+        "PATH": os.pathsep.join([scripts, environment.get("PATH", "")]),
+        "PYTHONHASHSEED": "0",  # some parametrize by a set, and workers have to agree
+        "INJECT_JOBS": str(jobs) if arm.jobdir else "",
+        "INJECT_ADDON": arm.addon,
+    }
     with tempfile.TemporaryDirectory() as place:
         report = Path(place) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"]
-        command += [f"-n{workers}", "--timeout=120", f"--reactor={reactor}"]
-        command += ["-p", "no:twisted"] if reactor == "none" else ["-p", "no:asyncio"]
-        command += ["-m", "not requires_internet", f"--junitxml={report}", "-ojunit_family=xunit1"]
+        command += [
+            "--rootdir=.",
+            "--timeout=120",
+            *options,
+            f"--junitxml={report}",
+            "-ojunit_family=xunit1",
+        ]
         command += [f"--deselect={test}" for test in without]
-        finished = subprocess.run(
-            [*command, *tests], cwd=suite, env=_environment(arm, jobs), check=False
-        )
+        finished = subprocess.run([*command, *tests], cwd=suite, env=variables, check=False)
         if finished.returncode not in (0, 1):  # all passed, some failed
-            raise RuntimeError(f"pytest ended with status {finished.returncode}")
+            raise RuntimeError(f"pytest {tests} ended with status {finished.returncode}")
         return _outcomes(report)
 
 
-def _environment(arm: Arm, jobs: Path) -> dict[str, str]:
-    paths = [str(INJECT), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    environment["SCRAPYS_OWN_JOBS"] = str(jobs) if arm.jobdir else ""
-    environment["SCRAPYS_OWN_ADDON"] = arm.addon
-    return environment
+def failing(outcomes: Mapping[str, str]) -> set[str]:
+    """Return the tests that failed."""
+    return {test for test, outcome in outcomes.items() if outcome == "failed"}
+
+
+def reason_for(test: str, again: set[str], anyway: set[str], with_jobdir: set[str]) -> str:
+    """Return why `test` failed with ours: `again` are those that did so twice."""
+    if test in anyway:
+        return f"fails with {STOCK.name}, too"
+    if test in with_jobdir:
+        return f"fails with {STOCK_WITH_JOBDIR.name}, too"
+    return OURS_ALONE if test in again else "passed the second time"
+
+
+def _inject_in_every_process() -> None:
+    # Read at each start of this environment's Python, whatever a test puts into PYTHONPATH.
+    line = "import os; os.environ.get('INJECT_JOBS') and __import__('inject_job')"
+    path = Path(sysconfig.get_path("purelib")) / "inject_job.pth"
+    path.write_text(f"{INJECT}\n{line}\n")
 
 
 def _outcomes(report: Path) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """Gives every crawler of this process, and of those that it starts, an add-on and a JOBDIR.
 
-Python imports a module of this name at start when PYTHONPATH leads to it, so that the tests,
-and the processes that they start, need not know. SCRAPYS_OWN_JOBS names the directory of the
-job directories (without it nothing is done), SCRAPYS_OWN_ADDON the add-on, if any.
+A `.pth` file of the environment imports it at each start of Python (tests/suite.py), so that the
+tests, and the processes that they start, need not know. INJECT_JOBS names the directory of the
+job directories (without it nothing is done), INJECT_ADDON the add-on, if any.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+
+# read now, since tests replace os.environ.get
+JOBS, ADDON = os.environ["INJECT_JOBS"], os.environ["INJECT_ADDON"]
 
 
 class _AfterCrawler(importlib.abc.MetaPathFinder):
@@ -49,15 +52,14 @@ def _inject(settings):
     # is not the one whose response it waits for.
     if not settings.get("JOBDIR") and "shell" not in sys.orig_argv:
         settings.set("JOBDIR", _fresh_job(), "default")
-    if addon := os.environ.get("SCRAPYS_OWN_ADDON"):
-        addons = {**settings.getdict("ADDONS"), addon: 300}
+    if ADDON:
+        addons = {**settings.getdict("ADDONS"), ADDON: 300}
         settings.set("ADDONS", addons, settings.getpriority("ADDONS"))
 
 
 def _fresh_job():
-    test_file = os.environ.get("PYTEST_CURRENT_TEST", "").partition("::")[0]
-    return tempfile.mkdtemp(dir=os.environ["SCRAPYS_OWN_JOBS"], prefix=f"{Path(test_file).stem}-")
+    test_file = {**os.environ}.get("PYTEST_CURRENT_TEST", "").partition("::")[0]
+    return tempfile.mkdtemp(dir=JOBS, prefix=f"{Path(test_file).stem}-")
 
 
-if os.environ.get("SCRAPYS_OWN_JOBS"):
-    sys.meta_path.insert(0, _AfterCrawler())
+sys.meta_path.insert(0, _AfterCrawler())

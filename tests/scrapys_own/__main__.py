@@ -16,7 +16,17 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.scrapys_own.suite import OURS, STOCK, STOCK_WITH_JOBDIR, Arm, fetch, run
+from tests.suite import (
+    OURS,
+    OURS_ALONE,
+    STOCK,
+    STOCK_WITH_JOBDIR,
+    Arm,
+    failing,
+    fetch,
+    reason_for,
+    run,
+)
 
 # Tests that have to fail with ours, each with its reason. They are run apart: some break off
 # and leave a crawl behind, which others would stumble over.
@@ -71,7 +81,6 @@ CRAWLING = [
     "tests/test_spider_start.py",
     "tests/test_spidermiddleware_output_chain.py",
 ]
-OURS_ALONE = "FAILS ONLY WITH OURS"
 LANES = {"asyncio": ["tests"], "default": CRAWLING, "none": CRAWLING}
 
 
@@ -82,7 +91,7 @@ def main() -> int:
     parser.add_argument("--reactor", choices=LANES, help="one of the lanes only")
     parser.add_argument("tests", nargs="*", help="test files or node ids instead of all")
     options = parser.parse_args()
-    suite = fetch(Path(sys.prefix))
+    suite = fetch("scrapy", "scrapy", Path(sys.prefix))
     reactors = [options.reactor] if options.reactor else list(LANES)
     good = [
         check(suite, reactor, options.tests or LANES[reactor], options.workers)
@@ -94,14 +103,16 @@ def main() -> int:
 def check(suite: Path, reactor: str, tests: list[str], workers: int) -> bool:
     """Run `tests` with ours, say what fails and why, and return True if nothing is for us
     to explain and the filter was in use."""
+    plugin = "twisted" if reactor == "none" else "asyncio"
+    options = [f"-n{workers}", f"--reactor={reactor}", "-p", f"no:{plugin}"]
+    options += ["-m", "not requires_internet"]
     with tempfile.TemporaryDirectory(prefix="scrapys-own-") as place:
         jobs = Path(place)
 
         def outcomes(arm: Arm, tests: list[str], without: Iterable[str] = ()) -> dict[str, str]:
             if not tests:
                 return {}
-            print(f"\n== {suite.name}, reactor {reactor}, {arm.name}", flush=True)
-            return run(suite, arm, jobs, reactor, tests, without, workers)
+            return run(suite, arm, jobs, tests, options, without)
 
         first = outcomes(OURS, tests, without=EXPLAINED)
         crawls = sum(1 for _ in jobs.glob("*/bloom"))
@@ -115,6 +126,7 @@ def check(suite: Path, reactor: str, tests: list[str], workers: int) -> bool:
     total = Counter(first.values())
     print(f"\n{suite.name}, reactor {reactor}: {total['passed']:,} passed with {OURS.name},")
     print(f"{total['skipped']:,} skipped, {len(failed):,} failed; {crawls:,} jobs with a filter")
+    again |= {test for test in failed if test.startswith(LEFT_BEHIND)}
     reasons = {test: reason_for(test, again, anyway, with_jobdir) for test in sorted(failed)}
     reasons |= {test: EXPLAINED[test] for test in explained}
     reasons |= dict.fromkeys(sorted(stale), "")
@@ -123,22 +135,6 @@ def check(suite: Path, reactor: str, tests: list[str], workers: int) -> bool:
     if not crawls:
         print("No crawl had our filter: the add-on did not get into the crawlers.")
     return bool(crawls) and not stale and OURS_ALONE not in reasons.values()
-
-
-def failing(outcomes: dict[str, str]) -> set[str]:
-    """Return the tests that failed."""
-    return {test for test, outcome in outcomes.items() if outcome == "failed"}
-
-
-def reason_for(test: str, again: set[str], anyway: set[str], with_jobdir: set[str]) -> str:
-    """Return why `test` failed in the first run."""
-    if test in anyway:
-        return f"fails with {STOCK.name}, too"
-    if test in with_jobdir:
-        return f"fails with {STOCK_WITH_JOBDIR.name}, too"
-    if test in again or test.startswith(LEFT_BEHIND):
-        return OURS_ALONE
-    return "passed the second time"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,233 @@
+"""Other people's code, with our add-on and a JOBDIR in every crawler: `make field`.
+
+The own tests of the projects below run twice, without ours and with it; what fails only with ours
+runs once more. Then come two projects of our own in the style of real ones (`projects.py`). The
+exit status is 1 if a test fails only with ours and is not explained below, if one that is
+explained does not fail, or if a page, an item or a row is missing.
+
+python -m tests.field [-n WORKERS] [names of projects; `own` are the two of ours]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import tempfile
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+from tests.field.projects import crawl_all
+from tests.redis_backend.server import Server, missing
+from tests.small_site import Scrapy
+from tests.suite import (
+    ADDON,
+    OURS,
+    OURS_ALONE,
+    STOCK,
+    STOCK_WITH_JOBDIR,
+    Arm,
+    failing,
+    fetch,
+    reason_for,
+    run,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Project:
+    """A project whose source distribution has tests: how they are run, and which of them have to
+    fail with ours, each with its reason; and the settings that turn it on."""
+
+    name: str
+    sha256: str
+    code: str
+    options: tuple[str, ...] = ()
+    is_serial: bool = False
+    needs_redis: bool = False
+    explained: dict[str, str] = field(default_factory=dict)
+    add_on: str = ""
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+PROJECTS = [
+    Project(
+        "scrapy-poet",
+        "32f39d7d287c345f5292a692c68bebed257eb0d271273c7149a6a1054f09118a",
+        "scrapy_poet",
+        options=("--reactor=asyncio",),
+        add_on="scrapy_poet.Addon",
+    ),
+    Project(
+        "scrapyrt",
+        "58b39f502b979dca2031b6be6c6b6f740bf83731f208501ed69ec43cfc584710",
+        "scrapyrt",
+        options=("-p", "scrapyrt_patience"),
+        is_serial=True,  # its servers take ports at random
+    ),
+    Project(
+        "spidermon",
+        "7b06add21c7bacbb41c5aa80c69c063258b0277343a8a57d1293d3ec0efd8e82",
+        "spidermon",
+        options=("-Wdefault",),
+        is_serial=True,  # its tests share stored stats
+        settings={
+            "SPIDERMON_ENABLED": "1",
+            "EXTENSIONS": '{"spidermon.contrib.scrapy.extensions.Spidermon": 500}',
+        },
+    ),
+    Project(
+        "scrapy-zyte-api",
+        "b042df45988a17607511df534bfe8a7cf9f5b2c4d2d2a1e0ebe80cc7c0097b56",
+        "scrapy_zyte_api",
+        options=("--reactor=asyncio",),
+        add_on="scrapy_zyte_api.Addon",
+        settings={"ZYTE_API_KEY": "none"},
+    ),
+    Project(
+        "duplicate-url-discarder",
+        "581663608ad4f2477e30a64c5a531214ea74d05ec01868fdb6dd79883cdee070",
+        "duplicate_url_discarder",
+        add_on="duplicate_url_discarder.Addon",
+    ),
+    Project(
+        "scrapy-redis",
+        "5f8b18611fadb2d7726870535ad3b0d28e0a7a1375d807101579237462e346e7",
+        "src",
+        is_serial=True,  # its tests share keys
+        needs_redis=True,
+    ),
+]
+NOT_TRIED = {
+    "scrapy-playwright 0.0.48": "its source distribution has no tests",
+    "zyte-spider-templates 0.12.0": (
+        "its tests do not start: they import TestSpider, which Scrapy's test utilities have no"
+        " more, and fake-zyte-api, which is not in the package index"
+    ),
+}
+
+
+@dataclass
+class Result:
+    """What the tests of a project came to; `reasons` are those of the tests that fail with ours
+    and pass without, `duplicates` is what the line at the start of a crawl says of them."""
+
+    tests: int
+    without: int
+    with_ours: int
+    reasons: dict[str, str]
+    jobs: int
+    duplicates: str
+
+    @property
+    def unexplained(self) -> list[str]:
+        """The tests that fail, and should not."""
+        return [test for test, reason in self.reasons.items() if reason == OURS_ALONE]
+
+
+def main() -> int:
+    """Run all, print the table, and return the exit status."""
+    names = [*(project.name for project in PROJECTS), "own"]
+    parser = argparse.ArgumentParser(prog="python -m tests.field")
+    parser.add_argument("-n", dest="workers", type=int, default=2, help="processes (2)")
+    parser.add_argument("names", nargs="*", help="some projects only")
+    options = parser.parse_args()
+    chosen = options.names or names
+    results = {
+        project: check(project, options.workers) for project in PROJECTS if project.name in chosen
+    }
+    faults = crawl_all() if "own" in chosen else []
+    print_table(results)
+    for fault in faults:
+        print(f"MISSING: {fault}")
+    return 1 if faults or any(result.unexplained for result in results.values()) else 0
+
+
+def check(project: Project, workers: int) -> Result:
+    """Run the tests of a project without ours and with it."""
+    suite = fetch(project.name, project.code, Path(sys.prefix), project.sha256)
+    options = [*project.options, *([] if project.is_serial else [f"-n{workers}"])]
+    with (
+        tempfile.TemporaryDirectory(prefix="field-") as place,
+        _environment(project, Path(place)) as environment,
+    ):
+        jobs = Path(place, "jobs")
+        jobs.mkdir()
+
+        def outcomes(arm: Arm, tests: list[str]) -> dict[str, str]:
+            return run(suite, arm, jobs, tests, options, (), environment) if tests else {}
+
+        without, with_ours = outcomes(STOCK, ["tests"]), outcomes(OURS, ["tests"])
+        with_filter = sum(1 for _ in jobs.glob("*/bloom"))
+        differ = sorted(failing(with_ours) - failing(without))
+        unexplained = [test for test in differ if test not in project.explained]
+        again = failing(outcomes(OURS, unexplained))
+        anyway = failing(outcomes(STOCK, sorted(again)))
+        with_jobdir = failing(outcomes(STOCK_WITH_JOBDIR, sorted(again - anyway)))
+    reasons = {
+        test: project.explained.get(test) or reason_for(test, again, anyway, with_jobdir)
+        for test in differ
+    }
+    stale = [test for test in project.explained if test not in failing(with_ours)]
+    reasons |= dict.fromkeys(stale, OURS_ALONE)
+    counts = [Counter(each.values())["passed"] for each in (without, with_ours)]
+    return Result(len(with_ours), *counts, reasons, with_filter, duplicates_with(project))
+
+
+def duplicates_with(project: Project) -> str:
+    """Return whether duplicates are dropped early in a crawl with that project and ours."""
+    if not (project.add_on or project.settings):
+        return ""
+    addons = dict.fromkeys(filter(None, [project.add_on, ADDON]), 300)
+    settings = {"DUPEFILTER_CLASS": None, "ADDONS": json.dumps(addons), **project.settings}
+    with tempfile.TemporaryDirectory(prefix="field-") as place:
+        spider = Path(__file__).with_name("idle.py")
+        log = Scrapy(Path(place), "runspider", spider, JOBDIR="job", **settings).end().log
+    found = re.search("duplicates: (.*)", log)
+    return found[1] if found else f"no line at the start:\n{log}"
+
+
+@contextmanager
+def _environment(project: Project, folder: Path):
+    if not project.needs_redis:
+        yield os.environ
+    elif reason := missing():
+        raise RuntimeError(f"{project.name} needs a Redis server: {reason}")
+    else:
+        server = Server(folder)
+        try:
+            yield {**os.environ, "REDIS_HOST": "127.0.0.1", "REDIS_PORT": str(server.port)}
+        finally:
+            server.stop()
+
+
+def print_table(results: dict[Project, Result]) -> None:
+    """Print a row for each project, then the reasons."""
+    print(f"\nScrapy {version('scrapy')}, scrapy-bloom {version('scrapy-bloom')}\n")
+    print(
+        "| Project | Version | Tests | Passed without | with | Only with ours | Explained | Jobs |"
+    )
+    print("| --- | --- | --: | --: | --: | --: | --: | --: |")
+    for project, result in results.items():
+        explained = len(result.reasons) - len(result.unexplained)
+        figures = [result.tests, result.without, result.with_ours, len(result.unexplained)]
+        cells = [project.name, version(project.name), *figures, explained, result.jobs]
+        print(f"| {' | '.join(map(str, cells))} |")
+    print()
+    for project, result in results.items():
+        if result.duplicates:
+            print(f"Duplicates with {project.name}: {result.duplicates}")
+    for project, reason in NOT_TRIED.items():
+        print(f"Not tried: {project}: {reason}")
+    for project, result in results.items():
+        for test, reason in result.reasons.items():
+            print(f"{project.name}: {test}\n    {reason}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
