@@ -145,6 +145,31 @@ def put_before_engine(crawler: Crawler, middleware: StartMiddleware | OutputMidd
         methods["process_spider_output"].append(both if takes_pairs else both[1])
 
 
+def output_methods(crawler: Crawler) -> list[Callable[..., Any]] | None:
+    """Return the methods that Scrapy calls for the output of callbacks, from the spider to the
+    engine; None where this release of Scrapy hides them."""
+    methods = _get(crawler.engine, "scraper", "spidermw", "methods")
+    if not hasattr(methods, "__getitem__"):
+        return None
+    found: list[Callable[..., Any]] = []
+    for each in methods["process_spider_output"]:
+        if each is not None:  # Scrapy 2.14 has pairs
+            found += each if isinstance(each, tuple) else (each,)
+    return found
+
+
+def skip_output_of(crawler: Crawler, middleware: object) -> None:
+    """Pass the output of callbacks to `middleware` no more, where Scrapy lets it be skipped. Works
+    only before the first one."""
+    methods = _get(crawler.engine, "scraper", "spidermw", "methods")
+    if hasattr(methods, "__getitem__"):
+        output = methods["process_spider_output"]
+        for place, found in enumerate(output):
+            method = found[0] if isinstance(found, tuple) else found
+            if getattr(method, "__self__", None) is middleware:
+                output[place] = None
+
+
 def _comes_of(request: Request, source: Request, key: str) -> bool:
     if key == "retry_times":
         return request.url == source.url

@@ -124,6 +124,16 @@ def _patterns(value: Any) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
+def _switch_or_paths(value: Any) -> bool | tuple[str, ...]:
+    """Return a boolean, or the paths in a list or in text with commas."""
+    if isinstance(value, str) and "." in value:
+        value = value.split(",")
+    if not isinstance(value, (list, tuple, set, frozenset)):
+        return bool(BOOLEAN.convert(value))
+    _require(all(isinstance(path, str) and "." in path.strip(" .") for path in value))
+    return tuple(path.strip() for path in value)
+
+
 def _path(value: Any) -> str | None:
     _require(not value or isinstance(value, (str, PathLike)))
     return str(value) if value else None
@@ -181,8 +191,11 @@ RECENT_URLS = Setting(
     _whole(0, 2**24, "the URLs remembered; 0 is off"),
     "So many URLs that were seen last are remembered as they are",
 )
-DROP_EARLY: Setting[bool | None] = Setting(
-    "BLOOM_DROP_EARLY", None, BOOLEAN, "Whether duplicates are dropped next to the spider"
+DROP_EARLY: Setting[bool | tuple[str, ...] | None] = Setting(
+    "BLOOM_DROP_EARLY",
+    None,
+    Values("True, False, or a list of paths of spider middlewares", _switch_or_paths),
+    "Whether duplicates are dropped next to the spider",
 )
 AUDIT = Setting(
     "BLOOM_AUDIT",

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from inspect import Parameter, signature
-from types import SimpleNamespace
+from types import MethodType, SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -32,7 +32,14 @@ from scrapy_bloom import (
     follow_new,
 )
 from scrapy_bloom.dupefilter.base import FilterDupeFilter
+from scrapy_bloom.scrapy_compat import output_methods
 from tests.fakes import Engine
+from tests.fingerprinters import (
+    DiscardingFingerprinter,
+    HeaderFingerprinter,
+    InheritingFingerprinter,
+    PageFingerprinter,
+)
 
 ADDON = {Addon: 300}
 SITE = "http://a.example/"
@@ -47,6 +54,13 @@ class EarlySpider(Spider):
 
     def parse(self, response):
         pass
+
+    def parse_other(self, response):
+        pass
+
+
+def no_method(response):
+    """A callback of no spider."""
 
 
 class Crawl:
@@ -200,10 +214,18 @@ class Thing:
     cls: type = Request
     options: dict = field(default_factory=dict)
 
-    def make(self):
+    def make(self, spider=None):
         options = dict(self.options)
         if "meta" in options:
             options["meta"] = dict(options["meta"])
+        if "callback" in options:
+            options["callback"] = {
+                "None": None,
+                "parse": spider and spider.parse,
+                "parse_other": spider and spider.parse_other,
+                "no method": no_method,
+                "of another": EarlySpider().parse,
+            }[options["callback"]]
         return self.cls(self.url, **options)
 
 
@@ -221,6 +243,10 @@ metas = st.sampled_from(
         {"bloom_fingerprint": "k", "download_latency": 0.1},
         {"redirect_urls": [f"{SITE}b"], "redirect_times": 1},
         {"function": print},
+        {"page_params": {"a": 1}},
+        {"page_params": print},
+        {"inject": ["a"]},
+        {"dud": False},
     ]
 )
 kinds = st.sampled_from(["yielded"] * 6 + ["scheduled"])
@@ -234,6 +260,9 @@ requests = plain_requests | st.builds(
         {},
         optional={
             "meta": metas,
+            "callback": st.sampled_from(
+                ["None", "parse", "parse", "parse_other", "parse_other", "no method", "of another"]
+            ),
             "method": st.sampled_from(["GET", "get", "POST", "HEAD"]),
             "body": st.sampled_from([b"", b"b", "b"]),
             "dont_filter": st.sampled_from([False, False, True]),
@@ -256,12 +285,28 @@ IDENTITIES = (
         "BLOOM_IGNORE_QUERY_PARAMS": ["sid"],
         "BLOOM_IGNORE_SCHEME": True,
     },
+    {"REQUEST_FINGERPRINTER_CLASS": PageFingerprinter},
+    {"REQUEST_FINGERPRINTER_CLASS": PageFingerprinter, "PAGE_BASE": DiscardingFingerprinter},
+    {
+        "REQUEST_FINGERPRINTER_CLASS": DiscardingFingerprinter,
+        "DISCARDING_FALLBACK": CANONICAL,
+        "BLOOM_IGNORE_QUERY_PARAMS": ["d"],
+    },
     {"REQUEST_FINGERPRINTER_CLASS": OwnFingerprinter},
+    {"REQUEST_FINGERPRINTER_CLASS": InheritingFingerprinter},
+    {"REQUEST_FINGERPRINTER_CLASS": PageFingerprinter, "PAGE_BASE": HeaderFingerprinter},
     {"SPIDER_MIDDLEWARES": {RewritingMiddleware: 500}},
     {"SPIDER_MIDDLEWARES": {RewritingMiddleware: 2000}},
     {"SPIDER_MIDDLEWARES": {RewritingMiddleware: 2000}, "DEPTH_PRIORITY": 1},
 )
-identities = st.sampled_from([*IDENTITIES[:3] * 3, *IDENTITIES])
+identities = st.sampled_from([*IDENTITIES[:6] * 3, *IDENTITIES])
+
+
+def is_known(identity):
+    """Return True if it is known what the fingerprints of `identity` depend on."""
+    fingerprinter = identity.get("REQUEST_FINGERPRINTER_CLASS")
+    unknown = (OwnFingerprinter, InheritingFingerprinter)
+    return fingerprinter not in unknown and identity.get("PAGE_BASE") is not HeaderFingerprinter
 
 
 def verdicts(stream, **options):
@@ -290,15 +335,15 @@ def verdicts(stream, **options):
     inprogress = crawl.engine._slot.inprogress
     for current, (number, thing) in enumerate(stream):
         if thing.kind == "yielded":
-            waiting[number].append(thing.make())
+            waiting[number].append(thing.make(crawl.spider))
         elif thing.kind == "item":
             waiting[number].append({"n": current})
         elif thing.kind == "nothing":
             waiting[number].append(None)
         elif thing.kind == "scheduled":
-            deliver(thing.make())
+            deliver(thing.make(crawl.spider))
         elif thing.kind == "downloaded":
-            inprogress.add(thing.make())
+            inprogress.add(thing.make(crawl.spider))
         elif thing.kind == "done":
             inprogress.clear()
         elif (request := crawl.scheduler.next_request()) is not None:
@@ -316,15 +361,16 @@ def verdicts(stream, **options):
 @given(stream=streams, identity=identities, recent=st.sampled_from([0, 3, 8, 65_536, 65_536]))
 def test_any_stream_has_the_same_verdicts(stream, identity, recent):
     """Whatever callbacks yield by turns, through all of Scrapy's middlewares, the same of it
-    is scheduled, and the same number filtered, with the middleware and without."""
+    is scheduled, and the same number filtered, with the middleware and without; and with nothing
+    but the fingerprinter and a filter."""
     options = {**identity, "BLOOM_RECENT_URLS": recent}
     *late, off = verdicts(stream, BLOOM_DROP_EARLY=False, **options)
     *early, on = verdicts(stream, **options)
-    assert early == late
+    *alone, _ = verdicts(stream, **{**options, "BLOOM_RECENT_URLS": 0})
+    assert early == late == alone
     assert not off
     between = identity.get("SPIDER_MIDDLEWARES", {}).get(RewritingMiddleware) == 500
-    own = identity.get("REQUEST_FINGERPRINTER_CLASS") is OwnFingerprinter
-    assert on == (recent > 0 and not between and not own)
+    assert on == (recent > 0 and not between and is_known(identity))
     # with others it takes redirects for new that Scrapy's dupefilter drops
     if "REQUEST_FINGERPRINTER_CLASS" not in identity:
         *stock, _ = verdicts(stream, ADDONS={}, **identity)
@@ -353,8 +399,11 @@ def test_known_is_what_the_short_way_answers(offered, identity):
     tested, see = crawl.scheduler.df, crawl.scheduler.df._see
     asked = []
     tested._see = lambda fingerprint: asked.append(fingerprint) or see(fingerprint)
+    if crawl.scheduler.df._caches_fingerprints:
+        crawl.close()
+        return
     for thing in offered:
-        request = thing.make()
+        request = thing.make(crawl.spider)
         known = tested.is_known(request)
         asked.clear()
         seen = tested.request_seen(request)
@@ -425,6 +474,30 @@ class PassingMiddleware:
 
     def process_spider_exception(self, response, exception):
         return None
+
+
+class EndowedMiddleware:
+    """One whose objects get a method for output."""
+
+    def __init__(self):
+        self.process_spider_output = self._output
+
+    async def _output(self, response, result):
+        async for thing in result:
+            yield thing
+
+
+class NeutralMiddleware(BaseSpiderMiddleware):
+    """Says that it does nothing to requests that will be dropped."""
+
+    bloom_neutral = True
+
+
+class BiasedMiddleware(NeutralMiddleware):
+    """Overrides, and does not say so again."""
+
+    def get_processed_request(self, request, response):
+        return request.replace(url=request.url + "?biased")
 
 
 class OwnRefererMiddleware(RefererMiddleware):
@@ -507,7 +580,32 @@ REWRITING = mine("RewritingMiddleware")
         ({"DUPEFILTER_DEBUG": True}, f"{NO_LINKS} DUPEFILTER_DEBUG logs requests"),
         (
             {"SPIDER_MIDDLEWARES": {PassingMiddleware: 543}},
-            f"{mine('PassingMiddleware')} {BETWEEN}",
+            None,
+        ),
+        (
+            {"SPIDER_MIDDLEWARES": {EndowedMiddleware: 543}},
+            f"{mine('EndowedMiddleware')} {BETWEEN}",
+        ),
+        ({"SPIDER_MIDDLEWARES": {NeutralMiddleware: 543}}, None),
+        ({"SPIDER_MIDDLEWARES": {NeutralMiddleware: 1200}}, None),
+        (
+            {"SPIDER_MIDDLEWARES": {BiasedMiddleware: 543}},
+            f"{mine('BiasedMiddleware')} {BETWEEN}",
+        ),
+        (
+            {"SPIDER_MIDDLEWARES": {BiasedMiddleware: 543}, "BLOOM_DROP_EARLY": [REWRITING]},
+            f"{mine('BiasedMiddleware')} {BETWEEN}",
+        ),
+        (
+            {"SPIDER_MIDDLEWARES": {RewritingMiddleware: 543}, "BLOOM_DROP_EARLY": [REWRITING]},
+            None,
+        ),
+        (
+            {
+                "SPIDER_MIDDLEWARES": {RewritingMiddleware: 543, OwnRefererMiddleware: 1200},
+                "BLOOM_DROP_EARLY": f"{REWRITING}, {mine('OwnRefererMiddleware')}",
+            },
+            None,
         ),
         (
             {"SPIDER_MIDDLEWARES": {OwnRefererMiddleware: 700}},
@@ -540,6 +638,24 @@ REWRITING = mine("RewritingMiddleware")
             f"the fingerprinter is {mine('OwnFingerprinter')}",
         ),
         ({"REQUEST_FINGERPRINTER_CLASS": CANONICAL, "BLOOM_IGNORE_SCHEME": True}, None),
+        ({"REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.ScrapyRedisFingerprinter"}, None),
+        *(
+            (identity, None)
+            for identity in IDENTITIES
+            if is_known(identity) and "SPIDER_MIDDLEWARES" not in identity
+        ),
+        (
+            {"REQUEST_FINGERPRINTER_CLASS": InheritingFingerprinter},
+            "the fingerprinter is tests.fingerprinters.InheritingFingerprinter",
+        ),
+        (
+            {
+                "REQUEST_FINGERPRINTER_CLASS": PageFingerprinter,
+                "PAGE_BASE": HeaderFingerprinter,
+                "BLOOM_DROP_EARLY": True,
+            },
+            "the fingerprinter is tests.fingerprinters.HeaderFingerprinter",
+        ),
         ({"REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.FastRequestFingerprinter"}, None),
         ({"ADDONS": {}, "DUPEFILTER_CLASS": BloomDupeFilter}, "not there"),
         (
@@ -554,8 +670,8 @@ REWRITING = mine("RewritingMiddleware")
     ids=str,
 )
 def test_it_drops_where_nobody_else_sees(crawl, caplog, options, reason):
-    """Settings decide in `from_crawler`, the dupefilter and the scheduler when the engine
-    starts; the line at the start says which and why."""
+    """Settings decide in `from_crawler`; the dupefilter, the scheduler and the middlewares
+    that were built when the engine starts; the line at the start says which and why."""
     with caplog.at_level(logging.INFO):
         tested = crawl(**options)
     (line,) = [r.getMessage() for r in caplog.records if r.name == "scrapy_bloom.startup"] or [""]
@@ -565,7 +681,10 @@ def test_it_drops_where_nobody_else_sees(crawl, caplog, options, reason):
     assert said == (reason if on and reason else expected)
     assert tested.is_on == on
     by_settings = ("BLOOM_DROP_EARLY is False", "without scrapy-bloom's filter", "not there")
-    assert (tested.early is None) == (reason in by_settings or said.endswith(BETWEEN))
+    assert (tested.early is None) == (reason in by_settings)
+    if tested.early is not None:  # where it is off, Scrapy does not call it
+        output = output_methods(tested.crawler)
+        assert on == any(getattr(method, "__self__", None) is tested.early for method in output)
 
 
 @pytest.mark.parametrize("name", ["request_seen", "fingerprint", "log"])
@@ -683,9 +802,131 @@ def test_scrapys_own_handlers_do_not_count(crawl):
 
 def test_a_bad_setting_is_refused(caplog):
     """The error names it, the value and the range, in one line."""
-    with pytest.raises(ValueError, match="BLOOM_DROP_EARLY is 'maybe': it must be True or False"):
+    with pytest.raises(ValueError, match="BLOOM_DROP_EARLY is 'maybe': it must be True, False, or"):
         Crawl(BLOOM_DROP_EARLY="maybe")
     assert [r.levelname for r in caplog.records].count("ERROR") == 1
+
+
+def test_a_path_without_a_class_is_refused(caplog):
+    """The error names the setting, its value and what failed, in one line."""
+    with pytest.raises(ValueError, match=r"BLOOM_DROP_EARLY is \['tests.nowhere.Middleware'\]: "):
+        Crawl(BLOOM_DROP_EARLY=["tests.nowhere.Middleware"])
+    assert [r.levelname for r in caplog.records].count("ERROR") == 1
+
+
+# callbacks
+
+
+@pytest.fixture
+def paged(crawl):
+    """Return a crawl whose fingerprints depend on callbacks, with one known request."""
+    tested = crawl(REQUEST_FINGERPRINTER_CLASS=PageFingerprinter)
+    tested.scheduler.enqueue_request(Request(f"{SITE}b", tested.spider.parse_other))
+    return tested
+
+
+def test_a_request_is_known_by_its_callback(paged):
+    """Another callback makes another request of a URL; none is the spider's `parse`."""
+    spider, enqueue = paged.spider, paged.scheduler.enqueue_request
+    for callback in (spider.parse, None, no_method, EarlySpider().parse_other, lambda response: 1):
+        (request,) = paged.output([Request(f"{SITE}b", callback)])
+        assert request.callback is callback
+    assert paged.output([Request(f"{SITE}b", spider.parse_other)]) == []
+    assert enqueue(Request(f"{SITE}b"))
+    assert paged.output([Request(f"{SITE}b", spider.parse), Request(f"{SITE}b")]) == []
+
+
+def test_a_callback_that_was_replaced_is_another(paged):
+    """What counts is the function, whatever its name."""
+
+    def parse_other(self, response):
+        pass
+
+    old = paged.spider.parse_other
+    paged.spider.parse_other = MethodType(parse_other, paged.spider)
+    (request,) = paged.output([Request(f"{SITE}b", paged.spider.parse_other)])
+    assert paged.scheduler.enqueue_request(request)
+    assert (
+        paged.output([Request(f"{SITE}b", callback) for callback in (old, request.callback)]) == []
+    )
+
+
+def test_only_so_many_callbacks_are_told_apart(paged, monkeypatch):
+    """A spider that makes methods without end costs no memory without end."""
+    monkeypatch.setattr("scrapy_bloom.dupefilter.base.MOST_CALLBACKS", 3)
+    for number in range(6):
+        callback = MethodType(lambda self, response: None, paged.spider)
+        assert paged.scheduler.enqueue_request(Request(f"{SITE}{number}", callback))
+        left = paged.output([Request(f"{SITE}{number}", callback)])
+        assert len(left) == (number > 1)  # one was there before
+
+
+@pytest.mark.parametrize("key", ["page_params", "inject", "redirect_urls", "verbatim_url"])
+def test_requests_with_a_key_that_counts_pass(paged, key):
+    """The scheduler decides about them, as without."""
+    request = Request(f"{SITE}b", paged.spider.parse_other, meta={key: None})
+    assert paged.output([request]) == [request]
+
+
+def test_a_fingerprint_that_failed_is_not_known(crawl):
+    """What raised once may have an answer later, which is another one."""
+    tested = crawl(REQUEST_FINGERPRINTER_CLASS=PageFingerprinter)
+    fingerprinter = tested.crawler.request_fingerprinter
+    needs, fingerprinter._needs = fingerprinter._needs, None
+    request, again = (Request(f"{SITE}b", tested.spider.parse) for _ in range(2))
+    assert tested.scheduler.enqueue_request(request)
+    fingerprinter._needs = needs
+    assert tested.output([again]) == [again]
+    assert tested.scheduler.enqueue_request(again)
+
+
+def test_fragments_count_for_others(crawl):
+    """A fingerprinter may read the whole URL, and so the fragment."""
+    for known, count in (("b#f", 0), ("b", 1)):
+        tested = crawl(REQUEST_FINGERPRINTER_CLASS=DiscardingFingerprinter)
+        tested.scheduler.enqueue_request(Request(SITE + known))
+        assert len(tested.output([Request(f"{SITE}b#f")])) == count
+        response = tested.input(page("from", b"<a href=b#f>b</a>"))
+        assert len(list(follow_new(response, css="a"))) == count
+        assert len(NewLinkExtractor().extract_links(response)) == count
+
+
+def test_links_are_left_out_where_their_callback_is_known(paged):
+    """`follow_new` has it from its arguments, a link has none."""
+    response = paged.input(page("from", b"<a href=b>b</a>"))
+    spider = paged.spider
+    for callback, count in ((spider.parse_other, 0), (spider.parse, 1), (None, 1), (no_method, 1)):
+        assert len(list(follow_new(response, css="a", callback=callback))) == count
+    (request,) = follow_new(
+        response, css="a", callback=spider.parse_other, meta={"page_params": {}}
+    )
+    assert "page_params" in request.meta
+    assert len(NewLinkExtractor().extract_links(response)) == 1
+
+
+class RuleFingerprinter(DiscardingFingerprinter):
+    """Reads what CrawlSpider writes into the meta."""
+
+    bloom_reads = ("meta:rule",)
+
+
+def test_links_of_rules_have_a_meta(crawl):
+    """Where it counts, the extractor cannot tell."""
+    tested = crawl(REQUEST_FINGERPRINTER_CLASS=RuleFingerprinter)
+    tested.scheduler.enqueue_request(Request(f"{SITE}b"))
+    response = tested.input(page("from", b"<a href=b>b</a>"))
+    assert list(follow_new(response, css="a")) == []
+    assert len(NewLinkExtractor().extract_links(response)) == 1
+
+
+def test_two_crawls_of_a_process_have_their_own_callbacks(crawl):
+    """The method of one spider is none of the other."""
+    one, other = (crawl(REQUEST_FINGERPRINTER_CLASS=PageFingerprinter) for _ in range(2))
+    for tested in (one, other):
+        tested.scheduler.enqueue_request(Request(f"{SITE}b", tested.spider.parse))
+    assert one.output([Request(f"{SITE}b", one.spider.parse)]) == []
+    (request,) = one.output([Request(f"{SITE}b", other.spider.parse)])
+    assert request.callback == other.spider.parse
 
 
 # the add-on

@@ -68,13 +68,12 @@ class Skipping:
         if request.url in (response.url, getattr(response.request, "url", None)):
             return False  # the callback requests its own page once more
         meta = request.meta
-        url = request.url.partition("#")[0]
-        is_plain = (
-            dupefilter is not None
-            and meta.keys().isdisjoint(MARK_KEYS)
-            and dupefilter.tells_by_url(request.method, request.body, meta)
-        )
-        if is_plain and url in self._recent.urls:
+        url = None
+        if dupefilter is not None and meta.keys().isdisjoint(MARK_KEYS):
+            prefix = dupefilter.prefix_of(request.callback, request.method, request.body, meta)
+            if prefix is not None:
+                url = dupefilter.key_of(prefix, request.url)
+        if url in self._recent.urls:
             if self._store.clock() < self._recent_until:
                 return True
             self._recent.clear()
@@ -88,7 +87,7 @@ class Skipping:
         until = self._store.known_until(key, period)
         if not until or key in self._delta.marks:
             return False
-        if is_plain and url not in self._recent.urls:
+        if url is not None and url not in self._recent.urls:
             self._recent.add(url)
             self._recent_until = min(self._recent_until, until)
         return True

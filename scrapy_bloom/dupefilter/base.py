@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import replace
 from time import monotonic
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from scrapy.dupefilters import BaseDupeFilter
@@ -17,7 +18,7 @@ from scrapy.utils.request import referer_str
 
 from ..fingerprints.canonical import META_KEY
 from ..fingerprints.identity import FingerprinterIdentity
-from ..fingerprints.unfailing import UnfailingFingerprinter
+from ..fingerprints.unfailing import CALLBACK, META, UnfailingFingerprinter
 from ..settings import DELTA, AuditSettings, BloomSettings, wants_delta
 from ..startup import announce, fetches_one_page, has_spider_middleware, is_own_method, refuse
 from .closing_line import closing_line
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("scrapy_bloom.dupefilter")
 
+MOST_CALLBACKS = 1_000
+"""Callbacks that the cache tells apart; the requests of others need their fingerprints."""
 STATS_INTERVAL = 10.0
 """Seconds between updates of the `bloom/…` stats while new requests arrive."""
 _NO_DELTA = (
@@ -59,8 +62,15 @@ class FilterDupeFilter(BaseDupeFilter):
         self._overlay: Overlay | None = None
         self._see: Callable[[bytes], bool] = _not_open
         self._fingerprint_of_url: Callable[[str], bytes | None] | None = None
-        self._recent: UrlCache[str] = UrlCache(0)
+        self._recent: UrlCache[Any] = UrlCache(0)
         self._surely_seen: Set[str] = self._recent.urls
+        self.ignores_fragments = False
+        """True if URLs that differ in their fragments only are known to be one page."""
+        self._reads: frozenset[str] | None = None
+        self._reads_callback = False
+        self._meta_keys: frozenset[str] = frozenset()
+        self._callbacks: dict[object, str] = {}
+        self._caches_fingerprints = False
         self._last_request: Request | None = None
         self._last_fingerprint = b""
         self._chains: RequestChains | None = None
@@ -103,10 +113,13 @@ class FilterDupeFilter(BaseDupeFilter):
     def request_seen(self, request: Request) -> bool:
         """Return True if `request` was seen before, else add it. Never raises.
 
-        A URL in the cache, its fragment ignored, needs no fingerprint. Where several URLs share an
-        identity, a redirect does not count as a duplicate of its source.
+        A URL in the cache, its fragment ignored, needs no fingerprint. Under a fingerprinter of
+        others the cache has whole URLs with their callbacks if that says what it reads, else
+        fingerprints, which need no look into the filter. Where several URLs share an identity, a
+        redirect does not count as a duplicate of its source.
         """
-        url = fingerprint = None
+        url: Any = None
+        fingerprint = None
         try:
             # in line for plain requests, since calls would double the time; `fingerprint` is for
             # the others
@@ -124,6 +137,14 @@ class FilterDupeFilter(BaseDupeFilter):
                 if self._chains is not None and url in self._recent.urls:
                     return not self._chains.is_redirect(request)
                 fingerprint = self._fingerprint_of_url(whole)
+            elif self._reads is not None:
+                prefix = self.prefix_of(
+                    request.callback, request.method, request.body, request.meta
+                )
+                if prefix is not None:
+                    url = prefix + request.url
+                    if url in self._recent.urls:
+                        return True
         except Exception:  # noqa: BLE001 - a request like no other
             url = fingerprint = None
         if fingerprint is not None:
@@ -131,7 +152,11 @@ class FilterDupeFilter(BaseDupeFilter):
             self._last_fingerprint = fingerprint
         else:
             fingerprint = self._fingerprint_of_any(request)
-            if url is not None and not is_clean(url):
+            if self._caches_fingerprints:
+                if fingerprint in self._recent.urls:
+                    return self._chains is None or not self._chains.is_redirect(request)
+                url = fingerprint
+            elif url is not None and (self._fingerprinter.has_substituted or not is_clean(url)):
                 url = None
         try:
             seen = self._see(fingerprint)
@@ -149,36 +174,37 @@ class FilterDupeFilter(BaseDupeFilter):
         """Return True if a scheduler is sure to drop `request`, now and later, since its URL is in
         the cache. Never raises."""
         try:
-            return (
-                not request.dont_filter
-                and self.tells_by_url(request.method, request.body, request.meta)
-                and self.has_recent(request.url)
-            )
+            if request.dont_filter:
+                return False
+            prefix = self.prefix_of(request.callback, request.method, request.body, request.meta)
+            return prefix is not None and self.has_recent(prefix, request.url)
         except Exception:  # noqa: BLE001 - a request like no other
             return False
 
-    def tells_by_url(self, method: str, body: object, meta: Mapping[str, Any]) -> bool:
-        """Return True if the URL alone decides whether such a request was seen."""
-        return (
-            self._fingerprint_of_url is not None
-            and method == "GET"
-            and not body
-            and not (
-                meta
-                and (
-                    "verbatim_url" in meta
-                    or META_KEY in meta
-                    or (self._chains is not None and "redirect_urls" in meta)
-                )
-            )
-        )
+    def prefix_of(
+        self, callback: object, method: str, body: object, meta: Mapping[str, Any]
+    ) -> str | None:
+        """Return what stands before the URL of such a request in the cache: its callback, if that
+        counts. Return None if URL and callback do not decide whether it was seen."""
+        if (
+            self._reads is None
+            or method != "GET"
+            or body
+            or (meta and not self._meta_keys.isdisjoint(meta))
+        ):
+            return None
+        return self._prefix_of_callback(callback) if self._reads_callback else ""
 
-    def has_recent(self, url: str) -> bool:
-        """Return True if `url`, its fragment ignored, is in the cache. Where the URL alone decides
-        (see `tells_by_url`), a request for it was seen."""
-        if "#" in url:
+    def key_of(self, prefix: str, url: str) -> str:
+        """Return what stands in the cache for a request with `url`, and with the prefix that
+        `prefix_of` returned for it: without a fragment that does not count."""
+        if self.ignores_fragments and "#" in url:
             url = url[: url.index("#")]
-        return url in self._recent.urls
+        return prefix + url
+
+    def has_recent(self, prefix: str, url: str) -> bool:
+        """Return True if a request with this prefix and `url` was seen, and is in the cache."""
+        return self.key_of(prefix, url) in self._recent.urls
 
     def why_not_early(self) -> str | None:
         """Return why `is_known` cannot replace `request_seen`, None if it can."""
@@ -187,9 +213,8 @@ class FilterDupeFilter(BaseDupeFilter):
         for name in ("request_seen", "fingerprint", "log"):
             if not self._is_own(name):
                 return f"{global_object_name(type(self))} has a changed {name}"
-        if self._fingerprint_of_url is None:
-            fingerprinter = type(self._crawler.request_fingerprinter)
-            return f"the fingerprinter is {global_object_name(fingerprinter)}"
+        if self._reads is None:
+            return self._fingerprinter.unknown
         if not self._recent.size:
             return "BLOOM_RECENT_URLS is 0"
         return None
@@ -301,9 +326,31 @@ class FilterDupeFilter(BaseDupeFilter):
         self._surely_seen = self._recent.urls
         if self._is_own("fingerprint"):
             self._fingerprint_of_url = self._fingerprinter.of_url
+            self._reads = self._fingerprinter.reads
+            self._caches_fingerprints = self._reads is None and self._recent.size > 0
+        self.ignores_fragments = self._fingerprint_of_url is not None
+        reads = self._reads or frozenset()
+        self._reads_callback = CALLBACK in reads
+        keys = {word[len(META) :] for word in reads if word.startswith(META)}
         if not self._fingerprinter.is_scrapys:
             self._chains = RequestChains(self._crawler, self._fingerprinter)
             self._surely_seen = frozenset()  # a redirect may still be new
+            keys.add("redirect_urls")
+        self._meta_keys = frozenset(keys)
+
+    def _prefix_of_callback(self, callback: object) -> str | None:
+        """Return a text for `callback`, None unless it is a method of the spider."""
+        spider = self._crawler.spider
+        if callback is None:
+            callback = getattr(spider, "parse", None)
+        if type(callback) is not MethodType or callback.__self__ is not spider:
+            return None
+        function = callback.__func__
+        prefix = self._callbacks.get(function)
+        if prefix is None and len(self._callbacks) < MOST_CALLBACKS:
+            # the function is kept, so that no later one can be taken for it
+            prefix = self._callbacks[function] = f"{len(self._callbacks)}:"
+        return prefix
 
     def _is_own(self, name: str) -> bool:
         return is_own_method(self, name, "scrapy_bloom")
@@ -312,6 +359,7 @@ class FilterDupeFilter(BaseDupeFilter):
         """Close the audit and the filter, and drop all references to the crawl's requests."""
         self._last_request = None
         self._recent.clear()
+        self._callbacks.clear()
         if self._audit is not None:
             self._audit.close()
         overlay, self._overlay, self._see = self._overlay, None, _not_open

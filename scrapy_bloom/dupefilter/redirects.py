@@ -35,7 +35,7 @@ class RequestChains:
     def is_redirect(self, request: Request) -> bool:
         """Return True for a redirect whose source may have the same fingerprint. Such a request
         must not be dropped; REDIRECT_MAX_TIMES ends loops. Never raises."""
-        with suppress(Exception):  # a request like no other
+        try:
             urls = request.meta.get("redirect_urls")
             if urls and self._fingerprinter.may_merge(request):
                 times = request.meta.get("redirect_times", 0) - 1
@@ -43,6 +43,8 @@ class RequestChains:
                     source.url == urls[-1] and source.meta.get("redirect_times", 0) == times
                     for source in self._engine.just_downloaded()
                 )
+        except Exception:  # noqa: BLE001 - a request like no other
+            return False
         return False
 
     def drop_copied_key(self, request: Request) -> None:

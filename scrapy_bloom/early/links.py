@@ -32,6 +32,12 @@ _shortened: WeakSet[Response] = WeakSet()
 """Responses whose known links were left out."""
 
 
+_ANY = object()
+"""A callback that no spider has."""
+_META_OF_RULES = {"rule": 0, "link_text": ""}
+"""The meta of the requests that CrawlSpider makes of links."""
+
+
 def leave_out_known(response: Response, dupefilter: FilterDupeFilter) -> None:
     """Leave out those links of `response` that `dupefilter` knows, from now on."""
     _dupefilters[response] = dupefilter
@@ -55,7 +61,7 @@ def follow_new(
     DropEarlyMiddleware would drop. Without that middleware all are returned."""
     follow_all: Callable[..., Iterable[Request]] = response.follow_all
     query = {name: text for name, text in (("css", css), ("xpath", xpath)) if text is not None}
-    links = None if args else _links_of(response, **options)
+    links = None if args else _links_of(response, callback, **options)
     if links is None or (urls is not None) + len(query) != 1:
         return follow_all(urls, callback, *args, **query, **options)
     if css or xpath:
@@ -72,7 +78,8 @@ def follow_new(
 
 class NewLinkExtractor(LinkExtractor):
     """LinkExtractor that leaves out links whose requests DropEarlyMiddleware would drop, before
-    they become links. Without that middleware all links are extracted.
+    they become links. It extracts all links without that middleware, and where fingerprints depend
+    on the callback, which a link does not have yet.
 
     Use it for links that become plain requests, as with CrawlSpider's rules: GET, filtered, and no
     meta key that counts for a fingerprint. Do not use it in or before a rule whose `process_links`
@@ -90,7 +97,10 @@ class NewLinkExtractor(LinkExtractor):
 
     def extract_links(self, response: TextResponse) -> list[Link]:
         """Return the links of `response` to unknown pages; count the others."""
-        self._dupefilter = dupefilter = _dupefilter_of(response, response.encoding)
+        dupefilter = _dupefilter_of(response, response.encoding)
+        if dupefilter is not None and dupefilter.prefix_of(_ANY, "GET", b"", _META_OF_RULES) != "":
+            dupefilter = None
+        self._dupefilter = dupefilter
         try:
             links: list[Link] = super().extract_links(response)
         finally:
@@ -106,7 +116,7 @@ class NewLinkExtractor(LinkExtractor):
         if self._process is not None:
             value = self._process(value)
         dupefilter = self._dupefilter
-        if dupefilter is not None and type(value) is str and dupefilter.has_recent(value):
+        if dupefilter is not None and type(value) is str and dupefilter.has_recent("", value):
             self._known.add(value)
             return None
         return value
@@ -115,12 +125,14 @@ class NewLinkExtractor(LinkExtractor):
 class _Links:
     """The links of a response whose URLs alone decide whether their requests were seen."""
 
-    def __init__(self, response: TextResponse, dupefilter: FilterDupeFilter) -> None:
+    def __init__(self, response: TextResponse, dupefilter: FilterDupeFilter, prefix: str) -> None:
         self._response = response
         self._base = get_base_url(response)
         self._dupefilter = dupefilter
+        self._prefix = prefix
         self._urls: dict[str, str] = {}
-        """Absolute URL by link, both without a fragment: most links differ in that only."""
+        """Absolute URL by link, both without a fragment that does not count: most links differ in
+        that only."""
 
     def new(self, links: Iterable[_Link], follow: Callable[[_Link], Any]) -> Iterator[_Link]:
         """Yield `links` less those to known pages, which are counted. Follow the first known link
@@ -142,12 +154,13 @@ class _Links:
         text = link.url if isinstance(link, Link) else _href(link)
         if text is None:
             return False
-        text = text.partition("#")[0]
+        if self._dupefilter.ignores_fragments:
+            text = text.partition("#")[0]
         url = self._urls.get(text)
         if url is None:
             # ValueError here is one in `response.follow`, too
             url = self._urls[text] = urljoin(self._base, text)
-        return self._dupefilter.has_recent(url)
+        return self._dupefilter.has_recent(self._prefix, url)
 
 
 def _href(link: object) -> str | None:
@@ -160,9 +173,9 @@ def _href(link: object) -> str | None:
     return strip_html5_whitespace(root) if isinstance(root, str) else None
 
 
-def _links_of(response: Response, **options: Any) -> _Links | None:
-    """Return the links of `response`, or None if their URLs alone do not decide whether the
-    requests of `response.follow_all` with these options were seen."""
+def _links_of(response: Response, callback: object, **options: Any) -> _Links | None:
+    """Return the links of `response`, or None if their URLs do not decide whether the requests of
+    `response.follow_all` with this callback and these options were seen."""
     if not isinstance(response, TextResponse) or any(
         getattr(type(response), name) is not getattr(TextResponse, name)
         for name in ("follow", "follow_all", "urljoin")
@@ -170,14 +183,11 @@ def _links_of(response: Response, **options: Any) -> _Links | None:
         return None
     dupefilter = _dupefilter_of(response, options.get("encoding") or response.encoding)
     meta = options.get("meta") or {}
-    if (
-        dupefilter is None
-        or options.get("dont_filter")
-        or type(meta) is not dict
-        or not dupefilter.tells_by_url(options.get("method", "GET"), options.get("body"), meta)
-    ):
+    if dupefilter is None or options.get("dont_filter") or type(meta) is not dict:
         return None
-    return _Links(response, dupefilter)
+    method, body = options.get("method", "GET"), options.get("body")
+    prefix = dupefilter.prefix_of(callback, method, body, meta)
+    return None if prefix is None else _Links(response, dupefilter, prefix)
 
 
 def _dupefilter_of(response: Response, encoding: str) -> FilterDupeFilter | None:

@@ -7,7 +7,7 @@ be dropped as soon as the spider has yielded it. docs/speed.md lists the observa
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pydispatch.dispatcher import getAllReceivers, liveReceivers
@@ -15,11 +15,11 @@ from scrapy import Request, signals
 from scrapy.core.scheduler import Scheduler
 from scrapy.exceptions import NotConfigured
 from scrapy.spidermiddlewares.referer import RefererMiddleware
-from scrapy.utils.conf import build_component_list
 from scrapy.utils.misc import load_object
 
 from ..dupefilter.base import FilterDupeFilter
-from ..scrapy_compat import scheduler_of
+from ..errors import describe
+from ..scrapy_compat import output_methods, scheduler_of, skip_output_of
 from ..settings import DROP_EARLY
 from ..sqlite_backend.scheduler import DurableScheduler
 from ..startup import announce, is_component, is_own_method, is_public, refuse
@@ -28,8 +28,10 @@ from .links import leave_out_known
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Response
-    from scrapy.settings import BaseSettings
     from typing_extensions import Self
+
+
+_OWN = ("scrapy", "scrapy_bloom")
 
 
 class DropEarlyMiddleware:
@@ -38,8 +40,10 @@ class DropEarlyMiddleware:
 
     It needs BloomDupeFilter or RedisBloomDupeFilter. It stays off if a component other than
     Scrapy's would notice: a spider middleware between it and the engine, a handler of a signal, a
-    changed dupefilter or scheduler. BLOOM_DROP_EARLY = True ignores middlewares and handlers,
-    False turns it off. A log line at the start says whether it works, or why not.
+    changed dupefilter or scheduler, a fingerprinter that does not say what it reads. A middleware
+    would not notice if it has no method for the output of callbacks, if `bloom_neutral` of its own
+    class is True, or if BLOOM_DROP_EARLY names it. BLOOM_DROP_EARLY = True ignores middlewares and
+    handlers, False turns it off. A log line at the start says whether it works, or why not.
     """
 
     order = 1100
@@ -47,6 +51,9 @@ class DropEarlyMiddleware:
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
+        self._passes_all = False
+        self._passed: tuple[type, ...] = ()
+        """The spider middlewares that BLOOM_DROP_EARLY names."""
         self._dupefilter: FilterDupeFilter | None = None
         """Set while requests are dropped."""
         self._knows_links = False
@@ -58,14 +65,21 @@ class DropEarlyMiddleware:
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Return the middleware of `crawler`. Raises NotConfigured if its final settings turn it
         off; refuses the start with ValueError for a bad setting."""
+        self = cls(crawler)
+        reason = None
         try:
-            reason = _why_unwanted(crawler, cls)
+            wanted = DROP_EARLY.read(crawler.settings)
+            self._passes_all = wanted is True
+            self._passed = _classes(wanted) if isinstance(wanted, tuple) else ()
         except ValueError as error:
             refuse(crawler, error)
+        if wanted is False:
+            reason = "BLOOM_DROP_EARLY is False"
+        elif not is_component(crawler.settings["DUPEFILTER_CLASS"], FilterDupeFilter):
+            reason = "without scrapy-bloom's filter"
         if reason is not None:
             announce(crawler, "duplicates", f"not dropped early, {reason}")
             raise NotConfigured
-        self = cls(crawler)
         crawler.signals.connect(self._engine_started, signals.engine_started)
         return self
 
@@ -103,40 +117,64 @@ class DropEarlyMiddleware:
     def _engine_started(self) -> None:
         crawler, scheduler = self._crawler, scheduler_of(self._crawler)
         dupefilter = getattr(scheduler, "df", None)
-        reason = _why_unsound(scheduler, dupefilter) or _why_missed(crawler)
+        nearer, between = self._others()
+        reason = _why_unsound(scheduler, dupefilter)
+        if reason is None and between:
+            reason = f"{_name(between[0])} is between the spider and the engine"
+        if reason is None and not self._passes_all:
+            reason = _why_missed(crawler)
         if reason is not None:
             announce(crawler, "duplicates", f"not dropped early, {reason}")
+            skip_output_of(crawler, self)
             return
         self._dupefilter = dupefilter
         if crawler.settings.getbool("DUPEFILTER_DEBUG"):
             self._referers = crawler.get_spider_middleware(RefererMiddleware)
-        reason = _why_no_links(crawler, type(self))
+            reason = "DUPEFILTER_DEBUG logs requests"
+        elif nearer:
+            reason = f"{_name(nearer[0])} is next to the spider"
         self._knows_links = reason is None
         links = "" if reason is None else f" as requests, not as links: {reason}"
         announce(crawler, "duplicates", f"dropped early{links}")
 
+    def _others(self) -> tuple[list[object], list[object]]:
+        """Return the spider middlewares that may notice a dropped request, in two lists: between
+        the spider and this one, and between this one and the engine."""
+        nearer: list[object] = []
+        between: list[object] = []
+        found = nearer
+        methods = output_methods(self._crawler)
+        if methods is None and not self._passes_all:
+            between.append(self._crawler.engine)
+        for method in methods or ():
+            owner = getattr(method, "__self__", method)
+            if owner is self:
+                found = between
+            elif not self._is_passed(owner, method):
+                found.append(owner)
+        return nearer, between
 
-def _why_unwanted(crawler: Crawler, middleware: type) -> str | None:
-    """Return the reason in the settings to be off, None without one."""
-    wanted = DROP_EARLY.read(crawler.settings)
-    if wanted is False:
-        return "BLOOM_DROP_EARLY is False"
-    if not is_component(crawler.settings["DUPEFILTER_CLASS"], FilterDupeFilter):
-        return "without scrapy-bloom's filter"
-    between, _ = _others(crawler.settings, middleware)
-    if between and not wanted:
-        return f"{_name(between[0])} is between the spider and the engine"
-    return None
+    def _is_passed(self, owner: object, method: Callable[..., Any]) -> bool:
+        """Return True if `owner`, whose `method` Scrapy calls, has no effect on dropped requests:
+        Scrapy's and ours, and those of which their own class or the user says so."""
+        if self._passes_all:
+            return True
+        kind = type(owner)
+        if kind.__module__.partition(".")[0] in _OWN:
+            return is_own_method(owner, method.__name__, *_OWN)
+        # a subclass may change what the word of its base is about
+        return vars(kind).get("bloom_neutral") is True or kind in self._passed
 
 
-def _why_no_links(crawler: Crawler, middleware: type) -> str | None:
-    """Return why known links must become requests all the same, None if they need not."""
-    if crawler.settings.getbool("DUPEFILTER_DEBUG"):
-        return "DUPEFILTER_DEBUG logs requests"
-    _, nearer = _others(crawler.settings, middleware)
-    if nearer and not DROP_EARLY.read(crawler.settings):
-        return f"{_name(nearer[0])} is next to the spider"
-    return None
+def _classes(paths: tuple[str, ...]) -> tuple[type, ...]:
+    """Return the classes at `paths`. Raises ValueError for a path without one."""
+    try:
+        return tuple(load_object(path) for path in paths)
+    except Exception as error:
+        raise ValueError(
+            f"BLOOM_DROP_EARLY is {list(paths)!r}: each path must be that of a spider middleware"
+            f" ({describe(error)})"
+        ) from error
 
 
 def _why_unsound(scheduler: object, dupefilter: object) -> str | None:
@@ -153,24 +191,12 @@ def _why_unsound(scheduler: object, dupefilter: object) -> str | None:
 
 def _why_missed(crawler: Crawler) -> str | None:
     """Return the handler that would miss the signals of a dropped request, None without one."""
-    if DROP_EARLY.read(crawler.settings):
-        return None
     for name in ("request_scheduled", "request_dropped"):
         signal = getattr(signals, name)
         for receiver in liveReceivers(getAllReceivers(crawler.signals.sender, signal)):
             if not _misses_nothing(receiver):
                 return f"{_name(receiver)} handles {name}"
     return None
-
-
-def _others(settings: BaseSettings, middleware: type) -> tuple[list[object], list[object]]:
-    """Return the spider middlewares of neither Scrapy nor this package, in two lists: between the
-    engine and `middleware`, and between `middleware` and the spider."""
-    with_base = getattr(settings, "get_component_priority_dict_with_base", settings.getwithbase)
-    order = [load_object(each) for each in build_component_list(with_base("SPIDER_MIDDLEWARES"))]
-    place = order.index(middleware) if middleware in order else len(order)
-    between, nearer = order[:place], order[place + 1 :]
-    return [o for o in between if not _is_known(o)], [o for o in nearer if not _is_known(o)]
 
 
 def _misses_nothing(receiver: Any) -> bool:
@@ -182,15 +208,10 @@ def _misses_nothing(receiver: Any) -> bool:
     return _is_scrapys(receiver) and (owner is None or _is_scrapys(type(owner)))
 
 
-def _is_known(middleware: object) -> bool:
-    """Return True for a spider middleware without effect on dropped requests."""
-    return _is_scrapys(middleware) or is_public(middleware, "DeltaMiddleware")
-
-
 def _is_scrapys(thing: object) -> bool:
     return str(getattr(thing, "__module__", "")).partition(".")[0] == "scrapy"
 
 
 def _name(thing: object) -> str:
-    named = thing if hasattr(thing, "__qualname__") else type(thing)
+    named: Any = thing if hasattr(thing, "__qualname__") else type(thing)
     return f"{named.__module__}.{named.__qualname__}"

@@ -18,6 +18,8 @@ class ScrapyRedisFingerprinter:
     dupefilter needs them to recognise what it has seen.
     """
 
+    bloom_reads = ()
+
     def fingerprint(self, request: Request) -> bytes:
         """Return what `scrapy_redis.dupefilter.RFPDupeFilter` keeps for `request`."""
         data = {

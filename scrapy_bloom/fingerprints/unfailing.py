@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+CALLBACK = "callback"
+META = "meta:"
+"""What a fingerprint may depend on besides URL, method and body: CALLBACK, and META with a key."""
+READ_BY_OURS = frozenset((f"{META}verbatim_url", META + META_KEY))
+"""What Scrapy's default fingerprinter and those of this package read."""
+
 
 class UnfailingFingerprinter:
     """The fingerprinter of `crawler`: by faster functions where these give the same results, and
@@ -29,7 +35,9 @@ class UnfailingFingerprinter:
     `of_url` returns the fingerprint for the URL of a GET request without a body and without meta
     keys that matter, or None where the request is needed; it is None for a fingerprinter without
     faster functions. `is_scrapys` is True if the fingerprints are those of Scrapy's default one,
-    `reads_key` if META_KEY counts.
+    `reads_key` if META_KEY counts. `reads` is what the fingerprints depend on besides URL, method
+    and body (see `reads_of`), None with the reason in `unknown` if that is not known.
+    `has_substituted` is True if the last fingerprint was a substitute.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -45,10 +53,22 @@ class UnfailingFingerprinter:
             self.reads_key = False
             self._merges_urls = not self.is_scrapys
         self._has_failed = False
+        self.has_substituted = False
+        self.unknown = ""
+        self.reads: frozenset[str] | None = READ_BY_OURS
+        if self.of_url is None:
+            self.reads = None
+            from .reads import reads_of
+
+            try:
+                self.reads = reads_of(fingerprinter)
+            except Exception as error:  # noqa: BLE001 - foreign code
+                self.unknown = describe(error)
 
     def fingerprint(self, request: Request) -> bytes:
         """Return the fingerprint of `request`: by the crawler's fingerprinter, or if that raises by
         Scrapy's default one, or a hash of the raw URL. Never raises."""
+        self.has_substituted = False
         try:
             fingerprint = self._of_request(request)
             if type(fingerprint) is bytes:
@@ -63,6 +83,7 @@ class UnfailingFingerprinter:
         return self._merges_urls or (self.reads_key and META_KEY in request.meta)
 
     def _substitute(self, request: Request, error: Exception) -> bytes:
+        self.has_substituted = True
         with suppress(Exception):
             self._crawler.stats.inc_value("bloom/fingerprint_errors")
         if not self._has_failed:

@@ -125,11 +125,11 @@ class RedisBloomDupeFilter(FilterDupeFilter):
             self._confirm()
         return FilterDupeFilter.request_seen(self, request)
 
-    def has_recent(self, url: str) -> bool:
+    def has_recent(self, prefix: str, url: str) -> bool:
         """Return True if `url` is among the recent ones, and Redis has not forgotten it."""
         if self._client is not None and monotonic() >= self._client.confirmed_until:
             self._confirm()
-        return super().has_recent(url)
+        return super().has_recent(prefix, url)
 
     def close(self, reason: str) -> None:
         """Write the last stats and close the connection. The filter stays."""

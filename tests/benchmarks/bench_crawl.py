@@ -2,6 +2,10 @@
 pages, from a Debian documentation package or a folder, and on the demo's site.
 
     python tests/benchmarks/bench_crawl.py [--pairs N] [--pages N] [--only real|demo] [folder]
+    python tests/benchmarks/bench_crawl.py --with nothing|scrapy-poet|… [--tree FOLDER]
+
+`--with` crawls 300 pages of 100 links beside other people's components, which the environment must
+have. `--tree` is another checkout of this package, by turns with this one.
 """
 
 from __future__ import annotations
@@ -21,7 +25,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sidebyside import ROOT, table
+from company import WITH, write_site
+from sidebyside import HERE, ROOT, table
 
 sys.path.append(str(ROOT / "example_project"))
 
@@ -261,6 +266,49 @@ def compare(title: str, site: str, pairs: int, pages: int) -> None:
     table(["", "ratio", "from, to", "stock", "ours", "pages", "ours", "dropped", "ours"], rows)
 
 
+def compare_in_company(companies: list[str], pairs: int, tree: Path | None) -> None:
+    """Print the CPU time with this package, times that without it, beside each of `companies`."""
+    trees = {"stock": ROOT, "ours": ROOT, **({"before": tree} if tree else {})}
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        write_site(Path(name))
+        with serve_folder(Path(name)) as site:
+            for company in companies:
+                for place in ("JOBDIR", "memory"):
+                    runs: dict[str, list[Run]] = {whose: [] for whose in trees}
+                    for _ in range(pairs):
+                        for whose in random.sample([*trees], len(trees)):
+                            run = crawl_in_company(company, place, whose, trees[whose], site)
+                            runs[whose].append(run)
+                            print(company, place, whose, run, file=sys.stderr, flush=True)
+                    rows.append([f"{company}, {place}", *_ratios(runs, trees)])
+    print(f"\nCPU time times that without scrapy-bloom, medians of {pairs}")
+    table(["", "stock, s", *(f"{whose}, from, to" for whose in trees if whose != "stock")], rows)
+
+
+def _ratios(runs: dict[str, list[Run]], trees: dict[str, Path]) -> Iterator[str]:
+    yield f"{statistics.median(run.seconds for run in runs['stock']):.2f}"
+    for whose in trees:
+        if whose != "stock":
+            pairs = zip(runs["stock"], runs[whose], strict=True)
+            ratios = sorted(ours.seconds / stock.seconds for stock, ours in pairs)
+            yield f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+
+
+def crawl_in_company(company: str, place: str, whose: str, tree: Path, site: str) -> Run:
+    """Crawl in a process of its own, with scrapy_bloom from `tree`."""
+    with tempfile.TemporaryDirectory() as folder:
+        job = f"{folder}/job" if place == "JOBDIR" else ""
+        options = {"company": company, "ours": whose != "stock", "job": job, "site": site}
+        answer = subprocess.run(
+            [sys.executable, str(HERE / "company.py"), json.dumps(options)],
+            env={**os.environ, "PYTHONPATH": str(tree.resolve())},
+            stdout=subprocess.PIPE,
+            check=True,
+        ).stdout
+    return Run(**json.loads(answer))
+
+
 def main() -> None:
     """Print a table for each site."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -268,7 +316,13 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--pages", type=int, default=1000, help="of each site; 0 for all")
     parser.add_argument("--only", choices=["real", "demo"])
+    parser.add_argument("--with", dest="company", action="append", choices=[*WITH, "all"])
+    parser.add_argument("--tree", type=Path, help="another checkout, for --with")
     arguments = parser.parse_args()
+    if arguments.company:
+        companies = [*WITH] if "all" in arguments.company else arguments.company
+        compare_in_company(companies, arguments.pairs, arguments.tree)
+        return
     preload()
     if arguments.only != "demo":
         with serve_folder(arguments.folder or documentation()) as site:

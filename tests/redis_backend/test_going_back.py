@@ -189,7 +189,7 @@ def test_nothing_is_dropped_early_that_redis_has_forgotten(worker, own_server, t
     push_past(worker, own_server)
     later(tested)
     assert not tested.is_known(Request(url))
-    assert not tested.has_recent(url)
+    assert not tested.has_recent("", url)
     (line,) = told()
     assert "another server has taken its place" in line
     assert not tested.request_seen(Request(url))

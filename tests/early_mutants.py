@@ -1,0 +1,109 @@
+"""Ways to take a new request for a known one next to the spider, each of which tests must notice.
+
+    python -m tests.early_mutants [name …]
+
+What prints `SURVIVED` is a hole in the tests; the exit status is 1 then.
+"""
+
+import sys
+
+from tests.bloom.exact_mutants import survives
+
+BASE = "scrapy_bloom/dupefilter/base.py"
+READS = "scrapy_bloom/fingerprints/reads.py"
+MIDDLEWARE = "scrapy_bloom/early/middleware.py"
+LINKS = "scrapy_bloom/early/links.py"
+TESTS = (
+    *("tests/fingerprints/test_reads.py", "tests/test_early.py", "tests/test_recent.py"),
+    "tests/test_streams.py",
+)
+
+# name: (file, what stands there, what stands there instead)
+MUTANTS = {
+    # what a fingerprint depends on
+    "callback_ignored": (
+        BASE,
+        'return self._prefix_of_callback(callback) if self._reads_callback else ""',
+        'return ""',
+    ),
+    "callback_by_name": (BASE, "function = callback.__func__", "function = callback.__name__"),
+    "callback_of_any_object": (BASE, " or callback.__self__ is not spider", ""),
+    "callbacks_without_end": (BASE, " and len(self._callbacks) < MOST_CALLBACKS", ""),
+    "none_is_no_callback": (
+        BASE,
+        '            callback = getattr(spider, "parse", None)\n',
+        '            return ""\n',
+    ),
+    "meta_ignored": (BASE, "(meta and not self._meta_keys.isdisjoint(meta))", "False"),
+    "redirects_are_known": (BASE, '            keys.add("redirect_urls")\n', ""),
+    "fragments_ignored": (
+        BASE,
+        "self.ignores_fragments = self._fingerprint_of_url is not None",
+        "self.ignores_fragments = True",
+    ),
+    "fragments_of_links_ignored": (
+        LINKS,
+        "        if self._dupefilter.ignores_fragments:\n            text",
+        "        if True:\n            text",
+    ),
+    "substitutes_are_known": (BASE, "self._fingerprinter.has_substituted or ", ""),
+    "recent_fingerprints_of_redirects": (
+        BASE,
+        "                    return self._chains is None or not self._chains.is_redirect(request)\n"
+        "                url = fingerprint",
+        "                    return True\n                url = fingerprint",
+    ),
+    "extractor_guesses_callbacks": (
+        LINKS,
+        'dupefilter.prefix_of(_ANY, "GET", b"", _META_OF_RULES) != ""',
+        "False",
+    ),
+    "extractor_forgets_rules": (LINKS, '{"rule": 0, "link_text": ""}', "{}"),
+    "follow_new_ignores_its_callback": (
+        LINKS,
+        "dupefilter.prefix_of(callback, method, body, meta)",
+        "dupefilter.prefix_of(None, method, body, meta)",
+    ),
+    # whose word is taken
+    "word_inherited": (
+        READS,
+        'word = vars(kind).get("bloom_reads")',
+        'word = getattr(kind, "bloom_reads", None)',
+    ),
+    "inner_not_asked": (
+        READS,
+        "                waiting += filter(_is_fingerprinter, _parts(asking))\n",
+        "",
+    ),
+    "slots_not_asked": (READS, "getattr(fingerprinter, name, None) if is_slot else value", "value"),
+    "any_word": (READS, "not all(map(_is_word, word))", "False"),
+    "late_keys": (READS, "if late := sorted(filter(_is_set_late, word)):", "if late := []:"),
+    "table_by_name_alone": (READS, "if not _is_unchanged(fingerprinter, release):", "if False:"),
+    "source_not_read": (
+        READS,
+        "return digest_of(folder, release.files) in release.hashes",
+        "return True",
+    ),
+    "replaced_methods": (READS, "if not all(is_own_method(", "if not all(True or is_own_method("),
+    "imitations": (READS, "is not kind:  # another", "is None:  # another"),
+    "neutral_inherited": (
+        MIDDLEWARE,
+        'vars(kind).get("bloom_neutral") is True',
+        'getattr(kind, "bloom_neutral", None) is True',
+    ),
+    "list_takes_subclasses": (MIDDLEWARE, "kind in self._passed", "issubclass(kind, self._passed)"),
+    "methods_of_objects": (
+        MIDDLEWARE,
+        'owner = getattr(method, "__self__", method)\n',
+        'owner = getattr(method, "__self__", method)\n'
+        '            if not hasattr(type(owner), "process_spider_output"):\n'
+        "                continue\n",
+    ),
+    "nearer_is_passed": (MIDDLEWARE, "        elif nearer:\n", "        elif False:\n"),
+    "called_where_it_is_off": (MIDDLEWARE, "            skip_output_of(crawler, self)\n", ""),
+}
+
+
+if __name__ == "__main__":
+    names = sys.argv[1:] or MUTANTS
+    sys.exit(bool([name for name in names if survives(name, MUTANTS, *TESTS)]))

@@ -1,0 +1,242 @@
+"""What fingerprints depend on: the word of a fingerprinter, and the table about those of others."""
+
+import importlib
+import shutil
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+from scrapy.utils.request import RequestFingerprinter
+from scrapy.utils.test import get_crawler
+
+from scrapy_bloom import CanonicalRequestFingerprinter, FastRequestFingerprinter
+from scrapy_bloom.fingerprints import reads
+from scrapy_bloom.fingerprints.reads import reads_of
+from scrapy_bloom.fingerprints.unfailing import READ_BY_OURS
+from tests.fingerprinters import (
+    DiscardingFingerprinter,
+    HeaderFingerprinter,
+    InheritingFingerprinter,
+    PageFingerprinter,
+)
+
+PAGE = {"callback", "meta:page_params", "meta:inject"}
+
+
+def build(cls, **settings):
+    """Return a fingerprinter as Scrapy builds it."""
+    crawler = get_crawler(settings_dict={"REQUEST_FINGERPRINTER_CLASS": cls, **settings})
+    return crawler.request_fingerprinter
+
+
+class Word:
+    """Says that it reads nothing."""
+
+    bloom_reads = ()
+
+    def fingerprint(self, request):
+        return b""
+
+
+def holding(part):
+    """Return a fingerprinter that holds `part`."""
+    found = Word()
+    found.part = part
+    return found
+
+
+class Slotted(Word):
+    """Has no `__dict__` of its own class."""
+
+    __slots__ = ("part",)
+    bloom_reads = ()
+
+
+def slotted(part):
+    """Return a fingerprinter that holds `part` in a slot."""
+    found = Slotted()
+    found.part = part
+    return found
+
+
+def of_class(part):
+    """Return a fingerprinter whose class holds `part`."""
+    return type("Shared", (Word,), {"bloom_reads": (), "part": part})()
+
+
+@pytest.mark.parametrize(
+    ("fingerprinter", "expected"),
+    [
+        (Word(), set()),
+        (holding(FastRequestFingerprinter()), READ_BY_OURS),
+        (holding(HeaderFingerprinter), set()),  # the class asks nothing
+        (holding("text"), set()),
+    ],
+)
+def test_a_word_is_taken(fingerprinter, expected):
+    """It is that of the class, and those of all that it holds."""
+    assert reads_of(fingerprinter) == expected
+
+
+def test_each_of_a_chain_adds_what_it_reads():
+    """In whatever order they ask one another."""
+    chain = build(PageFingerprinter, PAGE_BASE=DiscardingFingerprinter)
+    assert reads_of(chain) == PAGE | {"meta:dud"} | READ_BY_OURS
+    chain = build(DiscardingFingerprinter, DISCARDING_FALLBACK=CanonicalRequestFingerprinter)
+    assert reads_of(chain) == {"meta:dud"} | READ_BY_OURS
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [
+        holding,
+        slotted,
+        of_class,
+        lambda part: holding(part.fingerprint),
+        lambda part: holding(partial(part.fingerprint)),
+        lambda part: holding([part]),
+        lambda part: holding({"a.example": part}),
+        lambda part: holding(holding(part)),
+    ],
+)
+@pytest.mark.parametrize("cls", [HeaderFingerprinter, InheritingFingerprinter])
+def test_one_that_says_nothing_is_enough(hold, cls):
+    """Wherever a fingerprinter keeps another one that it may ask."""
+    with pytest.raises(ValueError, match=rf"the fingerprinter is .*{cls.__name__}"):
+        reads_of(hold(cls.__new__(cls)))
+
+
+def test_a_default_that_was_changed_says_nothing():
+    """Nor does Scrapy's own one, once somebody has changed the object."""
+    inner = RequestFingerprinter()
+    inner._fingerprint = HeaderFingerprinter().fingerprint
+    with pytest.raises(ValueError, match="the fingerprinter is scrapy"):
+        reads_of(holding(inner))
+
+
+def test_a_fingerprinter_that_holds_itself():
+    """Is asked once."""
+    found = Word()
+    found.part = found
+    assert reads_of(found) == set()
+
+
+@pytest.mark.parametrize("word", ["callback", ("headers",), ("meta:",), (b"callback",), 5, [["a"]]])
+def test_a_word_that_is_none(word):
+    """The reason names it, and what it must be."""
+    found = type("Odd", (Word,), {"bloom_reads": word})()
+    with pytest.raises(ValueError, match=r"Odd.bloom_reads is .*: it must be a tuple of"):
+        reads_of(found)
+
+
+@pytest.mark.parametrize("key", ["depth", "_bloom_delta_list"])
+def test_what_is_set_behind_the_spider(key):
+    """Next to the spider it is not there yet."""
+    found = type("Late", (Word,), {"bloom_reads": (f"meta:{key}",)})()
+    with pytest.raises(ValueError, match=f"reads 'meta:{key}', which is set behind the spider"):
+        reads_of(found)
+
+
+# the table
+
+SOURCE = """
+from tests.fingerprinters import PageFingerprinter
+
+class Foreign:
+    def __init__(self, inner=None):
+        self.inner = inner
+
+    def help(self):
+        return b"fingerprint"
+
+    def fingerprint(self, request):
+        return self.help()
+"""
+
+
+@pytest.fixture
+def foreign(tmp_path, monkeypatch):
+    """Return a function that imports a package with a fingerprinter of `source`, of which the
+    table knows SOURCE."""
+    names = ("foreign_package", "foreign_package.fingerprinter")
+
+    def load(source=SOURCE, known=SOURCE):
+        for name in names:
+            sys.modules.pop(name, None)
+        folder = tmp_path / "foreign_package"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        (folder / "__init__.py").touch()
+        (folder / "fingerprinter.py").write_text(known)
+        (folder / "data.json").write_text("{}")
+        digest = reads.digest_of(folder, ("fingerprinter.py", "data.json"))
+        entry = reads._Release(("meta:a",), ("fingerprinter.py", "data.json"), (digest,))
+        monkeypatch.setitem(reads._TABLE, "foreign_package.fingerprinter.Foreign", entry)
+        (folder / "fingerprinter.py").write_text(source)
+        importlib.invalidate_caches()
+        return folder, importlib.import_module("foreign_package.fingerprinter").Foreign
+
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield load
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+CHANGED = "the source of the fingerprinter foreign_package.fingerprinter.Foreign is that of no"
+
+
+def test_the_table_speaks_for_source_that_it_knows(foreign):
+    """And for nothing that this one holds."""
+    _, cls = foreign()
+    assert reads_of(cls()) == {"meta:a"}
+    with pytest.raises(ValueError, match="the fingerprinter is tests"):
+        reads_of(cls(HeaderFingerprinter()))
+
+
+def test_source_that_has_changed_says_nothing(foreign):
+    """A comment is enough, in any of the files; so is a file that is not there."""
+    _, cls = foreign(SOURCE + "# changed\n")
+    with pytest.raises(ValueError, match=CHANGED):
+        reads_of(cls())
+    for change in (lambda path: path.write_text("[]"), Path.unlink):
+        folder, cls = foreign()
+        assert reads_of(cls())
+        change(folder / "data.json")
+        with pytest.raises(ValueError, match=CHANGED):
+            reads_of(cls())
+
+
+@pytest.mark.parametrize("name", ["fingerprint", "help"])
+@pytest.mark.parametrize("where", ["object", "class"])
+def test_a_method_that_was_replaced_says_nothing(foreign, where, name):
+    """The source does not tell what a project has put into the class, or into the object."""
+    _, cls = foreign()
+    found = cls()
+    setattr(found if where == "object" else cls, name, lambda *_: b"other")
+    with pytest.raises(ValueError, match=CHANGED):
+        reads_of(found)
+
+
+def test_a_subclass_of_one_in_the_table_says_nothing(foreign):
+    """Another class with its name does not, either."""
+    _, cls = foreign()
+    with pytest.raises(ValueError, match="the fingerprinter is tests"):
+        reads_of(type("Foreign", (cls,), {"__module__": __name__})())
+    imitation = type("Foreign", (cls,), {"__module__": cls.__module__})()
+    with pytest.raises(ValueError, match=CHANGED):
+        reads_of(imitation)
+
+
+@pytest.mark.parametrize(
+    ("module", "path", "settings"),
+    [
+        ("scrapy_poet", "scrapy_poet.ScrapyPoetRequestFingerprinter", {}),
+        ("duplicate_url_discarder", "duplicate_url_discarder.Fingerprinter", {}),
+    ],
+)
+def test_the_table_knows_the_installed_release(module, path, settings):
+    """Of packages that are installed."""
+    pytest.importorskip(module)
+    assert reads_of(build(path, **settings)) > READ_BY_OURS
