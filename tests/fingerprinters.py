@@ -37,7 +37,7 @@ class PageFingerprinter:
         callback = request.callback or self._crawler.spider.parse
         if callback not in self._callback_cache:
             inject = request.meta.get("inject", ())
-            needs = [*inject, getattr(callback, "__name__", "")]
+            needs = [*inject, getattr(callback, "__qualname__", "")]
             self._callback_cache[callback] = json.dumps(needs).encode()
         return self._callback_cache[callback]
 
