@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ..job.dictionaries import Dictionaries
     from ..job.failure import FailedRequest
+    from .client import RedisClient
     from .protocol import Claim
 
 PRIORITIES = range(-(2**51), 2**51)
@@ -119,6 +120,17 @@ class RedisCodec:
     def again(self, claim: Claim, failed: FailedRequest) -> bytes:
         """Return a stored request that has `failed` as it is asked once more."""
         return self._codec.again(_stored(claim), failed).payload
+
+
+def stored_dictionaries(client: RedisClient, key: str) -> dict[str, bytes | None]:
+    """Return the dictionaries of the crawl beside the filter at `key` by their ids, None for one
+    that is gone. Cost: two round trips. Raises SharedFilterError."""
+    crawl = f"{key}:crawl"
+    ids = (client.call("hget", crawl, "dictionaries") or b"").decode().split()
+    if not ids:
+        return {}
+    texts = client.call("hmget", crawl, *(f"dictionary:{each}" for each in ids))
+    return dict(zip(ids, texts, strict=True))
 
 
 def _stored(claim: Claim) -> Stored:

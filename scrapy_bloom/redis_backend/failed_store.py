@@ -12,6 +12,7 @@ from ..errors import SharedFilterError
 from ..job.codec import Stored, url_and_method
 from ..job.dictionaries import Dictionaries
 from ..job.failure import ALL, Choice, FailedRequest, described
+from .codec import stored_dictionaries
 from .protocol import Failing
 from .scripts import RETRY_FAILED, SCAN_FAILED
 
@@ -82,6 +83,8 @@ class RedisFailedStore:
             yield fields[first : first + AT_ONCE]
 
     def _chosen(self, choice: Choice) -> list[tuple[bytes, FailedRequest]]:
+        for text in stored_dictionaries(self._client, self._key).values():
+            self._dictionaries.learn(text or b"")
         found = {
             field: (int(claim), self._failed_request(*rest)) for field, claim, *rest in self._scan()
         }

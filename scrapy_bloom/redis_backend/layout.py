@@ -24,8 +24,11 @@ A crawl, whose keys are all in the hash slot of the filter beside it:
                              heard (ms, when a script ran last), claims (the last number),
                              done (how many were acknowledged), waiting and waiting_bytes (of
                              what is pending; too few after an aborted script; never too
-                             many, so where nothing is pending they have to be 0), and what
-                             workers have counted: pages, items, duplicates, retries, added
+                             many, so where nothing is pending they have to be 0), what
+                             workers have counted: pages, items, duplicates, retries, added;
+                             and dictionary:ID, some 4 kB each, with their ids as words in
+                             dictionaries (see job/dictionaries.py), at most eight unless
+                             Redis went back in time
     {KEY}:progress           list: JSON of the time and the counts, one a second, of a minute
     {KEY}:workers            sorted set: worker, by the end of its lease (ms)
     {KEY}:starting           set: workers that are in start()
@@ -45,7 +48,8 @@ A crawl, whose keys are all in the hash slot of the filter beside it:
     {KEY}:owners             hash: slot → who has it until when, if one worker may
 
 A list is named in the slots of its priority, and the priority in the priorities, before the list
-holds anything, and until it is empty. A worker is among the busy ones before its first claim.
+holds anything, and until it is empty. A worker is among the busy ones before its first claim. A
+dictionary is kept before any request that needs it.
 """
 
 from __future__ import annotations

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
     from scrapy.utils.request import RequestFingerprinterProtocol
 
-    from ..job.queue_settings import QueueSettings
     from ..jobdir import JobDirectory
     from .client import RedisClient
     from .layout import RedisHeader
@@ -87,7 +86,7 @@ def load_job(client: RedisClient, key: str, job: JobDirectory, settings: BaseSet
             def fill(beat: Callable[[], None]) -> None:
                 put_layers(client, key, header, local, beat)
 
-            with _crawl(client, key, header, codec.queues, fill) as pusher:
+            with _crawl(client, key, header, codec, fill) as pusher:
                 pusher.push(Entry(0, None, fingerprint) for fingerprint in left.unreleased)
                 pusher.push(
                     Entry(0, None, None, mark_of(*taken)) for taken in left.taken_start_requests()
@@ -138,7 +137,7 @@ def load_scrapy_redis(
                 )
             yield Entry(0, codec.dump_fields(fields))
 
-    with _crawl(client, key, header, codec.queues, fill) as pusher:
+    with _crawl(client, key, header, codec, fill) as pusher:
         pusher.push(stored())
         for fingerprints, _ in seen.batches() if seen else ():
             pusher.push(Entry(0, None, fingerprint) for fingerprint in fingerprints)
@@ -155,7 +154,7 @@ def _crawl(
     client: RedisClient,
     key: str,
     header: RedisHeader,
-    queues: QueueSettings,
+    codec: RedisCodec,
     fill: Callable[[Callable[[], None]], None],
 ) -> Iterator[Pusher]:
     """Yield a pusher into a new crawl. Workers can join it after the context; if the context fails,
@@ -170,7 +169,7 @@ def _crawl(
             shared = RedisBloomFilter(
                 client, key, header.capacity, header.error_rate, loading=header
             )
-            pusher = Pusher(client, key, shared, settings, queues, "load")
+            pusher = Pusher(client, key, shared, settings, codec, "load")
             pusher.beat()
             fill(pusher.beat)
             yield pusher

@@ -6,19 +6,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..job.dictionaries import id_of
 from ..job.figures import COUNTED
 from .codec import Packed
 from .scripts import GROWN
 
 if TYPE_CHECKING:
+    from ..job.dictionaries import Dictionaries
     from .filter import RedisBloomFilter
     from .layout import Shard
 
 Argument = str | bytes | int
 
-FENCED, GONE, DONE = b"fenced", b"gone", b"done"
+FENCED, GONE, DICTIONARY, DONE = b"fenced", b"gone", b"dictionary", b"done"
 """The first part of a reply: the lease was lost, or Redis went back in time; there is no crawl, or
-another one; all went well."""
+another one; the crawl lacks dictionaries that were named; all went well."""
 
 LEAVE, OVER = "leave", "over"
 """The action of a worker's last call: leave the crawl, or end it."""
@@ -109,7 +111,9 @@ class Policy:
 
 
 class Batch:
-    """One call. A repeated call has the same bytes."""
+    """One call. A repeated call has the same bytes, and one that is sent again with dictionaries
+    has the same number. It names all `dictionaries` that this process knows, since any of its
+    requests may need them."""
 
     def __init__(
         self,
@@ -117,6 +121,7 @@ class Batch:
         entries: Sequence[Entry],
         claims: ClaimReport,
         state: WorkerState,
+        dictionaries: Dictionaries,
         action: str = "",
     ) -> None:
         self.number = number
@@ -124,7 +129,14 @@ class Batch:
         self.claims = claims
         self.state = state
         self.action = action
+        self.dictionaries = dictionaries
+        self._named = dict(dictionaries.texts)
+        self._offered = {id_of(each): each for each in [dictionaries.proposal] if each}
         self.shards: list[Shard | None] = []
+
+    def offer(self, ids: Iterable[str]) -> None:
+        """Send these dictionaries along, for which the server has asked."""
+        self._offered |= {each: self._named[each] for each in ids}
 
     def encode(
         self, crawl: str, worker: str, policy: Policy, bloom_filter: RedisBloomFilter
@@ -151,10 +163,15 @@ class Batch:
             self.action,
             " ".join(map(str, state.counted)),
             state.round,
+            " ".join(self._named),
+            len(self._offered),
         ]
+        for id_and_text in self._offered.items():
+            arguments += id_and_text
         for each in claims.failed:
             arguments += [each.claim, each.page, each.reason]
             arguments += [each.attempts, each.details, each.payload]
+        self.shards = []
         for entry in self.entries:
             encoded, shard = entry.encode(bloom_filter)
             arguments += encoded
@@ -168,6 +185,9 @@ class Reply:
     def __init__(self, answer: Sequence[Any]) -> None:
         self.fenced = answer[0] == FENCED
         self.gone = answer[0] == GONE
+        self.asked_for: list[str] = []
+        """Dictionaries with which the call is to be sent again: nothing was done."""
+        self._dictionaries: Sequence[bytes] = ()
         self.answers: list[int] = []
         self.claimed: list[Claim] = []
         self.reclaimed = 0
@@ -175,6 +195,8 @@ class Reply:
         self.failed = self.waiting = self.waiting_bytes = 0
         self.round = ""
         self._heard: Iterable[tuple[int, int]] = ()
+        if answer[0] == DICTIONARY:
+            self.asked_for = [each.decode() for each in answer[1]]
         if answer[0] == DONE:
             self.answers = answer[1]
             self._heard = zip(answer[2], answer[3], strict=True)
@@ -187,6 +209,7 @@ class Reply:
             self.failed, self.waiting, self.waiting_bytes = answer[8:11]
             self.round = answer[11].decode()
             self.full = bool(answer[12])
+            self._dictionaries = answer[13]
 
     @property
     def quiet(self) -> bool:
@@ -194,7 +217,10 @@ class Reply:
         return self.still and self.start_done
 
     def teach(self, bloom_filter: RedisBloomFilter, batch: Batch) -> None:
-        """Tell the filter the layers and counts of the shards that the answer names."""
+        """Tell the filter the layers and counts of the shards that the answer names, and the
+        process the dictionaries that it did not know."""
+        for each in self._dictionaries:
+            batch.dictionaries.learn(each)
         for answer, shard, (layers, count) in zip(
             self.answers, batch.shards, self._heard, strict=True
         ):

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
     from scrapy.utils.request import RequestFingerprinterProtocol
 
-    from ..job.queue_settings import QueueSettings
     from .client import RedisClient
 
 
@@ -41,19 +40,20 @@ class Pusher:
         key: str,
         bloom_filter: RedisBloomFilter,
         settings: WorkerSettings,
-        queues: QueueSettings,
+        codec: RedisCodec,
         what: str,
     ) -> None:
         host = socket.gethostname().partition(".")[0]
         self._client = client
         self._key = key
         self._filter = bloom_filter
+        self._dictionaries = codec.dictionaries
         self._worker = f"{what}:{host}:{os.getpid()}:{secrets.token_hex(4)}"
         # each call may reclaim requests of dead workers, as any worker's call does
         self._policy = Policy(
             lease=int(settings.lease * 1000),
             claims_per_slot=1,
-            newest_first=queues.newest_first,
+            newest_first=codec.queues.newest_first,
             keeps_slot=0,
             max_attempts=settings.max_attempts,
         )
@@ -83,11 +83,13 @@ class Pusher:
 
     def _call(self, entries: list[Entry], action: str = "") -> Reply:
         self._number += 1
-        batch = Batch(self._number, entries, ClaimReport(), WorkerState(), action)
-        generation = self._filter.header.generation
-        arguments = batch.encode(generation, self._worker, self._policy, self._filter)
-        answer, again = self._client.insist(COMMIT, [self._key], *arguments)
-        reply = Reply(answer)
+        batch = Batch(
+            self._number, entries, ClaimReport(), WorkerState(), self._dictionaries, action
+        )
+        reply, again = self._send(batch)
+        if reply.asked_for:
+            batch.offer(reply.asked_for)
+            reply, again = self._send(batch)
         name = f"the crawl at {self._key!r} in Redis at {self._client.name}"
         if reply.gone:
             raise SharedFilterError(
@@ -103,6 +105,12 @@ class Pusher:
         if not reply.fenced:
             reply.teach(self._filter, batch)
         return reply
+
+    def _send(self, batch: Batch) -> tuple[Reply, bool]:
+        generation = self._filter.header.generation
+        arguments = batch.encode(generation, self._worker, self._policy, self._filter)
+        answer, again = self._client.insist(COMMIT, [self._key], *arguments)
+        return Reply(answer), again
 
 
 def push(
@@ -131,7 +139,7 @@ def push(
     workers = replace(WorkerSettings.read(settings), lease=state.lease, round="")
     shared = RedisBloomFilter.open(client, key)
     open_crawl(client, key, shared.header.generation, workers)
-    pusher = Pusher(client, key, shared, workers, codec.queues, "push")
+    pusher = Pusher(client, key, shared, workers, codec, "push")
     pushed = pusher.push(entries)
     pusher.leave()
     return pushed

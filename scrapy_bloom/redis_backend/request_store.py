@@ -274,7 +274,9 @@ class RedisStore:
         self._number += 1
         self.calls += 1
         self._last_call = monotonic()
-        batch = self._batch(action)
+        self._send(self._batch(action))
+
+    def _send(self, batch: Batch) -> None:
         arguments = batch.encode(self._crawl, self.worker, self._policy, self._dupefilter.shared)
         self._sender.send(arguments, lambda answer: self._take(batch, Reply(answer)))
 
@@ -294,11 +296,16 @@ class RedisStore:
                 slots=self.claims.by_slot,
                 counted=[now - then for now, then in zip(self._counting, self._told, strict=True)],
             ),
+            self._codec.dictionaries,
             action,
         )
 
     def _take(self, batch: Batch, reply: Reply) -> None:
         self.slowest_call = max(self.slowest_call, monotonic() - self._last_call)
+        if reply.asked_for:
+            batch.offer(reply.asked_for)
+            self._send(batch)
+            return
         if reply.gone:
             self.last = None
             self._observers.gone()

@@ -185,7 +185,7 @@ class SeedList:
     ) -> None:
         """Push the requests of `elements`, always under the same worker's name."""
         self._pusher = self._pusher or Pusher(
-            self._crawl_client, self._key, shared, self._settings, self._codec.queues, "seeds"
+            self._crawl_client, self._key, shared, self._settings, self._codec, "seeds"
         )
         self._pusher.push(entries)
         for element in unreadable:

@@ -38,7 +38,8 @@ class Sender(Protocol):
         """Send a call; `on_answer` gets its answer."""
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the answer to the last call; return whether it came."""
+        """Wait for the answer to the last call, and to each that it leads to; return whether all
+        came."""
 
 
 class Transport:
@@ -79,11 +80,14 @@ class Transport:
         self._calls.put((arguments, on_answer))
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the answer to the open call, and pass it on at once; return whether it came. The
+        """Wait until no call is open, and pass each answer on at once; return whether all came. The
         reactor waits as well."""
-        if self._is_open:
+        deadline = time.monotonic() + seconds
+        has_answers = True
+        while self._is_open and has_answers:
             with self._answered:
-                self._answered.wait_for(lambda: self._answers, seconds)
+                left = deadline - time.monotonic()
+                has_answers = self._answered.wait_for(lambda: bool(self._answers), left)
             self._pass_on()
         return not self._is_open
 

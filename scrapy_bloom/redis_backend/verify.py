@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..bloom.inspection import Finding
+from ..job.dictionaries import id_of
 from ..reporting import counted
+from .codec import stored_dictionaries
 from .layout import crawl_id
 from .lifecycle import stored_header
 from .scripts import (
@@ -38,6 +40,7 @@ def queue_findings(client: RedisClient, key: str) -> Iterator[Finding]:
     names = sorted(set(_names(client, key)))
     waiting, bad = _count_waiting(client, key, names)
     wrong = [*bad, *_wrong_claims(client, key, names), *_wrong_books(client, key)]
+    wrong += _wrong_dictionaries(client, key)
     failed, bad_records = _records(client, key, "failed", 6)
     if bad_records:
         wrong.append(f"{counted(bad_records, 'failed request')} cannot be read")
@@ -130,6 +133,13 @@ def _wrong_books(client: RedisClient, key: str) -> Iterator[str]:
         yield f"{counted(strangers, 'worker')} at work without a lease: the crawl has no end"
     if over and (claims or waits):
         yield "the crawl is over, but something waits or is claimed"
+
+
+def _wrong_dictionaries(client: RedisClient, key: str) -> Iterator[str]:
+    for name, text in stored_dictionaries(client, key).items():
+        if text is None or id_of(text) != name:
+            what = "gone" if text is None else "damaged"
+            yield f"the dictionary {name} is {what}: requests that need it cannot be read"
 
 
 def _records(client: RedisClient, key: str, name: str, parts: int) -> tuple[int, int]:

@@ -5,14 +5,15 @@ be aborted at any of them; what it has written by then stays. Each rule that the
 needs has a name in RULES and can be left out.
 
 A page whose name says so lives in the memory of the worker that yields it, now and then.
-Seeds are in a list on another server, which does not go back in time with the crawl's.
+Seeds are in a list on another server, which does not go back in time with the crawl's. A stored
+request may need a dictionary, without which a worker cannot read it.
 """
 
 import pickle
 import random
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 RULES = {
     "push before bits": "abort",
@@ -46,6 +47,8 @@ RULES = {
     "lists that hold less than was counted are an error": "evict",
     "what is pushed is counted after it": "abort",
     "what is claimed is counted before it": "abort",
+    "a call names its dictionaries": "dictionaries back",
+    "a reply has the dictionaries that its worker lacks": "dictionaries",
 }
 """Each with the accidents that it is for."""
 
@@ -54,6 +57,8 @@ BACK = 20
 """So far the server goes back where there are seeds."""
 BATCH = 3
 CLAIMS = 3
+DICTIONARIES = 2
+"""The most that are kept of those that no request needs yet."""
 START = ("start1", "start2", "memory start")
 RAW, NOTE = "raw", "note"
 """In the place of a mark: pushed, whether it was seen or not; seen, and not pushed."""
@@ -65,6 +70,12 @@ class AbortedError(Exception):
 
 class ViolatedError(Exception):
     """Something happened that never must."""
+
+
+class Page(str):
+    """A page as it is stored, with the dictionary that it needs, or None."""
+
+    dictionary = None
 
 
 @dataclass
@@ -87,6 +98,7 @@ class State:
     round: int = 1
     start_done: bool = False
     over: bool = False
+    dictionaries: list = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -107,6 +119,10 @@ class Call:
     starting: bool = False
     start_done: bool = False
     action: str = ""
+    named: tuple = ()
+    """The dictionaries that the worker knows."""
+    offered: tuple = ()
+    """Those that it was asked for, and one that it proposes."""
 
 
 class Server:
@@ -164,9 +180,13 @@ class Server:
         rules, w = self.without, call.worker
         if s.crawl != crawl and "an empty server is an error" not in rules:
             return {"gone": True}
+        lacking = {*call.named} - {*s.dictionaries, *call.offered}
+        if lacking and "a call names its dictionaries" not in rules:
+            return {"lacking": lacking}
         stored, reply = s.batches.get(w, (0, None))
         if s.workers.get(w, 0 if call.number > 1 else self.now) < self.now:
             return {"fenced": True}
+        yield from self._keep(s, call)
         if stored == call.number:
             return reply
         if stored < call.number - 1 and "numbers tell that the server went back" not in rules:
@@ -294,10 +314,20 @@ class Server:
             "over": s.over,
             "start_done": s.start_done,
             "round": s.round,
+            "dictionaries": [each for each in s.dictionaries if each not in call.named],
         }
+        if "a reply has the dictionaries that its worker lacks" in rules:
+            reply["dictionaries"] = [each for each in call.offered if each in s.dictionaries]
         yield
         s.batches[w] = (call.number, reply)
         return reply
+
+    def _keep(self, s, call):
+        is_first = {*s.dictionaries} <= {*call.named} and len(s.dictionaries) < DICTIONARIES
+        for each in call.offered:
+            if each not in s.dictionaries and (each in call.named or is_first):
+                yield
+                s.dictionaries.append(each)
 
     def _retry(self, s):
         for claim, page in list(s.failed.items()):
@@ -369,6 +399,8 @@ class Worker:
         start request, and whether Redis may have forgotten something of it."""
         self.pusher = None
         self.extra = world.chance.random() < 0.5
+        self.dictionaries = []
+        self.proposal = None
         self._enter()
 
     def _enter(self):
@@ -386,6 +418,8 @@ class Worker:
 
     def actions(self):
         yield self.call
+        if self.world.strikes("dictionaries", 0.2) and self.proposal is None:
+            yield self.propose
         if self.start:
             yield self.take_start
         if self.stock:
@@ -418,8 +452,15 @@ class Worker:
             together = "what comes with a page in memory waits for it" not in self.world.without
             self.memory[page] = [0, {*self.engine} if together else set(), mark, False]
             return
+        page = Page(page)
+        if self.dictionaries:
+            page.dictionary = self.dictionaries[-1]
         self.tail += 1
         self.unsent.append((self.tail, page, mark))
+
+    def propose(self):
+        """Make a dictionary, which is used once it was kept."""
+        self.proposal = f"dictionary{next(self.world.identities)}"
 
     def take_start(self):
         if self.world.strikes("fail", 0.1):
@@ -432,7 +473,14 @@ class Worker:
 
     def hand_out(self):
         claim = min(self.stock)
-        self.engine[claim] = [self.stock.pop(claim), 0]
+        page = self.stock.pop(claim)
+        if page.dictionary in (None, *self.dictionaries):
+            self.engine[claim] = [page, 0]
+        elif not self.world.wiped_dictionaries:
+            raise ViolatedError(f"{page} cannot be read")
+        else:
+            self.world.may_miss.add((page, self.round))
+            self.done.append((self.tail, claim, page, True))
 
     def fetch(self, claim):
         """Yield one child, or be done, or fail."""
@@ -478,7 +526,7 @@ class Worker:
         if due or world.seeds:
             seed = due[0] if due else world.seeds.pop()
             world.noted[seed] = (now + 3 * LEASE, self.name)
-            entries = ((seed, RAW),)
+            entries = ((Page(seed), RAW),)
         self.pusher = None
         reply = world.deliver(self, Call(name, number + 1, entries))
         if reply is None or reply.get("fenced") or reply.get("gone"):
@@ -506,6 +554,7 @@ class Worker:
         entries = list(self.unsent)[:BATCH]
         held = (*self.stock, *self.engine, *(claim for _, claim, _, _ in self.done))
         self.number += 1
+        proposal, self.proposal = self.proposal, None
         return Call(
             self.identity,
             self.number,
@@ -520,6 +569,8 @@ class Worker:
             and not self._starts_in_memory
             and len(self.unsent) == len(entries),
             action=action,
+            named=tuple(self.dictionaries),
+            offered=(proposal,) if proposal else (),
         )
 
     @property
@@ -541,6 +592,10 @@ class Worker:
         self._take(reply)
 
     def _take(self, reply):
+        if "lacking" in reply:
+            offered = {*self.batch.offered, *reply["lacking"]}
+            self.batch = replace(self.batch, offered=tuple(sorted(offered)))
+            return
         call, self.batch = self.batch, None
         if len(reply.get("answers", call.entries)) != len(call.entries):
             raise ViolatedError("an answer to another batch")
@@ -553,6 +608,7 @@ class Worker:
                 self.unsent.popleft()
                 if answer == "new" and mark is None and page.startswith("extra"):
                     self.world.pushed.add(page)
+            self.dictionaries += reply["dictionaries"]
             self.stock.update(reply["claimed"])
             self._hear(reply)
             self.quiet = reply["quiet"] or reply["over"] or (reply["still"] and self.failed)
@@ -614,7 +670,10 @@ class Worker:
         if self.batch.action == "leave":
             self.ended = "left"
         reply = self.world.deliver(self, self.batch)
-        if reply is None:
+        if reply and "lacking" in reply:
+            self._take(reply)
+            reply = self.world.deliver(self, self.batch)
+        if reply is None or "lacking" in reply:
             return
         fenced = reply.get("fenced") or reply.get("gone")
         self._take(reply)
@@ -636,6 +695,7 @@ class World:
         self.fetched, self.pushed = set(), set()
         self.has_begun = False
         self.went_back = self.lost_everything = self.evicted = False
+        self.wiped_dictionaries = False
         self.accidents = accidents
         kinds = ("kill", "pause", "lose", "abort", "back", "refuse", "fail", "failure")
         self.kinds = set(self.chance.sample(kinds, 4))
@@ -645,6 +705,8 @@ class World:
             self.kinds -= {"abort"}  # what an aborted script has not counted is not missed
         if without:
             self.kinds = {kind for rule in without for kind in RULES[rule].split()}
+        elif self.chance.random() < 0.5:
+            self.kinds |= {"dictionaries", *self.chance.choices(["", "forget"], [4, 1])}
         self.round = 1
         self.has_rounds = accidents and "rounds" in self.kinds
         self.has_seeds = "seeds" in self.kinds
@@ -724,11 +786,13 @@ class World:
             self.server.retry()
             if not self._goes_on(self._start()):
                 return "endless"
+        unreadable = self.wiped_dictionaries and set(self.server.state.failed.values())
+        dropped |= unreadable or set()
         if any(worker.ended == "error" for worker in self.workers):
             excused = self.lost_everything or self.evicted
             return None if excused else "an error without a cause"
         self._require_start(self.server.state.round)
-        missed = self._reachable() - {page for page, _ in self.fetched} - dropped
+        missed = self._reachable(dropped) - {page for page, _ in self.fetched} - dropped
         return f"lost {sorted(missed)}" if missed else None
 
     def _require_start(self, round_):
@@ -745,7 +809,7 @@ class World:
             self._step()
         return False
 
-    def _reachable(self):
+    def _reachable(self, dropped):
         found, todo = set(), [*START]
         if not self.went_back and not self.lost_everything:
             todo += self.pushed
@@ -755,7 +819,7 @@ class World:
             page = todo.pop()
             if page not in found:
                 found.add(page)
-                todo += self.links[page]
+                todo += [] if self.wiped_dictionaries and page in dropped else self.links[page]
         return found
 
     def _living(self):
@@ -788,6 +852,9 @@ class World:
         elif self.strikes("evict", 0.01) and server.state.pending:
             server.state.pending.clear()
             self.evicted = True
+        elif self.strikes("forget", 0.01):
+            server.state.dictionaries.clear()
+            self.wiped_dictionaries = True
         elif self.accidents and chance.random() < 0.01:
             server.now += LEASE // 2
         elif self.strikes("failure", 0.004):

@@ -37,7 +37,7 @@ class InlineSender:
         self._answers.append((on_answer, answer))
 
     def wait(self, _seconds):
-        if self._answers:
+        while self._answers:
             on_answer, answer = self._answers.popleft()
             self.busy = False
             on_answer(answer)

@@ -1,5 +1,6 @@
--- One group commit of a worker, in this order: the lease; new requests; acknowledgements and
--- failures; claims of dead workers; new claims; the end of the crawl; its figures.
+-- One group commit of a worker, in this order: dictionaries; the lease; new requests;
+-- acknowledgements and failures; claims of dead workers; new claims; the end of the crawl; its
+-- figures.
 --
 -- KEYS: the filter's header.
 -- ARGV:
@@ -18,22 +19,58 @@
 --   17     '', 'leave', or 'over' to leave and end the crawl
 --   18     the worker's counts since its last call, as words: COUNTED of job/figures.py
 --   19     the worker's round: only in it can this call end start() or the crawl
+--   20     ids of the dictionaries that the worker knows, as words: its requests may use any of them
+--   21     how many dictionaries it offers: those that it was asked for, and a proposal
+-- then for each dictionary: id; text.
 -- then for each failed claim: claim; page; reason; attempts; details as JSON, or ''; the payload of
 -- a retry, or '' for the same.
 -- then for each entry: '1' to test its fingerprint first, '0' to push it anyway, '' for a
 -- fingerprint or a mark without a request; shard; positions, blocks and shape as for test_and_set;
 -- priority; slot; payload; the mark of a start request, or ''; its mark in version 0.2.0, or ''.
 --
--- Returns {'fenced'}, {'gone'}, or {'done', answers, layers, counts, claimed, reclaimed, still,
--- start_done, failed, waiting, waiting_bytes, round, full}. The answer for an entry: 0 pushed, 1
--- seen, 2 the shard has more layers than the caller knows, 4 a start request that was taken.
+-- Returns {'fenced'}, {'gone'}, {'dictionary', ids} if the crawl lacks some that the worker knows:
+-- nothing was done, and the call is to be sent again with them; or {'done', answers, layers, counts,
+-- claimed, reclaimed, still, start_done, failed, waiting, waiting_bytes, round, full, texts of
+-- the dictionaries that the worker does not know}. The answer for an entry: 0 pushed, 1 seen, 2 the
+-- shard has more layers than the caller knows, 4 a start request that was taken.
 
-local first_entry = 20 + 6 * ARGV[16]
+local first_failed = 22 + 2 * ARGV[21]
+local first_entry = first_failed + 6 * ARGV[16]
 local brings = first_entry <= #ARGV
+local function words(text) return string.gmatch(text, '%S+') end
+
+-- include find_crawl
+
+local kept, known, lacking = {}, {}, {}
+for id in words(found[6] or '') do kept[#kept + 1], kept[id] = id, true end
+for at = 22, first_failed - 1, 2 do known[ARGV[at]] = 'offered' end
+for id in words(ARGV[20]) do
+  if not kept[id] and not known[id] then lacking[#lacking + 1] = id end
+  known[id] = 'named'
+end
+if #lacking > 0 then return {'dictionary', lacking} end
 
 -- include enter
 -- include put
 -- include probe
+
+-- one that a request may use is kept in any case; of proposals the first, unless there are eight
+local is_first = not full and #kept < 8
+for _, id in ipairs(kept) do is_first = is_first and known[id] == 'named' end
+for at = 22, first_failed - 1, 2 do
+  local id = ARGV[at]
+  if not kept[id] and (known[id] == 'named' or is_first) then
+    kept[#kept + 1], kept[id] = id, true
+    redis.call('HSET', key('crawl'), 'dictionary:' .. id, ARGV[at + 1], 'dictionaries',
+      table.concat(kept, ' '))
+  end
+end
+local news = {}
+for _, id in ipairs(kept) do
+  if known[id] ~= 'named' then
+    news[#news + 1] = redis.call('HGET', key('crawl'), 'dictionary:' .. id) or nil
+  end
+end
 
 local number = tonumber(ARGV[4])
 local batch, mine = key('batch:' .. worker), key('claims:' .. worker)
@@ -45,7 +82,6 @@ if (tonumber(last[1]) or 0) ~= number - 1 then return {'fenced'} end
 
 local newest = {['0'] = ARGV[10]:sub(1, 1) == '1', ['1'] = ARGV[10]:sub(2, 2) == '1'}
 local function is_newest(priority) return newest[tostring(tonumber(priority) % 2)] end
-local function words(text) return string.gmatch(text, '%S+') end
 local function pairs_in(text) return string.gmatch(text, '(%Z*)%z(%Z*)%z') end
 
 local function put_quarantined(record)
@@ -158,7 +194,7 @@ local done = each_of(ARGV[13], {'HDEL', mine})
 each_of(ARGV[13], {'SREM', handed})
 if done > 0 then redis.call('HINCRBY', key('crawl'), 'done', done) end
 each_of(ARGV[14], {'SADD', handed})
-for at = 20, first_entry - 1, 6 do
+for at = first_failed, first_entry - 1, 6 do
   local failing, again = ARGV[at], ARGV[at + 5]
   local record = redis.call('HGET', mine, failing)
   if record then
@@ -323,7 +359,7 @@ if not age or age < 0 or age >= 1000 then
   redis.call('LTRIM', key('progress'), 0, 59)
 end
 local reply = {'done', answers, layers, counts, claimed, reclaimed, still and 1 or 0,
-  found[3] == '1' and 1 or 0, failed, waiting, waiting_bytes, found[5], full and 1 or 0}
+  found[3] == '1' and 1 or 0, failed, waiting, waiting_bytes, found[5], full and 1 or 0, news}
 if ARGV[17] == '' then
   redis.call('HSET', batch, 'number', number, 'reply', cmsgpack.pack(reply))
 end

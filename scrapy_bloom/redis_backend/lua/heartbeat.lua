@@ -5,6 +5,7 @@
 
 local brings = false
 
+-- include find_crawl
 -- include enter
 
 if not expiry then return {'fenced'} end

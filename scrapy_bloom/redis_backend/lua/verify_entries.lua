@@ -3,9 +3,10 @@
 -- Returns {entries, how many of them cannot be read}.
 
 -- include key
+-- include readable
 
 local entries, bad = redis.call('LRANGE', key(ARGV[1]), ARGV[2], ARGV[3]), 0
 for _, entry in ipairs(entries) do
-  if not entry:find('^%d.') then bad = bad + 1 end
+  if not is_readable(entry) then bad = bad + 1 end
 end
 return {#entries, bad}

@@ -1,17 +1,9 @@
--- The first part of each script that a worker calls: checks the crawl and the worker's lease, and
--- corrects leases after an outage, or that a wrong clock has given.
--- ARGV: generation, worker, lease (ms), and more. Needs `brings`: whether the call adds something.
+-- Comes after find_crawl in each script that a worker calls: checks its lease, and corrects leases
+-- after an outage, or that a wrong clock has given. Needs `brings`: whether the call adds something.
 --
 -- Redis refuses a script for want of memory at its first write, and only there. So a call that
 -- `brings` something is refused, and any other begins with a write that needs no memory if `full`.
 
--- include crawl_id
-
-local T, crawl, worker = KEYS[1], ARGV[1], ARGV[2]
-local lease = tonumber(ARGV[3])
-local function key(name) return T .. ':' .. name end
-local found = redis.call('HMGET', key('crawl'), 'id', 'heard', 'start_done', 'over', 'round')
-if found[1] ~= crawl_id(crawl) then return {'gone'} end
 local full = redis.pcall('HSET', key('crawl'), 'id', found[1])
 if type(full) ~= 'table' then
   full = false

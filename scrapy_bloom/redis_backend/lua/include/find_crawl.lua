@@ -1,0 +1,11 @@
+-- The beginning of each script that a worker calls: checks the crawl, and writes nothing.
+-- ARGV: generation, worker, lease (ms), and more.
+
+-- include crawl_id
+
+local T, crawl, worker = KEYS[1], ARGV[1], ARGV[2]
+local lease = tonumber(ARGV[3])
+local function key(name) return T .. ':' .. name end
+local found = redis.call('HMGET', key('crawl'), 'id', 'heard', 'start_done', 'over', 'round',
+  'dictionaries')
+if found[1] ~= crawl_id(crawl) then return {'gone'} end

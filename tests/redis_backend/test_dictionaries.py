@@ -1,0 +1,371 @@
+"""Dictionaries of a crawl in Redis: kept with the first proposal, told to each worker, and asked
+for by a server that has lost one, before a request is there that needs it."""
+
+import pickle
+from contextlib import suppress
+
+import pytest
+import redis as redis_py
+from scrapy import Request
+from scrapy.settings import Settings
+from scrapy.utils.request import RequestFingerprinter
+
+from scrapy_bloom.job.failure import Choice, FailedRequest
+from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
+from scrapy_bloom.redis_backend.lifecycle import remove_queue
+from scrapy_bloom.redis_backend.push import push
+from scrapy_bloom.redis_backend.transport import Transport
+from scrapy_bloom.redis_backend.verify import queue_findings
+from tests.redis_backend.test_commit import aborted, join, raw  # noqa: F401 - a fixture
+from tests.redis_backend.test_going_back import restart_from_snapshot
+from tests.redis_backend.workers import StoreWorker, crawl, seeded, tree
+
+pytest_plugins = ["tests.redis_backend.fixtures"]
+pytestmark = pytest.mark.usefixtures("few_shards")
+DEFLATED = (2, 3)
+"""The first bytes of payloads that need a dictionary."""
+
+
+def fill(worker, first, count=20):
+    """Have `worker` store so many requests, whose pages are numbered from `first`."""
+    for number in range(first, first + count):
+        worker.enqueue(f"catalogue/part/item-{number}.html")
+
+
+def teach(worker, first=0):
+    """Have `worker` make the crawl's first dictionary."""
+    fill(worker, first)
+    worker.exchange()
+    assert len(worker.codec.dictionaries.texts) == 1
+
+
+def drain(*workers):
+    """Return the numbers of all pages that are claimed, and finish them."""
+    found = []
+    for worker in workers * 2:
+        while (request := worker.next()) is not None:
+            found.append(int(request.url.rpartition("-")[2].removesuffix(".html")))
+            worker.store.done(request)
+    return sorted(found)
+
+
+def kept(worker):
+    """Return the contents of the crawl's dictionaries, by id, as they were kept."""
+    call = worker.client.call
+    ids = (call("hget", f"{worker.key}:crawl", "dictionaries") or b"").decode().split()
+    return {each: call("hget", f"{worker.key}:crawl", f"dictionary:{each}") for each in ids}
+
+
+def fields(worker):
+    """Return the names of all fields that have to do with dictionaries."""
+    return ["dictionaries", *(f"dictionary:{each}" for each in kept(worker))]
+
+
+def payloads(worker):
+    """Return those of all lists."""
+    names = worker.client._redis.keys(f"{worker.key}:pending:*")
+    return [entry[1:] for name in names for entry in worker.client.call("lrange", name, 0, -1)]
+
+
+def everything(server):
+    """Return a dump of each key."""
+    return {name: server.command("DUMP", name) for name in server.names()}
+
+
+def findings_of(worker):
+    """Return what `verify` finds wrong."""
+    return [each.text for each in queue_findings(worker.client, worker.key) if not each.sound]
+
+
+def assert_sound(worker):
+    """`verify` finds nothing wrong."""
+    assert findings_of(worker) == []
+
+
+def test_a_dictionary_is_used_once_it_was_kept(join):  # noqa: F811
+    """The first requests go without; a worker that comes later learns it with its first claims."""
+    worker = join()
+    fill(worker, 0)
+    assert not any(entry.packed.payload[0] in DEFLATED for entry in worker.store._unsent)
+    worker.exchange()
+    assert kept(worker) == worker.codec.dictionaries.texts
+    fill(worker, 20)
+    worker.exchange()
+    forms = [payload[0] in DEFLATED for payload in payloads(worker)]
+    assert (len(forms), forms.count(True)) == (36, 20)
+    assert_sound(worker)
+    other = join(capacity=50)
+    assert other.codec.dictionaries.texts == {}
+    assert drain(other, worker) == [*range(40)]
+    assert other.codec.dictionaries.texts == worker.codec.dictionaries.texts
+
+
+def test_of_two_proposals_the_first_is_kept(join):  # noqa: F811
+    """Each worker has made its own when the calls are made: the second uses that of the first."""
+    workers = join(capacity=50), join(capacity=50)
+    for number, worker in enumerate(workers):
+        fill(worker, 100 * number)
+    proposals = [worker.codec.dictionaries.proposal for worker in workers]
+    assert proposals[0] != proposals[1]
+    for worker in workers:
+        worker.exchange()
+    assert [*kept(workers[0]).values()] == [proposals[0]]
+    assert workers[1].codec.dictionaries.texts == kept(workers[0])
+    for number, worker in enumerate(workers):
+        fill(worker, 100 * number + 50)
+        worker.exchange()
+    wanted = [first + n for first in (0, 50, 100, 150) for n in range(20)]
+    assert drain(*workers) == wanted
+
+
+def test_a_call_that_is_asked_changes_nothing(join, own_server):  # noqa: F811
+    """Not even the lease: the whole server is as it was, and the same call with the dictionary is
+    done."""
+    worker = StoreWorker(own_server.url, "crawl")
+    teach(worker)
+    own_server.command("HDEL", f"{worker.key}:crawl", "dictionaries")
+    fill(worker, 20, 1)
+    asked = []
+
+    def attempt(arguments):
+        before = everything(own_server)
+        answer = worker.call(arguments)
+        if answer[0] == b"dictionary":
+            asked.append(arguments)
+            assert everything(own_server) == before
+        return answer
+
+    worker.sender._attempt = attempt
+    number = worker.store._number
+    worker.exchange()
+    assert len(asked) == 1
+    assert worker.store._number == number + 1
+    assert (worker.fences, len(worker.heard)) == (0, 21)
+    assert kept(worker) == worker.codec.dictionaries.texts
+    worker.close()
+
+
+def test_a_server_from_an_older_snapshot(own_server):
+    """It has the crawl and not its dictionary. Requests that were stored in memory with it are
+    pushed, and another worker, which has never heard of it, reads them."""
+    worker = StoreWorker(own_server.url, "crawl")
+    worker.exchange()
+    own_server.command("SAVE")
+    teach(worker)
+    fill(worker, 20)
+    assert all(entry.packed.payload[0] in DEFLATED for entry in worker.store._unsent)
+    restart_from_snapshot(own_server)
+    worker.client._redis.close()
+    assert kept(worker) == {}
+    for _ in range(3):
+        worker.exchange()
+    assert worker.fences == 1
+    assert kept(worker) == worker.codec.dictionaries.texts
+    other = StoreWorker(own_server.url, "crawl", capacity=50)
+    assert drain(other, worker) == [*range(20, 40)]
+    assert_sound(other)
+    for each in (worker, other):
+        each.close()
+
+
+@pytest.mark.parametrize("position", range(4, 30, 2))
+def test_aborted_where_it_was_asked(join, redis_server, position):  # noqa: F811
+    """The call that brings back a dictionary fails at some command: no request is there without
+    it."""
+    worker = join()
+    teach(worker)
+    redis_server.command("HDEL", f"{worker.key}:crawl", *fields(worker))
+    worker.store.flush()
+    fill(worker, 20, 2)
+
+    def attempt(arguments):
+        with suppress(redis_py.ResponseError):
+            raw(worker, aborted(position), arguments)
+        assert_sound(worker)
+        return worker.call(arguments)
+
+    worker.sender._attempt = attempt
+    worker.exchange()
+    assert kept(worker) == worker.codec.dictionaries.texts
+
+
+def test_answers_that_are_lost(join, redis_server):  # noqa: F811
+    """Each call is made twice, and the server forgets all dictionaries now and then: every page is
+    fetched."""
+    chance = seeded(redis_server.port)
+
+    def attempt(worker, arguments):
+        if chance.random() < 0.1:
+            redis_server.command("HDEL", f"{worker.key}:crawl", *fields(worker))
+        worker.call(arguments)
+        return worker.call(arguments)
+
+    workers = [join(attempt), join(attempt)]
+    assert {*crawl(workers, tree(60), chance)} == {*range(60)}
+    assert len(kept(workers[0])) >= 1
+
+
+def test_a_worker_that_leaves_is_asked(join, redis_server):  # noqa: F811
+    """Its last requests and its leave are sent again with the dictionary, while the reactor
+    waits."""
+    worker = join()
+    teach(worker)
+    redis_server.command("HDEL", f"{worker.key}:crawl", *fields(worker))
+    fill(worker, 20, 1)
+    outages = []
+    worker.store._sender = Transport(worker.client, worker.key, lambda *_: None, outages.append)
+    assert worker.store.leave(over=False, seconds=10)
+    assert outages == []
+    assert redis_server.command("ZCARD", f"{worker.key}:workers") == 0
+    assert kept(worker) == worker.codec.dictionaries.texts
+    assert drain(join(capacity=50)) == [*range(21)]
+
+
+def test_at_most_eight_are_proposed(join):  # noqa: F811
+    """A ninth is not kept. What a worker has learned is kept in any case."""
+    worker = join()
+    for number in range(9):
+        worker.codec.dictionaries.proposal = b"%d" % number * 100
+        worker.exchange()
+    assert len(kept(worker)) == 8
+    assert kept(worker) == worker.codec.dictionaries.texts
+    worker.codec.dictionaries.learn(b"from an older server" * 10)
+    worker.exchange()
+    assert len(kept(worker)) == 9
+    other = join()
+    other.exchange()
+    assert other.codec.dictionaries.texts == worker.codec.dictionaries.texts
+
+
+def test_a_new_round_keeps_them_and_clear_removes_them(join, redis_server):  # noqa: F811
+    """A round that follows begins with what is known; of a crawl that was removed nothing stays."""
+    worker = join()
+    teach(worker)
+    drain(worker)
+    worker.leave(over=True)
+    assert redis_server.command("HGET", f"{worker.key}:crawl", "over") == b"1"
+    other = join(BLOOM_REDIS_ROUND="2")
+    other.exchange()
+    assert other.store.round == "2"
+    assert other.codec.dictionaries.texts == worker.codec.dictionaries.texts
+    other.store.leave(over=False, seconds=1)
+    assert remove_queue(other.client, other.key) > 0
+    assert kept(other) == {}
+
+
+def test_a_dictionary_that_was_removed_by_hand(join, redis_server):  # noqa: F811
+    """A request that needs it has failed, says so, and stays as it is; it is there again when the
+    dictionary is. `verify` tells of it."""
+    worker = join()
+    teach(worker)
+    fill(worker, 20, 1)
+    worker.exchange()
+    drain(worker)
+    fill(worker, 30, 2)
+    worker.exchange()
+    drain_one = worker.next()
+    worker.exchange()
+    ((name, text),) = kept(worker).items()
+    redis_server.command("HDEL", f"{worker.key}:crawl", f"dictionary:{name}")
+    assert sorted(findings_of(worker)) == [
+        f"2 claims of {worker.store.worker} cannot be read",
+        f"the dictionary {name} is gone: requests that need it cannot be read",
+    ]
+    worker.store.leave(over=False, seconds=1)
+    other = join(capacity=9)
+    assert other.next() is None
+    (_, error), *_ = [each for each in other.heard if isinstance(each[1], Exception)]
+    assert name in str(error)
+    other.exchange()
+    assert len(RedisFailedStore(other.client, other.key).requests()) == 2
+    assert any("2 failed requests cannot be read" in line for line in findings_of(other))
+    redis_server.command("HSET", f"{worker.key}:crawl", f"dictionary:{name}", text)
+    found = RedisFailedStore(other.client, other.key).requests()
+    assert sorted(each.url[-7:] for each in found) == ["30.html", "31.html"]
+    assert {each.reason for each in found} == {"unreadable"}
+    assert RedisFailedStore(other.client, other.key).retry() == 2
+    assert drain(join(capacity=9)) == [30, 31]
+    assert drain_one.url.endswith("l")
+
+
+def test_verify_reads_what_a_dictionary_says(join, redis_server):  # noqa: F811
+    """One that is another than its id tells is found."""
+    worker = join()
+    teach(worker)
+    (name,) = kept(worker)
+    redis_server.command("HSET", f"{worker.key}:crawl", f"dictionary:{name}", "another")
+    assert findings_of(worker) == [
+        f"the dictionary {name} is damaged: requests that need it cannot be read"
+    ]
+
+
+def test_failed_requests_are_read_with_their_dictionary(join, redis_server):  # noqa: F811
+    """Of a record that has the stored request alone, the URL is in that."""
+    worker = join()
+    teach(worker)
+    drain(worker)
+    fill(worker, 20, 1)
+    worker.exchange()
+    for _ in range(3):
+        dead = join(BLOOM_REDIS_MAX_ATTEMPTS=1)
+        assert dead.next() is not None
+        redis_server.command("ZADD", f"{dead.key}:workers", 1, dead.store.worker)
+    last = join(BLOOM_REDIS_MAX_ATTEMPTS=1)
+    assert last.next() is None
+    (found,) = RedisFailedStore(last.client, last.key).requests(Choice(urls=["*item-20.html"]))
+    assert found.reason == "worker_died"
+
+
+def test_requests_of_version_0_2_0_among_others(join, redis_server):  # noqa: F811
+    """Pickles as it has stored them are fetched beside the new ones, failed and asked again."""
+    worker = join(capacity=50)
+    teach(worker)
+    fill(worker, 20, 5)
+    worker.exchange()
+    fields = {"url": "http://example.com/item-99.html", "callback": None, "meta": {"depth": 3}}
+    old = b"0" + pickle.dumps({**Request("data:,").to_dict(), **fields}, 4)
+    redis_server.command("RPUSH", f"{worker.key}:pending:0:example.com", old)
+    assert_sound(worker)
+    request = worker.next()
+    while request.meta.get("depth") != 3:
+        worker.store.done(request)
+        request = worker.next()
+    failed = FailedRequest.of(request, "callback", exception=LookupError("x"))
+    assert worker.store.fail(request, failed)
+    worker.exchange()
+    store = RedisFailedStore(worker.client, worker.key)
+    assert [each.url for each in store.requests()] == [fields["url"]]
+    assert store.retry() == 1
+    assert 99 in drain(worker)
+
+
+def test_push_learns_and_proposes(join):  # noqa: F811
+    """Requests from outside are stored as a worker's are, also in a crawl without a dictionary."""
+    worker = join(capacity=200)
+    worker.exchange()
+    pages = [Request(f"http://example.com/catalogue/item-{number}.html") for number in range(120)]
+    settings = {"settings": Settings(), "fingerprinter": RequestFingerprinter()}
+    assert push(worker.client, worker.key, pages, **settings) == (120, 0)
+    assert len(kept(worker)) == 1
+    assert sum(payload[0] in DEFLATED for payload in payloads(worker)) == 70
+    assert drain(worker) == [*range(120)]
+
+
+def test_full_memory(own_server):
+    """A worker that has nothing to push gets through, proposal or not, and what a server has lost
+    is kept; a proposal is kept when there is memory."""
+    worker = StoreWorker(own_server.url, "crawl")
+    teach(worker)
+    fill(worker, 20, 1)
+    worker.exchange()
+    (learned,) = kept(worker)
+    own_server.command("HDEL", f"{worker.key}:crawl", *fields(worker))
+    worker.codec.dictionaries.proposal = b"another one " * 100
+    own_server.command("CONFIG", "SET", "maxmemory", "1")
+    worker.exchange()
+    assert worker.store.last.full
+    assert [*kept(worker)] == [learned]
+    own_server.command("CONFIG", "SET", "maxmemory", "0")
+    worker.exchange()
+    assert len(kept(worker)) == 2
+    worker.close()
