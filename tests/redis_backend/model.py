@@ -49,6 +49,7 @@ RULES = {
     "what is claimed is counted before it": "abort",
     "a call names its dictionaries": "dictionaries back",
     "a reply has the dictionaries that its worker lacks": "dictionaries",
+    "dictionaries are in the hash that makes the crawl": "dictionaries evict",
 }
 """Each with the accidents that it is for."""
 
@@ -835,6 +836,7 @@ class World:
 
     def _step(self):
         chance, server = self.chance, self.server
+        in_keys_of_their_own = "dictionaries are in the hash that makes the crawl" in self.without
         server.now += chance.randrange(3)
         living = self._living()
         if self.accidents and len(living) < 3 and (not living or chance.random() < 0.05):
@@ -849,6 +851,8 @@ class World:
         elif self.strikes("wipe", 0.005):
             server.lose_everything()
             self.lost_everything = True
+        elif in_keys_of_their_own and self.strikes("evict", 0.05):
+            server.state.dictionaries.clear()
         elif self.strikes("evict", 0.01) and server.state.pending:
             server.state.pending.clear()
             self.evicted = True

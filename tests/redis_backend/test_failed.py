@@ -493,21 +493,42 @@ def test_stats_that_can_be_alerted_on(build, tmp_path, key, caplog):  # noqa: F8
     assert scheduler.stats.get_value("scheduler/bytes") > 10
 
 
+RIGHTS_0_2_0 = """
+    +ping +info +select +eval +evalsha +type +time +exists +del +unlink
+    +hget +hset +hmget +hdel +hlen +hgetall +hincrby +hscan +getbit +setbit +bitfield
+    +zadd +zrem +zrange +zrangebyscore +zscore +zcard +zincrby
+    +sadd +srem +sismember +lpush +rpush +lpop +rpop +lindex +llen +lrem +ltrim +rpoplpush
+    +scard +smembers +lrange +hvals +scan +get +memory
+"""
+"""What the documents of 0.2.0 say for a worker, and for the command line."""
+
+
 def test_the_rights_in_the_documents_are_enough(tmp_path):
-    """For a worker whose pages fail, and with those for the command line for that."""
+    """For a worker whose pages fail, in a crawl with dictionaries and many slots, and with those for
+    the command line for that. Who has set them for 0.2.0 has to set no more."""
     text = (Path(__file__).parents[2] / "docs" / "workers.md").read_text()
     rights = re.search(r"ACL SETUSER worker on >password (.*?)```", text, re.DOTALL)[1]
     more = re.search(r"in a Cluster;\s+`(.*?)`\s+for\s+`scrapy bloom`", text)[1]
     words = rights.replace("books:bloom", "key").replace("\\", "").split()
+    commands = {word for word in (*words, *more.split()) if word.startswith("+")}
+    assert commands <= {*RIGHTS_0_2_0.split()}
     server = Server(tmp_path)
     try:
         server.command("ACL", "SETUSER", "worker", "on", ">password", *words)
         url = server.url.replace("//", "//worker:password@")
         worker = StoreWorker(url, "key")
+        for number in range(300):
+            worker.enqueue(f"{number}", meta={"download_slot": f"shop-{number}"})
+            if number % 50 == 49:
+                worker.exchange()
+        server.command("HDEL", f"{worker.key}:crawl", "dictionaries")
         for name in "abc":
             worker.enqueue(name)
         fail(worker, worker.next())
-        worker.exchange()
+        for _ in range(2):
+            worker.exchange()
+        assert len(worker.codec.dictionaries.texts) == 1
+        assert server.command("HGET", f"{worker.key}:crawl", "dictionaries")
         assert RedisFailedStore(worker.client, worker.key).by_reason() == {"callback": 1}
         server.command("ACL", "SETUSER", "worker", *more.split())
         look = CrawlStatus(worker.client, worker.key).figures()
