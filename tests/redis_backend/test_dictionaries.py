@@ -189,20 +189,25 @@ def test_aborted_where_it_was_asked(join, redis_server, position):  # noqa: F811
     assert kept(worker) == worker.codec.dictionaries.texts
 
 
-def test_answers_that_are_lost(join, redis_server):  # noqa: F811
-    """Each call is made twice, and the server forgets all dictionaries now and then: every page is
-    fetched."""
-    chance = seeded(redis_server.port)
+@pytest.mark.parametrize("seed", range(3))
+def test_workers_with_proposals_of_their_own(join, seed):  # noqa: F811
+    """Each proposes another dictionary now and then, and each call is made twice: all know the same
+    in the end, and every page is fetched once."""
+    chance = seeded(seed)
 
     def attempt(worker, arguments):
-        if chance.random() < 0.1:
-            redis_server.command("HDEL", f"{worker.key}:crawl", *fields(worker))
+        if chance.random() < 0.2:
+            worker.codec.dictionaries.proposal = chance.randbytes(200)
         worker.call(arguments)
         return worker.call(arguments)
 
-    workers = [join(attempt), join(attempt)]
-    assert {*crawl(workers, tree(60), chance)} == {*range(60)}
-    assert len(kept(workers[0])) >= 1
+    workers = [join(attempt) for _ in range(3)]
+    assert crawl(workers, tree(60), chance) == dict.fromkeys(range(60), 1)
+    for worker in workers:
+        worker.exchange()
+    texts = kept(workers[0])
+    assert 2 <= len(texts) <= 8
+    assert all(worker.codec.dictionaries.texts == texts for worker in workers)
 
 
 def test_a_worker_that_leaves_is_asked(join, redis_server):  # noqa: F811

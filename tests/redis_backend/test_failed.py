@@ -504,8 +504,8 @@ RIGHTS_0_2_0 = """
 
 
 def test_the_rights_in_the_documents_are_enough(tmp_path):
-    """For a worker whose pages fail, in a crawl with dictionaries and many slots, and with those for
-    the command line for that. Who has set them for 0.2.0 has to set no more."""
+    """For a worker whose pages fail, in a crawl with dictionaries and many slots, and with those
+    for the command line for that. They are no more than those that 0.2.0 has named."""
     text = (Path(__file__).parents[2] / "docs" / "workers.md").read_text()
     rights = re.search(r"ACL SETUSER worker on >password (.*?)```", text, re.DOTALL)[1]
     more = re.search(r"in a Cluster;\s+`(.*?)`\s+for\s+`scrapy bloom`", text)[1]
