@@ -150,7 +150,7 @@ def open_crawl(
     if found.decode() != crawl_id(crawl):
         raise SharedFilterError(
             f"the queue {key!r} in Redis at {client.name}"
-            + _why_not(found.decode(), crawl, f"{int(lease_found) / 1000:g}")
+            + _why_not(found.decode(), crawl, f"{int(lease_found or 0) / 1000:g}")
         )
     if int(lease_found) != lease:
         raise SharedFilterError(
@@ -162,6 +162,12 @@ def open_crawl(
 
 def _why_not(found: str, crawl: str, lease: str) -> str:
     """Return why no worker can join the crawl with the id `found`."""
+    if not found:
+        return (
+            " has requests left, and no crawl that they belong to: it was removed in part, by"
+            " eviction or an interrupted 'scrapy bloom clear'. Remove the rest with that, or use"
+            " another BLOOM_REDIS_KEY"
+        )
     if found == crawl:
         return (
             " has workers of scrapy-bloom 0.2.0, which cannot share it with those of this version:"

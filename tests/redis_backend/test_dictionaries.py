@@ -10,6 +10,7 @@ from scrapy import Request
 from scrapy.settings import Settings
 from scrapy.utils.request import RequestFingerprinter
 
+from scrapy_bloom import SharedFilterError
 from scrapy_bloom.job.failure import Choice, FailedRequest
 from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
@@ -287,6 +288,21 @@ def test_a_dictionary_that_was_removed_by_hand(join, redis_server):  # noqa: F81
     redis_server.command("HSET", f"{worker.key}:crawl", f"dictionary:{name}", text)
     assert RedisFailedStore(other.client, other.key).retry() == 2
     assert drain(join(capacity=9)) == [30, 31]
+
+
+def test_requests_without_their_crawl(join, redis_server):  # noqa: F811
+    """Nobody can read them: a worker that would begin a new crawl with them is refused, and they
+    stay as they are."""
+    worker = join()
+    teach(worker)
+    before = payloads(worker)
+    redis_server.command("DEL", f"{worker.key}:crawl")
+    with pytest.raises(SharedFilterError, match="has requests left, and no crawl"):
+        join()
+    assert payloads(worker) == before
+    assert redis_server.command("EXISTS", f"{worker.key}:crawl") == 0
+    assert remove_queue(worker.client, worker.key) > 0
+    join().exchange()
 
 
 def test_verify_reads_what_a_dictionary_says(join, redis_server):  # noqa: F811

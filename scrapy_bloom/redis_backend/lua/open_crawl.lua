@@ -3,7 +3,8 @@
 -- KEYS: the filter's header.
 -- ARGV: generation, lease (ms), round, spider or '', '1' if any spider may have the crawl.
 -- Returns {id, lease, round, start_done, over, workers, workers whose lease has not run out, the
--- spider of the crawl until now}.
+-- spider of the crawl until now}. The id is '' where there are requests and no crawl: it had the
+-- dictionaries that they need.
 
 -- include crawl_id
 
@@ -27,6 +28,11 @@ if found[1] == ARGV[1] and found[7] == 0 then
   found[1] = id
 end
 if not found[1] then
+  local names = {KEYS[1] .. ':priorities', KEYS[1] .. ':alone', KEYS[1] .. ':failed'}
+  if redis.call('EXISTS', unpack(names)) > 0 then
+    found[1] = ''
+    return found
+  end
   redis.call('HSET', name, 'id', id, 'lease', ARGV[2], 'round', ARGV[3],
     'start_done', '', 'over', '', 'heard', now, 'began', now)
 elseif found[1] == id then
