@@ -83,8 +83,8 @@ class RedisFailedStore:
             yield fields[first : first + AT_ONCE]
 
     def _chosen(self, choice: Choice) -> list[tuple[bytes, FailedRequest]]:
-        for text in stored_dictionaries(self._client, self._key).values():
-            self._dictionaries.learn(text or b"")
+        for text in filter(None, stored_dictionaries(self._client, self._key).values()):
+            self._dictionaries.learn(text)
         found = {
             field: (int(claim), self._failed_request(*rest)) for field, claim, *rest in self._scan()
         }
