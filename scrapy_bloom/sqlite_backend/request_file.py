@@ -42,7 +42,9 @@ OLDEST = (
     " ORDER BY id"
 )
 NEWEST = f"{OLDEST} DESC"
-GROUP = ("slot", "priority", "start")
+_WITH_SLOT = (
+    "SELECT id, slot, request FROM requests WHERE slot != '' AND id > ? ORDER BY id LIMIT 1000"
+)
 Group = tuple[str, int, int]
 """Slot, priority (as Scrapy's queues count it: lower first), 1 for start requests."""
 
@@ -240,16 +242,38 @@ class RequestFile:
             self._connection.execute("ROLLBACK")
 
     @_naming
-    def merge(self, column: str, value: object) -> None:
-        """Set a column of the group to `value` in all rows, so that they are in one queue. Cost:
-        rewrites all rows with another value. Raises sqlite3.Error."""
-        if all(group[GROUP.index(column)] == value for group in self.counts):
+    def dictionaries(self) -> list[bytes]:
+        """Return the dictionaries of the stored requests, oldest first. Raises sqlite3.Error."""
+        return schema.dictionaries(self._connection)
+
+    def keep_dictionary(self, dictionary: bytes) -> None:
+        """Add a dictionary with the next commit, which may have rows that need it. Raises
+        sqlite3.Error."""
+        self.execute("INSERT INTO dictionaries VALUES (NULL, ?)", (dictionary,))
+
+    def merge_slots(self, moved: Callable[[int, str, bytes], bytes | None]) -> None:
+        """Give all rows the slot '', with the next commit. `moved` makes the request for it of row
+        number, slot and request; with None a row keeps both, and counts as popped. Cost: rewrites
+        all rows with another slot. Raises sqlite3.Error."""
+        if not any(slot for slot, _, _ in self.counts):
             return
-        self._connection.execute(
-            f"UPDATE requests SET {column} = ? WHERE {column} != ?",  # noqa: S608 - no input
-            (value, value),
-        )
+        last = self._first - 1
+        while rows := self.query(_WITH_SLOT, (last,)):
+            last = rows[-1][0]
+            found = [(moved(*each), each[0]) for each in rows]
+            done = [each for each in found if each[0] is not None]
+            self._execute_many("UPDATE requests SET slot = '', request = ? WHERE id = ?", done)
+            left = [(row,) for request, row in found if request is None]
+            self._execute_many("UPDATE requests SET popped = 1 WHERE id = ?", left)
         self.counts = self._count()
+
+    @_naming
+    def merge_starts(self) -> None:
+        """Make all start requests other requests, with the next commit. Cost: rewrites their rows.
+        Raises sqlite3.Error."""
+        if any(start for _, _, start in self.counts):
+            self.execute("UPDATE requests SET start = 0 WHERE start != 0")
+            self.counts = self._count()
 
     @_naming
     def recount(self) -> None:
@@ -289,6 +313,11 @@ class RequestFile:
         except BaseException:
             self.rollback()
             raise
+
+    @_naming
+    def _execute_many(self, statement: str, values: Iterable[Sequence[object]]) -> None:
+        self._begin()
+        self._connection.executemany(statement, values)
 
     @_naming
     def _next(self, rows: sqlite3.Cursor) -> tuple[Any, ...] | None:

@@ -58,6 +58,8 @@ class SqliteStore:
         self._dispatched: dict[Request, int] = {}
         has_cache = crawler.settings.getbool("HTTPCACHE_ENABLED")
         self.codec = Codec(crawler.spider, MAX_BYTES, has_cache=has_cache, stats=crawler.stats)
+        for dictionary in file.dictionaries():
+            self.codec.dictionaries.learn(dictionary)
         self._failed = failed
         failed.dictionaries = self.codec.dictionaries
         self.pending: ScrapyPriorityQueue = self._open_queue()
@@ -154,8 +156,8 @@ class SqliteStore:
         count_unreadable(self._crawler.stats)
         logger.error(
             "Row %(row)d of requests.sqlite cannot be made a request again (%(error)s): it has"
-            " failed, and is tried again at the next start. Restore what is missing in the spider"
-            " or its project; 'scrapy bloom failed' lists such requests.",
+            " failed, and is tried again at the next start. Restore what is missing in the spider,"
+            " its project or the job; 'scrapy bloom failed' lists such requests.",
             {"row": error.row, "error": error},
             extra={"spider": self._crawler.spider},
         )
@@ -163,9 +165,9 @@ class SqliteStore:
     def _open_queue(self) -> ScrapyPriorityQueue:
         file, settings = self._file, self._settings
         if not settings.by_slot:
-            file.merge("slot", "")
+            self._merge_slots()
         if settings.start is None:
-            file.merge("start", 0)
+            file.merge_starts()
         slots: dict[str, str] = {}
         if settings.by_slot:
             folder_of = path_safe()
@@ -198,6 +200,18 @@ class SqliteStore:
                 " would not serve; set SCHEDULER_PRIORITY_QUEUE to one of Scrapy's own"
             )
         return queue
+
+    def _merge_slots(self) -> None:
+        """Move all requests into the slot '', whose bytes depend on their slot."""
+
+        def moved(row: int, slot: str, request: bytes) -> bytes | None:
+            try:
+                return self.codec.moved(Stored(slot, request), "").payload
+            except ValueError as error:
+                self._keep_unreadable(UnreadableRequestError(row, error))
+                return None
+
+        self._file.merge_slots(moved)
 
     def _priorities(self) -> Sized:
         """Return the stored priorities in the form the priority queue starts with."""
@@ -262,6 +276,10 @@ class RowQueue:
         newest_first = self.kind.newest_first
         self.file.push(self._group, stored.payload, newest_first=newest_first)
         self._length += 1
+        proposal = self.codec.dictionaries.proposal
+        if proposal is not None:
+            self.file.keep_dictionary(proposal)
+            self.codec.dictionaries.learn(proposal)
 
     def pop(self) -> Request | None:
         """Return the next request, which keeps its row, or None. Raises UnreadableRequestError for

@@ -85,6 +85,8 @@ STEPS: dict[int, tuple[str, ...]] = {
         # one row: the random id of the job, as in the filter, and its spider
         "CREATE TABLE identity (id BLOB NOT NULL, spider TEXT NOT NULL, commits INTEGER NOT NULL)",
         "INSERT INTO identity VALUES (randomblob(16), '', 0)",
+        # of the bytes of requests, by age: job/dictionaries.py
+        "CREATE TABLE dictionaries (number INTEGER PRIMARY KEY, dictionary BLOB NOT NULL)",
         # the failed requests that could not be read back, by the row of each in `requests`:
         # the next opening makes them pending again
         "CREATE TABLE unreadable (id INTEGER PRIMARY KEY, record INTEGER NOT NULL UNIQUE)",
@@ -119,12 +121,22 @@ WITH_UNREADABLE = 4
 """The first version in which a request that could not be read back has failed."""
 WITH_IDENTITY = 4
 """The first version that has the table `identity`."""
+WITH_DICTIONARIES = 4
+"""The first version whose requests need the table `dictionaries` to be read."""
 
 
 def version(connection: sqlite3.Connection) -> int:
     """Return the version in the header of a file."""
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     return int(found)
+
+
+def dictionaries(connection: sqlite3.Connection) -> list[bytes]:
+    """Return the dictionaries of the stored requests, oldest first."""
+    if version(connection) < WITH_DICTIONARIES:
+        return []
+    rows = connection.execute("SELECT dictionary FROM dictionaries ORDER BY number")
+    return [found for (found,) in rows if isinstance(found, bytes)]
 
 
 def look_as_now(connection: sqlite3.Connection) -> None:

@@ -34,6 +34,8 @@ class StoppedJob:
         self._path = path
         self._connection = connection
         self._dictionaries = Dictionaries()
+        for dictionary in schema.dictionaries(connection):
+            self._dictionaries.learn(dictionary)
         self._is_first_version = schema.version(connection) < schema.WITH_FAILED
         self.pending = self._count("SELECT COUNT(*) FROM requests")
         ((unreleased,),) = connection.execute("SELECT unreleased FROM job")

@@ -33,6 +33,8 @@ CHUNK = 2_000
 TURNS = 15
 FEW = 100_000
 """Pending requests of the last row, in 1,000 slots."""
+FEW_SLOTS = 20
+"""So many that their number costs nothing."""
 _OF_FILTER = re.compile(rb"\{[^}]*\}(:\d+){0,2}")
 
 
@@ -119,7 +121,7 @@ def words() -> list[str]:
 
 def slots_of(row: str, items: int) -> int:
     """Return the number of slots in a row."""
-    return {"20 slots": 20, "one a slot": items, "two a slot": items // 2}.get(row, 1000)
+    return {"20 slots": FEW_SLOTS, "one a slot": items, "two a slot": items // 2}.get(row, 1000)
 
 
 class Pushed:
@@ -370,7 +372,7 @@ def cost(checkouts: list[Checkout], medium: str, chunk: int) -> None:
     times: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
     for corpus in CORPORA:
         for checkout in checkouts:
-            checkout.ask("open", medium, corpus, 1000, TURNS * chunk)
+            checkout.ask("open", medium, corpus, FEW_SLOTS, TURNS * chunk)
         for method in ("push", "pop"):
             for turn in range(TURNS):
                 for checkout in checkouts if turn % 2 else checkouts[::-1]:
@@ -390,7 +392,7 @@ def cost(checkouts: list[Checkout], medium: str, chunk: int) -> None:
                 ]
                 figures = [f"{seconds * 1e6:.1f}" for seconds in found]
                 rows.append([f"{method}, {of}", checkout.name, *figures])
-    table([f"µs of CPU in {medium}, 1,000 slots", "checkout", *CORPORA], rows)
+    table([f"µs of CPU in {medium}, {FEW_SLOTS} slots", "checkout", *CORPORA], rows)
 
 
 def main() -> None:

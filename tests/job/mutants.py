@@ -6,6 +6,8 @@ from scrapy.core import scraper
 
 from scrapy_bloom.bloom import file as storage
 from scrapy_bloom.dupefilter import local as job_dupefilter
+from scrapy_bloom.job import codec
+from scrapy_bloom.sqlite_backend import request_file
 from scrapy_bloom.sqlite_backend import request_store as sqlite_store
 from tests.job.points import Proxy
 
@@ -106,3 +108,31 @@ def noted_after_the_bits():
         note(self, *self._noted)
 
     dupefilter.note_commit, dupefilter.release = note_later, release_and_note
+
+
+@mutant
+def dictionary_after_its_rows():
+    """A dictionary is stored after the commit of rows that need it, in a commit of its own."""
+    file = request_file.RequestFile
+    keep, commit = file.keep_dictionary, file.commit
+    kept = []
+
+    def commit_and_keep(self, *arguments, **options):
+        commit(self, *arguments, **options)
+        if kept:
+            keep(self, kept.pop())
+            commit(self)
+
+    file.keep_dictionary, file.commit = (lambda _, each: kept.append(each)), commit_and_keep
+
+
+@mutant
+def dictionary_in_memory():
+    """A dictionary is used, and not stored."""
+    request_file.RequestFile.keep_dictionary = lambda self, dictionary: None
+
+
+@mutant
+def slots_given_up_alone():
+    """Requests without a slot keep the bytes of the slot that they had."""
+    codec.Codec.moved = lambda self, stored, slot: stored

@@ -271,16 +271,24 @@ def test_an_opening_reads_no_requests(open_file, path):
 
 
 def test_merged_groups_are_one(open_file):
-    """Their rows keep their order, and the other columns."""
+    """Their rows keep their order, and the other columns; one that cannot be moved stays."""
     file = open_file()
     pushed(file, b"a", group=("x", 1, 0))
     pushed(file, b"b", group=("y", 1, 0))
-    pushed(file, b"c", group=("y", 2, 0))
+    pushed(file, b"c", b"no request", group=("y", 2, 1))
     file.commit()
+
+    def moved(_row, slot, request):
+        return None if b" " in request else request + slot.encode()
+
     file = open_file()
-    file.merge("slot", "")
+    file.merge_slots(moved)
+    assert file.counts == {("", 1, 0): 2, ("", 2, 1): 1}
+    file.merge_starts()
     assert file.counts == {("", 1, 0): 2, ("", 2, 0): 1}
-    assert popped(file, ("", 1, 0), count=2) == [b"b", b"a"]
+    assert popped(file, ("", 1, 0), count=2) == [b"by", b"ax"]
+    file.commit()
+    assert open_file().counts == {("", 1, 0): 2, ("", 2, 0): 1, ("y", 2, 0): 1}
 
 
 # What cannot be read back

@@ -19,8 +19,6 @@ from scrapy_bloom import (
     ScrapyRedisFingerprinter,
     SharedFilterError,
 )
-from scrapy_bloom.job.codec import Stored, load_fields
-from scrapy_bloom.job.dictionaries import Dictionaries
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.migration import scrapy_redis_queue
 from scrapy_bloom.redis_backend import load as loading
@@ -33,6 +31,7 @@ from scrapy_bloom.redis_backend.start_marks import mark_of
 from scrapy_bloom.redis_backend.status import look_at
 from scrapy_bloom.sqlite_backend.request_file import RequestFile, reading
 from scrapy_bloom.sqlite_backend.start_marks import TakenStartRequests
+from scrapy_bloom.sqlite_backend.stopped_job import StoppedJob
 from tests.commands.command_line import bloom
 from tests.patience import PATIENCE, wait_until
 from tests.redis_backend.server import Server, missing
@@ -96,9 +95,10 @@ def interrupted(site, folder, signal, **settings):
 
 def has_committed(site, folder):
     """Return True if the job keeps no request that was answered."""
-    with reading(JobDirectory(folder / "job").requests) as connection:
-        rows = connection.execute("SELECT slot, request FROM requests").fetchall()
-    for fields in (load_fields(Stored(*row), Dictionaries()) for row in rows):
+    path = JobDirectory(folder / "job").requests
+    with reading(path) as connection:
+        pending = [*StoppedJob(path, connection).requests()]
+    for fields in pending:
         path = fields["url"].removeprefix(site.url)
         page = (fields["method"], canonicalize_url(path), fields["body"].decode())
         if path.startswith("/moved/"):

@@ -1,0 +1,352 @@
+"""The dictionaries of a job: each row needs one that is there, wherever the process dies; without
+it the row's request has failed, and is never another one."""
+
+import marshal
+import os
+import pickle
+import shutil
+import signal
+import sqlite3
+import sys
+from contextlib import closing
+from itertools import count
+
+import pytest
+from scrapy import Request
+
+from scrapy_bloom.errors import RequestFileError
+from scrapy_bloom.job.dictionaries import id_of
+from scrapy_bloom.job.failure import FailedRequest
+from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
+from scrapy_bloom.sqlite_backend.stopped_job import stopped_job
+from tests.data.v020 import make as v020
+from tests.job.engine import Job, name_of
+from tests.job.harness import fork
+from tests.job.points import Points
+from tests.test_formats import EXPECTED_020, V020
+
+ONE_QUEUE = {"SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.ScrapyPriorityQueue"}
+MANY = 40
+"""More requests than the first dictionary is made of."""
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+forks = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks")
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Return a function that makes and opens a job, after letting go of the last one."""
+    made = []
+
+    def make(folder=tmp_path / "job", **options):
+        for job in made:
+            job.drop()
+        made.append(Job(folder, **options))
+        return made[-1].open()
+
+    yield make
+    for job in made:
+        job.drop()
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "job" / "requests.sqlite"
+
+
+def page(number, host="example.com"):
+    """Return a request for a page of a host, in the slot of that."""
+    folder = f"http://{host}/catalogue/part-{number % 3}/"
+    return Request(
+        f"{folder}item-{number}.html",
+        headers={"Referer": folder},
+        meta={"download_slot": host, "depth": 3},
+        dont_filter=True,
+    )
+
+
+def push(job, numbers, host="example.com"):
+    """Push pages; return their URLs."""
+    pages = [page(number, host) for number in numbers]
+    assert all(map(job.scheduler.enqueue_request, pages))
+    return [each.url for each in pages]
+
+
+def urls(job):
+    """Return the URLs of all requests, done with each."""
+    found = []
+    while (popped := job.pop_any()) is not None:
+        expected = page(int(name_of(popped)[5:-5]), popped.meta["download_slot"])
+        assert popped.to_dict(spider=job.spider) == expected.to_dict(spider=job.spider)
+        found.append(popped.url)
+        job.done(popped)
+    return sorted(found)
+
+
+def rows_of(path):
+    """Return the bytes of all requests that a killed process would leave, and the dictionaries;
+    each of these that a row needs is there."""
+    copy = path.parent.with_name("read")
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(path.parent, copy)
+    with closing(sqlite3.connect(copy / path.name)) as database:
+        found = [
+            payload
+            for table in ("requests", "failed")
+            for (payload,) in database.execute(f"SELECT request FROM {table} ORDER BY id")
+        ]
+        stored = [text for (text,) in database.execute("SELECT dictionary FROM dictionaries")]
+    needed = {payload[1:3].hex() for payload in found if payload[0] in (2, 3)}
+    assert needed <= {*map(id_of, stored)}
+    return found, stored
+
+
+def change(path, statement, *values):
+    """Change the file of a stopped job behind its back."""
+    with closing(sqlite3.connect(path)) as database, database:
+        return database.execute(statement, values).fetchall()
+
+
+def test_most_requests_are_stored_with_a_dictionary_of_the_job(make, path):
+    """After the first few. It is there for the next process, which pushes with it at once."""
+    job = make()
+    expected = push(job, range(MANY))
+    job.close()
+    before, stored = rows_of(path)
+    assert len(stored) == 1
+    assert [payload[0] for payload in before[-20:]] == [2] * 20
+    assert sum(map(len, before[-20:])) < 20 * 40
+    job = make()
+    expected += push(job, [MANY])
+    job.commit()
+    after, now = rows_of(path)
+    assert (after[-1][:3], now) == (before[-1][:3], stored)
+    assert urls(job) == sorted(expected)
+
+
+def test_a_dictionary_that_was_not_committed_is_gone_with_its_rows(make, path):
+    """The next process makes one of its own."""
+    job = make()
+    expected = push(job, range(5))
+    job.commit()
+    push(job, range(5, MANY))
+    job.scheduler._ledger.store._file.write()
+    found, stored = rows_of(path)
+    assert (len(found), stored) == (5, [])
+    job = make()
+    expected += push(job, range(5, MANY))
+    job.commit()
+    assert len(rows_of(path)[1]) == 1
+    assert urls(job) == sorted(expected)
+
+
+def killed(path, names, *, opening=False, crawl=Job.commit, **options):
+    """Crawl with copies of a job, each of which dies after another call of these names on the
+    database; yield after each."""
+    before = path.parent.with_name("before")
+    path.parent.rename(before)
+
+    def run(name, number):
+        points = Points(name, number, "after" if opening else "count")
+        points.lay()
+        job = Job(path.parent, **options).open()
+        points.counts.clear()
+        points.action = "after"
+        crawl(job)
+        os._exit(0)
+
+    for name in names:
+        for number in count(1):
+            shutil.rmtree(path.parent, ignore_errors=True)
+            shutil.copytree(before, path.parent)
+            _, status = os.waitpid(fork(run, path.parent.with_suffix(".log"), name, number), 0)
+            yield
+            if os.waitstatus_to_exitcode(status) == 0:
+                break
+            assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+
+
+@forks
+def test_a_kill_anywhere_leaves_no_row_without_its_dictionary(make, path):
+    """Wherever the process dies while it pushes: what is committed can be read."""
+    make().close()
+
+    def crawl(job):
+        for first in range(0, 30, 10):
+            push(job, range(first, first + 10))
+            job.commit()
+
+    left = set()
+    for _ in killed(path, ["sql INSERT", "sql INSERT many", "sql COMMIT"], crawl=crawl):
+        found, stored = rows_of(path)
+        left.add((len(found), len(stored)))
+    assert left == {(0, 0), (10, 0), (20, 1), (30, 1)}
+    assert len(urls(make())) == 30
+
+
+def test_a_dictionary_that_cannot_be_stored_is_not_used(make, path, monkeypatch):
+    """The spider is closed, and what was committed before is whole."""
+    job = make()
+    push(job, range(10))
+    job.commit()
+    file = job.scheduler._ledger.store._file
+
+    def fail(dictionary):
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(file, "keep_dictionary", fail)
+    for number in range(10, MANY):
+        job.scheduler.enqueue_request(page(number))
+    assert job.scheduler._ledger.stopped
+    job.close("bloom_error")
+    assert len(rows_of(path)[0]) == 10
+    assert len(urls(make())) == 10
+
+
+# Another priority queue, whose requests have no slot
+
+
+def by_slot(make):
+    """Leave a job with requests of three hosts; return their URLs."""
+    job = make()
+    expected = [url for host in ("a.com", "b.com", "c.com") for url in push(job, range(20), host)]
+    job.close()
+    return sorted(expected)
+
+
+def test_requests_stay_the_same_without_slots(make, path):
+    """Their bytes leave out what the slot says, so they are written anew."""
+    expected = by_slot(make)
+    job = make(**ONE_QUEUE)
+    job.close()
+    assert change(path, "SELECT DISTINCT slot FROM requests") == [("",)]
+    assert {payload[0] for payload in rows_of(path)[0]} == {2}
+    job = make()
+    assert urls(job) == expected
+
+
+@forks
+def test_a_kill_while_slots_are_given_up_loses_nothing(make, path):
+    """All requests have their slots then, or none has."""
+    expected = by_slot(make)
+    found = []
+    for _ in killed(path, ["sql UPDATE many", "sql COMMIT"], opening=True, **ONE_QUEUE):
+        assert urls(make(**(ONE_QUEUE if len(found) % 2 else {}))) == expected
+        found.append(len(change(path, "SELECT DISTINCT slot FROM requests")))
+    assert {*found} == {1, 3}
+
+
+def test_a_failed_request_is_retried_without_its_slot(make, path):
+    """It is stored for the slot that it had."""
+    job = make()
+    expected = push(job, range(MANY), "a.com")
+    popped = job.pop()
+    record = FailedRequest(popped.url, "GET", "status", 503, None, 1, 0.0, None)
+    job.scheduler._ledger.fail(popped, record)
+    job.done(popped)
+    job.close()
+    assert change(path, "SELECT slot, hex(request) GLOB '02*' FROM failed") == [("a.com", 1)]
+    make(**ONE_QUEUE).close()
+    assert SQLiteFailedStore(path.parent).retry() == 1
+    found = [each.url for each in iter(make(**ONE_QUEUE).pop, None)]
+    assert sorted(found) == sorted(expected)
+
+
+# A dictionary that is not there
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "DELETE FROM dictionaries",
+        "UPDATE dictionaries SET dictionary = x''",
+        "UPDATE dictionaries SET dictionary = 'text'",
+        "UPDATE dictionaries SET dictionary = zeroblob(length(dictionary))",
+    ],
+)
+@pytest.mark.parametrize("options", [{}, ONE_QUEUE], ids=["slots", "one queue"])
+def test_requests_without_their_dictionary_have_failed(make, path, caplog, damage, options):
+    """None is lost, and none is taken for another: with the dictionary they are pending again,
+    in the slots that they had."""
+    expected = by_slot(make)
+    ((dictionary,),) = change(path, "SELECT dictionary FROM dictionaries")
+    readable = {row for row, payload in enumerate(rows_of(path)[0]) if payload[0] != 2}
+    assert 0 < len(readable) < len(expected)
+    change(path, damage)
+    job = make(**options)
+    found = urls(job)
+    assert len(found) == len(readable)
+    job.close()
+    failed = SQLiteFailedStore(path.parent).requests()
+    assert len(failed) + len(found) == len(expected)
+    assert {each.reason for each in failed} == {"unreadable"}
+    name = id_of(dictionary)
+    assert {each.exception for each in failed} == {
+        f"ValueError: its dictionary {name} is not there"
+    }
+    assert f"its dictionary {name} is not" in caplog.text
+    change(path, "DELETE FROM dictionaries")
+    change(path, "INSERT INTO dictionaries VALUES (NULL, ?)", dictionary)
+    assert sorted(found + urls(make(**options))) == expected
+
+
+def test_a_stopped_job_is_read_with_its_dictionaries(make, path):
+    """By what continues a crawl elsewhere; a request that lacks its own is named."""
+    job = make()
+    expected = push(job, range(MANY))
+    job.close()
+    with stopped_job(path) as left:
+        found = [*left.requests()]
+    assert [each["url"] for each in found] == expected
+    assert found[-1]["headers"] == {b"Referer": [expected[-1].rpartition("/")[0].encode() + b"/"]}
+    change(path, "DELETE FROM dictionaries")
+    with (
+        stopped_job(path) as left,
+        pytest.raises(RequestFileError, match=r"row \d+ of .* cannot be read .*dictionary"),
+    ):
+        list(left.requests())
+
+
+# Rows of version 0.2.0
+
+
+def test_rows_of_all_forms_are_in_one_job(make, path):
+    """Pickle and marshal as 0.2.0 wrote them, with the names of their formats, and new ones."""
+    job = make()
+    expected = push(job, range(MANY))
+    job.close()
+    for row, number in enumerate(range(MANY, MANY + 20), 1000):
+        fields = page(number).to_dict()
+        expected.append(fields["url"])
+        form, dumps = ("pickle", pickle.dumps) if row % 2 else ("marshal", marshal.dumps)
+        change(
+            path,
+            "INSERT INTO requests VALUES (?, 'example.com', 0, 0, 0, ?, ?)",
+            *(row, form, dumps(fields, 4)),
+        )
+    with stopped_job(path) as left:
+        assert [each["url"] for each in left.requests()] == expected
+    assert urls(make(**ONE_QUEUE)) == sorted(expected)
+
+
+@pytest.mark.parametrize("story", ["stopped", "killed"])
+def test_a_job_of_version_0_2_0_goes_on_with_rows_of_both(tmp_path, make, story):
+    """Its own requests, among which are some with objects, and many of this version, also after
+    a kill: each comes once, as it was."""
+    place = v020.unpack(V020 / f"{story}.tar.gz", tmp_path / story)
+    path = place / "job" / "requests.sqlite"
+    options = {"BLOOM_CAPACITY": 12, "BLOOM_ERROR_RATE": 1e-6, "BLOOM_EXACT": story in v020.EXACT}
+    job = make(place / "job", spider=v020.Spider020, **options)
+    new = push(job, range(MANY))
+    job.commit()
+    done = job.pop()
+    job.done(done)
+    job.commit()
+    found, stored = rows_of(path)
+    assert {payload[0] for payload in found} == {pickle.PROTO[0], 1, 2}
+    assert len(stored) == 1
+    job = make(place / "job", spider=v020.Spider020, **options)
+    found = [v020.text_of(each) for each in iter(job.pop_any, None)]
+    expected = EXPECTED_020["jobs"][story]
+    old = [text for *_, text in expected["requests"]] + expected["set_aside"]
+    assert sorted([*found, v020.text_of(done)]) == sorted([*old, *(f"GET {url}" for url in new)])
