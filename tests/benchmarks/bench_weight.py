@@ -344,6 +344,7 @@ def root_of(python: str) -> Path:
         text=True,
         check=True,
         cwd="/",
+        env={**os.environ, "PYTHONPATH": ""},  # which names this checkout
     )
     return Path(found.stdout.strip()).parent.parent
 
