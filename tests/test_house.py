@@ -24,9 +24,9 @@ WITHOUT_SCRAPY = {
 LOGGERS = """
     addon audit delta.crawl delta.middleware delta.pages delta.skipping distributed.seed_list
     distributed.start_requests distributed.worker dupefilter durable.base durable.failing
-    durable.feeds.exporter durable.feeds.storing durable.ledger durable.scheduler
-    durable.spider_state durable.sqlite_store durable.start_requests fingerprints.unfailing
-    job_dupefilter redirects shared.dupefilter startup
+    durable.feeds.exporter durable.feeds.storing durable.ledger durable.queues
+    durable.scheduler durable.spider_state durable.sqlite_store durable.start_requests
+    fingerprints.unfailing job_dupefilter redirects shared.dupefilter startup
 """
 
 # What a docstring may have beside the words of a name and still says nothing.

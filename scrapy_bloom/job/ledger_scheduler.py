@@ -84,7 +84,7 @@ class LedgerScheduler(BaseScheduler):
 
     def __len__(self) -> int:
         """Number of pending requests."""
-        return len(self.mqs or ()) + len(self.dqs or ())
+        return sum(len(queue) for queue in (self.mqs, self.dqs) if queue is not None)
 
     def has_pending_requests(self) -> bool:
         """Return True if any request is pending."""

@@ -1,21 +1,32 @@
-"""Scrapy's settings of request queues: their classes, their order and their format."""
+"""Scrapy's settings of request queues: their classes, their order and their format; and the queue
+that stands in for Scrapy's own where there are many slots."""
 
 from __future__ import annotations
 
+import logging
+from bisect import bisect_left, bisect_right, insort
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import scrapy
 from scrapy import squeues
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 
+from ..scrapy_compat import path_safe, slots_take_turns
 from .codec import FORMATS
 
 if TYPE_CHECKING:
+    from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
     from typing_extensions import Self
+
+logger = logging.getLogger("scrapy_bloom.durable.queues")
 
 
 @dataclass(frozen=True)
@@ -49,7 +60,8 @@ class QueueKind:
 @dataclass(frozen=True)
 class QueueSettings:
     """The class of the priority queue, and the kinds of the queues in it. `start` is None
-    where start requests wait among the others."""
+    where start requests wait among the others. SlotQueue takes the place of Scrapy's
+    DownloaderAwarePriorityQueue, but not that of its subclasses."""
 
     priority_queue: type
     kind: QueueKind
@@ -58,7 +70,7 @@ class QueueSettings:
     @classmethod
     def read(cls, settings: BaseSettings) -> Self:
         """Read Scrapy's settings. Raises ValueError for classes that are not Scrapy's own."""
-        priority_queue = load_object(settings["SCHEDULER_PRIORITY_QUEUE"])
+        priority_queue = _priority_queue(settings)
         if not issubclass(priority_queue, (DownloaderAwarePriorityQueue, ScrapyPriorityQueue)):
             raise ValueError(
                 f"SCHEDULER_PRIORITY_QUEUE is {global_object_name(priority_queue)}:"
@@ -81,22 +93,125 @@ class QueueSettings:
         return issubclass(self.priority_queue, DownloaderAwarePriorityQueue)
 
 
+class SlotQueue(DownloaderAwarePriorityQueue):
+    """A DownloaderAwarePriorityQueue with the same order, whose costs do not grow with the number
+    of its slots, apart from the moving of 8 bytes a slot when one is added or removed.
+
+    The requests of a slot that is on hold are pending, and not popped.
+    """
+
+    def __init__(self, crawler: Crawler, *arguments: Any, **options: Any) -> None:
+        super().__init__(crawler, *arguments, **options)
+        self._downloader: Any = crawler.engine.downloader
+        self._takes_turns = slots_take_turns()
+        self._last: str | None = None
+        self._held: set[str] = set()
+        self._names = sorted(self.pqueues)
+        """The slots that may be popped."""
+        self._length: int = super().__len__()
+
+    def hold(self, slot: str) -> None:
+        """Pop no request of `slot`, which may be empty, until its `release`."""
+        if slot not in self._held:
+            self._held.add(slot)
+            if slot in self.pqueues:
+                del self._names[bisect_left(self._names, slot)]
+
+    def release(self, slot: str) -> None:
+        """Let the requests of `slot` be popped again."""
+        if slot in self._held:
+            self._held.remove(slot)
+            if slot in self.pqueues:
+                insort(self._names, slot)
+
+    def push(self, request: Request) -> None:
+        """Add `request`. Raises as its queue does, ValueError if it cannot be serialized."""
+        slot = self._downloader.get_slot_key(request)
+        queue = self.pqueues.get(slot)
+        if queue is None:
+            queue = self.pqueues[slot] = self.pqfactory(slot)
+            if slot not in self._held:
+                insort(self._names, slot)
+        queue.push(request)
+        self._length += 1
+
+    def pop(self) -> Request | None:
+        """Return the next request; None if there is none but of slots on hold. Raises as its queue
+        does. Cost: a look at each slot with active downloads, at most."""
+        while (slot := self._next()) is not None:
+            self._last = slot
+            queue = self.pqueues[slot]
+            before = len(queue)
+            try:
+                request: Request | None = queue.pop()
+            finally:
+                left = len(queue)
+                self._length += left - before
+            if not left:
+                self._remove(slot)
+            # None is of a slot that a failed push or pop has left without requests
+            if request is not None or not self._length:
+                return request
+        return None
+
+    def peek(self) -> Request | None:
+        """Return the result of the next `pop`, without popping."""
+        slot = self._next()
+        return None if slot is None else self.pqueues[slot].peek()
+
+    def close(self) -> dict[str, list[int]]:
+        """Close all queues; return their priorities by slot."""
+        self._names.clear()
+        self._length = 0
+        return super().close()
+
+    def __len__(self) -> int:
+        return self._length
+
+    def _next(self) -> str | None:
+        """Return the slot with the fewest active downloads: of equal ones the first by name, or if
+        they take turns, the first behind the last that was popped."""
+        names, active = self._names, self._downloader.slots
+        start = 0
+        if self._takes_turns and self._last is not None:
+            start = bisect_right(names, self._last)
+        found, fewest = None, 0
+        for index in range(start - len(names), start):
+            slot = names[index]
+            count = len(active[slot].active) if slot in active else 0
+            if not count:
+                return slot
+            if found is None or count < fewest:
+                found, fewest = slot, count
+        return found
+
+    def _remove(self, slot: str) -> None:
+        del self._names[bisect_left(self._names, slot)]
+        self.pqueues.pop(slot).close()
+        if self.key:
+            with suppress(OSError):
+                Path(self.key, path_safe()(slot)).rmdir()
+
+
 def memory_queue(crawler: Crawler) -> ScrapyPriorityQueue:
-    """Return the priority queue in memory that Scrapy's scheduler has."""
-    return _build(crawler, "", "MEMORY")
+    """Return a priority queue in memory, as Scrapy's scheduler has one."""
+    return _build(crawler, _priority_queue(crawler.settings), "", "MEMORY")
 
 
 def scrapy_disk_queue(crawler: Crawler, folder: str, state: Any) -> ScrapyPriorityQueue:
     """Return the priority queue on the disk that Scrapy's scheduler has left in `folder`
     with `state`."""
-    return _build(crawler, folder, "DISK", startprios=state)
+    queue_class = load_object(crawler.settings["SCHEDULER_PRIORITY_QUEUE"])
+    return _build(crawler, queue_class, folder, "DISK", startprios=state)
 
 
-def _build(crawler: Crawler, key: str, medium: str, **options: Any) -> ScrapyPriorityQueue:
+def _build(
+    crawler: Crawler, queue_class: type, key: str, medium: str, **options: Any
+) -> ScrapyPriorityQueue:
     settings = crawler.settings
     start = settings[f"SCHEDULER_START_{medium}_QUEUE"]
     queue: ScrapyPriorityQueue = build_from_crawler(
-        load_object(settings["SCHEDULER_PRIORITY_QUEUE"]),
+        queue_class,
         crawler,
         downstream_queue_cls=load_object(settings[f"SCHEDULER_{medium}_QUEUE"]),
         key=key,
@@ -104,3 +219,21 @@ def _build(crawler: Crawler, key: str, medium: str, **options: Any) -> ScrapyPri
         **options,
     )
     return queue
+
+
+def _priority_queue(settings: BaseSettings) -> type:
+    """Return the class of the priority queue, SlotQueue for one that it stands in for."""
+    found: type = load_object(settings["SCHEDULER_PRIORITY_QUEUE"])
+    return _stand_in() if found is DownloaderAwarePriorityQueue else found
+
+
+@cache
+def _stand_in() -> type:
+    if slots_take_turns() is not None:
+        return SlotQueue
+    logger.info(
+        "DownloaderAwarePriorityQueue of Scrapy %(version)s has an order that scrapy-bloom does not"
+        " know, so it is used itself: each request costs more, the more slots have requests",
+        {"version": scrapy.__version__},
+    )
+    return DownloaderAwarePriorityQueue

@@ -13,7 +13,7 @@ from scrapy.utils.python import global_object_name
 from ..errors import JobDirectoryError
 from ..job.codec import Codec, Stored
 from ..job.failure import count_unreadable, described
-from ..job.queue_settings import scrapy_disk_queue
+from ..job.queue_settings import SlotQueue, scrapy_disk_queue
 from ..scrapy_compat import path_safe
 from .failed_store import OpenFailedStore
 from .request_file import MAX_BYTES, PRIORITIES, RequestFile
@@ -87,10 +87,15 @@ class SqliteStore:
     def next(self) -> Request | None:
         """Return the next request, whose row stays, or None. Requests that cannot be read back
         fail."""
-        while len(self.pending):
-            if (request := self._pop()) is not None:
+        while True:
+            try:
+                request = self.pending.pop()
+            except UnreadableRequestError as error:
+                self._keep_unreadable(error)
+                continue
+            # Scrapy's queues give None for each slot that has become empty by a failure
+            if request is not None or isinstance(self.pending, SlotQueue) or not len(self.pending):
                 return request
-        return None
 
     def done(self, request: Request) -> None:
         """Delete the row of a dispatched request."""
@@ -143,13 +148,6 @@ class SqliteStore:
 
         return left.move(self._file, open_queue, self.pending)
 
-    def _pop(self) -> Request | None:
-        try:
-            return self.pending.pop()
-        except UnreadableRequestError as error:
-            self._keep_unreadable(error)
-            return None
-
     def _keep_unreadable(self, error: UnreadableRequestError) -> None:
         self._failed.add_unreadable(error.row, str(error))
         self._file.delete(error.row)
@@ -172,8 +170,9 @@ class SqliteStore:
         if settings.by_slot:
             folder_of = path_safe()
             slots.update((folder_of(slot), slot) for slot, _, _ in file.counts)
-        # the path of a file, since Scrapy's queues remove the folders of empty slots
-        root = str(self._path)
+        # the path of a file, since Scrapy's queues remove the folders of empty slots; SlotQueue
+        # is told that there are none
+        root = "" if settings.priority_queue is SlotQueue else str(self._path)
 
         def queue_class(kind: QueueKind) -> type[RowQueue]:
             return RowQueue.bound(

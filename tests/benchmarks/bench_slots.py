@@ -1,0 +1,179 @@
+"""CPU time a request in crawls of few and of many hosts, with this package's queue and with
+Scrapy's own disk queues by turns.
+
+    python tests/benchmarks/bench_slots.py [--pairs N] [--pages N] [--memory] [slots…]
+
+Each crawl first fills its slots with requests; then its pages are counted, each of which yields one
+request more. There is no network: a download handler answers after a moment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from sidebyside import table
+
+# isort: split
+from scrapy import Request, Spider
+from scrapy.crawler import AsyncCrawlerProcess
+from scrapy.http import HtmlResponse
+
+from tests.job.harness import preload
+
+WARM_UP = 100
+"""Pages before those that are counted."""
+SETTINGS = {
+    "TELNETCONSOLE_ENABLED": False,
+    "REMOTE_CONTROL_ENABLED": False,
+    "LOG_LEVEL": "ERROR",
+    "CONCURRENT_REQUESTS": 16,
+    "CONCURRENT_REQUESTS_PER_DOMAIN": 8,
+    "DOWNLOAD_DELAY": 0,
+    "DOWNLOAD_HANDLERS": {"http": "__main__.Answers"},
+}
+OURS = {"ADDONS": {"scrapy_bloom.Addon": 300}}
+NOT_FILES = 200
+"""Open files of a crawl beside those of the queues: Scrapy's disk queues have one a slot."""
+
+
+class Answers:
+    """A download handler that answers all but the first request when the slots are filled."""
+
+    lazy = False
+
+    def __init__(self, crawler):
+        self._spider = crawler.spider
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        return cls(crawler)
+
+    async def download_request(self, request, spider=None):
+        if "first" not in request.flags:
+            await self._spider.filled.wait()
+            await asyncio.sleep(0.001)
+        return HtmlResponse(request.url, body=b"<html></html>", request=request)
+
+    async def close(self):
+        pass
+
+
+class BroadSpider(Spider):
+    """Fills its slots with one or two requests each, then counts its pages."""
+
+    name = "broad"
+
+    async def start(self):
+        self.filled = asyncio.Event()
+        self.found = {}
+        self._chance = random.Random(self.slots)
+        self._seen = 0
+        yield Request("http://first.example/", flags=["first"], callback=self.fill)
+
+    def fill(self, response):
+        for number in range(self.slots * 3 // 2):
+            yield self._request(number % self.slots, number)
+        self.found["bytes"] = resident()
+        self.filled.set()
+
+    def parse(self, response):
+        self._seen += 1
+        if self._seen == WARM_UP:
+            self._before = time.process_time()
+        if self._seen == WARM_UP + self.pages:
+            self.found["page"] = (time.process_time() - self._before) / self.pages
+            os.write(self.answer, json.dumps(self.found).encode())
+            os._exit(0)
+        yield self._request(self._chance.randrange(self.slots), -self._seen)
+
+    def _request(self, slot, number):
+        return Request(
+            f"http://host-{slot * 7919 % self.slots:06}.example/a/page-{number}.html",
+            headers={"Referer": "http://first.example/"},
+        )
+
+
+def resident() -> int:
+    """Return the bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def crawl(slots: int, pages: int, settings: dict) -> dict:
+    """Crawl in a forked process, which has imported everything already."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            process = AsyncCrawlerProcess({**SETTINGS, **settings})
+            process.crawl(BroadSpider, slots=slots, pages=pages, answer=writing)
+            process.start()
+        finally:
+            os._exit(1)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        answer = pipe.read()
+    os.waitpid(pid, 0)
+    return json.loads(answer or sys.exit(f"the crawl of {slots} slots failed"))
+
+
+def main() -> None:
+    """Print a row for each number of slots: medians, and the ratios of crawls by turns."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("slots", nargs="*", type=int, default=[20, 4_000, 20_000])
+    parser.add_argument("--pairs", type=int, default=1)
+    parser.add_argument("--pages", type=int, default=300, help="to count in each crawl")
+    parser.add_argument("--memory", action="store_true", help="without JOBDIR")
+    arguments = parser.parse_args()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    all_slots = [min(slots, most - NOT_FILES) for slots in arguments.slots]
+    preload()
+    runs: dict[tuple[str, int], list[dict]] = {}
+    for _ in range(arguments.pairs):
+        for slots in all_slots:
+            for whose, settings in {"stock": {}, "ours": OURS}.items():
+                with tempfile.TemporaryDirectory() as name:
+                    job = {} if arguments.memory else {"JOBDIR": f"{name}/job"}
+                    run = crawl(slots, arguments.pages, {**settings, **job})
+                print(whose, slots, run, file=sys.stderr, flush=True)
+                runs.setdefault((whose, slots), []).append(run)
+
+    def ratio(one: tuple[str, int], other: tuple[str, int]) -> str:
+        pairs = zip(runs[one], runs[other], strict=True)
+        return f"{statistics.median(a['page'] / b['page'] for a, b in pairs):.2f}"
+
+    def row(slots: int) -> list[str]:
+        each = [runs[whose, slots] for whose in ("stock", "ours")]
+        return [
+            f"{slots:,} slots",
+            *(f"{statistics.median(run['page'] for run in found) * 1e3:.2f}" for found in each),
+            ratio(("ours", slots), ("stock", slots)),
+            ratio(("ours", slots), ("ours", all_slots[0])),
+            *(f"{statistics.median(run['bytes'] for run in found) / 1e6:.0f}" for found in each),
+        ]
+
+    print(f"Milliseconds of CPU time a page, {arguments.pages} pages, {arguments.pairs} pairs")
+    head = [
+        "",
+        "stock",
+        "ours",
+        "of stock",
+        f"of ours with {all_slots[0]:,}",
+        "stock MB",
+        "ours MB",
+    ]
+    table(head, [row(slots) for slots in all_slots])
+
+
+if __name__ == "__main__":
+    main()
