@@ -1,4 +1,5 @@
-"""Scrapy's own tests, with our add-on and a JOBDIR in every crawler: `make scrapys-own`.
+"""Scrapy's own tests, with our add-on and a JOBDIR in every crawler, and with our queue in the
+place of DownloaderAwarePriorityQueue: `make scrapys-own`.
 
 What fails with them is run once more, then without them, then with a JOBDIR alone. The exit
 status is 1 if a test fails only with ours and is not explained below, or if one that is
@@ -112,7 +113,8 @@ def check(suite: Path, reactor: str, tests: list[str], workers: int) -> bool:
         def outcomes(arm: Arm, tests: list[str], without: Iterable[str] = ()) -> dict[str, str]:
             if not tests:
                 return {}
-            return run(suite, arm, jobs, tests, options, without)
+            queue = ["-p", "slot_queue"] if arm is OURS else []
+            return run(suite, arm, jobs, tests, [*options, *queue], without)
 
         first = outcomes(OURS, tests, without=EXPLAINED)
         crawls = sum(1 for _ in jobs.glob("*/bloom"))
