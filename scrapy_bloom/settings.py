@@ -261,6 +261,9 @@ DELTA_MEMORY = Setting(
 DELTA_RESET = Setting(
     "BLOOM_DELTA_RESET", False, BOOLEAN, "forget everything when a round begins", "delta.md"
 )
+DELTA_READ_ONLY = Setting(
+    "BLOOM_DELTA_READ_ONLY", False, BOOLEAN, "skip what is done, and mark nothing", "delta.md"
+)
 IGNORE_QUERY_PARAMS: Setting[tuple[str, ...]] = Setting(
     "BLOOM_IGNORE_QUERY_PARAMS", (), PATTERNS, "Names and globs of query parameters to leave out"
 )

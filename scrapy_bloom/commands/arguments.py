@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..quantities import MOST, whole_number
-from . import copies, delta, fail, failed, filters, queue, study, top
+from . import copies, fail, failed, filters, marks, queue, study, top
 
 if TYPE_CHECKING:
     from .running import Session
@@ -325,14 +325,34 @@ SUBCOMMANDS = (
     ),
     _subcommand(
         "delta",
-        delta.delta,
-        "forget what crawls did long ago",
-        "Forget what a delta store knows of before some time, by whole slices: those"
-        " pages are fetched again.",
-        _argument("place", metavar="DIR", help="the directory of a delta store (BLOOM_DELTA_DIR)"),
+        marks.delta,
+        "count, list or forget what crawls have done",
+        "Count or list the pages that a delta store has as done, with their times, or forget some:"
+        " those are fetched again. MEMORY is the directory of a delta store (BLOOM_DELTA_DIR), or"
+        " redis://HOST/DB with --spider or -s BLOOM_DELTA_DIR=NAME. Without a word before it,"
+        " --older forgets.",
         _argument(
-            "--older", metavar="AGE", required=True, help="such as 30d or 12h: forget what is older"
+            "words",
+            metavar="WORD",
+            nargs="+",
+            help="count MEMORY, list MEMORY, or forget MEMORY [URL …], with - for one URL a line on"
+            " standard input",
         ),
+        _argument(
+            "--older", metavar="AGE", help="such as 30d or 12h: only what is older; whole slices"
+        ),
+        _argument(
+            "--key",
+            dest="hex_keys",
+            metavar="HEX",
+            nargs="+",
+            action="extend",
+            default=[],
+            help="forget the pages of these keys, as list prints them",
+        ),
+        _argument("--method", default="GET", help="of the requests (default: GET)"),
+        _argument("--body", default="", help="of the requests, as UTF-8 (default: empty)"),
+        _SPIDER,
         _JSON,
     ),
     _subcommand(

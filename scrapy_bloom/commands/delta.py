@@ -1,4 +1,4 @@
-"""The subcommands about a delta store: those of filters, and `delta`."""
+"""The subcommands of filters, for a delta store in a directory."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from ..delta.file_store import FileDeltaStore
 from ..delta.importing import is_deltafetchs, marks_in
 from ..delta.settings import key_of_fingerprint
 from ..delta.slice_store import open_slice, shared
-from ..delta.slices import Shape, Slice, read
+from ..delta.slices import Shape, read
 from ..delta.table import Table
 from ..errors import BloomError, FilterFileError
 from ..fingerprints.identity import FingerprinterIdentity
 from ..migration.sources import source_in
-from ..quantities import DAY, seconds
+from ..quantities import DAY
 from ..reporting import counted, in_bytes
 from ..settings import DELTA_DAYS, DELTA_MEMORY, BloomSettings
 from .running import print_seen, require_fingerprinter, table
-from .target import Kind
 
 if TYPE_CHECKING:
     from .running import Session
@@ -40,8 +39,8 @@ def info(session: Session, directory: Path) -> int:
             with open_slice(directory / each.name, read_only=True) as bloom_filter:
                 pages, nbytes = len(bloom_filter), bloom_filter.nbytes + bloom_filter.table_nbytes
             expired = "" if each.expired is None else "expired"
-            written = [_written(each.start), _written(each.end)]
-            rows.append([each.name, *written, f"{pages:,}", in_bytes(nbytes), expired])
+            times = [written(each.start), written(each.end)]
+            rows.append([each.name, *times, f"{pages:,}", in_bytes(nbytes), expired])
             figures.append({**vars(each), "pages": pages, "bytes": nbytes})
     longest, parts, described = found.longest, [], None
     with closing(Table(directory)) as table_:
@@ -55,7 +54,7 @@ def info(session: Session, directory: Path) -> int:
                 "bytes": table_.nbytes,
             }
             parts.append(counted(table_.count, "page"))
-            times = ["" if t is None else _written(t) for t in (table_.oldest, table_.newest)]
+            times = ["" if t is None else written(t) for t in (table_.oldest, table_.newest)]
             rows.insert(1, ["table", *times, f"{table_.count:,}", in_bytes(table_.nbytes), ""])
     if figures or described is None:
         parts.append(counted(len(figures), "slice"))
@@ -72,7 +71,7 @@ def info(session: Session, directory: Path) -> int:
 
 def check(session: Session, directory: Path) -> int:
     """Print for each URL whether the delta store has it."""
-    with closing(_store_at(session, directory)) as store:
+    with closing(store_at(session, directory)) as store:
         store.look()
         return print_seen(
             session,
@@ -86,7 +85,7 @@ def add(session: Session, directory: Path) -> int:
     """Import what the files hold into the delta store, which is made if it is missing."""
     options = session.options
     fingerprinter = session.fingerprinter(session.crawler())
-    store = _store_at(session, directory, FingerprinterIdentity.of(fingerprinter).to_text())
+    store = store_at(session, directory, FingerprinterIdentity.of(fingerprinter).to_text())
     store.table.roll_back()
     store.look()
     require_fingerprinter(store.identity, fingerprinter, options.place)
@@ -112,7 +111,7 @@ def merge(session: Session, directory: Path, sources: list[Path]) -> int:
     for source in sources:
         if source.samefile(directory):
             raise BloomError(f"{source} is no other delta store: give their directories")
-    slices = _store_at(session, directory).merge(sources)
+    slices = store_at(session, directory).merge(sources)
     with closing(Table(directory)) as merged:
         merged.look()
         figures = {"slices": slices, "pages": merged.count}
@@ -124,7 +123,7 @@ def merge(session: Session, directory: Path, sources: list[Path]) -> int:
 
 def clear(session: Session, directory: Path) -> int:
     """Remove all marks of a delta store."""
-    _store_at(session, directory).clear()
+    store_at(session, directory).clear()
     session.print_lines([f"forgot what {directory} knew"])
     return 0
 
@@ -152,29 +151,8 @@ def findings(directory: Path) -> list[Finding]:
     return found
 
 
-def delta(session: Session) -> int:
-    """Forget what was done before some time."""
-    older = seconds(session.options.older)
-    if older is None:
-        raise BloomError(
-            f"--older is {session.options.older!r}: it must be days, or text such as 12h or 30d"
-        )
-    store = _store_at(session, session.target(session.options.place, Kind.DELTA_STORE).path)
-    pages, dropped = store.drop_older(older)
-    forgot = [counted(pages, "page")] if pages or not dropped else []
-    forgot += [counted(len(dropped), "slice")] if dropped else []
-    session.print(
-        {"pages": pages, "dropped": [vars(each) for each in dropped]},
-        [f"forgot {' and '.join(forgot)}", *map(_line, dropped)],
-    )
-    return 0
-
-
-def _line(each: Slice) -> str:
-    return f"  {_written(each.start)} to {_written(each.end)}"
-
-
-def _store_at(session: Session, directory: Path, identity: str = "") -> FileDeltaStore:
+def store_at(session: Session, directory: Path, identity: str = "") -> FileDeltaStore:
+    """Return the delta store in `directory`, with the settings of the project."""
     settings = session.crawler().settings
     general = BloomSettings.read(settings)
     shape = Shape(
@@ -183,7 +161,8 @@ def _store_at(session: Session, directory: Path, identity: str = "") -> FileDelt
     return FileDeltaStore(directory, shape, memory=DELTA_MEMORY.read(settings))
 
 
-def _written(when: float) -> str:
+def written(when: float) -> str:
+    """Return a time as text."""
     try:
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(when))
     except (OSError, OverflowError):  # as a clock or an import has left it

@@ -146,10 +146,22 @@ def require_fingerprinter(
 def print_seen(session: Session, knows: Callable[[bytes], bool], identity: str, name: str) -> int:
     """Print for each URL whether `knows` returns True for its fingerprint; return the exit
     status. `name` and `identity` are those of the filter or the delta store."""
+    options, answers = session.options, []
+    for url, fingerprint in fingerprints_of(session, identity, name):
+        answers.append((url, knows(fingerprint)))
+        if not options.json:
+            session.print_lines([f"{'seen' if answers[-1][1] else 'new '} {url}"])
+    if options.json:
+        session.print([{"url": url, "seen": seen} for url, seen in answers], [])
+    return 0 if all(seen for _, seen in answers) else 1
+
+
+def fingerprints_of(session: Session, identity: str, name: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the URLs that were given, with their fingerprints. `name` and `identity` are those of
+    the filter or the delta store. Raises BloomError."""
     options = session.options
     fingerprinter = session.fingerprinter(session.crawler())
     require_fingerprinter(identity, fingerprinter, name)
-    answers = []
     for line in _lines_of(options.urls):
         try:
             url = url_in(line)
@@ -160,12 +172,7 @@ def print_seen(session: Session, knows: Callable[[bytes], bool], identity: str, 
         except Exception as error:
             shown = in_brief(line.decode(errors="backslashreplace").strip())
             raise BloomError(f"'{shown}' has no fingerprint: {in_brief(str(error))}") from error
-        answers.append((url, knows(fingerprint)))
-        if not options.json:
-            session.print_lines([f"{'seen' if answers[-1][1] else 'new '} {url}"])
-    if options.json:
-        session.print([{"url": url, "seen": seen} for url, seen in answers], [])
-    return 0 if all(seen for _, seen in answers) else 1
+        yield url, fingerprint
 
 
 def _lines_of(urls: list[str]) -> Iterator[bytes]:

@@ -95,7 +95,8 @@ class DeltaCrawl(CommitHook):
         self._not_before = 0.0
         self._begun = 0
         self.marks = Marks(Temporary() if self._round is None else self._round.file)
-        self.pages = Pages(crawler, self.marks, settings.mode, clock)
+        read_only = settings.read_only
+        self.pages = Pages(crawler, self.marks, settings.mode, clock, read_only=read_only)
         self._begin()
 
     def _begin(self) -> None:
@@ -106,6 +107,14 @@ class DeltaCrawl(CommitHook):
             dupefilter = getattr(self._scheduler, "df", None)
             if isinstance(dupefilter, BloomDupeFilter):
                 dupefilter.reset_filter()
+        if self._settings.read_only:
+            self.store.look()
+        else:
+            self._open(is_new=is_new)
+        if self._ledger is not None:
+            self._ledger.commit_hooks.append(self)
+
+    def _open(self, *, is_new: bool) -> None:
         if self._round is not None and is_new:
             if not self._settings.reset:
                 self._deliver(self.marks)
@@ -116,8 +125,6 @@ class DeltaCrawl(CommitHook):
         self.store.open()
         if _round_of(self._scheduler) is not None:
             session_of(self._crawler).at_close(self._close)
-        if self._ledger is not None:
-            self._ledger.commit_hooks.append(self)
 
     # -- which requests are done -------------------------------------------------------
 
@@ -160,7 +167,7 @@ class DeltaCrawl(CommitHook):
 
     def stopped(self) -> None:
         """Without a job, add all marks to the delta store, when all feeds are closed."""
-        if self._round is None and self._all_is_well():
+        if self._round is None and not self._settings.read_only and self._all_is_well():
             self._add(self.marks)
         self.store.close()
 

@@ -8,7 +8,7 @@ of the table decides, and slices count for pages without one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from math import inf
 from pathlib import Path
@@ -118,13 +118,27 @@ class FileDeltaStore:
         self.slices.add((row.key, row.time or 0.0) for row in found)
         self.table.remove(row.key for row in found)
 
+    def counts(self, before: float | None) -> tuple[int, dict[str, int]]:
+        """Return the number of pages in the table, and of keys in each slice: all, or those of
+        `before`."""
+        return self.table.count_before(before), self.slices.counts(before)
+
+    def marks(self, before: float | None) -> Iterator[Row]:
+        """Yield the rows of the table, or those of `before`."""
+        return self.table.rows(before)
+
+    @property
+    def unlisted(self) -> int:
+        """Number of slices whose keys `marks` cannot yield."""
+        return self.slices.count
+
     def forget(self, keys: Sequence[bytes]) -> int:
         """Let the pages of `keys` not be done any more; return how many were."""
         done = sum(map(self.knows, keys))
         in_slices = [key for key in keys if self.slices.knows(key)]
         self.table.remove(keys)
         if in_slices:
-            self.table.undo(in_slices, self.identity, self.shape.reach)
+            self.table.undo(in_slices, self.identity)
         return done
 
     def drop_older(self, seconds: float) -> tuple[int, list[Slice]]:
@@ -134,8 +148,9 @@ class FileDeltaStore:
         return removed, self.slices.drop_older(seconds)
 
     def merge(self, others: Sequence[Path]) -> int:
-        """Add the marks of the stores in `others`: all, or none after an error. What a merge that
-        was killed has not done, another one does. Return the number of slices afterwards."""
+        """Add the marks of the stores in `others`, once each of them was found readable. What a
+        merge that was killed has not done, another one does. Return the number of slices
+        afterwards."""
         self.table.roll_back()
         with ExitStack() as stack:
             tables = {each: Table(each) for each in (*others, self.directory)}

@@ -194,6 +194,7 @@ class DeltaMiddleware:
         self._update_stats()
         period = self._settings.period
         days = "for ever" if period is None else f"for {period / DAY:g} days"
+        days += ", read-only" if self._settings.read_only else ""
         announce(
             crawler,
             "between crawls",
@@ -267,6 +268,8 @@ class DeltaMiddleware:
         try:
             self._store.look()
         except UnfinishedWriteError:
+            if self._settings.read_only:
+                raise
             self._is_unfinished = True  # the crawl rolls that back when it begins
             return
         self._require(identity)

@@ -44,16 +44,23 @@ class Pages:
     according to `mode`.
 
     Index pages are not marked; when in doubt, do not mark: the cost is a refetch. `clock` returns
-    the time of a mark.
+    the time of a mark. Nothing is marked if `read_only`.
     """
 
     def __init__(
-        self, crawler: Crawler, marks: Marks, mode: str, clock: Callable[[], float]
+        self,
+        crawler: Crawler,
+        marks: Marks,
+        mode: str,
+        clock: Callable[[], float],
+        *,
+        read_only: bool = False,
     ) -> None:
         self.marks = marks
         self.marked = 0
         self._has_told = False
         self._mode = mode
+        self._read_only = read_only
         self._crawler = crawler
         self._clock = clock
         self._stats = crawler.stats
@@ -122,7 +129,7 @@ class Pages:
             if wish is True:
                 self._tell_of_index_page(request)
             return []
-        if not self._is_done(outcome, reason, is_sound=is_sound):
+        if self._read_only or not self._is_done(outcome, reason, is_sound=is_sound):
             return []
         now, keys = self._clock(), self._keys_of(request)
         self.marked += 1

@@ -9,7 +9,7 @@ does no harm.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from ..errors import IncompatibleFilterError
 from ..redis_backend.client import RedisClient
 from ..redis_backend.scripts import DELTA_ADD, DELTA_KNOWS
 from ..reporting import counted
-from .slices import SLICES
+from .slices import SLICES, Slice
 
 if TYPE_CHECKING:
     from .slices import Shape
@@ -111,6 +111,55 @@ class RedisDeltaStore:
             for first in range(0, len(keys), _AT_ONCE):
                 names = [f"{self._key}:slices", self._name(number)]
                 self._client.run(DELTA_ADD, names, left, *keys[first : first + _AT_ONCE])
+
+    unlisted = 0
+    """All slices can be listed."""
+
+    @property
+    def identity(self) -> str:
+        """The text about the fingerprinter whose marks are there, empty without any."""
+        return bytes(self._client.call("get", f"{self._key}:identity") or b"").decode()
+
+    def counts(self, before: float | None) -> tuple[int, dict[str, int]]:
+        """Return 0, and the number of keys of each slice: of all, or of those that ended
+        `before`."""
+        return 0, {
+            each.name: int(self._client.call("scard", each.name)) for each in self._slices(before)
+        }
+
+    def marks(self, before: float | None) -> Iterator[tuple[bytes, float | None, None]]:
+        """Yield the keys of all slices, or of those that ended `before`, with the starts of their
+        slices, None for a slice without a period. A page may be in several."""
+        for each in self._slices(before):
+            cursor = None
+            while cursor != 0:
+                cursor, keys = self._client.call("sscan", each.name, cursor or 0)
+                for key in keys:
+                    yield key, None if each.goes_on else each.start, None
+
+    def forget(self, keys: Iterable[bytes]) -> int:
+        """Remove `keys` from all slices; return how many pages were done. Cost: a round trip for
+        each key and slice."""
+        names = [each.name for each in self._slices(None)]
+        return sum(sum(self._client.call("srem", name, key) for name in names) > 0 for key in keys)
+
+    def drop_older(self, seconds: float) -> tuple[int, list[Slice]]:
+        """Remove the slices that ended more than `seconds` ago; return 0, and them."""
+        dropped = self._slices(self.clock() - seconds)
+        for each in dropped:
+            self._client.call("unlink", each.name)
+        return 0, dropped
+
+    def _slices(self, before: float | None) -> list[Slice]:
+        """Return the slices that are there, of whatever period, or those that ended `before`, from
+        the oldest on."""
+        found = []
+        for name in map(bytes.decode, self._client.call("smembers", f"{self._key}:slices")):
+            width, number = map(float, name.split(":")[-2:])
+            end = (number + 1) * width if width else inf
+            if (before is None or end < before) and self._client.call("exists", name):
+                found.append(Slice(name, number * width, end, 0.0, True, goes_on=not width))
+        return sorted(found, key=lambda each: each.start)
 
     def clear(self) -> None:
         """Remove all slices and the identity."""

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.utils.project import data_path
 
-from ..settings import DELTA, DELTA_DAYS, DELTA_DIR, DELTA_MEMORY, DELTA_RESET
+from ..settings import (
+    DELTA,
+    DELTA_DAYS,
+    DELTA_DIR,
+    DELTA_MEMORY,
+    DELTA_READ_ONLY,
+    DELTA_RESET,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping
@@ -42,6 +49,7 @@ class DeltaSettings:
     period: float | None = None
     reset: bool = False
     memory: str = DELTA_MEMORY.default
+    read_only: bool = False
 
     @classmethod
     def read(cls, settings: BaseSettings, spider: str) -> DeltaSettings | None:
@@ -51,14 +59,21 @@ class DeltaSettings:
         if mode is None:
             return None
         name = DELTA_DIR.read(settings).replace("%(spider)s", spider.replace("/", "_"))
-        return cls(
+        found = cls(
             mode,
             name,
             Path(data_path(name)),
             period=DELTA_DAYS.read(settings),
             reset=DELTA_RESET.read(settings),
             memory=DELTA_MEMORY.read(settings),
+            read_only=DELTA_READ_ONLY.read(settings),
         )
+        if found.reset and found.read_only:
+            raise ValueError(
+                "BLOOM_DELTA_RESET is True, and so is BLOOM_DELTA_READ_ONLY: what is read only"
+                " cannot be forgotten; leave one of them out"
+            )
+        return found
 
 
 def wish_of(meta: Mapping[str, Any]) -> Any:

@@ -69,6 +69,15 @@ class SliceStore:
         """Start of the oldest slice that was opened, in seconds since the epoch; None without."""
         return min((each.start for each, _ in self._open), default=None)
 
+    def counts(self, before: float | None) -> dict[str, int]:
+        """Return the number of keys of each slice that was opened, by its name: of those that ended
+        `before`."""
+        return {
+            each.name: len(found)
+            for each, found in self._open
+            if before is None or each.end < before
+        }
+
     @property
     def ends(self) -> list[float]:
         """Times at which slices that count cease to do so."""

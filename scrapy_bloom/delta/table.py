@@ -18,7 +18,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from itertools import islice
+from itertools import chain, islice
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -134,12 +134,27 @@ class Table:
         (when,) = found
         return 0.0 if when is None or abs(now - when) > period else float(when) + period
 
-    def rows(self) -> Iterator[Row]:
-        """Yield all rows, in the order of their keys."""
-        if self._connection is not None:
+    def rows(self, before: float | None = None) -> Iterator[Row]:
+        """Yield all rows in the order of their keys, or those of pages that were done `before`. No
+        writer waits for the one who reads them."""
+        last, query = b"", "SELECT key, time, digest FROM pages WHERE key > ?"
+        query += f"{'' if before is None else ' AND time < ?'} ORDER BY key LIMIT {_AT_ONCE}"
+        while self._connection is not None:
             with self._naming():
-                for row in self._connection.execute("SELECT key, time, digest FROM pages"):
-                    yield Row(*row)
+                values = (last,) if before is None else (last, before)
+                found = self._connection.execute(query, values).fetchall()
+            if not found:
+                return
+            yield from map(Row._make, found)
+            last = found[-1][0]
+
+    def count_before(self, before: float | None) -> int:
+        """Return the number of pages that are done, or were `before`."""
+        if self._connection is None or before is None:
+            return self.count
+        with self._naming():
+            query = "SELECT COUNT(*) FROM pages WHERE time < ?"
+            return int(self._connection.execute(query, (before,)).fetchone()[0])
 
     def add(self, rows: Iterable[Row], now: float, identity: str, reach: float) -> None:
         """Write rows durably, in the place of older ones; make the file if it is missing."""
@@ -150,9 +165,9 @@ class Table:
                 with self._transaction() as connection:
                     connection.executemany(_ADD, found)
 
-    def undo(self, keys: Iterable[bytes], identity: str, reach: float) -> None:
-        """Write for each of `keys` that its page is not done."""
-        self._open_to_write(identity, reach)
+    def undo(self, keys: Iterable[bytes], identity: str) -> None:
+        """Write for each of `keys` that its page is not done; make the file if it is missing."""
+        self._open_to_write(identity, 0.0)
         with self._naming():
             for some in _parts(keys):
                 with self._transaction() as connection:
@@ -182,11 +197,12 @@ class Table:
         return 0 if self._connection is None else self._remove_older(when)
 
     def merge(self, others: Sequence[Table], identity: str, reach: float) -> None:
-        """Add the rows of other tables, all or none. Of two rows for a page the later one stays."""
+        """Add the rows of other tables. Of two rows for a page the later one stays."""
         self._open_to_write(identity, reach)
-        with self._naming(), self._transaction() as connection:
-            for other in others:
-                connection.executemany(_MERGE, other.rows())
+        with self._naming():
+            for some in _parts(chain.from_iterable(other.rows() for other in others)):
+                with self._transaction() as connection:
+                    connection.executemany(_MERGE, some)
 
     def clear(self, identity: str) -> None:
         """Remove all rows; a file that is damaged, whole."""

@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import time
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,76 @@ def test_a_damaged_table_cannot_be_trusted(run, tmp_path):
     assert files_in(tmp_path) == before
     assert run(tmp_path, "clear", "memory", "--yes").status == 0
     assert not path.exists()
+
+
+def test_marks_are_counted_and_listed(run, tmp_path):
+    """With their times; what a slice has cannot be listed, and is said to be there."""
+    in_table(in_table(tmp_path / "memory", 3), 9, url=f"{URL}b")
+    assert run(tmp_path, "delta", "count", "memory").lines == ["memory: 2 pages"]
+    assert run(tmp_path, "delta", "count", "memory", "--older", "5d").lines == ["memory: 1 page"]
+    listed = run(tmp_path, "delta", "list", "memory", "--older", "5d")
+    (line,) = listed.lines
+    key, time_, digest = line.split()
+    assert bytes.fromhex(key) == fingerprint(Request(f"{URL}b"))
+    age = time.time() - datetime.fromisoformat(time_).timestamp()
+    assert 9 * DAY <= age < 9 * DAY + 900
+    assert digest == "-"
+    assert listed.error == ""
+    make(tmp_path / "memory", 0, url=f"{URL}c")
+    lines = run(tmp_path, "delta", "count", "memory").lines
+    assert lines == ["memory: 2 pages and 1 mark in 1 slice"]
+    count = run(tmp_path, "delta", "count", "memory", "--json").json
+    assert count == {"pages": 2, "slices": {"0": 1}}
+    listed = run(tmp_path, "delta", "list", "memory", "--json")
+    found = [json.loads(line) for line in listed.out.splitlines()]
+    assert {each["key"] for each in found} == {
+        fingerprint(Request(url)).hex() for url in (URL, f"{URL}b")
+    }
+    assert listed.error == "1 slice of memory cannot be listed\n"
+
+
+def test_pages_are_forgotten(run, tmp_path, monkeypatch):
+    """By URL, by key and by age; a slice that has one stays as it is."""
+    for number in range(5):
+        in_table(tmp_path / "memory", 1, url=f"{URL}{number}")
+    make(tmp_path / "memory", 0, url=f"{URL}s")
+    slices = files_in(tmp_path / "memory" / "0")
+    (tmp_path / "urls.txt").write_text(f"{URL}1\n")
+    with (tmp_path / "urls.txt").open() as urls:
+        monkeypatch.setattr("sys.stdin", urls)
+        words = ("forget", "memory", f"{URL}0", "-", f"{URL}s", f"{URL}unknown")
+        assert run(tmp_path, "delta", *words).lines == ["forgot 3 pages"]
+    key = fingerprint(Request(f"{URL}2")).hex()
+    forgotten = run(tmp_path, "delta", "forget", "memory", "--key", key, "--json")
+    assert forgotten.json == {"pages": 1, "dropped": []}
+    checked = run(tmp_path, "check", "memory", *(f"{URL}{n}" for n in "01234s"))
+    assert [line.split()[0] for line in checked.lines] == ["new"] * 3 + ["seen"] * 2 + ["new"]
+    assert files_in(tmp_path / "memory" / "0") == slices
+    assert run(tmp_path, "info", "memory", "--json").json["days"] == 30
+    assert run(tmp_path, "delta", "memory", "--older", "12h").lines == ["forgot 2 pages"]
+    assert run(tmp_path, "delta", "count", "memory", "--json").json["pages"] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        (["memory"], "say what to do: count MEMORY, list MEMORY, or forget MEMORY with"),
+        (["memory", URL], "say what to do: "),
+        (["forget", "memory"], "say what to forget: URLs, - for standard input, --key HEX"),
+        (["forget", "memory", "--key", "ab"], "--key is 'ab': it must be 40 hexadecimal digits"),
+        (["forget", "memory", "--key", "x" * 40], "it must be 40 hexadecimal digits, as 'delta"),
+        (["forget", "memory", "nothing"], "'nothing' has no fingerprint"),
+        (["list", "memory", URL], "list takes no URLs and no --key: 'scrapy bloom check' knows"),
+        (["count", "."], "holds no delta store (there is no delta.sqlite and no delta.json)"),
+        (["list", "redis://127.0.0.1:1/0"], "give --spider NAME in its project, or -s BLOOM_DELTA"),
+    ],
+)
+def test_what_delta_cannot_do_is_refused(run, tmp_path, words, refusal):
+    """In one line, and nothing is changed."""
+    in_table(tmp_path / "memory", 1)
+    before = files_in(tmp_path)
+    assert refusal in run(tmp_path, "delta", *words).refusal
+    assert files_in(tmp_path) == before
 
 
 def test_tables_are_merged(run, tmp_path):

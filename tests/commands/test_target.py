@@ -129,7 +129,7 @@ REFUSED = [
     ("workers push", "job", "'job…' is no URL of Redis: give redis://HOST/DB with --key"),
     ("info add failed delta", "", "a PLACE is empty: give a job directory"),
     ("add merge export", URL, "redis://127.0.0.1:1/0 is a URL of Redis: 'scrapy bloom export'"),
-    ("delta", URL, "is a URL of Redis: give the directory of a delta store"),
+    ("delta", URL, "BLOOM_DELTA_DIR: give --spider NAME in its project"),
     ("merge", "memory", "alone is a filter alone: give the directory of a delta store"),
 ]
 

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field, replace
+from hashlib import sha1
 from math import inf
 
 import scrapy
@@ -378,8 +379,14 @@ def seen(world, crawl, run, began, step):
         "line": [line for line in run.log.splitlines() if "Between crawls" in line][-1:],
         "start": [line for line in run.log.splitlines() if "between crawls:" in line][-1:],
         "warned": [line for line in run.log.splitlines() if "is an index page" in line],
+        "memory": hashes_of(folder / "memory"),
         "errors": [line for line in run.log.splitlines() if "] ERROR" in line],
     }
+
+
+def hashes_of(folder):
+    """Return the files of a directory with their hashes."""
+    return {path.name: sha1(path.read_bytes()).hexdigest() for path in folder.glob("*.*")}
 
 
 def pages_in(feed):
@@ -465,6 +472,18 @@ def unsound(world, options):
             options.mutant,
         ),
     ]
+
+
+def read_only(world, options):
+    """A test crawl in between, with a job, killed and gone on with, and without."""
+    stories = []
+    for name, has_job in (("ro", True), ("ro_nojob", False)):
+        test = Step(2, settings={"BLOOM_DELTA_READ_ONLY": True, "JOBDIR": has_job and "job2"})
+        steps = [Step(1), *([replace(test, kill=9)] if has_job else []), test, Step(2)]
+        settings = {} if has_job else {"_job": False}
+        crawl = Crawl(name, spider=DeltaSpider, settings=settings)
+        stories.append(story(world, crawl, steps, options.mutant))
+    return stories
 
 
 def kills(world, options):
@@ -556,7 +575,19 @@ def redis(world, options):
 
 STORIES = {
     f.__name__: f
-    for f in (days, modes, periods, unsound, kills, spiders, odd, undelivered, thrown_away, redis)
+    for f in (
+        days,
+        modes,
+        periods,
+        unsound,
+        read_only,
+        kills,
+        spiders,
+        odd,
+        undelivered,
+        thrown_away,
+        redis,
+    )
 }
 DEFAULT = [name for name in STORIES if name != "redis"]
 

@@ -17,9 +17,11 @@ test notices it:
 - `added_requests_do_not_count`: test_a_page_whose_links_are_known_is_a_list
 - `known_links_are_no_links`: test_a_page_whose_links_are_known_is_a_list
 - `keys_of_errbacks_count`: test_what_leads_to_a_page_is_not_skipped_before_the_page_is_done
+- `test_crawls_mark`: test_a_test_crawl_changes_no_byte_of_the_memory
 - `never_expires`: test_what_is_done_is_fetched_again_after_the_period
 """
 
+import dataclasses
 import time
 from math import inf
 
@@ -189,6 +191,19 @@ def known_links_are_no_links():
 def keys_of_errbacks_count():
     """The key of a page that has failed stands for what its errback asks for, too."""
     Pages.drop_copied_key = lambda self, request: None
+
+
+@mutant
+def test_crawls_mark():
+    """BLOOM_DELTA_READ_ONLY does not keep a page from being marked."""
+    begin = DeltaCrawl._begin
+
+    def begin_as_others(self):
+        self._settings = dataclasses.replace(self._settings, read_only=False)
+        self.pages._read_only = False
+        begin(self)
+
+    DeltaCrawl._begin = begin_as_others
 
 
 @mutant

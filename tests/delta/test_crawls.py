@@ -63,8 +63,8 @@ def details(day):
 @pytest.fixture(scope="module")
 def stories():
     """What became of the crawls of all stories, each once."""
-    told = ("days", "modes", "periods", "unsound", "spiders", "odd", "thrown_away", "undelivered")
-    return tell(*told)
+    told = ["days", "modes", "periods", "unsound", "read_only", "spiders", "odd"]
+    return tell(*told, "thrown_away", "undelivered")
 
 
 WAYS = ("onejob", "manyjobs", "nojob", "scrapys")
@@ -131,6 +131,19 @@ def test_nothing_is_done_whose_feed_has_failed(stories):
     assert {*again["asked"]} == {*lost["asked"]}
     assert "item/7" in again["items"]
     assert "item/7" not in third["asked"]
+
+
+@pytest.mark.parametrize("name", ["ro", "ro_nojob"])
+def test_a_test_crawl_changes_no_byte_of_the_memory(stories, name):
+    """It skips what is done, and the next crawl fetches what the test has fetched."""
+    first, *tests, after = stories[name]
+    again = found_on(2) | pages(*FAILING) | {"status/29"}
+    assert first["memory"]
+    assert {page for run in tests for page in run["asked"]} == {*after["asked"]} == again
+    assert all(run["memory"] == first["memory"] for run in tests)
+    assert "for ever, read-only, " in tests[-1]["start"][0]
+    assert "marked 0 pages" in tests[-1]["line"][0]
+    assert tests[-1]["reason"] == "finished"
 
 
 def test_a_reset_forgets_what_was_done_before(stories):

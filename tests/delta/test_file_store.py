@@ -284,6 +284,18 @@ def test_processes_write_to_one_table_at_the_same_time(tmp_path):
     assert len(rows_in(tmp_path)) == 240
 
 
+def test_no_writer_waits_for_the_one_who_reads(tmp_path):
+    """A list goes into a pager that nobody pages; it has each row that stays, once."""
+    keys = {os.urandom(20) for _ in range(2500)}
+    store(tmp_path).add((each, NOON) for each in keys)
+    looking = store(tmp_path)
+    looking.look()
+    rows = looking.marks(None)
+    first = next(rows)
+    store(tmp_path).add([(b"\xff" * 20, NOON)])
+    assert {first.key, *(row.key for row in rows)} == {*keys, b"\xff" * 20}
+
+
 def test_expired_rows_are_removed_a_part_at_a_time(tmp_path, monkeypatch):
     """So that other writers wait for none of it; all of them are."""
     monkeypatch.setattr(table_module, "_PAGES_AT_ONCE", 1)

@@ -1,12 +1,19 @@
 """The store in Redis."""
 
+import json
 import os
+import time
+from datetime import datetime, timezone
 
 import pytest
+from scrapy import Request
+from scrapy.utils.request import RequestFingerprinter, fingerprint
 
+from scrapy_bloom.commands import main
 from scrapy_bloom.delta.redis_store import RedisDeltaStore
 from scrapy_bloom.delta.slices import SLICES, Shape
 from scrapy_bloom.errors import IncompatibleFilterError
+from scrapy_bloom.fingerprints.identity import FingerprinterIdentity
 from tests.delta.delta_crawls import FAILING
 from tests.delta.test_crawls import found_on, pages, tell
 
@@ -90,3 +97,33 @@ def test_a_crawl_skips_what_another_has_done(own_server, monkeypatch):
     monkeypatch.setenv("DELTA_REDIS", own_server.url)
     for _, second in tell("redis").values():
         assert {*second["asked"]} == found_on(2) | pages(*FAILING) | {"status/29"}
+
+
+def test_marks_in_redis_are_counted_listed_and_forgotten(redis_server, key, capsys):
+    """With the starts of their slices; another key is no delta store."""
+    now, page = time.time(), fingerprint(Request("http://example.com/a"))
+    identity = FingerprinterIdentity.of(RequestFingerprinter()).to_text()
+    marked = memory(redis_server, key, now, identity=identity)
+    marked.add([(page, now), (page, now - 5 * HOUR), (KEY, now - 5 * HOUR)])
+
+    def delta(*words):
+        status = main(["delta", *words, "-s", f"BLOOM_DELTA_DIR={key}"])
+        printed = capsys.readouterr()
+        return status, printed.out.splitlines() or printed.err.splitlines()
+
+    assert delta("count", redis_server.url) == (0, [f"{marked.name}: 3 marks in 2 slices"])
+    status, lines = delta("list", redis_server.url, "--older", "2h", "--json")
+    start = (now - 5 * HOUR) // HOUR * HOUR
+    found = {(each["key"], each["time"]) for each in map(json.loads, lines)}
+    time_ = datetime.fromtimestamp(start, timezone.utc).isoformat()
+    assert (status, found) == (0, {(KEY.hex(), time_), (page.hex(), time_)})
+    assert delta("forget", redis_server.url, "http://example.com/a") == (0, ["forgot 1 page"])
+    assert not marked.known_until(page)
+    assert marked.known_until(KEY)
+    _, lines = delta(redis_server.url, "--older", "2h")
+    assert lines[0] == "forgot 1 slice"
+    assert not marked.known_until(KEY)
+    marked.clear()
+    status, (line,) = delta("count", redis_server.url)
+    assert status == 2
+    assert "is no delta store: give the BLOOM_DELTA_DIR of its crawl" in line

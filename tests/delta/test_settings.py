@@ -58,12 +58,21 @@ def test_off(off):
         ("BLOOM_DELTA_DAYS", 0),
         ("BLOOM_DELTA_DIR", 7),
         ("BLOOM_DELTA_RESET", "perhaps"),
+        ("BLOOM_DELTA_MEMORY", "paper"),
+        ("BLOOM_DELTA_READ_ONLY", "perhaps"),
     ],
 )
 def test_bad_settings_are_refused(name, value):
     """With their name and value."""
     with pytest.raises(ValueError, match=f"{name} is {value!r}"):
         DeltaSettings.read(Settings({"BLOOM_DELTA": "item", name: value}), "spider")
+
+
+def test_what_is_read_only_cannot_be_forgotten():
+    """Two settings that exclude each other."""
+    given = {"BLOOM_DELTA": "item", "BLOOM_DELTA_RESET": True, "BLOOM_DELTA_READ_ONLY": True}
+    with pytest.raises(ValueError, match="BLOOM_DELTA_RESET is True, and so is BLOOM_DELTA_READ"):
+        DeltaSettings.read(Settings(given), "spider")
 
 
 @pytest.mark.parametrize("mode", ["item", "nonsense"])
