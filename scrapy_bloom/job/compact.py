@@ -3,7 +3,8 @@ part that its slot says.
 
 A text is: flags, depth, callback and errback, other fields, URL, referer. It begins with what most
 requests of a callback share, and its parts end with a NUL rather than begin with a length: so one
-match in a dictionary of such texts covers several parts.
+match in a dictionary of such texts covers several parts. Numbers in URLs take half a byte a digit,
+since no dictionary knows them.
 """
 
 from __future__ import annotations
@@ -54,6 +55,11 @@ _CONSTANTS = {_NONE: None, _TRUE: True, _FALSE: False}
 _TAGS: dict[type, int] = {list: _LIST, tuple: _TUPLE, set: _SET, frozenset: _FROZENSET}
 _TYPES: dict[int, Any] = {tag: kind for kind, tag in _TAGS.items()}
 _double = struct.Struct("<d")
+# two digits of a URL, which is ASCII
+_DIGITS = {b"%02d" % number: bytes((0x80 + number,)) for number in range(100)}
+_PAIRS = {pair: digits for digits, pair in _DIGITS.items()}
+_each_two_digits = re.compile(rb"[0-9][0-9]").sub
+_each_pair = re.compile(rb"[\x80-\xe3]").sub
 _is_hexadecimal = re.compile(r"(?:[0-9a-f]{2}){4,127}").fullmatch
 
 
@@ -157,7 +163,7 @@ def _pack(fields: dict[str, Any], slot: str) -> bytes:
             _put(out, value, seen, DEEPEST)
         out.append(_END)
     rest = url[len(start) :].encode()
-    out += rest
+    out += _paired(rest)
     if referer is not None:
         out.append(0)
         begin = start.encode()
@@ -165,10 +171,10 @@ def _pack(fields: dict[str, Any], slot: str) -> bytes:
             end = referer[len(begin) :]
             shared = min(_shared(rest, end), _NOT_SHARED - 1)
             out.append(shared)
-            out += end[shared:]
+            out += _paired(end[shared:])
         else:
             out.append(_NOT_SHARED)
-            out += referer
+            out += _paired(referer)
     return bytes(out)
 
 
@@ -213,25 +219,24 @@ def _unpack(text: bytes, slot: str) -> dict[str, Any]:
         fields["meta"]["depth"] = depth - 1
     kind = flags & _KINDS
     start = "" if kind == _WHOLE else f"https://{slot}" if kind == _HTTPS else f"http://{slot}"
-    if not flags & _REFERER:
-        fields["url"] = start + str(text[at:], "ascii")
-        return fields
-    end = text.index(0, at)
-    fields["url"] = start + str(text[at:end], "ascii")
-    shared, referer = text[end + 1], text[end + 2 :]
-    if shared != _NOT_SHARED:
-        referer = start.encode() + text[at : at + shared] + referer
-    fields["headers"][b"Referer"] = [referer]
+    end = text.index(0, at) if flags & _REFERER else len(text)
+    rest = _digits(text[at:end])
+    fields["url"] = start + str(rest, "ascii")
+    if flags & _REFERER:
+        shared, referer = text[end + 1], _digits(text[end + 2 :])
+        if shared != _NOT_SHARED:
+            referer = start.encode() + rest[:shared] + referer
+        fields["headers"][b"Referer"] = [referer]
     return fields
 
 
 def _referer(headers: Any) -> bytes | None:
-    """Return the referer, if it is the last of these headers and has no NUL."""
+    """Return the referer, if it is the last of these headers, and ASCII without a NUL."""
     if type(headers) is dict:
         name, values = next(reversed(headers.items()))
         if type(name) is bytes and name == b"Referer" and type(values) is list:
             value = values[0] if len(values) == 1 else None
-            if type(value) is bytes and 0 not in value:
+            if type(value) is bytes and value.isascii() and 0 not in value:
                 return value
     return None
 
@@ -259,6 +264,16 @@ def _shared(one: bytes, other: bytes) -> int:
     length = min(len(one), len(other))
     differing = int.from_bytes(one[:length], "big") ^ int.from_bytes(other[:length], "big")
     return length - (differing.bit_length() + 7) // 8
+
+
+def _paired(url: bytes) -> bytes:
+    return _each_two_digits(lambda found: _DIGITS[found[0]], url)
+
+
+def _digits(paired: bytes) -> bytes:
+    if paired.isascii():
+        return paired
+    return _each_pair(lambda found: _PAIRS[found[0]], paired)
 
 
 def _put(out: bytearray, value: Any, seen: set[int], levels: int) -> None:
