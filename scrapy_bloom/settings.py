@@ -223,6 +223,12 @@ REPEAT_START = Setting(
     "Whether each start of an unfinished job sends all start requests",
 )
 ANY_SPIDER = Setting("BLOOM_ANY_SPIDER", False, BOOLEAN, "Whether a spider may go on with a job")
+PICKLE = Setting(
+    "BLOOM_PICKLE",
+    True,
+    BOOLEAN,
+    "Whether a stored request may be a pickle, where its values are not plain",
+)
 KEEP_FAILED = Setting(
     "BLOOM_KEEP_FAILED", True, BOOLEAN, "Whether requests that have failed stay in the job"
 )

@@ -14,6 +14,7 @@ from ..errors import BloomError
 from ..job.failure import Choice
 from ..redis_backend.failed_store import RedisFailedStore
 from ..reporting import counted, in_brief
+from ..settings import PICKLE
 from ..sqlite_backend.failed_store import SQLiteFailedStore
 from .target import Kind
 
@@ -71,7 +72,8 @@ def _store(session: Session) -> Iterator[tuple[str, FailedStore, str]]:
         yield str(target.job.path), SQLiteFailedStore(target.job.path), "the next start"
         return
     with session.crawl(target.name) as (client, key):
-        yield f"{client.name} {key[1:-1]}", RedisFailedStore(client, key), "all workers"
+        store = RedisFailedStore(client, key, pickles=PICKLE.read(session.settings))
+        yield f"{client.name} {key[1:-1]}", store, "all workers"
 
 
 def _choice(session: Session) -> Choice:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import marshal
 import pickle
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from io import BytesIO
@@ -14,7 +15,7 @@ from scrapy.utils.request import request_from_dict
 
 from ..errors import encodable
 from .compact import pack, unpack, without_defaults
-from .dictionaries import Dictionaries
+from .dictionaries import Dictionaries, checksum
 from .failure import ATTEMPTS_KEY
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from .failure import FailedRequest
 
 COMPACT, DEFLATED, DEFLATED_OBJECTS = b"\1", b"\2", b"\3"
-"""The first byte of a payload: a text of compact.py follows; one that is deflated; the bytes of
-another format, deflated. Those of the other formats come as they are."""
+"""The first byte of a payload: a checksum and a text of compact.py follow; a deflated text; the
+bytes of another format, deflated. Those of the other formats come as they are."""
 FORMATS: dict[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     "pickle": (lambda thing: pickle.dumps(thing, protocol=4), pickle.loads),
     "marshal": (marshal.dumps, marshal.loads),
@@ -44,8 +45,9 @@ class Codec:
     """Makes stored requests of requests, and requests of stored ones.
 
     A request passes through its fields, which are those of `Request.to_dict`; a backend may
-    add some. What is not plain is stored in a format of Scrapy's queues, and counted in `stats`.
-    `most_bytes` is the limit of a payload. Without a `spider` no callback can be stored.
+    add some. What is not plain is stored in a format of Scrapy's queues, and counted in `stats`;
+    without `pickles` it cannot be, nor be read. `most_bytes` is the limit of a payload. Without a
+    `spider` no callback can be stored.
     """
 
     def __init__(
@@ -54,11 +56,13 @@ class Codec:
         most_bytes: int,
         *,
         has_cache: bool = False,
+        pickles: bool = True,
         stats: StatsCollector | None = None,
     ) -> None:
         self._spider = spider
         self._most_bytes = most_bytes
         self._has_cache = has_cache
+        self._pickles = pickles
         self._stats = stats
         self._callbacks = Callbacks(spider)
         self.dictionaries = Dictionaries()
@@ -78,6 +82,8 @@ class Codec:
         is_plain = text is not None
         if text is None:
             serialize, _ = FORMATS[format_]
+            if not self._pickles:
+                raise ValueError("it has values that are not plain, and BLOOM_PICKLE is False")
             try:
                 text = serialize(without_defaults(fields))
             except Exception as error:
@@ -90,12 +96,20 @@ class Codec:
         return self._stored(text, slot, is_plain=is_plain)
 
     def load(self, stored: Stored) -> Request:
-        """Return the request that was stored. Raises anything: its classes run their code."""
-        return request_from_dict(self.load_fields(stored), spider=self._spider)
+        """Return the request that was stored. Raises anything: its classes run their code, without
+        `pickles` only those of loaded classes of requests."""
+        fields = self.load_fields(stored)
+        if not self._pickles and "_class" in fields:
+            _require_loaded(fields["_class"])
+        return request_from_dict(fields, spider=self._spider)
 
     def load_fields(self, stored: Stored) -> dict[str, Any]:
         """Return the fields of a stored request. Raises anything, as `load` does."""
-        return load_fields(stored, self.dictionaries)
+        return load_fields(stored, self.dictionaries, pickles=self._pickles)
+
+    def url_and_method(self, stored: Stored) -> tuple[str, str]:
+        """Return the URL and the method of a stored request, as `url_and_method` does."""
+        return url_and_method(stored, self.dictionaries, pickles=self._pickles)
 
     def again(self, stored: Stored, failed: FailedRequest) -> Stored:
         """Return a stored request that has `failed` as it is asked once more: with all its
@@ -125,33 +139,44 @@ class Codec:
         deflated = self.dictionaries.deflate(text, slot)
         if deflated is not None and len(deflated) < len(text):
             return Stored(slot, (DEFLATED if is_plain else DEFLATED_OBJECTS) + deflated)
-        return Stored(slot, COMPACT + text if is_plain else text)
+        return Stored(slot, COMPACT + checksum(text, slot) + text if is_plain else text)
 
 
-def load_fields(stored: Stored, dictionaries: Dictionaries) -> dict[str, Any]:
-    """Return the fields of a stored request. Raises anything, as `Codec.load` does."""
+def load_fields(
+    stored: Stored, dictionaries: Dictionaries, *, pickles: bool = True
+) -> dict[str, Any]:
+    """Return the fields of a stored request. Raises anything, as `Codec.load` does; without
+    `pickles` only ValueError, also for what is no text."""
     text, is_plain = _opened(stored, dictionaries)
     if is_plain:
         return unpack(text, stored.slot)
+    if not pickles:
+        raise ValueError(f"it is stored by {_format_of(text)}, and BLOOM_PICKLE is False")
     _, deserialize = FORMATS[_format_of(text)]
     fields: dict[str, Any] = deserialize(text)
     return fields
 
 
-def url_and_method(stored: Stored, dictionaries: Dictionaries) -> tuple[str, str]:
+def url_and_method(
+    stored: Stored, dictionaries: Dictionaries, *, pickles: bool = True
+) -> tuple[str, str]:
     """Return the URL and the method of a stored request, the URL empty where it cannot be
-    read without running code of the request's."""
-    fields = plain_fields(stored, dictionaries)
+    read without running code of the request's, or without `pickles`."""
+    fields = plain_fields(stored, dictionaries, pickles=pickles)
     return encodable(str(fields.get("url", ""))), encodable(str(fields.get("method", "GET")))
 
 
-def plain_fields(stored: Stored, dictionaries: Dictionaries) -> dict[str, Any]:
+def plain_fields(
+    stored: Stored, dictionaries: Dictionaries, *, pickles: bool = True
+) -> dict[str, Any]:
     """Return the fields of a stored request, read without the spider and without running
-    code of the request's; none, if it holds objects."""
+    code of the request's; none, if it holds objects, or is no text and there are no `pickles`."""
     try:
         text, is_plain = _opened(stored, dictionaries)
         if is_plain:
             return unpack(text, stored.slot)
+        if not pickles:
+            return {}
         if _format_of(text) == "pickle":
             fields = _PlainUnpickler(BytesIO(text)).load()
         else:
@@ -167,10 +192,23 @@ def _opened(stored: Stored, dictionaries: Dictionaries) -> tuple[bytes, bool]:
     payload = stored.payload
     form = payload[:1]
     if form == COMPACT:
-        return payload[1:], True
+        text = payload[3:]
+        if checksum(text, stored.slot) != payload[1:3]:
+            raise ValueError("it is damaged (its checksum is another)")
+        return text, True
     if form in {DEFLATED, DEFLATED_OBJECTS}:
         return dictionaries.inflate(payload[1:], stored.slot), form == DEFLATED
     return payload, False
+
+
+def _require_loaded(path: object) -> None:
+    """Raise ValueError unless a class of requests has this path. Loads no module."""
+    module, _, name = str(path).rpartition(".")
+    found = vars(sys.modules.get(module, object)).get(name)
+    if not (isinstance(found, type) and issubclass(found, Request)):
+        raise ValueError(
+            f"its class {path!r} is no Request of a loaded module, and BLOOM_PICKLE is False"
+        )
 
 
 def _format_of(text: bytes) -> str:

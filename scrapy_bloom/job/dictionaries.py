@@ -71,7 +71,7 @@ class Dictionaries:
             return None
         deflater = self._deflater.copy()
         stream: bytes = deflater.compress(text) + deflater.flush()
-        return self._newest + _checksum(text, slot) + stream
+        return self._newest + checksum(text, slot) + stream
 
     def inflate(self, deflated: bytes, slot: str) -> bytes:
         """Return the text of `slot` that was deflated. Raises ValueError for an unknown dictionary,
@@ -86,7 +86,7 @@ class Dictionaries:
             raise ValueError(f"it is damaged ({error})") from error
         if len(text) > LONGEST or not inflater.eof or inflater.unused_data:
             raise ValueError("it is damaged (it does not end where it should)")
-        if _checksum(text, slot) != deflated[2:_HEAD]:
+        if checksum(text, slot) != deflated[2:_HEAD]:
             raise ValueError("it is damaged (its checksum is another)")
         return text
 
@@ -129,6 +129,7 @@ def _may_be_secret(fields: Mapping[str, Any], text: bytes) -> bool:
     )
 
 
-def _checksum(text: bytes, slot: str) -> bytes:
+def checksum(text: bytes, slot: str) -> bytes:
+    """Return two bytes that are others for another text or another slot, but once in 65,536."""
     both = zlib.crc32(slot.encode("utf-8", "surrogatepass"), zlib.crc32(text))
     return (both & 0xFFFF).to_bytes(2, "big")

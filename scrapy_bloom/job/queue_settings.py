@@ -18,6 +18,7 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 
 from ..scrapy_compat import path_safe, slots_take_turns
+from ..settings import PICKLE
 from .codec import FORMATS
 
 if TYPE_CHECKING:
@@ -61,15 +62,17 @@ class QueueKind:
 class QueueSettings:
     """The class of the priority queue, and the kinds of the queues in it. `start` is None
     where start requests wait among the others. SlotQueue takes the place of Scrapy's
-    DownloaderAwarePriorityQueue, but not that of its subclasses."""
+    DownloaderAwarePriorityQueue, but not that of its subclasses. `pickles` is BLOOM_PICKLE."""
 
     priority_queue: type
     kind: QueueKind
     start: QueueKind | None
+    pickles: bool
 
     @classmethod
     def read(cls, settings: BaseSettings) -> Self:
-        """Read Scrapy's settings. Raises ValueError for classes that are not Scrapy's own."""
+        """Read Scrapy's settings and ours. Raises ValueError for classes that are not Scrapy's
+        own, and for a bad BLOOM_PICKLE."""
         priority_queue = _priority_queue(settings)
         if not issubclass(priority_queue, (DownloaderAwarePriorityQueue, ScrapyPriorityQueue)):
             raise ValueError(
@@ -80,7 +83,7 @@ class QueueSettings:
         start = None
         if settings["SCHEDULER_START_DISK_QUEUE"]:
             start = QueueKind.read(settings, "SCHEDULER_START_DISK_QUEUE")
-        return cls(priority_queue, kind, start)
+        return cls(priority_queue, kind, start, PICKLE.read(settings))
 
     @property
     def newest_first(self) -> tuple[bool, bool]:

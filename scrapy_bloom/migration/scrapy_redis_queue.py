@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BloomError
+from ..settings import PICKLE
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
@@ -18,6 +19,7 @@ QUEUE_KEY = "%(spider)s:requests"
 SET_KEY = "%(spider)s:dupefilter"
 _AT_ONCE = 1_000
 _STACKS = ("LifoQueue", "SpiderStack")
+_PICKLES = {"pickle", "marshal", "scrapy_redis.picklecompat"}
 _NEEDED = {"url", "priority", "meta", "dont_filter"}
 _COMMANDS = {"zset": ("zcard", "zrange"), "list": ("llen", "lrange")}
 
@@ -28,7 +30,8 @@ class RedisQueue:
     its dupefilter's set.
 
     Requests are unpickled as scrapy-redis does it: write access to that Redis is enough to run code
-    here. Raises BloomError for a value that is no queue.
+    here. Raises BloomError for a value that is no queue, and for pickles where BLOOM_PICKLE is
+    False.
     """
 
     def __init__(self, connection: Connection, settings: BaseSettings, spider: str) -> None:
@@ -94,5 +97,11 @@ def _loads(settings: BaseSettings) -> Callable[[bytes], Any]:
     serializer: Any = settings.get("SCHEDULER_SERIALIZER") or pickle
     if isinstance(serializer, str):
         serializer = import_module(serializer)
+    name = getattr(serializer, "__name__", "")
+    if name in _PICKLES and not PICKLE.read(settings):
+        raise BloomError(
+            f"the requests of scrapy-redis are stored by {name}, and BLOOM_PICKLE is False: set it"
+            " to True for the load, if you trust that Redis"
+        )
     loads: Callable[[bytes], Any] = serializer.loads
     return loads

@@ -64,7 +64,9 @@ class RedisCodec:
     ) -> None:
         self.queues = QueueSettings.read(settings)
         has_cache = settings.getbool("HTTPCACHE_ENABLED")
-        self._codec = Codec(spider, MAX_BYTES, has_cache=has_cache, stats=stats)
+        self._codec = Codec(
+            spider, MAX_BYTES, has_cache=has_cache, pickles=self.queues.pickles, stats=stats
+        )
         self._slot_of = slot_of
 
     @property
@@ -116,6 +118,10 @@ class RedisCodec:
         if isinstance(page, str):
             return page
         return blake2b(claim.payload, digest_size=16).hexdigest()
+
+    def url_and_method(self, claim: Claim) -> tuple[str, str]:
+        """Return the URL and the method of a stored request, as Codec does."""
+        return self._codec.url_and_method(_stored(claim))
 
     def again(self, claim: Claim, failed: FailedRequest) -> bytes:
         """Return a stored request that has `failed` as it is asked once more."""

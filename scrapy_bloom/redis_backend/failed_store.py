@@ -28,14 +28,18 @@ AT_ONCE = 100
 class RedisFailedStore:
     """The FailedStore of the crawl beside the filter at `key`.
 
-    `by_reason` looks at the first `most` of its requests, at all by default. Any method may
+    `by_reason` looks at the first `most` of its requests, at all by default. `pickles` is
+    BLOOM_PICKLE. Any method may
     raise SharedFilterError. Cost: a call for a hundred requests.
     """
 
-    def __init__(self, client: RedisClient, key: str, most: int | None = None) -> None:
+    def __init__(
+        self, client: RedisClient, key: str, most: int | None = None, *, pickles: bool = True
+    ) -> None:
         self._client = client
         self._key = key
         self._most = most
+        self._pickles = pickles
         self._dictionaries = Dictionaries()
 
     def by_reason(self) -> dict[str, int]:
@@ -111,7 +115,9 @@ class RedisFailedStore:
             known |= {name: value for name, value in json.loads(details).items() if name in known}
         else:
             stored = Stored(slot.decode("utf-8", "surrogatepass"), payload)
-            known["url"], known["method"] = url_and_method(stored, self._dictionaries)
+            known["url"], known["method"] = url_and_method(
+                stored, self._dictionaries, pickles=self._pickles
+            )
             known["exception"] = f"the last was {worker.decode()}"
         return FailedRequest(reason=reason.decode(), attempts=attempts, time=when / 1000, **known)
 
@@ -133,9 +139,7 @@ def failing_of(claim: Claim, failed: FailedRequest, codec: RedisCodec) -> Failin
 
 def unreadable(claim: Claim, error: Exception, codec: RedisCodec) -> Failing:
     """Return what the server is told of `claim`, which cannot be made a request again."""
-    stored = Stored(claim.slot, claim.payload)
-    known = url_and_method(stored, codec.dictionaries)
-    failed = FailedRequest.unreadable(*known, described(error))
+    failed = FailedRequest.unreadable(*codec.url_and_method(claim), described(error))
     return _failing(claim, failed, codec)
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RequestFileError
-from ..job.codec import Stored, url_and_method
-from ..job.dictionaries import Dictionaries
+from ..job.codec import Codec, Stored
 from ..job.failure import ALL, Choice, FailedRequest
 from ..jobdir import JobDirectory
 from . import schema
@@ -88,7 +87,6 @@ class OpenFailedStore(SQLiteFailedStore):
 
     def __init__(self, file: RequestFile) -> None:
         self._file = file
-        self.dictionaries = Dictionaries()
         self.count = int(file.query("SELECT COUNT(*) FROM failed")[0][0])
 
     def add(self, row: int, request: bytes, failed: FailedRequest) -> None:
@@ -100,11 +98,11 @@ class OpenFailedStore(SQLiteFailedStore):
         )
         self.count += 1
 
-    def add_unreadable(self, row: int, why: str) -> None:
+    def add_unreadable(self, row: int, why: str, codec: Codec) -> None:
         """Copy the request of `row` here, which cannot be read back; it is pending again when
         the file is opened."""
         (found,) = self._file.query("SELECT slot, request FROM requests WHERE id = ?", (row,))
-        known = url_and_method(Stored(*found), self.dictionaries)
+        known = codec.url_and_method(Stored(*found))
         self.add(row, found[1], FailedRequest.unreadable(*known, why))
         self._file.execute("INSERT INTO unreadable VALUES (?, last_insert_rowid())", (row,))
 

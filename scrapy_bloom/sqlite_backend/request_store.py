@@ -57,11 +57,16 @@ class SqliteStore:
         self._settings = settings
         self._dispatched: dict[Request, int] = {}
         has_cache = crawler.settings.getbool("HTTPCACHE_ENABLED")
-        self.codec = Codec(crawler.spider, MAX_BYTES, has_cache=has_cache, stats=crawler.stats)
+        self.codec = Codec(
+            crawler.spider,
+            MAX_BYTES,
+            has_cache=has_cache,
+            pickles=settings.pickles,
+            stats=crawler.stats,
+        )
         for dictionary in file.dictionaries():
             self.codec.dictionaries.learn(dictionary)
         self._failed = failed
-        failed.dictionaries = self.codec.dictionaries
         self.pending: ScrapyPriorityQueue = self._open_queue()
 
     @property
@@ -149,7 +154,7 @@ class SqliteStore:
         return left.move(self._file, open_queue, self.pending)
 
     def _keep_unreadable(self, error: UnreadableRequestError) -> None:
-        self._failed.add_unreadable(error.row, str(error))
+        self._failed.add_unreadable(error.row, str(error), self.codec)
         self._file.delete(error.row)
         count_unreadable(self._crawler.stats)
         logger.error(

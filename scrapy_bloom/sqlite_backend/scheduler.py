@@ -12,7 +12,7 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 
 from ..dupefilter.local import BloomDupeFilter
-from ..errors import RequestFileError
+from ..errors import JobDirectoryError, RequestFileError
 from ..job.failures import Failures
 from ..job.ledger import Ledger
 from ..job.ledger_scheduler import LedgerScheduler, keep_off_the_job, require_same_spider
@@ -239,9 +239,16 @@ def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None
     """Raise what `from_crawler` refuses of Scrapy, the settings and what is in `job`; change
     nothing."""
     EngineView(crawler)
-    if QueueSettings.read(crawler.settings).by_slot:
+    queues = QueueSettings.read(crawler.settings)
+    if queues.by_slot:
         path_safe()
     left_by_scrapy = ScrapyQueues(job)
+    if left_by_scrapy.state and not queues.pickles:
+        raise JobDirectoryError(
+            f"{job.scrapy_queue} holds pending requests of Scrapy's own scheduler, which are"
+            f" stored by {queues.kind.format}, and BLOOM_PICKLE is False: start the job once with"
+            " BLOOM_PICKLE = True, which takes them over, or use a new JOBDIR"
+        )
     check_header(job.requests)
     if job.is_locked:  # by a crawl that has looked; the lock names it soon
         return

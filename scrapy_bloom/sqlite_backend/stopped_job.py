@@ -30,12 +30,13 @@ class StoppedJob:
     `items` count what stays in the job: failed requests, and items that are in no feed yet.
     """
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, *, pickles: bool) -> None:
         self._path = path
         self._connection = connection
         self._dictionaries = Dictionaries()
         for dictionary in schema.dictionaries(connection):
             self._dictionaries.learn(dictionary)
+        self._pickles = pickles
         self._is_first_version = schema.version(connection) < schema.WITH_FAILED
         self.pending = self._count("SELECT COUNT(*) FROM requests")
         ((unreleased,),) = connection.execute("SELECT unreleased FROM job")
@@ -52,7 +53,7 @@ class StoppedJob:
         for row, *found in rows:
             stored = Stored(*found)
             try:
-                yield load_fields(stored, self._dictionaries)
+                yield load_fields(stored, self._dictionaries, pickles=self._pickles)
             except Exception as error:
                 raise RequestFileError(
                     f"row {row} of {self._path} cannot be read ({type(error).__name__}: {error});"
@@ -74,13 +75,13 @@ class StoppedJob:
 
 
 @contextmanager
-def stopped_job(path: Path) -> Iterator[StoppedJob]:
-    """Give the contents of the file at `path`, no requests if there is no file. Raises
-    RequestFileError."""
+def stopped_job(path: Path, *, pickles: bool) -> Iterator[StoppedJob]:
+    """Give the contents of the file at `path`, no requests if there is no file. Requests are
+    unpickled only with `pickles`. Raises RequestFileError."""
     if check_header(path):
         with reading(path) as connection:
-            yield StoppedJob(path, connection)
+            yield StoppedJob(path, connection, pickles=pickles)
         return
     with closing(sqlite3.connect(":memory:")) as connection:
         schema.create(connection)
-        yield StoppedJob(path, connection)
+        yield StoppedJob(path, connection, pickles=pickles)

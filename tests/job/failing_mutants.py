@@ -180,16 +180,16 @@ def unreadable_after_its_row():
 
     def commit_and_add(self, fingerprints):
         has_committed = commit(self, fingerprints)
-        for rows, row, why in late:
+        for rows, row, why, codec in late:
             self._file.execute(
                 "INSERT OR IGNORE INTO requests VALUES (?, 'x', 0, 0, 1, 'pickle', '')", (row,)
             )
-            add(rows, row, why)
+            add(rows, row, why, codec)
             self._file.delete(row)
         late.clear()
         return has_committed
 
-    OpenFailedStore.add_unreadable = lambda self, row, why: late.append((self, row, why))
+    OpenFailedStore.add_unreadable = lambda *given: late.append(given)
     SqliteStore.commit = commit_and_add
 
 
@@ -198,8 +198,8 @@ def unreadable_with_its_children():
     """What a page has given is forgotten with the row that cannot be read back."""
     add = OpenFailedStore.add_unreadable
 
-    def add_and_forget(self, row, why):
-        add(self, row, why)
+    def add_and_forget(self, row, why, codec):
+        add(self, row, why, codec)
         self._file.execute("DELETE FROM taken_children WHERE parent = ?", (row,))
 
     OpenFailedStore.add_unreadable = add_and_forget

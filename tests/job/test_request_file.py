@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from scrapy_bloom.errors import RequestFileError
+from scrapy_bloom.job.codec import Codec
 from scrapy_bloom.job.failure import Choice, FailedRequest
 from scrapy_bloom.sqlite_backend import schema
 from scrapy_bloom.sqlite_backend.failed_store import OpenFailedStore, SQLiteFailedStore
@@ -297,7 +298,7 @@ def test_merged_groups_are_one(open_file):
 def fail_to_read(file):
     """Let the newest row be one that cannot be made a request; return it."""
     row, *_ = file.pop(GROUP, newest=True)
-    OpenFailedStore(file).add_unreadable(row, "no callback")
+    OpenFailedStore(file).add_unreadable(row, "no callback", Codec(None, 1000))
     file.delete(row)
     return row
 

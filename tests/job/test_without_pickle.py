@@ -1,0 +1,204 @@
+"""BLOOM_PICKLE = False: no stored request is pickled or unpickled."""
+
+import os
+import pickle
+import sqlite3
+from contextlib import closing
+
+import pytest
+from scrapy import FormRequest, Request
+from scrapy.settings import Settings
+
+from scrapy_bloom import BloomError, JobDirectoryError, RequestFileError
+from scrapy_bloom.job import codec as codecs
+from scrapy_bloom.job.codec import Codec, Stored
+from scrapy_bloom.migration.scrapy_redis_queue import _loads
+from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
+from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
+from scrapy_bloom.sqlite_backend.stopped_job import stopped_job
+from tests.job.engine import STOCK
+from tests.job.test_scheduler import make  # noqa: F401
+from tests.redis_backend.test_failed import join  # noqa: F401
+from tests.test_refused_start import contents, run
+
+pytest_plugins = ["tests.redis_backend.fixtures"]
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+
+MARSHAL = "scrapy.squeues.MarshalLifoDiskQueue"
+
+
+class Evil:
+    """Makes a directory where it is unpickled."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+@pytest.fixture
+def no_pickle(monkeypatch):
+    """Let any use of pickle or marshal for a stored request fail."""
+
+    def fail(_):
+        raise AssertionError("pickle was used")
+
+    monkeypatch.setattr(codecs, "FORMATS", dict.fromkeys(codecs.FORMATS, (fail, fail)))
+    monkeypatch.setattr(codecs, "_PlainUnpickler", fail)
+
+
+def test_a_crawl(tmp_path):
+    """Plain requests need no pickle, with the setting as the command line gives it."""
+    status, log = run(tmp_path, BLOOM_PICKLE="False")
+    assert status == 0
+    assert "'scheduler/enqueued/disk': 30" in log
+    assert "'item_scraped_count': 30" in log
+    assert "scheduler/pickled" not in log
+    assert "scheduler/unserializable" not in log
+
+
+def test_what_is_not_plain_waits_in_memory(make, no_pickle, caplog):  # noqa: F811
+    """As what cannot be serialized does: with its stat and its line in the log."""
+    job = make(BLOOM_PICKLE=False)
+    job.push("plain", meta={"a": [1]})
+    job.push("object", meta={"a": {1: object}})
+    assert job.stat("scheduler/unserializable") == job.stat("scheduler/enqueued/memory") == 1
+    assert job.stat("scheduler/enqueued/disk") == 1
+    (line,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert "values that are not plain, and BLOOM_PICKLE is False" in line
+    assert job.names() == ["object", "plain"]
+
+
+def test_pickles_are_counted(make):  # noqa: F811
+    """By default they are stored, and a stat says how many."""
+    job = make()
+    job.push("plain")
+    job.push("object", meta={"a": {1: object}})
+    assert job.stat("scheduler/pickled") == 1
+    assert job.names() == ["object", "plain"]
+
+
+@pytest.mark.parametrize("queue", [None, MARSHAL])
+def test_a_job_of_pickles(make, tmp_path, queue):  # noqa: F811
+    """Each has failed as unreadable, is listed, and is read again with True."""
+    options = {"SCHEDULER_DISK_QUEUE": queue} if queue else {}
+    value = complex(1, 2) if queue else Evil(tmp_path / "evil")
+    job = make(**options)
+    job.push("plain")
+    job.push("object", cb_kwargs={"value": value})
+    job.close("shutdown")
+    for names in (["plain"], []):
+        job = make(BLOOM_PICKLE=False, **options)
+        assert job.names() == names
+        job.close("shutdown")
+        (found,) = SQLiteFailedStore(tmp_path / "job").requests()
+        assert found.reason == "unreadable"
+        assert found.exception.endswith("BLOOM_PICKLE is False")
+        assert not (tmp_path / "evil").exists()
+    assert make(**options).names() == ["object"]
+
+
+def test_what_a_stranger_has_put_into_a_job(make, tmp_path, no_pickle):  # noqa: F811
+    """Runs no code: a pickle, a deflated one, marshal, or rubbish."""
+    job = make()
+    job.push("plain")
+    job.close()
+    evil = pickle.dumps({"url": "http://a.example/", "meta": Evil(tmp_path / "evil")})
+    payloads = [evil, b"\3" + evil, b"\2" + evil, b"\1" + evil, b"{rubbish", b"", b"\1"]
+    with closing(sqlite3.connect(tmp_path / "job" / "requests.sqlite")) as connection:
+        for payload in payloads:
+            connection.execute(
+                "INSERT INTO requests SELECT NULL, slot, priority, start, 0, '', ? FROM requests"
+                " LIMIT 1",
+                (payload,),
+            )
+        connection.commit()
+    job = make(BLOOM_PICKLE=False)
+    assert job.names() == ["plain"]
+    job.close()
+    assert len(SQLiteFailedStore(tmp_path / "job").requests()) == len(payloads)
+    assert not (tmp_path / "evil").exists()
+
+
+@pytest.mark.usefixtures("few_shards")
+def test_in_redis(join, tmp_path):  # noqa: F811
+    """A worker without pickle fails what another one has pickled; a retry gives it to one that may
+    read it."""
+    first = join()
+    first.enqueue("object", meta={"value": Evil(tmp_path / "evil")})
+    first.enqueue("plain")
+    first.exchange()
+    first.leave()
+    strict = join(BLOOM_PICKLE=False)
+    assert strict.next().url.endswith("/plain")
+    assert strict.next() is None
+    strict.exchange()
+    store = RedisFailedStore(strict.client, strict.key, pickles=False)
+    (found,) = store.requests()
+    assert (found.reason, found.url) == ("unreadable", "")
+    assert found.exception == "ValueError: it is stored by pickle, and BLOOM_PICKLE is False"
+    assert not (tmp_path / "evil").exists()
+    with pytest.raises(ValueError, match="not plain, and BLOOM_PICKLE is False"):
+        strict.enqueue("another", meta={"value": Evil(tmp_path / "evil")})
+    strict.leave()
+    assert store.retry() == 1
+    assert join().next().url.endswith("/object")
+
+
+def test_a_class_is_taken_only_if_it_is_there():
+    """No module is imported for it, and it is one of requests."""
+    codec = Codec(None, 10_000, pickles=False)
+    fields = codec.fields(FormRequest("http://a.example/", formdata={"a": "b"}))
+
+    def load(path):
+        return codec.load(codec.dump({**fields, "_class": path}, "a.example", "pickle"))
+
+    assert type(load(fields["_class"])) is FormRequest
+    for path in ("antigravity.Request", "os.path", "os.system", "scrapy.Spider", "", "Request"):
+        with pytest.raises(ValueError, match="no Request of a loaded module"):
+            load(path)
+
+
+def test_what_cannot_be_read_stays_as_it_is(no_pickle):
+    """It is neither asked once more, nor looked into for its URL."""
+    codec = Codec(None, 10_000, pickles=False)
+    stored = Stored("a.example", pickle.dumps(Request("http://a.example/").to_dict(), 4))
+    assert codec.again(stored, None) is stored
+    assert codec.url_and_method(stored) == ("", "GET")
+    assert codec.moved(stored, "b.example").payload == stored.payload
+
+
+def test_a_bad_value_is_refused(make, tmp_path):  # noqa: F811
+    """Before anything is opened."""
+    with pytest.raises(ValueError, match="BLOOM_PICKLE is 'perhaps': it must be True or False"):
+        make(BLOOM_PICKLE="perhaps")
+    assert not (tmp_path / "job" / "requests.sqlite").exists()
+
+
+def test_scrapys_own_queue_is_refused(make, tmp_path):  # noqa: F811
+    """It is full of pickles, and stays as it is."""
+    job = make(scheduler=STOCK)
+    job.push("a")
+    job.close()
+    before = contents(tmp_path / "job")
+    with pytest.raises(JobDirectoryError, match="stored by pickle, and BLOOM_PICKLE is False"):
+        make(BLOOM_PICKLE=False)
+    assert contents(tmp_path / "job") == before
+    assert make().names() == ["a"]
+
+
+def test_load_refuses_pickles(make, tmp_path):  # noqa: F811
+    """Those of a job, and those of scrapy-redis."""
+    job = make()
+    job.push("object", meta={"value": Evil(tmp_path / "evil")})
+    job.close()
+    with (
+        stopped_job(tmp_path / "job" / "requests.sqlite", pickles=False) as left,
+        pytest.raises(RequestFileError, match="BLOOM_PICKLE is False"),
+    ):
+        list(left.requests())
+    for serializer in (None, "pickle", pickle):
+        with pytest.raises(BloomError, match="stored by pickle, and BLOOM_PICKLE is False"):
+            _loads(Settings({"BLOOM_PICKLE": False, "SCHEDULER_SERIALIZER": serializer}))
+    assert _loads(Settings({"BLOOM_PICKLE": False, "SCHEDULER_SERIALIZER": "json"}))
