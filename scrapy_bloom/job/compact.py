@@ -72,7 +72,7 @@ def pack(fields: dict[str, Any], slot: str) -> bytes | None:
     is not plain: None, bool, int, float, str, bytes, list, tuple, dict, set or frozenset, of that
     very type, each container in one place, at most DEEPEST of them inside each other.
 
-    A missing field counts as one with Scrapy's default, unless there is a `_class`.
+    Fields that have Scrapy's default are left out, unless there is a `_class`.
     """
     try:
         return _pack(fields, slot)
@@ -81,8 +81,9 @@ def pack(fields: dict[str, Any], slot: str) -> bytes | None:
 
 
 def unpack(text: bytes, slot: str) -> dict[str, Any]:
-    """Return the fields that were packed for `slot`. Raises ValueError for what is no such text;
-    runs no code that it names, and takes memory in proportion to its length."""
+    """Return the fields that were packed for `slot`, less those with Scrapy's default, unless there
+    is a `_class`. Raises ValueError for what is no such text; runs no code that it names, and takes
+    memory in proportion to its length."""
     try:
         return _unpack(text, slot)
     except (IndexError, TypeError, RecursionError, struct.error) as error:
@@ -95,6 +96,26 @@ def without_defaults(fields: dict[str, Any]) -> dict[str, Any]:
     if "_class" in fields:
         return fields
     return {name: value for name, value in fields.items() if not _is_default(name, value)}
+
+
+def _with_defaults(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return `fields` with all that `Request.to_dict` has, and in its order."""
+    return {
+        "url": "",
+        "callback": None,
+        "errback": None,
+        "headers": {},
+        "body": b"",
+        "cookies": {},
+        "meta": {},
+        "encoding": "utf-8",
+        "flags": [],
+        "cb_kwargs": {},
+        "dont_filter": False,
+        "method": "GET",
+        "priority": 0,
+        **fields,
+    }
 
 
 def _is_default(name: str, value: Any) -> bool:
@@ -114,7 +135,7 @@ def _pack(fields: dict[str, Any], slot: str) -> bytes:
         or ("_class" in fields and tuple(fields)[: len(ORDER)] != ORDER)
     ):
         out = bytearray((_AS_IT_IS,))
-        _put(out, fields, set(), DEEPEST + 1)
+        _put(out, without_defaults(fields), set(), DEEPEST + 1)
         return bytes(out)
     flags, start = _HTTP, f"http://{slot}"
     if not url.startswith(start):
@@ -186,21 +207,7 @@ def _unpack(text: bytes, slot: str) -> dict[str, Any]:
             raise ValueError("its text is damaged")
         return found
     depth, at = text[1], 2
-    fields: dict[str, Any] = {
-        "url": "",
-        "callback": None,
-        "errback": None,
-        "headers": {},
-        "body": b"",
-        "cookies": {},
-        "meta": {},
-        "encoding": "utf-8",
-        "flags": [],
-        "cb_kwargs": {},
-        "dont_filter": flags & _DONT_FILTER != 0,
-        "method": "GET",
-        "priority": 0,
-    }
+    fields: dict[str, Any] = {"url": ""}
     for bit, name in _NAMES:
         if flags & bit:
             end = text.index(0, at)
@@ -215,8 +222,10 @@ def _unpack(text: bytes, slot: str) -> dict[str, Any]:
                 name = ORDER[place]
             fields[name], at = _take(text, at, DEEPEST)
         at += 1
+    if flags & _DONT_FILTER:
+        fields["dont_filter"] = True
     if depth:
-        fields["meta"]["depth"] = depth - 1
+        fields.setdefault("meta", {})["depth"] = depth - 1
     kind = flags & _KINDS
     start = "" if kind == _WHOLE else f"https://{slot}" if kind == _HTTPS else f"http://{slot}"
     end = text.index(0, at) if flags & _REFERER else len(text)
@@ -226,8 +235,8 @@ def _unpack(text: bytes, slot: str) -> dict[str, Any]:
         shared, referer = text[end + 1], _digits(text[end + 2 :])
         if shared != _NOT_SHARED:
             referer = start.encode() + rest[:shared] + referer
-        fields["headers"][b"Referer"] = [referer]
-    return fields
+        fields.setdefault("headers", {})[b"Referer"] = [referer]
+    return _with_defaults(fields) if "_class" in fields else fields
 
 
 def _referer(headers: Any) -> bytes | None:

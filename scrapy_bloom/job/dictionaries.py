@@ -28,7 +28,7 @@ _LEVEL, _MEMORY = 6, 5
 _HEAD = 4
 _SECRET = re.compile(
     rb"authoriz|authent|oauth|cookie|passw|passphrase|pwd|secret|token|api.?key|access.?key|"
-    rb"private|credential|session|signature|bearer|jwt|csrf|xsrf",
+    rb"private|credential|session|signature|bearer|jwt|csrf|xsrf|\bauth\b|\b(?:key|sid|sig)=",
     re.IGNORECASE,
 )
 # a value may begin without the scheme: where it ends what is before it, or behind a count
@@ -131,5 +131,9 @@ def _may_be_secret(fields: Mapping[str, Any], text: bytes) -> bool:
 
 def checksum(text: bytes, slot: str) -> bytes:
     """Return two bytes that are others for another text or another slot, but once in 65,536."""
-    both = zlib.crc32(slot.encode("utf-8", "surrogatepass"), zlib.crc32(text))
+    try:
+        raw = slot.encode()
+    except UnicodeEncodeError:
+        raw = slot.encode("utf-8", "surrogatepass")
+    both = zlib.crc32(raw, zlib.crc32(text))
     return (both & 0xFFFF).to_bytes(2, "big")

@@ -31,10 +31,15 @@ def exactly(value):
 
 
 def require_round_trip(fields, slot=SLOT):
-    """Return the text of `fields`, which come back from it."""
+    """Return the text of `fields`, which come back from it, or all but the defaults of Scrapy."""
     text = pack(fields, slot)
     assert text is not None
-    assert exactly(unpack(text, slot)) == exactly(fields)
+    found = unpack(text, slot)
+    if "_class" not in fields:
+        assert found.keys() == without_defaults(fields).keys()
+        found = {**Request("data:,").to_dict(), **found}
+        found = {name: found[name] for name in fields}
+    assert exactly(found) == exactly(fields)
     return text
 
 
@@ -85,17 +90,14 @@ def test_all_fields_come_back(name):
 def test_the_order_of_any_release(name):
     """A class may look at the order of its arguments; for Request itself it says nothing."""
     fields = in_order(REQUESTS[name].to_dict())
-    found = dict(reversed(fields.items()))
-    assert unpack(pack(found, SLOT), SLOT) == found
-    if "_class" in found:
-        require_round_trip(found)
+    require_round_trip(dict(reversed(fields.items())))
 
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_fields_that_have_the_default_may_be_missing(name):
     """As in what was stored without them."""
     fields = in_order(REQUESTS[name].to_dict())
-    assert unpack(pack(without_defaults(fields), SLOT), SLOT) == fields
+    assert pack(without_defaults(fields), SLOT) == pack(fields, SLOT)
 
 
 def test_names_of_callbacks():

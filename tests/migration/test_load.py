@@ -97,10 +97,14 @@ def has_committed(site, folder):
     """Return True if the job keeps no request that was answered."""
     path = JobDirectory(folder / "job").requests
     with reading(path) as connection:
-        pending = [*StoppedJob(path, connection).requests()]
+        pending = [*StoppedJob(path, connection, pickles=True).requests()]
     for fields in pending:
         path = fields["url"].removeprefix(site.url)
-        page = (fields["method"], canonicalize_url(path), fields["body"].decode())
+        page = (
+            fields.get("method", "GET"),
+            canonicalize_url(path),
+            fields.get("body", b"").decode(),
+        )
         if path.startswith("/moved/"):
             page = PAGES[int(path.partition("#")[0].rpartition("/")[2])]
         if site.answered[page]:

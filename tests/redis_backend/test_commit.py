@@ -401,7 +401,7 @@ end
 
 def with_many_claims(worker, count):
     """Give `worker` so many claims, which it has handed out."""
-    worker.enqueue("page")
+    worker.enqueue("page", meta={"value": 1j})  # a pickle: the same bytes in any slot
     assert worker.next() is not None
     names = (f"{worker.key}:{kind}:{worker.store.worker}" for kind in ("claims", "handed"))
     worker.client._redis.eval(MANY_CLAIMS, 2, *names, count - 1)
