@@ -295,13 +295,13 @@ def test_a_stopped_job_is_read_with_its_dictionaries(make, path):
     job = make()
     expected = push(job, range(MANY))
     job.close()
-    with stopped_job(path) as left:
+    with stopped_job(path, pickles=True) as left:
         found = [*left.requests()]
     assert [each["url"] for each in found] == expected
     assert found[-1]["headers"] == {b"Referer": [expected[-1].rpartition("/")[0].encode() + b"/"]}
     change(path, "DELETE FROM dictionaries")
     with (
-        stopped_job(path) as left,
+        stopped_job(path, pickles=True) as left,
         pytest.raises(RequestFileError, match=r"row \d+ of .* cannot be read .*dictionary"),
     ):
         list(left.requests())
@@ -324,7 +324,7 @@ def test_rows_of_all_forms_are_in_one_job(make, path):
             "INSERT INTO requests VALUES (?, 'example.com', 0, 0, 0, ?, ?)",
             *(row, form, dumps(fields, 4)),
         )
-    with stopped_job(path) as left:
+    with stopped_job(path, pickles=True) as left:
         assert [each["url"] for each in left.requests()] == expected
     assert urls(make(**ONE_QUEUE)) == sorted(expected)
 
