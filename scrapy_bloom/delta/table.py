@@ -39,6 +39,8 @@ _AT_ONCE = 1000
 """Most rows of a transaction."""
 _PAUSE = 0.001
 """Seconds between two transactions, for other writers."""
+_PATIENCE = 10_000
+"""Milliseconds to wait for a process that writes."""
 _PAGES_AT_ONCE = 250
 """Pages of the file that a transaction with expired rows looks through, about."""
 _CACHE = -6000
@@ -253,6 +255,7 @@ class Table:
         with self._naming():
             connection = connect(self.path, mode)
             try:
+                connection.execute(f"PRAGMA busy_timeout = {_PATIENCE}")
                 if mode == "rw":
                     connection.execute(f"PRAGMA cache_size = {_CACHE}")
                 if not self._read_meta(connection):

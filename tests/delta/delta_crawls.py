@@ -474,6 +474,18 @@ def unsound(world, options):
     ]
 
 
+def beside(world, options):
+    """Two crawls at once that share a store; one is killed twice."""
+    stories = []
+    for name, kills in (("one", ()), ("other", (9, 5))):
+        killed = [Step(1, kill) for kill in kills]
+        crawl = Crawl(
+            name, spider=DeltaSpider, settings={"BLOOM_DELTA_DIR": str(world.folder / "shared")}
+        )
+        stories.append(story(world, crawl, [*killed, Step(1), Step(2)], options.mutant))
+    return stories
+
+
 def read_only(world, options):
     """A test crawl in between, with a job, killed and gone on with, and without."""
     stories = []
@@ -580,6 +592,7 @@ STORIES = {
         modes,
         periods,
         unsound,
+        beside,
         read_only,
         kills,
         spiders,

@@ -63,7 +63,7 @@ def details(day):
 @pytest.fixture(scope="module")
 def stories():
     """What became of the crawls of all stories, each once."""
-    told = ["days", "modes", "periods", "unsound", "read_only", "spiders", "odd"]
+    told = ["days", "modes", "periods", "unsound", "beside", "read_only", "spiders", "odd"]
     return tell(*told, "thrown_away", "undelivered")
 
 
@@ -131,6 +131,14 @@ def test_nothing_is_done_whose_feed_has_failed(stories):
     assert {*again["asked"]} == {*lost["asked"]}
     assert "item/7" in again["items"]
     assert "item/7" not in third["asked"]
+
+
+@pytest.mark.parametrize("name", ["one", "other"])
+def test_two_crawls_share_a_memory_at_the_same_time(stories, name):
+    """Each has its own marks in it, and those of the other."""
+    second = stories[name][-1]
+    assert {*second["asked"]} == found_on(2) | pages(*FAILING) | {"status/29"}
+    assert not [line for line in second["errors"] if "not in" in line or "BLOOM_DELTA" in line]
 
 
 @pytest.mark.parametrize("name", ["ro", "ro_nojob"])
