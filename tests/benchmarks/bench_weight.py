@@ -64,7 +64,7 @@ class Site:
         chance = random.Random(20)
         self._words = words()[:400]
         self._folders = ["/".join(chance.choices(self._words, k=1 + n % 4)) for n in range(150)]
-        self.host = "mirror{}.docs.example.org".format
+        self.host = "docs{}.example.org".format
 
     def request(self, number: int, slot: int) -> tuple[str, str | None]:
         """Return the URL of the request and its referer, the index of its folder."""
