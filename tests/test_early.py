@@ -880,6 +880,35 @@ def test_a_fingerprint_that_failed_is_not_known(crawl):
     assert tested.scheduler.enqueue_request(again)
 
 
+class UnhashableCallback:
+    """Can be bound to a spider."""
+
+    __hash__ = None
+
+    def __call__(self, spider, response):
+        pass
+
+
+def test_a_strange_callback_is_no_error(paged):
+    """The scheduler decides about its requests."""
+    response = paged.input(page("from", b"<a href=b>b</a>"))
+    callback = MethodType(UnhashableCallback(), paged.spider)
+    (request,) = paged.output(follow_new(response, css="a", callback=callback), response)
+    assert request.callback is callback
+
+
+@pytest.mark.parametrize("fingerprinter", [OwnFingerprinter, PageFingerprinter])
+def test_a_redirect_to_a_known_page_is_new(crawl, fingerprinter):
+    """Under a fingerprinter that may take it for its source, whatever is remembered."""
+    tested = crawl(REQUEST_FINGERPRINTER_CLASS=fingerprinter)
+    enqueue = tested.scheduler.enqueue_request
+    assert enqueue(Request(f"{SITE}b"))
+    assert not enqueue(Request(f"{SITE}b"))
+    tested.engine._slot.inprogress.add(Request(SITE))
+    meta = {"redirect_urls": [SITE], "redirect_times": 1}
+    assert enqueue(Request(f"{SITE}b", meta=meta))
+
+
 def test_fragments_count_for_others(crawl):
     """A fingerprinter may read the whole URL, and so the fragment."""
     for known, count in (("b#f", 0), ("b", 1)):

@@ -339,17 +339,20 @@ class FilterDupeFilter(BaseDupeFilter):
         self._meta_keys = frozenset(keys)
 
     def _prefix_of_callback(self, callback: object) -> str | None:
-        """Return a text for `callback`, None unless it is a method of the spider."""
+        """Return a text for `callback`, None unless it is a method of the spider. Never raises."""
         spider = self._crawler.spider
-        if callback is None:
-            callback = getattr(spider, "parse", None)
-        if type(callback) is not MethodType or callback.__self__ is not spider:
+        try:
+            if callback is None:
+                callback = getattr(spider, "parse", None)
+            if type(callback) is not MethodType or callback.__self__ is not spider:
+                return None
+            function = callback.__func__
+            prefix = self._callbacks.get(function)
+            if prefix is None and len(self._callbacks) < MOST_CALLBACKS:
+                # the function is kept, so that no later one can be taken for it
+                prefix = self._callbacks[function] = f"{len(self._callbacks)}:"
+        except Exception:  # noqa: BLE001 - a callback like no other
             return None
-        function = callback.__func__
-        prefix = self._callbacks.get(function)
-        if prefix is None and len(self._callbacks) < MOST_CALLBACKS:
-            # the function is kept, so that no later one can be taken for it
-            prefix = self._callbacks[function] = f"{len(self._callbacks)}:"
         return prefix
 
     def _is_own(self, name: str) -> bool:
