@@ -49,9 +49,8 @@ MUTANTS = {
     "substitutes_are_known": (BASE, "self._fingerprinter.has_substituted or ", ""),
     "recent_fingerprints_of_redirects": (
         BASE,
-        "                    return self._chains is None or not self._chains.is_redirect(request)\n"
-        "                url = fingerprint",
-        "                    return True\n                url = fingerprint",
+        "fingerprint in self._recent.urls:\n                return self._chains",
+        "fingerprint in self._recent.urls:\n                return True or self._chains",
     ),
     "extractor_guesses_callbacks": (
         LINKS,

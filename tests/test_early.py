@@ -593,7 +593,10 @@ REWRITING = mine("RewritingMiddleware")
             f"{mine('BiasedMiddleware')} {BETWEEN}",
         ),
         (
-            {"SPIDER_MIDDLEWARES": {BiasedMiddleware: 543}, "BLOOM_DROP_EARLY": [REWRITING]},
+            {
+                "SPIDER_MIDDLEWARES": {BiasedMiddleware: 543},
+                "BLOOM_DROP_EARLY": [mine("NeutralMiddleware"), REWRITING],
+            },
             f"{mine('BiasedMiddleware')} {BETWEEN}",
         ),
         (

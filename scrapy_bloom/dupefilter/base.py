@@ -150,13 +150,16 @@ class FilterDupeFilter(BaseDupeFilter):
         if fingerprint is not None:
             self._last_request = request
             self._last_fingerprint = fingerprint
+        elif self._caches_fingerprints:
+            # in line, too: each duplicate comes here, and Scrapy's dupefilter needs two calls
+            url = fingerprint = self._fingerprinter.fingerprint(request)
+            self._last_request = request
+            self._last_fingerprint = fingerprint
+            if fingerprint in self._recent.urls:
+                return self._chains is None or not self._chains.is_redirect(request)
         else:
             fingerprint = self._fingerprint_of_any(request)
-            if self._caches_fingerprints:
-                if fingerprint in self._recent.urls:
-                    return self._chains is None or not self._chains.is_redirect(request)
-                url = fingerprint
-            elif url is not None and (self._fingerprinter.has_substituted or not is_clean(url)):
+            if url is not None and (self._fingerprinter.has_substituted or not is_clean(url)):
                 url = None
         try:
             seen = self._see(fingerprint)
@@ -327,7 +330,9 @@ class FilterDupeFilter(BaseDupeFilter):
         if self._is_own("fingerprint"):
             self._fingerprint_of_url = self._fingerprinter.of_url
             self._reads = self._fingerprinter.reads
-            self._caches_fingerprints = self._reads is None and self._recent.size > 0
+            self._caches_fingerprints = (
+                self._reads is None and self._recent.size > 0 and not self._fingerprinter.reads_key
+            )
         self.ignores_fragments = self._fingerprint_of_url is not None
         reads = self._reads or frozenset()
         self._reads_callback = CALLBACK in reads
@@ -377,7 +382,7 @@ class FilterDupeFilter(BaseDupeFilter):
 
     def _fingerprint_of_any(self, request: Request) -> bytes:
         """Return the fingerprint of a request that is not plain."""
-        if self._chains is not None:
+        if self._chains is not None and self._fingerprinter.reads_key:
             self._chains.drop_copied_key(request)
         return self.fingerprint(request)
 

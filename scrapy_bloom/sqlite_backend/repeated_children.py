@@ -145,13 +145,21 @@ class RepeatedChildren(CommitHook):
     ) -> AsyncIterator[Any]:
         """Yield the result of the callback, less the requests that are skipped."""
         async for thing in result:
-            if not (isinstance(thing, Request) and self._is_skipped(response, thing)):
+            if not (
+                isinstance(thing, Request)
+                and thing.dont_filter
+                and self._is_skipped(response, thing)
+            ):
                 yield thing
 
     def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterator[Any]:
         """Do the same for synchronous callbacks of Scrapy 2.14."""
         for thing in result:
-            if not (isinstance(thing, Request) and self._is_skipped(response, thing)):
+            if not (
+                isinstance(thing, Request)
+                and thing.dont_filter
+                and self._is_skipped(response, thing)
+            ):
                 yield thing
 
     def stored(self, request: Request, sources: Iterable[Request]) -> None:
@@ -200,7 +208,7 @@ class RepeatedChildren(CommitHook):
 
     def _is_skipped(self, response: Response, child: Request) -> bool:
         page = self._origins.get(response, response.request)
-        if page is None or not child.dont_filter:
+        if page is None:
             return False
         parent = self._store.row_of(page)
         if parent is None:
