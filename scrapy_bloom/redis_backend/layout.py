@@ -26,7 +26,7 @@ A crawl, whose keys are all in the hash slot of the filter beside it:
                              what is pending; too few after an aborted script; never too
                              many, so where nothing is pending they have to be 0), what
                              workers have counted: pages, items, duplicates, retries, added;
-                             and dictionary:ID, some 4 kB each, with their ids as words in
+                             and dictionary:ID, a few kB each, with their ids as words in
                              dictionaries (see job/dictionaries.py), at most eight unless
                              Redis went back in time
     {KEY}:progress           list: JSON of the time and the counts, one a second, of a minute
