@@ -87,6 +87,7 @@ VERIFY_NAMES = SlotScript("verify_names")
 VERIFY_LIST = SlotScript("verify_list")
 VERIFY_ENTRIES = SlotScript("verify_entries")
 VERIFY_RECORDS = SlotScript("verify_records")
+VERIFY_ALONE = SlotScript("verify_alone")
 VERIFY_CLAIMS = SlotScript("verify_claims")
 VERIFY_BOOKS = SlotScript("verify_books")
 

@@ -12,6 +12,7 @@ from .codec import stored_dictionaries
 from .layout import crawl_id
 from .lifecycle import stored_header
 from .scripts import (
+    VERIFY_ALONE,
     VERIFY_BOOKS,
     VERIFY_CLAIMS,
     VERIFY_ENTRIES,
@@ -44,6 +45,8 @@ def queue_findings(client: RedisClient, key: str) -> Iterator[Finding]:
     failed, bad_records = _records(client, key, "failed", 6)
     if bad_records:
         wrong.append(f"{counted(bad_records, 'failed request')} cannot be read")
+    if bad_alone := client.run(VERIFY_ALONE, [key]):
+        wrong.append(f"{counted(bad_alone, 'quarantined request')} cannot be read")
     if not crawl.living and waiting < crawl.waiting:
         missing = counted(crawl.waiting - waiting, "request")
         wrong.append(f"{waiting:,} requests wait, and {crawl.waiting:,} should: {missing} is gone")

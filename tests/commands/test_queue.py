@@ -127,6 +127,7 @@ def test_verify_knows_the_queue(run, tmp_path, redis_server, key, worker):
         (["ZREM {k}:priorities 0"], "no worker finds that list"),
         (["RPUSH {k}:pending:0:shop x"], "1 request of 'pending:0:shop' cannot be read"),
         (["HSET {k}:failed 9 x"], "1 failed request cannot be read"),
+        (["RPUSH {k}:alone x"], "1 quarantined request cannot be read"),
         (["HSET {k}:claims:{w} 9 x"], "1 claim of {w} cannot be read"),
         (["ZREM {k}:workers {w}"], "4 claims of {w}, which is none of the workers"),
         (["SADD {k}:starting ghost"], "1 worker at work without a lease"),
