@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -12,6 +13,7 @@ import tarfile
 import tempfile
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -94,9 +96,16 @@ def run(
             "-ojunit_family=xunit1",
         ]
         command += [f"--deselect={test}" for test in without]
-        finished = subprocess.run([*command, *tests], cwd=suite, env=variables, check=False)
-        if finished.returncode not in (0, 1):  # all passed, some failed
-            raise RuntimeError(f"pytest {tests} ended with status {finished.returncode}")
+        pytest = subprocess.Popen(
+            [*command, *tests], cwd=suite, env=variables, start_new_session=True
+        )
+        try:
+            status = pytest.wait()
+        finally:
+            with suppress(ProcessLookupError):  # some tests leave servers behind
+                os.killpg(pytest.pid, signal.SIGKILL)
+        if status not in (0, 1):  # all passed, some failed
+            raise RuntimeError(f"pytest {tests} ended with status {status}")
         return _outcomes(report)
 
 
