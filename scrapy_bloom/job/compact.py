@@ -28,7 +28,7 @@ _HTTP, _HTTPS, _WHOLE, _KINDS = range(4)
 _DONT_FILTER, _CALLBACK, _ERRBACK, _OTHERS, _REFERER = 4, 8, 16, 32, 64
 _AS_IT_IS = 0xFF  # all fields as one value
 _DEEP = 0xFF  # the least depth that is no byte of its own, but a value in the meta
-_NOT_SHARED = 0xFF  # before a referer that has no beginning of the URL
+_NOT_SHARED = 0x7F  # before a referer that has no beginning of the URL
 _NAMED = 0xFF  # the place of a field whose name follows
 _PLACES = {name: place for place, name in enumerate(ORDER)}
 _NAMES = ((_CALLBACK, "callback"), (_ERRBACK, "errback"))
@@ -226,16 +226,16 @@ def _unpack(text: bytes, slot: str) -> dict[str, Any]:
         fields["dont_filter"] = True
     if depth:
         fields.setdefault("meta", {})["depth"] = depth - 1
-    kind = flags & _KINDS
-    start = "" if kind == _WHOLE else f"https://{slot}" if kind == _HTTPS else f"http://{slot}"
-    end = text.index(0, at) if flags & _REFERER else len(text)
-    rest = _digits(text[at:end])
-    fields["url"] = start + str(rest, "ascii")
+    start = (f"http://{slot}", f"https://{slot}", "")[flags & _KINDS]
+    rest = _digits(text[at:])
     if flags & _REFERER:
-        shared, referer = text[end + 1], _digits(text[end + 2 :])
+        end = rest.index(0)
+        shared, referer = rest[end + 1], rest[end + 2 :]
+        rest = rest[:end]
         if shared != _NOT_SHARED:
             referer = start.encode() + rest[:shared] + referer
         fields.setdefault("headers", {})[b"Referer"] = [referer]
+    fields["url"] = start + str(rest, "ascii")
     return _with_defaults(fields) if "_class" in fields else fields
 
 
@@ -255,7 +255,7 @@ def _depth(meta: Any) -> int:
     0."""
     if type(meta) is dict:
         name, value = next(reversed(meta.items()))
-        if type(name) is str and name == "depth" and type(value) is int and 0 <= value < 255:
+        if type(name) is str and name == "depth" and type(value) is int and 0 <= value < _DEEP:
             return value + 1
     return 0
 

@@ -1,7 +1,10 @@
 """The text of a stored request: all fields come back, with their types and their order."""
 
+import random
 import struct
+import tracemalloc
 from collections import OrderedDict
+from contextlib import suppress
 from enum import IntEnum
 
 import pytest
@@ -246,6 +249,57 @@ def test_what_is_not_plain(value):
 def test_as_deep_as_it_may_be():
     """One level less than what is refused."""
     require_round_trip(in_order(Request(URL, meta={"a": nested(DEEPEST - 1)}).to_dict()))
+
+
+def test_rubbish_is_a_value_error():
+    """Whatever the bytes are: no other exception, and no code of theirs."""
+    chance = random.Random(7)
+    texts = [pack(request.to_dict(), SLOT) for request in REQUESTS.values()]
+    for number in range(20_000):
+        text = bytearray(chance.choice(texts) if number % 4 else chance.randbytes(40))
+        for _ in range(chance.randrange(4)):
+            where = chance.randrange(len(text))
+            text[where : where + chance.randrange(3)] = chance.randbytes(chance.randrange(3))
+        with suppress(ValueError):
+            unpack(bytes(text[: chance.randrange(1, 400)]), SLOT)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"\0",
+        b"\3\0/",  # no way to store a URL
+        b"\x20\0\6" + b"[" * 100_000,
+        b"\x20\0\6" + b"{N" * 100_000,
+        b"\xff" + b"(" * 100_000,
+        b"\xffi" + b"\xff" * 100_000,
+        b"\xffS\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+        b"\xffB\x80\x80\x80\x80\x10abc",
+        b"\xffx\x7fab",
+        b"\xfff1234567",
+        b"\xff{[.N.",  # a list as a key
+        b"\xff<[..",
+        b"\xff[..",  # no fields
+        b"\xff{.x",
+        b"\x20\0\x20N./",  # no such field
+        b"\x20\1\6N./",  # a depth in no meta
+        b"\x40\0/",
+        b"\x40\0/\0",
+        b"\0\0/\xff",
+    ],
+    ids=lambda text: repr(text[:12]),
+)
+def test_what_is_no_text(text):
+    """It is refused at once, in time and memory of its length."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=r"."):
+            unpack(text, SLOT)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 200_000 + 10 * len(text)
 
 
 def test_an_ordinary_request_takes_few_bytes():

@@ -72,6 +72,18 @@ def test_long_texts_stay_as_they_are():
     assert known.deflate(longest + b"x", SLOT) is None
 
 
+def test_a_stream_has_to_end_where_it_ends():
+    """Cut anywhere, also where all of the text is there, or with more behind it."""
+    known = learned(1)
+    for number in range(30):
+        deflated = known.deflate(text_of(number), SLOT)
+        for end in range(len(deflated)):
+            with pytest.raises(ValueError, match=r"damaged|is not there"):
+                known.inflate(deflated[:end], SLOT)
+        with pytest.raises(ValueError, match="does not end where it should"):
+            known.inflate(deflated + b"x", SLOT)
+
+
 def test_a_bomb_is_refused():
     """What would inflate to twenty megabytes stops at the limit, and takes no memory."""
     known = learned(1)
