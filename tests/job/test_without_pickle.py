@@ -160,7 +160,7 @@ def test_a_class_is_taken_only_if_it_is_there():
             load(path)
 
 
-def test_what_cannot_be_read_stays_as_it_is(no_pickle):
+def test_what_cannot_be_read_stays_as_it_is():
     """It is neither asked once more, nor looked into for its URL."""
     codec = Codec(None, 10_000, pickles=False)
     stored = Stored("a.example", pickle.dumps(Request("http://a.example/").to_dict(), 4))
