@@ -487,6 +487,10 @@ class EndowedMiddleware:
             yield thing
 
 
+class PlainMiddleware(BaseSpiderMiddleware):
+    """Changes nothing, and does not say so."""
+
+
 class NeutralMiddleware(BaseSpiderMiddleware):
     """Says that it does nothing to requests that will be dropped."""
 
@@ -605,8 +609,8 @@ REWRITING = mine("RewritingMiddleware")
         ),
         (
             {
-                "SPIDER_MIDDLEWARES": {RewritingMiddleware: 543, OwnRefererMiddleware: 1200},
-                "BLOOM_DROP_EARLY": f"{REWRITING}, {mine('OwnRefererMiddleware')}",
+                "SPIDER_MIDDLEWARES": {RewritingMiddleware: 543, PlainMiddleware: 1200},
+                "BLOOM_DROP_EARLY": f"{REWRITING}, {mine('PlainMiddleware')}",
             },
             None,
         ),
