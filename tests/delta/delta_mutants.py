@@ -68,7 +68,7 @@ def marked_before_the_commit():
     def early(self, acknowledged):
         before_commit(self, acknowledged)
         self.store.add(self._fresh)
-        time.sleep(0.1 if self._fresh else 0)
+        time.sleep(0.3 if self._fresh else 0)
 
     DeltaCrawl.before_commit = early
 
