@@ -79,26 +79,37 @@ def _names(client: RedisClient, key: str) -> Iterator[str]:
 def _count_waiting(client: RedisClient, key: str, names: list[str]) -> tuple[int, list[str]]:
     """Return how many requests are pending, and what is wrong with them."""
     waiting, wrong = client.call("llen", f"{key}:alone"), []
-    found = set(_in_rings(client, key))
+    lists: list[tuple[str, int]] = []
+    found: set[tuple[str, str]] = set()
+    # the lobbies come first, then the lists, then the rings: so a slot's list goes on
     for name in names:
-        kind, _, rest = name.partition(":")
-        if kind != "pending":
+        if name.partition(":")[0] not in {"lobby", "pending"}:
             continue
-        priority, _, slot = rest.partition(":")
-        first = bad = 0
+        count = bad = read = 0
+        priority = name.split(":", 2)[1]
         while True:
-            count, more = client.run(VERIFY_ENTRIES, [key], name, first, first + _AT_ONCE - 1)
-            first, bad = first + count, bad + more
-            if count < _AT_ONCE:
+            # from the end, since entries leave the lobby at its front while it is read
+            span = -read - _AT_ONCE, -read - 1
+            elements, entries, wrong_ones, slots = client.run(VERIFY_ENTRIES, [key], name, *span)
+            read, count, bad = read + elements, count + entries, bad + wrong_ones
+            found.update((priority, slot.decode(errors=_ODD)) for slot in slots)
+            if elements < _AT_ONCE:
                 break
-        waiting += first
+        waiting += count
+        lists.append((name, count))
         if bad:
             wrong.append(f"{counted(bad, 'request')} of {name!r} cannot be read")
+    found.update(_in_rings(client, key))
+    for name, count in lists:
+        kind, priority, slot = (*name.split(":", 2), "")[:3]
         # a ring turns while it is read, and to read all of it at once takes long
-        if (priority, slot) not in found and client.run(VERIFY_LIST, [key], priority, slot):
+        if (kind == "lobby" or (priority, slot) not in found) and client.run(
+            VERIFY_LIST, [key], name, priority, slot
+        ):
+            where = "" if kind == "lobby" else f" its slot is not in 'slots:{priority}', or"
             wrong.append(
-                f"{counted(first, 'request')} of {name!r}: no worker finds that list, since its"
-                f" slot is not in 'slots:{priority}', or its priority not in 'priorities'"
+                f"{counted(count, 'request')} of {name!r}: no worker finds that list, since{where}"
+                " its priority is not in 'priorities'"
             )
     return waiting, wrong
 

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter, deque
+from hashlib import sha1
 
 from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
@@ -13,7 +14,7 @@ from scrapy_bloom.redis_backend.layout import in_one_slot
 from scrapy_bloom.redis_backend.lifecycle import open_crawl
 from scrapy_bloom.redis_backend.protocol import Policy
 from scrapy_bloom.redis_backend.request_store import Observers, RedisStore
-from scrapy_bloom.redis_backend.scripts import COMMIT
+from scrapy_bloom.redis_backend.scripts import COMMIT, RETRY_FAILED
 from scrapy_bloom.settings import WorkerSettings
 from tests.fakes import Engine
 
@@ -192,3 +193,13 @@ def seeded(number):
     """Return a random generator, and say which."""
     print("seed", number)
     return random.Random(number)
+
+
+def lobby_from(monkeypatch, slots):
+    """Let slots share a lobby where a priority has `slots`, instead of 256."""
+    for script in (COMMIT, RETRY_FAILED):
+        text = script.text.replace("has_few = 256,", f"has_few = {slots},")
+        assert (text == script.text) == (slots == 256)
+        digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
+        monkeypatch.setitem(script.__dict__, "text", text)
+        monkeypatch.setitem(script.__dict__, "digest", digest)

@@ -80,8 +80,14 @@ if not expiry and number > 1 then return {'fenced'} end
 if expiry and tonumber(last[1]) == number then return cmsgpack.unpack(last[2]) end
 if (tonumber(last[1]) or 0) ~= number - 1 then return {'fenced'} end
 
-local newest = {['0'] = ARGV[10]:sub(1, 1) == '1', ['1'] = ARGV[10]:sub(2, 2) == '1'}
-local function is_newest(priority) return newest[tostring(tonumber(priority) % 2)] end
+local newest = {}
+local function is_newest(priority)
+  if newest[priority] == nil then
+    local kind = tonumber(priority) % 2 + 1
+    newest[priority] = ARGV[10]:sub(kind, kind) == '1'
+  end
+  return newest[priority]
+end
 local function pairs_in(text) return string.gmatch(text, '(%Z*)%z(%Z*)%z') end
 
 local function put_quarantined(record)
@@ -106,7 +112,8 @@ local function give_back(from, claim, record, blamed)
     if losses >= 2 then
       put_quarantined({priority, slot, entry, 0})
     else
-      put(is_newest(priority) and 'RPUSH' or 'LPUSH', priority, slot, entry)
+      local newest_first = is_newest(priority)
+      put(newest_first and 'RPUSH' or 'LPUSH', priority, slot, entry, not newest_first)
     end
   end
   redis.call('HDEL', key('claims:' .. from), claim)
@@ -169,7 +176,8 @@ for at = first_entry, #ARGV, 10 do
       redis.call('HSET', key('crawl'), 'over', '')
       found[4] = ''
     end
-    put('RPUSH', ARGV[at + 5], ARGV[at + 6], '0' .. ARGV[at + 7])
+    local oldest_first = not is_newest(ARGV[at + 5])
+    put('RPUSH', ARGV[at + 5], ARGV[at + 6], '0' .. ARGV[at + 7], oldest_first)
   end
   if add then
     top, count = add(true)
@@ -259,12 +267,14 @@ if wanted > 0 and owned_count == 0 and #claimed == 0 then
 end
 wanted = wanted - #claimed
 
-local of_slot = {}
+local of_slot, new_owners = {}, 0
+local function keep(slot)
+  local record = cmsgpack.pack({worker, now + keeps})
+  new_owners = new_owners + redis.call('HSET', key('owners'), slot, record)
+end
 for slot, count in pairs_in(ARGV[9]) do
   of_slot[slot] = tonumber(count)
-  if keeps > 0 then
-    redis.call('HSET', key('owners'), slot, cmsgpack.pack({worker, now + keeps}))
-  end
+  if keeps > 0 then keep(slot) end
 end
 local function may_have(slot)
   if keeps == 0 then return true end
@@ -279,26 +289,77 @@ local function may_have(slot)
       return false
     end
   end
-  redis.call('HSET', key('owners'), slot, cmsgpack.pack({worker, now + keeps}))
+  keep(slot)
   return true
 end
 
 local looks = 500
+-- Lets entries leave the lobby, at most so many; returns how many.
+local function claim_from_lobby(priority, most)
+  local lobby, suffix, command, pop, at = key('lobby:' .. priority), '', 'LPUSH', 'RPOP', -1
+  if not is_newest(priority) then suffix, command, pop, at = '\0', 'RPUSH', 'LPOP', 0 end
+  local left, claimable = 0, math.min(most, redis.call('LLEN', lobby))
+  if claimable < 1 then return 0 end
+  count_less(claimable)
+  while left < most and looks > 0 do
+    local found = redis.call('LINDEX', lobby, at)
+    if not found then break end
+    local slot, entry = found:match('^(%Z*)%z(.*)$')
+    if not slot then slot, entry = '', found end
+    local has_own = has_list(priority, slot .. suffix)
+    if entry == '' and (suffix == '' or not has_own) then
+      join_ring(priority, slot)
+      redis.call(pop, lobby)
+    elseif has_own or (of_slot[slot] or 0) >= cap or not may_have(slot) then
+      if not has_own then join_ring(priority, slot .. suffix) end
+      redis.call(command, list_of(priority, slot .. suffix), entry)
+      if entry ~= '' then count_few(priority, slot, 0) end
+      redis.call(pop, lobby)
+    else
+      count_few(priority, slot, 0)
+      claim(priority, slot, entry, false, pop, lobby)
+      of_slot[slot] = (of_slot[slot] or 0) + 1
+      wanted, claimable = wanted - 1, claimable - 1
+    end
+    left, looks = left + 1, looks - 1
+  end
+  added = added + claimable
+  return left
+end
+
 for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, 99)) do
-  local ring = key('slots:' .. priority)
-  local pop, at = 'LPOP', 0
-  if is_newest(priority) then pop, at = 'RPOP', -1 end
+  local ring, lobby = key('slots:' .. priority), key('lobby:' .. priority)
+  local oldest_first, pop, at = true, 'LPOP', 0
+  if is_newest(priority) then oldest_first, pop, at = false, 'RPOP', -1 end
   local taken
   repeat
     taken = 0
-    local left = redis.call('LLEN', ring)
-    if left == 0 then redis.call('ZREM', key('priorities'), priority) end
+    local left, in_lobby = redis.call('LLEN', ring), redis.call('LLEN', lobby)
+    local has_many = in_lobby > 0 or left >= many_slots
+      or oldest_first and redis.call('EXISTS', key('few')) == 1
+    if wanted > 0 and in_lobby > 0 then
+      -- each of its entries counts as a slot; rounded up in some calls, down in others
+      local share = math.min(in_lobby, left + 1000)
+      share = wanted * share / (share + left)
+      taken = claim_from_lobby(priority, math.floor(share + number * 0.618 % 1))
+      left = redis.call('LLEN', ring)
+    end
     local share = math.max(1, math.ceil(wanted / math.max(1, left)))
     while wanted > 0 and left > 0 and looks > 0 do
       left, looks = left - 1, looks - 1
-      local slot = redis.call('RPOPLPUSH', ring, ring)
-      local list = key('pending:' .. priority .. ':' .. slot)
+      local named = redis.call('RPOPLPUSH', ring, ring)
+      local slot, list = named:match('^%Z*'), list_of(priority, named)
       local room = math.min(share, wanted, cap - (of_slot[slot] or 0))
+      if named ~= slot then
+        room = math.min(room, 1)
+        if redis.call('LINDEX', list, 0) == '' then
+          join_ring(priority, slot)
+          redis.call('LPOP', list)
+          room, taken = 0, taken + 1
+        end
+      elseif oldest_first and has_many and has_list(priority, slot .. '\0') then
+        room = 0
+      end
       local count = room > 0 and math.min(room, redis.call('LLEN', list)) or 0
       if count > 0 and may_have(slot) then
         count_less(count)
@@ -309,12 +370,29 @@ for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, 99)) do
         wanted, taken = wanted - count, taken + count
       end
       if redis.call('EXISTS', list) == 0 then
-        redis.call('LREM', ring, 1, slot)
-        if redis.call('EXISTS', ring) == 0 then redis.call('ZREM', key('priorities'), priority) end
+        redis.call('LREM', ring, 1, named)
+        -- a counter that is too high goes down in time
+        if has_many then count_few(priority, slot, 0) end
       end
     end
+    if taken == 0 and in_lobby > 0 then taken = claim_from_lobby(priority, wanted) end
   until taken == 0 or wanted <= 0 or looks <= 0
+  if redis.call('EXISTS', ring, lobby) == 0 then
+    redis.call('ZREM', key('priorities'), priority)
+  end
   if wanted <= 0 or looks <= 0 then break end
+end
+
+-- owners whose time is over leave, two looks for each that has come
+if new_owners > 0 and redis.call('HLEN', key('owners')) > 1000 then
+  local from = redis.call('HGET', key('crawl'), 'swept') or '0'
+  local found = redis.call('HSCAN', key('owners'), from, 'COUNT', 2 * new_owners)
+  for at = 1, #found[2], 2 do
+    if cmsgpack.unpack(found[2][at + 1])[2] <= now then
+      redis.call('HDEL', key('owners'), found[2][at])
+    end
+  end
+  redis.call('HSET', key('crawl'), 'swept', found[1])
 end
 
 if not is_busy and redis.call('EXISTS', mine) == 0 then redis.call('SREM', key('busy'), worker) end

@@ -9,7 +9,7 @@
 local time = redis.call('TIME')
 local workers = redis.call('ZRANGE', key('workers'), 0, -1, 'WITHSCORES')
 for _, name in ipairs({'crawl', 'workers', 'starting', 'busy', 'priorities', 'alone', 'failed',
-    'start', 'owners', 'progress'}) do
+    'start', 'owners', 'progress', 'few'}) do
   weigh(key(name))
 end
 return {redis.call('HMGET', key('crawl'), 'lease', 'round', 'start_done', 'over', 'began', 'done',

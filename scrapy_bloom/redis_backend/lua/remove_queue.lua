@@ -7,12 +7,16 @@
 
 local gone = redis.call('DEL', key('crawl'))
 for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, -1)) do
-  local ring = key('slots:' .. priority)
-  for _, slot in ipairs(redis.call('LRANGE', ring, 0, ARGV[1] - 1)) do
-    gone = gone + redis.call('UNLINK', key('pending:' .. priority .. ':' .. slot))
+  local ring, lobby = key('slots:' .. priority), key('lobby:' .. priority)
+  for _, list in ipairs({ring, lobby}) do
+    for _, named in ipairs(redis.call('LRANGE', list, 0, ARGV[1] - 1)) do
+      -- a slot may also have a list that is in no ring yet
+      local pending = 'pending:' .. priority .. ':'
+      gone = gone + redis.call('UNLINK', key(pending .. named), key(pending .. named:match('^%Z*')))
+    end
+    redis.call('LTRIM', list, ARGV[1], -1)
   end
-  redis.call('LTRIM', ring, ARGV[1], -1)
-  if redis.call('EXISTS', ring) == 1 then return math.max(1, gone) end
+  if redis.call('EXISTS', ring, lobby) > 0 then return math.max(1, gone) end
   redis.call('ZREM', key('priorities'), priority)
 end
 for _, each in ipairs(redis.call('ZRANGE', key('workers'), 0, ARGV[1] - 1)) do
@@ -22,4 +26,4 @@ for _, each in ipairs(redis.call('ZRANGE', key('workers'), 0, ARGV[1] - 1)) do
 end
 if redis.call('EXISTS', key('workers')) == 1 then return math.max(1, gone) end
 return gone + redis.call('UNLINK', key('starting'), key('busy'), key('alone'), key('failed'),
-  key('start'), key('owners'), key('progress'))
+  key('start'), key('owners'), key('progress'), key('few'))

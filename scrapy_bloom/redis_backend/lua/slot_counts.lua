@@ -1,16 +1,34 @@
 -- KEYS: the filter's header.
--- ARGV: priority, first slot, last slot.
+-- ARGV: priority, first and last place in its ring and in its lobby.
 -- Returns {slot, pending requests, slot, …, bytes of their keys or -1}.
 
 -- include key
 -- include weigh
 
 local counts = {}
-for _, slot in ipairs(redis.call('LRANGE', key('slots:' .. ARGV[1]), ARGV[2], ARGV[3])) do
-  local list = key('pending:' .. ARGV[1] .. ':' .. slot)
-  counts[#counts + 1] = slot
-  counts[#counts + 1] = redis.call('LLEN', list)
-  weigh(list)
+local function add(slot, count)
+  counts[#counts + 1], counts[#counts + 2] = slot, count
 end
-if ARGV[2] == '0' then weigh(key('slots:' .. ARGV[1])) end
+local function add_list(slot, named)
+  local list = key('pending:' .. ARGV[1] .. ':' .. named)
+  add(slot, redis.call('LLEN', list))
+  weigh(list)
+  return list
+end
+for _, named in ipairs(redis.call('LRANGE', key('slots:' .. ARGV[1]), ARGV[2], ARGV[3])) do
+  local slot = named:match('^%Z*')
+  local list = add_list(slot, named)
+  if named ~= slot and redis.call('LINDEX', list, -1) == '' then
+    add(slot, -1)
+    add_list(slot, slot)
+  end
+end
+for _, element in ipairs(redis.call('LRANGE', key('lobby:' .. ARGV[1]), ARGV[2], ARGV[3])) do
+  local slot = element:match('^%Z*')
+  if #element > #slot + 1 then add(slot, 1) else add_list(slot, slot) end
+end
+if ARGV[2] == '0' then
+  weigh(key('slots:' .. ARGV[1]))
+  weigh(key('lobby:' .. ARGV[1]))
+end
 return {counts, unknown and -1 or bytes}

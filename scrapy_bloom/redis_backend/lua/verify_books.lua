@@ -19,6 +19,7 @@ for _, each in ipairs(redis.call('ZRANGE', key('workers'), 0, -1)) do
 end
 local waits = redis.call('EXISTS', key('alone'))
 for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, -1)) do
+  waits = waits + redis.call('EXISTS', key('lobby:' .. priority))
   if waits > 0 then break end
   for _, slot in ipairs(redis.call('LRANGE', key('slots:' .. priority), 0, 99)) do
     waits = waits + redis.call('EXISTS', key('pending:' .. priority .. ':' .. slot))

@@ -1,12 +1,21 @@
 -- KEYS: the filter's header.
 -- ARGV: a list, first, last.
--- Returns {entries, how many of them cannot be read}.
+-- Returns {elements, entries among them, how many of these cannot be read, slots whose list joins
+-- its ring when an element has left this list}.
 
 -- include key
 -- include readable
 
-local entries, bad = redis.call('LRANGE', key(ARGV[1]), ARGV[2], ARGV[3]), 0
-for _, entry in ipairs(entries) do
-  if not is_readable(entry) then bad = bad + 1 end
+local elements, entries, bad, slots = redis.call('LRANGE', key(ARGV[1]), ARGV[2], ARGV[3]), 0, 0, {}
+local older = ARGV[1]:match('^pending:[^:]*:(%Z*)%z$')
+for _, element in ipairs(elements) do
+  local slot, entry = older, element
+  if ARGV[1]:find('^lobby:') then slot, entry = element:match('^(%Z*)%z(.*)$') end
+  if slot and entry == '' then
+    slots[#slots + 1] = slot
+  else
+    entries = entries + 1
+    if not entry or not is_readable(entry) then bad = bad + 1 end
+  end
 end
-return {#entries, bad}
+return {#elements, entries, bad, slots}

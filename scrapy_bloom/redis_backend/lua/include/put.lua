@@ -1,11 +1,72 @@
--- `put` pushes an entry onto its list; `added` and `added_bytes` count. Needs `key`.
+-- `put` makes an entry pending; `added` and `added_bytes` count. Needs `key`.
+--
+-- Where a priority has many slots, those with few requests share its lobby, a list of slot, NUL and
+-- entry. A slot gets a list of its own when its counter says that it has two in the lobby. The
+-- counters are in one string, by a hash of priority and slot: two bits each, as many set as there
+-- are. They may be wrong in any way: they only say where an entry goes.
+--
+-- A slot with a list of its own is not pushed to the lobby, so that list is newer. Where the newest
+-- request is next, it joins the ring at once. Where the oldest is, it joins when an empty entry
+-- of its slot leaves the lobby. A slot's requests that left the lobby, but not to a worker, and those
+-- that were given back, wait in an older list then, in the name of slot and NUL, which is first.
 local added, added_bytes = 0, 0
-local function put(command, priority, slot, entry)
-  local list = key('pending:' .. priority .. ':' .. slot)
-  if redis.call('EXISTS', list) == 0 then
-    redis.call('ZADD', key('priorities'), priority, priority)
-    redis.call('LPUSH', key('slots:' .. priority), slot)
+local many_slots, shares, has_few = 256, {}, false
+
+local function list_of(priority, named) return key('pending:' .. priority .. ':' .. named) end
+local function has_list(priority, named)
+  return redis.call('EXISTS', list_of(priority, named)) == 1
+end
+
+local function join_ring(priority, named)
+  redis.call('ZADD', key('priorities'), priority, priority)
+  redis.call('LPUSH', key('slots:' .. priority), named)
+end
+
+local function shares_lobby(priority)
+  if shares[priority] == nil then
+    shares[priority] = redis.call('EXISTS', key('lobby:' .. priority)) == 1
+      or redis.call('LLEN', key('slots:' .. priority)) >= many_slots
+    if shares[priority] then redis.call('ZADD', key('priorities'), priority, priority) end
   end
-  redis.call(command, list, entry)
+  return shares[priority]
+end
+
+-- Counts an entry of the slot in the lobby (1), or no more (0); returns false where the counter is
+-- at its end.
+local function count_few(priority, slot, bit)
+  local last = 8388095
+  if not has_few and redis.call('EXISTS', key('few')) == 0 then
+    -- only a new string is allocated in its exact size, just below a megabyte
+    redis.call('SETBIT', key('few'), last, 0)
+  end
+  has_few = true
+  local hash = tonumber(redis.sha1hex(priority .. ':' .. slot):sub(1, 8), 16)
+  local at = 2 * hash % (last + 1)
+  return redis.call('SETBIT', key('few'), at, bit) ~= bit
+    or redis.call('SETBIT', key('few'), at + 1, bit) ~= bit
+end
+
+-- `command` is LPUSH for the oldest request where that is next, else RPUSH.
+local function put(command, priority, slot, entry, oldest_first)
   added, added_bytes = added + 1, added_bytes + #entry
+  local list = list_of(priority, slot)
+  local is_new = redis.call('EXISTS', list) == 0
+  if command == 'LPUSH' then
+    local has_older = has_list(priority, slot .. '\0')
+    if has_older or shares_lobby(priority) then
+      slot, list, is_new = slot .. '\0', list .. '\0', not has_older
+    end
+  elseif is_new and (shares_lobby(priority)
+      or oldest_first and has_list(priority, slot .. '\0')) then
+    local lobby = key('lobby:' .. priority)
+    if count_few(priority, slot, 1) then
+      redis.call('RPUSH', lobby, slot .. '\0' .. entry)
+      return
+    elseif oldest_first then
+      redis.call('RPUSH', lobby, slot .. '\0')
+      is_new = false
+    end
+  end
+  if is_new then join_ring(priority, slot) end
+  redis.call(command, list, entry)
 end
