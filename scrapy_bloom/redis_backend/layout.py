@@ -28,7 +28,7 @@ A crawl, whose keys are all in the hash slot of the filter beside it:
                              workers have counted: pages, items, duplicates, retries, added;
                              and dictionary:ID, a few kB each, with their ids as words in
                              dictionaries (see job/dictionaries.py), at most eight unless
-                             Redis went back in time
+                             Redis went back in time; swept (where the owners were looked at last)
     {KEY}:progress           list: JSON of the time and the counts, one a second, of a minute
     {KEY}:workers            sorted set: worker, by the end of its lease (ms)
     {KEY}:starting           set: workers that are in start()
@@ -38,7 +38,11 @@ A crawl, whose keys are all in the hash slot of the filter beside it:
     {KEY}:handed:WORKER      set: claims that the engine may have got
     {KEY}:priorities         sorted set: priorities that may have pending requests
     {KEY}:slots:PRIORITY     list: slots that may have some, the next one last
-    {KEY}:pending:PRIORITY:SLOT   list: entries, each a digit (losses) and a payload
+    {KEY}:pending:PRIORITY:SLOT   list: entries, each a digit (losses) and a payload; with a
+                             NUL after SLOT a second list, which goes first
+    {KEY}:lobby:PRIORITY     list: slot, NUL and entry, of slots with few; without an entry the
+                             slot's own list joins the ring there (see lua/include/put.lua)
+    {KEY}:few                string: three bits a slot, by hash: how many it has in a lobby, or so
     {KEY}:alone              list: requests that were lost with two workers
     {KEY}:failed             hash: page → priority, slot, entry, reason, attempts, worker,
                              when (ms), what the worker knows of it as JSON, and the claim;
@@ -47,9 +51,9 @@ A crawl, whose keys are all in the hash slot of the filter beside it:
     {KEY}:start              set: marks of the start requests that were taken
     {KEY}:owners             hash: slot → who has it until when, if one worker may
 
-A list is named in the slots of its priority, and the priority in the priorities, before the list
-holds anything, and until it is empty. A worker is among the busy ones before its first claim. A
-dictionary is kept before any request that needs it.
+A list is named in the slots of its priority or in its lobby, and the priority in the priorities,
+before the list holds anything, and until it is empty. A worker is among the busy ones before its
+first claim. A dictionary is kept before any request that needs it.
 """
 
 from __future__ import annotations

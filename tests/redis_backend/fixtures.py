@@ -4,9 +4,7 @@ from itertools import count
 
 import pytest
 
-from scrapy_bloom.redis_backend import scripts
 from tests.redis_backend.server import Cluster, Server, missing
-from tests.redis_backend.workers import lobby_from
 
 
 def _serve(kind, folder, **options):
@@ -65,10 +63,3 @@ def few_shards(monkeypatch):
     for module in ("layout", "lifecycle", "copying"):
         monkeypatch.setattr(f"scrapy_bloom.redis_backend.{module}.SHARDS", 2)
     monkeypatch.setattr("scrapy_bloom.redis_backend.layout.SHARD_BITS", 1)
-
-
-@pytest.fixture(params=["lists", "lobby"])
-def few_slots(request, monkeypatch):
-    """Slots that share a lobby from the first one on, or each with a list of its own."""
-    if request.param == "lobby":
-        lobby_from(monkeypatch, 0)

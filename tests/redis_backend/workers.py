@@ -50,6 +50,8 @@ def waiting(client, key):
     counts = Counter()
     for priority in client.call("zrange", f"{key}:priorities", 0, -1):
         ring = f"{key}:slots:{priority.decode()}"
+        for element in client.call("lrange", f"{key}:lobby:{priority.decode()}", 0, -1):
+            counts[-(int(priority) // 2), element.partition(b"\0")[0].decode()] += 1
         for slot in client.call("lrange", ring, 0, -1):
             entries = f"{key}:pending:{priority.decode()}:{slot.decode()}"
             counts[-(int(priority) // 2), slot.decode()] += client.call("llen", entries)

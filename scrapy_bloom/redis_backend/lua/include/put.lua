@@ -1,9 +1,9 @@
 -- `put` makes an entry pending; `added` and `added_bytes` count. Needs `key`.
 --
 -- Where a priority has many slots, those with few requests share its lobby, a list of slot, NUL and
--- entry. A slot gets a list of its own when its counter says that it has two in the lobby. The
--- counters are in one string, by a hash of priority and slot: two bits each, as many set as there
--- are. They may be wrong in any way: they only say where an entry goes.
+-- entry. A slot gets a list of its own when its counter says that it has three in the lobby: three
+-- bits of one string from a hash of priority and slot on, of which as many are set. They may be
+-- wrong in any way, and counters may overlap: they only say where an entry goes.
 --
 -- A slot with a list of its own is not pushed to the lobby, so that list is newer. Where the newest
 -- request is next, it joins the ring at once. Where the oldest is, it joins when an empty entry
@@ -41,9 +41,11 @@ local function count_few(priority, slot, bit)
   end
   has_few = true
   local hash = tonumber(redis.sha1hex(priority .. ':' .. slot):sub(1, 8), 16)
-  local at = 2 * hash % (last + 1)
-  return redis.call('SETBIT', key('few'), at, bit) ~= bit
-    or redis.call('SETBIT', key('few'), at + 1, bit) ~= bit
+  local first = hash % (last - 1)
+  for at = first, first + 2 do
+    if redis.call('SETBIT', key('few'), at, bit) ~= bit then return true end
+  end
+  return false
 end
 
 -- `command` is LPUSH for the oldest request where that is next, else RPUSH.
