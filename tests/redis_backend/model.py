@@ -47,6 +47,8 @@ RULES = {
     "lists that hold less than was counted are an error": "evict",
     "what is pushed is counted after it": "abort",
     "what is claimed is counted before it": "abort",
+    "a lobby entry is pushed before it is popped": "abort",
+    "the end sees the lobby": "kill",
     "a call names its dictionaries": "dictionaries back",
     "a reply has the dictionaries that its worker lacks": "dictionaries",
     "dictionaries are in the hash that makes the crawl": "dictionaries evict",
@@ -86,6 +88,8 @@ class State:
     crawl: int = 1
     bits: set = field(default_factory=set)
     pending: list = field(default_factory=list)
+    lobby: list = field(default_factory=list)
+    """What is pending in the list that slots share; counters say which, and may say anything."""
     waiting: int = 0
     """How many are pending, or fewer where a script was aborted."""
     claims: dict = field(default_factory=dict)
@@ -224,7 +228,7 @@ class Server:
             if s.over and "a push takes the mark back" not in rules:
                 yield
                 s.over = False
-            yield from self._push(s, page, len(s.pending))
+            yield from self._push(s, page, None)
             if mark is None:
                 yield
                 s.bits.add(page)
@@ -261,8 +265,12 @@ class Server:
             unknown = {c: p for c, p in s.claims[w].items() if c not in call.held}
         claimed = {}
         early = "a worker is busy before its first claim" not in rules
-        while s.pending and len(claimed) + len(unknown) < call.wanted:
-            page = s.pending[0]
+        while (s.pending or s.lobby) and len(claimed) + len(unknown) < call.wanted:
+            if s.lobby and self.chance.random() < 0.3:
+                yield from self._leave_lobby(s)
+                continue
+            source = s.pending if s.pending and self.chance.random() < 0.5 else s.lobby or s.pending
+            page = source[0]
             if early and w not in s.busy:
                 yield
                 s.busy.add(w)
@@ -275,14 +283,14 @@ class Server:
             claim = s.serial
             if "claim before pop" in rules:
                 yield
-                s.pending.pop(0)
+                source.pop(0)
                 yield
                 s.claims[w][claim] = page
             else:
                 yield
                 s.claims[w][claim] = page
                 yield
-                s.pending.pop(0)
+                source.pop(0)
             if not counts_first:
                 yield
                 s.waiting -= 1
@@ -293,7 +301,8 @@ class Server:
         if w in s.busy and not s.claims[w]:
             yield
             s.busy.discard(w)
-        if not s.pending and s.waiting:
+        is_empty = not s.pending and (not s.lobby or "the end sees the lobby" in rules)
+        if is_empty and s.waiting:
             if s.waiting > 0 and "lists that hold less than was counted are an error" not in rules:
                 return {"gone": True}
             yield
@@ -302,7 +311,7 @@ class Server:
         if call.start_done and in_round and not s.start_done:
             yield
             s.start_done = True
-        still = not s.pending and not s.busy and not s.starting
+        still = is_empty and not s.busy and not s.starting
         quiet = still and (s.start_done or "the end takes start_done" in rules)
         if call.action == "over" and quiet:
             yield
@@ -339,7 +348,7 @@ class Server:
                 first = "a retry is pushed before it is forgotten" in self.without
                 yield
                 if (step == "push") != first:
-                    yield from self._push(s, page, len(s.pending))
+                    yield from self._push(s, page, None)
                 else:
                     del s.failed[claim]
 
@@ -347,10 +356,23 @@ class Server:
         for step in ("push", "count"):
             first = "what is pushed is counted after it" in self.without
             yield
-            if (step == "push") != first:
-                s.pending.insert(place, page)
-            else:
+            if (step == "push") == first:
                 s.waiting += 1
+            elif place is None and self.chance.random() < 0.5:
+                s.lobby.append(page)
+            else:
+                s.pending.insert(len(s.pending) if place is None else place, page)
+
+    def _leave_lobby(self, s):
+        """Put an entry into the list of its slot, which is full, or another worker's."""
+        page = s.lobby[0]
+        for step in ("push", "pop"):
+            first = "a lobby entry is pushed before it is popped" in self.without
+            yield
+            if (step == "push") != first:
+                s.pending.append(page)
+            else:
+                s.lobby.pop(0)
 
     def _give_back(self, s):
         """Give back what expired workers hold, a few claims a call."""
@@ -853,8 +875,9 @@ class World:
             self.lost_everything = True
         elif in_keys_of_their_own and self.strikes("evict", 0.05):
             server.state.dictionaries.clear()
-        elif self.strikes("evict", 0.01) and server.state.pending:
+        elif self.strikes("evict", 0.01) and (server.state.pending or server.state.lobby):
             server.state.pending.clear()
+            server.state.lobby.clear()
             self.evicted = True
         elif self.strikes("forget", 0.01):
             server.state.dictionaries.clear()

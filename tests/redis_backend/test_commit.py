@@ -23,7 +23,7 @@ PAGES = 15
 
 ABORTING = """
 local calls, real = 0, redis
-local redis = {pcall = redis.pcall, call = function(...)
+local redis = {pcall = redis.pcall, sha1hex = redis.sha1hex, call = function(...)
   calls = calls + 1
   if calls == %d then error('aborted') end
   return real.call(...)
