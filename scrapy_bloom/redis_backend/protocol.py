@@ -198,11 +198,14 @@ class Reply:
         if answer[0] == DICTIONARY:
             self.asked_for = [each.decode() for each in answer[1]]
         if answer[0] == DONE:
-            self.answers = answer[1]
-            self._heard = zip(answer[2], answer[3], strict=True)
+            self.answers = [*map(int, answer[1].decode())]
+            heard = (map(int, words.split()) for words in answer[2:4])
+            self._heard = zip(*heard, strict=True)
             self.claimed = [
-                Claim(number.decode(), int(priority), slot.decode(), payload, bool(quarantined))
-                for number, priority, slot, payload, quarantined in answer[4]
+                Claim(number.decode(), int(priority), slot.decode(), payload, alone == b"1")
+                for number, priority, slot, alone, payload in (
+                    each.split(b"\0", 4) for each in answer[4]
+                )
             ]
             self.reclaimed = answer[5]
             self.still, self.start_done = bool(answer[6]), bool(answer[7])

@@ -31,8 +31,11 @@
 -- Returns {'fenced'}, {'gone'}, {'dictionary', ids} if the crawl lacks some that the worker knows:
 -- nothing was done, and the call is to be sent again with them; or {'done', answers, layers, counts,
 -- claimed, reclaimed, still, start_done, failed, waiting, waiting_bytes, round, full, texts of
--- the dictionaries that the worker does not know}. The answer for an entry: 0 pushed, 1 seen, 2 the
--- shard has more layers than the caller knows, 4 a start request that was taken.
+-- the dictionaries that the worker does not know}. A client of Redis takes longer to read an array
+-- than a string: so answers are digits, layers and counts words, and a claim is its number, its
+-- priority, its slot, '1' if it is quarantined, and its payload, with a NUL between them. The answer
+-- for an entry: 0 pushed, 1 seen, 2 the shard has more layers than the caller knows, 4 a start
+-- request that was taken.
 
 local first_failed = 22 + 2 * ARGV[21]
 local first_entry = first_failed + 6 * ARGV[16]
@@ -225,6 +228,10 @@ if ARGV[17] ~= '' then
 end
 
 local claimed, owned = {}, {}
+local function tell(number, priority, slot, entry, alone)
+  claimed[#claimed + 1] = table.concat(
+    {number, priority, slot, alone and 1 or 0, entry:sub(2)}, '\0')
+end
 for claim in words(ARGV[14]) do owned[claim] = true end
 for claim in words(ARGV[15]) do owned[claim] = true end
 local owned_count = 0
@@ -234,9 +241,7 @@ if redis.call('HLEN', mine) ~= owned_count then
   local all = redis.call('HGETALL', mine)
   for at = 1, #all, 2 do
     if not owned[all[at]] and #claimed < 500 then
-      local record = cmsgpack.unpack(all[at + 1])
-      local alone = record[4] and 1 or 0
-      claimed[#claimed + 1] = {all[at], record[1], record[2], record[3]:sub(2), alone}
+      tell(all[at], unpack(cmsgpack.unpack(all[at + 1]), 1, 4))
     end
   end
 end
@@ -251,7 +256,7 @@ local function claim(priority, slot, entry, alone, command, list)
   redis.call('HSET', mine, number, cmsgpack.pack({priority, slot, entry, alone, now}))
   redis.call(command, list)
   added_bytes = added_bytes - #entry
-  claimed[#claimed + 1] = {tostring(number), priority, slot, entry:sub(2), alone and 1 or 0}
+  tell(number, priority, slot, entry, alone)
 end
 
 local wanted, cap, keeps = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[11])
@@ -436,7 +441,8 @@ if not age or age < 0 or age >= 1000 then
   redis.call('LPUSH', key('progress'), cjson.encode(note))
   redis.call('LTRIM', key('progress'), 0, 59)
 end
-local reply = {'done', answers, layers, counts, claimed, reclaimed, still and 1 or 0,
+local reply = {'done', table.concat(answers), table.concat(layers, ' '),
+  table.concat(counts, ' '), claimed, reclaimed, still and 1 or 0,
   found[3] == '1' and 1 or 0, failed, waiting, waiting_bytes, found[5], full and 1 or 0, news}
 if ARGV[17] == '' then
   redis.call('HSET', batch, 'number', number, 'reply', cmsgpack.pack(reply))
