@@ -225,7 +225,7 @@ def test_each_write_of_a_call_may_be_the_last(redis_server, key):
     each of its commands in turn: nothing is lost."""
     position, is_whole = 8, False  # what comes before writes nothing
     while not is_whole:
-        position += 13
+        position += 3
         worker = StoreWorker(redis_server.url, f"{key}.{position}", **FIFO)
         worker.store._policy = replace(worker.policy, claims_per_slot=1)
         fill(worker, 2, 3)
