@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MOST = 8
-"""Most dictionaries of a crawl."""
 SIZE = 7_900
 """Most bytes of a dictionary: what a window of 13 bits reaches from the first byte of a text."""
 PROPOSED_AT = (16, 1_000, 30_000, 1_000_000)
@@ -26,9 +24,11 @@ _SAMPLE_BYTES = 500
 _WINDOW = -13  # raw
 _LEVEL, _MEMORY = 6, 5
 _HEAD = 4
+# the last ones end a name: before "=" in a URL, before NUL in a text, before 0x94 in a pickle
 _SECRET = re.compile(
-    rb"authoriz|authent|oauth|cookie|passw|passphrase|pwd|secret|token|api.?key|access.?key|"
-    rb"private|credential|session|signature|bearer|jwt|csrf|xsrf|\bauth\b|\b(?:key|sid|sig)=",
+    rb"authoriz|auth(?!or)|cookie|passw|passphrase|pwd|secret|token|api.?key|access.?key|"
+    rb"private|credential|sess(?:ion|id)|signature|bearer|basic |jwt|csrf|xsrf|"
+    rb"(?:key|sid|sig|pass)[=\0\x94]",
     re.IGNORECASE,
 )
 # a value may begin without the scheme: where it ends what is before it, or behind a count
@@ -118,14 +118,16 @@ def id_of(text: bytes) -> str:
 
 
 def _may_be_secret(fields: Mapping[str, Any], text: bytes) -> bool:
-    """Return True for a body, cookies, a user in a URL, and where a name in the text smells of
-    secrets."""
+    """Return True for a body, cookies, a user in a URL or of the proxy, and where a name in the
+    text smells of secrets."""
     return bool(
         fields.get("body")
         or fields.get("cookies")
         or _SECRET.search(text)
         or _USERINFO.search(text)
         or "@" in str(fields.get("url")).partition("//")[2].partition("/")[0]
+        # whose password may have a slash
+        or "@" in str(fields.get("meta", {}).get("proxy"))
     )
 
 

@@ -87,7 +87,7 @@ class Pusher:
             self._number, entries, ClaimReport(), WorkerState(), self._dictionaries, action
         )
         reply, again = self._send(batch)
-        if reply.asked_for:
+        while reply.asked_for:
             batch.offer(reply.asked_for)
             reply, again = self._send(batch)
         name = f"the crawl at {self._key!r} in Redis at {self._client.name}"

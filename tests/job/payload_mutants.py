@@ -39,6 +39,7 @@ MUTANTS = {
     "cookies_in_samples": (DICTIONARIES, 'or fields.get("cookies")', ""),
     "names_in_samples": (DICTIONARIES, "or _SECRET.search(text)", ""),
     "users_in_samples": (DICTIONARIES, "or _USERINFO.search(text)", ""),
+    "proxies_in_samples": (DICTIONARIES, 'fields.get("meta", {}).get("proxy")', "None"),
     # a proposal that no store has kept
     "used_at_once": (
         DICTIONARIES,

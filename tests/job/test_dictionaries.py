@@ -271,7 +271,15 @@ SECRETS = {
     "session in the URL": {"url": f"{URL};jsessionid={SECRET}"},
     "key in the URL": {"url": f"{URL}?key={SECRET}"},
     "proxy": {"meta": {"proxy": f"http://user:{SECRET}@proxy.example:8080"}},
+    "proxy with a slash": {"meta": {"proxy": f"http://user:{SECRET}/w@proxy.example:8080"}},
+    "session of PHP": {"url": f"{URL}?PHPSESSID={SECRET}"},
+    "some key in the URL": {"url": f"{URL}?app_key={SECRET}"},
+    "some key in a header": {"headers": {"Subscription-Key": SECRET}},
+    "basic": {"headers": {"X-Own": f"Basic {SECRET}"}},
     "password": {"meta": {"login": {"Password": SECRET}}},
+    "pass": {"meta": {"pass": SECRET}},
+    "user and password": {"meta": {"auth": ("user", SECRET)}},
+    "user and password of a proxy": {"meta": {"proxy_auth": f"user:{SECRET}"}},
     "argument": {"cb_kwargs": {"csrf": SECRET}},
 }
 
