@@ -31,6 +31,7 @@ _DEEP = 0xFF  # the least depth that is no byte of its own, but a value in the m
 _NOT_SHARED = 0x7F  # before a referer that has no beginning of the URL
 _NAMED = 0xFF  # the place of a field whose name follows
 _PLACES = {name: place for place, name in enumerate(ORDER)}
+_STARTS = ("http://", "https://", "")
 _NAMES = ((_CALLBACK, "callback"), (_ERRBACK, "errback"))
 _DEFAULTS: dict[str, Any] = {
     "headers": {},
@@ -208,11 +209,14 @@ def _unpack(text: bytes, slot: str) -> dict[str, Any]:
         return found
     depth, at = text[1], 2
     fields: dict[str, Any] = {"url": ""}
-    for bit, name in _NAMES:
-        if flags & bit:
-            end = text.index(0, at)
-            fields[name] = str(text[at:end], "ascii")
-            at = end + 1
+    if flags & _CALLBACK:
+        end = text.index(0, at)
+        fields["callback"] = text[at:end].decode("ascii")
+        at = end + 1
+    if flags & _ERRBACK:
+        end = text.index(0, at)
+        fields["errback"] = text[at:end].decode("ascii")
+        at = end + 1
     if flags & _OTHERS:
         while (place := text[at]) != _END:
             at += 1
@@ -226,8 +230,12 @@ def _unpack(text: bytes, slot: str) -> dict[str, Any]:
         fields["dont_filter"] = True
     if depth:
         fields.setdefault("meta", {})["depth"] = depth - 1
-    start = (f"http://{slot}", f"https://{slot}", "")[flags & _KINDS]
-    rest = _digits(text[at:])
+    start = _STARTS[flags & _KINDS]
+    if start:
+        start += slot
+    rest = text[at:]
+    if not rest.isascii():
+        rest = _digits(rest)
     if flags & _REFERER:
         end = rest.index(0)
         shared, referer = rest[end + 1], rest[end + 2 :]
@@ -235,7 +243,7 @@ def _unpack(text: bytes, slot: str) -> dict[str, Any]:
         if shared != _NOT_SHARED:
             referer = start.encode() + rest[:shared] + referer
         fields.setdefault("headers", {})[b"Referer"] = [referer]
-    fields["url"] = start + str(rest, "ascii")
+    fields["url"] = start + rest.decode("ascii")
     return _with_defaults(fields) if "_class" in fields else fields
 
 
@@ -280,8 +288,6 @@ def _paired(url: bytes) -> bytes:
 
 
 def _digits(paired: bytes) -> bytes:
-    if paired.isascii():
-        return paired
     return _each_pair(lambda found: _PAIRS[found[0]], paired)
 
 
