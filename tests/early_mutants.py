@@ -57,6 +57,7 @@ MUTANTS = {
         'dupefilter.prefix_of(_ANY, "GET", b"", _META_OF_RULES) != ""',
         "False",
     ),
+    "extractor_forgets_spellings": (LINKS, "(self.canonicalize and ", "(False and "),
     "extractor_forgets_rules": (LINKS, '{"rule": 0, "link_text": ""}', "{}"),
     "follow_new_ignores_its_callback": (
         LINKS,
@@ -75,6 +76,11 @@ MUTANTS = {
         "",
     ),
     "slots_not_asked": (READS, "getattr(fingerprinter, name, None) if is_slot else value", "value"),
+    "methods_of_classes_only": (
+        READS,
+        'callable(getattr(part, "fingerprint", None))',
+        'callable(getattr(type(part), "fingerprint", None))',
+    ),
     "any_word": (READS, "not all(map(_is_word, word))", "False"),
     "late_keys": (READS, "if late := sorted(filter(_is_set_late, word)):", "if late := []:"),
     "table_by_name_alone": (READS, "if not _is_unchanged(fingerprinter, release):", "if False:"),
@@ -99,7 +105,10 @@ MUTANTS = {
         "                continue\n",
     ),
     "nearer_is_passed": (MIDDLEWARE, "        elif nearer:\n", "        elif False:\n"),
-    "called_where_it_is_off": (MIDDLEWARE, "            skip_output_of(crawler, self)\n", ""),
+    "called_where_it_is_off": (MIDDLEWARE, "if type(self) is DropEarlyMiddleware:", "if False:"),
+    "subclasses_not_called": (MIDDLEWARE, "if type(self) is DropEarlyMiddleware:", "if True:"),
+    "neutral_for_other_methods": (MIDDLEWARE, " and not is_patched", ""),
+    "paths_of_anything": (MIDDLEWARE, "if not isinstance(found, type):", "if False:"),
 }
 
 

@@ -504,6 +504,21 @@ class BiasedMiddleware(NeutralMiddleware):
         return request.replace(url=request.url + "?biased")
 
 
+class PatchedMiddleware:
+    """Makes a NeutralMiddleware whose object somebody has given another method."""
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        async def output(self, response, result):
+            async for thing in result:
+                yield thing
+
+        made = NeutralMiddleware.from_crawler(crawler)
+        made.process_spider_output_async = MethodType(output, made)
+        made.process_spider_output = MethodType(lambda self, response, result: result, made)
+        return made
+
+
 class OwnRefererMiddleware(RefererMiddleware):
     """Somebody's, built on Scrapy's."""
 
@@ -595,6 +610,10 @@ REWRITING = mine("RewritingMiddleware")
         (
             {"SPIDER_MIDDLEWARES": {BiasedMiddleware: 543}},
             f"{mine('BiasedMiddleware')} {BETWEEN}",
+        ),
+        (
+            {"SPIDER_MIDDLEWARES": {PatchedMiddleware: 543}},
+            f"{mine('NeutralMiddleware')} {BETWEEN}",
         ),
         (
             {
@@ -692,6 +711,21 @@ def test_it_drops_where_nobody_else_sees(crawl, caplog, options, reason):
     if tested.early is not None:  # where it is off, Scrapy does not call it
         output = output_methods(tested.crawler)
         assert on == any(getattr(method, "__self__", None) is tested.early for method in output)
+
+
+def test_a_subclass_with_an_output_of_its_own_is_called_where_it_is_off(crawl):
+    """What it does to items has nothing to do with duplicates."""
+
+    class Marking(DropEarlyMiddleware):
+        async def process_spider_output_async(self, response, result):
+            async for thing in super().process_spider_output_async(response, result):
+                yield {"marked": thing}
+
+    tested = crawl(
+        SPIDER_MIDDLEWARES={DropEarlyMiddleware: None, Marking: 1100},
+        REQUEST_FINGERPRINTER_CLASS=OwnFingerprinter,
+    )
+    assert tested.output([1]) == [{"marked": 1}]
 
 
 @pytest.mark.parametrize("name", ["request_seen", "fingerprint", "log"])
@@ -814,10 +848,11 @@ def test_a_bad_setting_is_refused(caplog):
     assert [r.levelname for r in caplog.records].count("ERROR") == 1
 
 
-def test_a_path_without_a_class_is_refused(caplog):
+@pytest.mark.parametrize("path", ["tests.nowhere.Middleware", "tests.test_early", "os.path.join"])
+def test_a_path_without_a_class_is_refused(caplog, path):
     """The error names the setting, its value and what failed, in one line."""
-    with pytest.raises(ValueError, match=r"BLOOM_DROP_EARLY is \['tests.nowhere.Middleware'\]: "):
-        Crawl(BLOOM_DROP_EARLY=["tests.nowhere.Middleware"])
+    with pytest.raises(ValueError, match=rf"BLOOM_DROP_EARLY is \['{path}'\]: "):
+        Crawl(BLOOM_DROP_EARLY=[path])
     assert [r.levelname for r in caplog.records].count("ERROR") == 1
 
 
@@ -1450,6 +1485,25 @@ def test_the_extractor_goes_by_the_value_of_its_own(crawl):
     links = LinkExtractor(process_value=swapped.get).extract_links(response)
     assert [link.url for link in links] == [f"{SITE}c", f"{SITE}b"]
     assert NewLinkExtractor(process_value=swapped.get).extract_links(response) == links[:1]
+
+
+class SpellingFingerprinter:
+    """Takes each spelling of a URL for a page of its own."""
+
+    bloom_reads = ()
+
+    def fingerprint(self, request):
+        return request.url.encode()
+
+
+def test_a_canonical_link_may_be_new_where_its_other_spelling_is_known(crawl):
+    """The extractor leaves out nothing where it would change the URL, and spellings may count."""
+    tested = crawl(REQUEST_FINGERPRINTER_CLASS=SpellingFingerprinter)
+    tested.scheduler.enqueue_request(Request(f"{SITE}b?d=2&c=1"))
+    response = tested.input(page("from", b"<a href='b?d=2&c=1'>1</a>"))
+    assert NewLinkExtractor().extract_links(response) == []
+    (link,) = NewLinkExtractor(canonicalize=True).extract_links(response)
+    assert link.url == f"{SITE}b?c=1&d=2"
 
 
 def test_the_extractor_takes_positional_arguments(crawl):

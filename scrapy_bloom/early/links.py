@@ -98,7 +98,11 @@ class NewLinkExtractor(LinkExtractor):
     def extract_links(self, response: TextResponse) -> list[Link]:
         """Return the links of `response` to unknown pages; count the others."""
         dupefilter = _dupefilter_of(response, response.encoding)
-        if dupefilter is not None and dupefilter.prefix_of(_ANY, "GET", b"", _META_OF_RULES) != "":
+        if dupefilter is not None and (
+            dupefilter.prefix_of(_ANY, "GET", b"", _META_OF_RULES) != ""
+            # the request has another spelling, which a fingerprinter of others may tell apart
+            or (self.canonicalize and not dupefilter.ignores_fragments)
+        ):
             dupefilter = None
         self._dupefilter = dupefilter
         try:

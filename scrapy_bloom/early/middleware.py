@@ -125,7 +125,8 @@ class DropEarlyMiddleware:
             reason = _why_missed(crawler)
         if reason is not None:
             announce(crawler, "duplicates", f"not dropped early, {reason}")
-            skip_output_of(crawler, self)
+            if type(self) is DropEarlyMiddleware:  # a subclass may do more
+                skip_output_of(crawler, self)
             return
         self._dupefilter = dupefilter
         if crawler.settings.getbool("DUPEFILTER_DEBUG"):
@@ -162,19 +163,29 @@ class DropEarlyMiddleware:
         kind = type(owner)
         if kind.__module__.partition(".")[0] in _OWN:
             return is_own_method(owner, method.__name__, *_OWN)
-        # a subclass may change what the word of its base is about
-        return vars(kind).get("bloom_neutral") is True or kind in self._passed
+        if kind in self._passed:
+            return True
+        # a subclass, or another method of the object, may change what the word is about
+        is_patched = any(each is method for each in getattr(owner, "__dict__", {}).values())
+        return vars(kind).get("bloom_neutral") is True and not is_patched
 
 
 def _classes(paths: tuple[str, ...]) -> tuple[type, ...]:
     """Return the classes at `paths`. Raises ValueError for a path without one."""
     try:
-        return tuple(load_object(path) for path in paths)
+        return tuple(map(_class_at, paths))
     except Exception as error:
         raise ValueError(
             f"BLOOM_DROP_EARLY is {list(paths)!r}: each path must be that of a spider middleware"
             f" ({describe(error)})"
         ) from error
+
+
+def _class_at(path: str) -> type:
+    found = load_object(path)
+    if not isinstance(found, type):
+        raise TypeError(f"{path} is no class")
+    return found
 
 
 def _why_unsound(scheduler: object, dupefilter: object) -> str | None:

@@ -163,4 +163,5 @@ def _members(value: object) -> Iterable[object]:
 
 
 def _is_fingerprinter(part: object) -> bool:
-    return not isinstance(part, type) and callable(getattr(type(part), "fingerprint", None))
+    # asked of the object: its class may lack the method, as in a wrapper with __getattr__
+    return not isinstance(part, type) and callable(getattr(part, "fingerprint", None))

@@ -60,6 +60,23 @@ def slotted(part):
     return found
 
 
+class Asking:
+    """Has what it is asked for from another one."""
+
+    def __init__(self, part):
+        self.__dict__["part"] = part
+
+    def __getattr__(self, name):
+        return getattr(self.part, name)
+
+
+class Lent:
+    """Has the method of another one, in a function that keeps it."""
+
+    def __init__(self, part):
+        self.fingerprint = lambda request: part.fingerprint(request)
+
+
 def of_class(part):
     """Return a fingerprinter whose class holds `part`."""
     return type("Shared", (Word,), {"bloom_reads": (), "part": part})()
@@ -105,6 +122,13 @@ def test_one_that_says_nothing_is_enough(hold, cls):
     """Wherever a fingerprinter keeps another one that it may ask."""
     with pytest.raises(ValueError, match=rf"the fingerprinter is .*{cls.__name__}"):
         reads_of(hold(cls.__new__(cls)))
+
+
+@pytest.mark.parametrize("kind", [Asking, Lent])
+def test_an_object_with_a_fingerprint_that_its_class_lacks(kind):
+    """It may be asked like any other fingerprinter, and says nothing."""
+    with pytest.raises(ValueError, match=rf"the fingerprinter is .*{kind.__name__}"):
+        reads_of(holding(kind(HeaderFingerprinter())))
 
 
 def test_a_default_that_was_changed_says_nothing():
