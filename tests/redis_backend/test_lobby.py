@@ -112,6 +112,44 @@ def test_a_slot_keeps_its_order(join, redis_server, monkeypatch, kind, seed):  #
     assert worker.store.waiting == worker.store.nbytes == 0
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_change_of_the_order_loses_nothing(join, redis_server, monkeypatch, seed):  # noqa: F811
+    """SCHEDULER_DISK_QUEUE may be another one after a stop: each request still comes, once."""
+    chance = seeded(seed)
+    lobby_from(monkeypatch, chance.choice([0, 5]))
+    slots, found = Slots(newest_first=True), []
+
+    def enter():
+        worker = join(capacity=chance.randrange(2, 9), **chance.choice([LIFO, FIFO]))
+        worker.store._policy = replace(worker.policy, claims_per_slot=chance.choice([1, 2, 8]))
+        return worker
+
+    def finish(most):
+        while most and (request := worker.store.next()) is not None:
+            found.append(name(request))
+            worker.store.done(request)
+            most -= 1
+
+    worker = enter()
+    for _ in range(30):
+        for _ in range(chance.randrange(20)):
+            slots.push(worker, f"s{int(chance.expovariate(0.2))}")
+        if chance.random() < 0.2:
+            bits = chance.choice([b"", b"\xff" * (1 << 20), chance.randbytes(1 << 20)])
+            redis_server.command("SET", f"{worker.key}:few", bits)
+        for _ in range(chance.randrange(1, 4)):
+            worker.exchange()
+            finish(chance.randrange(5))
+        worker.exchange()
+        worker.leave()
+        worker = enter()
+    for _ in range(200):
+        finish(100)
+        worker.exchange()
+    assert sorted(int(page.partition("-")[2]) for page in found) == [*range(next(slots.numbers))]
+    assert worker.store.waiting == worker.store.nbytes == worker.store.failed == 0
+
+
 @pytest.fixture
 def lobby(monkeypatch):
     """Slots share a lobby from the first one on."""

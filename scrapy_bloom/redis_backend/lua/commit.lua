@@ -357,9 +357,9 @@ for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, 99)) do
       local room = math.min(share, wanted, cap - (of_slot[slot] or 0))
       if named ~= slot then
         room = math.min(room, 1)
-        if redis.call('LINDEX', list, 0) == '' then
+        if redis.call('LINDEX', list, at) == '' then
           join_ring(priority, slot)
-          redis.call('LPOP', list)
+          redis.call(pop, list)
           room, taken = 0, taken + 1
         end
       elseif oldest_first and has_many and has_list(priority, slot .. '\0') then
