@@ -132,7 +132,9 @@ class Codec:
         text, is_plain = _opened(stored, self.dictionaries)
         if is_plain:
             moved = pack(unpack(text, stored.slot), slot)
-            text = text if moved is None else moved
+            if moved is None:
+                raise ValueError("its text is damaged")
+            text = moved
         return self._stored(text, slot, is_plain=is_plain)
 
     def _stored(self, text: bytes, slot: str, *, is_plain: bool) -> Stored:

@@ -9,7 +9,7 @@ from scrapy import Request
 
 from scrapy_bloom.job.codec import Codec, Stored
 from scrapy_bloom.job.compact import without_defaults
-from scrapy_bloom.job.dictionaries import LONGEST, PROPOSED_AT, SIZE, Dictionaries, id_of
+from scrapy_bloom.job.dictionaries import LONGEST, PROPOSED_AT, SIZE, Dictionaries, checksum, id_of
 
 SLOT = "a.example"
 FIELDS = {"url": "http://a.example/"}
@@ -168,6 +168,16 @@ def test_another_slot_is_noticed(learn):
                 codec.load_fields(Stored(slot, payload))
         moved = codec.moved(Stored(SLOT, payload), "")
         assert codec.load_fields(moved) == fields
+
+
+def test_a_text_that_cannot_be_moved_is_damaged():
+    """As it is it would be another URL in another slot."""
+    text = b"\x20\0\xff\x85\x85./page"  # a field whose name is no text
+    stored = Stored(SLOT, b"\1" + checksum(text, SLOT) + text)
+    codec = Codec(None, 100_000)
+    assert codec.load_fields(stored) == {"url": f"http://{SLOT}/page", 5: 5}
+    with pytest.raises(ValueError, match="damaged"):
+        codec.moved(stored, "")
 
 
 def test_another_dictionary_is_noticed():
