@@ -47,6 +47,12 @@ MUTANTS = {
         "        if True:\n            text",
     ),
     "substitutes_are_known": (BASE, "self._fingerprinter.has_substituted or ", ""),
+    "fingerprints_of_the_unknown_only": (
+        BASE,
+        "self._fingerprint_of_url is None\n                and self._recent",
+        "self._reads is None\n                and self._recent",
+    ),
+    "urls_never_remembered": (BASE, "elif url is None and self._caches", "elif self._caches"),
     "recent_fingerprints_of_redirects": (
         BASE,
         "fingerprint in self._recent.urls:\n                return self._chains",

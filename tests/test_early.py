@@ -399,9 +399,10 @@ def test_known_is_what_the_short_way_answers(offered, identity):
     tested, see = crawl.scheduler.df, crawl.scheduler.df._see
     asked = []
     tested._see = lambda fingerprint: asked.append(fingerprint) or see(fingerprint)
-    if crawl.scheduler.df._caches_fingerprints:
+    if not is_known(identity):
         crawl.close()
         return
+    tested._caches_fingerprints = False  # they are no short way next to the spider
     for thing in offered:
         request = thing.make(crawl.spider)
         known = tested.is_known(request)
@@ -908,6 +909,15 @@ def test_requests_with_a_key_that_counts_pass(paged, key):
     """The scheduler decides about them, as without."""
     request = Request(f"{SITE}b", paged.spider.parse_other, meta={key: None})
     assert paged.output([request]) == [request]
+
+
+def test_what_a_url_does_not_decide_is_known_by_its_fingerprint(paged):
+    """Such a duplicate needs no look into the filter, which Scrapy's dupefilter does not have."""
+    tested = paged.scheduler.df
+    request = Request(f"{SITE}c", meta={"page_params": {"a": 1}})
+    assert not tested.request_seen(request)
+    tested._see = None
+    assert tested.request_seen(request.copy())
 
 
 def test_a_fingerprint_that_failed_is_not_known(crawl):

@@ -114,9 +114,9 @@ class FilterDupeFilter(BaseDupeFilter):
         """Return True if `request` was seen before, else add it. Never raises.
 
         A URL in the cache, its fragment ignored, needs no fingerprint. Under a fingerprinter of
-        others the cache has whole URLs with their callbacks if that says what it reads, else
-        fingerprints, which need no look into the filter. Where several URLs share an identity, a
-        redirect does not count as a duplicate of its source.
+        others that says what it reads the cache has whole URLs with their callbacks. Where these do
+        not decide, it has fingerprints, which need no look into the filter. Where several URLs
+        share an identity, a redirect does not count as a duplicate of its source.
         """
         url: Any = None
         fingerprint = None
@@ -150,7 +150,7 @@ class FilterDupeFilter(BaseDupeFilter):
         if fingerprint is not None:
             self._last_request = request
             self._last_fingerprint = fingerprint
-        elif self._caches_fingerprints:
+        elif url is None and self._caches_fingerprints:
             # in line, too: each duplicate comes here, and Scrapy's dupefilter needs two calls
             url = fingerprint = self._fingerprinter.fingerprint(request)
             self._last_request = request
@@ -331,7 +331,9 @@ class FilterDupeFilter(BaseDupeFilter):
             self._fingerprint_of_url = self._fingerprinter.of_url
             self._reads = self._fingerprinter.reads
             self._caches_fingerprints = (
-                self._reads is None and self._recent.size > 0 and not self._fingerprinter.reads_key
+                self._fingerprint_of_url is None
+                and self._recent.size > 0
+                and not self._fingerprinter.reads_key
             )
         self.ignores_fragments = self._fingerprint_of_url is not None
         reads = self._reads or frozenset()
