@@ -161,7 +161,7 @@ class Pushed:
     def fill(self) -> float:
         """Push all; return the bytes of one that is pending."""
         while self._pending < self._items:
-            self.push(min(CHUNK, self._items - self._pending))
+            self._push(self.requests(min(CHUNK, self._items - self._pending)))
         return self.nbytes() / self._pending
 
     def _timed(self, call, argument, count: int) -> tuple[float, float]:
