@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
+from ..errors import encodable
 from ..job.codec import Codec, Stored
 from ..job.queue_settings import QueueSettings
 
@@ -96,8 +97,8 @@ class RedisCodec:
             raise ValueError(f"the priority {priority} does not fit into 51 bits")
         if slot is None:
             slot = str(meta.get("download_slot") or urlsplit(fields["url"]).hostname or "")
-        if "\0" in slot:
-            raise ValueError(f"the download slot {slot!r} has a NUL in it")
+        if "\0" in slot or slot != encodable(slot):
+            raise ValueError(f"the download slot {slot!r} has a NUL or a lone surrogate in it")
         if fields.get("dont_filter"):
             # no filter keeps it from being there twice
             fields = {**fields, _PAGE: fields.get(_PAGE) or secrets.token_hex(8)}

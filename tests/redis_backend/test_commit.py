@@ -59,6 +59,12 @@ def raw(worker, script, arguments):
     return client.eval(script.text, 1, worker.key, *arguments)
 
 
+def test_a_slot_that_no_call_can_carry_is_refused(join):
+    """At once: in a call it would stop all calls of the worker."""
+    with pytest.raises(ValueError, match="lone surrogate"):
+        join().enqueue("page", meta={"download_slot": "\ud800"})
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_aborted_anywhere(join, seed):
     """Each call fails at a random command of its own, keeps what it has written, and is

@@ -243,10 +243,15 @@ def test_marks_of_version_0_2_0_go_on_to_count(build, redis_server, key):
     assert {workers[0].next_request().meta["cookiejar"] for _ in range(2)} == {2, 3}
 
 
-def test_what_cannot_be_stored_lives_in_memory(build):
+@pytest.mark.parametrize(
+    "meta",
+    [{"function": lambda: None}, {"download_slot": "\0"}],
+    ids=["function", "slot with NUL"],
+)
+def test_what_cannot_be_stored_lives_in_memory(build, meta):
     """A request that cannot be serialized is handed out all the same, first."""
     scheduler = build()
-    assert scheduler.enqueue_request(request("page", meta={"function": lambda: None}))
+    assert scheduler.enqueue_request(request("page", meta=meta))
     assert scheduler.next_request().url == request("page").url
     assert scheduler.stats.get_value("scheduler/unserializable") == 1
 
