@@ -258,7 +258,10 @@ class Table:
                 connection.execute(f"PRAGMA busy_timeout = {_PATIENCE}")
                 if mode == "rw":
                     connection.execute(f"PRAGMA cache_size = {_CACHE}")
-                if not self._read_meta(connection):
+                connection.execute("BEGIN")  # another process may make the file at this moment
+                has_meta = self._read_meta(connection)
+                connection.execute("COMMIT")
+                if not has_meta:
                     connection.close()
                     return
             except BaseException:

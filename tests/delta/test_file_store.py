@@ -5,7 +5,7 @@ import multiprocessing
 import os
 import sqlite3
 import tempfile
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -222,8 +222,9 @@ def test_a_look_changes_nothing(tmp_path):
 
 
 def test_a_start_changes_nothing_before_it_is_sure_to_begin(tmp_path):
-    """Something else may refuse it."""
+    """Something else may refuse it; neither the table nor slices of 0.2.0."""
     store(tmp_path).add([(key(1), NOON)])
+    old_slices(tmp_path, numbers=[2])
     before = files_in(tmp_path)
     settings = {
         "BLOOM_DELTA": "item",
@@ -282,6 +283,40 @@ def test_processes_write_to_one_table_at_the_same_time(tmp_path):
         writer.join()
         assert writer.exitcode == 0
     assert len(rows_in(tmp_path)) == 240
+
+
+def test_a_table_that_is_made_while_one_looks_is_not_anothers(tmp_path, monkeypatch):
+    made = store(tmp_path / "made")
+    made.add([(key(1), NOON)])
+    made.close()
+    found = store(tmp_path)
+    file = found.table.path
+    file.parent.mkdir()
+    file.touch()
+
+    def fill(statement):
+        if "sqlite_master" in statement:
+            with (
+                suppress(sqlite3.OperationalError),  # it is locked, which is as good
+                closing(sqlite3.connect(made.table.path)) as source,
+                closing(sqlite3.connect(file, timeout=0)) as target,
+            ):
+                target.execute("BEGIN IMMEDIATE")
+                for text in source.iterdump():
+                    if not text.startswith(("BEGIN", "COMMIT")):
+                        target.execute(text)
+                target.execute(f"PRAGMA application_id = {table_module.APPLICATION_ID}")
+                target.execute("COMMIT")
+
+    def traced(path, mode):
+        connection = table_connect(path, mode)
+        connection.set_trace_callback(fill)
+        return connection
+
+    table_connect = table_module.connect
+    monkeypatch.setattr(table_module, "connect", traced)
+    found.look()
+    assert not found.table.count
 
 
 def test_no_writer_waits_for_the_one_who_reads(tmp_path):

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scrapy.utils.test import get_crawler
 
-from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.slice_store import SliceStore
 from scrapy_bloom.delta.slices import SLICES, Shape
 from scrapy_bloom.errors import FilterFileError
@@ -232,22 +230,6 @@ def test_a_look_changes_nothing(tmp_path):
         assert looking.knows(key(2))
         looking.close()
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-
-
-def test_a_start_changes_nothing_before_it_is_sure_to_begin(tmp_path):
-    """Something else may refuse it."""
-    memory(tmp_path, NOON).add([(key(1), NOON)])
-    path = tmp_path / "memory" / "delta.json"
-    before = path.read_bytes()
-    settings = {
-        "BLOOM_DELTA": "item",
-        "BLOOM_DELTA_DAYS": 365,
-        "BLOOM_DELTA_DIR": str(tmp_path / "memory"),
-    }
-    crawler = get_crawler(settings_dict=settings)
-    crawler.spider = crawler.spidercls.from_crawler(crawler, "spider")
-    DeltaMiddleware.from_crawler(crawler)
-    assert path.read_bytes() == before
 
 
 def test_what_a_kill_has_left_of_a_slice_is_removed(tmp_path):
