@@ -2,12 +2,12 @@
 
     python -m tests.early_mutants [name …]
 
-What prints `SURVIVED` is a hole in the tests; the exit status is 1 then.
+See `tests/text_mutants.py`.
 """
 
 import sys
 
-from tests.bloom.exact_mutants import survives
+from tests.text_mutants import run
 
 BASE = "scrapy_bloom/dupefilter/base.py"
 READS = "scrapy_bloom/fingerprints/reads.py"
@@ -18,7 +18,6 @@ TESTS = (
     "tests/test_streams.py",
 )
 
-# name: (file, what stands there, what stands there instead)
 MUTANTS = {
     # what a fingerprint depends on
     "callback_ignored": (
@@ -119,5 +118,4 @@ MUTANTS = {
 
 
 if __name__ == "__main__":
-    names = sys.argv[1:] or MUTANTS
-    sys.exit(bool([name for name in names if survives(name, MUTANTS, *TESTS)]))
+    sys.exit(run(MUTANTS, TESTS))

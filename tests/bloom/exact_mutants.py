@@ -2,17 +2,13 @@
 
     python -m tests.bloom.exact_mutants [name …]
 
-Each is a change to one line of a copy of the package. What prints `SURVIVED` is a hole in
-the tests; the exit status is 1 then.
+See `tests/text_mutants.py`.
 """
 
-import shutil
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.text_mutants import run
+
 TABLE, PROBING, FIXED = (f"scrapy_bloom/bloom/{name}.py" for name in ("table", "probing", "fixed"))
 GROWING, SIZING = "scrapy_bloom/bloom/growing.py", "scrapy_bloom/bloom/sizing.py"
 
@@ -36,7 +32,6 @@ FEW_INTO_THE_TABLE = """        if newest.table is not None:
                 self.false_positives_avoided += 1
 """
 
-# name: (file, what stands there, what stands there instead)
 MUTANTS = {
     # the number of keys counts a slot that is not written yet
     "count_before_slot": (TABLE, WRITES, "".join(reversed(WRITES.splitlines(keepends=True)))),
@@ -129,32 +124,5 @@ MUTANTS = {
 }
 
 
-def survives(name: str, mutants: dict = MUTANTS, *tests: str) -> bool:
-    """Return True if the tests do not notice."""
-    file, old, new = mutants[name]
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder)
-        for part in ("scrapy_bloom", "tests"):
-            shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(ROOT / "pyproject.toml", copy)
-        text = (copy / file).read_text()
-        assert text.count(old) == 1, f"{name}: {text.count(old)} places to change"
-        (copy / file).write_text(text.replace(old, new))
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-x",
-            "-q",
-            *(tests or ["tests/bloom/test_exact.py"]),
-        ]
-        run = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
-        failed = [line for line in run.stdout.splitlines() if line.startswith("FAILED")]
-        assert failed or " passed" in run.stdout, run.stdout
-        print(f"{name}: {failed[0] if failed else 'SURVIVED'}"[:110], flush=True)
-        return not failed
-
-
 if __name__ == "__main__":
-    survivors = list(filter(survives, sys.argv[1:] or MUTANTS))
-    sys.exit(bool(survivors))
+    sys.exit(run(MUTANTS, ["tests/bloom/test_exact.py"]))

@@ -2,20 +2,18 @@
 
     python -m tests.job.payload_mutants [name …]
 
-Each is a change to one line of a copy of the package. What prints `SURVIVED` is a hole in
-the tests; the exit status is 1 then.
+See `tests/text_mutants.py`.
 """
 
 import sys
 
-from tests.bloom.exact_mutants import survives
+from tests.text_mutants import run
 
 COMPACT, DICTIONARIES, CODEC = (
     f"scrapy_bloom/job/{name}.py" for name in ("compact", "dictionaries", "codec")
 )
 TESTS = [f"tests/job/test_{name}.py" for name in ("compact", "dictionaries", "without_pickle")]
 
-# name: (file, what stands there, what stands there instead)
 MUTANTS = {
     # a wrong dictionary and another slot give another request
     "no_checksum": (DICTIONARIES, "if checksum(text, slot) != deflated[2:_HEAD]:", "if False:"),
@@ -88,5 +86,4 @@ MUTANTS = {
 
 
 if __name__ == "__main__":
-    names = sys.argv[1:] or MUTANTS
-    sys.exit(bool([name for name in names if survives(name, MUTANTS, *TESTS)]))
+    sys.exit(run(MUTANTS, TESTS))
