@@ -134,9 +134,9 @@ def put_before_engine(crawler: Crawler, middleware: StartMiddleware | OutputMidd
     Works only while the scheduler is built, before Scrapy uses the list of middlewares. Raises
     JobDirectoryError where this release of Scrapy has no such list.
     """
-    manager = _get(crawler.engine, "scraper", "spidermw")
-    methods = _get(manager, "methods")
-    _require("engine.scraper.spidermw.methods", hasattr(methods, "__getitem__"))
+    methods = _of_spider_middlewares(crawler)
+    _require("engine.scraper.spidermw.methods", methods is not None)
+    assert methods is not None
     if isinstance(middleware, StartMiddleware):
         methods["process_start"].append(middleware.process_start)
         # Scrapy 2.14 goes through this one for spider middlewares that are older than 2.13
@@ -144,15 +144,15 @@ def put_before_engine(crawler: Crawler, middleware: StartMiddleware | OutputMidd
     else:
         both = middleware.process_spider_output, middleware.process_spider_output_async
         # Scrapy 2.14 chooses one of a pair; later ones have a single method
-        takes_pairs = hasattr(manager, "_get_async_method_pair")
+        takes_pairs = hasattr(crawler.engine.scraper.spidermw, "_get_async_method_pair")
         methods["process_spider_output"].append(both if takes_pairs else both[1])
 
 
 def output_methods(crawler: Crawler) -> list[Callable[..., Any]] | None:
     """Return the methods that Scrapy calls for the output of callbacks, from the spider to the
     engine; None where this release of Scrapy hides them."""
-    methods = _get(crawler.engine, "scraper", "spidermw", "methods")
-    if not hasattr(methods, "__getitem__"):
+    methods = _of_spider_middlewares(crawler)
+    if methods is None:
         return None
     found: list[Callable[..., Any]] = []
     for each in methods["process_spider_output"]:
@@ -164,13 +164,19 @@ def output_methods(crawler: Crawler) -> list[Callable[..., Any]] | None:
 def skip_output_of(crawler: Crawler, middleware: object) -> None:
     """Pass the output of callbacks to `middleware` no more, where Scrapy lets it be skipped. Works
     only before the first one."""
-    methods = _get(crawler.engine, "scraper", "spidermw", "methods")
-    if hasattr(methods, "__getitem__"):
+    if (methods := _of_spider_middlewares(crawler)) is not None:
         output = methods["process_spider_output"]
         for place, found in enumerate(output):
             method = found[0] if isinstance(found, tuple) else found
             if getattr(method, "__self__", None) is middleware:
                 output[place] = None
+
+
+def _of_spider_middlewares(crawler: Crawler) -> Any | None:
+    """Return the methods of spider middlewares that Scrapy calls, in lists by name; None where this
+    release of Scrapy hides them."""
+    methods = _get(crawler.engine, "scraper", "spidermw", "methods")
+    return methods if hasattr(methods, "__getitem__") else None
 
 
 def _comes_of(request: Request, source: Request, key: str) -> bool:

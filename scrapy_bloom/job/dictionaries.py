@@ -9,7 +9,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 SIZE = 7_900
 """Most bytes of a dictionary: what a window of 13 bits reaches from the first byte of a text."""
@@ -36,13 +36,14 @@ _USERINFO = re.compile(rb"(?://|\0.)[^/?#\0]*@", re.DOTALL)
 
 
 class Dictionaries:
-    """The dictionaries of a crawl that this process knows, by their ids: `texts`, oldest first.
+    """The dictionaries of a crawl that this process knows, by their ids: `texts`, oldest first. It
+    begins with those that a store has kept.
 
     A `proposal` is a dictionary that a store is asked to keep, or None: only then may it `learn`
     it. Cost: 6 µs to deflate a text, 1 to inflate it; 60 kB of memory a dictionary.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, texts: Iterable[bytes] = ()) -> None:
         self.texts: dict[str, bytes] = {}
         self.proposal: bytes | None = None
         self._inflaters: dict[bytes, Any] = {}
@@ -50,6 +51,8 @@ class Dictionaries:
         self._newest = b""
         self._samples: deque[bytes] = deque(maxlen=_SAMPLES)
         self._count = self._due = 0
+        for text in texts:
+            self.learn(text)
 
     def learn(self, text: bytes) -> None:
         """Use a dictionary that the store has kept: for all texts that name it, and as the newest

@@ -87,8 +87,8 @@ class RedisFailedStore:
             yield fields[first : first + AT_ONCE]
 
     def _chosen(self, choice: Choice) -> list[tuple[bytes, FailedRequest]]:
-        for text in filter(None, stored_dictionaries(self._client, self._key).values()):
-            self._dictionaries.learn(text)
+        kept = stored_dictionaries(self._client, self._key)
+        self._dictionaries = Dictionaries(filter(None, kept.values()))
         found = {
             field: (int(claim), self._failed_request(*rest)) for field, claim, *rest in self._scan()
         }

@@ -33,9 +33,7 @@ class StoppedJob:
     def __init__(self, path: Path, connection: sqlite3.Connection, *, pickles: bool) -> None:
         self._path = path
         self._connection = connection
-        self._dictionaries = Dictionaries()
-        for dictionary in schema.dictionaries(connection):
-            self._dictionaries.learn(dictionary)
+        self._dictionaries = Dictionaries(schema.dictionaries(connection))
         self._pickles = pickles
         self._is_first_version = schema.version(connection) < schema.WITH_FAILED
         self.pending = self._count("SELECT COUNT(*) FROM requests")

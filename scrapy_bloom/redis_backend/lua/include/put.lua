@@ -5,10 +5,12 @@
 -- bits of one string from a hash of priority and slot on, of which as many are set. They may be
 -- wrong in any way, and counters may overlap: they only say where an entry goes.
 --
--- A slot with a list of its own is not pushed to the lobby, so that list is newer. Where the newest
--- request is next, it joins the ring at once. Where the oldest is, it joins when an empty entry
--- of its slot leaves the lobby. A slot's requests that left the lobby, but not to a worker, and those
--- that were given back, wait in an older list then, in the name of slot and NUL, which is first.
+-- A slot with a list of its own is not pushed to the lobby: what is in that list is newer than what
+-- the slot has in the lobby. Where the newest request is next, the list joins the ring at once.
+-- Where the oldest is next, the slot's last entry in the lobby is an empty one, the mark, and the
+-- list joins the ring when the mark leaves the lobby. Until then a second list, `pending:P:SLOT` and
+-- NUL, has the requests that are older still: those that left the lobby and were not claimed, as
+-- their slot had its share, and those that were given back. It is claimed before the slot's own.
 local added, added_bytes = 0, 0
 local many_slots, shares, has_few = 256, {}, false
 
