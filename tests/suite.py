@@ -21,6 +21,9 @@ from pathlib import Path
 INJECT = Path(__file__).with_name("inject")
 ADDON = "scrapy_bloom.Addon"
 OURS_ALONE = "FAILS ONLY WITH OURS"
+STALE = "EXPLAINED, BUT DID NOT FAIL"
+FAULTS = {OURS_ALONE, STALE}
+"""The reasons that are for us to look into."""
 
 
 @dataclass(frozen=True)
@@ -115,12 +118,12 @@ def failing(outcomes: Mapping[str, str]) -> set[str]:
 
 
 def reason_for(test: str, again: set[str], anyway: set[str], with_jobdir: set[str]) -> str:
-    """Return why `test` failed with ours: `again` are those that did so twice."""
+    """Return why `test` failed with ours: `again` are those that did so each time."""
     if test in anyway:
         return f"fails with {STOCK.name}, too"
     if test in with_jobdir:
         return f"fails with {STOCK_WITH_JOBDIR.name}, too"
-    return OURS_ALONE if test in again else "passed the second time"
+    return OURS_ALONE if test in again else "passed when it was run again"
 
 
 def _inject_in_every_process() -> None:

@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from company import SETTINGS as BUSY_CRAWL
 from company import WITH, write_site
 from sidebyside import HERE, ROOT, table
 
@@ -41,11 +42,7 @@ from tests.job.harness import preload
 PACKAGES = ("openjdk-17-doc", "openjdk-21-doc", "postgresql-doc-15", "postgresql-doc-17")
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 SETTINGS = {
-    "TELNETCONSOLE_ENABLED": False,
-    "REMOTE_CONTROL_ENABLED": False,
-    "LOG_LEVEL": "WARNING",
-    "CONCURRENT_REQUESTS": 16,
-    "CONCURRENT_REQUESTS_PER_DOMAIN": 16,
+    **BUSY_CRAWL,
     "USER_AGENT": "scrapy-bloom-example",  # the demo's site knows it
     # breadth first, so that a limit cuts the same pages off, whoever crawls
     "DEPTH_PRIORITY": 1,
