@@ -300,13 +300,15 @@ def full_disks(world, *, seed, beside=3, pages=14, count=12):
 
 
 def power_cuts(world, *, cuts, seed, beside=3, pages=30, mutant=None):
-    """Cut the power of crawls at random moments, twice each, with the feeds in the job
-    directory: what was synced stays, of the rest anything."""
+    """Cut the power of crawls at random moments, up to twice each, until it was cut so often,
+    with the feeds in the job directory: what was synced stays, of the rest anything."""
     names = ("all.jl", "all.csv", "all.json", "all.json.gz")
     expected = whole(world, pages, names)
+    done = []
 
     def crawls():
-        for number in range((cuts + 1) // 2):
+        number = 0
+        while len(done) < cuts:
             variant = VARIANTS[number % len(VARIANTS)]
             crawl = crawl_of(world, f"cut{number}", variant, pages, names)
             folder = world.folder / crawl.name
@@ -320,11 +322,13 @@ def power_cuts(world, *, cuts, seed, beside=3, pages=30, mutant=None):
 
             def after(how, folder=folder, chance=chance):
                 cut_power(folder, chance)
+                done.append(how)
 
             stops = ("kill", "kill")
             yield stopped(world, crawl, chance, expected, stops, before, after)
+            number += 1
 
-    return side_by_side(crawls(), beside)
+    return side_by_side(crawls(), min(beside, (cuts + 1) // 2))
 
 
 def main():

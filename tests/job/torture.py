@@ -148,12 +148,14 @@ def random_kills(world, *, kills, seed, beside=3, pages=100, mutant=None, kinds=
 
 
 def power_cuts(world, *, cuts, seed, beside=3, pages=60, mutant=None):
-    """Cut the power of crawls at random moments, twice each: what was synced stays, of
-    the rest anything."""
+    """Cut the power of crawls at random moments, up to twice each, until it was cut so often:
+    what was synced stays, of the rest anything."""
     expected = whole(world, pages)
+    done = []
 
     def crawls():
-        for number in range((cuts + 1) // 2):
+        number = 0
+        while len(done) < cuts:
             crawl = Crawl(f"cut{number}", pages, *VARIANTS[number % len(VARIANTS)])
             crawl.settings["BLOOM_CAPACITY"] = 30
             chance = random.Random(f"{seed} {number}")
@@ -166,6 +168,7 @@ def power_cuts(world, *, cuts, seed, beside=3, pages=60, mutant=None):
 
             def after(folder=folder, chance=chance):
                 cut_power(folder, chance)
+                done.append("cut")
 
             yield killed(
                 world,
@@ -176,8 +179,9 @@ def power_cuts(world, *, cuts, seed, beside=3, pages=60, mutant=None):
                 before=before,
                 after_kill=after,
             )
+            number += 1
 
-    return side_by_side(crawls(), beside)
+    return side_by_side(crawls(), min(beside, (cuts + 1) // 2))
 
 
 SMALL = {"BLOOM_CAPACITY": 10}
