@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from .file_store import FileDeltaStore
     from .redis_store import RedisDeltaStore
     from .settings import DeltaSettings
+    from .table import Row
 
 logger = logging.getLogger(__name__)
 
@@ -88,9 +89,9 @@ class DeltaCrawl(CommitHook):
             self._ledger = scheduler.ledger
         if not self._has_scrapys_feeds():
             self._round = _round_of(scheduler)
-        self._fresh: list[tuple[bytes, float]] = []
+        self._fresh: list[Row] = []
         """The marks of the last commit, whose items the feeds may not have yet."""
-        self._ready: list[tuple[bytes, float]] = []
+        self._ready: list[Row] = []
         """The marks of earlier commits, to be added during the crawl."""
         self._not_before = 0.0
         self._begun = 0
@@ -188,12 +189,12 @@ class DeltaCrawl(CommitHook):
         except Exception as error:  # noqa: BLE001 - it costs repetitions
             self._tell(error)
 
-    def _deliver(self, marks: Iterable[tuple[bytes, float]]) -> None:
+    def _deliver(self, marks: Iterable[Row]) -> None:
         left = iter(marks)
         while some := [*islice(left, _IN_MEMORY)]:
             self.store.add(some)
 
-    def _add(self, marks: Iterable[tuple[bytes, float]]) -> bool:
+    def _add(self, marks: Iterable[Row]) -> bool:
         """Add `marks` to the delta store; log an error and return False if that fails."""
         began = time.monotonic()
         try:

@@ -1,21 +1,27 @@
-"""The marks of this round: a table of `requests.sqlite`, or of a temporary database.
+"""The marks and digests of this round: a table of `requests.sqlite`, or of a temporary database.
 
-Rows are written in the commit that acknowledges their requests. After that commit the keys of
-`delta_marks` are added to the delta store. They are added again at the next start, as a crash may
+Rows are written in the commit that acknowledges their requests. After that commit the rows of
+`delta_pages` are added to the delta store. They are added again at the next start, as a crash may
 have lost them; adding twice changes nothing. They stay until the round is over, since a round may
-repeat its own pages.
+repeat its own pages, and counts each of them once: in the row that has its `verdict`.
 """
 
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..sqlite_backend.schema import MARKS_OF_A_ROUND
+from ..sqlite_backend.schema import PAGES_OF_A_ROUND
+from .table import Row
 
 if TYPE_CHECKING:
     from ..feeds.outbox import Executor
+
+
+NEW, CHANGED, UNCHANGED = "new", "changed", "unchanged"
+"""The verdicts on a page that has a digest."""
 
 
 class Temporary:
@@ -23,7 +29,7 @@ class Temporary:
 
     def __init__(self) -> None:
         self._connection = sqlite3.connect("", isolation_level=None)
-        self._connection.execute(MARKS_OF_A_ROUND)
+        self._connection.execute(PAGES_OF_A_ROUND)
 
     def query(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Return the selected rows."""
@@ -39,33 +45,70 @@ class Temporary:
 
 
 class Marks:
-    """The table, read and written through `executor`. Each method may raise sqlite3.Error."""
+    """The table, read and written through `executor`; `verdicts` counts its pages by verdict. Each
+    method may raise sqlite3.Error."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        self._is_empty = not executor.query("SELECT 1 FROM delta_marks LIMIT 1")
-
-    def add(self, keys: Sequence[bytes], time: float) -> None:
-        """Record that the page of these keys is done."""
-        self._is_empty = False
-        for key in keys:
-            self._executor.execute(
-                "INSERT INTO delta_marks VALUES (?, ?) ON CONFLICT DO UPDATE SET"
-                " time = excluded.time",
-                (key, time),
+        self._is_empty = not executor.query("SELECT 1 FROM delta_pages LIMIT 1")
+        self.verdicts = Counter[str](
+            dict(
+                executor.query(
+                    "SELECT verdict, COUNT(*) FROM delta_pages WHERE verdict IS NOT NULL"
+                    " GROUP BY verdict"
+                )
             )
-
-    def __contains__(self, key: bytes) -> bool:
-        """Return True if this round has done the page of `key`. Cost: some µs."""
-        return not self._is_empty and bool(
-            self._executor.query("SELECT 1 FROM delta_marks WHERE key = ?", (key,))
         )
 
-    def __iter__(self) -> Iterator[tuple[bytes, float]]:
-        """Yield all keys with their times."""
-        return self._executor.iterate("SELECT key, time FROM delta_marks")
+    def add(self, rows: Sequence[Row], verdict: str | None = None) -> None:
+        """Record the rows of a page, one for each of its keys. The last one is that of the request
+        that led to it; its first `verdict` other than UNCHANGED stays."""
+        if verdict is not None:
+            _, earlier = self.find(rows[-1].key)
+            self.verdicts.subtract([earlier] if earlier else [])
+            verdict = earlier if earlier not in (None, UNCHANGED) else verdict
+            self.verdicts[verdict] += 1
+        self._is_empty = False
+        for row in rows:
+            self._executor.execute(
+                "INSERT INTO delta_pages VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+                " time = COALESCE(excluded.time, time),"
+                " digest = COALESCE(excluded.digest, digest),"
+                " verdict = COALESCE(excluded.verdict, verdict)",
+                (*row, verdict if row is rows[-1] else None),
+            )
+
+    def find(self, key: bytes) -> tuple[bytes | None, str | None]:
+        """Return digest and verdict of the page of `key` in this round, None for what is not
+        there."""
+        found = self._is_empty or self._executor.query(
+            "SELECT digest, verdict FROM delta_pages WHERE key = ?", (key,)
+        )
+        return found[0] if isinstance(found, list) and found else (None, None)
+
+    def __contains__(self, key: bytes) -> bool:
+        """Return True if this round has a row for the page of `key`. Cost: some µs."""
+        return not self._is_empty and bool(
+            self._executor.query("SELECT 1 FROM delta_pages WHERE key = ?", (key,))
+        )
+
+    def __iter__(self) -> Iterator[Row]:
+        """Yield the rows that say anything to later rounds."""
+        return map(
+            Row._make,
+            self._executor.iterate(
+                "SELECT key, time, digest FROM delta_pages"
+                " WHERE time IS NOT NULL OR digest IS NOT NULL"
+            ),
+        )
 
     def clear(self) -> None:
         """Remove all rows."""
         self._is_empty = True
-        self._executor.execute("DELETE FROM delta_marks")
+        self.verdicts.clear()
+        self._executor.execute("DELETE FROM delta_pages")
+
+    def forget_verdicts(self) -> None:
+        """Let no page be counted any more."""
+        self.verdicts.clear()
+        self._executor.execute("UPDATE delta_pages SET verdict = NULL WHERE verdict IS NOT NULL")

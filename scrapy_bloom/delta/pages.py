@@ -12,6 +12,7 @@ from ..dupefilter.redirects import RequestChains
 from ..fingerprints.unfailing import UnfailingFingerprinter
 from ..scrapy_compat import EngineView
 from .settings import SOURCES, drop_key, given_key, key_of_fingerprint, wish_of
+from .table import Row
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -110,7 +111,7 @@ class Pages:
         ):
             drop_key(request.meta)
 
-    def done(self, request: Request, reason: str | None = None) -> list[tuple[bytes, float]]:
+    def done(self, request: Request, reason: str | None = None) -> list[Row]:
         """Record that the engine is done with `request`, which has failed if there is a `reason`.
         Return the marks that were made. Raises sqlite3.Error."""
         outcome = self._outcomes.pop(request, None)
@@ -134,8 +135,9 @@ class Pages:
         now, keys = self._clock(), self._keys_of(request)
         self.marked += 1
         self._stats.set_value("bloom/delta_marked", self.marked)
-        self.marks.add(keys, now)
-        return [(key, now) for key in keys]
+        rows = [Row(key, now) for key in keys]
+        self.marks.add(rows)
+        return rows
 
     def _tell_of_index_page(self, request: Request) -> None:
         if not self._has_told:

@@ -2,8 +2,8 @@
 machines.
 
 Slices are sets with an expiry, named by their width and number, so the time gives their names.
-They are exact, and take some 70 bytes a page. Adding twice changes nothing, so a repeated command
-does no harm.
+They are exact, and take some 70 bytes a page. Digests are in a hash beside them, and never expire.
+Adding twice changes nothing, so a repeated command does no harm.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 from ..errors import IncompatibleFilterError
 from ..redis_backend.client import RedisClient
-from ..redis_backend.scripts import DELTA_ADD, DELTA_KNOWS
+from ..redis_backend.scripts import DELTA_ADD, DELTA_DIGESTS, DELTA_KNOWS
 from ..reporting import counted
 from .slices import SLICES, Slice
+from .table import Row
 
 if TYPE_CHECKING:
     from .slices import Shape
@@ -44,6 +45,7 @@ class RedisDeltaStore:
         key = key.replace("{", "(").replace("}", ")")
         self.name = f"{self._client.name} {key}"
         self._key = f"{{{key}}}:delta"
+        self._digests = f"{self._key}:digests"
 
     @property
     def is_empty(self) -> bool:
@@ -95,13 +97,25 @@ class RedisDeltaStore:
         width = self.shape.width
         return (self.clock() // width + 1) * width if width else inf
 
-    def add(self, marks: Iterable[tuple[bytes, float]]) -> None:
-        """Add keys with the times of their marks. Cost: a round trip for 500 keys of a slice."""
+    def digest(self, key: bytes) -> bytes | None:
+        """Return the digest of the page of `key`, None without one. Cost: a round trip."""
+        found: bytes | None = self._client.call("hget", self._digests, key)
+        return found
+
+    def add(self, rows: Iterable[Row | tuple[bytes, float]]) -> None:
+        """Add pages: those with a time are done. Cost: a round trip for 500 keys of a slice, and
+        for 500 digests."""
         now, width, period = self.clock(), self.shape.width, self.shape.period
         by_slice: dict[int, list[bytes]] = {}
-        for key, when in marks:
-            number = int(min(when, now) // width) if width else 0
-            by_slice.setdefault(number, []).append(key)
+        digests: list[bytes] = []
+        for key, when, digest in (Row(*each) for each in rows):
+            if when is not None:
+                number = int(min(when, now) // width) if width else 0
+                by_slice.setdefault(number, []).append(key)
+            digests += [] if digest is None else [key, digest]
+        for first in range(0, len(digests), 2 * _AT_ONCE):
+            some = digests[first : first + 2 * _AT_ONCE]
+            self._client.run(DELTA_DIGESTS, [self._digests], *some)
         for number, keys in by_slice.items():
             left = 0
             if period is not None:
@@ -127,20 +141,33 @@ class RedisDeltaStore:
             each.name: int(self._client.call("scard", each.name)) for each in self._slices(before)
         }
 
-    def marks(self, before: float | None) -> Iterator[tuple[bytes, float | None, None]]:
+    def marks(self, before: float | None) -> Iterator[Row]:
         """Yield the keys of all slices, or of those that ended `before`, with the starts of their
-        slices, None for a slice without a period. A page may be in several."""
-        for each in self._slices(before):
+        slices, None for a slice without a period; and pages that have only a digest. A page may be
+        in several slices."""
+        slices = self._slices(before)
+        for each in slices:
             cursor = None
             while cursor != 0:
                 cursor, keys = self._client.call("sscan", each.name, cursor or 0)
-                for key in keys:
-                    yield key, None if each.goes_on else each.start, None
+                if keys:
+                    digests = self._client.call("hmget", self._digests, *keys)
+                    start = None if each.goes_on else each.start
+                    yield from (Row(key, start, d) for key, d in zip(keys, digests, strict=True))
+        cursor, names = None if before is None else 0, [each.name for each in slices]
+        while cursor != 0:
+            cursor, found = self._client.call("hscan", self._digests, cursor or 0)
+            for key, digest in found.items():
+                if not (names and self._client.run(DELTA_KNOWS, names, key)):
+                    yield Row(key, None, digest)
 
     def forget(self, keys: Iterable[bytes]) -> int:
-        """Remove `keys` from all slices; return how many pages were done. Cost: a round trip for
-        each key and slice."""
+        """Remove `keys` from all slices, and their digests; return how many pages were done. Cost:
+        a round trip for each key and slice."""
+        keys = [*keys]
         names = [each.name for each in self._slices(None)]
+        for key in keys:
+            self._client.call("hdel", self._digests, key)
         return sum(sum(self._client.call("srem", name, key) for name in names) > 0 for key in keys)
 
     def drop_older(self, seconds: float) -> tuple[int, list[Slice]]:
@@ -162,9 +189,9 @@ class RedisDeltaStore:
         return sorted(found, key=lambda each: each.start)
 
     def clear(self) -> None:
-        """Remove all slices and the identity."""
+        """Remove all slices, the digests and the identity."""
         names = self._client.call("smembers", f"{self._key}:slices")
-        for name in (*names, f"{self._key}:slices", f"{self._key}:identity"):
+        for name in (*names, self._digests, f"{self._key}:slices", f"{self._key}:identity"):
             self._client.call("unlink", name)
 
     def close(self) -> None:

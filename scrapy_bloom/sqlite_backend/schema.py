@@ -6,8 +6,9 @@ import sqlite3
 
 APPLICATION_ID = 0x53426C6D
 
-MARKS_OF_A_ROUND = (
-    "CREATE TABLE delta_marks (key BLOB PRIMARY KEY, time REAL NOT NULL) WITHOUT ROWID"
+PAGES_OF_A_ROUND = (
+    "CREATE TABLE delta_pages (key BLOB PRIMARY KEY, time REAL, digest BLOB, verdict TEXT)"
+    " WITHOUT ROWID"
 )
 """For later rounds: delta/marks.py."""
 
@@ -70,7 +71,7 @@ STEPS: dict[int, tuple[str, ...]] = {
         " WITHOUT ROWID",
     ),
     3: (
-        MARKS_OF_A_ROUND,
+        "CREATE TABLE delta_marks (key BLOB PRIMARY KEY, time REAL NOT NULL) WITHOUT ROWID",
         "CREATE TABLE delta_lists (key BLOB PRIMARY KEY, keys BLOB NOT NULL, parent BLOB,"
         " time REAL NOT NULL) WITHOUT ROWID",
         "CREATE TABLE delta_shared (list BLOB NOT NULL, child BLOB NOT NULL,"
@@ -82,6 +83,9 @@ STEPS: dict[int, tuple[str, ...]] = {
         "DROP TABLE delta_lists",
         "DROP TABLE delta_shared",
         "DROP TABLE delta_failed",
+        PAGES_OF_A_ROUND,
+        "INSERT INTO delta_pages SELECT key, time, NULL, NULL FROM delta_marks",
+        "DROP TABLE delta_marks",
         # one row: the random id of the job, as in the filter, and its spider
         "CREATE TABLE identity (id BLOB NOT NULL, spider TEXT NOT NULL, commits INTEGER NOT NULL)",
         "INSERT INTO identity VALUES (randomblob(16), '', 0)",

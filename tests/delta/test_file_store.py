@@ -18,7 +18,7 @@ from scrapy_bloom.delta.file_store import FileDeltaStore
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.slice_store import SliceStore
 from scrapy_bloom.delta.slices import Shape, read
-from scrapy_bloom.delta.table import UnfinishedWriteError
+from scrapy_bloom.delta.table import Row, UnfinishedWriteError
 from scrapy_bloom.errors import FilterFileError, IncompatibleFilterError
 from scrapy_bloom.fingerprints.identity import FingerprinterIdentity
 
@@ -112,6 +112,56 @@ def test_a_mark_counts_for_the_period_to_the_second(steps):
                 marked.pop(number, None)
 
 
+def _added(known, row, now):
+    """Return what the table has of a page, time and digest, after `row` was added."""
+    had, digest = known or (None, None)
+    if None not in (had, row.time) and row.time < had <= now:
+        return had, digest or row.digest
+    return (had if row.time is None else row.time), row.digest or digest
+
+
+PAGES = st.tuples(
+    st.integers(0, 4),
+    st.one_of(st.none(), st.floats(0, 30)),  # hours that its mark has waited for delivery
+    st.one_of(st.none(), st.sampled_from((b"a" * 16, b"b" * 16))),
+)
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(-30, 30), st.lists(PAGES, max_size=4), st.lists(st.integers(0, 4), max_size=1)
+        ),
+        max_size=12,
+    )
+)
+def test_a_digest_stays_until_there_is_a_newer_one(steps):
+    """As a dict has it, whatever the clock does, and long after the mark has expired; a page that
+    has only a digest is not done."""
+    with tempfile.TemporaryDirectory() as folder:
+        now, known = NOON, {}
+        for hours, pages, forgotten in steps:
+            now += hours * HOUR
+            with closing(opened(folder, now)) as found:
+                for number in range(5):
+                    had, digest = known.get(number, (None, None))
+                    assert found.digest(key(number)) == digest
+                    if digest:  # else it may have been removed
+                        assert found.knows(key(number)) is (
+                            had is not None and abs(now - had) <= PERIOD
+                        )
+                for number, waited, digest in pages:
+                    row = Row(key(number), None if waited is None else now - waited * HOUR, digest)
+                    if row[1:] != (None, None):
+                        in_table = dict(rows_in(folder)) if found.table.path.exists() else {}
+                        found.add([row])
+                        known[number] = _added(in_table.get(key(number)), row, now)
+                found.forget([key(number) for number in forgotten])
+                for number in forgotten:
+                    known.pop(number, None)
+
+
 @settings(max_examples=10)
 @given(st.lists(st.floats(-1e5, 1e5), max_size=10))
 def test_a_wrong_clock_costs_repetitions_and_not_the_table(days):
@@ -133,6 +183,21 @@ def test_an_expired_row_stays_for_an_eighth_of_the_period(tmp_path):
         opened(tmp_path, NOON + hours * HOUR).close()
         assert (key(1) in rows_in(tmp_path)) is is_there, hours
     assert rows_in(tmp_path) == {key(2): (None, None)}
+
+
+def test_a_page_that_has_a_digest_is_compared_after_it_has_expired(tmp_path):
+    """Its row stays, and it is not done; whoever wants it away, says so."""
+    store(tmp_path).add(
+        [Row(key(1), NOON, b"d" * 16), Row(key(2), None, b"e" * 16), (key(3), NOON)]
+    )
+    for hours in (0, 9, 30, 60):
+        opened(tmp_path, NOON + hours * HOUR).close()
+    found = opened(tmp_path, NOON + 60 * HOUR)
+    assert [found.digest(key(number)) for number in (1, 2, 3)] == [b"d" * 16, b"e" * 16, None]
+    assert not any(map(found.knows, map(key, (1, 2, 3))))
+    assert (found.table.total, found.table.count, found.table.digests) == (2, 1, 2)
+    assert found.drop_older(HOUR) == (1, [])
+    assert [*rows_in(tmp_path)] == [key(2)]
 
 
 def test_without_a_period_a_mark_counts_for_ever(tmp_path):
@@ -391,6 +456,22 @@ def test_merging_tables(tmp_path):
     }
     assert [knows(tmp_path / "one", n) for n in (1, 2, 3, 4)] == [True, True, False, False]
     assert files_in(tmp_path / "two") == before
+
+
+def test_merging_digests(tmp_path):
+    """That of the later mark stays, or the store's own; digests without marks are merged, too."""
+    one, two = store(tmp_path / "one", identity="one"), store(tmp_path / "two", identity="one")
+    one.add([Row(key(1), NOON, b"1" * 16), Row(key(2), None, b"1" * 16), (key(4), NOON)])
+    two.add([Row(key(n), NOON - HOUR * (n == 1), b"2" * 16) for n in (1, 3, 4)])
+    two.add([Row(key(2), None, b"2" * 16)])
+    for each in (one, two):
+        each.close()
+    store(tmp_path / "one").merge([tmp_path / "two" / "memory"])
+    digests = {number: rows_in(tmp_path / "one")[key(number)][1][:1] for number in (1, 2, 3, 4)}
+    assert digests == {1: b"1", 2: b"1", 3: b"2", 4: b"2"}
+    store(tmp_path / "other", identity="other").add([Row(key(2), None, b"2" * 16)])
+    with pytest.raises(IncompatibleFilterError, match="another fingerprinter than"):
+        store(tmp_path / "other").merge([tmp_path / "one" / "memory"])
 
 
 def test_tables_of_two_fingerprinters_are_not_merged(tmp_path):

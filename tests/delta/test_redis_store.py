@@ -12,6 +12,7 @@ from scrapy.utils.request import RequestFingerprinter, fingerprint
 from scrapy_bloom.commands import main
 from scrapy_bloom.delta.redis_store import RedisDeltaStore
 from scrapy_bloom.delta.slices import SLICES, Shape
+from scrapy_bloom.delta.table import Row
 from scrapy_bloom.errors import IncompatibleFilterError
 from scrapy_bloom.fingerprints.identity import FingerprinterIdentity
 from tests.delta.delta_crawls import FAILING
@@ -81,6 +82,24 @@ def test_a_mark_from_the_future_is_one_of_now(redis, key):
     assert memory(redis, key, NOON).known_until(KEY)
     assert not memory(redis, key, NOON + 10 * HOUR).known_until(KEY)
     assert not memory(redis, key, NOON + 1000 * PERIOD).known_until(KEY)
+
+
+def test_digests_are_kept_beside_the_slices(redis, key):
+    """They outlive the marks; what has only a digest is not done, and is listed."""
+    other = b"o" * 20
+    added = memory(redis, key, NOON)
+    added.add([Row(KEY, NOON, b"1" * 16), Row(other, None, b"2" * 16)])
+    added.add([(KEY, NOON)])
+    later = memory(redis, key, NOON + 100 * PERIOD)
+    assert [later.digest(each) for each in (KEY, other, b"x" * 20)] == [b"1" * 16, b"2" * 16, None]
+    assert not added.known_until(other)
+    start = NOON // HOUR * HOUR
+    assert {*added.marks(None)} == {Row(KEY, start, b"1" * 16), Row(other, None, b"2" * 16)}
+    assert {*added.marks(NOON + 9 * HOUR)} == {Row(KEY, start, b"1" * 16)}
+    assert added.forget([other]) == 0
+    assert {row.key for row in added.marks(None)} == {KEY}
+    added.clear()
+    assert added.digest(KEY) is None
 
 
 def test_clearing_and_another_fingerprinter(redis, key):
