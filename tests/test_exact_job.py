@@ -8,7 +8,7 @@ from scrapy import Request
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import IncompatibleFilterError, RedisBloomDupeFilter, ScalableBloomFilter
-from scrapy_bloom.dupefilter.closing_line import closing_line
+from scrapy_bloom.dupefilter.overlay import closing_line
 from scrapy_bloom.redis_backend.copying import load_into_redis
 from tests.fakes import Engine
 

@@ -4,7 +4,7 @@ import pytest
 from scrapy import Request
 
 from scrapy_bloom import ScalableBloomFilter
-from scrapy_bloom.dupefilter.closing_line import closing_line, round_up
+from scrapy_bloom.dupefilter.overlay import closing_line, round_up
 from scrapy_bloom.reporting import in_bytes, in_short, pages
 
 

@@ -21,8 +21,7 @@ from ..fingerprints.identity import FingerprinterIdentity
 from ..fingerprints.unfailing import CALLBACK, META, UnfailingFingerprinter
 from ..settings import DELTA, AuditSettings, BloomSettings, wants_delta
 from ..startup import announce, fetches_one_page, has_spider_middleware, is_own_method, refuse
-from .closing_line import closing_line
-from .overlay import FingerprintFilter, Overlay
+from .overlay import FingerprintFilter, Overlay, closing_line
 from .redirects import RequestChains
 from .url_cache import UrlCache, is_clean
 
