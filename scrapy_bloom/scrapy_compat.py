@@ -6,6 +6,7 @@ in progress until the output of its callback is scheduled or through the pipelin
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
@@ -21,6 +22,8 @@ from scrapy.settings import BaseSettings
 from scrapy.spidermiddlewares import httperror
 from scrapy.utils import reactor
 from scrapy.utils import signal as dispatching
+from scrapy.utils.asyncio import call_later
+from scrapy.utils.defer import deferred_from_coro
 
 from .errors import JobDirectoryError
 
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from scrapy.extensions.feedexport import FeedSlot, FeedStorageProtocol, ItemFilter
     from scrapy.http import Response
     from twisted.python.failure import Failure
+
+logger = logging.getLogger(__name__)
 
 
 @runtime_checkable
@@ -120,6 +125,19 @@ class EngineView:
         """Have the engine ask for requests, and check if it is idle, in the next reactor turn."""
         if self._engine._slot is not None:
             self._engine._slot.nextcall.schedule()
+
+
+def close_spider(crawler: Crawler, reason: str) -> None:
+    """Close the spider on the next reactor turn, unless it is closed then. Raises RuntimeError
+    without a reactor."""
+
+    def close() -> None:
+        closed = deferred_from_coro(crawler.engine.close_spider_async(reason=reason))
+        closed.addErrback(
+            lambda failure: logger.debug("The spider was closed already: %s", failure)
+        )
+
+    call_later(0, close)
 
 
 async def start_again(crawler: Crawler) -> AsyncIterator[Any] | None:

@@ -6,6 +6,7 @@ tests/test_documents.py holds the reference page against the table.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -158,6 +159,14 @@ def _period(value: Any) -> float | None:
     return period
 
 
+def _wait(value: Any) -> float | None:
+    if value in ("", "None"):
+        return None
+    with suppress(ValueError):  # of text
+        return float(_number("", lambda wait: wait >= 0).convert(value))
+    return _period(value)
+
+
 MODES = ("item", "success", "response")
 BOOLEAN = Values("True or False", lambda value: BaseSettings({"value": value}).getbool("value"))
 PATH = Values("the path of a file or directory", _path)
@@ -243,6 +252,12 @@ RETRY_FAILED = Setting(
     False,
     BOOLEAN,
     "Whether each start of the job retries failed requests",
+)
+LATER_WAIT: Setting[float | None] = Setting(
+    "BLOOM_LATER_WAIT",
+    None,
+    Values("a number of seconds from 0, or text such as '90s' or '12h'; None is for ever", _wait),
+    "How long a spider with nothing else to do waits for a delayed request",
 )
 DELTA: Setting[str | None] = Setting(
     "BLOOM_DELTA", None, Values(f"None, {_words(MODES)}", _mode), "what counts as done", "delta.md"

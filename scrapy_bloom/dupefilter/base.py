@@ -11,14 +11,13 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from scrapy.dupefilters import BaseDupeFilter
-from scrapy.utils.asyncio import call_later
-from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.python import global_object_name
 from scrapy.utils.request import referer_str
 
 from ..fingerprints.canonical import META_KEY
 from ..fingerprints.identity import FingerprinterIdentity
 from ..fingerprints.unfailing import CALLBACK, META, UnfailingFingerprinter
+from ..scrapy_compat import close_spider
 from ..settings import DELTA, AuditSettings, BloomSettings, wants_delta
 from ..startup import announce, fetches_one_page, has_spider_middleware, is_own_method, refuse
 from .overlay import FingerprintFilter, Overlay, closing_line
@@ -272,7 +271,7 @@ class FilterDupeFilter(BaseDupeFilter):
             return
         self._closing = True
         try:
-            call_later(0, self._close_spider_now, reason)
+            close_spider(self._crawler, reason)
         except Exception:
             logger.exception("Cannot close the spider with reason %s", reason)
 
@@ -412,12 +411,6 @@ class FilterDupeFilter(BaseDupeFilter):
         )
         self._overlay.filter.growing = False
         self.close_spider("bloom_full")
-
-    def _close_spider_now(self, reason: str) -> None:
-        closed = deferred_from_coro(self._crawler.engine.close_spider_async(reason=reason))
-        closed.addErrback(
-            lambda failure: logger.debug("The spider was closed already: %s", failure)
-        )
 
     def _update_stats(self) -> None:
         self._stats_due = monotonic() + STATS_INTERVAL

@@ -108,11 +108,11 @@ class Ledger:
         """Send `before_commit` with each commit from now on."""
         self._has_begun = True
 
-    def push(self, request: Request) -> list[Request]:
-        """Store `request`; return what `sources_of` does. Raises ValueError if it cannot be
-        serialized."""
+    def push(self, request: Request, delay: float | None = None) -> list[Request]:
+        """Store `request`, as pending, or as pending in `delay` seconds; return what `sources_of`
+        does. Raises ValueError if it cannot be serialized."""
         sources = self.sources_of(request)
-        self.store.push(request, sources)
+        self.store.push(request, sources, delay)
         self._unreleased += self._fingerprints(request)
         self._sent_again.update(sources)
         return sources
@@ -145,6 +145,18 @@ class Ledger:
         """Commit if enough requests were dispatched."""
         if self._dispatched >= self._operations and self._wait <= 0:
             self.commit()
+
+    def take_due(self) -> bool:
+        """Make delayed requests pending that are due; return True if there are more."""
+        if self.stopped or (due := self.store.next_due) is None or due > 0:
+            return False
+        try:
+            more = self.store.take_due()
+        except Exception as error:  # noqa: BLE001 - see `next`
+            self.stop(error)
+            return False
+        self._commit_later()
+        return more
 
     def dispatch(self, request: Request) -> None:
         """Record that `request` is dispatched."""

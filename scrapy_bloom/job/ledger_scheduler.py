@@ -11,7 +11,10 @@ from scrapy.extensions.spiderstate import SpiderState
 from scrapy.settings import SETTINGS_PRIORITIES
 
 from ..errors import JobDirectoryError
-from ..settings import ANY_SPIDER
+from ..scrapy_compat import EngineView, close_spider
+from ..settings import ANY_SPIDER, LATER_WAIT
+from ..startup import refuse
+from .later import Alarm, DelayedInMemory, take_delay
 
 if TYPE_CHECKING:
     from collections.abc import Sequence, Sized
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("scrapy_bloom.durable.base")
 
+OVERDUE_SECONDS = 0.5
+"""The pause before a store is asked again for what is due."""
 COMMAND_LINE = SETTINGS_PRIORITIES["cmdline"]
 
 
@@ -53,6 +58,15 @@ def require_same_spider(place: str, found: str, crawler: Crawler, remedy: str) -
     )
 
 
+def refuse_without_delays(crawler: Crawler) -> None:
+    """Refuse the start for a bad BLOOM_LATER_WAIT, or if Scrapy cannot be woken for what is due."""
+    try:
+        LATER_WAIT.read(crawler.settings)
+        EngineView(crawler).require_wake()
+    except (JobDirectoryError, ValueError) as error:
+        refuse(crawler, error)
+
+
 class LedgerScheduler(BaseScheduler):
     """Scheduler with requests in the store of a ledger. Without a ledger all requests are in
     memory; with one, those that cannot be serialized."""
@@ -71,6 +85,11 @@ class LedgerScheduler(BaseScheduler):
         self.mqs: ScrapyPriorityQueue | None = None
         self._ledger: Ledger | None = None
         self._has_told_of_unserializable = False
+        self._engine = EngineView(crawler)
+        self._delayed = DelayedInMemory()
+        self._alarm = Alarm(self._on_alarm)
+        self._later_wait = LATER_WAIT.read(crawler.settings)
+        self._asks_for_rest = False
 
     @property
     def ledger(self) -> Ledger | None:
@@ -83,12 +102,20 @@ class LedgerScheduler(BaseScheduler):
         return None if self._ledger is None else self._ledger.store.pending
 
     def __len__(self) -> int:
-        """Number of pending requests."""
-        return sum(len(queue) for queue in (self.mqs, self.dqs) if queue is not None)
+        """Number of pending requests, the delayed ones included."""
+        if self._ledger is None:
+            return self._in_memory
+        store = self._ledger.store
+        return self._in_memory + len(store.pending) + store.later
 
     def has_pending_requests(self) -> bool:
         """Return True if any request is pending."""
-        return len(self) > 0
+        return len(self) > 0 and not self._asks_for_rest
+
+    @property
+    def _in_memory(self) -> int:
+        """The number of requests that are in memory only."""
+        return len(self._delayed) + (0 if self.mqs is None else len(self.mqs))
 
     def enqueue_request(self, request: Request) -> bool:
         """Store `request` unless it was seen; durable with the next commit. Return False if it was
@@ -118,8 +145,11 @@ class LedgerScheduler(BaseScheduler):
             if ledger.stopped:
                 return None
             ledger.before_next()
+        self._take_due()
         request, medium = self._next()
-        if request is not None:
+        if request is None:
+            self._await_due()
+        else:
             if ledger is not None:
                 ledger.dispatch(request)
             self.stats.inc_value(f"scheduler/dequeued/{medium}")
@@ -131,10 +161,11 @@ class LedgerScheduler(BaseScheduler):
             assert self.spider is not None
             self.df.log(request, self.spider)
             return False
-        if self._push_to_store(request):
+        delay = take_delay(request)
+        if self._push_to_store(request, delay):
             self._count_stored()
         else:
-            self._push_to_memory(request)
+            self._push_to_memory(request, delay)
             self._count_enqueued("memory")
         return True
 
@@ -146,12 +177,12 @@ class LedgerScheduler(BaseScheduler):
         self.stats.inc_value(f"scheduler/enqueued/{medium}")
         self.stats.inc_value("scheduler/enqueued")
 
-    def _push_to_store(self, request: Request) -> bool:
+    def _push_to_store(self, request: Request, delay: float | None) -> bool:
         """Store `request`; return False if it cannot be serialized."""
         if self._ledger is None:
             return False
         try:
-            sources = self._ledger.push(request)
+            sources = self._ledger.push(request, delay)
         except ValueError as error:
             self._tell_of_unserializable(request, error)
             return False
@@ -161,9 +192,12 @@ class LedgerScheduler(BaseScheduler):
             self._note_stored(request, sources)
         return True
 
-    def _push_to_memory(self, request: Request) -> None:
+    def _push_to_memory(self, request: Request, delay: float | None) -> None:
         assert self.mqs is not None
-        self.mqs.push(request)
+        if delay is None:
+            self.mqs.push(request)
+        else:
+            self._delayed.push(request, delay)
         if self._ledger is not None:
             self._ledger.keep(request)
             if request is self._start_requests.offered:
@@ -189,6 +223,57 @@ class LedgerScheduler(BaseScheduler):
             {"request": request, "reason": error},
             extra={"spider": self.spider},
         )
+
+    @property
+    def _next_due(self) -> float | None:
+        """Seconds until the next delayed request is due, or the next hold ends."""
+        dues = [self._delayed.next_due]
+        if self._ledger is not None:
+            dues.append(self._ledger.store.next_due)
+        return min((due for due in dues if due is not None), default=None)
+
+    def _take_due(self) -> None:
+        """Make requests pending that are due; if there are more, some at each turn."""
+        assert self.mqs is not None
+        if self._delayed:
+            for request in self._delayed.take_due():
+                self.mqs.push(request)
+        if self._ledger is not None and self._ledger.take_due():
+            self._alarm.set(0)
+
+    def _await_due(self) -> None:
+        """Have the engine ask again when the next request is due; close the spider if nothing else
+        is left, and that is later than BLOOM_LATER_WAIT."""
+        if (due := self._next_due) is None:
+            return
+        if self._later_wait is not None and due > self._later_wait and self._is_at_rest:
+            self._close_until_due(due, self._later_wait)
+        else:
+            # a store that is asked already wakes the engine when it answers
+            self._alarm.set(due if due > 0 else OVERDUE_SECONDS)
+
+    @property
+    def _is_at_rest(self) -> bool:
+        """True if nothing is left but delayed requests and those on hold."""
+        self._asks_for_rest = True
+        try:
+            return bool(self.crawler.engine.spider_is_idle())
+        finally:
+            self._asks_for_rest = False
+
+    def _close_until_due(self, due: float, wait: float) -> None:
+        logger.info(
+            "The next request is due in %(due).0f s, and BLOOM_LATER_WAIT is %(wait)g s: closing"
+            " the spider with %(count)d requests that are not due",
+            {"due": due, "wait": wait, "count": len(self)},
+            extra={"spider": self.spider},
+        )
+        self._later_wait = None
+        close_spider(self.crawler, "bloom_later")
+
+    def _on_alarm(self) -> None:
+        self._take_due()
+        self._engine.wake()
 
     def _next(self) -> tuple[Request | None, str]:
         """Return the next request and its medium: requests in memory come first."""

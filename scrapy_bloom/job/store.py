@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence, Sized
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from .failure import ALL, Choice
 
@@ -34,6 +34,29 @@ class FingerprintKeeper(Protocol):
         """Close the spider on the next reactor turn."""
 
 
+class Hold(NamedTuple):
+    """A download slot that is not asked for so many `seconds` from now, infinite until its release.
+    `times` counts the holds in a row."""
+
+    seconds: float
+    times: int
+
+
+class Holds(Protocol):
+    """The slots of a crawl that are on hold."""
+
+    @property
+    def holds(self) -> Mapping[str, Hold]:
+        """The holds that are not over, by slot."""
+
+    def hold(self, slot: str, seconds: float, times: int) -> None:
+        """Dispatch no request of `slot` for so many seconds, or for those that are left, if these
+        are more; `inf` is until its release. Durable with the next commit."""
+
+    def release(self, slot: str) -> None:
+        """End the hold of `slot`, if there is one. Durable with the next commit."""
+
+
 class RequestStore(Protocol):
     """The pending and the dispatched requests of a crawl.
 
@@ -51,6 +74,15 @@ class RequestStore(Protocol):
         """The requests that were not dispatched."""
 
     @property
+    def later(self) -> int:
+        """The number of delayed requests, which `pending` does not count."""
+
+    @property
+    def next_due(self) -> float | None:
+        """Seconds until the next delayed request is due or the next hold ends, 0 or less if that is
+        past; None without any."""
+
+    @property
     def uncommitted(self) -> int:
         """Number of requests pushed or done since the last commit."""
 
@@ -62,9 +94,15 @@ class RequestStore(Protocol):
     def nbytes(self) -> int:
         """Bytes of the store."""
 
-    def push(self, request: Request, sources: Sequence[Request]) -> None:
-        """Store `request`, as which the dispatched `sources` are sent again. Raises ValueError if
-        it cannot be serialized."""
+    def push(
+        self, request: Request, sources: Sequence[Request], delay: float | None = None
+    ) -> None:
+        """Store `request`, as which the dispatched `sources` are sent again. With a `delay` it is
+        pending so many seconds from now. Raises ValueError if it cannot be serialized."""
+
+    def take_due(self) -> bool:
+        """Make delayed requests pending whose time has come, and end holds that are over. Return
+        True if there are more: each call does a little only."""
 
     def next(self) -> Request | None:
         """Return the next request in Scrapy's order, or None."""

@@ -145,7 +145,16 @@ class RedisStore:
         """How many requests were not sent to the server."""
         return sum(entry.packed is not None for entry in self._unsent)
 
-    def push(self, request: Request, sources: Sequence[Request]) -> None:
+    later = 0
+    next_due = None
+
+    def take_due(self) -> bool:
+        """Return False."""
+        return False
+
+    def push(
+        self, request: Request, sources: Sequence[Request], delay: float | None = None
+    ) -> None:
         """Store `request`, as which the dispatched `sources` are sent again. Raises ValueError if
         it cannot be serialized."""
         claims = map(self.claims.claim_of, sources)

@@ -9,10 +9,10 @@ from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
 from ..job.failures import Failures
-from ..job.ledger_scheduler import LedgerScheduler, keep_off_the_job
+from ..job.ledger_scheduler import LedgerScheduler, keep_off_the_job, refuse_without_delays
 from ..job.queue_settings import memory_queue
 from ..job.session import session_of
-from ..scrapy_compat import EngineView, IdleChecks, put_before_engine
+from ..scrapy_compat import IdleChecks, put_before_engine
 from ..settings import FailedSettings, WorkerSettings
 from ..startup import fetches_one_page, refuse
 from .dupefilter import RedisBloomDupeFilter
@@ -60,6 +60,7 @@ class RedisDurableScheduler(LedgerScheduler):
         Refuses the start: ValueError for a setting, BloomError if the state in Redis forbids it, or
         Redis does not answer.
         """
+        refuse_without_delays(crawler)
         dupefilter_class = load_object(crawler.settings["DUPEFILTER_CLASS"])
         try:
             _require_shared(dupefilter_class)
@@ -67,7 +68,6 @@ class RedisDurableScheduler(LedgerScheduler):
                 keep_off_the_job(crawler)
                 return cls(crawler, dupefilter_class.from_crawler(crawler))
             settings = WorkerSettings.read(crawler.settings)
-            EngineView(crawler)
             idle_checks = IdleChecks(crawler)
             start_requests = SharedStartRequests(crawler)
             put_before_engine(crawler, start_requests)
@@ -102,7 +102,7 @@ class RedisDurableScheduler(LedgerScheduler):
                 self._start_requests,
                 self._feeds,
                 self._failures,
-                in_memory=self.mqs.__len__,
+                in_memory=lambda: self._in_memory,
             )
         except Exception as error:  # noqa: BLE001 - see from_crawler
             self.df.abandon()
@@ -116,6 +116,7 @@ class RedisDurableScheduler(LedgerScheduler):
     def close(self, reason: str) -> Deferred[None] | None:
         """Acknowledge what is finished, send new requests, give back other claims, and leave the
         crawl, which ends if no requests are left. The reactor waits for that."""
+        self._alarm.cancel()
         if self._worker is not None:
             self._worker.end(finished=self._idle_checks.has_closed and not self.mqs)
         elif self._settings is not None:  # it was not opened

@@ -22,7 +22,7 @@ _RETRY = (
     # a request with a row of its own gets it again, and no other does
     "INSERT INTO requests SELECT COALESCE(unreadable.id, ROW_NUMBER() OVER (ORDER BY failed.id)"
     " + MAX(COALESCE((SELECT MAX(id) FROM requests), 0),"
-    " COALESCE((SELECT MAX(id) FROM unreadable), 0))),"
+    " COALESCE((SELECT MAX(id) FROM unreadable), 0), COALESCE((SELECT MAX(id) FROM later), 0))),"
     " slot, priority, start, 0, format, request"
     " FROM failed LEFT JOIN unreadable ON record = failed.id"
     " WHERE failed.id IN (SELECT value FROM json_each(:chosen)) ORDER BY failed.id"

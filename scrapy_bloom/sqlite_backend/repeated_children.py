@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 from scrapy import Request
 
+from ..job.later import NOT_BEFORE
 from ..job.ledger import CommitHook
 from ..job.origins import origins_of
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from .request_file import RequestFile
     from .request_store import SqliteStore
 
-VOLATILE = frozenset({"download_latency", "retry_times"})
-"""Meta keys of Scrapy that children may copy, and whose values differ in a repetition."""
+VOLATILE = frozenset({"download_latency", "retry_times", NOT_BEFORE})
+"""Meta keys that children may copy or have, and whose values differ in a repetition."""
 OF_020 = "_bloom_delta_list"
 """Meta key that 0.2.0 gave to the children of a page with bloom_delta = True, and to theirs."""
 ROWLESS = -(1 << 62)
@@ -138,6 +139,7 @@ class RepeatedChildren(CommitHook):
         self._store = store
         self._ledger = ledger
         self._fingerprint = fingerprint
+        store.renumbered = taken.move
         ledger.commit_hooks.append(self)
 
     async def process_spider_output_async(

@@ -85,8 +85,9 @@ class RequestFile:
     As of the opening, `clean` is True if the file had been closed, `unreleased` are fingerprints of
     stored requests that may be missing in the filter, `counts` is the number of requests in each
     group. `operations` counts the rows pushed and deleted since the last commit, `last_pushed` is
-    the last row. `taken_over` is the stamp of the last queues of Scrapy that were moved here. `id`
-    is the job's, `commits` its number of commits. Errors call the file `name`.
+    the last row. `later` counts the delayed requests, `due` is the time of the next one (seconds
+    since 1970), None without any. `taken_over` is the stamp of the last queues of Scrapy that were
+    moved here. `id` is the job's, `commits` its number of commits. Errors call the file `name`.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -102,8 +103,11 @@ class RequestFile:
         self.commits = 0
         self.clean, unreleased, self.taken_over = connection.execute("SELECT * FROM job").fetchone()
         self.unreleased = [bytes.fromhex(text) for text in json.loads(unreleased)]
-        self.counts = self._count()
-        self._first, self._last = self._ends()
+        self.counts: dict[Group, int] = {}
+        self._first = self._last = self.later = 0
+        self.due: float | None = None
+        self._has_later = schema.version(connection) >= schema.WITH_LATER
+        self.recount()
 
     @classmethod
     def open(cls, path: Path) -> RequestFile:
@@ -136,9 +140,9 @@ class RequestFile:
 
     @property
     def is_empty(self) -> bool:
-        """True if no request is pending or dispatched. Raises sqlite3.Error."""
+        """True if no request is pending, delayed or dispatched. Raises sqlite3.Error."""
         self.write()
-        return not self.query("SELECT 1 FROM requests LIMIT 1")
+        return not self.later and not self.query("SELECT 1 FROM requests LIMIT 1")
 
     @_naming
     def query(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
@@ -168,6 +172,31 @@ class RequestFile:
         self.operations += 1
         self.last_pushed = row
         self._pushed.append((row, *group, request))
+
+    def delay(self, due: float, group: Group, request: bytes) -> None:
+        """Add a delayed request with the next commit. It has a number as a row has, and another one
+        when it is a row. Raises sqlite3.Error."""
+        self._last = self.last_pushed = self._last + 1
+        self.operations += 1
+        self.execute(
+            "INSERT INTO later VALUES (?, ?, ?, ?, ?, ?)", (self._last, due, *group, request)
+        )
+        self.later += 1
+        self.due = due if self.due is None else min(due, self.due)
+
+    def take_due(self, now: float, most: int) -> list[tuple[int, Group, bytes]]:
+        """Delete the first delayed requests that are due `now`, with the next commit, which has to
+        have their rows; return number, group and request of each. Raises sqlite3.Error."""
+        rows = self.query(
+            "SELECT id, slot, priority, start, request FROM later WHERE due <= ? ORDER BY due, id"
+            " LIMIT ?",
+            (now, most),
+        )
+        self._execute_many("DELETE FROM later WHERE id = ?", [row[:1] for row in rows])
+        self.operations += len(rows)
+        self.later -= len(rows)
+        ((self.due,),) = self.query("SELECT MIN(due) FROM later")
+        return [(row[0], row[1:4], row[4]) for row in rows]
 
     @_naming
     def pop(self, group: Group, *, newest: bool, keep: bool = False) -> tuple[int, bytes]:
@@ -280,6 +309,11 @@ class RequestFile:
         """Read the counts of the groups again, before the first push. Raises sqlite3.Error."""
         self.counts = self._count()
         self._first, self._last = self._ends()
+        if self._has_later:
+            ((self.later, self.due, last),) = self.query(
+                "SELECT COUNT(*), MIN(due), MAX(id) FROM later"
+            )
+            self._last = max(self._last, last or 0)
 
     @_naming
     def close(self, *, clean: bool) -> None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+import time
 from collections.abc import Callable, Collection, Sequence, Sized
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from scrapy.core.downloader import Downloader
+from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.python import global_object_name
 
 from ..errors import JobDirectoryError
 from ..job.codec import Codec, Stored
 from ..job.failure import count_unreadable, described
+from ..job.later import take_delay
 from ..job.queue_settings import SlotQueue, scrapy_disk_queue
 from ..scrapy_compat import path_safe
 from .failed_store import OpenFailedStore
@@ -23,7 +28,6 @@ if TYPE_CHECKING:
 
     from scrapy import Request
     from scrapy.crawler import Crawler
-    from scrapy.pqueues import ScrapyPriorityQueue
     from typing_extensions import Self
 
     from ..job.failure import FailedRequest
@@ -32,6 +36,11 @@ if TYPE_CHECKING:
     from .scrapy_queues import ScrapyQueues
 
 logger = logging.getLogger("scrapy_bloom.durable.sqlite_store")
+
+MOST_DUE = 100
+"""Delayed requests that become pending at once."""
+_OF_SCRAPY = (SlotQueue, DownloaderAwarePriorityQueue, ScrapyPriorityQueue)
+"""The priority queues that read no more of a request than a _StoredRequest has."""
 
 
 class SqliteStore:
@@ -67,6 +76,8 @@ class SqliteStore:
         for dictionary in file.dictionaries():
             self.codec.dictionaries.learn(dictionary)
         self._failed = failed
+        self.renumbered: Callable[[int], object] = lambda row: None
+        """Called when the delayed request of this number has become the last pushed row."""
         self.pending: ScrapyPriorityQueue = self._open_queue()
 
     @property
@@ -85,9 +96,40 @@ class SqliteStore:
         log = self._path.with_name(f"{self._path.name}-wal")
         return sum(path.stat().st_size for path in (self._path, log) if path.exists())
 
-    def push(self, request: Request, sources: Sequence[Request]) -> None:
-        """Add a row for `request`. Raises ValueError if it cannot be serialized."""
-        self.pending.push(request)
+    @property
+    def later(self) -> int:
+        """The number of delayed requests."""
+        return self._file.later
+
+    @property
+    def next_due(self) -> float | None:
+        """Seconds until the next delayed request is due, by the clock of the machine."""
+        return None if self._file.due is None else self._file.due - time.time()
+
+    def push(
+        self, request: Request, sources: Sequence[Request], delay: float | None = None
+    ) -> None:
+        """Add a row for `request`, with a `delay` in the table `later`. Raises ValueError if it
+        cannot be serialized."""
+        if delay is None:
+            self.pending.push(request)
+            return
+        settings = self._settings
+        start = settings.start if request.meta.get("is_start_request") else None
+        slot = self._slot_of(request) if settings.by_slot else ""
+        group = slot, -request.priority, int(start is not None)
+        payload = _dump(self._file, self.codec, request, group, start or settings.kind)
+        self._file.delay(time.time() + delay, group, payload)
+
+    def take_due(self) -> bool:
+        """Make up to 100 requests pending that are due. Return True if there are more. Cost: 10 µs
+        for each."""
+        if (due := self._file.due) is None or due > (now := time.time()):
+            return False
+        for row, group, payload in self._file.take_due(now, MOST_DUE):
+            self.pending.push(self._due(group, payload))
+            self.renumbered(row)
+        return self._file.due is not None and self._file.due <= now
 
     def next(self) -> Request | None:
         """Return the next request, whose row stays, or None. Requests that cannot be read back
@@ -151,7 +193,30 @@ class SqliteStore:
         def open_queue(folder: str, state: Any) -> ScrapyPriorityQueue:
             return scrapy_disk_queue(self._crawler, folder, state)
 
-        return left.move(self._file, open_queue, self.pending)
+        return left.move(
+            self._file, open_queue, lambda request: self.push(request, (), take_delay(request))
+        )
+
+    def _due(self, group: Group, payload: bytes) -> Any:
+        """Return what stands for a stored request in a push, so that none is read; the request
+        itself where a class of the project decides its place."""
+        if group[0] and not self._settings.by_slot:
+            # the settings have changed; what is damaged shows when it is popped
+            with suppress(ValueError):
+                payload = self.codec.moved(Stored(group[0], payload), "").payload
+            group = "", *group[1:]
+        stand_in: Any = _StoredRequest(group, payload)
+        if type(self.pending) in _OF_SCRAPY and (
+            not self._settings.by_slot or self._slot_of(stand_in) == group[0]
+        ):
+            return stand_in
+        try:
+            return self.codec.load(Stored(group[0], payload))
+        except Exception:  # noqa: BLE001 - it fails again when it is popped
+            return stand_in
+
+    def _slot_of(self, request: Request) -> str:
+        return str(self._crawler.engine.downloader.get_slot_key(request))
 
     def _keep_unreadable(self, error: UnreadableRequestError) -> None:
         self._failed.add_unreadable(error.row, str(error), self.codec)
@@ -227,6 +292,18 @@ class SqliteStore:
         return {slot: sorted(priorities) for slot, priorities in by_slot.items()}
 
 
+class _StoredRequest:
+    """A stored request of a group, with as much of a request as Scrapy's priority queues read."""
+
+    url = "data:,"
+
+    def __init__(self, group: Group, payload: bytes) -> None:
+        slot, priority, start = group
+        self.priority = -priority
+        self.meta = {Downloader.DOWNLOAD_SLOT: slot, "is_start_request": start}
+        self.payload = payload
+
+
 class UnreadableRequestError(Exception):
     """Row `row` cannot be read back as a request."""
 
@@ -269,21 +346,16 @@ class RowQueue:
         """Return the queue for `key`. Scrapy's priority queues call it."""
         return cls(crawler, key)
 
-    def push(self, request: Request) -> None:
-        """Store `request`. Raises ValueError if it cannot be serialized."""
+    def push(self, request: Any) -> None:
+        """Store `request`, or a _StoredRequest. Raises ValueError if it cannot be serialized."""
         if self._slot is None:
             self._slot = self._crawler.engine.downloader.get_slot_key(request)
-        if self._priority not in PRIORITIES:
-            raise ValueError(f"the priority {-self._priority} does not fit into 64 bits")
-        fields = self.codec.fields(request)
-        stored = self.codec.dump(fields, self._slot, self.kind.format)
-        newest_first = self.kind.newest_first
-        self.file.push(self._group, stored.payload, newest_first=newest_first)
+        if isinstance(request, _StoredRequest):
+            payload = request.payload
+        else:
+            payload = _dump(self.file, self.codec, request, self._group, self.kind)
+        self.file.push(self._group, payload, newest_first=self.kind.newest_first)
         self._length += 1
-        proposal = self.codec.dictionaries.proposal
-        if proposal is not None:
-            self.file.keep_dictionary(proposal)
-            self.codec.dictionaries.learn(proposal)
 
     def pop(self) -> Request | None:
         """Return the next request, which keeps its row, or None. Raises UnreadableRequestError for
@@ -320,3 +392,18 @@ class RowQueue:
             raise
         except Exception as error:
             raise UnreadableRequestError(row, error) from error
+
+
+def _dump(
+    file: RequestFile, codec: Codec, request: Request, group: Group, kind: QueueKind
+) -> bytes:
+    """Return `request` as it is stored in `group`. Raises ValueError if it cannot be serialized."""
+    slot, priority, _ = group
+    if priority not in PRIORITIES:
+        raise ValueError(f"the priority {-priority} does not fit into 64 bits")
+    payload = codec.dump(codec.fields(request), slot, kind.format).payload
+    proposal = codec.dictionaries.proposal
+    if proposal is not None:
+        file.keep_dictionary(proposal)
+        codec.dictionaries.learn(proposal)
+    return payload

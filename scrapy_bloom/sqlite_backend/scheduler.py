@@ -15,7 +15,12 @@ from ..dupefilter.local import BloomDupeFilter
 from ..errors import JobDirectoryError, RequestFileError
 from ..job.failures import Failures
 from ..job.ledger import Ledger
-from ..job.ledger_scheduler import LedgerScheduler, keep_off_the_job, require_same_spider
+from ..job.ledger_scheduler import (
+    LedgerScheduler,
+    keep_off_the_job,
+    refuse_without_delays,
+    require_same_spider,
+)
 from ..job.queue_settings import QueueSettings, memory_queue, scrapy_disk_queue
 from ..job.session import session_of
 from ..jobdir import JobDirectory
@@ -88,6 +93,7 @@ class DurableScheduler(LedgerScheduler):
         BloomError for what is in JOBDIR, JobDirectoryError where Scrapy does not tell
         when a request is done.
         """
+        refuse_without_delays(crawler)
         dupefilter_class = load_object(crawler.settings["DUPEFILTER_CLASS"])
         job = JobDirectory.of(crawler.settings.get("JOBDIR"))
         if job is not None and fetches_one_page(crawler):
@@ -130,6 +136,7 @@ class DurableScheduler(LedgerScheduler):
     def close(self, reason: str) -> Deferred[None] | None:
         """Acknowledge what is finished, commit, close the dupefilter, and end the use of the
         job, which stays open until the feeds are stored."""
+        self._alarm.cancel()
         ledger, round_ = self._ledger, self.round
         if ledger is not None and round_ is not None:
             ledger.end(partial(self._conclude, ledger, round_))
@@ -236,9 +243,8 @@ class DurableScheduler(LedgerScheduler):
 
 
 def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None:
-    """Raise what `from_crawler` refuses of Scrapy, the settings and what is in `job`; change
+    """Raise what `from_crawler` refuses of the settings and of what is in `job`; change
     nothing."""
-    EngineView(crawler)
     queues = QueueSettings.read(crawler.settings)
     if queues.by_slot:
         path_safe()

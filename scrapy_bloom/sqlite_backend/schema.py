@@ -94,6 +94,13 @@ STEPS: dict[int, tuple[str, ...]] = {
         # the failed requests that could not be read back, by the row of each in `requests`:
         # the next opening makes them pending again
         "CREATE TABLE unreadable (id INTEGER PRIMARY KEY, record INTEGER NOT NULL UNIQUE)",
+        # requests that are not due: `id` becomes that of a row in `requests`, `due` and `until` are
+        # seconds since 1970, and a hold without `until` lasts until its release
+        "CREATE TABLE later (id INTEGER PRIMARY KEY, due REAL NOT NULL, slot TEXT NOT NULL,"
+        " priority INTEGER NOT NULL, start INTEGER NOT NULL, request BLOB NOT NULL)",
+        "CREATE INDEX due ON later (due)",
+        "CREATE TABLE holds (slot TEXT PRIMARY KEY, until REAL, times INTEGER NOT NULL)"
+        " WITHOUT ROWID",
         # 0.2.0 could give such a row to another request, and then could not open the file
         "UPDATE taken_children SET parent = parent + (SELECT MAX(id) FROM requests)"
         " + (SELECT MAX(id) FROM set_aside)"
@@ -125,6 +132,8 @@ WITH_UNREADABLE = 4
 """The first version in which a request that could not be read back has failed."""
 WITH_IDENTITY = 4
 """The first version that has the table `identity`."""
+WITH_LATER = 4
+"""The first version that has the tables `later` and `holds`."""
 WITH_DICTIONARIES = 4
 """The first version whose requests need the table `dictionaries` to be read."""
 

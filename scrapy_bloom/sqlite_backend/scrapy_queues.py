@@ -56,10 +56,10 @@ class ScrapyQueues:
         self,
         file: RequestFile,
         open_queue: Callable[[str, Any], ScrapyPriorityQueue],
-        queue: ScrapyPriorityQueue,
+        store: Callable[[Request], object],
     ) -> int:
-        """Move the pending requests to `queue`, which stores them in `file`, in Scrapy's order.
-        Return their number.
+        """Move the pending requests to `file`, in Scrapy's order, by calls of `store`. Return their
+        number.
 
         Popping destroys Scrapy's files, so it is done on a copy; the originals are renamed after
         the commit. Whenever the process dies, either the originals or `file` are complete. Raises
@@ -72,7 +72,7 @@ class ScrapyQueues:
             def push(request: Request) -> None:
                 nonlocal count
                 file.pushing_back = True
-                queue.push(request)
+                store(request)
                 count += 1
                 if count % AT_ONCE == 0:
                     file.write()

@@ -1,0 +1,117 @@
+"""Requests that are not to be sent before a time: `bloom_not_before`."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from contextlib import suppress
+from datetime import datetime
+from heapq import heappop, heappush
+from itertools import count
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from scrapy.utils.asyncio import call_later
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from scrapy import Request
+    from scrapy.utils.asyncio import CallLaterResult
+
+logger = logging.getLogger(__name__)
+
+NOT_BEFORE = "bloom_not_before"
+"""The meta key."""
+EPOCH_FROM = 1e9
+"""Numbers below this one are seconds from now, the others seconds since 1970."""
+MOST_SECONDS = 60.0
+EARLY_SECONDS = 0.001
+_FARTHEST = 1e12
+"""No time is later: 31,000 years."""
+
+
+def take_delay(request: Request) -> float | None:
+    """Take `bloom_not_before` out of the meta of `request`, so that no copy inherits it. Return it
+    in seconds from now, None for now. A value that is no time is logged as an ERROR, and is now."""
+    if NOT_BEFORE not in request.meta:
+        return None
+    value = request.meta.pop(NOT_BEFORE)
+    if (seconds := _seconds_from_now(value)) is not None:
+        return seconds if seconds > 0 else None
+    logger.error(
+        "%(key)s is %(value)r in %(request)s, which is asked at once: it must be seconds from now,"
+        " seconds since 1970 or an aware datetime",
+        {"key": NOT_BEFORE, "value": value, "request": request},
+    )
+    return None
+
+
+def _seconds_from_now(value: object) -> float | None:
+    """Return None for what is no time."""
+    if isinstance(value, datetime):
+        if value.utcoffset() is None:
+            return None
+        value = max(value.timestamp(), EPOCH_FROM)
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    if not -_FARTHEST < value < _FARTHEST:  # NaN is neither
+        return None
+    return value if value < EPOCH_FROM else value - time.time()
+
+
+class DelayedInMemory:
+    """Delayed requests that cannot be stored, or have no store."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Request]] = []
+        self._serials = count()
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    @property
+    def next_due(self) -> float | None:
+        """Seconds until the next one is due, None without any."""
+        return self._heap[0][0] - time.time() if self._heap else None
+
+    def push(self, request: Request, delay: float) -> None:
+        """Add `request`, which is due so many seconds from now."""
+        heappush(self._heap, (time.time() + delay, next(self._serials), request))
+
+    def take_due(self) -> Iterator[Request]:
+        """Remove and yield those that are due."""
+        now = time.time()
+        while self._heap and self._heap[0][0] <= now:
+            yield heappop(self._heap)[2]
+
+
+class Alarm:
+    """Calls `ring` when it is time, by a timer of the reactor."""
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self._ring = ring
+        self._at = math.inf
+        self._timer: CallLaterResult | None = None
+
+    def set(self, seconds: float) -> None:
+        """Ring in so many seconds, in a minute at most, since clocks jump; or sooner, if it was set
+        so. Without a reactor, never."""
+        at = monotonic() + min(seconds, MOST_SECONDS)
+        if at < self._at:
+            self.cancel()
+            with suppress(RuntimeError):
+                # a timer of another clock may be a little early
+                self._timer = call_later(max(0.0, at - monotonic()) + EARLY_SECONDS, self._now)
+                self._at = at
+
+    def cancel(self) -> None:
+        """Do not ring."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._at = None, math.inf
+
+    def _now(self) -> None:
+        self._timer, self._at = None, math.inf
+        self._ring()
