@@ -6,7 +6,6 @@ in progress until the output of its callback is scheduled or through the pipelin
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from scrapy.extensions.feedexport import FeedSlot, FeedStorageProtocol, ItemFilter
     from scrapy.http import Response
     from twisted.python.failure import Failure
-
-logger = logging.getLogger(__name__)
 
 
 @runtime_checkable
@@ -133,9 +130,7 @@ def close_spider(crawler: Crawler, reason: str) -> None:
 
     def close() -> None:
         closed = deferred_from_coro(crawler.engine.close_spider_async(reason=reason))
-        closed.addErrback(
-            lambda failure: logger.debug("The spider was closed already: %s", failure)
-        )
+        closed.addErrback(lambda failure: None)
 
     call_later(0, close)
 

@@ -26,7 +26,7 @@ LOGGERS = """
     distributed.start_requests distributed.worker dupefilter durable.base durable.failing
     durable.feeds.exporter durable.feeds.storing durable.ledger durable.queues
     durable.scheduler durable.spider_state durable.sqlite_store durable.start_requests
-    fingerprints.unfailing job_dupefilter redirects shared.dupefilter startup
+    fingerprints.unfailing job_dupefilter later redirects shared.dupefilter startup
 """
 
 # What a docstring may have beside the words of a name and still says nothing.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.utils.asyncio import CallLaterResult
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("scrapy_bloom.later")
 
 NOT_BEFORE = "bloom_not_before"
 """The meta key."""
