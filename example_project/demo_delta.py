@@ -10,6 +10,7 @@ from harness import read, serve, show, started, table, tail
 
 # A mark counts for so many seconds here; in a real crawl it is days.
 PERIOD = 16
+COUNTED = ("skipped", "marked", "new", "changed", "unchanged")
 
 
 def day(folder: Path, number: int, name: str) -> tuple[object, ...] | None:
@@ -35,9 +36,8 @@ def day(folder: Path, number: int, name: str) -> tuple[object, ...] | None:
         print(tail(log))
         return None
     found, items = read(stats), len(feed.read_text(encoding="utf-8").splitlines())
-    skipped, marked = (int(found[f"bloom/delta_{what}"]) for what in ("skipped", "marked"))
     print(f"{name}: {answered:,} pages fetched", flush=True)
-    return name, answered, items, skipped, marked
+    return name, answered, items, *(int(found[f"bloom/delta_{what}"]) for what in COUNTED)
 
 
 def days(folder: Path) -> bool:
@@ -51,7 +51,7 @@ def days(folder: Path) -> bool:
     rows.append(day(folder, 2, "after expiry"))
     if None in rows:
         return False
-    header = ("crawl", "pages fetched", "items", "requests skipped", "pages marked")
+    header = ("crawl", "pages fetched", "items", *COUNTED)
     print("\n" + table(header, [row for row in rows if row is not None]))
     fetched = [row[2] for row in rows if row is not None]
     every = LISTS * (ARTICLES + NEW_A_DAY)

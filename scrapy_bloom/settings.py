@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import parse_qs, quote, urlencode
 
 from scrapy.settings import BaseSettings
@@ -22,7 +22,7 @@ from .quantities import MOST, seconds, whole_number
 
 T = TypeVar("T")
 
-_OFF = (None, False, "", "None", "False", "false")
+_OFF = (None, False, "", "None", "False", "false", "0")
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,32 @@ def _some_of(*words: str) -> Values:
 
 def _mode(value: Any) -> str | None:
     return None if value in _OFF else _one_of(*MODES).convert(value)
+
+
+class Digest(NamedTuple):
+    """What BLOOM_DELTA_DIGEST asks for: digests of items `without` some fields; whether the feeds
+    get no items of unchanged pages."""
+
+    without: tuple[str, ...] = ()
+    skips: bool = False
+
+
+def _digest(value: Any) -> Digest | None:
+    if value in _OFF:
+        return None
+    if value in (True, "True", "true", "1"):
+        return Digest()
+    skips = False
+    if isinstance(value, str):
+        before, colon, after = value.partition(":")
+        if skips := before.strip() == "skip":
+            value = after.split(",") if colon else []
+        else:
+            value = value.split(",")
+    _require(isinstance(value, (list, tuple, set, frozenset)))
+    fields = tuple(sorted(map(str.strip, value)))
+    _require(all(fields) and (skips or "skip" not in fields))
+    return Digest(fields, skips)
 
 
 def _patterns(value: Any) -> tuple[str, ...]:
@@ -285,6 +311,16 @@ DELTA_RESET = Setting(
 DELTA_READ_ONLY = Setting(
     "BLOOM_DELTA_READ_ONLY", False, BOOLEAN, "skip what is done, and mark nothing", "delta.md"
 )
+DELTA_DIGEST: Setting[Digest | None] = Setting(
+    "BLOOM_DELTA_DIGEST",
+    None,
+    Values(
+        "True, a list of item fields to leave out, or 'skip', alone or as in 'skip: field, other'",
+        _digest,
+    ),
+    "whether pages that are fetched again are compared",
+    "delta.md",
+)
 IGNORE_QUERY_PARAMS: Setting[tuple[str, ...]] = Setting(
     "BLOOM_IGNORE_QUERY_PARAMS", (), PATTERNS, "Names and globs of query parameters to leave out"
 )
@@ -354,8 +390,9 @@ SETTINGS = tuple(each for each in tuple(globals().values()) if isinstance(each, 
 
 
 def wants_delta(settings: BaseSettings) -> bool:
-    """Return whether BLOOM_DELTA is on, also for a bad value, which DeltaMiddleware refuses."""
-    return DELTA.given(settings) not in _OFF
+    """Return whether BLOOM_DELTA or BLOOM_DELTA_DIGEST is on, also for a bad value, which
+    DeltaMiddleware refuses."""
+    return any(each.given(settings) not in _OFF for each in (DELTA, DELTA_DIGEST))
 
 
 # -- the readers ---------------------------------------------------------------------

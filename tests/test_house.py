@@ -22,10 +22,11 @@ WITHOUT_SCRAPY = {
 
 # Filters and alerts of users name the loggers: one keeps its name when its module moves.
 LOGGERS = """
-    addon audit delta.crawl delta.middleware delta.pages delta.skipping distributed.seed_list
-    distributed.start_requests distributed.worker dupefilter durable.base durable.failing
-    durable.feeds.exporter durable.feeds.storing durable.ledger durable.queues
-    durable.scheduler durable.spider_state durable.sqlite_store durable.start_requests
+    addon audit delta.crawl delta.digests delta.middleware delta.pages delta.skipping
+    distributed.seed_list distributed.start_requests distributed.worker dupefilter
+    durable.base durable.failing durable.feeds.exporter durable.feeds.storing durable.ledger
+    durable.queues durable.scheduler durable.spider_state durable.sqlite_store
+    durable.start_requests
     fingerprints.unfailing job_dupefilter later redirects shared.dupefilter startup
 """
 

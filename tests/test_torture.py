@@ -7,7 +7,7 @@ import pytest
 
 from scrapy_bloom import ScalableBloomFilter
 from tests.delta.test_crawls import check as check_days
-from tests.delta.test_crawls import details, item_of
+from tests.delta.test_crawls import check_digests, details, item_of
 from tests.delta.test_crawls import pages as error_pages
 from tests.delta.test_crawls import tell as day_after_day
 from tests.early_crawls import VARIANTS
@@ -91,6 +91,12 @@ def test_crawls_day_after_day():
         check_days(crawl)
     for *_, last in day_after_day("thrown_away", "--count", 30).values():
         assert {item_of(page) for page in details(2) - error_pages("error")} <= {*last["written"]}
+
+
+def test_what_has_changed_day_after_day():
+    """Eighty crawls, killed on each of four days, at any time."""
+    for crawl in day_after_day("digest_kills", "--count", 80).values():
+        check_digests(crawl, in_time=False)
 
 
 def test_rounds():

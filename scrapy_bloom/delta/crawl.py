@@ -38,6 +38,7 @@ from ..scrapy_compat import scheduler_of
 from ..sqlite_backend.rounds import feeds_of
 from ..sqlite_backend.scheduler import DurableScheduler
 from ..startup import is_component
+from .digests import Digests
 from .marks import Marks, Temporary
 from .pages import Pages
 
@@ -96,9 +97,18 @@ class DeltaCrawl(CommitHook):
         self._not_before = 0.0
         self._begun = 0
         self.marks = Marks(Temporary() if self._round is None else self._round.file)
-        read_only = settings.read_only
-        self.pages = Pages(crawler, self.marks, settings.mode, clock, read_only=read_only)
+        digests = settings.digest and Digests(crawler, store, self.marks, settings.digest.without)
+        self.pages = Pages(
+            crawler,
+            self.marks,
+            settings.mode,
+            clock,
+            digests=digests,
+            read_only=settings.read_only,
+        )
         self._begin()
+        if digests is not None:
+            self.pages.count_verdicts()
 
     def _begin(self) -> None:
         """Continue the round, or begin one: add the marks of the last one to the delta store, and
@@ -110,10 +120,15 @@ class DeltaCrawl(CommitHook):
                 dupefilter.reset_filter()
         if self._settings.read_only:
             self.store.look()
+            if is_new:
+                self.marks.forget_verdicts()
         else:
             self._open(is_new=is_new)
         if self._ledger is not None:
             self._ledger.commit_hooks.append(self)
+            exporter = feeds_of(self._crawler)
+            if exporter is not None and self._settings.digest and self._settings.digest.skips:
+                exporter.leave_out(self._is_unchanged)
 
     def _open(self, *, is_new: bool) -> None:
         if self._round is not None and is_new:
@@ -142,6 +157,10 @@ class DeltaCrawl(CommitHook):
                 self._add(self._ready)
             self._ready += self._fresh
         self._fresh.clear()
+
+    def _is_unchanged(self, request: Request) -> bool:
+        assert self._ledger is not None
+        return self.pages.is_unchanged(request, self._ledger.reasons.get(request))
 
     def scheduled(self, request: Request) -> None:
         """Record that `request` goes to the scheduler."""

@@ -63,6 +63,8 @@ class FileDeltaStore:
         """What was there when the store was opened, and how long slices count in the
         place of which there is a table now."""
         pages, slices = counted(self.table.count, "page"), counted(self.slices.count, "slice")
+        if self.table.digests:
+            pages += f", {counted(self.table.digests, 'digest')}"
         if not self._has_table:
             return f"{slices} and {pages}" if self.table.count else slices
         if not self.slices.count:

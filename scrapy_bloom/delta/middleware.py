@@ -15,14 +15,17 @@ from ..early.links import has_left_out
 from ..errors import describe
 from ..fingerprints.identity import FingerprinterIdentity
 from ..job.failure import item_refused
+from ..job.ledger_scheduler import LedgerScheduler
 from ..job.origins import origins_of
 from ..quantities import DAY
 from ..reporting import counted, in_bytes
 from ..scrapy_compat import put_before_engine
-from ..settings import BloomSettings, RedisSettings
+from ..settings import DELTA_DIGEST, BloomSettings, RedisSettings
+from ..sqlite_backend.rounds import feeds_of
 from ..startup import announce, fetches_one_page, is_component, refuse
 from .crawl import DeltaCrawl
 from .file_store import FileDeltaStore
+from .marks import CHANGED, NEW, UNCHANGED
 from .settings import DeltaSettings
 from .skipping import Skipping
 from .slices import Shape
@@ -93,12 +96,14 @@ class DeltaMiddleware:
             settings = DeltaSettings.read(crawler.settings, crawler.spider.name)
             if settings is None:
                 raise NotConfigured
+            if settings.digest is not None and settings.digest.skips:
+                _require_durable_feeds(crawler)
             self = cls(crawler, settings)
         except NotConfigured:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin
             refuse(crawler, error)
-        announce(crawler, "between crawls", settings.mode)
+        announce(crawler, "between crawls", settings.mode or "compared")
         for signal, handler in (
             (signals.spider_opened, self._spider_opened),
             (signals.request_scheduled, self._request_scheduled),
@@ -189,25 +194,31 @@ class DeltaMiddleware:
             return
         self._delta = delta
         put_before_engine(crawler, _AtEngine(self))
-        self._skipping = Skipping(crawler, delta, self._recent_urls)
+        self._skipping = Skipping(
+            crawler, delta, self._recent_urls, skips=self._settings.mode is not None
+        )
         crawler.stats.set_value("bloom/delta_skipped", 0)
         self._update_stats()
-        period = self._settings.period
+        settings = self._settings
+        period, digest = settings.period, settings.digest
         days = "for ever" if period is None else f"for {period / DAY:g} days"
-        days += ", read-only" if self._settings.read_only else ""
-        announce(
-            crawler,
-            "between crawls",
-            f"{self._settings.mode} {days}, {self._store.name} with {self._store.holds}",
-        )
+        how = ["all fetched" if settings.mode is None else f"{settings.mode} {days}"]
+        if digest is not None:
+            how += ["compared, items of unchanged pages left out" if digest.skips else "compared"]
+        how += ["read-only"] if settings.read_only else []
+        how += [f"{self._store.name} with {self._store.holds}"]
+        announce(crawler, "between crawls", ", ".join(how))
 
     def _request_scheduled(self, request: Request) -> None:
         if self._delta is not None and request.meta:
             self._delta.scheduled(request)
 
-    def _item_scraped(self, response: Response | None) -> None:
+    def _item_scraped(self, item: Any, response: Any) -> None:
         if (outcome := self._outcome_of_any(response)) is not None:
+            assert self._delta is not None
             outcome.items += 1
+            if (digests := self._delta.pages.digests) is not None:
+                outcome.hash = digests.add(outcome.hash, item, response)
 
     def _page_failed(self, response: Any) -> None:
         if (outcome := self._outcome_of_any(response)) is not None:
@@ -252,6 +263,21 @@ class DeltaMiddleware:
             },
             extra={"spider": crawler.spider},
         )
+        if self._settings.digest is not None:
+            counts = delta.marks.verdicts
+            skips = "; feeds have no items of unchanged ones" * self._settings.digest.skips
+            logger.info(
+                "Between crawls: compared %(pages)s: %(new)d new, %(changed)d changed,"
+                " %(unchanged)d unchanged%(skips)s.",
+                {
+                    "pages": counted(counts.total(), "page"),
+                    "new": counts[NEW],
+                    "changed": counts[CHANGED],
+                    "unchanged": counts[UNCHANGED],
+                    "skips": skips,
+                },
+                extra={"spider": crawler.spider},
+            )
 
     def _update_stats(self) -> None:
         assert self._delta is not None
@@ -293,6 +319,26 @@ class DeltaMiddleware:
         assert spider is not None
         redis = RedisSettings.read(settings, spider.name)
         return RedisDeltaStore(redis.url, self._settings.name, shape, redis.timeout, self.clock)
+
+
+def _require_durable_feeds(crawler: Crawler) -> None:
+    """Raise ValueError unless there are feeds that items can be left out of."""
+    settings = crawler.settings
+    missing = [
+        text
+        for text, is_there in (
+            ("JOBDIR", settings.get("JOBDIR")),
+            ("scrapy-bloom's SCHEDULER", is_component(settings["SCHEDULER"], LedgerScheduler)),
+            ("FEEDS with DurableFeedExporter", feeds_of(crawler)),
+        )
+        if not is_there
+    ]
+    if missing:
+        raise ValueError(
+            f"BLOOM_DELTA_DIGEST is {DELTA_DIGEST.given(settings)!r}, which leaves items out of"
+            f" durable feeds, and there is no {' and no '.join(missing)}: add that, or say True"
+            " or which fields to leave out"
+        )
 
 
 class _AtEngine:

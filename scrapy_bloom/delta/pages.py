@@ -11,13 +11,18 @@ from weakref import WeakSet
 from ..dupefilter.redirects import RequestChains
 from ..fingerprints.unfailing import UnfailingFingerprinter
 from ..scrapy_compat import EngineView
+from .digests import digest_of
+from .marks import CHANGED, NEW, UNCHANGED
 from .settings import SOURCES, drop_key, given_key, key_of_fingerprint, wish_of
 from .table import Row
 
 if TYPE_CHECKING:
+    from hashlib import blake2b
+
     from scrapy import Request
     from scrapy.crawler import Crawler
 
+    from .digests import Digests
     from .marks import Marks
 
 logger = logging.getLogger(__name__)
@@ -38,6 +43,10 @@ class Outcome:
     """True if the callback or a pipeline has raised."""
     items: int = 0
     """Number of items that have passed the pipelines."""
+    hash: blake2b | None = None
+    """Of those items, None without any."""
+    verdict: str | None = None
+    """Whether the page has changed, once that was asked."""
 
 
 class Pages:
@@ -45,22 +54,25 @@ class Pages:
     according to `mode`.
 
     Index pages are not marked; when in doubt, do not mark: the cost is a refetch. `clock` returns
-    the time of a mark. Nothing is marked if `read_only`.
+    the time of a mark. With `digests` pages are compared by their items, unless they have failed.
+    Nothing is marked if `read_only`, and no digest stays.
     """
 
     def __init__(
         self,
         crawler: Crawler,
         marks: Marks,
-        mode: str,
+        mode: str | None,
         clock: Callable[[], float],
         *,
+        digests: Digests | None = None,
         read_only: bool = False,
     ) -> None:
         self.marks = marks
         self.marked = 0
         self._has_told = False
         self._mode = mode
+        self.digests = digests
         self._read_only = read_only
         self._crawler = crawler
         self._clock = clock
@@ -113,31 +125,52 @@ class Pages:
 
     def done(self, request: Request, reason: str | None = None) -> list[Row]:
         """Record that the engine is done with `request`, which has failed if there is a `reason`.
-        Return the marks that were made. Raises sqlite3.Error."""
-        outcome = self._outcomes.pop(request, None)
-        if request in self._sent_again:
+        Return what later crawls should know. Raises sqlite3.Error."""
+        outcome = self._outcomes.get(request)
+        digest, verdict = self._compare(request, reason)
+        self._outcomes.pop(request, None)
+        if outcome is None or request in self._sent_again:
             return []
-        is_sound = (
-            outcome is not None
-            and outcome.is_complete
-            and not outcome.has_failed
-            and reason is None
-        )
-        wish = wish_of(request.meta)
-        if outcome is None or wish is False:
+        now = self._clock() if self._is_done(request, outcome, reason) else None
+        if now is not None:
+            self.marked += 1
+            self._stats.set_value("bloom/delta_marked", self.marked)
+        if self._read_only:
+            digest = None
+        if now is None and digest is None and verdict is None:
             return []
-        if outcome.is_index_page:
-            if wish is True:
-                self._tell_of_index_page(request)
-            return []
-        if self._read_only or not self._is_done(outcome, reason, is_sound=is_sound):
-            return []
-        now, keys = self._clock(), self._keys_of(request)
-        self.marked += 1
-        self._stats.set_value("bloom/delta_marked", self.marked)
-        rows = [Row(key, now) for key in keys]
-        self.marks.add(rows)
-        return rows
+        rows = [Row(key, now, digest) for key in self._keys_of(request)]
+        self.marks.add(rows, verdict)
+        if verdict is not None:
+            self.count_verdicts()
+        return [] if self._read_only else rows
+
+    def is_unchanged(self, request: Request, reason: str | None = None) -> bool:
+        """Return True if the items of `request`, with which the engine is done, are those that an
+        earlier crawl had. Raises sqlite3.Error."""
+        return self._compare(request, reason)[1] == UNCHANGED
+
+    def count_verdicts(self) -> None:
+        """Set the stats of the pages that were compared in this round."""
+        counts, stats = self.marks.verdicts, self._stats
+        stats.set_value("bloom/delta_new", counts[NEW])
+        stats.set_value("bloom/delta_changed", counts[CHANGED])
+        stats.set_value("bloom/delta_unchanged", counts[UNCHANGED])
+
+    def _compare(self, request: Request, reason: str | None) -> tuple[bytes | None, str | None]:
+        """Return digest and verdict of a page, None for a page without digest."""
+        outcome = self._outcomes.get(request)
+        if (
+            self.digests is None
+            or outcome is None
+            or request in self._sent_again
+            or not _is_sound(outcome, reason)
+        ):
+            return None, None
+        digest = digest_of(outcome.hash)
+        if outcome.verdict is None:
+            outcome.verdict = self.digests.verdict(self._keys_of(request), digest)
+        return digest, outcome.verdict
 
     def _tell_of_index_page(self, request: Request) -> None:
         if not self._has_told:
@@ -150,10 +183,17 @@ class Pages:
                 extra={"spider": self._crawler.spider},
             )
 
-    def _is_done(self, outcome: Outcome, reason: str | None, *, is_sound: bool) -> bool:
+    def _is_done(self, request: Request, outcome: Outcome, reason: str | None) -> bool:
+        wish = wish_of(request.meta)
+        if wish is False or outcome.is_index_page:
+            if wish is True:
+                self._tell_of_index_page(request)
+            return False
+        if self._read_only or self._mode is None:
+            return False
         if self._mode == "response":
             return reason is None or reason in _OF_THE_PAGE
-        return is_sound and (self._mode == "success" or outcome.items > 0)
+        return _is_sound(outcome, reason) and (self._mode == "success" or outcome.items > 0)
 
     def _keys_of(self, request: Request) -> list[bytes]:
         """Return the keys of `request` and of those that were redirected to it."""
@@ -171,3 +211,7 @@ class Pages:
     def left(self) -> list[Request]:
         """Return the requests for which `done` was not called."""
         return [*self._outcomes]
+
+
+def _is_sound(outcome: Outcome, reason: str | None) -> bool:
+    return outcome.is_complete and not outcome.has_failed and reason is None

@@ -12,10 +12,12 @@ from scrapy.utils.project import data_path
 from ..settings import (
     DELTA,
     DELTA_DAYS,
+    DELTA_DIGEST,
     DELTA_DIR,
     DELTA_MEMORY,
     DELTA_READ_ONLY,
     DELTA_RESET,
+    Digest,
 )
 
 if TYPE_CHECKING:
@@ -39,24 +41,25 @@ without DepthMiddleware."""
 
 @dataclass(frozen=True)
 class DeltaSettings:
-    """The `mode` that says which pages are done, the place of the delta store (`name` in Redis,
-    `directory` on the disk), the `period` of a mark in seconds, None for ever, and the `memory`
-    that new marks of a directory go into."""
+    """The `mode` that says which pages are done, None for none, the place of the delta store
+    (`name` in Redis, `directory` on the disk), the `period` of a mark in seconds, None for ever,
+    the `memory` that new marks of a directory go into, and how pages are compared by `digest`."""
 
-    mode: str
+    mode: str | None
     name: str
     directory: Path
     period: float | None = None
     reset: bool = False
     memory: str = DELTA_MEMORY.default
     read_only: bool = False
+    digest: Digest | None = None
 
     @classmethod
     def read(cls, settings: BaseSettings, spider: str) -> DeltaSettings | None:
-        """Return the values in `settings` for the spider of that name, None if BLOOM_DELTA is off.
-        Raises ValueError as BloomSettings does."""
-        mode = DELTA.read(settings)
-        if mode is None:
+        """Return the values in `settings` for the spider of that name, None if BLOOM_DELTA
+        and BLOOM_DELTA_DIGEST are off. Raises ValueError as BloomSettings does."""
+        mode, digest = DELTA.read(settings), DELTA_DIGEST.read(settings)
+        if mode is None and digest is None:
             return None
         name = DELTA_DIR.read(settings).replace("%(spider)s", spider.replace("/", "_"))
         found = cls(
@@ -67,7 +70,13 @@ class DeltaSettings:
             reset=DELTA_RESET.read(settings),
             memory=DELTA_MEMORY.read(settings),
             read_only=DELTA_READ_ONLY.read(settings),
+            digest=digest,
         )
+        if digest is not None and found.memory != DELTA_MEMORY.default:
+            raise ValueError(
+                f"BLOOM_DELTA_DIGEST is {DELTA_DIGEST.given(settings)!r}, and BLOOM_DELTA_MEMORY"
+                f" is {found.memory!r}, which has no digests: leave one of them out"
+            )
         if found.reset and found.read_only:
             raise ValueError(
                 "BLOOM_DELTA_RESET is True, and so is BLOOM_DELTA_READ_ONLY: what is read only"

@@ -24,11 +24,15 @@ logger = logging.getLogger(__name__)
 
 
 class Skipping:
-    """Decides which requests of a crawl to skip. A cache has the URLs of up to `recent_urls`
-    skipped plain requests, until the first of their marks ceases to count."""
+    """Decides which requests of a crawl to skip, none unless it `skips` what is done. A cache has
+    the URLs of up to `recent_urls` skipped plain requests, until the first of their marks ceases to
+    count."""
 
-    def __init__(self, crawler: Crawler, delta: DeltaCrawl, recent_urls: int) -> None:
+    def __init__(
+        self, crawler: Crawler, delta: DeltaCrawl, recent_urls: int, *, skips: bool = True
+    ) -> None:
         self._crawler = crawler
+        self._skips = skips
         self._delta = delta
         self._store = delta.store
         self._told: set[str] = set()
@@ -55,7 +59,7 @@ class Skipping:
                     " bytes. Such pages are known by their URLs."
                 )
                 self._tell("key", text, request, key)
-            return not self._store.is_empty and self._is_done(request, response)
+            return self._skips and not self._store.is_empty and self._is_done(request, response)
         except Exception as error:  # noqa: BLE001 - the page is fetched
             text = "The delta store failed on %(request)s: %(what)s"
             self._tell("failed", text, request, describe(error))

@@ -18,7 +18,7 @@ from ..fingerprints.canonical import META_KEY
 from ..fingerprints.identity import FingerprinterIdentity
 from ..fingerprints.unfailing import CALLBACK, META, UnfailingFingerprinter
 from ..scrapy_compat import close_spider
-from ..settings import DELTA, AuditSettings, BloomSettings, wants_delta
+from ..settings import DELTA, DELTA_DIGEST, AuditSettings, BloomSettings, wants_delta
 from ..startup import announce, fetches_one_page, has_spider_middleware, is_own_method, refuse
 from .overlay import FingerprintFilter, Overlay, closing_line
 from .redirects import RequestChains
@@ -38,8 +38,8 @@ MOST_CALLBACKS = 1_000
 STATS_INTERVAL = 10.0
 """Seconds between updates of the `bloom/…` stats while new requests arrive."""
 _NO_DELTA = (
-    "BLOOM_DELTA is %r, but DeltaMiddleware is not enabled: put 'scrapy_bloom.Addon': 300 into"
-    " ADDONS, leave its DeltaMiddleware in SPIDER_MIDDLEWARES, or set BLOOM_DELTA to None"
+    "%s is %r, but DeltaMiddleware is not enabled: put 'scrapy_bloom.Addon': 300 into"
+    " ADDONS, leave its DeltaMiddleware in SPIDER_MIDDLEWARES, or set %s to None"
 )
 
 
@@ -298,7 +298,8 @@ class FilterDupeFilter(BaseDupeFilter):
             if wants_delta(crawler.settings) and not has_spider_middleware(
                 crawler, "scrapy_bloom.DeltaMiddleware"
             ):
-                raise ValueError(_NO_DELTA % (DELTA.given(crawler.settings),))
+                name = DELTA.name if DELTA.given(crawler.settings) else DELTA_DIGEST.name
+                raise ValueError(_NO_DELTA % (name, crawler.settings.get(name), name))
             identity = FingerprinterIdentity.of(crawler.request_fingerprinter)
             self._use(self._open_filter(settings, identity))
         except Exception as error:  # noqa: BLE001 - whatever it is, the crawl must not begin

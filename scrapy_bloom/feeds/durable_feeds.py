@@ -26,7 +26,7 @@ from .outbox import OPEN, WAITING, Outbox
 from .storing import Part, check_stored
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from scrapy import Request
@@ -103,6 +103,10 @@ class DurableFeeds:
         """Write in the commits of `ledger` as soon as the feeds are open. See
         `DurableFeedExporter.attach`."""
         self._ledger, self._repeats, self._stores_empty = ledger, repeats, stores_empty
+
+    def leave_out(self, is_left_out: Callable[[Request], bool]) -> None:
+        """See `DurableFeedExporter.leave_out`."""
+        self._feeds.is_left_out = is_left_out
 
     def _check(self, feed: Feed, options: dict[str, Any]) -> Working:
         try:

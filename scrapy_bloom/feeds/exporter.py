@@ -32,6 +32,8 @@ from .formats import Divided, Pickled, Written, is_divisible
 from .storing import is_local, is_stream_of_bytes, local_path, overwrites
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from scrapy.exporters import BaseItemExporter
@@ -159,6 +161,12 @@ class DurableFeedExporter(FeedExporter):
             durable.attach(ledger, repeats=repeats, stores_empty=stores_empty)
             round_.awaits_feeds = True
             session_of(self.crawler).begin(self)
+
+    def leave_out(self, is_left_out: Callable[[Request], bool]) -> None:
+        """Keep the items of requests for which `is_left_out` returns True out of the durable feeds.
+        It is asked when a request is to be acknowledged, and may raise sqlite3.Error."""
+        if self._durable is not None:
+            self._durable.leave_out(is_left_out)
 
     def _announce(self, durable: int, how_often: str) -> None:
         others = sorted(self._scrapys)

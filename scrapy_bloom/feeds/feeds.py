@@ -72,12 +72,14 @@ class Feeds(CommitHook):
     then the item is appended to its file; the next commit records that. Recovery cuts the files to
     the recorded length, and goes on from there.
 
-    `on_full` is called with a batch that has its last item.
+    `on_full` is called with a batch that has its last item. Items of a request for which
+    `is_left_out` returns True reach no file.
     """
 
     def __init__(self, outbox: Outbox, on_full: Callable[[Working, Batch], None]) -> None:
         self.outbox = outbox
         self.working: dict[str, Working] = {}
+        self.is_left_out: Callable[[Request], bool] = lambda _: False
         self._on_full = on_full
         self._numbers: dict[Request, int] = {}
         self._waiting: list[tuple[int, int, bytes]] = []
@@ -159,6 +161,7 @@ class Feeds(CommitHook):
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Record the state of the files, and make the items of these requests final."""
         self._record()
+        self._drop_left_out(acknowledged)
         final = {self._numbers.pop(request) for request in acknowledged if request in self._numbers}
         if not final:
             self._final = {}
@@ -194,6 +197,7 @@ class Feeds(CommitHook):
     def deal_unfinished(self, working: Working) -> dict[Batch, list[bytes]]:
         """Return the items of `working` whose requests are not acknowledged, each in a batch with
         room for it. Raises sqlite3.Error."""
+        self._drop_left_out([*self._numbers])
         self._spill()
         feed, plan = working.feed, working.plan
         dealt: dict[Batch, list[bytes]] = {batch: [] for batch in feed.batches}
@@ -246,6 +250,20 @@ class Feeds(CommitHook):
             self._spilled.add(number)
         self._waiting.clear()
         self._waiting_bytes = 0
+
+    def _drop_left_out(self, requests: Iterable[Request]) -> None:
+        """Drop the items of those requests that are left out."""
+        dropped = {
+            self._numbers.pop(request)
+            for request in requests
+            if request in self._numbers and self.is_left_out(request)
+        }
+        if dropped:
+            for number in dropped & self._spilled:
+                self.outbox.drop(number)
+            self._spilled -= dropped
+            self._waiting = [each for each in self._waiting if each[1] not in dropped]
+            self._waiting_bytes = sum(len(item) + ITEM_OVERHEAD for *_, item in self._waiting)
 
     def _keep_final(self, final: Container[int]) -> None:
         """Move the items of the `final` requests from memory to the outbox."""

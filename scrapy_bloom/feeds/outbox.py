@@ -164,6 +164,10 @@ class Outbox:
         """Make the items of a request final."""
         self._executor.execute("UPDATE items SET request = NULL WHERE request = ?", (request,))
 
+    def drop(self, request: int) -> None:
+        """Delete the items of a request."""
+        self._executor.execute("DELETE FROM items WHERE request = ?", (request,))
+
     def count_final(self) -> dict[int, int]:
         """Return the number of final items by feed."""
         statement = "SELECT feed, COUNT(*) FROM items WHERE request IS NULL GROUP BY feed"

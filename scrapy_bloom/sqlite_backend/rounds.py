@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from scrapy import Request
     from scrapy.crawler import Crawler
 
     from ..job.ledger import Ledger
@@ -143,6 +144,10 @@ class RoundFeeds(Protocol):
         stores_empty: bool = True,
     ) -> None:
         """Take part in the commits of `ledger`. Raises FeedError as `look` does."""
+
+    def leave_out(self, is_left_out: Callable[[Request], bool]) -> None:
+        """Keep the items of requests for which `is_left_out` returns True out of the feeds of the
+        round. It is asked when a request is to be acknowledged."""
 
 
 def feeds_of(crawler: Crawler) -> RoundFeeds | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import re
 import sys
@@ -18,8 +19,13 @@ from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
 from threading import Thread
 
+from scrapy.http import Response
+from scrapy.utils.test import get_crawler
+
+from scrapy_bloom.delta.digests import BYTES, Digests, digest_of
 from scrapy_bloom.delta.file_store import FileDeltaStore
 from scrapy_bloom.delta.slices import Shape
+from scrapy_bloom.delta.table import Row
 from scrapy_bloom.quantities import DAY
 from tests.web_server import serve
 
@@ -96,26 +102,43 @@ def crawl(folder: Path, number: int, url: str) -> float:
 def measure_stores(pages: int) -> None:
     """Print for each kind of store what a page takes: bytes, CPU time of a mark and of a look."""
     keys = [os.urandom(20) for _ in range(pages)]
-    for memory in ("table", "bloom"):
+    for kind in ("table", "table with digests", "bloom"):
         with tempfile.TemporaryDirectory() as place:
             shape, began = Shape(pages, period=30 * DAY), time.time()
-            store = FileDeltaStore(Path(place), shape, memory=memory)
+            store = FileDeltaStore(Path(place), shape, memory=kind.partition(" ")[0])
+            digest = os.urandom(BYTES) if "digests" in kind else None
             cpu = time.process_time()
             for first in range(0, pages, 200):  # as many as a crawl adds at a time
-                store.add((key, began) for key in keys[first : first + 200])
+                store.add(Row(key, began, digest) for key in keys[first : first + 200])
             marked = time.process_time() - cpu
             store.open()
             cpu = time.process_time()
-            assert all(map(store.knows, keys))
+            assert all(map(store.digest if digest else store.knows, keys))
             looked = time.process_time() - cpu
             nbytes = sum(path.stat().st_size for path in Path(place).rglob("*") if path.is_file())
             store.close()
         per_page = (nbytes / pages, marked / pages * 1e6, looked / pages * 1e6)
         print(
-            "  {}: {:.1f} bytes a page, {:.1f} µs a mark, {:.1f} µs a look".format(
-                memory, *per_page
-            )
+            "  {}: {:.1f} bytes a page, {:.1f} µs a mark, {:.1f} µs a look".format(kind, *per_page)
         )
+    measure_digests(pages)
+
+
+def measure_digests(pages: int) -> None:
+    """Print what the digest of a page with one item takes, beside the JSON of that item."""
+    item = {"url": "https://shop.example/p/1", "title": TEXT[:60], "price": 9.5, "text": TEXT[:600]}
+    digests = Digests(get_crawler(), None, None, ["at"])  # type: ignore[arg-type]
+    page = Response("https://shop.example/p/1")
+    taken = []
+    for work in (
+        lambda: digest_of(digests.add(None, item, page)),
+        lambda: json.dumps(item, sort_keys=True),
+    ):
+        cpu = time.process_time()
+        for _ in range(pages):
+            work()
+        taken.append((time.process_time() - cpu) / pages * 1e6)
+    print("  digest of an item of 0.8 kB: {:.1f} µs, its JSON alone: {:.1f}".format(*taken))
 
 
 def main() -> None:

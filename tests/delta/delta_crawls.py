@@ -10,10 +10,13 @@ import json
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from dataclasses import dataclass, field, replace
+from datetime import datetime
+from decimal import Decimal
 from hashlib import sha1
 from math import inf
 
@@ -84,15 +87,34 @@ class Site:
         with (self._folder / f"{crawl}.asked").open("a") as log:
             log.write(f"{page}\n")
         kind, number = page.split("/")
-        if kind == "status" and day == 1:
+        if (kind == "status" and day == 1) or kind == "broken":
             return 503, {}, b""
         if kind == "moved":
             return 302, {"Location": f"/{crawl}/target/{number}"}, b""
+        if kind == "hop":
+            return 302, {"Location": f"/{crawl}/target/{random.random()}"}, b""
+        if kind in {"front", "leaf", "child"}:
+            return 200, {}, f"{day} {written(page, day)}".encode()
         if kind in {"links", "sitemap"}:
             return linked(crawl, kind, number, day)
         if kind in {"list", "once"}:
             return 200, {}, json.dumps(links(page, day)).encode()
         return 200, {}, str(day).encode()
+
+
+COMPARED = (
+    {f"leaf/{n}" for n in range(1, 9)}
+    | {f"{kind}/1" for kind in ("front", "hop", "shaky", "quiet", "poll", "child")}
+    | {"front/2"}
+)
+"""The pages that a crawl of DigestSpider compares, by what was asked for first."""
+REWRITTEN = {3: "leaf/5", 4: "child/1"}
+"""By day, of four."""
+
+
+def written(page, day):
+    """Return what a page says on a day."""
+    return sum(day >= since for since, each in REWRITTEN.items() if page == each)
 
 
 class DeltaWorld(World):
@@ -271,6 +293,71 @@ class OddSpider(scrapy.Spider):
         yield Request(f"{self.site}/item/9", meta=failure.request.meta)
 
 
+@dataclass
+class Part:
+    """An item, with values that are no JSON."""
+
+    page: str
+    text: str = ""
+    tags: set = field(default_factory=lambda: {"one", "two", Decimal("3.50")})
+    since: datetime = datetime(2026, 5, 1)
+    scraped: float = 0.0
+    parts: list = field(default_factory=list)
+
+
+class DigestSpider(scrapy.Spider):
+    """Fetches pages of which two are rewritten, one on the third day and one on the fourth."""
+
+    name = "digests"
+    custom_settings = {  # noqa: RUF012
+        "RETRY_ENABLED": False,
+        "CONCURRENT_REQUESTS_PER_DOMAIN": 8,
+        "LOG_LEVEL": "INFO",
+        "ITEM_PIPELINES": {f"{__name__}.Stamps": 1},
+    }
+
+    async def start(self):
+        yield Request(f"{self.site}/front/1", dont_filter=True)
+
+    async def parse(self, response):
+        page = "/".join(response.url.split("/")[-2:])
+        if page.startswith("front"):
+            yield Part(page)
+            for link in FRONTS[page]:
+                polls = link.startswith("poll")
+                yield Request(f"{self.site}/{link}", dont_filter=polls)
+        elif page == "shaky/1":
+            yield Part(page)
+            if response.body == b"2":
+                raise LookupError("only today")
+        elif page != "quiet/1":
+            page = "hop/1" if page.startswith("target") else page
+            text = response.text.split()[-1] if page in COMPARED - {"poll/1"} else ""
+            text = "" if page == "hop/1" else text
+            yield Part(page, text)
+            yield {"page": "dropped", "noise": random.random()}
+            yield {"page": page, "parts": [Part(page, text)], "scraped": random.random()}
+            if page == "leaf/1":
+                yield response.follow("../child/1")
+
+
+FRONTS = {
+    "front/1": [*(f"leaf/{n}" for n in range(1, 6)), "front/2", "poll/1", "hop/1", "broken/1"],
+    "front/2": [*(f"leaf/{n}" for n in range(5, 9)), "poll/1", "quiet/1", "shaky/1", "front/1"],
+}
+
+
+class Stamps:
+    """Drops items, and writes into others what differs each time."""
+
+    def process_item(self, item):
+        if isinstance(item, dict) and item["page"] == "dropped":
+            raise DropItem("by a pipeline")
+        if isinstance(item, Part):
+            item.scraped = random.random()
+        return item
+
+
 class Unreachable:
     """Lets a page be out of reach on the first day."""
 
@@ -300,6 +387,8 @@ class Step:
     kill: int | None = None
     delay: float = 0.0  # seconds until it is
     dies_undelivered: bool = False  # when the round is over, with its marks in the job only
+    dies_at: int | None = None  # by SIGKILL, in the commit that acknowledges so many requests
+    is_committed: bool = False  # whether that commit comes about
     settings: dict = field(default_factory=dict)
 
     @property
@@ -358,11 +447,31 @@ def prepared(folder, step, mutant):
         DeltaCrawl.least_seconds = 0.0
         delta_crawl._IN_MEMORY = 7
         DeltaMiddleware.clock = staticmethod(lambda: FIRST_DAY + (step.day - 1) * DAY)
+        if step.dies_at is not None:
+            die_in_a_commit(step)
         if step.dies_undelivered:
             DeltaCrawl._close = lambda self: os._exit(9)
             DeltaCrawl.least_seconds = inf
 
     return before
+
+
+def die_in_a_commit(step):
+    """Let this process die as `step` says."""
+    before, after, acknowledged = DeltaCrawl.before_commit, DeltaCrawl.after_commit, []
+
+    def before_commit(self, requests):
+        before(self, requests)
+        acknowledged.extend(requests)
+        if not step.is_committed and len(acknowledged) >= step.dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def after_commit(self):
+        after(self)
+        if len(acknowledged) >= step.dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    DeltaCrawl.before_commit, DeltaCrawl.after_commit = before_commit, after_commit
 
 
 def seen(world, crawl, run, began, step):
@@ -376,7 +485,8 @@ def seen(world, crawl, run, began, step):
         "feed": step.feed,
         "written": sorted({page for path in folder.glob("*.jsonl") for page in pages_in(path)}),
         "stats": {k: v for k, v in run.stats.items() if k.startswith("bloom/delta")},
-        "line": [line for line in run.log.splitlines() if "Between crawls" in line][-1:],
+        "line": [line for line in run.log.splitlines() if "Between crawls: skip" in line][-1:],
+        "compared": [line for line in run.log.splitlines() if "Between crawls: comp" in line][-1:],
         "start": [line for line in run.log.splitlines() if "between crawls:" in line][-1:],
         "warned": [line for line in run.log.splitlines() if "is an index page" in line],
         "memory": hashes_of(folder / "memory"),
@@ -535,6 +645,63 @@ def undelivered(world, options):
     ]
 
 
+def digest_days(each=(1, 2, 3, 4), **settings):
+    """Return steps in jobs of their own, or in none."""
+    return [Step(day, settings={"JOBDIR": f"job{day}", **settings}) for day in each]
+
+
+def digests(world, options):
+    """What has changed, from day to day, without skipping and with; in one job, in many, and
+    without any; with a test crawl in between, and feeds without items that are known."""
+    all_ = {"BLOOM_DELTA": None, "BLOOM_DELTA_DIGEST": "scraped"}
+    skip = {"BLOOM_DELTA": None, "BLOOM_DELTA_DIGEST": "skip: scraped"}
+    one = [Step(day) for day in (1, 2, 3, 4)]
+    test = digest_days([3], JOBDIR="test", BLOOM_DELTA_READ_ONLY=True)
+    ways = {
+        "compared": (all_, digest_days()),
+        "compared_nojob": ({**all_, "_job": False}, one),
+        "compared_expired": (
+            {**all_, "BLOOM_DELTA": "item", "BLOOM_DELTA_DAYS": 0.5},
+            digest_days(),
+        ),
+        "compared_skipped": ({**all_, "BLOOM_DELTA": "item"}, digest_days([1, 2])),
+        "compared_test": (skip, [*digest_days([1, 2]), *test, *test, *digest_days([3])]),
+        "left_out": (skip, one),
+        "all_fields": ({**all_, "BLOOM_DELTA_DIGEST": True}, digest_days([1, 2])),
+    }
+    return [
+        story(world, Crawl(name, spider=DigestSpider, settings={**settings}), steps, options.mutant)
+        for name, (settings, steps) in ways.items()
+    ]
+
+
+def digest_kills(world, options):
+    """The same with SIGKILLs on each day: in commits, and from the third crawl on at any time."""
+    chance = random.Random(options.seed)
+    stories = []
+    for number in range(max(2, options.count)):
+        settings = {"BLOOM_DELTA": None, "BLOOM_DELTA_DIGEST": "skip: scraped"}
+        steps = []
+        for last in [Step(day) for day in (1, 2, 3, 4)] if number % 2 else digest_days():
+            for _ in range(chance.randrange(1, 3)):
+                if number < 2:  # so that no kill comes when the round is over
+                    dies_at, is_committed = chance.randrange(1, 7), chance.random() < 0.5
+                    steps.append(replace(last, dies_at=dies_at, is_committed=is_committed))
+                else:
+                    steps.append(
+                        replace(last, kill=chance.randrange(16), delay=chance.random() / 9)
+                    )
+            steps.append(last)
+        crawl = Crawl(
+            f"digest{number}",
+            reactor=(ASYNCIO, SELECT)[number // 2 % 2],
+            spider=DigestSpider,
+            settings=settings,
+        )
+        stories.append(story(world, crawl, steps, options.mutant))
+    return stories
+
+
 def spiders(world, options):
     """Spiders of all kinds, for which a page without new links is a list all the same."""
     return [
@@ -595,6 +762,8 @@ STORIES = {
         beside,
         read_only,
         kills,
+        digests,
+        digest_kills,
         spiders,
         odd,
         undelivered,

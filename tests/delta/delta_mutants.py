@@ -18,6 +18,16 @@ test notices it:
 - `known_links_are_no_links`: test_a_page_whose_links_are_known_is_a_list
 - `keys_of_errbacks_count`: test_what_leads_to_a_page_is_not_skipped_before_the_page_is_done
 - `test_crawls_mark`: test_a_test_crawl_changes_no_byte_of_the_memory
+- `failed_pages_are_compared`: test_an_unchanged_site_has_no_changed_page
+- `dropped_items_are_compared`: the same
+- `only_the_answered_key_is_asked`: the same
+- `each_fetch_counts`: the same
+- `digests_expire`: the same
+- `lists_have_no_digest`: test_only_what_is_fetched_is_compared
+- `items_of_unchanged_pages_stay`: test_items_of_unchanged_pages_are_in_no_feed
+- `test_crawls_keep_digests`: test_a_test_crawl_compares_and_changes_no_byte_of_the_memory
+- `verdicts_end_with_the_process`: test_kills_change_no_verdict
+- `digests_do_not_wait`: the same
 - `never_expires`: test_what_is_done_is_fetched_again_after_the_period
 """
 
@@ -27,8 +37,9 @@ from math import inf
 
 from scrapy import signals
 
-from scrapy_bloom.delta import middleware
+from scrapy_bloom.delta import middleware, pages
 from scrapy_bloom.delta.crawl import DeltaCrawl
+from scrapy_bloom.delta.digests import Digests
 from scrapy_bloom.delta.marks import Marks
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.pages import Pages
@@ -137,7 +148,7 @@ def dropped_items_count():
 @mutant
 def failed_items_do_not_count():
     """An item that a pipeline has failed on has passed."""
-    without(signals.item_error, DeltaMiddleware._item_scraped)
+    without(signals.item_error, lambda self, response: self._item_scraped({}, response))
 
 
 @mutant
@@ -204,6 +215,95 @@ def test_crawls_mark():
         begin(self)
 
     DeltaCrawl._begin = begin_as_others
+
+
+@mutant
+def failed_pages_are_compared():
+    """A callback that has raised gives a digest, too."""
+    pages._is_sound = lambda outcome, reason: True
+
+
+@mutant
+def dropped_items_are_compared():
+    """Items count as they are yielded."""
+    dropped_items_count()
+
+
+@mutant
+def only_the_answered_key_is_asked():
+    """A page is what its redirect has led to."""
+    verdict = Digests.verdict
+    Digests.verdict = lambda self, keys, digest: verdict(self, keys[:1], digest)
+
+
+@mutant
+def each_fetch_counts():
+    """A page that is fetched twice in a round is two."""
+    add = Marks.add
+
+    def count(self, rows, verdict=None):
+        add(self, rows)
+        self.verdicts[verdict] += verdict is not None
+
+    Marks.add = count
+
+
+@mutant
+def digests_expire():
+    """A row is removed when its mark has expired."""
+    remove = Table._remove_older
+    Table._remove_older = lambda self, when, keep_digests=False: remove(self, when)
+
+
+@mutant
+def lists_have_no_digest():
+    """Only a page that may be marked is compared."""
+    compare = Pages._compare
+
+    def only_details(self, request, reason):
+        outcome = self._outcomes.get(request)
+        if outcome is None or outcome.is_index_page:
+            return None, None
+        return compare(self, request, reason)
+
+    Pages._compare = only_details
+
+
+@mutant
+def items_of_unchanged_pages_stay():
+    """The feeds ask too late."""
+    Pages.is_unchanged = lambda self, request, reason=None: False
+
+
+@mutant
+def test_crawls_keep_digests():
+    """BLOOM_DELTA_READ_ONLY keeps pages from being marked only."""
+    test_crawls_mark()
+
+
+@mutant
+def verdicts_end_with_the_process():
+    """A round that goes on begins to count anew."""
+    init = Marks.__init__
+
+    def forget(self, executor):
+        init(self, executor)
+        self.verdicts.clear()
+
+    Marks.__init__ = forget
+
+
+@mutant
+def digests_do_not_wait():
+    """Digests go into the store before the commit that acknowledges."""
+    before_commit = DeltaCrawl.before_commit
+
+    def early(self, acknowledged):
+        before_commit(self, acknowledged)
+        self.store.add(self._fresh)
+        time.sleep(0.1 if self._fresh else 0)
+
+    DeltaCrawl.before_commit = early
 
 
 @mutant

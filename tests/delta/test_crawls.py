@@ -11,7 +11,16 @@ import os
 
 import pytest
 
-from tests.delta.delta_crawls import EACH, FAILING, LISTS, SOUND, THROWN_AWAY, links
+from tests.delta.delta_crawls import (
+    COMPARED,
+    EACH,
+    FAILING,
+    LISTS,
+    REWRITTEN,
+    SOUND,
+    THROWN_AWAY,
+    links,
+)
 from tests.seeded import run_module, seed_of
 
 SEED = seed_of("DELTA_SEED")
@@ -189,6 +198,93 @@ def test_what_leads_to_a_page_is_not_skipped_before_the_page_is_done(stories):
         assert len(run["warned"]) == day  # the log is that of all days
         line = run["warned"][-1]
         assert "odd/2> is an index page, which each crawl fetches: bloom_delta = True" in line
+
+
+@pytest.fixture(scope="module")
+def digests():
+    """What became of the crawls that compare pages, killed ones too."""
+    return tell("digests", "digest_kills")
+
+
+def verdicts(run):
+    """Return how many pages of a round are new, changed and unchanged."""
+    return [run["stats"][f"bloom/delta_{name}"] for name in ("new", "changed", "unchanged")]
+
+
+ALL = len(COMPARED)
+PER_DAY = [[ALL, 0, 0], [0, 0, ALL - 1], [0, 1, ALL - 1], [0, 1, ALL - 1]]
+"""On the second day the callback of a page raises: that is not compared."""
+KNOWN = ["shaky/1"]
+"""The items of that page up to there."""
+
+
+@pytest.mark.parametrize("way", ["", "_nojob", "_expired"], ids=lambda way: way or "manyjobs")
+def test_an_unchanged_site_has_no_changed_page(digests, way):
+    """And one with one page rewritten has one, whatever its pipelines write into fields that are
+    left out, or drop; pages that are fetched twice or by a redirect count once."""
+    runs = digests[f"compared{way}"]
+    assert [verdicts(run) for run in runs] == PER_DAY
+    assert {run["reason"] for run in runs} == {"finished"}
+    line = f"Between crawls: compared {ALL} pages: 0 new, 1 changed, {ALL - 1} unchanged."
+    assert runs[2]["compared"][0].endswith(line)
+
+
+def test_only_what_is_fetched_is_compared(digests):
+    """With skipping: index pages, and a page without items."""
+    first, second = digests["compared_skipped"]
+    assert verdicts(first) == PER_DAY[0]
+    assert verdicts(second) == [0, 0, 4]
+    assert {*second["asked"]} == {"front/1", "front/2", "leaf/1", "quiet/1", "broken/1"}
+
+
+def test_a_field_that_is_not_left_out_is_compared(digests):
+    """A time of the crawl, for instance: all pages with items have changed."""
+    _, second = digests["all_fields"]
+    assert verdicts(second) == [0, ALL - 2, 1]
+
+
+def test_items_of_unchanged_pages_are_in_no_feed(digests):
+    """Those of a page that has changed are, and all of them."""
+    first, *later = digests["left_out"]
+    assert verdicts(first) == PER_DAY[0]
+    assert {*first["items"]} == COMPARED - {"quiet/1"}
+    assert sorted(later[0]["items"]) == KNOWN
+    for day, run in enumerate(later[1:], 3):
+        assert run["items"] == [REWRITTEN[day]] * 2
+
+
+def test_a_test_crawl_compares_and_changes_no_byte_of_the_memory(digests):
+    """Two of them find what the crawl after them finds."""
+    _, second, test, again, third = digests["compared_test"]
+    assert [verdicts(run) for run in (test, again, third)] == [PER_DAY[2]] * 3
+    assert test["memory"] == again["memory"] == second["memory"] != third["memory"]
+    assert test["items"] == third["items"] == [REWRITTEN[3]] * 2
+    assert "compared, items of unchanged pages left out, read-only" in test["start"][0]
+
+
+def check_digests(runs, *, in_time=True):
+    """Each day has the verdicts and the items of a crawl that was not killed. Of a kill that was
+    not `in_time`, the round may have been over: then there is another one, in which nothing has
+    changed."""
+    for day, expected in enumerate(PER_DAY, 1):
+        mine = [run for run in runs if run["feed"].endswith(f"-{day}")]
+        *_, last = ends = [run for run in mine if run["reason"] is not None]
+        assert len(mine) > 1
+        assert {run["reason"] for run in ends} == {"finished"}
+        again = [[0, 0, sum(expected)]] * (not in_time)
+        assert all(verdicts(run) in [expected, *again] for run in ends)
+        assert in_time or verdicts(ends[0]) in [expected, *again * (len(mine) > len(ends))]
+        if day == 2:
+            assert {*last["items"]} == {*KNOWN}
+        elif day > 2:
+            assert last["items"] == [REWRITTEN[day]] * 2
+
+
+@pytest.mark.parametrize("name", ["digest0", "digest1"])
+def test_kills_change_no_verdict(digests, name):
+    """A page is counted once over all starts of the process, and its items are in the feed or
+    not, as if it had not been killed."""
+    check_digests(digests[name])
 
 
 def check(runs):

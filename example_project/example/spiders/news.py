@@ -15,7 +15,11 @@ class NewsSpider(Spider):
 
     name = "news"
     allowed_domains = [HOST]
-    custom_settings = {"BLOOM_DELTA": "item", "BLOOM_DELTA_DAYS": 30}
+    custom_settings = {
+        "BLOOM_DELTA": "item",
+        "BLOOM_DELTA_DAYS": 30,
+        "BLOOM_DELTA_DIGEST": True,
+    }
 
     def __init__(self, start: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -1,0 +1,294 @@
+"""Digests of items, and the verdicts on pages that they give."""
+
+import logging
+import tempfile
+from collections import UserDict, deque
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path, PurePosixPath
+from uuid import UUID
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scrapy import Field, Item
+from scrapy.http import Response
+from scrapy.settings import Settings
+from scrapy.utils.test import get_crawler
+
+from scrapy_bloom.delta.digests import Digests, digest_of
+from scrapy_bloom.delta.file_store import FileDeltaStore
+from scrapy_bloom.delta.marks import CHANGED, NEW, UNCHANGED, Marks, Temporary
+from scrapy_bloom.delta.middleware import DeltaMiddleware
+from scrapy_bloom.delta.settings import DeltaSettings
+from scrapy_bloom.delta.slices import Shape
+from scrapy_bloom.delta.table import Row
+from scrapy_bloom.errors import SharedFilterError
+from scrapy_bloom.settings import Digest
+
+PAGE = Response("http://example.com/page")
+
+
+class Colour(Enum):
+    """Of a product."""
+
+    RED = object()
+
+
+@dataclass
+class Product:
+    """An item of a class."""
+
+    name: str
+    price: float
+
+
+@attrs.define
+class Attrs:
+    """The same with attrs."""
+
+    name: str
+    price: float
+
+
+class Scrapys(Item):
+    """The same with Scrapy."""
+
+    name = Field()
+    price = Field()
+
+
+def digest(*items, without=()):
+    """Return the digest of a page with these items."""
+    digests, so_far = Digests(get_crawler(), None, None, without), None
+    for item in items:
+        so_far = digests.add(so_far, item, PAGE)
+    return digest_of(so_far)
+
+
+VALUES = [
+    None,
+    0,
+    1.5,
+    "1.5",
+    Decimal("1.5"),
+    b"1.5",
+    "",
+    [],
+    {},
+    ["a", "b"],
+    ["b", "a"],
+    {"a", "b"},
+    {"a": 1, "b": 2},
+    {"a": 1, "b": 3},
+    datetime(2026, 5, 1),
+    datetime(2026, 5, 1, tzinfo=timezone.utc),
+    date(2026, 5, 1),
+    timedelta(1),
+    UUID(int=7),
+    PurePosixPath("/a"),
+    Colour.RED,
+    float("nan"),
+    "\ud800 \u00e9",
+    2**70,
+    Product("a", 1),
+    [Product("a", 2)],
+]
+
+
+def test_each_value_has_a_form_of_its_own():
+    """The same each time, whatever the order of fields and of sets."""
+    found = [digest({"value": value, "other": 1}) for value in VALUES]
+    assert len({*found}) == len(VALUES)
+    assert found == [digest({"other": 1, "value": value}) for value in VALUES]
+    letters = [chr(n) for n in range(97, 123)]
+    assert digest({"v": {*letters}}) == digest({"v": {*reversed(letters)}})
+    assert digest({"v": (1, 2)}) == digest({"v": deque([1, 2])}) == digest({"v": [1, 2]})
+    assert digest({"v": UserDict(a=1)}) == digest({"v": {"a": 1}})
+
+
+def test_a_digest_is_that_of_the_fields_of_any_kind_of_item():
+    """In a process of another kind, too: these bytes are in files."""
+    kinds = (dict, Product, Attrs, Scrapys)
+    found = {digest(kind(name="a", price=1.5)) for kind in kinds}
+    assert found == {bytes.fromhex("fa768640c83df0c8a0e3503efc760080")}
+    nested = {digest({"p": [kind(name="a", price=1.5)]}) for kind in kinds}
+    assert len(nested) == 1
+
+
+def test_items_count_in_their_order():
+    """A page without items has a digest, too; two items are not one with the fields of both."""
+    a, b = {"a": 1}, {"b": 1}
+    found = {digest(), digest({}), digest(a), digest(b), digest(a, b), digest(b, a), digest(a | b)}
+    assert len(found) == 7
+
+
+def test_fields_that_are_left_out():
+    """Of the item itself, not of what is in it."""
+    assert digest({"a": 1, "at": 1}, without=["at"]) == digest({"a": 1})
+    assert digest({"a": {"at": 1}}, without=["at"]) != digest({"a": {"at": 2}}, without=["at"])
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (object(), "field 'b': it is of builtins.object"),
+        ([{object()}], "field 'b': it is of builtins.object"),
+        ({1: 1, "a": 2}, "field 'b': '<' not supported"),
+        ((n for n in ()), "field 'b': it is of builtins.generator"),
+    ],
+)
+def test_a_value_without_a_stable_form_equals_nothing(caplog, value, why):
+    """One WARNING names its field; whoever leaves that out has a digest again."""
+    digests = Digests(get_crawler(), None, None, [])
+    found = {digest_of(digests.add(None, {"a": 1, "b": value}, PAGE)) for _ in range(3)}
+    assert len(found) == 3
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert f"An item of <200 http://example.com/page> has no stable form ({why}" in record.message
+    assert digest({"a": 1, "b": value}, without=["b"]) == digest({"a": 1})
+
+
+def test_an_item_that_cannot_be_read_costs_no_page(caplog):
+    """One that a pipeline has made, for instance."""
+    assert digest(object()) != digest(object())
+    assert "has no stable form" in caplog.text
+
+
+ROUNDS = st.lists(
+    st.lists(
+        st.tuples(
+            st.lists(st.integers(0, 3), min_size=1, max_size=2, unique=True),  # keys of a page
+            st.sampled_from("abc"),  # what it says
+            st.booleans(),  # whether the process is killed then
+            st.booleans(),  # whether what waits is delivered then
+        ),
+        max_size=6,
+    ),
+    max_size=4,
+)
+
+
+@settings(max_examples=40)
+@given(ROUNDS)
+def test_verdicts(rounds):
+    """As dicts have it: of each page what it has said last, and in each round the first verdict
+    that is not `unchanged`."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = FileDeltaStore(Path(folder), Shape(1000, 1e-9))
+        said = {}
+        for pages in rounds:
+            executor, counted = Temporary(), {}
+            for keys, text, is_killed, is_delivered in pages:
+                keys = [bytes([key]) * 20 for key in keys]
+                marks = Marks(executor)
+                found = Digests(get_crawler(), store, marks, []).verdict(keys, text.encode())
+                last = next((said[key] for key in reversed(keys) if key in said), None)
+                expected = NEW if last is None else UNCHANGED if last == text else CHANGED
+                earlier = [counted[key] for key in reversed(keys) if key in counted]
+                earlier = earlier[0] if earlier else UNCHANGED
+                assert found == (expected if earlier == UNCHANGED else earlier)
+                if is_killed:
+                    continue
+                marks.add([Row(key, None, text.encode()) for key in keys], found)
+                said.update(dict.fromkeys(keys, text))
+                if counted.get(keys[-1], UNCHANGED) == UNCHANGED:
+                    counted[keys[-1]] = found
+                totals = {v: [*counted.values()].count(v) for v in counted.values()}
+                assert +marks.verdicts == +Marks(executor).verdicts == totals
+                if is_delivered:
+                    store.add(marks)
+            store.add(Marks(executor))
+        store.close()
+
+
+def test_a_store_that_fails_costs_the_comparison_only(caplog):
+    """One line says so; no page counts as unchanged."""
+
+    class Failing:
+        def digest(self, key):
+            raise SharedFilterError("Redis is away")
+
+    digests = Digests(get_crawler(), Failing(), Marks(Temporary()), [])
+    assert [digests.verdict([b"k" * 20], b"d") for _ in range(3)] == [None] * 3
+    (record,) = caplog.records
+    assert "The delta store failed: Redis is away. No more pages are compared" in record.message
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, None),
+        (False, None),
+        ("False", None),
+        ("0", None),
+        ("1", Digest()),
+        (True, Digest()),
+        ([], Digest()),
+        (["b", "a"], Digest(("a", "b"))),
+        ("a, b", Digest(("a", "b"))),
+        ("skip", Digest(skips=True)),
+        ("skip: a,b", Digest(("a", "b"), skips=True)),
+        ("skip: skip", Digest(("skip",), skips=True)),
+    ],
+)
+def test_the_setting(value, expected):
+    """True, fields to leave out, or "skip"."""
+    found = DeltaSettings.read(Settings({"BLOOM_DELTA_DIGEST": value}), "spider")
+    assert (found and found.digest) == expected
+    assert found is None or found.mode is None
+
+
+@pytest.mark.parametrize("value", [7, ["a", ""], ["skip", "a"], "a,skip", "skip:", {"a": 1}, [7]])
+def test_bad_settings_are_refused(value):
+    """With the value and what is allowed."""
+    with pytest.raises(ValueError, match=r"BLOOM_DELTA_DIGEST is .*: it must be True, a list of"):
+        DeltaSettings.read(Settings({"BLOOM_DELTA_DIGEST": value}), "spider")
+
+
+def test_slices_have_no_digests():
+    """So the start is refused."""
+    given = {"BLOOM_DELTA_DIGEST": True, "BLOOM_DELTA_MEMORY": "bloom"}
+    with pytest.raises(ValueError, match="BLOOM_DELTA_MEMORY is 'bloom', which has no digests"):
+        DeltaSettings.read(Settings(given), "spider")
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ({}, "no JOBDIR and no scrapy-bloom's SCHEDULER and no FEEDS with DurableFeedExporter"),
+        (
+            {"SCHEDULER": "scrapy_bloom.DurableScheduler", "JOBDIR": "job"},
+            "there is no FEEDS with DurableFeedExporter: ",
+        ),
+    ],
+)
+def test_items_are_left_out_of_durable_feeds_only(tmp_path, given, missing):
+    """The start is refused without them, and nothing is made."""
+    crawler = get_crawler(settings_dict={"BLOOM_DELTA_DIGEST": "skip", **given})
+    crawler.spider = crawler.spidercls.from_crawler(crawler, "spider")
+    with pytest.raises(ValueError, match=f"BLOOM_DELTA_DIGEST is 'skip', .*{missing}"):
+        DeltaMiddleware.from_crawler(crawler)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_digests_without_the_add_on_are_refused(make_dupefilter):
+    """Which compares the pages."""
+    with pytest.raises(ValueError, match=r"BLOOM_DELTA_DIGEST is True, .* BLOOM_DELTA_DIGEST to N"):
+        make_dupefilter(BLOOM_DELTA_DIGEST=True)
+
+
+def test_a_mark_keeps_the_digest_that_a_page_has(tmp_path):
+    """A crawl without BLOOM_DELTA_DIGEST takes none away."""
+    with closing(FileDeltaStore(tmp_path, Shape())) as store:
+        store.add([Row(b"k" * 20, None, b"d" * 16)])
+        store.add([(b"k" * 20, 5.0)])
+        assert store.digest(b"k" * 20) == b"d" * 16
+        assert store.holds == "0 pages"
+    again = FileDeltaStore(tmp_path, Shape())
+    again.open()
+    assert again.holds == "1 page, 1 digest"
