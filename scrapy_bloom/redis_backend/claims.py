@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -31,7 +31,8 @@ class Finished(NamedTuple):
 class Claims:
     """The claims of a worker under one name. The states of a claim: in `stock`, until the server
     knows that the engine may get it; `ready`; `dispatched`; `uncommitted`, finished since the
-    ledger's last commit; `given_up`, until all entries before it are answered."""
+    ledger's last commit; `given_up`, until all entries before it are answered. One that is put back
+    is in none of them."""
 
     def __init__(self) -> None:
         self.all: dict[str, Claim] = {}
@@ -41,6 +42,7 @@ class Claims:
         self.uncommitted: list[Finished] = []
         self.given_up: list[Finished] = []
         self._unreadable: list[Failing] = []
+        self._returned: list[str] = []
         self.dispatched: dict[Request, str] = {}
         """The numbers of the claims that the engine has and has not finished."""
         self._arrivals = count()
@@ -53,7 +55,12 @@ class Claims:
     @property
     def has_news(self) -> bool:
         """True if a call would give up claims."""
-        return bool(self.given_up or self._unreadable)
+        return bool(self.given_up or self._unreadable or self._returned)
+
+    @property
+    def has_returned(self) -> bool:
+        """True if a call would put back claims of held slots."""
+        return bool(self._returned)
 
     @property
     def spare(self) -> int:
@@ -81,6 +88,19 @@ class Claims:
     def fail(self, failing: Failing) -> None:
         """Give up a claim that the engine does not get."""
         self._unreadable.append(failing)
+
+    def put_back(self, slot: str, held_until: float | None = None) -> None:
+        """Return with the next call what the engine has not got of a held slot, but for the request
+        for which it is held until `held_until`, if there is one."""
+
+        def goes(claim: Claim) -> bool:
+            return claim.slot == slot and (held_until is None or claim.held_until != held_until)
+
+        ready = [claim for _, _, claim in self.ready if goes(claim)]
+        self._returned += [c.number for c in (*ready, *filter(goes, self.stock))]
+        self.ready = [each for each in self.ready if not goes(each[2])]
+        heapify(self.ready)
+        self.stock = deque(claim for claim in self.stock if not goes(claim))
 
     def claim_of(self, request: Request) -> Claim | None:
         """Return the claim that was dispatched as `request`, or None."""
@@ -111,20 +131,24 @@ class Claims:
         told = {each.claim for each in due}
         self.given_up = [each for each in self.given_up if each.claim not in told]
         failed = [*self._unreadable, *(each.failing for each in due if each.failing)]
-        gone = {*told, *(each.claim for each in self._unreadable)}
-        self._unreadable = []
+        returned = sorted(self._returned, key=int, reverse=True)
+        gone = {*told, *returned, *(each.claim for each in self._unreadable)}
+        self._unreadable, self._returned = [], []
         return ClaimReport(
             acknowledged=[each.claim for each in due if each.failing is None],
             dispatched=[] if leaving else [claim.number for claim in self.stock],
             owned=[] if last else [number for number in self.all if number not in gone],
             failed=failed,
+            returned=returned,
         )
 
     def take_answer(self, batch: Batch, claimed: Iterable[Claim]) -> None:
         """Apply the answer to a call: its report is valid, and the `claimed` ones are new."""
-        for number in (*batch.claims.acknowledged, *(each.claim for each in batch.claims.failed)):
+        report = batch.claims
+        failed = [each.claim for each in report.failed]
+        for number in (*report.acknowledged, *failed, *report.returned):
             self.all.pop(number, None)
-        dispatched = {*batch.claims.dispatched}
+        dispatched = {*report.dispatched}
         for claim in [claim for claim in self.stock if claim.number in dispatched]:
             self.stock.remove(claim)
             heappush(self.ready, (claim.priority, next(self._arrivals), claim))

@@ -97,7 +97,7 @@ class RedisCodec:
             raise ValueError(f"the priority {priority} does not fit into 51 bits")
         if slot is None:
             slot = str(meta.get("download_slot") or urlsplit(fields["url"]).hostname or "")
-        if "\0" in slot or slot != encodable(slot):
+        if not is_storable_slot(slot):
             raise ValueError(f"the download slot {slot!r} has a NUL or a lone surrogate in it")
         if fields.get("dont_filter"):
             # no filter keeps it from being there twice
@@ -127,6 +127,11 @@ class RedisCodec:
     def again(self, claim: Claim, failed: FailedRequest) -> bytes:
         """Return a stored request that has `failed` as it is asked once more."""
         return self._codec.again(_stored(claim), failed).payload
+
+
+def is_storable_slot(slot: str) -> bool:
+    """Return True if requests of that download slot can be in Redis."""
+    return "\0" not in slot and slot == encodable(slot)
 
 
 def stored_dictionaries(client: RedisClient, key: str) -> dict[str, bytes | None]:

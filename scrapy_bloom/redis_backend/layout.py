@@ -44,6 +44,13 @@ A crawl, whose keys are all in the hash slot of the filter beside it:
                              slot's own list joins the ring there (see lua/include/put.lua)
     {KEY}:few                string: three bits a slot, by hash: how many it has in a lobby, or so
     {KEY}:alone              list: requests that were lost with two workers
+    {KEY}:later              sorted set: requests that are not due, by the time when they are
+                             (ms): 4 bytes of a hash of the call that brought it, then priority,
+                             slot, entry
+    {KEY}:holds              hash: slot → until when it is held (ms), how many times in a row, its
+                             pause (ms), priorities in which it is parked
+    {KEY}:parked             sorted set: PRIORITY:SLOT, with a NUL after it for a second list, of
+                             held slots that have left their ring, by the end of the hold
     {KEY}:failed             hash: page → priority, slot, entry, reason, attempts, worker,
                              when (ms), what the worker knows of it as JSON, and the claim;
                              where no worker has told it, claim → the same, '' for the JSON;
@@ -51,8 +58,9 @@ A crawl, whose keys are all in the hash slot of the filter beside it:
     {KEY}:start              set: marks of the start requests that were taken
     {KEY}:owners             hash: slot → who has it until when, if one worker may
 
-A list is named in the slots of its priority or in its lobby, and the priority in the priorities,
-before the list holds anything, and until it is empty. A worker is among the busy ones before its
+A list is named in the slots of its priority, in its lobby or among the parked ones, and the
+priority of the first two in the priorities, before the list holds anything, and until it is empty.
+A worker is among the busy ones before its
 first claim. A dictionary is kept before any request that needs it.
 """
 

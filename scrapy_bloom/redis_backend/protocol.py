@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from math import ceil, inf, isinf
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..job.dictionaries import id_of
 from ..job.figures import COUNTED
@@ -36,6 +38,8 @@ class Entry:
     fingerprint: bytes | None = None
     mark: bytes = b""
     old_mark: bytes = b""
+    due: float | None = None
+    """When the request may be asked, by `monotonic`; at once if that is over, or None."""
 
     def encode(self, bloom_filter: RedisBloomFilter) -> tuple[list[Argument], Shard | None]:
         """Return the script's arguments for it, and the shard of its fingerprint."""
@@ -47,7 +51,9 @@ class Entry:
             probes = [shard.number, *rest]
         packed = self.packed or Packed("", "", b"")
         stored = packed.priority, packed.slot, packed.payload
-        return [kind, *probes, *stored, self.mark, self.old_mark], shard
+        left = 0 if self.due is None else ceil(1000 * (self.due - monotonic()))
+        delay = left if left > 0 else ""
+        return [kind, *probes, *stored, self.mark, self.old_mark, delay], shard
 
 
 @dataclass(eq=False, slots=True)
@@ -59,6 +65,35 @@ class Claim:
     slot: str
     payload: bytes
     quarantined: bool
+    held_until: float | None = None
+    """By the server's clock (ms): until then its slot is held for this request alone."""
+
+
+@dataclass(frozen=True)
+class HeldSlot:
+    """A hold as the server has it: until when by its clock (ms), for how many seconds from now,
+    below 0 after its end, and how many in a row."""
+
+    slot: str
+    until: float
+    seconds: float
+    times: int
+
+
+class Holding(NamedTuple):
+    """Holds `slot` for so many seconds, which may be infinite, for the `times`-th time in a row;
+    without a number releases it."""
+
+    slot: str
+    seconds: float | None = None
+    times: int = 0
+
+    def encode(self) -> str:
+        """Return the script's text for it."""
+        if self.seconds is None:
+            return f"{self.slot}\0\0\0"
+        pause = inf if isinf(self.seconds) else ceil(1000 * self.seconds)
+        return f"{self.slot}\0{pause}\0{self.times}\0"
 
 
 @dataclass(frozen=True)
@@ -72,6 +107,7 @@ class WorkerState:
     slots: dict[str, int] = field(default_factory=dict)
     counted: Sequence[int] = (0,) * len(COUNTED)
     """Counts since its last call, in the order of COUNTED."""
+    holds: Sequence[Holding] = ()
 
 
 @dataclass(frozen=True)
@@ -90,12 +126,14 @@ class Failing:
 @dataclass(frozen=True)
 class ClaimReport:
     """The part of a call about claims, by their numbers: `acknowledged`; `dispatched` from now on;
-    all others that the worker owns; and the failed ones."""
+    all others that the worker owns; the failed ones; and those that it returns unasked, the last
+    one first."""
 
     acknowledged: Sequence[str] = ()
     dispatched: Sequence[str] = ()
     owned: Sequence[str] = ()
     failed: Sequence[Failing] = ()
+    returned: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -108,6 +146,8 @@ class Policy:
     keeps_slot: int
     """Milliseconds for which a worker owns a slot, 0 for not at all."""
     max_attempts: int
+    longest_probe: int = 180_000
+    """Milliseconds for which a hold goes on, at most, while one request asks if it may end."""
 
 
 class Batch:
@@ -165,6 +205,9 @@ class Batch:
             state.round,
             " ".join(self._named),
             len(self._offered),
+            " ".join(claims.returned),
+            "".join(each.encode() for each in state.holds),
+            policy.longest_probe,
         ]
         for id_and_text in self._offered.items():
             arguments += id_and_text
@@ -194,6 +237,14 @@ class Reply:
         self.still = self.start_done = self.full = False
         self.failed = self.waiting = self.waiting_bytes = 0
         self.round = ""
+        self.later = 0
+        """How many requests are not due."""
+        self.due_in: float | None = None
+        """Seconds until the next of them is, or the next hold is over."""
+        self.only_later = False
+        """True if nothing else is pending or claimed."""
+        self.holds: list[HeldSlot] = []
+        """Those of the slots of which the worker has claims."""
         self._heard: Iterable[tuple[int, int]] = ()
         if answer[0] == DICTIONARY:
             self.asked_for = [each.decode() for each in answer[1]]
@@ -201,8 +252,18 @@ class Reply:
             self.answers = [*map(int, answer[1].decode())]
             heard = (map(int, words.split()) for words in answer[2:4])
             self._heard = zip(*heard, strict=True)
+            if answer[14]:
+                self._take_later(*answer[14])
+            until = {each.slot: each.until for each in self.holds}
             self.claimed = [
-                Claim(number.decode(), int(priority), slot.decode(), payload, alone == b"1")
+                Claim(
+                    number.decode(),
+                    int(priority),
+                    slot.decode(),
+                    payload,
+                    alone == b"1",
+                    until.get(slot.decode()),
+                )
                 for number, priority, slot, alone, payload in (
                     each.split(b"\0", 4) for each in answer[4]
                 )
@@ -213,6 +274,16 @@ class Reply:
             self.round = answer[11].decode()
             self.full = bool(answer[12])
             self._dictionaries = answer[13]
+
+    def _take_later(
+        self, later: int, due_in: int | bytes, only_later: int, holds: Sequence[bytes]
+    ) -> None:
+        self.later = later
+        self.due_in = int(due_in) / 1000 if due_in != b"" else None
+        self.only_later = bool(only_later)
+        for each in holds:
+            slot, until, left, times = each.decode().split("\0")
+            self.holds.append(HeldSlot(slot, float(until), float(left) / 1000, int(times)))
 
     @property
     def quiet(self) -> bool:

@@ -6,7 +6,7 @@ import os
 import secrets
 import socket
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from time import monotonic
@@ -15,9 +15,11 @@ from weakref import WeakSet
 
 from ..errors import SharedFilterError
 from ..job.figures import COUNTED
+from ..job.store import Hold
 from .claims import Claims
+from .codec import is_storable_slot
 from .failed_store import failing_of, unreadable
-from .protocol import LEAVE, OVER, Batch, Entry, Policy, Reply, WorkerState
+from .protocol import LEAVE, OVER, Batch, Entry, Holding, Policy, Reply, WorkerState
 from .scripts import GROWN, NEW
 
 if TYPE_CHECKING:
@@ -106,6 +108,8 @@ class RedisStore:
         self._doubtful: set[bytes] = set()
         """Fingerprints of requests in memory whose children Redis may have lost, until the next
         commit with them."""
+        self._holds: dict[str, tuple[float, int]] = {}  # until, times
+        self._unsent_holds: list[Holding] = []
         self._own: set[bytes] = set()
         """Fingerprints that were pushed since the last commit."""
         self._last_call = 0.0
@@ -145,18 +149,52 @@ class RedisStore:
         """How many requests were not sent to the server."""
         return sum(entry.packed is not None for entry in self._unsent)
 
-    later = 0
-    next_due = None
-
     def take_due(self) -> bool:
-        """Return False."""
+        """Return False: each call has Redis make requests pending that are due."""
         return False
+
+    @property
+    def next_due(self) -> float | None:
+        """Seconds until the next delayed request of the crawl is due, or the next hold is over, as
+        of the last reply; None if nothing waits for a time."""
+        return None if self._due is None else self._due - monotonic()
+
+    @property
+    def only_later(self) -> bool:
+        """True if by the last reply nothing is left but requests that are not due or held, and this
+        worker has none since."""
+        return self.last is not None and self.last.only_later and self.is_idle
+
+    @property
+    def holds(self) -> Mapping[str, Hold]:
+        """The holds that are not over of this worker's slots, as of the last reply, and those that
+        it has made."""
+        now = monotonic()
+        return {
+            slot: Hold(until - now, times)
+            for slot, (until, times) in self._holds.items()
+            if until > now
+        }
+
+    def hold(self, slot: str, seconds: float, times: int) -> None:
+        """Hold `slot` for all workers, with the next commit; see RequestStore."""
+        if not is_storable_slot(slot):
+            return  # nothing of it is in Redis
+        until, before = self._holds.get(slot, (0.0, 0))
+        self._holds[slot] = max(until, monotonic() + seconds), max(times, before)
+        self._unsent_holds.append(Holding(slot, seconds, times))
+        self.claims.put_back(slot)
+
+    def release(self, slot: str) -> None:
+        """End the hold of `slot` for all workers, with the next commit."""
+        if self._holds.pop(slot, None) is not None:
+            self._unsent_holds.append(Holding(slot))
 
     def push(
         self, request: Request, sources: Sequence[Request], delay: float | None = None
     ) -> None:
-        """Store `request`, as which the dispatched `sources` are sent again. Raises ValueError if
-        it cannot be serialized."""
+        """Store `request`, as which the dispatched `sources` are sent again, for `delay` seconds
+        from now on. Raises ValueError if it cannot be serialized."""
         claims = map(self.claims.claim_of, sources)
         claim = next(filter(None, claims), None)
         packed = self._codec.dump(request, again=claim)
@@ -167,6 +205,8 @@ class RedisStore:
             fingerprint = known if known in self._dupefilter.uncommitted else None
             self._own.add(known)
         self._enqueue(packed, fingerprint, b"")
+        if delay is not None:
+            self._unsent[-1].due = monotonic() + delay
 
     def mark(self, mark: bytes, old_mark: bytes = b"") -> None:
         """Give the request that was pushed last the mark of a start request, and the mark that
@@ -236,9 +276,10 @@ class RedisStore:
         if self._sender.busy:
             return
         since = monotonic() - self._last_call
-        has_news = self._unsent or self.claims.has_news
+        has_news = self._unsent or self._unsent_holds or self.claims.has_news
         wants = self.claims.stock or (self._wanted and (hungry or not self.claims.all))
-        found = self.last is None or self.last.claimed or has_news
+        is_due = self._due is not None and self._due <= monotonic()
+        found = self.last is None or self.last.claimed or has_news or is_due
         if (
             (has_news and not hungry)
             or (wants and since >= (BUSY_SECONDS if found else POLL_SECONDS))
@@ -253,7 +294,7 @@ class RedisStore:
         self._leaving = True
         deadline = monotonic() + seconds
         while self._sender.wait(max(0.0, deadline - monotonic())):
-            if not (self._unsent or self.claims.given_up):
+            if not (self._unsent or self._unsent_holds or self.claims.given_up):
                 self._call(OVER if over else LEAVE)
                 return self._sender.wait(max(0.0, deadline - monotonic()))
             self._call()
@@ -267,6 +308,9 @@ class RedisStore:
         self._number = 0
         self.claims = Claims()
         self.last = None
+        self.later = 0
+        """Requests of the crawl that are not due, as of the last reply."""
+        self._due: float | None = None
 
     def _enqueue(self, packed: Any, fingerprint: bytes | None, mark: bytes) -> None:
         self._tail += 1
@@ -304,6 +348,7 @@ class RedisStore:
                 wanted=self._wanted,
                 slots=self.claims.by_slot,
                 counted=[now - then for now, then in zip(self._counting, self._told, strict=True)],
+                holds=[*self._unsent_holds],
             ),
             self._codec.dictionaries,
             action,
@@ -330,13 +375,16 @@ class RedisStore:
             return
         reply.teach(self._dupefilter.shared, batch)
         self._settle(batch, reply)
+        self._take_holds(batch, reply)
         self.claims.take_answer(batch, reply.claimed)
         if reply.round != self.round:
             self.round, self.start_done = reply.round, False
         self.last = reply
         self._observers.heard(reply)
         starves = bool(self.claims.stock) and not self.claims.ready
-        if not self._leaving and (starves or len(self._unsent) >= MOST_ENTRIES):
+        if not self._leaving and (
+            starves or self.claims.has_returned or len(self._unsent) >= MOST_ENTRIES
+        ):
             self._call()
         self._observers.changed()
 
@@ -351,6 +399,25 @@ class RedisStore:
                 self._dupefilter.settle(entry.fingerprint)
             self._observers.answered(entry, answer == NEW)
         self._unsent.extendleft(reversed(again))
+
+    def _take_holds(self, batch: Batch, reply: Reply) -> None:
+        """Learn what is delayed and held, and put back what was claimed of a held slot."""
+        now = monotonic()
+        self.later = reply.later
+        self._due = None if reply.due_in is None else now + reply.due_in
+        del self._unsent_holds[: len(batch.state.holds)]
+        told = {each.slot: (now + each.seconds, each.times) for each in reply.holds}
+        unsent = {each.slot for each in self._unsent_holds}
+        for slot in [*self._holds]:
+            # the others are over, or were released by another worker
+            is_known = slot in unsent or slot not in batch.state.slots
+            if slot not in told and not (is_known and self._holds[slot][0] > now):
+                del self._holds[slot]
+        for each in reply.holds:
+            if each.slot not in unsent:
+                self._holds[each.slot] = told[each.slot]
+                if each.seconds > 0:
+                    self.claims.put_back(each.slot, each.until)
 
     def _be_fenced(self) -> None:
         """Go on as a new worker. Requests in memory are not marked as done, and start() has not

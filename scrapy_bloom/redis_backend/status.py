@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -113,6 +113,12 @@ class CrawlView:
     counted: dict[str, int]
     samples: Sequence[Sample] = field(repr=False)
     nbytes: int | None
+    later: int
+    """How many of the waiting requests are not due."""
+    next_due: float | None
+    """Seconds until the next of them is, or the next hold is over that keeps requests waiting."""
+    held: int
+    """How many slots are held; more than 1,000 are counted with those whose hold is over."""
 
     @property
     def seconds(self) -> float:
@@ -140,7 +146,7 @@ class CrawlView:
 @dataclass(frozen=True)
 class PendingView:
     """The numbers of pending requests by Scrapy's priority and slot, without those that are
-    quarantined. `nbytes` as in CrawlView."""
+    quarantined or not due. `nbytes` as in CrawlView."""
 
     counts: dict[int, dict[str, int]]
     nbytes: int | None
@@ -164,7 +170,8 @@ def look_at(client: RedisClient, key: str) -> CrawlView | None:
     and one for twenty workers."""
     if not is_in_one_slot(key):
         return None
-    crawl, now, names, failed, alone, notes, nbytes = client.run(CRAWL_STATUS, [key], *COUNTED)
+    found = client.run(CRAWL_STATUS, [key], *COUNTED)
+    crawl, now, names, failed, alone, notes, nbytes, later, due, held = found
     if crawl[0] is None:
         return None
     lease, round_, start_done, over, began, done, waiting, *counted = crawl
@@ -194,6 +201,9 @@ def look_at(client: RedisClient, key: str) -> CrawlView | None:
         counted={name: int(value or 0) for name, value in zip(COUNTED, counted, strict=True)},
         samples=[_sample(json.loads(note)) for note in reversed(notes)],
         nbytes=total_bytes(*sizes),
+        later=later,
+        next_due=None if due == b"" else max(0.0, (due - now) / 1000),
+        held=held,
     )
 
 
@@ -202,19 +212,32 @@ def pending_of(client: RedisClient, key: str) -> PendingView:
     for five hundred slots of a priority."""
     sizes: list[int] = []
     pending: dict[int, Counter[str]] = {}
-    for priority in client.call("zrange", f"{key}:priorities", 0, -1):
-        # two for each of Scrapy's: others, start requests
-        counts = pending.setdefault(-(int(priority) // 2), Counter())
+    for of in ["", *client.call("zrange", f"{key}:priorities", 0, -1)]:
         first, found = 0, [b""]
         while found:
             last = first + _SLOTS_AT_ONCE - 1
-            found, nbytes = client.run(SLOT_COUNTS, [key], priority, first, last)
+            found, nbytes = client.run(SLOT_COUNTS, [key], of, first, last)
             sizes.append(nbytes)
-            for slot, count in zip(found[::2], found[1::2], strict=True):
+            for name, count in zip(found[::2], found[1::2], strict=True):
+                # of what is parked the name has the priority
+                priority, slot = (of, name) if of else name.split(b":", 1)
+                # two for each of Scrapy's: others, start requests
+                counts = pending.setdefault(-(int(priority) // 2), Counter())
                 counts[slot.decode()] += count
             first += _SLOTS_AT_ONCE
     counts_by_priority = {priority: dict(+counts) for priority, counts in pending.items()}
     return PendingView(counts_by_priority, total_bytes(*sizes))
+
+
+def parked_in(client: RedisClient, key: str) -> Iterator[tuple[str, str]]:
+    """Yield priority and name of each list that waits for the end of a hold. Cost: a round trip
+    for five hundred."""
+    first = 0
+    while found := client.call("zrange", f"{key}:parked", first, first + _SLOTS_AT_ONCE - 1):
+        for member in found:
+            priority, _, named = member.decode(errors="surrogateescape").partition(":")
+            yield priority, named
+        first += _SLOTS_AT_ONCE
 
 
 def total_bytes(*sizes: int | None) -> int | None:

@@ -16,11 +16,12 @@ from .scripts import (
     VERIFY_BOOKS,
     VERIFY_CLAIMS,
     VERIFY_ENTRIES,
+    VERIFY_LATER,
     VERIFY_LIST,
     VERIFY_NAMES,
     VERIFY_RECORDS,
 )
-from .status import look_at
+from .status import look_at, parked_in
 
 if TYPE_CHECKING:
     from .client import RedisClient
@@ -79,9 +80,15 @@ def _names(client: RedisClient, key: str) -> Iterator[str]:
 def _count_waiting(client: RedisClient, key: str, names: list[str]) -> tuple[int, list[str]]:
     """Return how many requests are pending, and what is wrong with them."""
     waiting, wrong = client.call("llen", f"{key}:alone"), []
+    cursor, bad_later = b"", 0
+    while cursor != b"0":
+        cursor, count, bad = client.run(VERIFY_LATER, [key], cursor or b"0")
+        waiting, bad_later = waiting + count, bad_later + bad
+    if bad_later:
+        wrong.append(f"{counted(bad_later, 'delayed request')} cannot be read")
     lists: list[tuple[str, int]] = []
     found: set[tuple[str, str]] = set()
-    # the lobbies come first, then the lists, then the rings: so a slot's list goes on
+    # what is delayed comes first, then the lobbies, the lists, the rings: so a slot's list goes on
     for name in names:
         if name.partition(":")[0] not in {"lobby", "pending"}:
             continue
@@ -115,7 +122,8 @@ def _count_waiting(client: RedisClient, key: str, names: list[str]) -> tuple[int
 
 
 def _in_rings(client: RedisClient, key: str) -> Iterator[tuple[str, str]]:
-    """Yield priority and slot of each list that workers find."""
+    """Yield priority and slot of each list that workers find, or will when a hold is over."""
+    yield from parked_in(client, key)
     for priority in client.call("zrange", f"{key}:priorities", 0, -1):
         ring, first = f"{key}:slots:{priority.decode()}", 0
         while slots := client.call("lrange", ring, first, first + _KEYS_AT_ONCE - 1):

@@ -347,4 +347,5 @@ def _policy(crawler: Crawler, settings: WorkerSettings, queues: QueueSettings) -
         newest_first=queues.newest_first,
         keeps_slot=int(1000 * grace) * settings.slot_workers,
         max_attempts=settings.max_attempts,
+        longest_probe=int(1000 * (crawler.settings.getfloat("DOWNLOAD_TIMEOUT") or 180)),
     )

@@ -1,6 +1,6 @@
--- One group commit of a worker, in this order: dictionaries; the lease; new requests;
--- acknowledgements and failures; claims of dead workers; new claims; the end of the crawl; its
--- figures.
+-- One group commit of a worker, in this order: dictionaries; the lease; holds; new requests;
+-- acknowledgements, failures and returned claims; claims of dead workers; what is due; new claims;
+-- the end of the crawl; its figures.
 --
 -- KEYS: the filter's header.
 -- ARGV:
@@ -21,23 +21,31 @@
 --   19     the worker's round: only in it can this call end start() or the crawl
 --   20     ids of the dictionaries that the worker knows, as words: its requests may use any of them
 --   21     how many dictionaries it offers: those that it was asked for, and a proposal
+--   22     claims that it returns, since their slot is held, the last one first
+--   23     holds as text with NUL: slot, pause (ms, or inf), how many in a row; or slot, '', ''
+--          to release it
+--   24     longest pause (ms) while one request asks whether a hold may end
 -- then for each dictionary: id; text.
 -- then for each failed claim: claim; page; reason; attempts; details as JSON, or ''; the payload of
 -- a retry, or '' for the same.
 -- then for each entry: '1' to test its fingerprint first, '0' to push it anyway, '' for a
 -- fingerprint or a mark without a request; shard; positions, blocks and shape as for test_and_set;
--- priority; slot; payload; the mark of a start request, or ''; its mark in version 0.2.0, or ''.
+-- priority; slot; payload; the mark of a start request, or ''; its mark in version 0.2.0, or '';
+-- in how many ms it is due, or ''.
 --
 -- Returns {'fenced'}, {'gone'}, {'dictionary', ids} if the crawl lacks some that the worker knows:
 -- nothing was done, and the call is to be sent again with them; or {'done', answers, layers, counts,
 -- claimed, reclaimed, still, start_done, failed, waiting, waiting_bytes, round, full, texts of
--- the dictionaries that the worker does not know}. A client of Redis takes longer to read an array
+-- the dictionaries that the worker does not know, later}. `later` is empty if nothing is delayed or
+-- held, else {how many requests are not due, ms until something is, or '', whether nothing else is
+-- left, holds of the slots in 9 and of new claims, each slot, until when, how long (ms), how many in
+-- a row, with a NUL between them}. A client of Redis takes longer to read an array
 -- than a string: so answers are digits, layers and counts words, and a claim is its number, its
 -- priority, its slot, '1' if it is quarantined, and its payload, with a NUL between them. The answer
 -- for an entry: 0 pushed, 1 seen, 2 the shard has more layers than the caller knows, 4 a start
 -- request that was taken.
 
-local first_failed = 22 + 2 * ARGV[21]
+local first_failed = 25 + 2 * ARGV[21]
 local first_entry = first_failed + 6 * ARGV[16]
 local brings = first_entry <= #ARGV
 local function words(text) return string.gmatch(text, '%S+') end
@@ -46,7 +54,7 @@ local function words(text) return string.gmatch(text, '%S+') end
 
 local kept, known, lacking = {}, {}, {}
 for id in words(found[6] or '') do kept[#kept + 1], kept[id] = id, true end
-for at = 22, first_failed - 1, 2 do known[ARGV[at]] = 'offered' end
+for at = 25, first_failed - 1, 2 do known[ARGV[at]] = 'offered' end
 for id in words(ARGV[20]) do
   if not kept[id] and not known[id] then lacking[#lacking + 1] = id end
   known[id] = 'named'
@@ -60,7 +68,7 @@ if #lacking > 0 then return {'dictionary', lacking} end
 -- one that a request may use is kept in any case; of proposals the first, unless there are eight
 local is_first = not full and #kept < 8
 for _, id in ipairs(kept) do is_first = is_first and known[id] == 'named' end
-for at = 22, first_failed - 1, 2 do
+for at = 25, first_failed - 1, 2 do
   local id = ARGV[at]
   if not kept[id] and (known[id] == 'named' or is_first) then
     kept[#kept + 1], kept[id] = id, true
@@ -92,6 +100,9 @@ local function is_newest(priority)
   return newest[priority]
 end
 local function pairs_in(text) return string.gmatch(text, '(%Z*)%z(%Z*)%z') end
+local most_probe = tonumber(ARGV[24])
+
+-- include later
 
 local function put_quarantined(record)
   redis.call('RPUSH', key('alone'), cmsgpack.pack(record))
@@ -163,9 +174,13 @@ local function is_taken(mark, old)
   return true
 end
 
+for slot, pause, times in ARGV[23]:gmatch('(%Z*)%z(%Z*)%z(%Z*)%z') do
+  if pause == '' then release_slot(slot) else hold_slot(slot, tonumber(pause), tonumber(times)) end
+end
+
 local answers, layers, counts, adds = {}, {}, {}, 0
 local in_round = found[5] == ARGV[19]
-for at = first_entry, #ARGV, 10 do
+for at = first_entry, #ARGV, 11 do
   local kind, shard, mark = ARGV[at], key(ARGV[at + 1]), ARGV[at + 8]
   local answer, add, top, count = 0, nil, 0, 0
   if mark ~= '' and is_taken(mark, ARGV[at + 9]) then
@@ -179,8 +194,14 @@ for at = first_entry, #ARGV, 10 do
       redis.call('HSET', key('crawl'), 'over', '')
       found[4] = ''
     end
-    local oldest_first = not is_newest(ARGV[at + 5])
-    put('RPUSH', ARGV[at + 5], ARGV[at + 6], '0' .. ARGV[at + 7], oldest_first)
+    local priority, slot, delay = ARGV[at + 5], ARGV[at + 6], ARGV[at + 10]
+    local entry = '0' .. ARGV[at + 7]
+    if delay == '' then
+      put('RPUSH', priority, slot, entry, not is_newest(priority))
+    else
+      local serial = redis.sha1hex(worker .. ':' .. number .. ':' .. #answers):sub(1, 8)
+      put_later(tonumber(serial, 16), priority, slot, entry, delay)
+    end
   end
   if add then
     top, count = add(true)
@@ -217,6 +238,13 @@ for at = first_failed, first_entry - 1, 6 do
     redis.call('SREM', handed, failing)
   end
 end
+for returned in words(ARGV[22]) do
+  local record = redis.call('HGET', mine, returned)
+  if record then
+    give_back(worker, returned, cmsgpack.unpack(record), false)
+    redis.call('SREM', handed, returned)
+  end
+end
 
 local reclaimed = 0
 for _, each in ipairs(redis.call('ZRANGEBYSCORE', key('workers'), '-inf', '(' .. now)) do
@@ -226,6 +254,8 @@ if ARGV[17] ~= '' then
   redis.call('UNLINK', handed)  -- what it has not finished is no loss
   reclaim(worker)
 end
+
+if has_later and not full then move_due() end
 
 local claimed, owned = {}, {}
 local function tell(number, priority, slot, entry, alone)
@@ -261,18 +291,23 @@ end
 
 local wanted, cap, keeps = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[11])
 if full then wanted = 0 end
+local of_slot, new_owners = {}, 0
 if wanted > 0 and owned_count == 0 and #claimed == 0 then
-  local first = redis.call('LINDEX', key('alone'), 0)
-  if first then
-    local record = cmsgpack.unpack(first)
-    count_less(1)
-    claim(record[1], record[2], record[3], record[4], 'LPOP', key('alone'))
-    wanted = 0
+  for _ = 1, math.min(20, redis.call('LLEN', key('alone'))) do
+    local record = cmsgpack.unpack(redis.call('LINDEX', key('alone'), 0))
+    local hold = hold_of(record[2])
+    if not hold or hold[1] <= now then
+      if hold then probe_slot(record[2], hold) end
+      count_less(1)
+      claim(record[1], record[2], record[3], record[4], 'LPOP', key('alone'))
+      of_slot[record[2]], wanted = 1, 0
+      break
+    end
+    redis.call('RPOPLPUSH', key('alone'), key('alone'))
   end
 end
 wanted = wanted - #claimed
 
-local of_slot, new_owners = {}, 0
 local function keep(slot)
   local record = cmsgpack.pack({worker, now + keeps})
   new_owners = new_owners + redis.call('HSET', key('owners'), slot, record)
@@ -311,17 +346,20 @@ local function claim_from_lobby(priority, most)
     if not found then break end
     local slot, entry = found:match('^(%Z*)%z(.*)$')
     if not slot then slot, entry = '', found end
-    local has_own = has_list(priority, slot .. suffix)
+    local has_own, hold = has_list(priority, slot .. suffix), hold_of(slot)
+    local is_held = hold and hold[1] > now
     if entry == '' and (suffix == '' or not has_own) then
       join_ring(priority, slot)
       redis.call(pop, lobby)
-    elseif has_own or (of_slot[slot] or 0) >= cap or not may_have(slot) then
-      if not has_own then join_ring(priority, slot .. suffix) end
+    elseif has_own or is_held or (of_slot[slot] or 0) >= cap or not may_have(slot) then
+      if not has_own and is_held then park(priority, slot .. suffix, slot, hold)
+      elseif not has_own then join_ring(priority, slot .. suffix) end
       redis.call(command, list_of(priority, slot .. suffix), entry)
       if entry ~= '' then count_few(priority, slot, 0) end
       redis.call(pop, lobby)
     else
       count_few(priority, slot, 0)
+      if hold then probe_slot(slot, hold) end
       claim(priority, slot, entry, false, pop, lobby)
       of_slot[slot] = (of_slot[slot] or 0) + 1
       wanted, claimable = wanted - 1, claimable - 1
@@ -354,9 +392,13 @@ for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, 99)) do
       left, looks = left - 1, looks - 1
       local named = redis.call('RPOPLPUSH', ring, ring)
       local slot, list = named:match('^%Z*'), list_of(priority, named)
-      local room = math.min(share, wanted, cap - (of_slot[slot] or 0))
-      if named ~= slot then
-        room = math.min(room, 1)
+      local room, hold = math.min(share, wanted, cap - (of_slot[slot] or 0)), hold_of(slot)
+      if named ~= slot or hold then room = math.min(room, 1) end
+      if hold and hold[1] > now then
+        park(priority, named, slot, hold)
+        redis.call('LREM', ring, 1, named)
+        room = 0
+      elseif named ~= slot then
         if redis.call('LINDEX', list, at) == '' then
           join_ring(priority, slot)
           redis.call(pop, list)
@@ -367,6 +409,7 @@ for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, 99)) do
       end
       local count = room > 0 and math.min(room, redis.call('LLEN', list)) or 0
       if count > 0 and may_have(slot) then
+        if hold then probe_slot(slot, hold) end
         count_less(count)
         for _ = 1, count do
           claim(priority, slot, redis.call('LINDEX', list, at), false, pop, list)
@@ -408,15 +451,18 @@ end
 
 local waiting = redis.call('HINCRBY', key('crawl'), 'waiting', added)
 local waiting_bytes = redis.call('HINCRBY', key('crawl'), 'waiting_bytes', added_bytes)
-local still = redis.call('ZCARD', key('priorities')) == 0
+local waits = has_later and redis.call('EXISTS', key('later'), key('parked')) > 0
+local rests = redis.call('ZCARD', key('priorities')) == 0
   and redis.call('EXISTS', key('alone')) == 0
+local still = rests and not waits
 -- too few after an aborted script, never too many: some list was evicted
 if still and waiting > 0 then return {'gone'} end
 if still and (waiting ~= 0 or waiting_bytes ~= 0) then
   redis.call('HSET', key('crawl'), 'waiting', 0, 'waiting_bytes', 0)
   waiting, waiting_bytes = 0, 0
 end
-still = still and redis.call('EXISTS', key('starting'), key('busy')) == 0
+rests = rests and redis.call('EXISTS', key('starting'), key('busy')) == 0
+still = still and rests
 if still and ARGV[17] == 'over' and in_round and found[3] == '1' then
   redis.call('HSET', key('crawl'), 'over', 1)
   redis.call('UNLINK', key('owners'))
@@ -441,9 +487,22 @@ if not age or age < 0 or age >= 1000 then
   redis.call('LPUSH', key('progress'), cjson.encode(note))
   redis.call('LTRIM', key('progress'), 0, 59)
 end
+local later = {}
+if has_later then
+  local slots, holds = {}, {}
+  for slot in pairs(of_slot) do slots[#slots + 1] = slot end
+  for _, slot in ipairs(slots) do
+    local hold = hold_of(slot)
+    if hold then
+      holds[#holds + 1] = table.concat({slot, hold[1], hold[1] - now, hold[2]}, '\0')
+    end
+  end
+  later = {redis.call('ZCARD', key('later')), next_due(), rests and 1 or 0, holds}
+end
 local reply = {'done', table.concat(answers), table.concat(layers, ' '),
   table.concat(counts, ' '), claimed, reclaimed, still and 1 or 0,
-  found[3] == '1' and 1 or 0, failed, waiting, waiting_bytes, found[5], full and 1 or 0, news}
+  found[3] == '1' and 1 or 0, failed, waiting, waiting_bytes, found[5], full and 1 or 0, news,
+  later}
 if ARGV[17] == '' then
   redis.call('HSET', batch, 'number', number, 'reply', cmsgpack.pack(reply))
 end

@@ -28,7 +28,10 @@ if found[1] == ARGV[1] and found[7] == 0 then
   found[1] = id
 end
 if not found[1] then
-  local names = {KEYS[1] .. ':priorities', KEYS[1] .. ':alone', KEYS[1] .. ':failed'}
+  local names = {}
+  for _, each in ipairs({'priorities', 'alone', 'failed', 'later', 'parked'}) do
+    names[#names + 1] = KEYS[1] .. ':' .. each
+  end
   if redis.call('EXISTS', unpack(names)) > 0 then
     found[1] = ''
     return found

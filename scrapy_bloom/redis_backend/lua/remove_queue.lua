@@ -6,13 +6,21 @@
 -- include key
 
 local gone = redis.call('DEL', key('crawl'))
+-- a slot may also have a list that is in no ring yet
+local function unlink_lists(priority, named)
+  local pending = 'pending:' .. priority .. ':'
+  return redis.call('UNLINK', key(pending .. named), key(pending .. named:match('^%Z*')))
+end
+for _, member in ipairs(redis.call('ZRANGE', key('parked'), 0, ARGV[1] - 1)) do
+  gone = gone + unlink_lists(member:match('^([^:]*):(.*)$'))
+  redis.call('ZREM', key('parked'), member)
+end
+if redis.call('EXISTS', key('parked')) == 1 then return math.max(1, gone) end
 for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, -1)) do
   local ring, lobby = key('slots:' .. priority), key('lobby:' .. priority)
   for _, list in ipairs({ring, lobby}) do
     for _, named in ipairs(redis.call('LRANGE', list, 0, ARGV[1] - 1)) do
-      -- a slot may also have a list that is in no ring yet
-      local pending = 'pending:' .. priority .. ':'
-      gone = gone + redis.call('UNLINK', key(pending .. named), key(pending .. named:match('^%Z*')))
+      gone = gone + unlink_lists(priority, named)
     end
     redis.call('LTRIM', list, ARGV[1], -1)
   end
@@ -26,4 +34,4 @@ for _, each in ipairs(redis.call('ZRANGE', key('workers'), 0, ARGV[1] - 1)) do
 end
 if redis.call('EXISTS', key('workers')) == 1 then return math.max(1, gone) end
 return gone + redis.call('UNLINK', key('starting'), key('busy'), key('alone'), key('failed'),
-  key('start'), key('owners'), key('progress'), key('few'))
+  key('start'), key('owners'), key('progress'), key('few'), key('later'), key('holds'))

@@ -1,5 +1,6 @@
 -- KEYS: the filter's header.
--- ARGV: priority, first and last place in its ring and in its lobby.
+-- ARGV: priority, first and last place in its ring and in its lobby; or '', and the places among
+-- the parked lists, whose slots come as priority, ':' and slot.
 -- Returns {slot, pending requests, slot, …, bytes of their keys or -1}.
 
 -- include key
@@ -10,10 +11,15 @@ local function add(slot, count)
   counts[#counts + 1], counts[#counts + 2] = slot, count
 end
 local function add_list(slot, named)
-  local list = key('pending:' .. ARGV[1] .. ':' .. named)
+  local list = key('pending:' .. (ARGV[1] ~= '' and ARGV[1] .. ':' or '') .. named)
   add(slot, redis.call('LLEN', list))
   weigh(list)
   return list
+end
+if ARGV[1] == '' then
+  for _, member in ipairs(redis.call('ZRANGE', key('parked'), ARGV[2], ARGV[3])) do
+    add_list(member:match('^%Z*'), member)
+  end
 end
 for _, named in ipairs(redis.call('LRANGE', key('slots:' .. ARGV[1]), ARGV[2], ARGV[3])) do
   local slot = named:match('^%Z*')

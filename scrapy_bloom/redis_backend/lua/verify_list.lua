@@ -5,6 +5,7 @@
 -- include key
 
 if redis.call('EXISTS', key(ARGV[1])) == 0 then return 0 end
+if redis.call('ZSCORE', key('parked'), ARGV[2] .. ':' .. ARGV[3]) then return 0 end
 if redis.call('ZSCORE', key('priorities'), ARGV[2]) then
   if ARGV[1]:find('^lobby:') then return 0 end
   for _, named in ipairs(redis.call('LRANGE', key('slots:' .. ARGV[2]), 0, -1)) do

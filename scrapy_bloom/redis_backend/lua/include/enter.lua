@@ -25,6 +25,11 @@ end
 for _, each in ipairs(redis.call('ZRANGEBYSCORE', key('workers'), now + lease + 1, '+inf')) do
   redis.call('ZADD', key('workers'), now + lease, each)
 end
+-- slots that are parked by such a clock: each is parked again if its hold is not over
+local function wake_parked()
+  redis.call('ZUNIONSTORE', key('parked'), 1, key('parked'), 'WEIGHTS', 0)
+end
+if gap < -1000 and redis.call('EXISTS', key('parked')) == 1 then wake_parked() end
 redis.call('HSET', key('crawl'), 'heard', now)
 local expiry = tonumber(redis.call('ZSCORE', key('workers'), worker) or nil)
 if expiry and expiry < now then return {'fenced'} end

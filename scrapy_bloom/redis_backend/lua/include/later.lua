@@ -1,0 +1,105 @@
+-- Requests that are not due, and slots that are held. Comes after put; needs `now`, `is_newest` and
+-- `most_probe`, for how long (ms) a hold goes on while one request asks whether it may end.
+--
+-- A request that is not due is in one place, `later`, by the time when it is due: it joins its list
+-- then. A resend of the call that brought it has the same `serial`, and so finds it there.
+--
+-- A slot in `holds` is asked by no worker until its time is over, and then by one at a time: who
+-- claims that request holds the slot again. A held slot that a claim meets in the ring moves to
+-- `parked` until then, since a ring of held slots would be looked through in vain. In either its
+-- list is named: it joins the ring before it leaves `parked`, and the other way round.
+local has_later = redis.call('EXISTS', key('later'), key('parked'), key('holds')) > 0
+
+local function put_later(serial, priority, slot, entry, delay)
+  local member = struct.pack('>I4', serial) .. cmsgpack.pack({priority, slot, entry})
+  local due = math.max(now + delay, tonumber(redis.call('ZSCORE', key('later'), member) or 0))
+  if redis.call('ZADD', key('later'), due, member) == 1 then
+    added, added_bytes = added + 1, added_bytes + #entry
+  end
+  has_later = true
+end
+
+-- A hold: until when, how many in a row, its pause (ms), and in which priorities it is parked.
+local function keep_hold(slot, hold)
+  redis.call('HSET', key('holds'), slot, cmsgpack.pack(hold))
+end
+
+local function hold_of(slot)
+  local packed = has_later and redis.call('HGET', key('holds'), slot)
+  if not packed then return nil end
+  local hold = cmsgpack.unpack(packed)
+  if hold[1] > now + hold[3] then
+    -- by a clock that was ahead
+    hold[1] = now + hold[3]
+    keep_hold(slot, hold)
+  end
+  return hold
+end
+
+local function hold_slot(slot, pause, times)
+  local hold = hold_of(slot) or {0, 0, 0, {}}
+  if now + pause > hold[1] then hold[1], hold[3] = now + pause, pause end
+  hold[2] = math.max(hold[2], times)
+  keep_hold(slot, hold)
+  has_later = true
+end
+
+-- Lets one request be claimed of a slot whose hold is over; others wait for what comes of it.
+local function probe_slot(slot, hold)
+  hold[1] = now + math.min(hold[3], most_probe)
+  keep_hold(slot, hold)
+end
+
+local function park(priority, named, slot, hold)
+  if not hold[4][priority] then
+    hold[4][priority] = 1
+    keep_hold(slot, hold)
+  end
+  redis.call('ZADD', key('parked'), hold[1], priority .. ':' .. named)
+end
+
+local function unpark(member)
+  local priority, named = member:match('^([^:]*):(.*)$')
+  if has_list(priority, named) then join_ring(priority, named) end
+  redis.call('ZREM', key('parked'), member)
+end
+
+local function release_slot(slot)
+  local hold = hold_of(slot)
+  if not hold then return end
+  for priority in pairs(hold[4]) do
+    for _, named in ipairs({slot, slot .. '\0'}) do
+      local member = priority .. ':' .. named
+      if redis.call('ZSCORE', key('parked'), member) then unpark(member) end
+    end
+  end
+  redis.call('HDEL', key('holds'), slot)
+end
+
+-- Moves at most a hundred of each: requests that are due, and slots whose hold is over.
+local function move_due()
+  if redis.call('EXISTS', key('holds')) == 0 and redis.call('EXISTS', key('parked')) == 1 then
+    wake_parked()  -- nothing says any more that they are held
+  end
+  local function due(name)
+    return ipairs(redis.call('ZRANGEBYSCORE', key(name), '-inf', now, 'LIMIT', 0, 100))
+  end
+  for _, member in due('later') do
+    local priority, slot, entry = unpack(cmsgpack.unpack(member:sub(5)))
+    put('RPUSH', priority, slot, entry, not is_newest(priority))
+    redis.call('ZREM', key('later'), member)
+    -- it has been counted
+    added, added_bytes = added - 1, added_bytes - #entry
+  end
+  for _, member in due('parked') do unpark(member) end
+end
+
+-- Returns when the next request is due, or the next hold is over, in ms from now; '' for never.
+local function next_due()
+  local first = math.huge
+  for _, name in ipairs({'later', 'parked'}) do
+    local found = redis.call('ZRANGE', key(name), 0, 0, 'WITHSCORES')[2]
+    if found then first = math.min(first, tonumber(found)) end
+  end
+  return first < math.huge and math.max(0, first - now) or ''
+end

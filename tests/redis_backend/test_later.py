@@ -1,0 +1,582 @@
+"""Requests that are not due, and slots that are held, on a real server."""
+
+from contextlib import suppress
+from dataclasses import replace
+from math import inf
+from time import time
+
+import pytest
+import redis as redis_py
+
+from scrapy_bloom.job.failure import FailedRequest
+from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
+from scrapy_bloom.redis_backend.lifecycle import remove_queue
+from scrapy_bloom.redis_backend.protocol import Reply
+from scrapy_bloom.redis_backend.scripts import OPEN_CRAWL
+from scrapy_bloom.redis_backend.status import look_at, pending_of
+from scrapy_bloom.redis_backend.verify import queue_findings
+from tests.redis_backend.test_commit import aborted, join, raw  # noqa: F401 - a fixture
+from tests.redis_backend.test_lobby import FIFO, LIFO, Slots, name
+from tests.redis_backend.workers import lobby_from, seeded
+
+pytest_plugins = ["tests.redis_backend.fixtures"]
+pytestmark = pytest.mark.usefixtures("few_shards")
+
+PASS = """
+for _, name in ipairs({'later', 'parked'}) do
+  local found = redis.call('ZRANGE', KEYS[1] .. ':' .. name, 0, -1)
+  for _, each in ipairs(found) do
+    redis.call('ZINCRBY', KEYS[1] .. ':' .. name, -ARGV[1], each)
+  end
+end
+local holds = redis.call('HGETALL', KEYS[1] .. ':holds')
+for at = 1, #holds, 2 do
+  local hold = cmsgpack.unpack(holds[at + 1])
+  hold[1] = hold[1] - ARGV[1]
+  redis.call('HSET', KEYS[1] .. ':holds', holds[at], cmsgpack.pack(hold))
+end
+"""
+
+
+def let_pass(worker, seconds):
+    """Let so much time pass for all that waits for a time."""
+    worker.client._redis.eval(PASS, 1, worker.key, int(1000 * seconds))
+
+
+def enqueue(worker, page, delay=None, **options):
+    """Let `worker` push a request that is due in `delay` seconds."""
+    push = worker.store.push
+    worker.store.push = lambda request, sources: push(request, sources, delay)
+    try:
+        return worker.enqueue(page, **options)
+    finally:
+        worker.store.push = push
+
+
+def of_slot(worker, slot, *pages, **options):
+    """Let `worker` push pages of a slot, and send them."""
+    for page in pages:
+        enqueue(worker, page, meta={"download_slot": slot}, **options)
+    worker.exchange()
+
+
+def taken(worker, most=100):
+    """Return the names of the requests that `worker` gets, and these."""
+    requests = []
+    while len(requests) < most and (request := worker.next()) is not None:
+        requests.append(request)
+    return [name(request) for request in requests], requests
+
+
+def is_sound(worker):
+    """Return whether `verify` finds nothing wrong."""
+    return all(finding.sound for finding in queue_findings(worker.client, worker.key))
+
+
+def test_a_request_is_asked_when_it_is_due(join):  # noqa: F811
+    """Not before, by whichever worker, and the crawl does not end before it."""
+    one, other = join(), join()
+    enqueue(one, "late", 2000)
+    enqueue(one, "later", 1000, priority=-1)
+    enqueue(one, "now")
+    one.exchange()
+    assert taken(one)[0] == ["now"]
+    assert other.next() is None
+    assert (other.store.later, other.store.waiting) == (2, 2)
+    assert 900 < other.store.next_due <= 1000
+    assert not other.store.is_still
+    assert is_sound(one)
+    let_pass(one, 1000)
+    assert taken(other)[0] == ["later"]
+    assert 900 < other.store.next_due <= 1000
+    let_pass(one, 1000)
+    names, _ = taken(other)
+    assert names == ["late"]
+    assert (other.store.later, other.store.next_due) == (0, None)
+    assert is_sound(one)
+
+
+def test_nothing_is_left_of_what_was_due(join, redis_server):  # noqa: F811
+    """Counters and keys are as without delays."""
+    worker = join()
+    enqueue(worker, "page", 1000, dont_filter=True)
+    worker.store.mark(b"1")
+    worker.exchange()
+    let_pass(worker, 1000)
+    worker.store.done(worker.next())
+    worker.exchange()
+    assert worker.store.is_quiet
+    assert (worker.store.waiting, worker.store.nbytes) == (0, 0)
+    assert not redis_server.names(f"{worker.key}:later")
+    enqueue(worker, "page", dont_filter=True)
+    worker.store.mark(b"1")
+    worker.exchange()
+    assert [new for _, new in worker.heard] == [True, False]
+
+
+def test_what_is_over_when_it_is_sent_is_due(join):  # noqa: F811
+    """A delay counts from the push, not from the call."""
+    worker = join()
+    enqueue(worker, "page", 1000)
+    worker.store._unsent[-1].due -= 1000
+    assert taken(worker)[0] == ["page"]
+
+
+def test_what_is_seen_stays_dropped(join):  # noqa: F811
+    """A delay decides nothing of identity."""
+    one, other = join(), join()
+    enqueue(one, "page", 1000)
+    one.exchange()
+    enqueue(other, "page", 500)
+    other.exchange()
+    assert [new for _, new in other.heard] == [False]
+    assert other.store.later == 1
+
+
+def test_a_resend_is_later_and_not_sooner(join, redis_server):  # noqa: F811
+    """The same call, of which Redis has kept a part: its request is there once, and due by the
+    later of both times, also if the clock was set back meanwhile."""
+    worker = join()
+    dues = []
+
+    def attempt(arguments):
+        for at in range(1, 60):
+            with suppress(redis_py.ResponseError):
+                raw(worker, aborted(at), arguments)
+            found = redis_server.command("ZRANGE", f"{worker.key}:later", 0, -1, "WITHSCORES")
+            dues.append([score for _, score in found])
+            if found:
+                redis_server.command("ZADD", f"{worker.key}:later", dues[-1][0] + 7, found[0][0])
+        return worker.call(arguments)
+
+    worker.sender._attempt = attempt
+    enqueue(worker, "page", 0.05)
+    worker.exchange()
+    worker.sender._attempt = worker.call
+    dues = [due for due in dues if due]
+    assert [len(due) for due in dues] == [1] * len(dues)
+    assert dues == sorted(dues)
+    assert len(dues) > 10
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_aborted_anywhere(join, monkeypatch, seed):  # noqa: F811
+    """Each call fails at a random command, keeps what it has written, and is sent again: no
+    delayed request and none of a held slot is lost, none comes early, and the crawl ends."""
+    chance = seeded(seed)
+    lobby_from(monkeypatch, chance.choice([0, 256]))
+
+    def attempt(worker, arguments):
+        with_abort = aborted(chance.choice([chance.randrange(1, 60), chance.randrange(1, 400)]))
+        with suppress(redis_py.ResponseError):
+            raw(worker, with_abort, arguments)
+        return worker.call(arguments)
+
+    workers = [join(attempt, **chance.choice([LIFO, FIFO])) for _ in range(2)]
+    not_before, fetched = {}, set()
+    for number in range(15):
+        delay = chance.choice([None, chance.random() / 20])
+        not_before[str(number)] = time() + (delay or 0)
+        slot = {"download_slot": f"slot{number % 4}"}
+        enqueue(chance.choice(workers), str(number), delay, meta=slot)
+    for _ in range(3000):
+        worker = chance.choice(workers)
+        if chance.random() < 0.2:
+            worker.store.hold(f"slot{chance.randrange(4)}", chance.random() / 50, 1)
+        request = worker.next()
+        if request is not None:
+            assert time() >= not_before[name(request)]
+            fetched.add(name(request))
+            worker.store.done(request)
+        elif len(fetched) == 15 and all(each.store.is_quiet for each in workers):
+            return
+    pytest.fail(f"this crawl has no end, and {fetched}")
+
+
+def test_a_hundred_a_call(join):  # noqa: F811
+    """Of many that are due at once the server moves some in each call."""
+    worker = join(capacity=1)
+    for number in range(250):
+        enqueue(worker, str(number), 1000)
+    while worker.store.unsent:
+        worker.exchange()
+    let_pass(worker, 1000)
+    lefts = []
+
+    def attempt(arguments):
+        answer = worker.call(arguments)
+        lefts.append(Reply(answer).later)
+        assert is_sound(worker)
+        return answer
+
+    worker.sender._attempt = attempt
+    worker.exchange()
+    worker.exchange()
+    assert lefts[:3] == [150, 50, 0]
+
+
+def test_a_held_slot_is_left_alone(join):  # noqa: F811
+    """By each worker, once its next call is answered; what it had claimed and not handed out goes
+    back, and is no loss. Other slots go on."""
+    one, other = join(capacity=8), join(capacity=8)
+    of_slot(one, "held", *"abcdefghijkl", priority=1)
+    of_slot(one, "free", *"xyz")
+    of_one, _ = taken(one, 1)
+    of_other, _ = taken(other, 1)
+    before = {*of_one, *of_other}
+    assert other.store.claims.spare > 0
+    one.store.hold("held", 1000, 1)
+    one.exchange()
+    assert 900 < one.store.holds["held"].seconds <= 1000
+    other.exchange()
+    assert other.store.holds["held"].times == 1
+    assert {*taken(one)[0], *taken(other)[0]} == {*"xyz"}
+    assert pending_of(one.client, one.key).by_slot == {"held": 10}
+    assert is_sound(one)
+    let_pass(one, 1000)
+    ((probe,), (request,)) = taken(one)
+    assert taken(other)[0] == []
+    assert {probe} & before == set()
+    one.store.release("held")
+    one.store.done(request)
+    one.exchange()
+    assert {*taken(one)[0], *taken(other)[0]} == {*"abcdefghijkl"} - before - {probe}
+    assert one.store.holds == {}
+    assert is_sound(one)
+
+
+def test_what_comes_back_is_no_loss(join, redis_server):  # noqa: F811
+    """Claims of a held slot that were returned count for no death of a worker, and come in their
+    order."""
+    worker = join(capacity=8)
+    of_slot(worker, "held", *"abcdef")
+    taken(worker, 1)
+    worker.store.hold("held", inf, 1)
+    worker.exchange()
+    entries = redis_server.command("LRANGE", f"{worker.key}:pending:0:held", 0, -1)
+    assert {entry[:1] for entry in entries} == {b"0"}
+    worker.store.release("held")
+    assert taken(worker)[0] == [*"edcba"]
+
+
+def test_until_is_a_maximum(join):  # noqa: F811
+    """A shorter hold ends no longer one; to release does."""
+    one, other = join(), join()
+    of_slot(one, "held", *"abc")
+    one.store.hold("held", 1000, 3)
+    one.exchange()
+    other.store.hold("held", 10, 1)
+    other.exchange()
+    let_pass(one, 900)
+    assert one.next() is None
+    assert 90 < one.store.next_due <= 100
+    let_pass(one, 100)
+    assert one.next() is not None
+    assert one.store.holds["held"].times == 3
+    other.store.hold("held", inf, 0)
+    other.exchange()
+    let_pass(one, 10**6)
+    assert other.next() is None
+    assert other.store.next_due is None
+    assert not other.store.is_still
+    other.store.release("held")
+    assert {*taken(other)[0]} >= {"a", "b"}
+
+
+def test_one_request_goes_first(join, redis_server):  # noqa: F811
+    """At the end of a hold, over all workers and priorities. While it is under way the hold goes on
+    for the same pause, as long as an answer may take at most; so one that dies keeps nobody."""
+    one, other = join(BLOOM_REDIS_SLOT_WORKERS=1), join(BLOOM_REDIS_SLOT_WORKERS=1)
+    of_slot(one, "held", *"abc")
+    of_slot(one, "held", *"xyz", priority=1)
+    one.store._policy = replace(one.policy, longest_probe=50_000)
+    one.store.hold("held", 1000, 1)
+    one.exchange()
+    let_pass(one, 1000)
+    assert len(taken(one)[0]) == 1
+    assert other.next() is None
+    let_pass(one, 49)
+    redis_server.command("ZADD", f"{one.key}:workers", 1, one.store.worker)
+    redis_server.command("DEL", f"{one.key}:owners")
+    assert other.next() is None
+    let_pass(one, 2)
+    assert len(taken(other)[0]) == 1
+    other.store.hold("held", 2000, 2)
+    other.exchange()
+    let_pass(one, 1990)
+    assert other.next() is None
+    let_pass(one, 11)
+    assert len(taken(other)[0]) == 1
+    assert other.store.holds["held"].times == 2
+
+
+def test_a_hold_of_a_quarantined_request(join, redis_server):  # noqa: F811
+    """It waits as any other; one of another slot is not kept up by it."""
+    first = join()
+    for slot in ("held", "free"):
+        of_slot(first, slot, slot)
+    first.leave()
+    for _ in range(2):
+        worker = join()
+        assert len(taken(worker)[0]) == 2
+        redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+    worker = join()
+    worker.store.hold("held", 1000, 1)
+    worker.exchange()
+    (page,), (request,) = taken(worker)
+    assert page == "free"
+    worker.store.done(request)
+    assert worker.next() is None
+    assert not worker.store.is_still
+    let_pass(worker, 1000)
+    assert taken(worker)[0] == ["held"]
+
+
+@pytest.mark.parametrize("lobby", [0, 10**6])
+def test_a_ring_of_held_slots(join, monkeypatch, redis_server, lobby):  # noqa: F811
+    """They leave the ring when they are met, so that the next calls find others at once, also
+    where few slots have more than one request. When their holds are over each is asked once."""
+    lobby_from(monkeypatch, lobby)
+    worker, other = join(capacity=1), join(capacity=100)
+    for number in range(1400):
+        worker.store.hold(f"held{number % 700}", 1000, 1)
+        slot = {"download_slot": f"held{number % 700}"}
+        enqueue(worker, f"{number % 700}-{number}", meta=slot)
+    while worker.store.unsent:
+        worker.exchange()
+    other.next()
+    for number in range(3):
+        of_slot(other, f"free{number}", f"free{number}", f"free{number}-2")
+    names = {each for _ in range(4) for each in taken(other)[0]}
+    assert {each for each in names if each.startswith("free")} == {
+        f"free{number}{tail}" for number in range(3) for tail in ("", "-2")
+    }
+    assert redis_server.command("ZCARD", f"{other.key}:parked") >= 690
+    assert is_sound(worker)
+    before = {each for each in names if not each.startswith("free")}
+    let_pass(other, 1000)
+    probes = []
+    for _ in range(30):
+        found, requests = taken(other)
+        probes += [each.partition("-")[0] for each in found]
+        for request in requests:
+            other.store.done(request)
+        other.exchange()
+    assert len(probes) == len({*probes})
+    assert len(probes) >= 700 - len(before)
+    assert is_sound(worker)
+
+
+@pytest.mark.parametrize("kind", [LIFO, FIFO], ids=["newest first", "oldest first"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_slot_keeps_its_order(join, monkeypatch, kind, seed):  # noqa: F811
+    """Through holds, probes and releases: each request comes once, in the order of one list, and
+    what goes back is where it was."""
+    chance = seeded(seed)
+    lobby_from(monkeypatch, chance.choice([0, 5, 256]))
+    slots, claimed = Slots(kind is LIFO), {}
+
+    def heard(reply):
+        for claim in reply.claimed:
+            page = name(worker.codec.load(claim))
+            slots.take(claim.slot, page)
+            claimed[claim.number] = claim.slot, page
+
+    worker = join(capacity=chance.randrange(2, 9), **kind)
+    worker.store._policy = replace(worker.policy, claims_per_slot=chance.choice([1, 2, 8]))
+    worker.store._observers.heard = heard
+    worker.store._observers.answered = lambda entry, _: slots.waiting[entry.packed.slot].append(
+        name(worker.codec.load(entry.packed))
+    )
+    build = worker.store._batch
+
+    def batch(action):
+        built = build(action)
+        returning.extend(built.claims.returned)
+        return built
+
+    returning = []
+    worker.store._batch = batch
+    take = worker.store._take
+
+    def taken_(sent, reply):
+        returned, returning[:] = [*returning], []
+        settle = worker.store._settle
+
+        def settled(*arguments):
+            settle(*arguments)
+            # the last one first
+            slots.give_back([claimed.pop(number) for number in reversed(returned)])
+
+        worker.store._settle = settled
+        try:
+            take(sent, reply)
+        finally:
+            worker.store._settle = settle
+
+    worker.store._take = taken_
+    pages = 60
+    for _ in range(250):
+        what = chance.random()
+        slot = f"s{int(chance.expovariate(0.3))}"
+        if what < 0.3 and pages:
+            for _ in range(min(pages, chance.randrange(6))):
+                pages -= 1
+                slots.push(worker, f"s{int(chance.expovariate(0.3))}")
+        elif what < 0.6:
+            request = worker.store.next()
+            if request is not None:
+                worker.store.done(request)
+                claimed.pop(worker.store.claims.uncommitted[-1].claim)
+        elif what < 0.7:
+            worker.store.hold(slot, chance.choice([10, 1000, inf]), 1)
+        elif what < 0.75:
+            worker.store.release(slot)
+        elif what < 0.85:
+            let_pass(worker, chance.choice([10, 1000]))
+        else:
+            worker.exchange()
+    for slot in [*worker.store.holds]:
+        worker.store.release(slot)
+    for number in range(20):
+        worker.store.hold(f"s{number}", 1, 1)
+        worker.store.release(f"s{number}")
+    while any(slots.waiting.values()) or claimed:
+        request = worker.store.next()
+        if request is not None:
+            worker.store.done(request)
+            claimed.pop(worker.store.claims.uncommitted[-1].claim)
+        worker.exchange()
+    worker.exchange()
+    assert worker.store.is_quiet
+    assert worker.store.waiting == worker.store.nbytes == 0
+
+
+AHEAD = PASS.replace("- ARGV[1]", "+ ARGV[1]").replace("-ARGV[1]", "ARGV[1]")
+
+
+def test_a_hold_by_a_clock_that_was_ahead(join, redis_server):  # noqa: F811
+    """When the clock is set back, the hold is as long as it was meant to be, and no longer."""
+    worker = join()
+    of_slot(worker, "held", *"abc")
+    worker.store.hold("held", 10, 1)
+    worker.exchange()
+    assert worker.next() is None
+    day = 86_400_000
+    worker.client._redis.eval(AHEAD, 1, worker.key, day)
+    redis_server.command("HINCRBY", f"{worker.key}:crawl", "heard", day)
+    assert worker.next() is None
+    assert 0 < worker.store.next_due <= 10
+    let_pass(worker, 10)
+    assert len(taken(worker)[0]) == 1
+
+
+def test_holds_that_were_evicted(join, redis_server):  # noqa: F811
+    """Nothing says then that a slot is held, and so it is not."""
+    worker = join()
+    of_slot(worker, "held", *"abc")
+    worker.store.hold("held", inf, 1)
+    worker.exchange()
+    assert worker.next() is None
+    assert redis_server.command("DEL", f"{worker.key}:holds") == 1
+    assert len(taken(worker)[0]) == 3
+
+
+@pytest.mark.parametrize("lost", ["later", "parked"])
+def test_what_was_evicted_is_no_end(join, redis_server, lost):  # noqa: F811
+    """Each worker is told that something is gone."""
+    worker = join()
+    of_slot(worker, "held", "a")
+    worker.exchange()
+    enqueue(worker, "b", 1000)
+    worker.store.hold("held", 1000, 1)
+    worker.exchange()
+    worker.exchange()
+    assert redis_server.command("DEL", f"{worker.key}:{lost}") == 1
+    let_pass(worker, 1000)
+    for each in (worker, join()):
+        while (request := each.next()) is not None:
+            each.store.done(request)
+            each.store.release("held")
+        assert each.is_gone
+
+
+def test_delayed_requests_without_their_crawl(join, redis_server):  # noqa: F811
+    """No new crawl begins with them."""
+    worker = join()
+    enqueue(worker, "page", 1000)
+    worker.exchange()
+    redis_server.command("DEL", f"{worker.key}:crawl")
+    generation = worker.dupefilter.shared.header.generation
+    found = worker.client.run(OPEN_CRAWL, [worker.key], generation, 60_000, "", "", "")
+    assert found[0] == b""
+
+
+def test_the_status_of_what_waits(join):  # noqa: F811
+    """How much of it is not due, when the next is, and how many slots are held."""
+    worker = join()
+    of_slot(worker, "held", *"abc")
+    of_slot(worker, "over", *"xyz")
+    enqueue(worker, "late", 5000)
+    worker.store.hold("over", 500, 1)
+    worker.exchange()
+    let_pass(worker, 500)
+    worker.store.hold("held", 900, 1)
+    while worker.next() is not None:
+        pass
+    worker.exchange()
+    crawl = look_at(worker.client, worker.key)
+    assert (crawl.later, crawl.held, crawl.waiting) == (1, 2, 6)
+    assert 100 < crawl.next_due <= 180  # the probe's time
+
+
+def test_a_removed_crawl_leaves_nothing(join, redis_server):  # noqa: F811
+    """Whatever is delayed, held or parked."""
+    worker = join()
+    for slot in ("one", "other"):
+        of_slot(worker, slot, *(f"{slot}{number}" for number in range(4)))
+        worker.store.hold(slot, inf, 1)
+    enqueue(worker, "late", 5000)
+    worker.exchange()
+    worker.exchange()
+    assert redis_server.names(f"{worker.key}:parked")
+    remove_queue(worker.client, worker.key)
+    kept = [each for each in redis_server.names(f"{worker.key}:") if ":pending:" in str(each)]
+    assert kept == []
+    for kind in ("later", "holds", "parked"):
+        assert not redis_server.names(f"{worker.key}:{kind}")
+
+
+def test_damage_is_found(join, redis_server):  # noqa: F811
+    """A delayed request that cannot be read, and a parked list that was never parked."""
+    worker = join()
+    enqueue(worker, "late", 5000)
+    of_slot(worker, "held", "a")
+    worker.store.hold("held", 1000, 1)
+    worker.exchange()
+    worker.leave()
+    worker = join()
+    assert is_sound(worker)
+    redis_server.command("ZADD", f"{worker.key}:later", 1e15, b"\0\0\0\0damaged")
+    redis_server.command("DEL", f"{worker.key}:parked")
+    texts = [finding.text for finding in queue_findings(worker.client, worker.key)]
+    assert any("1 delayed request cannot be read" in text for text in texts)
+    assert any("no worker finds that list" in text for text in texts)
+    redis_server.command("HSET", f"{worker.key}:crawl", "over", 1)
+    texts = [finding.text for finding in queue_findings(worker.client, worker.key)]
+    assert any("something waits" in text for text in texts)
+
+
+def test_a_retry_into_a_parked_slot(join):  # noqa: F811
+    """A failed request that is asked again waits there with the others."""
+    worker = join()
+    of_slot(worker, "held", *"ab")
+    _, (request, *_) = taken(worker, 1)
+    assert worker.store.fail(request, FailedRequest.of(request, "http_404", status=404))
+    worker.store.hold("held", 1000, 1)
+    worker.exchange()
+    worker.exchange()
+    assert RedisFailedStore(worker.client, worker.key).retry() == 1
+    assert worker.next() is None
+    worker.store.release("held")
+    assert {*taken(worker)[0]} == {"a", "b"}
