@@ -68,7 +68,7 @@ def queue_in(client: RedisClient, key: str) -> tuple[dict[str, Any] | None, list
         "seconds": crawl.seconds,
         "pages_per_second": lately.get("pages"),
         "pending": pending.counts,
-        "pending_count": crawl.alone + sum(pending.by_slot.values()),
+        "pending_count": crawl.alone + crawl.later + sum(pending.by_slot.values()),
         "in_flight": crawl.in_flight,
         "failed_by_reason": RedisFailedStore(client, key).by_reason(),
         "bytes": total_bytes(crawl.nbytes, pending.nbytes),

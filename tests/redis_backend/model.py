@@ -52,6 +52,13 @@ RULES = {
     "a call names its dictionaries": "dictionaries back",
     "a reply has the dictionaries that its worker lacks": "dictionaries",
     "dictionaries are in the hash that makes the crawl": "dictionaries evict",
+    "what is due is pushed before it is not delayed any more": "abort delays",
+    "a held slot is parked before it leaves the ring": "abort holds",
+    "a parked slot joins the ring before it leaves the parked ones": "abort holds",
+    "what goes back is pushed before its claim goes": "abort kill holds",
+    "the end waits for what is delayed or parked": "delays holds",
+    "until is a maximum": "holds",
+    "the first request after a hold holds the slot again": "holds",
 }
 """Each with the accidents that it is for."""
 
@@ -79,6 +86,18 @@ class Page(str):
     """A page as it is stored, with the dictionary that it needs, or None."""
 
     dictionary = None
+    delay = not_before = 0
+
+    def at(self, not_before):
+        """Return the same page, which is due then."""
+        page = Page(self)
+        page.__dict__.update(self.__dict__, not_before=not_before)
+        return page
+
+
+def is_slow(page):
+    """Return whether a page is of the slot that may be held."""
+    return page in ("page1", "page2", "page5", "page8")
 
 
 @dataclass
@@ -104,6 +123,16 @@ class State:
     start_done: bool = False
     over: bool = False
     dictionaries: list = field(default_factory=list)
+    delayed: list = field(default_factory=list)
+    """Pages that are not due, each after the call that brought it."""
+    slow: list = field(default_factory=list)
+    """What is pending of the slot that may be held: it is in the `ring`, or `parked` until then."""
+    ring: bool = False
+    parked: int | None = None
+    hold: tuple | None = None
+    """Until when, and for how long it was meant."""
+    promised: int = 0
+    """No claim may take anything of that slot before."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +157,10 @@ class Call:
     """The dictionaries that the worker knows."""
     offered: tuple = ()
     """Those that it was asked for, and one that it proposes."""
+    holds: tuple = ()
+    """For how long it holds the slot, 0 to release it."""
+    returned: tuple = ()
+    """Claims that go back, since the slot is held."""
 
 
 class Server:
@@ -205,6 +238,8 @@ class Server:
         elif w in s.starting:
             yield
             s.starting.discard(w)
+        for pause in call.holds:
+            yield from self._hold(s, pause)
         answers = []
         for page, mark in call.entries:
             if mark == NOTE or page is None:
@@ -228,7 +263,10 @@ class Server:
             if s.over and "a push takes the mark back" not in rules:
                 yield
                 s.over = False
-            yield from self._push(s, page, None)
+            if page.delay:
+                yield from self._delay(s, page, (w, call.number, len(answers)))
+            else:
+                yield from self._push(s, page, None)
             if mark is None:
                 yield
                 s.bits.add(page)
@@ -256,7 +294,19 @@ class Server:
                     s.failed[claim] = page
                 else:
                     del s.claims[w][claim]
+        for claim in call.returned:
+            if claim not in s.claims[w]:
+                continue
+            page = s.claims[w][claim]
+            if "what goes back is pushed before its claim goes" in rules:
+                yield
+                del s.claims[w][claim]
+            yield from self._push(s, page, 0)
+            if claim in s.claims[w]:
+                yield
+                del s.claims[w][claim]
         yield from self._give_back(s)
+        yield from self._move_due(s)
         if call.action == "leave":
             yield from self._bury(s, w, len(s.claims[w]))
             return None
@@ -265,12 +315,33 @@ class Server:
             unknown = {c: p for c, p in s.claims[w].items() if c not in call.held}
         claimed = {}
         early = "a worker is busy before its first claim" not in rules
-        while (s.pending or s.lobby) and len(claimed) + len(unknown) < call.wanted:
-            if s.lobby and self.chance.random() < 0.3:
+        while (s.pending or s.lobby or s.ring) and len(claimed) + len(unknown) < call.wanted:
+            asks_slow = s.ring and not ((s.pending or s.lobby) and self.chance.random() < 0.5)
+            if asks_slow and not s.slow:
+                yield
+                s.ring = False
+                continue
+            if asks_slow and s.hold and s.hold[0] > self.now:
+                yield from self._park(s)
+                continue
+            if asks_slow and s.hold:
+                # the others wait for what comes of it
+                if "the first request after a hold holds the slot again" not in rules:
+                    yield
+                    s.hold = self.now + s.hold[1], s.hold[1]
+                probes = self.now + s.hold[1]
+            elif not asks_slow and s.lobby and self.chance.random() < 0.3:
                 yield from self._leave_lobby(s)
                 continue
             source = s.pending if s.pending and self.chance.random() < 0.5 else s.lobby or s.pending
+            source = s.slow if asks_slow else source
             page = source[0]
+            if page.not_before > self.now:
+                raise ViolatedError("asked before it was due")
+            if asks_slow and s.promised > self.now:
+                raise ViolatedError("a held slot was asked")
+            if asks_slow and s.hold:
+                s.promised = probes
             if early and w not in s.busy:
                 yield
                 s.busy.add(w)
@@ -302,6 +373,9 @@ class Server:
             yield
             s.busy.discard(w)
         is_empty = not s.pending and (not s.lobby or "the end sees the lobby" in rules)
+        is_empty = is_empty and not s.ring
+        if "the end waits for what is delayed or parked" not in rules:
+            is_empty = is_empty and not s.delayed and s.parked is None
         if is_empty and s.waiting:
             if s.waiting > 0 and "lists that hold less than was counted are an error" not in rules:
                 return {"gone": True}
@@ -325,6 +399,7 @@ class Server:
             "start_done": s.start_done,
             "round": s.round,
             "dictionaries": [each for each in s.dictionaries if each not in call.named],
+            "held_until": s.hold[0] if s.hold and s.hold[0] > self.now else None,
         }
         if "a reply has the dictionaries that its worker lacks" in rules:
             reply["dictionaries"] = [each for each in call.offered if each in s.dictionaries]
@@ -358,10 +433,73 @@ class Server:
             yield
             if (step == "push") == first:
                 s.waiting += 1
+            elif is_slow(page):
+                if not s.slow:
+                    s.ring = True
+                    yield
+                s.slow.insert(len(s.slow) if place is None else place, page)
             elif place is None and self.chance.random() < 0.5:
                 s.lobby.append(page)
             else:
                 s.pending.insert(len(s.pending) if place is None else place, page)
+
+    def _delay(self, s, page, serial):
+        """A resend finds the page there, and makes it later."""
+        yield
+        page = page.at(self.now + page.delay)
+        if any(each == serial for each, _ in s.delayed):
+            s.delayed = [(each, page if each == serial else other) for each, other in s.delayed]
+            return
+        s.delayed.append((serial, page))
+        yield
+        s.waiting += 1
+
+    def _move_due(self, s):
+        """Push what is due, and bring the slot back whose hold is over."""
+        for each in [each for each in s.delayed if each[1].not_before <= self.now][:2]:
+            first = "what is due is pushed before it is not delayed any more" in self.without
+            if first:
+                yield
+                s.delayed.remove(each)
+            yield from self._push(s, each[1], None)
+            if not first:
+                yield
+                s.delayed.remove(each)
+            s.waiting -= 1  # it was counted
+        if s.parked is not None and s.parked <= self.now:
+            yield from self._unpark(s)
+
+    def _hold(self, s, pause):
+        yield
+        if pause:
+            until = self.now + pause
+            s.promised = max(s.promised, until)
+            if not s.hold or s.hold[0] < until or "until is a maximum" in self.without:
+                s.hold = until, pause
+            return
+        if s.parked is not None:
+            yield from self._unpark(s)
+        yield
+        s.hold, s.promised = None, 0
+
+    def _park(self, s):
+        """Let the held slot leave the ring."""
+        for step in ("park", "leave"):
+            first = "a held slot is parked before it leaves the ring" in self.without
+            yield
+            if (step == "park") != first:
+                s.parked = s.hold[0]
+            else:
+                s.ring = False
+
+    def _unpark(self, s):
+        for step in ("join", "leave"):
+            rule = "a parked slot joins the ring before it leaves the parked ones"
+            yield
+            if (step == "join") != (rule in self.without):
+                s.ring = s.ring or bool(s.slow)
+            else:
+                s.parked = None
 
     def _leave_lobby(self, s):
         """Put an entry into the list of its slot, which is full, or another worker's."""
@@ -432,17 +570,23 @@ class Worker:
         self.batch = None
         self.stock, self.engine = {}, {}
         self.done = []
+        self.holds, self.returned = [], []
+        self.probes = {}
+        """Claims of a slot that is held for each of them alone, and until when."""
         self.quiet = False
 
     @property
     def is_idle(self):
         busy = self.unsent or self.batch or self.stock or self.engine or self.done or self.memory
+        busy = busy or self.holds or self.returned
         return not busy and self.start is not None and not self.start
 
     def actions(self):
         yield self.call
         if self.world.strikes("dictionaries", 0.2) and self.proposal is None:
             yield self.propose
+        if self.world.strikes("holds", 0.05):
+            yield lambda: self.hold(self.world.chance.randrange(40))
         if self.start:
             yield self.take_start
         if self.stock:
@@ -478,12 +622,26 @@ class Worker:
         page = Page(page)
         if self.dictionaries:
             page.dictionary = self.dictionaries[-1]
+        if self.world.strikes("delays", 0.4):
+            page.delay = self.world.chance.randrange(1, 40)
         self.tail += 1
         self.unsent.append((self.tail, page, mark))
 
     def propose(self):
         """Make a dictionary, which is used once it was kept."""
         self.proposal = f"dictionary{next(self.world.identities)}"
+
+    def hold(self, pause):
+        """Hold the slow slot, or release it: none of it is asked until then."""
+        self.holds.append(pause)
+        if pause:
+            self._put_back(None)
+
+    def _put_back(self, until):
+        for claim in [claim for claim, page in self.stock.items() if is_slow(page)]:
+            if until is None or self.probes.get(claim) != until:
+                del self.stock[claim]
+                self.returned.append(claim)
 
     def take_start(self):
         if self.world.strikes("fail", 0.1):
@@ -577,6 +735,8 @@ class Worker:
         entries = list(self.unsent)[:BATCH]
         held = (*self.stock, *self.engine, *(claim for _, claim, _, _ in self.done))
         self.number += 1
+        holds, self.holds = tuple(self.holds), []
+        returned, self.returned = tuple(self.returned), []
         proposal, self.proposal = self.proposal, None
         return Call(
             self.identity,
@@ -594,6 +754,8 @@ class Worker:
             action=action,
             named=tuple(self.dictionaries),
             offered=(proposal,) if proposal else (),
+            holds=holds,
+            returned=returned,
         )
 
     @property
@@ -608,6 +770,8 @@ class Worker:
         elif "a resend is the same batch" in self.world.without:
             self.number -= 1
             self.done += self._acknowledged
+            self.holds += self.batch.holds
+            self.returned += self.batch.returned
             self.batch = self._build()
         reply = self.world.deliver(self, self.batch)
         if reply is None:
@@ -632,6 +796,9 @@ class Worker:
                 if answer == "new" and mark is None and page.startswith("extra"):
                     self.world.pushed.add(page)
             self.dictionaries += reply["dictionaries"]
+            if (until := reply["held_until"]) is not None:
+                self._put_back(until)
+                self.probes = dict.fromkeys(reply["claimed"], until)
             self.stock.update(reply["claimed"])
             self._hear(reply)
             self.quiet = reply["quiet"] or reply["over"] or (reply["still"] and self.failed)
@@ -723,6 +890,7 @@ class World:
         kinds = ("kill", "pause", "lose", "abort", "back", "refuse", "fail", "failure")
         self.kinds = set(self.chance.sample(kinds, 4))
         shares = {"wipe": 0.1, "evict": 0.1, "rounds": 0.3, "memory": 0.5, "seeds": 0.3}
+        shares |= {"delays": 0.4, "holds": 0.4}
         self.kinds |= {kind for kind, share in shares.items() if self.chance.random() < share}
         if "evict" in self.kinds:
             self.kinds -= {"abort"}  # what an aborted script has not counted is not missed

@@ -9,8 +9,13 @@ import sys
 
 from tests.text_mutants import run
 
-COMMIT, PUT = (f"scrapy_bloom/redis_backend/lua/{name}.lua" for name in ("commit", "include/put"))
-TESTS = [f"tests/redis_backend/test_{name}.py" for name in ("dictionaries", "lobby", "commit")]
+COMMIT, PUT, LATER, ENTER, REMOVE = (
+    f"scrapy_bloom/redis_backend/lua/{name}.lua"
+    for name in ("commit", "include/put", "include/later", "include/enter", "remove_queue")
+)
+TESTS = [
+    f"tests/redis_backend/test_{name}.py" for name in ("later", "dictionaries", "lobby", "commit")
+]
 
 POP_FROM_LIST = "  redis.call(command, list)\n"
 CLAIMED = "  redis.call('HSET', mine, number, cmsgpack.pack({priority, slot, entry, alone, now}))\n"
@@ -18,6 +23,11 @@ KEPT = "if not kept[id] and (known[id] == 'named' or is_first) then"
 MOVED = "      redis.call(command, list_of(priority, slot .. suffix), entry)\n"
 COUNTED = "      if entry ~= '' then count_few(priority, slot, 0) end\n"
 LEFT = "      redis.call(pop, lobby)\n    else\n"
+
+PUSHED = "    put('RPUSH', priority, slot, entry, not is_newest(priority))\n"
+NOT_DELAYED = "    redis.call('ZREM', key('later'), member)\n"
+JOINED = "  if has_list(priority, named) then join_ring(priority, named) end\n"
+NOT_PARKED = "  redis.call('ZREM', key('parked'), member)\n"
 
 MUTANTS = {
     # requests whose dictionary the crawl does not have
@@ -66,6 +76,82 @@ MUTANTS = {
         COMMIT,
         "      elseif oldest_first and has_many and has_list(priority, slot .. '\\0') then\n",
         "      elseif false then\n",
+    ),
+    # delayed requests
+    "due_ones_leave_first": (LATER, PUSHED + NOT_DELAYED, NOT_DELAYED + PUSHED),
+    "a_resend_is_another": (COMMIT, "number .. ':' .. #answers", "now .. ':' .. #answers"),
+    "a_resend_is_sooner": (LATER, "math.max(now + delay, tonumber(", "(now + delay or tonumber("),
+    "counted_twice": (LATER, "    added, added_bytes = added - 1, added_bytes - #entry\n", ""),
+    "asked_early": (LATER, "'-inf', now,", "'-inf', now + 100,"),
+    "all_at_once": (LATER, "'LIMIT', 0, 100", "'LIMIT', 0, 1000"),
+    "end_without_the_delayed": (
+        COMMIT,
+        "redis.call('EXISTS', key('later'), key('parked')) > 0\nlocal rests",
+        "redis.call('EXISTS', key('parked')) > 0\nlocal rests",
+    ),
+    # held slots
+    "end_without_the_parked": (
+        COMMIT,
+        "redis.call('EXISTS', key('later'), key('parked')) > 0\nlocal rests",
+        "redis.call('EXISTS', key('later')) > 0\nlocal rests",
+    ),
+    "the_last_hold_counts": (LATER, "if now + pause > hold[1] then", "if true then"),
+    "holds_in_a_row_are_forgotten": (LATER, "math.max(hold[2], times)", "times"),
+    "left_the_ring_before_it_was_parked": (
+        COMMIT,
+        "        park(priority, named, slot, hold)\n        redis.call('LREM', ring, 1, named)\n",
+        "        redis.call('LREM', ring, 1, named)\n        park(priority, named, slot, hold)\n",
+    ),
+    "left_the_parked_before_it_joined": (LATER, JOINED + NOT_PARKED, NOT_PARKED + JOINED),
+    "stays_in_the_ring": (
+        COMMIT,
+        "        redis.call('LREM', ring, 1, named)\n        room",
+        "        room",
+    ),
+    "held_by_the_lobby": (COMMIT, "has_own or is_held or", "has_own or"),
+    "not_parked_from_the_lobby": (COMMIT, "if not has_own and is_held then", "if false then"),
+    "all_at_the_end_of_a_hold": (
+        COMMIT,
+        "        if hold then probe_slot(slot, hold) end\n        count_less",
+        "        count_less",
+    ),
+    "all_in_the_lobby_at_the_end": (
+        COMMIT,
+        "      if hold then probe_slot(slot, hold) end\n      claim",
+        "      claim",
+    ),
+    "two_at_the_end": (COMMIT, "if named ~= slot or hold then", "if named ~= slot then"),
+    "long_probes": (LATER, "math.min(hold[3], most_probe)", "hold[3]"),
+    "one_priority_is_released": (
+        LATER,
+        "  if not hold[4][priority] then",
+        "  if not next(hold[4]) then",
+    ),
+    "release_without_the_older": (LATER, "ipairs({slot, slot .. '\\0'})", "ipairs({slot})"),
+    "returned_is_a_loss": (
+        COMMIT,
+        "cmsgpack.unpack(record), false)",
+        "cmsgpack.unpack(record), true)",
+    ),
+    "quarantined_of_held_slots": (COMMIT, "if not hold or hold[1] <= now then", "if true then"),
+    "the_quarantined_wait_for_each_other": (
+        COMMIT,
+        "    redis.call('RPOPLPUSH', key('alone'), key('alone'))\n",
+        "",
+    ),
+    "holds_of_new_claims_are_not_told": (
+        COMMIT,
+        "for slot in pairs(of_slot) do slots",
+        "for slot in pairs({}) do slots",
+    ),
+    # clocks, and what was lost
+    "by_a_clock_that_was_ahead": (LATER, "if hold[1] > now + hold[3] then", "if false then"),
+    "parked_by_a_clock_that_was_ahead": (ENTER, "if gap < -1000 and", "if false and"),
+    "parked_without_holds": (LATER, "    wake_parked()  --", "    --"),
+    "removed_without_the_parked": (
+        REMOVE,
+        "  gone = gone + unlink_lists(member",
+        "  local _ = (member",
     ),
     # owners stay for ever
     "owners_stay": (COMMIT, "HLEN', key('owners')) > 1000", "HLEN', key('owners')) < 0"),

@@ -15,6 +15,7 @@ from scrapy_bloom.redis_backend.protocol import Reply
 from scrapy_bloom.redis_backend.scripts import OPEN_CRAWL
 from scrapy_bloom.redis_backend.status import look_at, pending_of
 from scrapy_bloom.redis_backend.verify import queue_findings
+from tests.patience import wait_until
 from tests.redis_backend.test_commit import aborted, join, raw  # noqa: F401 - a fixture
 from tests.redis_backend.test_lobby import FIFO, LIFO, Slots, name
 from tests.redis_backend.workers import lobby_from, seeded
@@ -157,6 +158,54 @@ def test_a_resend_is_later_and_not_sooner(join, redis_server):  # noqa: F811
     assert [len(due) for due in dues] == [1] * len(dues)
     assert dues == sorted(dues)
     assert len(dues) > 10
+
+
+@pytest.mark.parametrize("what", ["due", "parks", "comes back", "released", "returned"])
+def test_aborted_at_each_command(join, redis_server, what):  # noqa: F811
+    """Of the call that moves a delayed request or a held slot: it is where workers find it, always,
+    and comes when the call was made again."""
+    worker = join(capacity=1)
+    key = worker.key
+    delay = 1000 if what == "due" else None
+    enqueue(worker, "page", delay, meta={"download_slot": "slot"})
+    while not delay and not worker.store.claims.all:
+        worker.exchange()
+    if what != "returned":
+        worker.leave()
+        worker = join(capacity=1)
+    if what in ("comes back", "released"):
+        worker.store.hold("slot", 1000, 1)
+        worker.exchange()
+    if what in ("parks", "returned"):
+        worker.store.hold("slot", 0.05, 1)
+    if what == "released":
+        worker.store.release("slot")
+    if what in ("due", "comes back"):
+        let_pass(worker, 1000)
+
+    def names(kind, command="ZRANGE"):
+        return redis_server.command(command, f"{key}:{kind}", 0, -1)
+
+    def is_there():
+        is_named = b"slot" in names("slots:0", "LRANGE") and b"0" in names("priorities")
+        is_listed = names("pending:0:slot", "LRANGE") and (is_named or b"0:slot" in names("parked"))
+        claims = f"{key}:claims:{worker.store.worker}"
+        return is_listed or names("later") or redis_server.command("HLEN", claims)
+
+    def attempt(arguments):
+        if lefts:
+            return worker.call(arguments)
+        for at in range(1, 70):
+            with suppress(redis_py.ResponseError):
+                raw(worker, aborted(at), arguments)
+            assert is_there(), at
+            lefts.append(at)
+        return worker.call(arguments)
+
+    lefts = []
+    worker.sender._attempt = attempt
+    worker.exchange()
+    wait_until(lambda: "page" in taken(worker)[0])  # perhaps twice
 
 
 @pytest.mark.parametrize("seed", range(4))

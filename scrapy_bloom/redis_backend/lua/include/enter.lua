@@ -27,9 +27,16 @@ for _, each in ipairs(redis.call('ZRANGEBYSCORE', key('workers'), now + lease + 
 end
 -- slots that are parked by such a clock: each is parked again if its hold is not over
 local function wake_parked()
-  redis.call('ZUNIONSTORE', key('parked'), 1, key('parked'), 'WEIGHTS', 0)
+  local members = redis.call('ZRANGE', key('parked'), 0, -1)
+  for first = 1, #members, 1000 do
+    local scores = {}
+    for at = first, math.min(first + 999, #members) do
+      scores[#scores + 1], scores[#scores + 2] = 0, members[at]
+    end
+    redis.call('ZADD', key('parked'), unpack(scores))
+  end
 end
-if gap < -1000 and redis.call('EXISTS', key('parked')) == 1 then wake_parked() end
+if gap < -1000 then wake_parked() end
 redis.call('HSET', key('crawl'), 'heard', now)
 local expiry = tonumber(redis.call('ZSCORE', key('workers'), worker) or nil)
 if expiry and expiry < now then return {'fenced'} end
