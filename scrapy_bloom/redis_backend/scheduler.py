@@ -125,9 +125,13 @@ class RedisDurableScheduler(LedgerScheduler):
         return None
 
     def has_pending_requests(self) -> bool:
-        """Return True unless the crawl is at rest: no request is pending or claimed."""
+        """Return True unless the crawl is at rest: no request is pending, delayed or claimed."""
         worker = self._worker
-        return len(self) > 0 or (worker is not None and not worker.is_at_rest)
+        if worker is None:
+            return len(self) > 0
+        if self._asks_for_rest:
+            return bool(self.mqs) or not (worker.is_at_rest or worker.only_waits)
+        return len(self) > 0 or not worker.is_at_rest
 
     def _count_stored(self) -> None:
         """Leave the counting to the answer: the request may be seen."""

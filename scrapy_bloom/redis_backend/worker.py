@@ -150,6 +150,13 @@ class Worker:
             return self.store.is_still
         return self.store.is_quiet
 
+    @property
+    def only_waits(self) -> bool:
+        """True if by the last reply nothing is left but requests that are not due or held."""
+        if self.ledger.stopped or (self._seeds is not None and not self._seeds.is_empty):
+            return False
+        return self.store.only_later
+
     def begin(self) -> None:
         """Make the first call, and one each TICK_SECONDS if it is due."""
         self._crawler.signals.connect(self._spider_idle, signals.spider_idle)
@@ -276,7 +283,8 @@ class Worker:
             self._crawler.stats.inc_value("scheduler/reclaimed", last.reclaimed)
         if not self.store.is_quiet:
             self._quiet_since = 0.0
-        if self.store.pending or self.is_at_rest:
+        # asked in vain, the scheduler sets its alarm to the next time
+        if self.store.pending or self.is_at_rest or self.store.next_due is not None:
             self._engine.wake()
 
     def _on_answered(self, entry: Entry, is_new: bool) -> None:
