@@ -14,6 +14,7 @@ from .dupefilter.base import FilterDupeFilter
 from .dupefilter.local import BloomDupeFilter
 from .early.middleware import DropEarlyMiddleware
 from .feeds.exporter import warn_of_losses
+from .job.later import NOT_BEFORE
 from .job.origins import AT_THE_ENGINES_END, ResponseOrigins
 from .jobdir import JobDirectory
 from .settings import DURABLE, DURABLE_FEEDS, REDIS_URL, wants_delta
@@ -22,7 +23,7 @@ from .sqlite_backend.scheduler import DurableScheduler
 from .startup import announce, fetches_one_page, is_component, is_shell
 
 if TYPE_CHECKING:
-    from scrapy import Spider
+    from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
     from typing_extensions import Self
@@ -112,8 +113,25 @@ class Addon:
             announce(crawler, "requests", f"not durable, {reason}")
         elif not _shares(settings) and job is None:
             announce(crawler, "requests", "in memory (there is no JOBDIR)")
+        if not is_durable:
+            crawler.signals.connect(self._request_scheduled, signals.request_scheduled)
         _warn_of_settings(crawler)
         _warn_of_feeds(crawler)
+
+    def _request_scheduled(self, request: Request, spider: Spider) -> None:
+        """Warn of the first request that Scrapy's scheduler sends too early."""
+        if NOT_BEFORE in request.meta:
+            spider.crawler.signals.disconnect(self._request_scheduled, signals.request_scheduled)
+            logger.warning(
+                "%(request)s has %(key)s, which %(scheduler)s does not know: such requests are sent"
+                " at once. Set SCHEDULER to 'scrapy_bloom.DurableScheduler'",
+                {
+                    "request": request,
+                    "key": NOT_BEFORE,
+                    "scheduler": _name(spider.crawler.settings["SCHEDULER"]),
+                },
+                extra={"spider": spider},
+            )
 
 
 def _warn_of_settings(crawler: Crawler) -> None:

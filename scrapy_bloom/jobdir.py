@@ -106,7 +106,12 @@ class JobDirectory:
             path = self.requests
             uri = f"file:{quote(os.fsencode(path.absolute()))}?mode={reading_mode(path)}"
             with closing(sqlite3.connect(uri, uri=True)) as connection:
-                return connection.execute("SELECT 1 FROM requests LIMIT 1").fetchone() is not None
+                found = connection.execute("SELECT name FROM sqlite_master").fetchall()
+                return any(
+                    connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone()  # noqa: S608
+                    for table in ("requests", "later")
+                    if (table,) in found
+                )
         except sqlite3.Error:
             return False
 

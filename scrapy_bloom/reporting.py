@@ -47,6 +47,30 @@ def in_brief(text: str) -> str:
     return text if len(text) <= _BRIEF else f"{text[:_BRIEF]}…"
 
 
+def duration(seconds: float | None) -> str:
+    """Return a time in its two largest units: `2 h 5 min`."""
+    if seconds is None:
+        return "-"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    for unit, size, part, rest in (("d", 86400, "h", 3600), ("h", 3600, "min", 60)):
+        if seconds >= size:
+            return f"{seconds // size:,.0f} {unit} {seconds % size // rest:.0f} {part}"
+    return f"{seconds // 60:.0f} min {seconds % 60:.0f} s" if seconds >= 60 else f"{seconds:.0f} s"
+
+
+def waiting(later: int, next_due: float | None, held: int) -> str:
+    """Return what waits for its time: `12,000 later, the next in 41 s; 3 hosts held`, empty if
+    nothing does."""
+    parts = []
+    if later:
+        soon = "" if next_due is None else f", the next in {duration(next_due)}"
+        parts.append(f"{later:,} later{soon}")
+    if held:
+        parts.append(f"{counted(held, 'host')} held")
+    return "; ".join(parts)
+
+
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun: `1 layer`, `2 layers`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

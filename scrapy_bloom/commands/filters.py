@@ -6,7 +6,7 @@ Each does the same for a delta store, which consists of filters (delta.py).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from importlib import import_module
@@ -30,9 +30,9 @@ from ..redis_backend.filter_status import places_of
 from ..redis_backend.layout import in_one_slot
 from ..redis_backend.lifecycle import delete_filter, remove_queue
 from ..redis_backend.verify import queue_findings
-from ..reporting import counted, in_bytes, in_percent, in_short, pages
+from ..reporting import counted, in_bytes, in_percent, in_short, pages, waiting
 from ..settings import BloomSettings
-from ..sqlite_backend.status import JobState, job_state, unfinished_requests
+from ..sqlite_backend.status import JobState, Waiting, job_state, unfinished_requests, waiting_in
 from . import delta
 from .queue import queue_in
 from .running import aligned, print_findings, print_seen, require_fingerprinter, table
@@ -68,17 +68,19 @@ def info(session: Session) -> int:
         )
         return 0
     description = describe(name, target.path, fingerprinter_in)
-    unfinished, state = None, None
+    unfinished, state, waits = None, None, Waiting()
     if target.job is not None:
         state = job_state(target.job.path)
         unfinished = unfinished_requests(target.job.path)
+        waits = waiting_in(target.job.path)
     session.print(
         {
             **asdict(description),
             "job": state and state._asdict(),
             "unfinished_requests": unfinished,
+            **waits._asdict(),
         },
-        _info_lines(description, unfinished, on_disk=True, state=state),
+        _info_lines(description, unfinished, on_disk=True, state=state, waits=waits),
     )
     return 0
 
@@ -264,6 +266,7 @@ def _info_lines(
     *,
     on_disk: bool,
     state: JobState | None = None,
+    waits: Sequence[Any] = (0, None, 0),
 ) -> list[str]:
     about = "" if filter_.items_exact else "about "
     rows = [
@@ -283,6 +286,7 @@ def _info_lines(
         ("closed", _closed(filter_) if on_disk else ""),
         ("job", _job(state)),
         ("requests", _requests(filter_, unfinished)),
+        ("waiting", waiting(*waits)),
     ]
     lines = [filter_.place, *aligned((name, value) for name, value in rows if value)]
     if len(filter_.layers) > 1:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BloomError, RequestFileError, SharedFilterError
 from ..redis_backend.status import CrawlStatus
-from ..reporting import in_brief, in_bytes, in_percent, visible
+from ..reporting import duration, in_brief, in_bytes, in_percent, visible, waiting
 from ..sqlite_backend.status import JobStatus
 from .target import Kind
 
@@ -115,7 +115,7 @@ def _speed(figures: Figures) -> Any:
         left.add_row(*_row(key, figures))
     for key in ("pending", "in_flight", "failed"):
         right.add_row(*_row(key, figures))
-    time_left = _duration(figures["seconds_left"])
+    time_left = duration(figures["seconds_left"])
     if (figures["pending_per_second"] or 0) > 0:
         time_left = "grows"
     right.add_row("time left", time_left, "")
@@ -136,6 +136,8 @@ def _row(key: str, figures: Mapping[str, Any]) -> tuple[str, str, str]:
 def _books(figures: Figures) -> Any:
     """Return a line for each store: the filter, the memory or the file, the commits."""
     table = _grid(None, 1)
+    if waits := waiting(figures.get("later", 0), figures.get("next_due"), figures.get("held", 0)):
+        table.add_row("waiting", waits)
     items, capacity = figures["filter_items"], figures["filter_capacity"]
     if items is not None and capacity is not None:
         parts = [
@@ -143,7 +145,7 @@ def _books(figures: Figures) -> Any:
             in_bytes(figures["filter_bytes"] or 0),
         ]
         if figures["seconds_to_growth"] is not None:
-            parts.append(f"grows in {_duration(figures['seconds_to_growth'])}")
+            parts.append(f"grows in {duration(figures['seconds_to_growth'])}")
         table.add_row("filter", ", ".join(parts))
     if "workers" in figures:
         nbytes = figures["memory_bytes"]
@@ -154,7 +156,7 @@ def _books(figures: Figures) -> Any:
         age, slowest = figures["seconds_since_commit"], figures["commit_seconds_max"]
         table.add_row(
             "commits",
-            f"{_number(figures['commits'])}, the last {_duration(age)} ago,"
+            f"{_number(figures['commits'])}, the last {duration(age)} ago,"
             f" the slowest took {slowest:.3g} s",
         )
     sizes = in_bytes(figures["file_bytes"]), in_bytes(figures["log_bytes"])
@@ -173,8 +175,8 @@ def _workers(workers: Sequence[Mapping[str, Any]], most: int) -> Any:
         (
             worker["name"],
             _number(worker["in_flight"]),
-            _duration(worker["oldest_seconds"]),
-            "run out" if worker["lease_seconds"] < 0 else _duration(worker["lease_seconds"]),
+            duration(worker["oldest_seconds"]),
+            "run out" if worker["lease_seconds"] < 0 else duration(worker["lease_seconds"]),
         )
         for worker in by_age[:most]
     ]
@@ -214,21 +216,9 @@ def _state(figures: Figures) -> str:
     if figures["round"] is not None:
         parts.append(f"round {figures['round']}")
     if figures["seconds"] is not None:
-        parts.append(f"for {_duration(figures['seconds'])}")
+        parts.append(f"for {duration(figures['seconds'])}")
     return ", ".join(parts)
 
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:,}"
-
-
-def _duration(seconds: float | None) -> str:
-    """Return a time in its two largest units: `2 h 5 min`."""
-    if seconds is None:
-        return "-"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    for unit, size, part, rest in (("d", 86400, "h", 3600), ("h", 3600, "min", 60)):
-        if seconds >= size:
-            return f"{seconds // size:,.0f} {unit} {seconds % size // rest:.0f} {part}"
-    return f"{seconds // 60:.0f} min {seconds % 60:.0f} s" if seconds >= 60 else f"{seconds:.0f} s"

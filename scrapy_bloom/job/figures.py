@@ -50,6 +50,11 @@ class Figures(TypedDict, total=False):
     pending: int | None
     in_flight: int | None
     failed: int
+    later: int
+    """Of the pending ones those that are not due, the first of them in `next_due` seconds."""
+    next_due: float | None
+    held: int
+    """The slots that are on hold."""
     pages_per_second: float | None
     items_per_second: float | None
     pending_per_second: float | None
@@ -155,6 +160,7 @@ def set_stats(
         "pending": pending,
         "in_flight": ledger.in_flight,
         "failed": ledger.store.failed,
+        "later": ledger.store.later,
         "commits": ledger.commits + in_commit,
         "commit_seconds_max": round(max(slowest, ledger.slowest_commit), 6),
         "bytes": ledger.store.nbytes,

@@ -11,6 +11,7 @@ from scrapy.extensions.spiderstate import SpiderState
 from scrapy.settings import SETTINGS_PRIORITIES
 
 from ..errors import JobDirectoryError
+from ..reporting import counted
 from ..scrapy_compat import EngineView, close_spider
 from ..settings import ANY_SPIDER, LATER_WAIT
 from ..startup import refuse
@@ -264,8 +265,8 @@ class LedgerScheduler(BaseScheduler):
     def _close_until_due(self, due: float, wait: float) -> None:
         logger.info(
             "The next request is due in %(due).0f s, and BLOOM_LATER_WAIT is %(wait)g s: closing"
-            " the spider with %(count)d requests that are not due",
-            {"due": due, "wait": wait, "count": len(self)},
+            " the spider, with %(left)s left",
+            {"due": due, "wait": wait, "left": counted(len(self), "request")},
             extra={"spider": self.spider},
         )
         self._later_wait = None

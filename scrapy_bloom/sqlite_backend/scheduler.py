@@ -24,7 +24,7 @@ from ..job.ledger_scheduler import (
 from ..job.queue_settings import QueueSettings, memory_queue, scrapy_disk_queue
 from ..job.session import session_of
 from ..jobdir import JobDirectory
-from ..reporting import counted
+from ..reporting import counted, waiting
 from ..scrapy_compat import EngineView, FeedExporterView, IdleChecks, path_safe, put_before_engine
 from ..settings import FailedSettings
 from ..startup import announce, fetches_one_page, refuse
@@ -36,7 +36,7 @@ from .rounds import Round, feeds_of
 from .scrapy_queues import ScrapyQueues
 from .spider_state import KeptSpiderState
 from .start_marks import LocalStartRequests, TakenStartRequests
-from .status import Progress
+from .status import Progress, Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -202,15 +202,16 @@ class DurableScheduler(LedgerScheduler):
             with suppress(Exception):
                 file.close(clean=False)
             raise
-        pending = counted(len(store.pending), "request")
-        announce(crawler, "requests", f"{job.requests}, {pending} pending")
+        pending = f"{counted(len(store.pending) + store.later, 'request')} pending"
+        waits = waiting(*Waiting.of(file.query))
+        announce(crawler, "requests", f"{job.requests}, {pending}{waits and ', '}{waits}")
         return ledger
 
     def _resume(self, store: SqliteStore, left_by_scrapy: ScrapyQueues) -> None:
-        if len(store.pending):
+        if pending := len(store.pending) + store.later:
             logger.info(
                 "Resuming crawl (%(count)d requests scheduled)",
-                {"count": len(store.pending)},
+                {"count": pending},
                 extra={"spider": self.spider},
             )
         if left_by_scrapy.state:
@@ -232,7 +233,7 @@ class DurableScheduler(LedgerScheduler):
     def _recover(self, file: RequestFile, dupefilter: BloomDupeFilter) -> None:
         # their rows are safe, their bits perhaps not: the process died in between
         dupefilter.release(file.unreleased)
-        count = sum(file.counts.values())
+        count = sum(file.counts.values()) + file.later
         self.stats.set_value("scheduler/recovered", count)
         logger.info(
             "The job was not stopped cleanly: recovered %(count)d requests that were pending or"

@@ -153,7 +153,13 @@ def dictionaries(connection: sqlite3.Connection) -> list[bytes]:
 
 
 def look_as_now(connection: sqlite3.Connection) -> None:
-    """Let this connection, which changes nothing, see all failed requests in `failed`."""
+    """Let this connection, which changes nothing, see all failed requests in `failed`, and the
+    tables of delayed requests and holds."""
+    if version(connection) < WITH_LATER:
+        connection.execute(
+            "CREATE TEMP VIEW later AS SELECT id, 0.0 AS due, slot, request FROM requests WHERE 0"
+        )
+        connection.execute("CREATE TEMP VIEW holds AS SELECT slot, 0.0 AS until FROM later")
     if WITH_FAILED <= version(connection) < WITH_UNREADABLE:
         connection.execute(
             "CREATE TEMP VIEW failed AS SELECT * FROM main.failed"  # noqa: S608 - no input

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -30,6 +30,7 @@ from .rounds import KEPT, OVER, RUNNING, TO_BE_STORED
 if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
+    from typing_extensions import Self
 
     from ..dupefilter.local import BloomDupeFilter
     from ..job.ledger import Ledger
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 KEPT_SECONDS = 60
 """The file keeps this part of the past, for the rates."""
+_UNFINISHED = "SELECT 1 FROM requests UNION ALL SELECT 1 FROM later"
+_COUNT_UNFINISHED = "SELECT (SELECT COUNT(*) FROM requests) + (SELECT COUNT(*) FROM later)"
 _OF_LEDGER = ("pending", "in_flight", "commits", "commit_seconds_max")
 _OF_FILTER = ("filter_items", "filter_capacity", "filter_layers", "filter_bytes")
 
@@ -100,6 +103,32 @@ class JobState(NamedTuple):
     to_be_stored: bool = False
 
 
+class Waiting(NamedTuple):
+    """How many requests of a job are `later`, seconds until the `next_due` of them (None without
+    any), and how many slots are `held`."""
+
+    later: int = 0
+    next_due: float | None = None
+    held: int = 0
+
+    @classmethod
+    def of(cls, query: Callable[[str], Iterable[Sequence[Any]]]) -> Self:
+        """Read the tables of a job."""
+        ((later, due),) = query("SELECT COUNT(*), MIN(due) FROM later")
+        now = time.time()
+        held = [1 for (until,) in query("SELECT until FROM holds") if until is None or until > now]
+        return cls(later, None if due is None else max(0.0, due - now), len(held))
+
+
+def waiting_in(job: Path) -> Waiting:
+    """Return what waits in `job`. Raises RequestFileError."""
+    path = JobDirectory(job).requests
+    if not check_header(path):
+        return Waiting()
+    with reading(path) as connection:
+        return Waiting.of(connection.execute)
+
+
 class JobStatus:
     """A Status of the job in the directory `job`. Its methods raise RequestFileError."""
 
@@ -119,6 +148,7 @@ class JobStatus:
             state = _state(connection, is_running)
             samples = _samples(connection)
             by_slot, slots = self._slots.of(connection)
+            waiting = Waiting.of(connection.execute)
         at, last = samples[-1] if samples else (now, {})
         figures = {
             "time": now,
@@ -127,6 +157,7 @@ class JobStatus:
             "seconds": max(0.0, (now if is_running else at) - last["began"]) if last else None,
             **{name: last.get(name) for name in (*COUNTED, *_OF_LEDGER, *_OF_FILTER)},
             "failed": state.failed,
+            **waiting._asdict(),
             "pending_by_slot": by_slot,
             "slots": slots,
             "failed_by_reason": self._reasons.of(self._failed),
@@ -156,18 +187,18 @@ def job_state(job: Path) -> JobState | None:
 
 
 def unfinished_requests(job: Path) -> int | None:
-    """Return the number of requests of `job` that are pending or dispatched, None without
+    """Return the number of requests of `job` that are pending, delayed or dispatched, None without
     `requests.sqlite`. Raises RequestFileError."""
     path = JobDirectory(job).requests
     if not check_header(path):
         return None
     with reading(path) as connection:
-        return int(connection.execute("SELECT COUNT(*) FROM requests").fetchone()[0])
+        return int(connection.execute(_COUNT_UNFINISHED).fetchone()[0])
 
 
 def _state(connection: sqlite3.Connection, is_running: bool) -> JobState:
     (clean,) = connection.execute("SELECT clean FROM job").fetchone()
-    is_empty = not connection.execute("SELECT 1 FROM requests LIMIT 1").fetchone()
+    is_empty = not connection.execute(f"{_UNFINISHED} LIMIT 1").fetchone()
     number, phase, failed = None, OVER if is_empty else RUNNING, 0
     if schema.version(connection) >= schema.WITH_FAILED:
         for found in connection.execute("SELECT number, phase FROM rounds"):
@@ -193,8 +224,8 @@ def _samples(connection: sqlite3.Connection) -> list[Sample]:
 def _pending_by_slot(connection: sqlite3.Connection) -> tuple[dict[str, int], int]:
     """Return the numbers of pending requests in the fullest slots, and the number of slots."""
     rows = connection.execute(
-        "SELECT slot, COUNT(*), COUNT(*) OVER () FROM requests WHERE popped = 0 GROUP BY slot"
-        " ORDER BY 2 DESC LIMIT ?",
+        "SELECT slot, COUNT(*), COUNT(*) OVER () FROM (SELECT slot FROM requests WHERE popped = 0"
+        " UNION ALL SELECT slot FROM later) GROUP BY slot ORDER BY 2 DESC LIMIT ?",
         (SLOTS,),
     ).fetchall()
     return {slot: count for slot, count, _ in rows}, rows[0][2] if rows else 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,9 @@ _NOT_STORED = (
 class StoppedJob:
     """The requests in the file at `path`, read through a `connection`.
 
-    `unreleased` are fingerprints of stored requests that may be missing in the filter. `failed` and
-    `items` count what stays in the job: failed requests, and items that are in no feed yet.
+    `pending` and `later` count those that are due and those that are not. `unreleased` are
+    fingerprints of stored requests that may be missing in the filter. `failed` and `items` count
+    what stays in the job: failed requests, and items that are in no feed yet.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection, *, pickles: bool) -> None:
@@ -37,6 +38,7 @@ class StoppedJob:
         self._pickles = pickles
         self._is_first_version = schema.version(connection) < schema.WITH_FAILED
         self.pending = self._count("SELECT COUNT(*) FROM requests")
+        self.later = self._count("SELECT COUNT(*) FROM later")
         ((unreleased,),) = connection.execute("SELECT unreleased FROM job")
         self.unreleased = [bytes.fromhex(text) for text in json.loads(unreleased)]
         self.failed = self.items = 0
@@ -45,13 +47,25 @@ class StoppedJob:
             self.items = self._count(_FINAL) + self._count(_NOT_STORED)
 
     def requests(self) -> Iterator[dict[str, Any]]:
-        """Yield the fields of each request (`Request.to_dict`), oldest first. Raises
+        """Yield the fields of each request that is due (`Request.to_dict`), oldest first. Raises
         RequestFileError for a request that cannot be read."""
-        rows = self._connection.execute("SELECT id, slot, request FROM requests ORDER BY id")
-        for row, *found in rows:
-            stored = Stored(*found)
+        rows = self._connection.execute("SELECT id, slot, request, 0 FROM requests ORDER BY id")
+        return (fields for fields, _ in self._read(rows))
+
+    def delayed(self) -> Iterator[tuple[dict[str, Any], float]]:
+        """Yield the fields of each other request, and when it is due (seconds since 1970), in that
+        order. Raises as `requests` does."""
+        return self._read(
+            self._connection.execute("SELECT id, slot, request, due FROM later ORDER BY due, id")
+        )
+
+    def _read(
+        self, rows: Iterable[tuple[int, str, bytes, float]]
+    ) -> Iterator[tuple[dict[str, Any], float]]:
+        for row, slot, payload, due in rows:
+            stored = Stored(slot, payload)
             try:
-                yield load_fields(stored, self._dictionaries, pickles=self._pickles)
+                yield load_fields(stored, self._dictionaries, pickles=self._pickles), due
             except Exception as error:
                 raise RequestFileError(
                     f"row {row} of {self._path} cannot be read ({type(error).__name__}: {error});"
