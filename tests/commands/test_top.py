@@ -13,9 +13,10 @@ import pytest
 from rich.console import Console
 
 from scrapy_bloom.commands import top
-from scrapy_bloom.commands.top import _duration, view
+from scrapy_bloom.commands.top import view
 from scrapy_bloom.errors import RequestFileError, SharedFilterError
 from scrapy_bloom.jobdir import JobDirectory
+from scrapy_bloom.reporting import duration
 from scrapy_bloom.sqlite_backend import status
 from scrapy_bloom.sqlite_backend.failed_store import OpenFailedStore
 from scrapy_bloom.sqlite_backend.request_file import RequestFile
@@ -199,7 +200,7 @@ def test_what_reads_many_rows_is_asked_rarely(watched, monkeypatch):
 )
 def test_durations(seconds, text):
     """In the two largest units."""
-    assert _duration(seconds) == text
+    assert duration(seconds) == text
 
 
 def test_top_prints_once(run, watched):
