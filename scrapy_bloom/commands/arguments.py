@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..quantities import MOST, whole_number
-from . import copies, fail, failed, filters, marks, queue, study, top
+from . import copies, fail, failed, filters, marks, pending, queue, study, top
 
 if TYPE_CHECKING:
     from .running import Session
@@ -88,6 +88,9 @@ _JOB = (
     ),
     _argument("--key", help="of the crawl in Redis (default: BLOOM_REDIS_KEY)"),
 )
+_URLS = _argument(
+    "--url", metavar="GLOB", nargs="+", action="extend", default=[], help="only such URLs"
+)
 _FAILED = (
     *_JOB,
     _argument(
@@ -98,9 +101,7 @@ _FAILED = (
         default=[],
         help="only those that failed for such a reason, such as 'download/*'",
     ),
-    _argument(
-        "--url", metavar="GLOB", nargs="+", action="extend", default=[], help="only such URLs"
-    ),
+    _URLS,
 )
 _SPIDER = _argument(
     "--spider",
@@ -289,6 +290,42 @@ SUBCOMMANDS = (
         _argument("--once", action="store_true", help="print it once"),
         _JSON,
         _argument("--follow", action="store_true", help="with --json: a line of JSON a second"),
+    ),
+    _subcommand(
+        "queue",
+        pending.queue,
+        "which requests are pending",
+        "Count or list the pending requests of a job or a crawl: queue count JOB --by slot. Changes"
+        " nothing, and works while the job runs. The exit status is 1 if there are none.",
+        _argument(
+            "action",
+            metavar="ACTION",
+            choices=pending.ACTIONS,
+            help="count or list",
+        ),
+        *_JOB,
+        _argument(
+            "--slot",
+            metavar="GLOB",
+            nargs="+",
+            action="extend",
+            default=[],
+            help="only of such download slots, such as '*.example.com'",
+        ),
+        _URLS,
+        _argument(
+            "--callback",
+            metavar="NAME",
+            nargs="+",
+            action="extend",
+            default=[],
+            help="only for these methods of the spider",
+        ),
+        _argument("--by", choices=("slot", "callback", "priority"), help="count them by this"),
+        _argument(
+            "--limit", metavar="N", type=number, help=f"print so many (default: {pending.SHOWN})"
+        ),
+        _JSON,
     ),
     _subcommand(
         "failed",

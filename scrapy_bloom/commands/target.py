@@ -121,6 +121,13 @@ class Target:
             return f"holds no delta store (there is no {TABLE} and no {MANIFEST})", ""
         if job.worker_feeds.exists() and not job.requests.exists():
             return "is the JOBDIR of a worker, whose filter and requests are in Redis", ""
+        if wanted is Kind.REQUESTS and job.scrapy_queue.exists():
+            return (
+                f"is the JOBDIR of Scrapy's own scheduler, whose pending requests are in"
+                f" {job.scrapy_queue}",
+                "start it once with SCHEDULER = 'scrapy_bloom.DurableScheduler', which takes them"
+                " over",
+            )
         if wanted is Kind.REQUESTS:
             return f"holds no requests of DurableScheduler (there is no {job.requests})", ""
         if job.seen_file.exists():

@@ -139,6 +139,11 @@ class RequestFile:
         return self.operations > 0 or self._connection.in_transaction
 
     @property
+    def popped_in_memory(self) -> list[int]:
+        """The popped rows that the file does not mark, POPPED_IN_MEMORY at most."""
+        return [*self._popped]
+
+    @property
     def is_empty(self) -> bool:
         """True if no request is pending, delayed or dispatched. Raises sqlite3.Error."""
         self.write()

@@ -157,7 +157,8 @@ def look_as_now(connection: sqlite3.Connection) -> None:
     tables of delayed requests and holds."""
     if version(connection) < WITH_LATER:
         connection.execute(
-            "CREATE TEMP VIEW later AS SELECT id, 0.0 AS due, slot, request FROM requests WHERE 0"
+            "CREATE TEMP VIEW later AS SELECT id, 0.0 AS due, slot, priority, start, request"
+            " FROM main.requests WHERE 0"
         )
         connection.execute("CREATE TEMP VIEW holds AS SELECT slot, 0.0 AS until FROM later")
     if WITH_FAILED <= version(connection) < WITH_UNREADABLE:

@@ -84,6 +84,7 @@ class Progress(CommitHook):
             **set_stats(self._crawler, self._ledger, self._pending(), in_commit=True),
             **counts_of(self._crawler),
             **dict(zip(_OF_FILTER, of_filter, strict=True)),
+            "popped": self._file.popped_in_memory,
         }
         # a clock that was set back must not leave a future behind
         self._file.execute(

@@ -1,0 +1,112 @@
+"""Pending requests as an operator sees them, and which of them a command is about."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
+
+from ..errors import encodable
+from .failure import glob_pattern
+
+By = Literal["slot", "callback", "priority"]
+DEFAULT_CALLBACK = "parse"
+
+
+class PendingRequest(NamedTuple):
+    """A pending request. `url` is empty, and `callback` None, if only the spider can read them.
+    `priority` is Scrapy's. `due` is in seconds from now, None for a request that is not delayed."""
+
+    url: str
+    method: str
+    slot: str
+    priority: int
+    callback: str | None
+    due: float | None = None
+
+    @classmethod
+    def of(
+        cls, fields: Mapping[str, Any], slot: str, priority: int, due: float | None = None
+    ) -> PendingRequest:
+        """Return the request of these `fields` (`Request.to_dict`), none for one that only the
+        spider can read."""
+        return cls(
+            url=encodable(str(fields.get("url", ""))),
+            method=encodable(str(fields.get("method", "GET"))),
+            slot=slot,
+            priority=priority,
+            callback=encodable(str(fields.get("callback") or DEFAULT_CALLBACK)) if fields else None,
+            due=due,
+        )
+
+
+class Selection(NamedTuple):
+    """The pending requests whose slot matches one of these globs, whose URL one of those, and
+    whose callback has one of these names; all, if there are none."""
+
+    slots: Sequence[str] = ()
+    urls: Sequence[str] = ()
+    callbacks: Sequence[str] = ()
+
+    @property
+    def reads_requests(self) -> bool:
+        """True if more than the slot of a request decides."""
+        return bool(self.urls or self.callbacks)
+
+    def includes_slot(self, slot: str) -> bool:
+        """Return True if requests of `slot` may be selected."""
+        return _matches(self.slots, slot)
+
+    def includes(self, request: PendingRequest) -> bool:
+        """Return True if `request` is selected; it is not if a URL or a callback is asked for that
+        only the spider can read."""
+        return (
+            self.includes_slot(request.slot)
+            and (not self.urls or (bool(request.url) and _matches(self.urls, request.url)))
+            and (not self.callbacks or request.callback in self.callbacks)
+        )
+
+
+@dataclass
+class PendingCount:
+    """Numbers of requests: `pending` by slot, callback (None where only the spider can read it) or
+    priority, the `later` ones among them, those `in_flight`, which are not pending, and those of
+    which only the spider could tell whether they are selected."""
+
+    pending: Counter[Any] = field(default_factory=Counter)
+    later: int = 0
+    in_flight: int = 0
+    unknown: int = 0
+
+    def add(
+        self,
+        request: PendingRequest,
+        by: By,
+        selection: Selection,
+        *,
+        in_flight: bool = False,
+    ) -> None:
+        """Count `request`, if it is selected."""
+        if not selection.includes(request):
+            of_slot = selection.includes_slot(request.slot)
+            self.unknown += of_slot and not request.url and selection.reads_requests
+        elif in_flight:
+            self.in_flight += 1
+        else:
+            self.pending[getattr(request, by)] += 1
+            self.later += request.due is not None
+
+
+class PendingStore(Protocol):
+    """The pending requests of a job or a crawl, also while it runs."""
+
+    def count(self, selection: Selection, by: By) -> PendingCount:
+        """Return how many are selected."""
+
+    def requests(self, selection: Selection, most: int) -> list[PendingRequest]:
+        """Return the first selected ones, at most so many."""
+
+
+def _matches(globs: Sequence[str], text: str) -> bool:
+    return not globs or any(glob_pattern(glob).fullmatch(text) for glob in globs)

@@ -1,0 +1,137 @@
+"""The pending requests of a crawl, read from Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from ..job.codec import Stored, plain_fields
+from ..job.dictionaries import Dictionaries
+from ..job.pending import By, PendingCount, PendingRequest, Selection
+from .codec import stored_dictionaries
+from .scripts import PENDING_RECORDS
+from .status import parked_in, pending_of, require_crawl
+
+if TYPE_CHECKING:
+    from .client import RedisClient
+
+AT_ONCE = 500
+"""So many elements of a list are read by a call."""
+_ODD = "surrogateescape"
+
+
+class RedisPendingStore:
+    """The PendingStore of the crawl beside the filter at `key`. Without `pickles` nothing is
+    unpickled.
+
+    While workers are at work, a request that they move meanwhile may count twice or not at all. Its
+    methods raise SharedFilterError. Cost: a call for 500 slots to count by slot or priority; to
+    look into requests, a call for each slot, and one for 500 requests.
+    """
+
+    def __init__(self, client: RedisClient, key: str, *, pickles: bool) -> None:
+        self._client = client
+        self._key = key
+        self._pickles = pickles
+        self._dictionaries = Dictionaries()
+
+    def count(self, selection: Selection, by: By) -> PendingCount:
+        """Return how many are selected."""
+        self._learn_dictionaries()
+        found = PendingCount()
+        for request in self._claimed():
+            found.add(request, by, selection, in_flight=True)
+        if by == "callback" or selection.reads_requests:
+            for request in self._listed(selection):
+                found.add(request, by, selection)
+        else:
+            for priority, counts in pending_of(self._client, self._key).counts.items():
+                for slot, count in counts.items():
+                    if selection.includes_slot(slot):
+                        found.pending[priority if by == "priority" else slot] += count
+        for request in self._apart():
+            found.add(request, by, selection)
+        return found
+
+    def requests(self, selection: Selection, most: int) -> list[PendingRequest]:
+        """Return the first selected ones: by priority, then those that were lost with a worker,
+        then those that are not due."""
+        self._learn_dictionaries()
+        found = (
+            request
+            for source in (self._listed(selection), self._apart())
+            for request in source
+            if selection.includes(request)
+        )
+        return [*islice(found, most)]
+
+    def _learn_dictionaries(self) -> None:
+        require_crawl(self._client, self._key)
+        kept = stored_dictionaries(self._client, self._key)
+        self._dictionaries = Dictionaries(filter(None, kept.values()))
+
+    def _listed(self, selection: Selection) -> Iterator[PendingRequest]:
+        """Yield the requests in the lists of the selected slots."""
+        for priority, named in self._lists():
+            slot = named.partition("\0")[0]
+            if not selection.includes_slot(slot):
+                continue
+            for entry in self._elements(f"pending:{priority}:{named}"):
+                if entry:
+                    yield self._request(slot, priority, entry[1:])
+        for priority in self._priorities():
+            for element in self._elements(f"lobby:{priority}"):
+                raw, _, entry = element.partition(b"\0")
+                if entry:
+                    yield self._request(raw.decode(errors=_ODD), priority, entry[1:])
+
+    def _lists(self) -> Iterator[tuple[str, str]]:
+        """Yield priority and name of each list of a slot, in a ring, parked, or behind a mark."""
+        yield from parked_in(self._client, self._key)
+        for priority in self._priorities():
+            for element in self._elements(f"slots:{priority}"):
+                named = element.decode(errors=_ODD)
+                yield priority, named
+                if named.endswith("\0"):
+                    last = f"{self._key}:pending:{priority}:{named}"
+                    if self._client.call("lindex", last, -1) == b"":
+                        yield priority, named[:-1]
+            for element in self._elements(f"lobby:{priority}"):
+                if element.endswith(b"\0") and element.count(b"\0") == 1:
+                    yield priority, element[:-1].decode(errors=_ODD)
+
+    def _priorities(self) -> Iterator[str]:
+        for priority in self._client.call("zrange", f"{self._key}:priorities", 0, -1):
+            yield priority.decode()
+
+    def _elements(self, name: str) -> Iterator[bytes]:
+        name, first = f"{self._key}:{name}", 0
+        while found := self._client.call("lrange", name, first, first + AT_ONCE - 1):
+            yield from found
+            first += len(found)
+
+    def _claimed(self) -> Iterator[PendingRequest]:
+        for worker in require_crawl(self._client, self._key).workers:
+            yield from self._records(f"claims:{worker.name}")
+
+    def _apart(self) -> Iterator[PendingRequest]:
+        yield from self._records("alone")
+        yield from self._records("later")
+
+    def _records(self, name: str) -> Iterator[PendingRequest]:
+        cursor = b"0"
+        while True:
+            cursor, found = self._client.run(PENDING_RECORDS, [self._key], name, cursor)
+            for priority, slot, payload, due in found:
+                left = None if due == b"" else due / 1000
+                yield self._request(slot.decode(errors=_ODD), priority, payload, left)
+            if int(cursor) == 0:
+                return
+
+    def _request(
+        self, slot: str, priority: str | bytes, payload: bytes, due: float | None = None
+    ) -> PendingRequest:
+        fields = plain_fields(Stored(slot, payload), self._dictionaries, pickles=self._pickles)
+        # two for each of Scrapy's: others, start requests
+        return PendingRequest.of(fields, slot, -(int(priority) // 2), due)

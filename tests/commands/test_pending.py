@@ -1,0 +1,223 @@
+"""The pending requests of a job or a crawl, as `scrapy bloom queue` counts and lists them."""
+
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import date
+
+import pytest
+from scrapy import Request
+
+from tests.job.engine import Job
+from tests.redis_backend.workers import StoreWorker, lobby_from, seeded
+from tests.seeded import seed_of
+
+pytest_plugins = ["tests.redis_backend.fixtures"]
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+
+SLOTS = ["a.example", "b.example", "odd[1].example", "shop"]
+MANY = 48
+
+
+def requests():
+    """Yield requests of four slots, three priorities and two callbacks."""
+    for number in range(MANY):
+        meta = {"download_slot": SLOTS[number % 4 if number % 3 else 0]}
+        kind = "page" if number % 5 else "calendar"
+        yield Request(f"http://x.example/{kind}/{number}", meta=meta, priority=number % 3 - 1)
+
+
+def properties(found):
+    """Return what of a request a command may ask for."""
+    return {
+        "url": found.url,
+        "slot": found.meta["download_slot"],
+        "priority": found.priority,
+        "callback": found.callback.__name__ if found.callback else "parse",
+        "later": False,
+    }
+
+
+@dataclass
+class Place:
+    """A job or a crawl: the arguments that name it, its `pending` and its dispatched requests."""
+
+    arguments: list
+    pending: list = field(default_factory=list)
+    in_flight: list = field(default_factory=list)
+
+
+def fill_job(folder, dispatched=0, **settings):
+    """Open a job with the requests, so many of them dispatched; return it and the place."""
+    job = Job(folder, SCHEDULER_DISK_QUEUE="scrapy.squeues.PickleFifoDiskQueue", **settings).open()
+    place = Place([str(folder)])
+    for number, request in enumerate(requests()):
+        request = request.replace(callback=None if number % 2 else job.spider.parse_other)
+        is_later = number % 11 == 0
+        place.pending.append({**properties(request), "later": is_later})
+        if is_later:
+            request.meta["bloom_not_before"] = 1000
+        assert job.scheduler.enqueue_request(request)
+    job.commit()
+    for _ in range(dispatched):
+        found = properties(job.pop())
+        place.pending.remove(found)
+        place.in_flight.append(found)
+    return job, place
+
+
+@pytest.fixture(params=["stopped", "killed", "running", "busy", "redis", "lobby", "oldest"])
+def place(request, tmp_path):
+    """A job in each state, and crawls in Redis: of few slots, and of so many that they share a
+    list, with the newest request next or the oldest."""
+    if request.param in {"redis", "lobby", "oldest"}:
+        yield from _crawl(request)
+        return
+    dispatched = {"stopped": 0, "killed": 30, "running": 7, "busy": MANY - 8}[request.param]
+    job, place = fill_job(tmp_path / "job", dispatched)
+    if request.param == "busy":
+        job.scheduler.ledger.store._file.commit()
+    if request.param in {"stopped", "killed"}:
+        place.pending += place.in_flight
+        place.in_flight = []
+        job.close() if request.param == "stopped" else job.drop()
+    else:
+        # so that the figures are noted
+        job.scheduler.ledger.ends = True
+        job.commit()
+    yield place
+    job.drop()
+
+
+def _crawl(request):
+    server, key = request.getfixturevalue("redis_server"), request.getfixturevalue("key")
+    if request.param != "redis":
+        lobby_from(request.getfixturevalue("monkeypatch"), 2)
+    fifo = {"SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleFifoDiskQueue"}
+    worker = StoreWorker(server.url, key, **fifo if request.param == "oldest" else {})
+    place = Place([server.url, "--key", key])
+    worker.store.hold("shop", 1000, 1)
+    for number, found in enumerate(requests()):
+        is_later = number % 11 == 0
+        worker.store.push(found, (), 1000 if is_later else None)
+        place.pending.append({**properties(found), "later": is_later})
+        worker.exchange()
+    for _ in range(2):
+        worker.next()
+    worker.exchange()
+    for claim in worker.store.claims.all.values():
+        found = properties(worker.codec.load(claim))
+        place.pending.remove(found)
+        place.in_flight.append(found)
+    # one that was lost with two workers
+    lost = place.in_flight[0]
+    packed = worker.codec.dump(
+        Request(lost["url"], meta={"download_slot": lost["slot"]}, priority=lost["priority"])
+    )
+    slot, priority = packed.slot.encode(), packed.priority.encode()
+    record = "cmsgpack.pack({ARGV[1], ARGV[2], '2' .. ARGV[3], 0})"
+    script = f"redis.call('RPUSH', KEYS[1], {record})"
+    server.command("EVAL", script, 1, f"{worker.key}:alone", priority, slot, packed.payload)
+    place.pending.append(lost)
+    yield place
+    worker.close()
+
+
+def test_what_is_selected_is_counted_and_listed(run, tmp_path, place):
+    """By slot, callback and priority, by globs and names; what is in flight is counted apart. The
+    list has twenty unless --limit says how many. The status is 1 if nothing is selected."""
+    for options, is_selected in (
+        (["--by", "slot"], lambda _: True),
+        (["--by", "priority", "--slot", "?.example"], lambda each: each["slot"][1:] == ".example"),
+        (["--by", "slot", "--slot", "odd*", "shop"], lambda each: each["slot"][0] in "os"),
+        (["--by", "callback", "--url", "*/calendar/*"], lambda each: "calendar" in each["url"]),
+        (["--by", "slot", "--callback", "parse"], lambda each: each["callback"] == "parse"),
+        (
+            ["--by", "priority", "--slot", "a.example", "--url", "*[0-4]"],
+            lambda each: each["slot"] == "a.example" and each["url"][-1] in "01234",
+        ),
+    ):
+        by = options[1]
+        found = run(tmp_path, "queue", "count", *place.arguments, *options, "--json").json
+        expected = Counter(each[by] for each in place.pending if is_selected(each))
+        assert {each[by]: each["pending"] for each in found["by"]} == expected, options
+        assert found["pending"] == expected.total()
+        assert found["in_flight"] == sum(map(is_selected, place.in_flight)), options
+        later = sum(is_selected(each) and each["later"] for each in place.pending)
+        assert (found["later"], found["unknown"]) == (later, 0), options
+    command = ["queue", "list", *place.arguments]
+    found = run(tmp_path, *command, "--limit", MANY, "--json").json
+    key = sorted({"url", "slot", "priority", "callback"})
+    assert Counter(tuple(each[name] for name in key) for each in found) == Counter(
+        tuple(each[name] for name in key) for each in place.pending
+    )
+    assert sum(each["due"] is not None for each in found) == sum(
+        each["later"] for each in place.pending
+    )
+    text = run(tmp_path, *command)
+    assert len(text.lines) == 2 * min(20, len(place.pending))
+    assert text.lines[0] == found[0]["url"]
+    assert f"slot {found[0]['slot']}" in text.lines[1]
+    for action in ("count", "list"):
+        assert run(tmp_path, "queue", action, *place.arguments).status == 0
+        assert run(tmp_path, "queue", action, *place.arguments, "--slot", "nowhere").status == 1
+
+
+def test_what_only_the_spider_can_read_is_not_guessed(run, tmp_path):
+    """Objects are not made to find the URL of a request that has some; without pickles none is."""
+    job, _ = fill_job(tmp_path / "job")
+    job.scheduler.enqueue_request(Request("http://x.example/odd", cb_kwargs={"day": date.today()}))
+    job.close()
+    command = ["queue", "count", "job", "--url", "*/odd"]
+    found = run(tmp_path, *command)
+    assert found.status == 1
+    assert "of 1 request only the spider can tell" in found.out
+    assert run(tmp_path, "queue", "count", "job", "--json").json["pending"] == MANY + 1
+    listed = run(tmp_path, "queue", "list", "job", "--limit", 100).out
+    assert "(a URL that only the spider can read)" in listed
+    by = run(tmp_path, "queue", "count", "job", "--by", "callback").out
+    assert "(only the spider can tell)" in by
+
+
+def test_a_job_of_scrapys_own_scheduler_is_refused_by_name(run, tmp_path):
+    """With what it is, and how its requests can be taken over."""
+    (tmp_path / "job" / "requests.queue").mkdir(parents=True)
+    refusal = run(tmp_path, "queue", "count", "job").refusal
+    assert "is the JOBDIR of Scrapy's own scheduler" in refusal
+    assert "scrapy_bloom.DurableScheduler" in refusal
+    (tmp_path / "other").mkdir()
+    refusal = run(tmp_path, "queue", "list", "other").refusal
+    assert "holds no requests of DurableScheduler" in refusal
+
+
+def test_options_that_do_not_belong_are_refused(run, tmp_path):
+    """One line each."""
+    assert "--by goes with count" in run(tmp_path, "queue", "list", ".", "--by", "slot").refusal
+
+
+@pytest.mark.parametrize("order", ["Lifo", "Fifo"])
+def test_it_finds_each_request_of_many_slots(run, tmp_path, redis_server, key, monkeypatch, order):
+    """Whatever workers have made of their lists: each is pending or claimed, once."""
+    lobby_from(monkeypatch, 3)
+    chance = seeded(seed_of("QUEUE_SEED"))
+    disk_queue = f"scrapy.squeues.Pickle{order}DiskQueue"
+    worker = StoreWorker(redis_server.url, key, SCHEDULER_DISK_QUEUE=disk_queue)
+    count = 0
+    for number in range(150):
+        if chance.random() < 0.7:
+            slot = f"slot{min(chance.randrange(30), chance.randrange(30))}"
+            worker.enqueue(f"{number}", meta={"download_slot": slot}, priority=chance.randrange(2))
+            count += 1
+        elif (request := worker.next()) is not None and chance.random() < 0.9:
+            worker.store.done(request)
+            count -= 1
+        if chance.random() < 0.5:
+            worker.exchange()
+    worker.exchange()
+    worker.exchange()
+    for options in ([], ["--url", "*"]):
+        command = ["queue", "count", redis_server.url, "--key", key, "--json", *options]
+        found = run(tmp_path, *command).json
+        assert found["pending"] + found["in_flight"] == count
+        assert found["in_flight"] == len(worker.store.claims.all)
+    worker.close()
