@@ -306,6 +306,7 @@ class IdleChecks:
         """True if the engine has closed the spider because it was idle, with any reason."""
         for name in ("getAllReceivers", "liveReceivers"):
             _require(f"scrapy.utils.signal.{name}", callable(_get(dispatching, name)))
+        _require("engine._spider_idle", callable(_get(self._engine, "_spider_idle")))
         self._watch()
 
     @property
@@ -315,16 +316,26 @@ class IdleChecks:
         return not self.has_closed and any(map(_is_foreign, self._handlers()))
 
     def _watch(self) -> None:
-        # exceptions of handlers are only in the answers that the engine gets
-        send = self._signals.send_catch_log
+        # exceptions of handlers are only in the answers that the engine gets; in between, signals
+        # are sent as ever, since each request sends two
+        ask = self._engine._spider_idle
 
-        def send_and_note(signal: object, **options: Any) -> list[tuple[Any, Any]]:
-            answers: list[tuple[Any, Any]] = send(signal, **options)
-            if signal is signals.spider_idle:
-                self._note(answers)
-            return answers
+        def ask_and_note() -> None:
+            send = self._signals.send_catch_log
 
-        self._signals.send_catch_log = send_and_note
+            def send_and_note(signal: object, **options: Any) -> list[tuple[Any, Any]]:
+                answers: list[tuple[Any, Any]] = send(signal, **options)
+                if signal is signals.spider_idle:
+                    self._note(answers)
+                return answers
+
+            self._signals.send_catch_log = send_and_note
+            try:
+                ask()
+            finally:
+                self._signals.send_catch_log = send
+
+        self._engine._spider_idle = ask_and_note
 
     def _handlers(self) -> Iterable[object]:
         module: Any = dispatching

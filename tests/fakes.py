@@ -35,5 +35,8 @@ class Engine:
     def _wake(self):
         self.woken += 1
 
+    def _spider_idle(self):
+        """Scrapy's would ask the handlers, and close the spider."""
+
     async def close_spider_async(self, *, reason):
         self.closed.append(reason)

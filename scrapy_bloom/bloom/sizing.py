@@ -44,14 +44,11 @@ def shape(capacity: int, error_rate: float) -> tuple[int, int]:
     check_capacity(capacity)
     check_error_rate(error_rate)
     affordable = ceil(capacity * classic_bits_per_key(error_rate) * _SPARE_BITS / BLOCK_BITS)
-    best = (0, 0)
-    for probes in _probe_choices(error_rate):
-        blocks = _blocks_needed(capacity, probes, error_rate)
-        if blocks <= affordable:
-            return blocks, probes
-        if not best[0] or blocks < best[0]:
-            best = (blocks, probes)
-    return best
+    choices = _probe_choices(error_rate)
+    for probes in choices:
+        if error_rate_at(affordable, probes, capacity) <= error_rate:
+            return _blocks_needed(capacity, probes, error_rate), probes
+    return min((_blocks_needed(capacity, probes, error_rate), probes) for probes in choices)
 
 
 def check_capacity(capacity: int, name: str = "capacity") -> None:

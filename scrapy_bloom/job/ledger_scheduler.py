@@ -122,21 +122,26 @@ class LedgerScheduler(BaseScheduler):
         """Store `request` unless it was seen; durable with the next commit. Return False if it was
         seen or cannot be scheduled. With a ledger never raises."""
         ledger = self._ledger
-        if ledger is None:
-            return self._enqueue(request)
-        if ledger.stopped:
+        if ledger is not None and ledger.stopped:
             # its parent stays unacknowledged, and yields it again
             return False
         try:
-            if not self._enqueue(request):
+            # in line, since each duplicate comes here
+            if not request.dont_filter and self.df.request_seen(request):
+                assert self.spider is not None
+                self.df.log(request, self.spider)
                 return False
-        except ledger.store.failures as error:
-            ledger.stop(error)
+            self._enqueue(request)
+        except Exception as error:  # foreign code: queues, dupefilter, downloader
+            if ledger is None:
+                raise
+            if isinstance(error, ledger.store.failures):
+                ledger.stop(error)
+            else:
+                ledger.skip(request, error)
             return False
-        except Exception as error:  # noqa: BLE001 - foreign code: queues, dupefilter, downloader
-            ledger.skip(request, error)
-            return False
-        ledger.pushed()
+        if ledger is not None:
+            ledger.pushed()
         return True
 
     def next_request(self) -> Request | None:
@@ -157,18 +162,13 @@ class LedgerScheduler(BaseScheduler):
             self.stats.inc_value("scheduler/dequeued")
         return request
 
-    def _enqueue(self, request: Request) -> bool:
-        if not request.dont_filter and self.df.request_seen(request):
-            assert self.spider is not None
-            self.df.log(request, self.spider)
-            return False
+    def _enqueue(self, request: Request) -> None:
         delay = take_delay(request)
         if self._push_to_store(request, delay):
             self._count_stored()
         else:
             self._push_to_memory(request, delay)
             self._count_enqueued("memory")
-        return True
 
     def _count_stored(self) -> None:
         """Count a request that was stored."""

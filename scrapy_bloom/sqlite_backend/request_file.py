@@ -507,7 +507,9 @@ def _create(path: Path) -> None:
         leftover.unlink()
     os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     with closing(connect(temporary, "rw")) as connection:
-        schema.create(connection)
+        with connection:  # in one transaction: each costs a write to the disk
+            connection.execute("BEGIN")
+            schema.create(connection)
         _set_up(connection)
     with temporary.open("rb") as file:
         os.fsync(file.fileno())

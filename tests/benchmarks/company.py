@@ -59,6 +59,7 @@ def _rules() -> str:
 WITH = {
     "nothing": dict,
     "scrapy-poet": lambda: {"ADDONS": {"scrapy_poet.Addon": 100}},
+    "page-params": lambda: WITH["scrapy-poet"](),
     "duplicate-url-discarder": lambda: {
         "ADDONS": {"duplicate_url_discarder.Addon": 100},
         "DUD_LOAD_RULE_PATHS": [_rules()],
@@ -76,11 +77,12 @@ class CompanySpider(Spider):
     """Yields an item for each page, and follows its links."""
 
     name = "company"
+    meta = None
 
     def parse(self, response):
         """Follow all links, as most spiders do."""
         yield {"url": response.url, "title": response.css("title::text").get()}
-        yield from response.follow_all(css="a", callback=self.parse)
+        yield from response.follow_all(css="a", callback=self.parse, meta=self.meta)
 
 
 def write_site(folder: Path) -> None:
@@ -106,7 +108,9 @@ def main(options: dict) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF)
     process = AsyncCrawlerProcess(settings)
     crawler = process.create_crawler(CompanySpider)
-    process.crawl(crawler, start_urls=[options["site"]])
+    # fingerprints of scrapy-poet depend on this key, so that no URL is enough
+    meta = {"page_params": {"shop": 1}} if options["company"] == "page-params" else None
+    process.crawl(crawler, start_urls=[options["site"]], meta=meta)
     process.start()
     after = resource.getrusage(resource.RUSAGE_SELF)
     stats = crawler.stats.get_stats()

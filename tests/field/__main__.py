@@ -2,9 +2,8 @@
 
 The own tests of the projects below run twice, without ours and with it. What fails only with ours
 runs three times more, and, if it never passes, without ours. Then come two projects of our own in
-the style of real ones (`projects.py`). The exit status is 1 if a test fails only with ours and is
-not explained below, if one that is explained does not fail, or if a page, an item or a row is
-missing.
+the style of real ones (`projects.py`). The exit status is 1 if a test fails only with ours, or if a
+page, an item or a row is missing.
 
 python -m tests.field [-n WORKERS] [names of projects; `own` are the two of ours]
 """
@@ -28,9 +27,8 @@ from tests.redis_backend.server import Server, missing
 from tests.small_site import Scrapy
 from tests.suite import (
     ADDON,
-    FAULTS,
     OURS,
-    STALE,
+    OURS_ALONE,
     STOCK,
     STOCK_WITH_JOBDIR,
     Arm,
@@ -43,8 +41,8 @@ from tests.suite import (
 
 @dataclass(frozen=True, eq=False)
 class Project:
-    """A project whose source distribution has tests: how they are run, and which of them have to
-    fail with ours, each with its reason; and the settings that turn it on."""
+    """A project whose source distribution has tests: how they are run, and the settings that turn
+    it on."""
 
     name: str
     sha256: str
@@ -52,7 +50,6 @@ class Project:
     options: tuple[str, ...] = ()
     is_serial: bool = False
     needs_redis: bool = False
-    explained: dict[str, str] = field(default_factory=dict)
     add_on: str = ""
     settings: dict[str, str] = field(default_factory=dict)
 
@@ -120,8 +117,8 @@ TRIES = 3
 
 @dataclass
 class Result:
-    """What the tests of a project came to; `reasons` are those of the tests that fail with ours
-    and pass without, `duplicates` is what the line at the start of a crawl says of them."""
+    """What the tests of a project came to; `reasons` are those of the tests that failed with ours
+    and passed without, `duplicates` is what the line at the start of a crawl says of them."""
 
     tests: int
     without: int
@@ -131,9 +128,9 @@ class Result:
     duplicates: str
 
     @property
-    def unexplained(self) -> list[str]:
-        """The tests that fail and should not, or should and do not."""
-        return [test for test, reason in self.reasons.items() if reason in FAULTS]
+    def faults(self) -> int:
+        """Number of tests that fail only with ours."""
+        return [*self.reasons.values()].count(OURS_ALONE)
 
 
 def main() -> int:
@@ -151,7 +148,7 @@ def main() -> int:
     print_table(results)
     for fault in faults:
         print(f"MISSING: {fault}")
-    good = all(result.without and not result.unexplained for result in results.values())
+    good = all(result.without and not result.faults for result in results.values())
     return 0 if good and not faults else 1
 
 
@@ -172,8 +169,7 @@ def check(project: Project, workers: int) -> Result:
         without, with_ours = outcomes(STOCK, ["tests"]), outcomes(OURS, ["tests"])
         with_filter = sum(1 for _ in jobs.glob("*/bloom"))
         differ = sorted(failing(with_ours) - failing(without))
-        unexplained = [test for test in differ if test not in project.explained]
-        again = set(unexplained)
+        again = set(differ)
         for _ in range(TRIES):
             again &= failing(outcomes(OURS, sorted(again)))
 
@@ -183,12 +179,7 @@ def check(project: Project, workers: int) -> Result:
 
         anyway = fails_once(STOCK, again)
         with_jobdir = fails_once(STOCK_WITH_JOBDIR, again - anyway)
-    reasons = {
-        test: project.explained.get(test) or reason_for(test, again, anyway, with_jobdir)
-        for test in differ
-    }
-    stale = [test for test in project.explained if test not in failing(with_ours)]
-    reasons |= dict.fromkeys(stale, STALE)
+    reasons = {test: reason_for(test, again, anyway, with_jobdir) for test in differ}
     counts = [Counter(each.values())["passed"] for each in (without, with_ours)]
     return Result(len(with_ours), *counts, reasons, with_filter, duplicates_with(project))
 
@@ -227,9 +218,9 @@ def print_table(results: dict[Project, Result]) -> None:
     print(f"| Project | Version | {' | '.join(heads)} |")
     print(f"| --- | --- |{' --: |' * len(heads)}")
     for project, result in results.items():
-        explained = len(result.reasons) - len(result.unexplained)
-        figures = [result.tests, result.without, result.with_ours, len(result.unexplained)]
-        cells = [project.name, version(project.name), *figures, explained, result.jobs]
+        explained = len(result.reasons) - result.faults
+        figures = [result.tests, result.without, result.with_ours, result.faults, explained]
+        cells = [project.name, version(project.name), *figures, result.jobs]
         print(f"| {' | '.join(map(str, cells))} |")
     print()
     for project, result in results.items():

@@ -15,6 +15,7 @@ from scrapy.utils import signal as dispatching
 from scrapy_bloom import JobDirectoryError
 from scrapy_bloom.job.session import session_of
 from tests.data.v010.make import OldSpider
+from tests.fakes import Engine
 from tests.job.engine import STOCK, Job, request
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
@@ -104,6 +105,10 @@ def test_a_scrapy_that_does_not_tell_who_listens_is_refused(make_round, monkeypa
     with monkeypatch.context() as patched:
         patched.delattr(dispatching, "getAllReceivers")
         with pytest.raises(JobDirectoryError, match="getAllReceivers"):
+            make_round()
+    with monkeypatch.context() as patched:
+        patched.delattr(Engine, "_spider_idle")
+        with pytest.raises(JobDirectoryError, match=r"engine\._spider_idle"):
             make_round()
     make_round().close()
 
