@@ -1,8 +1,8 @@
 """What earlier versions have left on disks and in Redis: jobs and crawls go on, filters and
 fingerprints are the same.
 
-`data/v010/README.md` and `data/v020/README.md` say what is there. Tests work on copies, since
-whoever opens a job changes it.
+`data/v010/README.md`, and those of `v020` and `v030`, say what is there. Tests work on copies,
+since whoever opens a job changes it.
 """
 
 import gzip
@@ -30,12 +30,14 @@ from scrapy_bloom import (
 from scrapy_bloom.bloom.directory import layer_paths
 from scrapy_bloom.bloom.file import read_header
 from scrapy_bloom.bloom.inspection import verify
+from scrapy_bloom.delta.table import Table
 from scrapy_bloom.fingerprints.identity import FingerprinterIdentity
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.status import job_state, unfinished_requests
 from tests import processes
 from tests.data.v010 import make
 from tests.data.v020 import make as v020
+from tests.data.v030 import make as v030
 from tests.job.engine import Job
 
 OLD = Path(make.__file__).parent
@@ -46,6 +48,9 @@ FILTERS = EXPECTED["filters"]
 
 V020 = Path(v020.__file__).parent
 EXPECTED_020 = json.loads((V020 / "expected.json").read_text(encoding="utf-8"))
+
+V030 = Path(v030.__file__).parent
+STORES = json.loads((V030 / "expected.json").read_text(encoding="utf-8"))["stores"]
 
 pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
@@ -199,7 +204,8 @@ def _forks(monkeypatch):
     def run(command, *, cwd, capture_output, text, check):
         return processes.run(command[1:], cwd=cwd, text=text, check=check)
 
-    monkeypatch.setattr(v020, "subprocess", SimpleNamespace(run=run))
+    for made in (v020, v030):
+        monkeypatch.setattr(made, "subprocess", SimpleNamespace(run=run))
 
 
 @pytest.fixture
@@ -272,6 +278,34 @@ def test_an_exact_filter_of_version_0_2_0_makes_no_mistake(tmp_path, name, kind)
         assert all(b"key %d" % n in found for n in range(keys["first"], keys["last"] + 1))
         assert not any(found.add(b"new %d" % n) for n in range(300 if name == "growing" else 1))
     assert all(finding.sound for finding in verify(tmp_path / name))
+
+
+# 0.3.0
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_delta_store_of_version_0_3_0_is_read_without_a_change(tmp_path, name):
+    """Its rows, whose fingerprints they are, and for how long marks count."""
+    store = shutil.copytree(V030 / name, tmp_path / name)
+    before = (store / "delta.sqlite").read_bytes()
+    with closing(Table(store)) as table:
+        table.look()
+        assert v030.rows_of(store) == STORES[name]["rows"]
+        assert table.longest == 8 * v030.DAY
+        then = FingerprinterIdentity.from_text(table.identity)
+        assert then.require_same(FingerprinterIdentity.of(RequestFingerprinter()), name) is None
+        assert table.findings() == ""
+    assert [path.name for path in store.iterdir()] == ["delta.sqlite"]
+    assert (store / "delta.sqlite").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_crawl_with_a_delta_store_of_version_0_3_0(tmp_path, name):
+    """It asks for what has expired, was forgotten or is new, and finds the pages that have
+    changed; then the store has the same rows as of 0.3.0."""
+    store = shutil.copytree(V030 / name, tmp_path / name)
+    assert v030.run(name, v030.NEXT, store) == STORES[name]["next"]
+    assert v030.rows_of(store) == STORES[name]["rows_then"]
 
 
 # Fingerprints

@@ -49,11 +49,13 @@ def info(session: Session, directory: Path) -> int:
             longest = max(longest, table_.longest)
             described = {
                 "pages": table_.count,
+                "digests": table_.digests,
                 "oldest": table_.oldest,
                 "newest": table_.newest,
                 "bytes": table_.nbytes,
             }
             parts.append(counted(table_.count, "page"))
+            parts += [counted(table_.digests, "digest")] if table_.digests else []
             times = ["" if t is None else written(t) for t in (table_.oldest, table_.newest)]
             rows.insert(1, ["table", *times, f"{table_.count:,}", in_bytes(table_.nbytes), ""])
     if figures or described is None:

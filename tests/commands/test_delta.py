@@ -21,6 +21,7 @@ from scrapy_bloom.delta.file_store import FileDeltaStore
 from scrapy_bloom.delta.settings import key_of_text
 from scrapy_bloom.delta.slice_store import SliceStore
 from scrapy_bloom.delta.slices import Shape, read
+from scrapy_bloom.delta.table import Row
 from scrapy_bloom.quantities import DAY
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
@@ -82,6 +83,12 @@ def test_a_table_can_be_looked_at(run, tmp_path):
     assert run(tmp_path, "check", "memory", URL, "-s", "BLOOM_DELTA_DAYS=2").status == 1
     verified = run(tmp_path, "verify", "memory")
     assert "ok   memory/delta.sqlite: 1 page, each readable" in verified.lines
+    digest = b"d" * 16
+    with closing(FileDeltaStore(tmp_path / "memory", Shape())) as memory:
+        memory.add([Row(b"k" * 20, None, digest)])
+    assert "1 page and 1 digest and 1 slice" in run(tmp_path, "info", "memory").lines[0]
+    assert run(tmp_path, "info", "memory", "--json").json["table"]["digests"] == 1
+    assert f"{(b'k' * 20).hex()}  -  {digest.hex()}" in run(tmp_path, "delta", "list", "memory").out
 
 
 def test_a_damaged_table_cannot_be_trusted(run, tmp_path):

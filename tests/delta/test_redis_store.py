@@ -15,8 +15,8 @@ from scrapy_bloom.delta.slices import SLICES, Shape
 from scrapy_bloom.delta.table import Row
 from scrapy_bloom.errors import IncompatibleFilterError
 from scrapy_bloom.fingerprints.identity import FingerprinterIdentity
-from tests.delta.delta_crawls import FAILING
-from tests.delta.test_crawls import found_on, pages, tell
+from tests.delta.delta_crawls import FAILING, REWRITTEN
+from tests.delta.test_crawls import KNOWN, PER_DAY, found_on, pages, tell, verdicts
 
 HOUR = 3600.0
 PERIOD = 8 * HOUR
@@ -116,6 +116,19 @@ def test_a_crawl_skips_what_another_has_done(own_server, monkeypatch):
     monkeypatch.setenv("DELTA_REDIS", own_server.url)
     for _, second in tell("redis").values():
         assert {*second["asked"]} == found_on(2) | pages(*FAILING) | {"status/29"}
+
+
+def test_a_crawl_compares_with_what_another_has_found(own_server, monkeypatch):
+    """With the store in Redis; a worker with a JOBDIR leaves out the items of unchanged pages."""
+    monkeypatch.setenv("DELTA_REDIS", own_server.url)
+    told = tell("redis_digests")
+    for runs in told.values():
+        assert [verdicts(run) for run in runs] == PER_DAY[:3]
+    assert [len(run["items"]) for run in told["redis_compared"][1:]] == [30, 30]
+    assert [sorted(run["items"]) for run in told["redis_left_out"][1:]] == [
+        KNOWN,
+        [REWRITTEN[3]] * 2,
+    ]
 
 
 def test_marks_in_redis_are_counted_listed_and_forgotten(redis_server, key, capsys):
