@@ -12,6 +12,7 @@ from scrapy_bloom import BloomFilter, ScalableBloomFilter
 from scrapy_bloom.delta.file_store import FileDeltaStore
 from scrapy_bloom.delta.slice_store import SliceStore
 from scrapy_bloom.delta.slices import Shape
+from scrapy_bloom.delta.table import Row
 from scrapy_bloom.quantities import DAY
 from tests.commands.command_line import SUBCOMMANDS, SUBCOMMANDS_OF_JOBS, SUBCOMMANDS_OF_REDIS
 from tests.job.engine import Job
@@ -49,6 +50,7 @@ def make_memory(folder):
     ahead.add([(fingerprint(Request(URL)), now + 90 * DAY)])
     table = FileDeltaStore(folder, Shape(period=30 * DAY))
     table.add((fingerprint(Request(URL)), now - age * DAY) for age in (8, 40))
+    table.add([Row(b"k" * 20, None, b"d" * 16)])
     table.close()
     (folder / "lock").unlink()  # a copy may have none
 
