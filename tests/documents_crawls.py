@@ -5,6 +5,7 @@ ended, how many items it gave, and which stats were set.
 Reads JSON: the URL of a Redis, and the snippets by name."""
 
 import json
+import linecache
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,13 +31,19 @@ class OnePage(scrapy.Spider):
 
 
 class Pages(BaseHTTPRequestHandler):
-    """Three pages that link to each other."""
+    """Three pages that link to each other, as lists of books do and as categories."""
 
     protocol_version = "HTTP/1.1"
 
     def do_GET(self):
-        body = b"<title>A page</title>" + b"".join(
-            b'<a href="%b">x</a>' % link for link in (b"/", b"/catalogue/1", b"/catalogue/2")
+        links = b"".join(
+            b'<a href="%b" title="x">x</a>' % link
+            for link in (b"/", b"/catalogue/1", b"/catalogue/2")
+        )
+        body = (
+            b'<title>A page</title><div class="side_categories"><ul><ul>%b</ul></ul></div>'
+            b'<article class="product_pod"><h3><a href="/catalogue/1" title="A book">x</a></h3>'
+            b"</article>" % links
         )
         self.send_response(200)
         self.send_header("Content-Type", "text/html")
@@ -70,7 +77,9 @@ def main():
         crawlers[name] = Crawler(OnePage, settings)
     for name, text in given["spiders"].items():
         values = {"__name__": name}
-        exec(text.replace(SITE, f"http://127.0.0.1:{server.server_port}/"), values)
+        text = text.replace(SITE, f"http://127.0.0.1:{server.server_port}/")
+        linecache.cache[name] = len(text), None, text.splitlines(True), name  # Scrapy reads it
+        exec(compile(text, name, "exec"), values)
         (spider,) = (
             value
             for value in values.values()

@@ -29,10 +29,14 @@ from tests.redis_backend.server import Server, missing
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 SITE = "https://github.com/scrapy-bloom/scrapy-bloom/blob/main/"
+API = ROOT / "docs" / "api.md"
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 ALL = [
     *PAGES,
-    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *(
+        ROOT / name
+        for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md", "SECURITY.md")
+    ),
 ]
 TEXT = {path: path.read_text(encoding="utf-8") for path in ALL}
 DOCS = "\n".join(TEXT[path] for path in PAGES)
@@ -133,7 +137,8 @@ def test_public_names_are_in_the_documents():
     prose = {name.removeprefix("scrapy_bloom.") for name in named}
     errors = {n for n in scrapy_bloom.__all__ if n.endswith("Error")}  # the API page has those
     assert set(scrapy_bloom.__all__) - errors - prose == set()
-    assert "automodule:: scrapy_bloom" in TEXT[ROOT / "docs" / "api.md"]
+    shown = re.findall(r"^\.\. auto(?:class|exception|function):: (\w+)$", TEXT[API], re.MULTILINE)
+    assert sorted(shown) == sorted(scrapy_bloom.__all__)
 
 
 def test_documents_name_nothing_that_is_not_public():
@@ -367,6 +372,13 @@ def test_each_page_is_in_the_index():
     assert sorted(listed) == sorted(path.stem for path in PAGES if path.stem != "index")
 
 
+def test_first_page_names_the_version():
+    """It is the one that is installed, and has the pictures of a terminal."""
+    first = TEXT[ROOT / "docs" / "index.md"]
+    assert f"Version {scrapy_bloom.__version__}." in first
+    assert "images/killed.svg" in first
+
+
 # --- snippets ---------------------------------------------------------------------------
 
 
@@ -378,8 +390,10 @@ def test_python_snippets(text, run, tmp_path):
     """Each compiles; those marked with `<!-- run -->` run as they stand."""
     code = compile(text, "snippet", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     if run:
+        script = tmp_path / "snippet.py"  # Scrapy looks at the source of callbacks
+        script.write_text(text, encoding="utf-8")
         ended = subprocess.run(
-            [sys.executable, "-c", text],
+            [sys.executable, str(script)],
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             capture_output=True,
