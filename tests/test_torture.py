@@ -162,6 +162,14 @@ def test_a_thousand_kills_of_many_workers():
     assert sum(report["kills"] for report in reports) >= 1000
 
 
+def test_kills_and_a_server_that_goes_back_with_half_of_the_requests_delayed():
+    """No page is lost, and none is asked before its time."""
+    reports = fleet("--kills-delayed", 40, "--scenes", "delayed_back_in_time")
+    for report in reports:
+        assert_whole(report)
+    assert sum(report.get("kills", 0) for report in reports) >= 40
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_workers_on_each_server(package, monkeypatch):
     """Killed, stopped, and on a Cluster that moves the crawl."""

@@ -51,8 +51,9 @@ class Entry:
             probes = [shard.number, *rest]
         packed = self.packed or Packed("", "", b"")
         stored = packed.priority, packed.slot, packed.payload
-        left = 0 if self.due is None else ceil(1000 * (self.due - monotonic()))
-        delay = left if left > 0 else ""
+        left = 0.0 if self.due is None else self.due - monotonic()
+        # a millisecond more: the script's clock has whole ones
+        delay = ceil(1000 * left) + 1 if left > 0 else ""
         return [kind, *probes, *stored, self.mark, self.old_mark, delay], shard
 
 

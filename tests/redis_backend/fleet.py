@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from scrapy import Request
+from scrapy import Request, signals
 from scrapy.crawler import CrawlerProcess
 from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
@@ -81,6 +81,31 @@ class TwiceGatedTree(GatedTree):
         await self.opening(f"{self.gate}.first")
         for thing in super().parse(response):
             yield thing
+
+
+class LaterTree(TreeSpider):
+    """Delays half of its pages, and logs each that is asked too early."""
+
+    @classmethod
+    def from_crawler(cls, crawler, *args, **kwargs):
+        self = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(self.reached, signals.request_reached_downloader)
+        return self
+
+    def request(self, number, **options):
+        request = super().request(number, **options)
+        if number % 2:
+            due = time.time() + random.uniform(0.1, 1.5)
+            request.meta.update(due=due, bloom_not_before=due)
+        return request
+
+    def reached(self, request):
+        if (early := request.meta.get("due", 0) - time.time()) > 0:
+            logging.getLogger("scrapy_bloom").error("%s is %s s early", request, early)
+
+
+class TwiceGatedLaterTree(LaterTree, TwiceGatedTree):
+    """Both."""
 
 
 class FailingStart(TreeSpider):
@@ -605,10 +630,10 @@ def scene_failing_start(world, server, crawl, reference):
     yield fleet.report(reference)
 
 
-def scene_back_in_time(world, server, crawl, reference):
+def scene_back_in_time(world, server, crawl, reference, spider=TwiceGatedTree):
     """Redis restarts from a snapshot of the start of the crawl: what it has forgotten is
     fetched again, start() run again."""
-    fleet = Fleet(world, replace(crawl, spider=TwiceGatedTree), server.url)
+    fleet = Fleet(world, replace(crawl, spider=spider), server.url)
     for _ in range(2):
         fleet.start()
     yield from until(lambda: fleet.are_open and fleet.answers.total() > 1)
@@ -620,6 +645,11 @@ def scene_back_in_time(world, server, crawl, reference):
     server.start()
     yield from to_the_end(fleet)
     yield fleet.report(reference)
+
+
+def scene_delayed_back_in_time(world, server, crawl, reference):
+    """As `back_in_time`, with half of the requests delayed."""
+    return scene_back_in_time(world, server, crawl, reference, TwiceGatedLaterTree)
 
 
 def until(condition, seconds=PATIENCE):
@@ -638,6 +668,7 @@ def main():
     """Run what the command line says."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--kills-delayed", type=int, default=0)
     parser.add_argument("--kills-each", type=int, default=8)
     parser.add_argument("--stops", type=int, default=0)
     parser.add_argument("--restarts", type=int, default=0)
@@ -694,7 +725,7 @@ def run_all(world, folder, servers, options):
         kept = crawl(f"{'restart' if keeps else 'wipe'}{n}", n)
         jobs.append(restarts(world, server, kept, reference, seed + n, with_data=keeps))
     for name in options.scenes:
-        goes_back = name in {"back_in_time", "seeds_elsewhere"}
+        goes_back = name.endswith("back_in_time") or name == "seeds_elsewhere"
         server = serve(save="", appendonly="no" if goes_back else "yes")
         jobs.append(SCENES[name](world, server, crawl(name), reference))
     if options.cluster:
@@ -706,16 +737,17 @@ def run_all(world, folder, servers, options):
     killed = []
 
     def crawls_with_kills():
-        while sum(killed) < options.kills:
+        while sum(killed) < options.kills + options.kills_delayed:
             n = len(killed)
             killed.append(0)
-            yield counting(n)
+            yield counting(n, delayed=sum(killed) >= options.kills)
         yield from jobs
 
-    def counting(n):
-        for report in random_kills(
-            world, main_server.url, crawl(f"kills{n}", n), reference, seed + n, each
-        ):
+    def counting(n, delayed):
+        killing = crawl(f"kills{n}", n)
+        if delayed:
+            killing = replace(killing, spider=LaterTree)
+        for report in random_kills(world, main_server.url, killing, reference, seed + n, each):
             if report is not None:
                 killed[n] = report["kills"]
             yield report

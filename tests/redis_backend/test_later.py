@@ -147,7 +147,9 @@ def test_a_resend_is_later_and_not_sooner(join, redis_server):  # noqa: F811
             found = redis_server.command("ZRANGE", f"{worker.key}:later", 0, -1, "WITHSCORES")
             dues.append([score for _, score in found])
             if found:
-                redis_server.command("ZADD", f"{worker.key}:later", dues[-1][0] + 7, found[0][0])
+                redis_server.command(
+                    "ZADD", f"{worker.key}:later", dues[-1][0] + 10_000, found[0][0]
+                )
         return worker.call(arguments)
 
     worker.sender._attempt = attempt
