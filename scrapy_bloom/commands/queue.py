@@ -16,13 +16,14 @@ from ..redis_backend.failed_store import RedisFailedStore
 from ..redis_backend.layout import in_one_slot
 from ..redis_backend.push import push as push_into
 from ..redis_backend.status import look_at, pending_of, require_crawl, total_bytes
-from ..reporting import counted, in_brief, in_bytes
+from ..reporting import counted, in_brief, in_bytes, waiting
 from .running import aligned, table
 
 if TYPE_CHECKING:
     from .running import Session
 
 _MOST_SHOWN = 10
+_WAITS = ("later", "next_due", "held")
 
 
 def push(session: Session) -> int:
@@ -90,6 +91,7 @@ def _queue_lines(queue: Mapping[str, Any]) -> list[str]:
     rows = [
         ("crawl", f"{queue['state']}, {state}{queue['round'] and ', round '}{queue['round']}"),
         ("pending", f"{queue['pending_count']:,} requests"),
+        *([("waiting", waits)] if (waits := waiting(*(queue[n] for n in _WAITS))) else []),
         ("in flight", f"{queue['in_flight']:,} with {counted(len(workers), 'worker')}"),
         ("done", f"{done:,} requests, {rate:,.1f} a second since it began{lately}"),
         ("failed", f"{queue['failed']:,} requests{failed and ': '}{failed}"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import IncompatibleFilterError, SharedFilterError
+from ..reporting import waiting
 from .layout import SHARDS, RedisHeader, crawl_id, shard_keys, shards_of
 from .scripts import (
     DELETE_HEADER,
@@ -127,6 +128,8 @@ class CrawlState:
     """How many workers have a lease."""
     spider: str
     """The spider whose crawl it was until now, empty without one."""
+    waits: str = ""
+    """What waits for its time, as `reporting.waiting` says it."""
 
 
 def open_crawl(
@@ -144,7 +147,7 @@ def open_crawl(
     stays as it is, and the state names that spider. Raises SharedFilterError for a crawl of another
     filter or version, and for workers with another lease or of version 0.2.0."""
     lease = int(settings.lease * 1000)
-    found, lease_found, round_, start_done, over, _, workers, owner = client.run(
+    found, lease_found, round_, start_done, over, _, workers, owner, later, due, held = client.run(
         OPEN_CRAWL, [key], crawl, lease, settings.round, spider, "1" if any_spider else ""
     )
     if found.decode() != crawl_id(crawl):
@@ -157,7 +160,10 @@ def open_crawl(
             f"the workers of {key!r} in Redis at {client.name} have BLOOM_REDIS_LEASE ="
             f" {int(lease_found) / 1000:g}, and this one has {settings.lease:g}: all need the same"
         )
-    return CrawlState(round_.decode(), start_done == b"1", over == b"1", workers, owner.decode())
+    waits = waiting(later, None if due == b"" else due / 1000, held)
+    return CrawlState(
+        round_.decode(), start_done == b"1", over == b"1", workers, owner.decode(), waits
+    )
 
 
 def _why_not(found: str, crawl: str, lease: str) -> str:

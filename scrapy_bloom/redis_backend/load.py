@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from time import monotonic, time
 from typing import TYPE_CHECKING
 
 from ..errors import BloomError, JobDirectoryError, SharedFilterError
@@ -92,7 +93,12 @@ def load_job(client: RedisClient, key: str, job: JobDirectory, settings: BaseSet
                     Entry(0, None, None, mark_of(*taken)) for taken in left.taken_start_requests()
                 )
                 pusher.push(Entry(0, codec.dump_fields(fields)) for fields in left.requests())
-            return Loaded(len(local), left.pending, left.failed, left.items)
+                offset = monotonic() - time()
+                pusher.push(
+                    Entry(0, codec.dump_fields(fields), due=due + offset)
+                    for fields, due in left.delayed()
+                )
+            return Loaded(len(local), left.pending + left.later, left.failed, left.items)
 
 
 def load_scrapy_redis(

@@ -56,6 +56,9 @@ class CrawlStatus:
             "pending": crawl.waiting,
             "in_flight": crawl.in_flight,
             "failed": crawl.failed,
+            "later": crawl.later,
+            "next_due": crawl.next_due,
+            "held": crawl.held,
             "pending_by_slot": dict(slots.most_common(SLOTS)),
             "slots": len(slots),
             "failed_by_reason": self._reasons.of(self._failed),
@@ -116,7 +119,7 @@ class CrawlView:
     later: int
     """How many of the waiting requests are not due."""
     next_due: float | None
-    """Seconds until the next of them is, or the next hold is over that keeps requests waiting."""
+    """Seconds until the next of them is, None without any."""
     held: int
     """How many slots are held; more than 1,000 are counted with those whose hold is over."""
 
@@ -202,7 +205,7 @@ def look_at(client: RedisClient, key: str) -> CrawlView | None:
         samples=[_sample(json.loads(note)) for note in reversed(notes)],
         nbytes=total_bytes(*sizes),
         later=later,
-        next_due=None if due == b"" else max(0.0, (due - now) / 1000),
+        next_due=None if due == b"" else max(0.0, (float(due) - now) / 1000),
         held=held,
     )
 

@@ -239,7 +239,8 @@ class Worker:
     def _announce(self) -> None:
         state = self._state
         others = counted(state.workers, "other worker")
-        announce(self._crawler, "requests", f"{self._name}, with {others}")
+        waits = state.waits and f", {state.waits}"
+        announce(self._crawler, "requests", f"{self._name}, with {others}{waits}")
         wanted = self._settings.round
         if wanted and state.round != wanted:
             logger.warning(

@@ -4,6 +4,7 @@ import marshal
 import os
 from functools import partial
 from signal import SIGINT, SIGKILL
+from time import time
 from types import SimpleNamespace
 
 import pytest
@@ -385,6 +386,26 @@ def test_requests_of_a_job_keep_what_they_are(redis, client, key, settings, tmp_
     worker.exchange()
     assert worker.heard[0][1] is False
     assert [worker.next().meta["n"] for _ in range(6)] == [5, 4, 3, 2, 1, 0]
+    worker.close()
+
+
+def test_delayed_requests_of_a_job_stay_delayed(redis, client, key, settings, tmp_path):
+    """Until the same time, and those of which it is over are due."""
+    job = JobDirectory(tmp_path / "job")
+    job.make()
+    ScalableBloomFilter(1000, 1e-6, job.filter).close()
+    file = RequestFile.open(job.requests)
+    for name, seconds in (("late", 1000), ("over", -1000)):
+        fields = Request(f"http://example.com/{name}").to_dict()
+        file.delay(time() + seconds, ("", 0, 0), marshal.dumps(fields))
+    file.commit([])
+    file.close(clean=True)
+    assert load_job(client, in_one_slot(key), job, settings).pending == 2
+    worker = StoreWorker(redis.url, key)
+    assert worker.next().url == "http://example.com/over"
+    assert worker.next() is None
+    assert worker.store.later == 1
+    assert 0 < worker.store.next_due <= 1001
     worker.close()
 
 

@@ -1,8 +1,8 @@
 -- KEYS: the filter's header.
 -- ARGV: names of the workers' counts.
 -- Returns {fields of the crawl, time (ms), workers with their leases, failed, alone, progress,
--- bytes of the keys or -1, requests that are not due, when the next of them is or a held slot comes
--- back (ms) or '', slots that are held}; without each worker's and each slot's part.
+-- bytes of the keys or -1, requests that are not due, when the next of them is (ms) or '', slots
+-- that are held}; without each worker's and each slot's part.
 
 -- include key
 -- include weigh
@@ -14,11 +14,7 @@ for _, name in ipairs({'crawl', 'workers', 'starting', 'busy', 'priorities', 'al
   weigh(key(name))
 end
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local due, held = '', redis.call('HLEN', key('holds'))
-for _, name in ipairs({'later', 'parked'}) do
-  local first = tonumber(redis.call('ZRANGE', key(name), 0, 0, 'WITHSCORES')[2] or math.huge)
-  if first < (tonumber(due) or math.huge) then due = first end
-end
+local held = redis.call('HLEN', key('holds'))
 if held <= 1000 then
   held = 0
   for _, packed in ipairs(redis.call('HVALS', key('holds'))) do
@@ -29,4 +25,5 @@ return {redis.call('HMGET', key('crawl'), 'lease', 'round', 'start_done', 'over'
     'waiting', unpack(ARGV)),
   now, workers, redis.call('HLEN', key('failed')),
   redis.call('LLEN', key('alone')), redis.call('LRANGE', key('progress'), 0, -1),
-  unknown and -1 or bytes, redis.call('ZCARD', key('later')), due, held}
+  unknown and -1 or bytes, redis.call('ZCARD', key('later')),
+  redis.call('ZRANGE', key('later'), 0, 0, 'WITHSCORES')[2] or '', held}

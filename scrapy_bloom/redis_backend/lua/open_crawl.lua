@@ -3,7 +3,8 @@
 -- KEYS: the filter's header.
 -- ARGV: generation, lease (ms), round, spider or '', '1' if any spider may have the crawl.
 -- Returns {id, lease, round, start_done, over, workers, workers whose lease has not run out, the
--- spider of the crawl until now}. The id is '' where there are requests and no crawl: it had the
+-- spider of the crawl until now, requests that are not due, in how many ms the next of them is or
+-- '', slots in `holds`}. The id is '' where there are requests and no crawl: it had the
 -- dictionaries that they need.
 
 -- include crawl_id
@@ -16,6 +17,10 @@ local function told()
   found[6] = redis.call('ZCARD', KEYS[1] .. ':workers')
   found[7] = #redis.call('ZRANGEBYSCORE', KEYS[1] .. ':workers', now, '+inf')
   found[8] = redis.call('HGET', name, 'spider') or ''
+  found[9] = redis.call('ZCARD', KEYS[1] .. ':later')
+  local due = redis.call('ZRANGE', KEYS[1] .. ':later', 0, 0, 'WITHSCORES')[2]
+  found[10] = due and math.max(0, due - now) or ''
+  found[11] = redis.call('HLEN', KEYS[1] .. ':holds')
   return found
 end
 local found, id = told(), crawl_id(ARGV[1])
