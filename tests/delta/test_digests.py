@@ -31,6 +31,7 @@ from scrapy_bloom.errors import SharedFilterError
 from scrapy_bloom.settings import Digest
 
 PAGE = Response("http://example.com/page")
+CRAWLER = get_crawler()
 
 
 class Colour(Enum):
@@ -64,7 +65,7 @@ class Scrapys(Item):
 
 def digest(*items, without=()):
     """Return the digest of a page with these items."""
-    digests, so_far = Digests(get_crawler(), None, None, without), None
+    digests, so_far = Digests(CRAWLER, None, None, without), None
     for item in items:
         so_far = digests.add(so_far, item, PAGE)
     return digest_of(so_far)
@@ -144,7 +145,7 @@ def test_fields_that_are_left_out():
 )
 def test_a_value_without_a_stable_form_equals_nothing(caplog, value, why):
     """One WARNING names its field; whoever leaves that out has a digest again."""
-    digests = Digests(get_crawler(), None, None, [])
+    digests = Digests(CRAWLER, None, None, [])
     found = {digest_of(digests.add(None, {"a": 1, "b": value}, PAGE)) for _ in range(3)}
     assert len(found) == 3
     (record,) = caplog.records
@@ -186,7 +187,7 @@ def test_verdicts(rounds):
             for keys, text, is_killed, is_delivered in pages:
                 keys = [bytes([key]) * 20 for key in keys]
                 marks = Marks(executor)
-                found = Digests(get_crawler(), store, marks, []).verdict(keys, text.encode())
+                found = Digests(CRAWLER, store, marks, []).verdict(keys, text.encode())
                 last = next((said[key] for key in reversed(keys) if key in said), None)
                 expected = NEW if last is None else UNCHANGED if last == text else CHANGED
                 earlier = [counted[key] for key in reversed(keys) if key in counted]
@@ -213,7 +214,7 @@ def test_a_store_that_fails_costs_the_comparison_only(caplog):
         def digest(self, key):
             raise SharedFilterError("Redis is away")
 
-    digests = Digests(get_crawler(), Failing(), Marks(Temporary()), [])
+    digests = Digests(CRAWLER, Failing(), Marks(Temporary()), [])
     assert [digests.verdict([b"k" * 20], b"d") for _ in range(3)] == [None] * 3
     (record,) = caplog.records
     assert "The delta store failed: Redis is away. No more pages are compared" in record.message
