@@ -6,8 +6,9 @@ What it prints last are the totals; the last result stands in the README.
 import pytest
 
 from scrapy_bloom import ScalableBloomFilter
+from tests.delta.delta_crawls import details
 from tests.delta.test_crawls import check as check_days
-from tests.delta.test_crawls import check_digests, details, item_of
+from tests.delta.test_crawls import check_digests, check_fleet, item_of
 from tests.delta.test_crawls import pages as error_pages
 from tests.delta.test_crawls import tell as day_after_day
 from tests.early_crawls import VARIANTS
@@ -16,7 +17,7 @@ from tests.job.test_feed_kills import feed_torture
 from tests.job.test_kills import SEED, torture
 from tests.job.test_round_crawls import lost, tell
 from tests.redis_backend.model import World
-from tests.redis_backend.server import PACKAGES, inside
+from tests.redis_backend.server import PACKAGES, Server, inside
 from tests.redis_backend.test_fleet import assert_whole, fleet
 from tests.test_early_crawls import crawls, require_same
 
@@ -97,6 +98,54 @@ def test_what_has_changed_day_after_day():
     """Eighty crawls, killed on each of four days, at any time."""
     for crawl in day_after_day("digest_kills", "--count", 80).values():
         check_digests(crawl, in_time=False)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_workers_that_are_thrown_away(package, tmp_path, monkeypatch):
+    """Thirty fleets of three that share a delta store, on each server."""
+    if not (server := inside(package)):
+        pytest.skip(f"the package {package} is not installed")
+    monkeypatch.setenv("REDIS_SERVER", server)
+    for runs in fleets_thrown_away(tmp_path, monkeypatch, "--count", 30).values():
+        check_fleet(runs)
+
+
+@pytest.mark.parametrize("mutant", ["marked_before_the_acknowledgement", "unsynced_feeds_count"])
+def test_broken_marks_of_a_fleet_are_noticed(mutant, tmp_path, monkeypatch):
+    """With the mutant pages are lost, so the test above tests something."""
+    fleets = ("--count", 30, "--mutant", mutant)
+    runs = (fleets_thrown_away(tmp_path, monkeypatch, *fleets) for _ in range(12))
+    assert any(is_broken(fleet) for found in runs for fleet in found.values())
+
+
+def fleets_thrown_away(tmp_path, monkeypatch, *arguments):
+    """Return what became of fleets, by name."""
+    server = Server(tmp_path)
+    monkeypatch.setenv("DELTA_REDIS", server.url)
+    try:
+        return day_after_day("fleet", *arguments)
+    finally:
+        server.stop()
+
+
+def is_broken(runs):
+    """Return True if `check_fleet` finds something."""
+    try:
+        check_fleet(runs)
+    except AssertionError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("mutant", ["marked_before_the_commit", "added_before_the_feeds"])
+def test_a_broken_delta_store_is_noticed(mutant):
+    """With the mutant a job that is thrown away takes pages with it."""
+    for _ in range(12):
+        told = day_after_day("thrown_away", "--count", 30, "--mutant", mutant)
+        needed = {item_of(page) for page in details(2) - error_pages("error")}
+        if any(not needed <= {*last["written"]} for *_, last in told.values()):
+            return
+    pytest.fail("no crawl has lost a page")
 
 
 def test_rounds():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from contextlib import closing
@@ -9,18 +10,19 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from ..delta.file_store import FileDeltaStore
 from ..delta.settings import KEY_BYTES, key_of_fingerprint
 from ..delta.slices import Shape, Slice
 from ..errors import BloomError
 from ..quantities import seconds
+from ..redis_backend.layout import in_one_slot
 from ..reporting import counted
-from ..settings import DELTA_DIR
+from ..settings import DELTA_DIR, REDIS_KEY
 from .delta import store_at, written
 from .running import fingerprints_of
 from .target import Kind
 
 if TYPE_CHECKING:
-    from ..delta.file_store import FileDeltaStore
     from ..delta.redis_store import RedisDeltaStore
     from .running import Session
 
@@ -110,8 +112,28 @@ def _count(session: Session, store: FileDeltaStore | RedisDeltaStore, before: fl
     parts = [counted(pages, "page")] if pages or not slices else []
     if slices:
         parts.append(f"{counted(sum(slices.values()), 'mark')} in {counted(len(slices), 'slice')}")
-    session.print({"pages": pages, "slices": slices}, [f"{store.name}: {' and '.join(parts)}"])
+    lines = [f"{store.name}: {' and '.join(parts)}"]
+    figures: dict[str, object] = {"pages": pages, "slices": slices}
+    if not isinstance(store, FileDeltaStore):
+        waiting, crawl = _waiting(session, store)
+        figures["waiting"] = waiting
+        if waiting:
+            lines.append(f"{counted(waiting, 'mark')} on the way from the crawl {crawl}")
+    session.print(figures, lines)
     return 0
+
+
+def _waiting(session: Session, store: RedisDeltaStore) -> tuple[int, str]:
+    """Return how many marks for `store` wait in the crawl of the settings, and its key; 0 where the
+    settings name none, or the user has no right to it."""
+    from ..delta.waiting import waiting_in
+
+    key = REDIS_KEY.read(session.crawler().settings)
+    key = key.replace("%(spider)s", session.options.spider or "%(spider)s")
+    if not store.client.may_touch(in_one_slot(key)):
+        return 0, key
+    count, text = waiting_in(store.client, in_one_slot(key))
+    return (count if text and json.loads(text)["name"] == store.key else 0), key
 
 
 def _list(session: Session, store: FileDeltaStore | RedisDeltaStore, before: float | None) -> int:

@@ -87,7 +87,7 @@ def _queue_lines(queue: Mapping[str, Any]) -> list[str]:
     rate = done / queue["seconds"] if queue["seconds"] > 0 else 0.0
     lately = "" if now is None else f", {now:,.1f} pages a second now"
     failed = ", ".join(f"{n:,} {in_brief(name)}" for name, n in queue["failed_by_reason"].items())
-    workers = queue["workers"]
+    workers, marks = queue["workers"], queue["marks_waiting"]
     rows = [
         ("crawl", f"{queue['state']}, {state}{queue['round'] and ', round '}{queue['round']}"),
         ("pending", f"{queue['pending_count']:,} requests"),
@@ -95,9 +95,10 @@ def _queue_lines(queue: Mapping[str, Any]) -> list[str]:
         ("in flight", f"{queue['in_flight']:,} with {counted(len(workers), 'worker')}"),
         ("done", f"{done:,} requests, {rate:,.1f} a second since it began{lately}"),
         ("failed", f"{queue['failed']:,} requests{failed and ': '}{failed}"),
+        ("marks", f"{marks:,} on their way to the delta store" if marks else ""),
         ("memory", "not known" if nbytes is None else f"{in_bytes(nbytes)} beside the filter"),
     ]
-    lines = ["", *aligned(rows)]
+    lines = ["", *aligned((name, value) for name, value in rows if value)]
     for priority, counts in sorted(queue["pending"].items(), reverse=True):
         slots = ", ".join(f"{slot} {n:,}" for slot, n in Counter(counts).most_common(_MOST_SHOWN))
         more = len(counts) - _MOST_SHOWN

@@ -16,6 +16,10 @@ A killed job that is deleted loses its waiting marks, and perhaps items: those p
 again. Without a job there is no commit: all marks wait in memory until the crawl has ended, with
 all feeds closed and none failed.
 
+In a crawl in Redis a worker's marks go along with the acknowledgement, if its feeds are files that
+were synced before, and wait in the crawl (`waiting.py`). With feeds that are put together in a
+JOBDIR they wait there, as above; with others, in memory.
+
 Within the round its own marks do not count, in the delta store or not.
 """
 
@@ -25,7 +29,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from scrapy.extensions.feedexport import FeedExporter
 
@@ -47,11 +51,14 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from ..job.ledger import Ledger
+    from ..redis_backend.scheduler import RedisDurableScheduler
+    from ..redis_backend.worker import Worker
     from ..sqlite_backend.rounds import Round
     from .file_store import FileDeltaStore
     from .redis_store import RedisDeltaStore
     from .settings import DeltaSettings
     from .table import Row
+    from .waiting import Carrier
 
 logger = logging.getLogger(__name__)
 
@@ -88,8 +95,17 @@ class DeltaCrawl(CommitHook):
         self._scheduler = scheduler = scheduler_of(crawler)
         if isinstance(scheduler, LedgerScheduler) and _is(scheduler, LedgerScheduler):
             self._ledger = scheduler.ledger
-        if not self._has_scrapys_feeds():
+        self._worker = _worker_of(scheduler)
+        if self._worker is not None:
+            self._round = self._worker.feeds.round
+        elif not self._has_scrapys_feeds():
             self._round = _round_of(scheduler)
+        self._sends = self._worker is not None and self._worker.feeds.are_synced
+        """True if marks go along with the acknowledgement."""
+        self._carrier: Carrier | None = None
+        self._users = 1
+        self._in_memory: list[Row] = []
+        """The marks of requests that were never in Redis, to be added at the end."""
         self._fresh: list[Row] = []
         """The marks of the last commit, whose items the feeds may not have yet."""
         self._ready: list[Row] = []
@@ -125,13 +141,15 @@ class DeltaCrawl(CommitHook):
         else:
             self._open(is_new=is_new)
         if self._ledger is not None:
-            self._ledger.commit_hooks.append(self)
+            # a worker's feeds commit last what the other hooks have written in its JOBDIR
+            hooks, last = self._ledger.commit_hooks, self._worker and self._worker.feeds
+            hooks.insert(hooks.index(last) if last in hooks else len(hooks), self)
             exporter = feeds_of(self._crawler)
             if exporter is not None and self._settings.digest and self._settings.digest.skips:
                 exporter.leave_out(self._is_unchanged)
 
     def _open(self, *, is_new: bool) -> None:
-        if self._round is not None and is_new:
+        if self._round is not None and not self._round.is_resumed:
             if not self._settings.reset:
                 self._deliver(self.marks)
             self.marks.clear()
@@ -139,16 +157,38 @@ class DeltaCrawl(CommitHook):
         if is_new and self._settings.reset:
             self.store.clear()
         self.store.open()
-        if _round_of(self._scheduler) is not None:
+        if self._round is not None:
+            self._users += 1
             session_of(self._crawler).at_close(self._close)
+        if self._worker is not None:
+            self._open_worker(self._worker)
+
+    def _open_worker(self, worker: Worker) -> None:
+        from .waiting import Carrier, named
+
+        store = cast("RedisDeltaStore", self.store)
+        worker.store.delta_store = named(store.key, store.shape.period)
+        self._carrier = Carrier(store, worker.key, self._tell_of_carrying)
 
     # -- which requests are done -------------------------------------------------------
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Write the marks of the requests that this commit acknowledges."""
-        assert self._ledger is not None
+        ledger = self._ledger
+        assert ledger is not None
         for request in acknowledged:
-            self._fresh += self.pages.done(request, self._ledger.reasons.get(request))
+            in_doubt = "feed" if request in ledger.has_items_in_memory else None
+            marks = self.pages.done(request, ledger.reasons.get(request, in_doubt))
+            if not self._sends:
+                self._fresh += marks
+            elif marks and not self._send(request, marks):
+                self._in_memory += marks
+
+    def _send(self, request: Request, marks: list[Row]) -> bool:
+        from .waiting import packed
+
+        assert self._worker is not None
+        return self._worker.store.mark_done(request, [*map(packed, marks)])
 
     def after_commit(self) -> None:
         """Add the marks whose items are safe to the delta store, if it is time."""
@@ -186,25 +226,33 @@ class DeltaCrawl(CommitHook):
     # -- into the delta store ------------------------------------------------------------
 
     def stopped(self) -> None:
-        """Without a job, add all marks to the delta store, when all feeds are closed."""
+        """Add the marks that wait in memory or in Redis to the delta store, when all feeds are
+        closed."""
         if self._round is None and not self._settings.read_only and self._all_is_well():
-            self._add(self.marks)
-        self.store.close()
+            self._add(self._in_memory if self._sends else self.marks)
+        self._release()
+
+    def _release(self) -> None:
+        """Close the store after `stopped`, and after `_close` with a job."""
+        self._users -= 1
+        if not self._users:
+            if self._carrier is not None:
+                self._carrier.close()
+            self.store.close()
 
     def _close(self) -> None:
         """Add the job's marks to the delta store, if all feeds have the items, and delete those of
         a round that is over. Called before the job is closed; never raises."""
-        round_, ledger = _round_of(self._scheduler), self._ledger
+        round_, ledger = self._round, self._ledger
         assert round_ is not None
         assert ledger is not None
         exporter = feeds_of(self._crawler)
         has_items = round_.is_over or exporter is None or exporter.all_stored
-        if ledger.failed or not has_items:
-            return
         try:
-            if self._round is not None and self._add(self.marks) and round_.is_over:
+            if has_items and not ledger.failed and self._add(self.marks) and round_.is_over:
                 self.marks.clear()
                 round_.commit()
+            self._release()
         except Exception as error:  # noqa: BLE001 - it costs repetitions
             self._tell(error)
 
@@ -240,6 +288,14 @@ class DeltaCrawl(CommitHook):
             extra={"spider": self._crawler.spider},
         )
 
+    def _tell_of_carrying(self, error: Exception) -> None:
+        logger.warning(
+            "Marks of this crawl cannot be carried over to %(store)s: %(error)s. They wait in the"
+            " crawl until a worker, or 'scrapy bloom clear', carries them over.",
+            {"store": self.store.name, "error": describe(error)},
+            extra={"spider": self._crawler.spider},
+        )
+
     def _is_live(self) -> bool:
         exporter = feeds_of(self._crawler)
         return exporter is None or exporter.is_in_place
@@ -271,6 +327,13 @@ def _round_of(scheduler: object) -> Round | None:
     return None
 
 
-def _is(scheduler: object, kind: type) -> bool:
+def _worker_of(scheduler: object) -> Worker | None:
+    if not _is(scheduler, "RedisDurableScheduler"):
+        return None
+    worker: Worker | None = cast("RedisDurableScheduler", scheduler).worker
+    return worker
+
+
+def _is(scheduler: object, kind: type | str) -> bool:
     # isinstance alone is not enough: BaseScheduler accepts any class with its methods
     return is_component(type(scheduler), kind)

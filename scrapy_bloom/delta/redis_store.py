@@ -41,11 +41,16 @@ class RedisDeltaStore:
     ) -> None:
         self.shape = shape
         self.clock = clock
-        self._client = RedisClient(url, patience)
-        key = key.replace("{", "(").replace("}", ")")
-        self.name = f"{self._client.name} {key}"
+        self.client = RedisClient(url, patience)
+        self._opened = (url, key, shape, patience, clock)
+        self.key = key = key.replace("{", "(").replace("}", ")")
+        self.name = f"{self.client.name} {key}"
         self._key = f"{{{key}}}:delta"
         self._digests = f"{self._key}:digests"
+
+    def again(self) -> RedisDeltaStore:
+        """Return the same store with another connection."""
+        return RedisDeltaStore(*self._opened)
 
     @property
     def is_empty(self) -> bool:
@@ -60,7 +65,7 @@ class RedisDeltaStore:
     @property
     def nbytes(self) -> int:
         """Bytes of the slices, as Redis reports them."""
-        sizes = (self._client.call("memory_usage", name) for name in self._there())
+        sizes = (self.client.call("memory_usage", name) for name in self._there())
         return sum(size or 0 for size in sizes)
 
     @property
@@ -75,7 +80,7 @@ class RedisDeltaStore:
 
     def look(self) -> None:
         """Raise IncompatibleFilterError if the store is of another fingerprinter."""
-        stored = self._client.call("get", f"{self._key}:identity")
+        stored = self.client.call("get", f"{self._key}:identity")
         if stored not in (None, self.shape.identity.encode()):
             raise IncompatibleFilterError(
                 f"{self.name} has marks of another fingerprinter (REQUEST_FINGERPRINTER_CLASS):"
@@ -86,20 +91,20 @@ class RedisDeltaStore:
     def open(self) -> None:
         """Record in the store the identity of this fingerprinter. Raises as `look` does."""
         self.look()
-        self._client.call("set", f"{self._key}:identity", self.shape.identity)
+        self.client.call("set", f"{self._key}:identity", self.shape.identity)
 
     def known_until(self, key: bytes, period: float | None = None) -> float:
         """Return the time until which `key` is sure to count as marked in the last `period`
         seconds, at most those of the store, or up to a slice before; 0 if it does not. Cost: a
         round trip."""
-        if not self._client.run(DELTA_KNOWS, self._names(period), key):
+        if not self.client.run(DELTA_KNOWS, self._names(period), key):
             return 0.0
         width = self.shape.width
         return (self.clock() // width + 1) * width if width else inf
 
     def digest(self, key: bytes) -> bytes | None:
         """Return the digest of the page of `key`, None without one. Cost: a round trip."""
-        found: bytes | None = self._client.call("hget", self._digests, key)
+        found: bytes | None = self.client.call("hget", self._digests, key)
         return found
 
     def add(self, rows: Iterable[Row | tuple[bytes, float]]) -> None:
@@ -115,7 +120,7 @@ class RedisDeltaStore:
             digests += [] if digest is None else [key, digest]
         for first in range(0, len(digests), 2 * _AT_ONCE):
             some = digests[first : first + 2 * _AT_ONCE]
-            self._client.run(DELTA_DIGESTS, [self._digests], *some)
+            self.client.run(DELTA_DIGESTS, [self._digests], *some)
         for number, keys in by_slice.items():
             left = 0
             if period is not None:
@@ -124,7 +129,7 @@ class RedisDeltaStore:
                     continue  # these marks have expired already
             for first in range(0, len(keys), _AT_ONCE):
                 names = [f"{self._key}:slices", self._name(number)]
-                self._client.run(DELTA_ADD, names, left, *keys[first : first + _AT_ONCE])
+                self.client.run(DELTA_ADD, names, left, *keys[first : first + _AT_ONCE])
 
     unlisted = 0
     """All slices can be listed."""
@@ -132,13 +137,13 @@ class RedisDeltaStore:
     @property
     def identity(self) -> str:
         """The text about the fingerprinter whose marks are there, empty without any."""
-        return bytes(self._client.call("get", f"{self._key}:identity") or b"").decode()
+        return bytes(self.client.call("get", f"{self._key}:identity") or b"").decode()
 
     def counts(self, before: float | None) -> tuple[int, dict[str, int]]:
         """Return 0, and the number of keys of each slice: of all, or of those that ended
         `before`."""
         return 0, {
-            each.name: int(self._client.call("scard", each.name)) for each in self._slices(before)
+            each.name: int(self.client.call("scard", each.name)) for each in self._slices(before)
         }
 
     def marks(self, before: float | None) -> Iterator[Row]:
@@ -149,16 +154,16 @@ class RedisDeltaStore:
         for each in slices:
             cursor = None
             while cursor != 0:
-                cursor, keys = self._client.call("sscan", each.name, cursor or 0)
+                cursor, keys = self.client.call("sscan", each.name, cursor or 0)
                 if keys:
-                    digests = self._client.call("hmget", self._digests, *keys)
+                    digests = self.client.call("hmget", self._digests, *keys)
                     start = None if each.goes_on else each.start
                     yield from (Row(key, start, d) for key, d in zip(keys, digests, strict=True))
         cursor, names = None if before is None else 0, [each.name for each in slices]
         while cursor != 0:
-            cursor, found = self._client.call("hscan", self._digests, cursor or 0)
+            cursor, found = self.client.call("hscan", self._digests, cursor or 0)
             for key, digest in found.items():
-                if not (names and self._client.run(DELTA_KNOWS, names, key)):
+                if not (names and self.client.run(DELTA_KNOWS, names, key)):
                     yield Row(key, None, digest)
 
     def forget(self, keys: Iterable[bytes]) -> int:
@@ -167,36 +172,36 @@ class RedisDeltaStore:
         keys = [*keys]
         names = [each.name for each in self._slices(None)]
         for key in keys:
-            self._client.call("hdel", self._digests, key)
-        return sum(sum(self._client.call("srem", name, key) for name in names) > 0 for key in keys)
+            self.client.call("hdel", self._digests, key)
+        return sum(sum(self.client.call("srem", name, key) for name in names) > 0 for key in keys)
 
     def drop_older(self, seconds: float) -> tuple[int, list[Slice]]:
         """Remove the slices that ended more than `seconds` ago; return 0, and them."""
         dropped = self._slices(self.clock() - seconds)
         for each in dropped:
-            self._client.call("unlink", each.name)
+            self.client.call("unlink", each.name)
         return 0, dropped
 
     def _slices(self, before: float | None) -> list[Slice]:
         """Return the slices that are there, of whatever period, or those that ended `before`, from
         the oldest on."""
         found = []
-        for name in map(bytes.decode, self._client.call("smembers", f"{self._key}:slices")):
+        for name in map(bytes.decode, self.client.call("smembers", f"{self._key}:slices")):
             width, number = map(float, name.split(":")[-2:])
             end = (number + 1) * width if width else inf
-            if (before is None or end < before) and self._client.call("exists", name):
+            if (before is None or end < before) and self.client.call("exists", name):
                 found.append(Slice(name, number * width, end, 0.0, True, goes_on=not width))
         return sorted(found, key=lambda each: each.start)
 
     def clear(self) -> None:
         """Remove all slices, the digests and the identity."""
-        names = self._client.call("smembers", f"{self._key}:slices")
+        names = self.client.call("smembers", f"{self._key}:slices")
         for name in (*names, self._digests, f"{self._key}:slices", f"{self._key}:identity"):
-            self._client.call("unlink", name)
+            self.client.call("unlink", name)
 
     def close(self) -> None:
         """Close the connection."""
-        self._client.close()
+        self.client.close()
 
     def _name(self, number: int) -> str:
         return f"{self._key}:{self.shape.width:g}:{number}"
@@ -214,4 +219,4 @@ class RedisDeltaStore:
         return [self._name(n) for n in numbers if (n + 1) * width + period >= now]
 
     def _there(self) -> list[str]:
-        return [name for name in self._names() if self._client.call("exists", name)]
+        return [name for name in self._names() if self.client.call("exists", name)]

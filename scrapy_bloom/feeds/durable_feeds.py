@@ -222,7 +222,9 @@ class DurableFeeds:
                     },
                     extra={"spider": self._crawler.spider},
                 )
-            if not self._repeats:
+            if self._repeats:
+                self._ledger.has_items_in_memory.add(origin)
+            else:
                 self._ledger.postpone(origin)
             return form.keep(item)
 

@@ -7,7 +7,7 @@ import logging
 from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from scrapy import Request
 from scrapy.utils.asyncio import call_later
@@ -100,6 +100,8 @@ class Ledger:
         self._together: dict[Request, list[Request]] = {}
         self._newest: Request | None = None
         self._postponed: set[Request] = set()
+        self.has_items_in_memory: WeakSet[Request] = WeakSet()
+        """Requests that are acknowledged though a kill costs an item of them."""
         self._is_committing = False
         self._not_before = 0.0
         self._timer: CallLaterResult | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,12 +20,13 @@ MOST_GIVEN_UP = 200
 
 
 class Finished(NamedTuple):
-    """A claim that the engine has finished, after the worker's entry number `tail`; and its
-    failure, if it has failed."""
+    """A claim that the engine has finished, after the worker's entry number `tail`; its failure, if
+    it has failed; and the marks of its page."""
 
     tail: int
     claim: str
     failing: Failing | None = None
+    marks: Sequence[bytes] = ()
 
 
 class Claims:
@@ -39,7 +40,7 @@ class Claims:
         """By number."""
         self.stock: deque[Claim] = deque()
         self.ready: list[tuple[int, int, Claim]] = []
-        self.uncommitted: list[Finished] = []
+        self.uncommitted: dict[Request, Finished] = {}
         self.given_up: list[Finished] = []
         self._unreadable: list[Failing] = []
         self._returned: list[str] = []
@@ -112,11 +113,19 @@ class Claims:
         for any other request."""
         claim = self.dispatched.pop(request, None)
         if claim is not None:
-            self.uncommitted.append(Finished(tail, claim, failing))
+            self.uncommitted[request] = Finished(tail, claim, failing)
+
+    def mark(self, request: Request, marks: Sequence[bytes]) -> bool:
+        """Let the call that acknowledges the claim of `request`, which was finished since the last
+        commit, take `marks` along. Return False, and do nothing, for any other request."""
+        finished = self.uncommitted.get(request)
+        if finished is not None:
+            self.uncommitted[request] = finished._replace(marks=marks)
+        return finished is not None
 
     def commit(self) -> None:
         """Give up what is finished."""
-        self.given_up += self.uncommitted
+        self.given_up += self.uncommitted.values()
         self.uncommitted.clear()
 
     def rollback(self) -> None:
@@ -140,6 +149,7 @@ class Claims:
             owned=[] if last else [number for number in self.all if number not in gone],
             failed=failed,
             returned=returned,
+            marks=[mark for each in due if each.failing is None for mark in each.marks],
         )
 
     def take_answer(self, batch: Batch, claimed: Iterable[Claim]) -> None:

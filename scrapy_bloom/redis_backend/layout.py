@@ -28,7 +28,8 @@ A crawl, whose keys are all in the hash slot of the filter beside it:
                              workers have counted: pages, items, duplicates, retries, added;
                              and dictionary:ID, a few kB each, with their ids as words in
                              dictionaries (see job/dictionaries.py), at most eight unless
-                             Redis went back in time; swept (where the owners were looked at last)
+                             Redis went back in time; swept (where the owners were looked at last);
+                             delta_store (JSON: name and period of that which marks wait for)
     {KEY}:progress           list: JSON of the time and the counts, one a second, of a minute
     {KEY}:workers            sorted set: worker, by the end of its lease (ms)
     {KEY}:starting           set: workers that are in start()
@@ -57,6 +58,8 @@ A crawl, whose keys are all in the hash slot of the filter beside it:
                              of an earlier version claim → the first six or eight
     {KEY}:start              set: marks of the start requests that were taken
     {KEY}:owners             hash: slot → who has it until when, if one worker may
+    {KEY}:delta_waiting      list: marks of acknowledged pages, on their way to the delta store, in
+                             the form of delta/waiting.py
 
 A list is named in the slots of its priority, in its lobby or among the parked ones, and the
 priority of the first two in the priorities, before the list holds anything, and until it is empty.
@@ -91,6 +94,9 @@ FORMAT = 2
 
 MOST_LAYERS = 64
 """More than a shard can get: 30 layers that double from one key take 64 GB."""
+
+LEAST_MARK = 28
+"""Bytes of a mark that waits, without a digest: key and time (delta/waiting.py)."""
 
 _FORMATS = (1, FORMAT)
 

@@ -109,6 +109,8 @@ class WorkerState:
     counted: Sequence[int] = (0,) * len(COUNTED)
     """Counts since its last call, in the order of COUNTED."""
     holds: Sequence[Holding] = ()
+    delta_store: str = ""
+    """That which marks are for, as JSON."""
 
 
 @dataclass(frozen=True)
@@ -126,15 +128,16 @@ class Failing:
 
 @dataclass(frozen=True)
 class ClaimReport:
-    """The part of a call about claims, by their numbers: `acknowledged`; `dispatched` from now on;
-    all others that the worker owns; the failed ones; and those that it returns unasked, the last
-    one first."""
+    """The part of a call about claims, by their numbers: `acknowledged`, with the `marks` of their
+    pages; `dispatched` from now on; all others that the worker owns; the failed ones; and those
+    that it returns unasked, the last one first."""
 
     acknowledged: Sequence[str] = ()
     dispatched: Sequence[str] = ()
     owned: Sequence[str] = ()
     failed: Sequence[Failing] = ()
     returned: Sequence[str] = ()
+    marks: Sequence[bytes] = ()
 
 
 @dataclass(frozen=True)
@@ -209,9 +212,12 @@ class Batch:
             " ".join(claims.returned),
             "".join(each.encode() for each in state.holds),
             policy.longest_probe,
+            state.delta_store,
+            len(claims.marks),
         ]
         for id_and_text in self._offered.items():
             arguments += id_and_text
+        arguments += claims.marks
         for each in claims.failed:
             arguments += [each.claim, each.page, each.reason]
             arguments += [each.attempts, each.details, each.payload]

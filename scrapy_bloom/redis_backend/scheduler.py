@@ -113,6 +113,11 @@ class RedisDurableScheduler(LedgerScheduler):
         worker.begin()
         return None
 
+    @property
+    def worker(self) -> Worker | None:
+        """The worker that this process is, None before `open`, and in a command for one page."""
+        return self._worker
+
     def close(self, reason: str) -> Deferred[None] | None:
         """Acknowledge what is finished, send new requests, give back other claims, and leave the
         crawl, which ends if no requests are left. The reactor waits for that."""

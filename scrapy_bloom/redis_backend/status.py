@@ -122,6 +122,8 @@ class CrawlView:
     """Seconds until the next of them is, None without any."""
     held: int
     """How many slots are held; more than 1,000 are counted with those whose hold is over."""
+    marks_waiting: int
+    """Marks on their way to the delta store."""
 
     @property
     def seconds(self) -> float:
@@ -173,8 +175,8 @@ def look_at(client: RedisClient, key: str) -> CrawlView | None:
     and one for twenty workers."""
     if not is_in_one_slot(key):
         return None
-    found = client.run(CRAWL_STATUS, [key], *COUNTED)
-    crawl, now, names, failed, alone, notes, nbytes, later, due, held = found
+    told = client.run(CRAWL_STATUS, [key], *COUNTED)
+    crawl, now, names, failed, alone, notes, nbytes, later, due, held, marks = told
     if crawl[0] is None:
         return None
     lease, round_, start_done, over, began, done, waiting, *counted = crawl
@@ -207,6 +209,7 @@ def look_at(client: RedisClient, key: str) -> CrawlView | None:
         later=later,
         next_due=None if due == b"" else max(0.0, (float(due) - now) / 1000),
         held=held,
+        marks_waiting=marks,
     )
 
 

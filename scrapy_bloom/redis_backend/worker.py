@@ -83,11 +83,11 @@ class Worker:
         self._dupefilter = dupefilter
         self._settings = settings
         self._start_requests = start_requests
-        self._feeds = feeds
+        self.feeds = feeds
         self._failures = failures
         self._in_memory = in_memory
         self._redis = redis = RedisSettings.read(crawler.settings, spider.name, queue=True)
-        self._key = in_one_slot(redis.key)
+        self.key = in_one_slot(redis.key)
         self._timer: CallLaterResult | None = None
         self._outage_since = self._reminded = 0.0
         self._quiet_since = 0.0
@@ -97,19 +97,19 @@ class Worker:
         self._engine.require_wake()
         codec = RedisCodec(crawler.settings, spider, self._slot_of, crawler.stats)
         generation = dupefilter.shared.header.generation
-        self._seeds = SeedList.of(crawler, redis, self._key, dupefilter, settings)
+        self._seeds = SeedList.of(crawler, redis, self.key, dupefilter, settings)
         client = RedisClient(redis.url, redis.timeout)
         try:
             self._server = client.name
-            self._name = f"the queue {self._key!r} in Redis at {client.name}"
-            self._failed = RedisFailedStore(client, self._key, MOST_TOLD)
+            self._name = f"the queue {self.key!r} in Redis at {client.name}"
+            self._failed = RedisFailedStore(client, self.key, MOST_TOLD)
             self._state = self._join(client, generation)
             beats = RedisClient(redis.url, redis.timeout)
         except BaseException:
             client.close()
             raise
-        self._transport = Transport(client, self._key, in_reactor(), self._on_outage)
-        self._heartbeat = Heartbeat(beats, self._key, generation, settings.lease)
+        self._transport = Transport(client, self.key, in_reactor(), self._on_outage)
+        self._heartbeat = Heartbeat(beats, self.key, generation, settings.lease)
         self.store = RedisStore(
             self._transport,
             dupefilter,
@@ -182,8 +182,8 @@ class Worker:
             self._timer.cancel()
         if self._seeds is not None:
             self._seeds.close()
-        self.ledger.end(lambda: self._feeds.conclude(over=finished or self._is_late))
-        self._feeds.close()
+        self.ledger.end(lambda: self.feeds.conclude(over=finished or self._is_late))
+        self.feeds.close()
         over = finished and not self._start_requests.failed and not self.ledger.failed
         if self._gone:
             pass
@@ -209,7 +209,7 @@ class Worker:
         join = partial(
             open_crawl,
             client,
-            self._key,
+            self.key,
             generation,
             self._settings,
             crawler.spider.name,
@@ -223,7 +223,7 @@ class Worker:
         return state
 
     def _report(self) -> None:
-        url, key = self._server, shlex.quote(self._key[1:-1])
+        url, key = self._server, shlex.quote(self.key[1:-1])
         with suppress(SharedFilterError):  # it has just answered: then the next worker says it
             self._failures.report("crawl", f"{url} --key {key}")
 

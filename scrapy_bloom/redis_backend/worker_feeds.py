@@ -6,10 +6,12 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
 from scrapy.extensions.postprocessing import PostProcessingManager
 
+from ..feeds.formats import is_divisible
 from ..job.ledger import CommitHook
 from ..job.session import session_of
 from ..scrapy_compat import put_before_engine
@@ -49,7 +51,8 @@ class WorkerFeeds(CommitHook):
         they begin anew with an item only. Raises RequestFileError, FeedError."""
         self._ledger = ledger
         is_kept = self._job is not None and self._exporter is not None
-        ledger.commit_hooks.append(SyncedFeeds(self._crawler, tells=not is_kept))
+        self._synced = SyncedFeeds(self._crawler, tells=not is_kept)
+        ledger.commit_hooks.append(self._synced)
         if self._job is None or self._exporter is None:
             return
         self._file = RequestFile.open(self._job.worker_feeds)
@@ -66,6 +69,17 @@ class WorkerFeeds(CommitHook):
             if begins:
                 self._round.begin()
             ledger.commit_hooks.append(self)
+
+    @property
+    def round(self) -> Round | None:
+        """The round whose feeds are put together in JOBDIR, None without such feeds."""
+        return self._round if self._round is not None and self._round.awaits_feeds else None
+
+    @property
+    def are_synced(self) -> bool:
+        """True if a kill costs no item of an acknowledged page, and JOBDIR has none of them: each
+        feed is a local file that is synced before."""
+        return self.round is None and self._synced.are_safe
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Make durable what the feeds have written, before Redis hears of it. Raises
@@ -116,6 +130,19 @@ class SyncedFeeds(CommitHook):
     def _exporter(self) -> FeedExporter | None:
         found: FeedExporter | None = self._crawler.get_extension(FeedExporter)
         return found
+
+    @property
+    def are_safe(self) -> bool:
+        """True if each item is on the disk after the sync: each feed is a file of Scrapy's, in a
+        format of Scrapy's, which writes items at once, and without batches, which are closed
+        unsynced."""
+        exporter = self._exporter
+        return exporter is None or all(
+            is_divisible(exporter.exporters[options["format"]])
+            and exporter.storages.get(urlsplit(uri).scheme) is FileFeedStorage
+            and not (options.get("postprocessing") or options["batch_item_count"])
+            for uri, options in exporter.feeds.items()
+        )
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Sync what was written since the last time. Raises OSError."""

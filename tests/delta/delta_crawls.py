@@ -6,6 +6,7 @@ its stats say.
 """
 
 import argparse
+import gzip
 import json
 import os
 import random
@@ -26,18 +27,22 @@ from scrapy import Request
 from scrapy.exceptions import DropItem
 from scrapy.exporters import JsonLinesItemExporter
 from scrapy.extensions.postprocessing import GzipPlugin
+from scrapy.settings import Settings
 from scrapy.spiders import CrawlSpider, Rule, SitemapSpider
+from scrapy.utils.request import fingerprint
 
 from scrapy_bloom import NewLinkExtractor, follow_new
 from scrapy_bloom.delta import crawl as delta_crawl
 from scrapy_bloom.delta.crawl import DeltaCrawl
 from scrapy_bloom.delta.middleware import DeltaMiddleware
+from scrapy_bloom.delta.settings import given_key
+from scrapy_bloom.delta.slices import Shape
 from scrapy_bloom.feeds import feeds
 from scrapy_bloom.job.ledger import Ledger
 from scrapy_bloom.quantities import DAY
 from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
 from tests.delta.delta_mutants import MUTANTS
-from tests.job.harness import ASYNCIO, SELECT, Crawl, World, side_by_side
+from tests.job.harness import ASYNCIO, SELECT, SETTINGS, Crawl, World, side_by_side
 
 FAILING = ("status", "raising", "dropped", "error", "empty", "torn", "refused")
 """What gives no item on the first day, each in its way."""
@@ -75,6 +80,18 @@ def linked(crawl, kind, number, day):
         return 200, {"Content-Type": "text/html"}, f"<html><body>{text}</body></html>".encode()
     text = "".join(f"<url><loc>http://127.0.0.1:PORT{path}</loc></url>" for path in paths)
     return 200, {"Content-Type": "application/xml"}, f"<urlset>{text}</urlset>".encode()
+
+
+def details(day):
+    """Return all details that can be found on a day."""
+    found, left = set(), ["list/1"]
+    while left:
+        page = left.pop()
+        for link in links(page, day):
+            if link not in found:
+                found.add(link)
+                left += [link] if link.split("/")[0] in {"list", "once"} else []
+    return {page for page in found if page.split("/")[0] not in {"list", "once"}}
 
 
 class Site:
@@ -513,8 +530,15 @@ def hashes_of(folder):
 
 
 def pages_in(feed):
-    """Return the pages whose items a feed holds; a line that a kill has torn is none."""
-    lines = feed.read_text().splitlines(keepends=True) if feed.exists() else []
+    """Return the pages whose items a feed holds. A line that a kill has torn is none, nor is what
+    is in a compressed feed without its end."""
+    data = feed.read_bytes() if feed.exists() else b""
+    if feed.suffix == ".gz":
+        try:
+            data = gzip.decompress(data)
+        except (EOFError, OSError):
+            data = b""
+    lines = data.decode().splitlines(keepends=True)
     return [json.loads(line)["page"] for line in lines if line.endswith("\n")]
 
 
@@ -797,6 +821,89 @@ def redis_digests(world, options):
     return stories
 
 
+FEEDS = {
+    "plain": {"plain.jsonl": {"format": "jsonlines"}},
+    "job": {"job.jsonl": {"format": "jsonlines"}},
+    "zipped": {"zipped.jsonl.gz": {"format": "jsonlines", "postprocessing": [GzipPlugin]}},
+}
+"""The workers of a fleet, of which one has a JOBDIR, with their feeds."""
+
+
+def fleet(world, options):
+    """Three workers on Redis are killed, and their JOBDIR thrown away; then the crawl goes on, and
+    the next day's begins."""
+    chance = random.Random(options.seed)
+    url = os.environ["DELTA_REDIS"]
+    return [killed_fleet(world, url, number, chance, options) for number in range(options.count)]
+
+
+def killed_fleet(world, url, number, chance, options):
+    """Tell that story once."""
+    from tests.redis_backend.fleet import Fleet, to_the_end
+
+    name = f"fleet{number}"
+    folder = world.folder / name
+    folder.mkdir()
+    settings = {
+        **SETTINGS,
+        "BLOOM_DELTA": "item",
+        "BLOOM_DELTA_DIR": name,
+        "BLOOM_REDIS_LEASE": 1.0,
+        "DOWNLOAD_DELAY": 0.03,  # all workers have some pages
+    }
+    crawl = Crawl(
+        name, reactor=(ASYNCIO, SELECT)[number % 2], spider=DeltaSpider, settings=settings
+    )
+    workers = Fleet(world, crawl, url)
+
+    def start(day, feed, **more):
+        (world.folder / f"{name}.day").write_text(str(day))
+        workers.prepare = prepared(folder, Step(day), options.mutant)
+        feeds = {str(folder / f"{len(workers.all)}-{uri}"): how for uri, how in FEEDS[feed].items()}
+        return workers.start(FEEDS=feeds, BLOOM_REDIS_KEY=f"{name}-{day}", **more)
+
+    for feed in FEEDS:
+        start(1, feed, **({"JOBDIR": str(folder / "thrown away")} if feed == "job" else {}))
+    for run in chance.sample(workers.workers, len(FEEDS)):
+        enough = len(world.asked(crawl)) + chance.randrange(6, 20)
+        while not run.ended and len(world.asked(crawl)) < enough:
+            yield None
+        due = time.monotonic() + chance.random() / 5
+        while time.monotonic() < due:
+            yield None
+        workers.kill(run)
+    shutil.rmtree(folder / "thrown away", ignore_errors=True)
+    told = {"marked": marked_pages(world, url, crawl), "killed": world.asked(crawl)}
+    told["kept"] = {path.name[2:]: pages_in(path) for path in folder.glob("*.jsonl*")}
+    for which, day in (("again", 1), ("next", 2)):
+        began = len(world.asked(crawl))
+        start(day, "plain")
+        yield from to_the_end(workers)
+        told[which] = world.asked(crawl)[began:]
+    told["written"] = sorted({page for path in folder.glob("*.jsonl*") for page in pages_in(path)})
+    told["reasons"] = [run.reason for run in workers.workers]
+    yield {"crawl": name, "runs": told}
+
+
+def marked_pages(world, url, crawl):
+    """Return the details that are marked, in the delta store of `crawl` or on their way to it."""
+    from scrapy_bloom.delta.redis_store import RedisDeltaStore
+    from scrapy_bloom.delta.waiting import unpacked
+
+    store = RedisDeltaStore(url, crawl.name, Shape(), 10)
+    waiting = store.client.call("lrange", f"{{{crawl.name}-1}}:delta_waiting", 0, -1)
+    keys = {key for key, _, _ in store.marks(None)} | {unpacked(mark)[0] for mark in waiting}
+    store.close()
+    spider = DeltaSpider(site=f"http://127.0.0.1:{world._port}/{crawl.name}")
+    spider.settings = Settings()
+    found = []
+    for page in details(1):
+        request = spider.request(page)
+        if (given_key(request.meta) or fingerprint(request)) in keys:
+            found.append(page)
+    return sorted(found)
+
+
 STORIES = {
     f.__name__: f
     for f in (
@@ -815,9 +922,10 @@ STORIES = {
         thrown_away,
         redis,
         redis_digests,
+        fleet,
     )
 }
-DEFAULT = [name for name in STORIES if not name.startswith("redis")]
+DEFAULT = [name for name in STORIES if not name.startswith(("redis", "fleet"))]
 
 
 def main():

@@ -8,6 +8,7 @@ there.
 
 import json
 import os
+from collections import Counter
 
 import pytest
 
@@ -19,7 +20,7 @@ from tests.delta.delta_crawls import (
     REWRITTEN,
     SOUND,
     THROWN_AWAY,
-    links,
+    details,
 )
 from tests.seeded import run_module, seed_of
 
@@ -55,18 +56,6 @@ def found_on(day):
 def item_of(page):
     """Return the page that an item of a detail names."""
     return page.replace("moved/", "target/")
-
-
-def details(day):
-    """Return all details that can be found on a day."""
-    found, left = set(), ["list/1"]
-    while left:
-        page = left.pop()
-        for link in links(page, day):
-            if link not in found:
-                found.add(link)
-                left += [link] if link.split("/")[0] in {"list", "once"} else []
-    return {page for page in found if page.split("/")[0] not in {"list", "once"}}
 
 
 @pytest.fixture(scope="module")
@@ -322,3 +311,21 @@ def test_a_job_that_is_thrown_away_takes_no_page_with_it(stories):
         *_, last = stories[f"thrown{number}"]
         assert {item_of(page) for page in details(2) - pages("error")} <= {*last["written"]}
         assert last["reason"] == "finished"
+
+
+def check_fleet(runs):
+    """Workers that were killed have marked all pages that they have acknowledged and whose items
+    are safe, and none of others; no page is lost."""
+    asked, kept = Counter(runs["killed"]), runs["kept"]
+    # others are fetched whenever a list leads to them
+    sound = {page for page in details(1) if page.split("/")[0] in {"item", "moved", "posted"}}
+    marked = sound & {*runs["marked"]}
+    assert marked.isdisjoint(runs["again"])
+    assert {item_of(page) for page in marked} <= {page for feed in kept.values() for page in feed}
+    # what was fetched twice may be acknowledged by a worker whose feed is not safe
+    by_one = {page for page in sound if asked[page] == asked[item_of(page)] == 1}
+    safe = {page for page in by_one if item_of(page) in kept.get("plain.jsonl", ())}
+    assert safe - {*runs["again"]} <= marked
+    assert {item_of(page) for page in details(2) - pages("error")} <= {*runs["written"]}
+    assert {*runs["reasons"]} <= {"finished", "bloom_over"}
+    assert marked.isdisjoint(runs["next"])

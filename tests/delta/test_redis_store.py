@@ -16,7 +16,15 @@ from scrapy_bloom.delta.table import Row
 from scrapy_bloom.errors import IncompatibleFilterError
 from scrapy_bloom.fingerprints.identity import FingerprinterIdentity
 from tests.delta.delta_crawls import FAILING, REWRITTEN
-from tests.delta.test_crawls import KNOWN, PER_DAY, found_on, pages, tell, verdicts
+from tests.delta.test_crawls import (
+    KNOWN,
+    PER_DAY,
+    check_fleet,
+    found_on,
+    pages,
+    tell,
+    verdicts,
+)
 
 HOUR = 3600.0
 PERIOD = 8 * HOUR
@@ -111,17 +119,29 @@ def test_clearing_and_another_fingerprinter(redis, key):
     assert not memory(redis, key, NOON, identity="another").known_until(KEY)
 
 
-def test_a_crawl_skips_what_another_has_done(own_server, monkeypatch):
+@pytest.fixture(scope="module")
+def stories(redis_server):
+    """What became of the crawls in Redis."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DELTA_REDIS", redis_server.url)
+        return tell("redis", "redis_digests", "fleet")
+
+
+@pytest.mark.parametrize("scheduler", ["Scheduler", "RedisDurableScheduler"])
+def test_a_crawl_skips_what_another_has_done(stories, scheduler):
     """On whatever machine, with the crawl in Redis or its filter only."""
-    monkeypatch.setenv("DELTA_REDIS", own_server.url)
-    for _, second in tell("redis").values():
-        assert {*second["asked"]} == found_on(2) | pages(*FAILING) | {"status/29"}
+    _, second = stories[scheduler]
+    assert {*second["asked"]} == found_on(2) | pages(*FAILING) | {"status/29"}
 
 
-def test_a_crawl_compares_with_what_another_has_found(own_server, monkeypatch):
+def test_workers_that_are_killed_have_marked_what_they_have_acknowledged(stories):
+    """Three of them, with and without a JOBDIR, which is thrown away."""
+    check_fleet(stories["fleet0"])
+
+
+def test_a_crawl_compares_with_what_another_has_found(stories):
     """With the store in Redis; a worker with a JOBDIR leaves out the items of unchanged pages."""
-    monkeypatch.setenv("DELTA_REDIS", own_server.url)
-    told = tell("redis_digests")
+    told = {name: stories[name] for name in ("redis_compared", "redis_left_out")}
     for runs in told.values():
         assert [verdicts(run) for run in runs] == PER_DAY[:3]
     assert [len(run["items"]) for run in told["redis_compared"][1:]] == [30, 30]

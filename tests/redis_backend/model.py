@@ -7,6 +7,9 @@ needs has a name in RULES and can be left out.
 A page whose name says so lives in the memory of the worker that yields it, now and then.
 Seeds are in a list on another server, which does not go back in time with the crawl's. A stored
 request may need a dictionary, without which a worker cannot read it.
+
+What is acknowledged leaves a mark, which any worker carries over to a store that does not go back
+in time. A mark may be missing where a script was aborted or Redis has forgotten it.
 """
 
 import pickle
@@ -59,6 +62,9 @@ RULES = {
     "the end waits for what is delayed or parked": "delays holds",
     "until is a maximum": "holds",
     "the first request after a hold holds the slot again": "holds",
+    "a page is marked after its acknowledgement": "abort",
+    "only marks that were carried over are removed": "kill",
+    "marks outlive the round": "rounds fail",
 }
 """Each with the accidents that it is for."""
 
@@ -133,6 +139,7 @@ class State:
     """Until when, and for how long it was meant."""
     promised: int = 0
     """No claim may take anything of that slot before."""
+    delta_waiting: list = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -171,6 +178,8 @@ class Server:
         self.now = 0
         self.state = State()
         self.snapshots = []
+        self.acknowledged = set()
+        """Pages of claims that were acknowledged at any time."""
 
     def snapshot(self):
         self.snapshots.append((self.now, pickle.dumps(self.state)))
@@ -188,6 +197,8 @@ class Server:
         s = self.state
         begins = s.over and s.round != round_
         if begins:
+            if "marks outlive the round" in self.without:
+                s.delta_waiting.clear()
             s.marks.clear()
             s.round, s.start_done, s.over = round_, False, False
         return begins
@@ -274,7 +285,11 @@ class Server:
                 yield
                 s.marks.add(mark)
             answers.append("new")
+        marks_first = "a page is marked after its acknowledgement" in rules
         for claim, page in call.done:
+            if marks_first:
+                yield
+                s.delta_waiting.append(page)
             if "a worker acknowledges its own claims only" in rules:
                 owners = [(o, c) for o, held in s.claims.items() for c in held if held[c] == page]
             else:
@@ -284,6 +299,10 @@ class Server:
                     raise ViolatedError("a foreign claim was acknowledged")
                 yield
                 del s.claims[w][claim]
+                self.acknowledged.add(page)
+                if not marks_first:
+                    yield
+                    s.delta_waiting.append(page)
         for claim, page in call.failed:
             if claim not in s.claims[w]:
                 continue
@@ -559,6 +578,7 @@ class Worker:
         """Pages in memory: how much each has yielded, the claims that came with it, its mark as a
         start request, and whether Redis may have forgotten something of it."""
         self.pusher = None
+        self.carries = None
         self.extra = world.chance.random() < 0.5
         self.dictionaries = []
         self.proposal = None
@@ -595,6 +615,8 @@ class Worker:
             yield lambda claim=claim: self.fetch(claim)
         for page in self.memory:
             yield lambda page=page: self.fetch_in_memory(page)
+        if self.carries or self.world.server.state.delta_waiting:
+            yield self.carry_marks
         if self.world.seeds or self.world.noted:
             yield self.move_seeds
         if (
@@ -695,6 +717,22 @@ class Worker:
         if not is_doubtful:
             self.tail += 1
             self.unsent.append((self.tail, *((None, mark) if mark else (page, NOTE))))
+
+    def carry_marks(self):
+        """Read what waits; then add it to the store; then remove it, if it is still the first."""
+        waiting = self.world.server.state.delta_waiting
+        if not self.carries:
+            self.carries = ("read", waiting[:3])
+            return
+        step, marks = self.carries
+        if step == "read":
+            self.world.add_marks(marks)
+            self.carries = ("added", marks)
+            return
+        self.carries = None
+        rule = "only marks that were carried over are removed"
+        if waiting[: len(marks)] == marks or rule in self.world.without:
+            del waiting[: len(marks)]
 
     def move_seeds(self):
         """Take a seed, push it, and strike it off when the push was kept."""
@@ -906,6 +944,7 @@ class World:
         self.noted = {}
         """Seeds that were taken: until when, and by whom."""
         self.may_miss = set()
+        self.delta_store = set()
         self.workers = []
         self.paused = {}
 
@@ -930,6 +969,12 @@ class World:
         for n in range(500):
             links[f"extra{n}"] = []
         return links
+
+    def add_marks(self, marks):
+        """Add marks to the delta store."""
+        if not {*marks} <= self.server.acknowledged:
+            raise ViolatedError("a page was marked that was not acknowledged")
+        self.delta_store.update(marks)
 
     def deliver(self, worker, call):
         """Return the reply, or None if the worker does not get it."""
@@ -983,6 +1028,10 @@ class World:
             excused = self.lost_everything or self.evicted
             return None if excused else "an error without a cause"
         self._require_start(self.server.state.round)
+        self.add_marks(self.server.state.delta_waiting)
+        forgets = {"abort", "back", "wipe"} & self.kinds
+        if not forgets and self.delta_store != self.server.acknowledged:
+            return f"unmarked {sorted(self.server.acknowledged - self.delta_store)}"
         missed = self._reachable(dropped) - {page for page, _ in self.fetched} - dropped
         return f"lost {sorted(missed)}" if missed else None
 

@@ -477,7 +477,7 @@ def test_a_slot_keeps_its_order(join, monkeypatch, kind, seed):  # noqa: F811
             request = worker.store.next()
             if request is not None:
                 worker.store.done(request)
-                claimed.pop(worker.store.claims.uncommitted[-1].claim)
+                claimed.pop([*worker.store.claims.uncommitted.values()][-1].claim)
         elif what < 0.7:
             worker.store.hold(slot, chance.choice([10, 1000, inf]), 1)
         elif what < 0.75:
@@ -495,7 +495,7 @@ def test_a_slot_keeps_its_order(join, monkeypatch, kind, seed):  # noqa: F811
         request = worker.store.next()
         if request is not None:
             worker.store.done(request)
-            claimed.pop(worker.store.claims.uncommitted[-1].claim)
+            claimed.pop([*worker.store.claims.uncommitted.values()][-1].claim)
         worker.exchange()
     worker.exchange()
     assert worker.store.is_quiet

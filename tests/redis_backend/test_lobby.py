@@ -81,7 +81,7 @@ def test_a_slot_keeps_its_order(join, redis_server, monkeypatch, kind, seed):  #
         request = worker.store.next()
         if request is not None:
             worker.store.done(request)
-            claimed.pop(worker.store.claims.uncommitted[-1].claim)
+            claimed.pop([*worker.store.claims.uncommitted.values()][-1].claim)
 
     worker = enter()
     pages = chance.choice([20, 200])

@@ -34,4 +34,5 @@ for _, each in ipairs(redis.call('ZRANGE', key('workers'), 0, ARGV[1] - 1)) do
 end
 if redis.call('EXISTS', key('workers')) == 1 then return math.max(1, gone) end
 return gone + redis.call('UNLINK', key('starting'), key('busy'), key('alone'), key('failed'),
-  key('start'), key('owners'), key('progress'), key('few'), key('later'), key('holds'))
+  key('start'), key('owners'), key('progress'), key('few'), key('later'), key('holds'),
+  key('delta_waiting'))
