@@ -1,7 +1,8 @@
 """What a second crawl costs that skips what the first has done: CPU time of the process. With
---store: what the stores of a directory take, side by side.
+--store: what the stores of a directory take, side by side. With --redis: what marks take of the
+server.
 
-python -m tests.benchmarks.bench_delta [--lists N] [--new N] [--store [--pages N]]
+python -m tests.benchmarks.bench_delta [--lists N] [--new N] [--store | --redis [--pages N]]
 """
 
 from __future__ import annotations
@@ -141,14 +142,72 @@ def measure_digests(pages: int) -> None:
     print("  digest of an item of 0.8 kB: {:.1f} µs, its JSON alone: {:.1f}".format(*taken))
 
 
+def measure_redis(pages: int) -> None:
+    """Print what a page takes of the server's CPU time, with a mark and without, in turns; and what
+    carrying the mark over takes."""
+    from scrapy_bloom.delta.redis_store import RedisDeltaStore
+    from scrapy_bloom.delta.waiting import carry_over, named, packed
+    from tests.redis_backend.server import Server, described
+    from tests.redis_backend.workers import StoreWorker
+
+    print(described())
+    turns = 4
+    with tempfile.TemporaryDirectory() as place:
+        server = Server(Path(place))
+
+        def spent() -> float:
+            with server.client() as client:
+                used = client.info("cpu")
+            return float(used["used_cpu_user"] + used["used_cpu_sys"]) * 1e6
+
+        taken = {False: 0.0, True: 0.0}
+        carrying = 0.0
+        for turn in range(2 * turns):
+            marks = bool(turn % 2)
+            worker = StoreWorker(server.url, f"crawl{turn}", capacity=16, BLOOM_CAPACITY=pages)
+            worker.store.delta_store = named("memory", 30 * DAY)
+            for number in range(pages // turns):
+                worker.enqueue(str(number))
+                if number % 50 == 0:
+                    worker.exchange()
+            before, done = spent(), 0
+            while (request := worker.next()) is not None:
+                worker.store.done(request)
+                if marks:
+                    row = Row(os.urandom(20), time.time())
+                    worker.store.mark_done(request, [packed(row)])
+                done += 1
+                if done % 16 == 0:
+                    worker.exchange()
+            worker.exchange()
+            taken[marks] += spent() - before
+            if marks:
+                shape = Shape(period=30 * DAY)
+                store = RedisDeltaStore(server.url, "memory", shape, 5.0)
+                before = spent()
+                assert carry_over(store, worker.key) == pages // turns
+                carrying += spent() - before
+                store.close()
+            worker.close()
+        server.stop()
+    without, with_marks = taken[False] / pages, taken[True] / pages
+    print(f"  claimed and acknowledged: {without:.1f} µs of the server's CPU a page, 16 in a call")
+    print(f"  and marked: {with_marks:.1f} µs, {with_marks / without:.2f} of that")
+    print(f"  carried over: {carrying / pages:.1f} µs a page, 500 at a time")
+
+
 def main() -> None:
     """Print what two crawls have fetched and taken."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.bench_delta")
     parser.add_argument("--lists", type=int, default=200)
     parser.add_argument("--new", type=int, default=1, help="new details of each list")
     parser.add_argument("--store", action="store_true", help="the stores by themselves")
+    parser.add_argument("--redis", action="store_true", help="marks on their way in Redis")
     parser.add_argument("--pages", type=int, default=200_000, help="of each store")
     options = parser.parse_args()
+    if options.redis:
+        measure_redis(options.pages)
+        return
     if options.store:
         measure_stores(options.pages)
         return

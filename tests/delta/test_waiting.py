@@ -218,8 +218,9 @@ def test_marks_outlive_the_round_and_those_who_made_them(join, store):
     """They are there for the next round, and carried over in order."""
     worker = join()
     do(worker, 1, 2, 3)
-    worker.leave()
+    worker.leave(over=True)
     again = StoreWorker(worker.client.name, store.key, BLOOM_REDIS_ROUND="2")
+    assert again.state.round == "2"
     assert sorted(waits(again)) == [1, 2, 3]
     assert carry_over(store, again.key) == 3
     assert (waits(again), marked(store)) == ([], [1, 2, 3])
