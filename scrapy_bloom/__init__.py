@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .fingerprints.fast import FastRequestFingerprinter
     from .fingerprints.scrapy_redis import ScrapyRedisFingerprinter
     from .job.failures import fail
+    from .job.holds import HoldMiddleware
     from .redis_backend.copying import load_into_redis, save_from_redis
     from .redis_backend.dupefilter import RedisBloomDupeFilter
     from .redis_backend.scheduler import RedisDurableScheduler
@@ -51,6 +52,7 @@ __all__ = [
     "FeedError",
     "FilterFileError",
     "FilterLockedError",
+    "HoldMiddleware",
     "IncompatibleFilterError",
     "JobDirectoryError",
     "NewLinkExtractor",
@@ -75,6 +77,7 @@ _SCRAPY_PARTS = {
     "DurableFeedExporter": "feeds.exporter",
     "DurableScheduler": "sqlite_backend.scheduler",
     "FastRequestFingerprinter": "fingerprints.fast",
+    "HoldMiddleware": "job.holds",
     "NewLinkExtractor": "early.links",
     "RedisBloomDupeFilter": "redis_backend.dupefilter",
     "RedisDurableScheduler": "redis_backend.scheduler",

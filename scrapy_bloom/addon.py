@@ -14,6 +14,7 @@ from .dupefilter.base import FilterDupeFilter
 from .dupefilter.local import BloomDupeFilter
 from .early.middleware import DropEarlyMiddleware
 from .feeds.exporter import warn_of_losses
+from .job.holds import HoldMiddleware
 from .job.later import NOT_BEFORE
 from .job.origins import AT_THE_ENGINES_END, ResponseOrigins
 from .jobdir import JobDirectory
@@ -57,7 +58,7 @@ class Addon:
         that is not a BloomDupeFilter. DurableFeedExporter replaces Scrapy's exporter where a
         page counts as failed when a feed refuses its item: in a job, in a crawl in Redis, and with
         BLOOM_DELTA. DropEarlyMiddleware stands next to the spider; DeltaMiddleware only with
-        BLOOM_DELTA.
+        BLOOM_DELTA; HoldMiddleware only with a scheduler of this package.
         """
         if is_shell(settings):
             # Scrapy's scheduler would write the shell's requests into the job
@@ -75,6 +76,10 @@ class Addon:
                 settings.set("SCHEDULER", "scrapy_bloom.RedisDurableScheduler", "addon")
             elif is_component(settings["DUPEFILTER_CLASS"], BloomDupeFilter):
                 settings.set("SCHEDULER", "scrapy_bloom.DurableScheduler", "addon")
+        if _is_durable(settings):
+            settings.setdefault_in_component_priority_dict(
+                "DOWNLOADER_MIDDLEWARES", HoldMiddleware, HoldMiddleware.order
+            )
         needs_origins = _has_durable_job(settings) or wants_delta(settings)
         if needs_origins:
             settings.setdefault_in_component_priority_dict(

@@ -6,6 +6,7 @@ in progress until the output of its callback is scheduled or through the pipelin
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import scrapy
 from scrapy import Request, pqueues, signals, squeues
-from scrapy.core import engine, scraper
+from scrapy.core import downloader, engine, scraper
 from scrapy.exceptions import DontCloseSpider
 from scrapy.extensions import feedexport
 from scrapy.settings import BaseSettings
@@ -104,9 +105,10 @@ class EngineView:
         yield from self._engine.scraper.slot.active
 
     def sent_again_as(self, request: Request) -> Iterator[Request]:
-        """Yield the request that a downloader middleware has answered with `request`, a retry or
-        a redirect, while that one is scheduled. No callback gets the result of the former."""
-        for key in _TIMES_SENT_AGAIN:
+        """Yield the request that a downloader middleware has answered with `request`, a retry, a
+        redirect or a copy that waits for the end of a hold, while that one is scheduled. No
+        callback gets the result of the former."""
+        for key in TIMES_SENT_AGAIN:
             if times := request.meta.get(key):
                 for source in self.just_downloaded():
                     if source.meta.get(key, 0) == times - 1 and _comes_of(request, source, key):
@@ -193,9 +195,9 @@ def _of_spider_middlewares(crawler: Crawler) -> Any | None:
 
 
 def _comes_of(request: Request, source: Request, key: str) -> bool:
-    if key == "retry_times":
-        return request.url == source.url
-    return source.url in request.meta.get("redirect_urls", ())[-1:]
+    if key == "redirect_times":
+        return source.url in request.meta.get("redirect_urls", ())[-1:]
+    return request.url == source.url
 
 
 class FeedExporterView:
@@ -353,7 +355,65 @@ def _is_foreign(handler: object) -> bool:
     return module.partition(".")[0] not in {"scrapy", "scrapy_bloom"}
 
 
-_TIMES_SENT_AGAIN = ("retry_times", "redirect_times")
+HELD = "bloom_held"
+"""Meta key: how often a request was sent again for a hold of its download slot."""
+TIMES_SENT_AGAIN = ("retry_times", "redirect_times", HELD)
+"""The meta keys of requests that downloader middlewares send again."""
+
+
+def slot_keys(crawler: Crawler) -> Callable[[Request], str]:
+    """Return the function that gives the download slot of a request."""
+    found: Callable[[Request], str] = crawler.engine.downloader.get_slot_key
+    return found
+
+
+def active_slots(crawler: Crawler) -> dict[str, Any]:
+    """Return the downloader's slots by name, which it changes: each has `active`, the requests
+    that it has."""
+    found: dict[str, Any] = crawler.engine.downloader.slots
+    return found
+
+
+def require_unsent() -> None:
+    """Raise JobDirectoryError if this release of Scrapy does not support `answer_unsent`."""
+    queue = getattr(downloader.Slot(1, 0.0, 0.0), "queue", None)
+    _require("downloader.Slot.queue", isinstance(queue, deque))
+
+
+def answer_unsent(crawler: Crawler, slot: str, answer: Callable[[Request], Request | None]) -> None:
+    """Give the engine `answer(request)` for each request that waits in the downloader, and that
+    it has not sent, as a downloader middleware may; None leaves it there."""
+    found = active_slots(crawler).get(slot)
+    if found is None:
+        return
+    waiting = [*found.queue]
+    found.queue.clear()
+    for request, deferred in waiting:
+        again = answer(request)
+        if again is None:
+            found.queue.append((request, deferred))
+        else:
+            deferred.callback(again)
+
+
+def is_revalidated(request: Request) -> bool:
+    """Return True if HttpCacheMiddleware compares the response to `request` with a cached one."""
+    return "cached_response" in request.meta
+
+
+def backs_off(crawler: Crawler, request: Request, status: int) -> bool:
+    """Return True if Scrapy itself keeps requests off the slots of `request` after a response with
+    that status, as https://github.com/scrapy/scrapy/pull/6931 does."""
+    throttler: Any = getattr(crawler, "throttler", None)
+    if throttler is None or not crawler.settings.getbool("BACKOFF_ENABLED", True):
+        return False
+    with suppress(Exception):  # its interface is not released
+        scopes = throttler.get_resolved_scopes(request)
+        return any(
+            throttler.get_scope_manager(scope).triggers_backoff_for_status(status)
+            for scope in ([scopes] if isinstance(scopes, str) else scopes or ())
+        )
+    return True
 
 
 def scheduler_of(crawler: Crawler) -> object:

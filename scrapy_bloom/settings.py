@@ -285,6 +285,27 @@ LATER_WAIT: Setting[float | None] = Setting(
     Values("a number of seconds from 0, or text such as '90s' or '12h'; None is for ever", _wait),
     "How long a spider with nothing else to do waits for a delayed request",
 )
+HOLD = Setting(
+    "BLOOM_HOLD", True, BOOLEAN, "Whether a host that answers 429 or 503 is left alone for a while"
+)
+HOLD_AFTER = Setting(
+    "BLOOM_HOLD_AFTER",
+    3,
+    _whole(1, MOST, "the refusals in a row without Retry-After"),
+    "So many refusals in a row without `Retry-After` begin a hold",
+)
+HOLD_MAX = Setting(
+    "BLOOM_HOLD_MAX",
+    3600.0,
+    _number("of seconds above 0 and at most 31536000", lambda most: 0 < most <= 31_536_000),
+    "The longest hold, in seconds, whatever `Retry-After` says",
+)
+HOLD_TIMES = Setting(
+    "BLOOM_HOLD_TIMES",
+    10,
+    _whole(1, 1000, "the holds in a row"),
+    "So many holds in a row are waited out; then pages are retried, and fail, as without them",
+)
 DELTA: Setting[str | None] = Setting(
     "BLOOM_DELTA", None, Values(f"None, {_words(MODES)}", _mode), "what counts as done", "delta.md"
 )
@@ -514,6 +535,27 @@ class FailedSettings:
         """Return the values in `settings`. Raises ValueError as BloomSettings does."""
         kinds, keep = FAILED.read(settings), KEEP_FAILED.read(settings)
         return cls(kinds if keep else frozenset(), keep, RETRY_FAILED.read(settings))
+
+
+@dataclass(frozen=True)
+class HoldSettings:
+    """When download slots are held, if they are: after how many refusals in a row without
+    Retry-After, for at most how many seconds, and how many times in a row."""
+
+    on: bool = HOLD.default
+    after: int = HOLD_AFTER.default
+    longest: float = HOLD_MAX.default
+    times: int = HOLD_TIMES.default
+
+    @classmethod
+    def read(cls, settings: BaseSettings) -> HoldSettings:
+        """Return the values in `settings`. Raises ValueError as BloomSettings does."""
+        return cls(
+            on=HOLD.read(settings),
+            after=HOLD_AFTER.read(settings),
+            longest=HOLD_MAX.read(settings),
+            times=HOLD_TIMES.read(settings),
+        )
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ LOGGERS = """
     durable.base durable.failing durable.feeds.exporter durable.feeds.storing durable.ledger
     durable.queues durable.scheduler durable.spider_state durable.sqlite_store
     durable.start_requests
-    fingerprints.unfailing job_dupefilter later redirects shared.dupefilter startup
+    fingerprints.unfailing holds job_dupefilter later redirects shared.dupefilter startup
 """
 
 # What a docstring may have beside the words of a name and still says nothing.

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from ..errors import BloomError, IncompatibleFilterError
 from . import sizing
 from .file import BitStore, read_header
+from .header import new_header, require_secret, require_table, too_imprecise
 from .probing import Probing
-from .requirements import new_header, require_secret, require_table, too_imprecise
 
 if TYPE_CHECKING:
     from typing_extensions import Self

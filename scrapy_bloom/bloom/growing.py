@@ -20,9 +20,8 @@ from .directory import (
 )
 from .file import BitStore, read_header, read_owner, refuse_writing
 from .fixed import BloomFilter, PathArgument
-from .header import Header, Owner
+from .header import Header, Owner, new_header, require_secret, require_table, too_imprecise
 from .probing import Probing
-from .requirements import new_header, require_secret, require_table, too_imprecise
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -1,4 +1,4 @@
-"""The two pages that describe a filter file, as bytes.
+"""The two pages that describe a filter file, as bytes; their making, and their check.
 
 Page 0, written once: 8 bytes of magic, a JSON object padded with zero bytes, and the SHA-256 of
 all that in the last 32 bytes. Page 1, rewritten at each flush: count, expected false positives,
@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from struct import Struct
 
-from ..errors import FilterFileError
-from .hashing import SCHEME, TABLE_SCHEME
+from ..errors import FilterFileError, IncompatibleFilterError
+from . import sizing
+from .hashing import SCHEME, TABLE_SCHEME, check_secret, new_secret
 from .sizing import BLOCK_BITS
 
 PAGE = 4096
@@ -148,3 +151,59 @@ class Owner:
         if page[end : end + _CHECKSUM_BYTES] != sha256(owner).digest():
             return None
         return cls(*_OWNER.unpack(owner))
+
+
+def new_header(
+    capacity: int, error_rate: float, secret: bytes | None, identity: str, *, exact: bool = False
+) -> Header:
+    """Return the header of a new filter. Raises ValueError for bad arguments."""
+    blocks, probes = sizing.shape(capacity, error_rate)
+    if secret is None:
+        secret = new_secret()
+    check_secret(secret)
+    packages = ("scrapy-bloom", "mmh3", "bitarray")
+    return Header(
+        capacity=capacity,
+        error_rate=error_rate,
+        blocks=blocks,
+        probes=probes,
+        secret=secret,
+        identity=identity,
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        software=", ".join(f"{package} {_version(package)}" for package in packages),
+        table_pages=sizing.pages_in_table(capacity) if exact else 0,
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def require_secret(path: Path, found: Header, secret: bytes | None) -> None:
+    """Raise IncompatibleFilterError if a secret is given and is not the file's."""
+    if secret is not None and found.secret != secret:
+        raise IncompatibleFilterError(
+            f"{path} has another secret than the one given; leave the secret out, or use"
+            " another path"
+        )
+
+
+def require_table(path: Path, found: Header, *, exact: bool) -> None:
+    """Raise IncompatibleFilterError if a table is requested and the file has none."""
+    if exact and not found.table_pages:
+        raise IncompatibleFilterError(
+            f"{path} has no exact table, and gets none: of the keys in it only their bits are"
+            " left. Leave BLOOM_EXACT (exact=True) out to go on with it as it is, or start a new"
+            " job or filter"
+        )
+
+
+def too_imprecise(path: Path, stored: float, asked: float) -> IncompatibleFilterError:
+    """Return the error for a filter whose error rate is above the requested one."""
+    return IncompatibleFilterError(
+        f"{path} was made for error rate {stored:g} and cannot keep the lower {asked:g} asked for;"
+        f" ask for {stored:g} or more, or start a new filter"
+    )

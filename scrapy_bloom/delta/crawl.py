@@ -38,7 +38,7 @@ from ..errors import describe
 from ..job.ledger import CommitHook
 from ..job.ledger_scheduler import LedgerScheduler
 from ..job.session import session_of
-from ..scrapy_compat import scheduler_of
+from ..scrapy_compat import TIMES_SENT_AGAIN, scheduler_of
 from ..sqlite_backend.rounds import feeds_of
 from ..sqlite_backend.scheduler import DurableScheduler
 from ..startup import is_component
@@ -205,7 +205,7 @@ class DeltaCrawl(CommitHook):
     def scheduled(self, request: Request) -> None:
         """Record that `request` goes to the scheduler."""
         self.pages.drop_copied_key(request)
-        if "redirect_times" in request.meta or "retry_times" in request.meta:
+        if any(key in request.meta for key in TIMES_SENT_AGAIN):
             self.pages.sent_again(request)
 
     def reached_callback(self) -> None:

@@ -16,7 +16,7 @@ from scrapy.utils.request import request_from_dict
 from ..errors import encodable
 from .compact import pack, unpack, without_defaults
 from .dictionaries import Dictionaries, checksum
-from .failure import ATTEMPTS_KEY
+from .failure import ATTEMPTS_KEY, TIMES_KEYS
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -119,7 +119,8 @@ class Codec:
             text, _ = _opened(stored, self.dictionaries)
             fields = self.load_fields(stored)
             meta = {**fields.get("meta", {}), ATTEMPTS_KEY: failed.attempts}
-            meta.pop("retry_times", None)
+            for key in TIMES_KEYS:
+                meta.pop(key, None)
             if self._has_cache:
                 meta["dont_cache"] = True
             return self.dump({**fields, "meta": meta}, stored.slot, _format_of(text))

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import encodable
+from ..scrapy_compat import HELD
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -20,6 +21,8 @@ item_refused = object()
 """Signal of a feed exporter that cannot take an item, with the `response` of its page, or the
 failure of its errback, and the `error`."""
 ATTEMPTS_KEY = "bloom_attempts"
+TIMES_KEYS = ("retry_times", HELD)
+"""The meta keys that count how often a request was sent again as itself."""
 """The meta key of a retried request: its number of attempts so far."""
 IN_MEMORY = "scheduler/failed_in_memory"
 """The stat that counts failed requests that cannot be serialized, and so are not kept."""
@@ -86,7 +89,7 @@ class FailedRequest(NamedTuple):
         """Return the record of `request`, which fails now. Never raises, for any meta or
         exception."""
         referer = request.headers.get("Referer")
-        before = sum(_count(request.meta.get(key)) for key in (ATTEMPTS_KEY, "retry_times"))
+        before = sum(_count(request.meta.get(key)) for key in (ATTEMPTS_KEY, *TIMES_KEYS))
         return cls(
             url=request.url,
             method=encodable(request.method),

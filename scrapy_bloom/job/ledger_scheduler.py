@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
+from contextlib import AbstractContextManager, nullcontext
+from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from scrapy.core.scheduler import BaseScheduler
 from scrapy.extensions.feedexport import FeedExporter
@@ -12,26 +16,32 @@ from scrapy.settings import SETTINGS_PRIORITIES
 
 from ..errors import JobDirectoryError
 from ..reporting import counted
-from ..scrapy_compat import EngineView, close_spider
+from ..scrapy_compat import EngineView, answer_unsent, close_spider, slot_keys
 from ..settings import ANY_SPIDER, LATER_WAIT
 from ..startup import refuse
+from .holds import LocalHolds, probe_seconds, sent_again
 from .later import Alarm, DelayedInMemory, take_delay
+from .queue_settings import SlotQueue, memory_queue
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence, Sized
+    from collections.abc import Mapping, Sequence, Sized
 
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from scrapy.dupefilters import BaseDupeFilter
     from scrapy.pqueues import ScrapyPriorityQueue
 
+    from .holds import Hold
     from .ledger import Ledger
     from .start_requests import StartRequests
+    from .store import Holds
 
 logger = logging.getLogger("scrapy_bloom.durable.base")
 
 OVERDUE_SECONDS = 0.5
 """The pause before a store is asked again for what is due."""
+MOST_PUT_OFF = 10.0
+"""Seconds after which a held request in memory is looked at again, which may have been released."""
 COMMAND_LINE = SETTINGS_PRIORITIES["cmdline"]
 
 
@@ -91,6 +101,9 @@ class LedgerScheduler(BaseScheduler):
         self._alarm = Alarm(self._on_alarm)
         self._later_wait = LATER_WAIT.read(crawler.settings)
         self._asks_for_rest = False
+        self._local_holds = LocalHolds(probe_seconds(crawler))
+        self._held_times: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
+        """By dispatched request: how many holds in a row its slot had then, -1 without a hold."""
 
     @property
     def ledger(self) -> Ledger | None:
@@ -101,6 +114,12 @@ class LedgerScheduler(BaseScheduler):
     def dqs(self) -> Sized | None:
         """The pending requests in the store, None without one."""
         return None if self._ledger is None else self._ledger.store.pending
+
+    def _open_memory(self) -> None:
+        """Make the queue for requests in memory."""
+        self.mqs = memory_queue(self.crawler)
+        if isinstance(self.mqs, SlotQueue):
+            self._local_holds.queues.append(self.mqs)
 
     def __len__(self) -> int:
         """Number of pending requests, the delayed ones included."""
@@ -117,6 +136,59 @@ class LedgerScheduler(BaseScheduler):
     def _in_memory(self) -> int:
         """The number of requests that are in memory only."""
         return len(self._delayed) + (0 if self.mqs is None else len(self.mqs))
+
+    @property
+    def holds(self) -> Mapping[str, Hold]:
+        """The holds by download slot, with those that are over and were not released."""
+        return self._holds_of.holds
+
+    def hold(self, slot: str, seconds: float, times: int) -> None:
+        """Dispatch no request of `slot` for so many seconds, or for those that are left, if these
+        are more; `inf` is until its release. What the downloader has not sent of it goes back."""
+        with self._guarded():
+            self._holds_of.hold(slot, seconds, times)
+        self.send_back(slot)
+
+    def send_back(self, slot: str) -> None:
+        """Have the engine schedule again what waits in the downloader for a slot that is held."""
+        answer_unsent(self.crawler, slot, self._answer_unsent)
+
+    def release(self, slot: str) -> None:
+        """End the hold of `slot`, if there is one."""
+        with self._guarded():
+            self._holds_of.release(slot)
+        self._engine.wake()
+
+    def has_dispatched(self, request: Request) -> bool:
+        """Return True if `request` came from this scheduler."""
+        return request in self._held_times
+
+    def is_probe(self, request: Request, slot: str) -> bool:
+        """Return True if `request` was dispatched during the present hold of its slot, to find out
+        whether that may end."""
+        hold = self.holds.get(slot)
+        return hold is not None and hold.until < inf and self._held_times.get(request) == hold.times
+
+    def came_before_hold(self, request: Request) -> bool:
+        """Return True if `request` was dispatched before its slot was held, as it is now."""
+        times = self._held_times.get(request)
+        if times is None or not self.holds:
+            return False
+        hold = self.holds.get(self._slot_of(request))
+        return hold is not None and hold.until > monotonic() and times != hold.times
+
+    def _answer_unsent(self, request: Request) -> Request | None:
+        return sent_again(request) if self.came_before_hold(request) else None
+
+    @property
+    def _holds_of(self) -> Holds:
+        return self._local_holds if self._ledger is None else self._ledger.store
+
+    def _guarded(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._ledger is None else self._ledger.guarded()
+
+    def _slot_of(self, request: Request) -> str:
+        return slot_keys(self.crawler)(request)
 
     def enqueue_request(self, request: Request) -> bool:
         """Store `request` unless it was seen; durable with the next commit. Return False if it was
@@ -158,6 +230,8 @@ class LedgerScheduler(BaseScheduler):
         else:
             if ledger is not None:
                 ledger.dispatch(request)
+            hold = self.holds.get(self._slot_of(request)) if self.holds else None
+            self._held_times[request] = -1 if hold is None else hold.times
             self.stats.inc_value(f"scheduler/dequeued/{medium}")
             self.stats.inc_value("scheduler/dequeued")
         return request
@@ -228,7 +302,7 @@ class LedgerScheduler(BaseScheduler):
     @property
     def _next_due(self) -> float | None:
         """Seconds until the next delayed request is due, or the next hold ends."""
-        dues = [self._delayed.next_due]
+        dues = [self._delayed.next_due, self._local_holds.next_end]
         if self._ledger is not None:
             dues.append(self._ledger.store.next_due)
         return min((due for due in dues if due is not None), default=None)
@@ -279,7 +353,26 @@ class LedgerScheduler(BaseScheduler):
     def _next(self) -> tuple[Request | None, str]:
         """Return the next request and its medium: requests in memory come first."""
         assert self.mqs is not None
-        request = self.mqs.pop()
+        self._local_holds.take_over()
+        while (request := self.mqs.pop()) is not None and self._must_wait(request):
+            pass
         if request is not None or self._ledger is None:
             return request, "memory"
         return self._ledger.next(), self.medium
+
+    def _must_wait(self, request: Request) -> bool:
+        """Return True, and put `request` off, if its slot is held: of a queue in memory that is no
+        SlotQueue, or of a slot that other workers hold, too."""
+        if not self.holds:
+            return False
+        slot = self._slot_of(request)
+        hold, now = self.holds.get(slot), monotonic()
+        if hold is None:
+            return False
+        if slot in self._local_holds.holds:
+            waits = not self._local_holds.admit(slot)
+        else:
+            waits = hold.until > now
+        if waits:
+            self._delayed.push(request, min(hold.until - now, MOST_PUT_OFF))
+        return waits

@@ -7,7 +7,7 @@ import logging
 from bisect import bisect_left, bisect_right, insort
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 
-from ..scrapy_compat import path_safe, slots_take_turns
+from ..scrapy_compat import active_slots, path_safe, slot_keys, slots_take_turns
 from ..settings import PICKLE
 from .codec import FORMATS
 
@@ -105,7 +105,8 @@ class SlotQueue(DownloaderAwarePriorityQueue):
 
     def __init__(self, crawler: Crawler, *arguments: Any, **options: Any) -> None:
         super().__init__(crawler, *arguments, **options)
-        self._downloader: Any = crawler.engine.downloader
+        self._slot_of = slot_keys(crawler)
+        self._active = partial(active_slots, crawler)
         self._takes_turns = slots_take_turns()
         self._last: str | None = None
         self._held: set[str] = set()
@@ -129,7 +130,7 @@ class SlotQueue(DownloaderAwarePriorityQueue):
 
     def push(self, request: Request) -> None:
         """Add `request`. Raises as its queue does, ValueError if it cannot be serialized."""
-        slot = self._downloader.get_slot_key(request)
+        slot = self._slot_of(request)
         queue = self.pqueues.get(slot)
         if queue is None:
             queue = self.pqueues[slot] = self.pqfactory(slot)
@@ -174,7 +175,7 @@ class SlotQueue(DownloaderAwarePriorityQueue):
     def _next(self) -> str | None:
         """Return the slot with the fewest active downloads: of equal ones the first by name, or if
         they take turns, the first behind the last that was popped."""
-        names, active = self._names, self._downloader.slots
+        names, active = self._names, self._active()
         start = 0
         if self._takes_turns and self._last is not None:
             start = bisect_right(names, self._last)

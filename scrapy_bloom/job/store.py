@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from .failure import ALL, Choice
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from scrapy import Request
 
     from .failure import FailedRequest
+    from .holds import Hold
 
 
 class FingerprintKeeper(Protocol):
@@ -34,20 +35,12 @@ class FingerprintKeeper(Protocol):
         """Close the spider on the next reactor turn."""
 
 
-class Hold(NamedTuple):
-    """A download slot that is not asked for so many `seconds` from now, infinite until its release.
-    `times` counts the holds in a row."""
-
-    seconds: float
-    times: int
-
-
 class Holds(Protocol):
     """The slots of a crawl that are on hold."""
 
     @property
     def holds(self) -> Mapping[str, Hold]:
-        """The holds that are not over, by slot."""
+        """The holds by slot; one that is over may stay here until an answer of its slot ends it."""
 
     def hold(self, slot: str, seconds: float, times: int) -> None:
         """Dispatch no request of `slot` for so many seconds, or for those that are left, if these
@@ -57,7 +50,7 @@ class Holds(Protocol):
         """End the hold of `slot`, if there is one. Durable with the next commit."""
 
 
-class RequestStore(Protocol):
+class RequestStore(Holds, Protocol):
     """The pending and the dispatched requests of a crawl.
 
     A dispatched request stays stored until it is `done`, so after a crash it is pending again.

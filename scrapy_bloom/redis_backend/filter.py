@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..bloom import sizing
 from ..bloom.hashing import Key, first_lanes, to_bytes
-from ..bloom.header import PAGE
-from ..bloom.requirements import new_header
+from ..bloom.header import PAGE, new_header
 from ..dupefilter.url_cache import UrlCache
 from ..errors import SharedFilterError
 from .client import RedisClient

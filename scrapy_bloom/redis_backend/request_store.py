@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from ..errors import SharedFilterError
 from ..job.figures import COUNTED
-from ..job.store import Hold
+from ..job.holds import Hold
 from .claims import Claims
 from .codec import is_storable_slot
 from .failed_store import failing_of, unreadable
@@ -58,6 +58,8 @@ class Observers:
     """A request cannot be read back, and has failed."""
     gone: Callable[[], None]
     """The crawl is not there any more."""
+    held: Callable[[str], None]
+    """A slot is held, perhaps by another worker."""
 
 
 class RedisStore:
@@ -110,7 +112,7 @@ class RedisStore:
         self._doubtful: set[bytes] = set()
         """Fingerprints of requests in memory whose children Redis may have lost, until the next
         commit with them."""
-        self._holds: dict[str, tuple[float, int]] = {}  # until, times
+        self._holds: dict[str, Hold] = {}
         self._unsent_holds: list[Holding] = []
         self._own: set[bytes] = set()
         """Fingerprints that were pushed since the last commit."""
@@ -169,21 +171,15 @@ class RedisStore:
 
     @property
     def holds(self) -> Mapping[str, Hold]:
-        """The holds that are not over of this worker's slots, as of the last reply, and those that
-        it has made."""
-        now = monotonic()
-        return {
-            slot: Hold(until - now, times)
-            for slot, (until, times) in self._holds.items()
-            if until > now
-        }
+        """The holds of this worker's slots, as of the last reply, and those that it has made."""
+        return self._holds
 
     def hold(self, slot: str, seconds: float, times: int) -> None:
         """Hold `slot` for all workers, with the next commit; see RequestStore."""
         if not is_storable_slot(slot):
             return  # nothing of it is in Redis
         until, before = self._holds.get(slot, (0.0, 0))
-        self._holds[slot] = max(until, monotonic() + seconds), max(times, before)
+        self._holds[slot] = Hold(max(until, monotonic() + seconds), max(times, before))
         self._unsent_holds.append(Holding(slot, seconds, times))
         self.claims.put_back(slot)
 
@@ -415,18 +411,19 @@ class RedisStore:
         self.later = reply.later
         self._due = None if reply.due_in is None else now + reply.due_in
         del self._unsent_holds[: len(batch.state.holds)]
-        told = {each.slot: (now + each.seconds, each.times) for each in reply.holds}
+        told = {each.slot: Hold(now + each.seconds, each.times) for each in reply.holds}
         unsent = {each.slot for each in self._unsent_holds}
         for slot in [*self._holds]:
             # the others are over, or were released by another worker
             is_known = slot in unsent or slot not in batch.state.slots
-            if slot not in told and not (is_known and self._holds[slot][0] > now):
+            if slot not in told and not (is_known and self._holds[slot].until > now):
                 del self._holds[slot]
         for each in reply.holds:
             if each.slot not in unsent:
                 self._holds[each.slot] = told[each.slot]
                 if each.seconds > 0:
                     self.claims.put_back(each.slot, each.until)
+                    self._observers.held(each.slot)
 
     def _be_fenced(self) -> None:
         """Go on as a new worker. Requests in memory are not marked as done, and start() has not

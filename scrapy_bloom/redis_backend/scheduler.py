@@ -10,7 +10,6 @@ from scrapy.utils.python import global_object_name
 
 from ..job.failures import Failures
 from ..job.ledger_scheduler import LedgerScheduler, keep_off_the_job, refuse_without_delays
-from ..job.queue_settings import memory_queue
 from ..job.session import session_of
 from ..scrapy_compat import IdleChecks, put_before_engine
 from ..settings import FailedSettings, WorkerSettings
@@ -90,7 +89,7 @@ class RedisDurableScheduler(LedgerScheduler):
     def open(self, spider: Spider) -> Deferred[None] | None:
         """Join the crawl. Refuses the start as `from_crawler` does."""
         self.spider = spider
-        self.mqs = memory_queue(self.crawler)
+        self._open_memory()
         if self._settings is None:
             self.df.open()
             return None
@@ -103,6 +102,7 @@ class RedisDurableScheduler(LedgerScheduler):
                 self._feeds,
                 self._failures,
                 in_memory=lambda: self._in_memory,
+                held=self.send_back,
             )
         except Exception as error:  # noqa: BLE001 - see from_crawler
             self.df.abandon()

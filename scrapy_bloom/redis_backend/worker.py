@@ -16,6 +16,7 @@ from scrapy.utils.asyncio import call_later
 from ..errors import SharedFilterError
 from ..job.failure import count_unreadable, described
 from ..job.figures import counts_of, set_stats
+from ..job.holds import probe_seconds
 from ..job.ledger import Ledger
 from ..job.ledger_scheduler import require_same_spider
 from ..reporting import counted
@@ -76,6 +77,7 @@ class Worker:
         failures: Failures,
         *,
         in_memory: Callable[[], int],
+        held: Callable[[str], None],
     ) -> None:
         spider = crawler.spider
         assert spider is not None
@@ -123,6 +125,7 @@ class Worker:
                 self._on_change,
                 self._on_unreadable,
                 self._on_gone,
+                held,
             ),
             round_=self._state.round,
             counted=lambda: tuple(counts_of(crawler).values()),
@@ -356,5 +359,5 @@ def _policy(crawler: Crawler, settings: WorkerSettings, queues: QueueSettings) -
         newest_first=queues.newest_first,
         keeps_slot=int(1000 * grace) * settings.slot_workers,
         max_attempts=settings.max_attempts,
-        longest_probe=int(1000 * (crawler.settings.getfloat("DOWNLOAD_TIMEOUT") or 180)),
+        longest_probe=int(1000 * probe_seconds(crawler)),
     )

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 from scrapy import Request
 
+from ..job.failure import TIMES_KEYS
 from ..job.later import NOT_BEFORE
 from ..job.ledger import CommitHook
 from ..job.origins import origins_of
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from .request_file import RequestFile
     from .request_store import SqliteStore
 
-VOLATILE = frozenset({"download_latency", "retry_times", NOT_BEFORE})
+VOLATILE = frozenset({"download_latency", NOT_BEFORE, *TIMES_KEYS})
 """Meta keys that children may copy or have, and whose values differ in a repetition."""
 OF_020 = "_bloom_delta_list"
 """Meta key that 0.2.0 gave to the children of a page with bloom_delta = True, and to theirs."""

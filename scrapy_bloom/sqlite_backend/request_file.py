@@ -203,6 +203,12 @@ class RequestFile:
         ((self.due,),) = self.query("SELECT MIN(due) FROM later")
         return [(row[0], row[1:4], row[4]) for row in rows]
 
+    def move_due(self, before: float, after: float) -> None:
+        """Let delayed requests that are due at `before` be due at `after`, with the next commit.
+        Raises sqlite3.Error."""
+        self.execute("UPDATE later SET due = ? WHERE due = ?", (after, before))
+        ((self.due,),) = self.query("SELECT MIN(due) FROM later")
+
     @_naming
     def pop(self, group: Group, *, newest: bool, keep: bool = False) -> tuple[int, bytes]:
         """Return row number and request of the newest or oldest row in `group` that was not

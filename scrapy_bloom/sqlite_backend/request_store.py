@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Sequence, Sized
+from collections.abc import Callable, Collection, Mapping, Sequence, Sized
 from contextlib import suppress
+from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from scrapy.core.downloader import Downloader
@@ -14,12 +16,12 @@ from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.python import global_object_name
 
-from ..errors import JobDirectoryError
+from ..errors import JobDirectoryError, encodable
 from ..job.codec import Codec, Stored
 from ..job.failure import count_unreadable, described
 from ..job.later import take_delay
 from ..job.queue_settings import SlotQueue, scrapy_disk_queue
-from ..scrapy_compat import path_safe
+from ..scrapy_compat import path_safe, slot_keys
 from .failed_store import OpenFailedStore
 from .request_file import MAX_BYTES, PRIORITIES, RequestFile
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ..job.failure import FailedRequest
+    from ..job.holds import Hold, LocalHolds
     from ..job.queue_settings import QueueKind, QueueSettings
     from .request_file import Group
     from .scrapy_queues import ScrapyQueues
@@ -58,6 +61,7 @@ class SqliteStore:
         settings: QueueSettings,
         failed: OpenFailedStore,
         note_commit: Callable[[], None],
+        holds: LocalHolds,
     ) -> None:
         self._crawler = crawler
         self._note_commit = note_commit
@@ -79,6 +83,10 @@ class SqliteStore:
         self.renumbered: Callable[[int], object] = lambda row: None
         """Called when the delayed request of this number has become the last pushed row."""
         self.pending: ScrapyPriorityQueue = self._open_queue()
+        self._holds = holds
+        self._until: dict[str, float] = {}
+        """When each hold ends, in seconds since 1970."""
+        self._open_holds()
 
     @property
     def uncommitted(self) -> int:
@@ -140,9 +148,24 @@ class SqliteStore:
             except UnreadableRequestError as error:
                 self._keep_unreadable(error)
                 continue
+            if request is not None and self._holds.holds and self._must_wait(request):
+                continue
             # Scrapy's queues give None for each slot that has become empty by a failure
             if request is not None or isinstance(self.pending, SlotQueue) or not len(self.pending):
                 return request
+
+    @property
+    def holds(self) -> Mapping[str, Hold]:
+        """The holds by slot."""
+        return self._holds.holds
+
+    def hold(self, slot: str, seconds: float, times: int) -> None:
+        """Hold `slot`; see RequestStore. Raises sqlite3.Error."""
+        self._holds.hold(slot, seconds, times)
+
+    def release(self, slot: str) -> None:
+        """End the hold of `slot`. Raises sqlite3.Error."""
+        self._holds.release(slot)
 
     def done(self, request: Request) -> None:
         """Delete the row of a dispatched request."""
@@ -216,7 +239,58 @@ class SqliteStore:
             return stand_in
 
     def _slot_of(self, request: Request) -> str:
-        return str(self._crawler.engine.downloader.get_slot_key(request))
+        return slot_keys(self._crawler)(request)
+
+    def _open_holds(self) -> None:
+        """Go on with the holds of the file that are not over."""
+        if isinstance(self.pending, SlotQueue):
+            self._holds.queues.append(self.pending)
+        now = time.time()
+        for slot, until, times, pause in self._file.query("SELECT * FROM holds"):
+            # no longer than it was, if the clock was set back
+            end = inf if until is None else min(until, now + pause)
+            if end > now:
+                self._until[slot] = end
+                self._holds.hold(slot, end - now, times, pause=pause)
+            else:
+                self._file.execute("DELETE FROM holds WHERE slot = ?", (slot,))
+            if until is not None and end < until:
+                self._file.move_due(until, end)
+        self._holds.keep = self._keep_hold
+
+    def _keep_hold(self, slot: str) -> None:
+        """Write a hold that has changed, and let requests that were put off wait for its end."""
+        hold, now = self._holds.holds.get(slot), time.time()
+        until = now if hold is None else now + hold.until - monotonic()
+        before = self._until.pop(slot, None)
+        if hold is not None:
+            self._until[slot] = until
+        if slot != encodable(slot):
+            pass  # its requests are in memory, too
+        elif hold is None:
+            self._file.execute("DELETE FROM holds WHERE slot = ?", (slot,))
+        else:
+            ends = (until, self._holds.pause(slot)) if until < inf else (None, None)
+            self._file.execute(
+                "REPLACE INTO holds VALUES (?, ?, ?, ?)", (slot, ends[0], hold.times, ends[1])
+            )
+        if before is not None and not isinstance(self.pending, SlotQueue):
+            self._file.move_due(before, until)
+
+    def _must_wait(self, request: Request) -> bool:
+        """Return True, and put `request` off, if its slot is held, which SlotQueue has looked at
+        itself. Cost: moves a row."""
+        slot = self._slot_of(request)
+        if self._holds.admit(slot):
+            return False
+        row = self._dispatched.pop(request)
+        ((*group, payload),) = self._file.query(
+            "SELECT slot, priority, start, request FROM requests WHERE id = ?", (row,)
+        )
+        self._file.delay(self._until[slot], (group[0], group[1], group[2]), payload)
+        self.renumbered(row)
+        self._file.delete(row)
+        return True
 
     def _keep_unreadable(self, error: UnreadableRequestError) -> None:
         self._failed.add_unreadable(error.row, str(error), self.codec)
@@ -349,7 +423,7 @@ class RowQueue:
     def push(self, request: Any) -> None:
         """Store `request`, or a _StoredRequest. Raises ValueError if it cannot be serialized."""
         if self._slot is None:
-            self._slot = self._crawler.engine.downloader.get_slot_key(request)
+            self._slot = slot_keys(self._crawler)(request)
         if isinstance(request, _StoredRequest):
             payload = request.payload
         else:

@@ -21,7 +21,7 @@ from ..job.ledger_scheduler import (
     refuse_without_delays,
     require_same_spider,
 )
-from ..job.queue_settings import QueueSettings, memory_queue, scrapy_disk_queue
+from ..job.queue_settings import QueueSettings, scrapy_disk_queue
 from ..job.session import session_of
 from ..jobdir import JobDirectory
 from ..reporting import counted, waiting
@@ -123,7 +123,7 @@ class DurableScheduler(LedgerScheduler):
     def open(self, spider: Spider) -> Deferred[None] | None:
         """Open the stored requests, and begin. Refuses the start as `from_crawler` does."""
         self.spider = spider
-        self.mqs = memory_queue(self.crawler)
+        self._open_memory()
         if self._job is not None and isinstance(self.df, BloomDupeFilter):
             try:
                 self._ledger = self._open_job(self._job, self.df)
@@ -171,7 +171,9 @@ class DurableScheduler(LedgerScheduler):
             failed = OpenFailedStore(file)
             self._failures.retry(failed)
             queues = QueueSettings.read(settings)
-            store = SqliteStore(crawler, file, job.requests, queues, failed, note_commit)
+            store = SqliteStore(
+                crawler, file, job.requests, queues, failed, note_commit, self._local_holds
+            )
             self._resume(store, ScrapyQueues(job))
             ledger = Ledger(
                 crawler,

@@ -95,12 +95,13 @@ STEPS: dict[int, tuple[str, ...]] = {
         # the next opening makes them pending again
         "CREATE TABLE unreadable (id INTEGER PRIMARY KEY, record INTEGER NOT NULL UNIQUE)",
         # requests that are not due: `id` becomes that of a row in `requests`, `due` and `until` are
-        # seconds since 1970, and a hold without `until` lasts until its release
+        # seconds since 1970, and a hold without `until` lasts until its release; `pause` is the
+        # length of the hold in seconds
         "CREATE TABLE later (id INTEGER PRIMARY KEY, due REAL NOT NULL, slot TEXT NOT NULL,"
         " priority INTEGER NOT NULL, start INTEGER NOT NULL, request BLOB NOT NULL)",
         "CREATE INDEX due ON later (due)",
-        "CREATE TABLE holds (slot TEXT PRIMARY KEY, until REAL, times INTEGER NOT NULL)"
-        " WITHOUT ROWID",
+        "CREATE TABLE holds (slot TEXT PRIMARY KEY, until REAL, times INTEGER NOT NULL,"
+        " pause REAL) WITHOUT ROWID",
         # 0.2.0 could give such a row to another request, and then could not open the file
         "UPDATE taken_children SET parent = parent + (SELECT MAX(id) FROM requests)"
         " + (SELECT MAX(id) FROM set_aside)"

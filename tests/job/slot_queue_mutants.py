@@ -55,16 +55,15 @@ class Seen(dict):
 def see(function):
     """Have each slot that the downloader knows seen as `function` makes it."""
 
-    class Downloader(SimpleNamespace):
-        @property
-        def slots(self):
-            seen = Seen(self.true.slots)
+    def change(self, *_):
+        true = self._active
+
+        def active():
+            seen = Seen(true())
             seen.see = function
             return seen
 
-    def change(self, *_):
-        true = self._downloader
-        self._downloader = Downloader(true=true, get_slot_key=true.get_slot_key)
+        self._active = active
 
     after("__init__", change)
 
@@ -120,7 +119,7 @@ def a_failed_push_counts():
 @mutant
 def a_new_request_ends_the_hold():
     """A slot on hold is popped when it gets one more."""
-    after("push", lambda self, request: self.release(self._downloader.get_slot_key(request)))
+    after("push", lambda self, request: self.release(self._slot_of(request)))
 
 
 @mutant

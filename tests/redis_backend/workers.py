@@ -107,6 +107,7 @@ class StoreWorker:
                 lambda: None,
                 self._unreadable,
                 self._gone,
+                lambda _slot: None,
             ),
             round_=self.state.round,
         )

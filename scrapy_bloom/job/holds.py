@@ -1,0 +1,377 @@
+"""Holds of download slots: a host that asks for a rest is not asked until it is over."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from heapq import heappop, heappush
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary, WeakSet
+
+from scrapy import signals
+from scrapy.exceptions import IgnoreRequest, NotConfigured
+
+from ..errors import JobDirectoryError
+from ..scrapy_compat import (
+    HELD,
+    backs_off,
+    is_revalidated,
+    require_unsent,
+    scheduler_of,
+    slot_keys,
+)
+from ..settings import HoldSettings
+from ..startup import fetches_one_page, is_component, refuse
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+    from typing_extensions import Self
+
+    from .ledger_scheduler import LedgerScheduler
+    from .queue_settings import SlotQueue
+
+logger = logging.getLogger("scrapy_bloom.holds")
+
+FIRST_SECONDS = 5
+"""The pause of the first hold without Retry-After; each one after it in a row is twice as long."""
+REFUSALS = frozenset({429, 503})
+_SECONDS = re.compile(rb"\d+(\.\d*)?")
+
+
+class Hold(NamedTuple):
+    """A download slot that is not asked before `until` by `monotonic`, infinite until its release.
+    `times` counts the holds in a row."""
+
+    until: float
+    times: int
+
+
+class HoldMiddleware:
+    """Downloader middleware that holds the download slot of a host that refuses requests with
+    status 429 or 503, for all workers of a crawl. The add-on enables it.
+
+    A refused request that the scheduler has handed out goes back to it, and uses up no retry.
+    Refusals of requests that were sent before the slot was held are no reason for a longer pause,
+    apart from their Retry-After. Statuses outside RETRY_HTTP_CODES are no refusals.
+    """
+
+    order = 560
+    """Its place in DOWNLOADER_MIDDLEWARES: it gets responses before RetryMiddleware."""
+
+    def __init__(self, crawler: Crawler, settings: HoldSettings) -> None:
+        self._crawler = crawler
+        self._settings = settings
+        retried = {int(code) for code in crawler.settings.getlist("RETRY_HTTP_CODES")}
+        self._refusals = REFUSALS & retried
+        self._has_cache = crawler.settings.getbool("HTTPCACHE_ENABLED")
+        self._refused: dict[str, int] = {}
+        """Refusals in a row by slot, without a hold."""
+        self._noted: WeakSet[Request] = WeakSet()
+        """Refused requests that are in middlewares nearer to the downloader."""
+        self._own_meta: WeakKeyDictionary[Request, dict[str, Any]] = WeakKeyDictionary()
+        """What the meta of a refused request says of the HTTP cache itself."""
+        crawler.signals.connect(self._response_downloaded, signals.response_downloaded)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Return the middleware of `crawler`. Raises NotConfigured with BLOOM_HOLD = False, in a
+        command for one page, and under a scheduler that holds nothing; refuses the start with
+        ValueError for a bad setting."""
+        try:
+            settings = HoldSettings.read(crawler.settings)
+            require_unsent()
+        except (JobDirectoryError, ValueError) as error:
+            refuse(crawler, error)
+        if not settings.on or fetches_one_page(crawler):
+            raise NotConfigured
+        names = "DurableScheduler", "RedisDurableScheduler"
+        setting = crawler.settings["SCHEDULER"]
+        if not any(is_component(setting, name) for name in names):
+            raise NotConfigured(f"SCHEDULER is {setting!r}, and holds need {' or '.join(names)}")
+        return cls(crawler, settings)
+
+    def process_request(self, request: Request) -> Request | None:
+        """Send `request` back to the scheduler if its slot is held since it was handed out."""
+        scheduler = self._scheduler
+        if scheduler is not None and scheduler.came_before_hold(request):
+            return sent_again(request)
+        return None
+
+    def process_response(self, request: Request, response: Response) -> Request | Response:
+        """Return a copy for the scheduler of a `request` that was refused, if its slot is held; the
+        response of any other, and of one that asks to see it or was held too often."""
+        own_meta = self._own_meta.pop(request, None)
+        if own_meta is not None:
+            request.meta.pop("dont_cache", None)
+            request.meta.update(own_meta)
+        scheduler = self._scheduler
+        if scheduler is None:
+            return response
+        if "cached" in response.flags:
+            self._ask_another(scheduler, request)
+            return response
+        if not self._is_refusal(request, response):
+            return response
+        if request in self._noted:
+            self._noted.remove(request)
+        else:  # it is the answer of another middleware
+            self._note_refusal(scheduler, request, response)
+        hold = scheduler.holds.get(slot_keys(self._crawler)(request))
+        if (
+            hold is None
+            or hold.until <= monotonic()
+            or not scheduler.has_dispatched(request)
+            or _times_held(request) >= self._settings.times
+            or self._is_for_the_spider(request, response)
+        ):
+            return response
+        self._crawler.stats.inc_value("scheduler/held")
+        return sent_again(request)
+
+    def process_exception(self, request: Request, exception: Exception) -> None:
+        """Let another request ask whether a hold may end, if `request` was to and is ignored."""
+        scheduler = self._scheduler
+        if scheduler is not None and isinstance(exception, IgnoreRequest):
+            self._ask_another(scheduler, request)
+
+    @property
+    def _scheduler(self) -> LedgerScheduler | None:
+        """The scheduler of the crawler, None before it is built."""
+        found: Any = scheduler_of(self._crawler)
+        return found  # type: ignore[no-any-return]
+
+    def _response_downloaded(self, response: Response, request: Request) -> None:
+        """Note a refusal, before the downloader sends the next request, and keep it out of the HTTP
+        cache; or end the hold of a slot that answers, also with a redirect."""
+        scheduler = self._scheduler
+        if scheduler is None:
+            return
+        if self._is_refusal(request, response):
+            self._note_refusal(scheduler, request, response)
+            self._noted.add(request)
+            if self._has_cache and not is_revalidated(request):
+                # a retry would be answered with the refusal
+                meta = request.meta
+                own = {"dont_cache": meta["dont_cache"]} if "dont_cache" in meta else {}
+                self._own_meta[request] = own
+                meta["dont_cache"] = True
+        elif self._refused or scheduler.holds:
+            slot = slot_keys(self._crawler)(request)
+            self._refused.pop(slot, None)
+            if scheduler.is_probe(request, slot):
+                logger.debug("%(slot)s answers again", {"slot": slot})
+                scheduler.release(slot)
+
+    def _is_refusal(self, request: Request, response: Response) -> bool:
+        status = response.status
+        return status in self._refusals and not backs_off(self._crawler, request, status)
+
+    def _note_refusal(
+        self, scheduler: LedgerScheduler, request: Request, response: Response
+    ) -> None:
+        """Count a refusal, and hold its slot if it is time. A page that was held too often is a
+        matter of its own."""
+        settings, slot = self._settings, slot_keys(self._crawler)(request)
+        hold = scheduler.holds.get(slot)
+        asked = retry_after(response)
+        if hold is not None and not scheduler.is_probe(request, slot):
+            if asked is not None and hold.until > monotonic():
+                scheduler.hold(slot, min(asked, settings.longest), hold.times)
+            return
+        times = 0 if hold is None else hold.times
+        if times >= settings.times:
+            if hold is not None and hold.until > monotonic():
+                self._give_up(scheduler, slot, times)
+            return
+        if _times_held(request) >= settings.times:
+            return
+        if asked is None and not times:
+            refused = self._refused[slot] = self._refused.get(slot, 0) + 1
+            if refused < settings.after:
+                return
+        self._refused.pop(slot, None)
+        seconds = min(settings.longest, asked or FIRST_SECONDS * 2**times)
+        scheduler.hold(slot, seconds, times + 1)
+        self._crawler.stats.inc_value("scheduler/holds")
+        logger.info(
+            "%(slot)s has answered %(status)d%(asked)s: it is not asked for %(seconds).3g s (hold"
+            " %(times)d of at most %(most)d in a row)",
+            {
+                "slot": slot,
+                "status": response.status,
+                "asked": "" if asked is None else " with Retry-After",
+                "seconds": seconds,
+                "times": times + 1,
+                "most": settings.times,
+            },
+            extra={"spider": self._crawler.spider},
+        )
+
+    def _give_up(self, scheduler: LedgerScheduler, slot: str, times: int) -> None:
+        logger.warning(
+            "%(slot)s still refuses requests after %(times)d holds in a row (BLOOM_HOLD_TIMES):"
+            " they are retried, and fail, as without holds",
+            {"slot": slot, "times": times},
+            extra={"spider": self._crawler.spider},
+        )
+        self._open(scheduler, slot, times)
+
+    def _ask_another(self, scheduler: LedgerScheduler, request: Request) -> None:
+        """Let other requests be sent if `request`, of which the host has not heard, was to find out
+        whether a hold may end."""
+        if scheduler.holds:
+            slot = slot_keys(self._crawler)(request)
+            hold = scheduler.holds.get(slot)
+            if hold is not None and scheduler.is_probe(request, slot):
+                self._open(scheduler, slot, hold.times)
+
+    def _open(self, scheduler: LedgerScheduler, slot: str, times: int) -> None:
+        """End the hold of `slot`, but not the row of its holds."""
+        scheduler.release(slot)
+        scheduler.hold(slot, 0.0, times)
+
+    def _is_for_the_spider(self, request: Request, response: Response) -> bool:
+        """Return True if `request` is not to be sent again by a middleware, or asks for responses
+        with that status, as it does for RedirectMiddleware."""
+        meta = request.meta
+        return bool(
+            meta.get("dont_retry")
+            or meta.get("handle_httpstatus_all")
+            or response.status in meta.get("handle_httpstatus_list", ())
+            or response.status in getattr(self._crawler.spider, "handle_httpstatus_list", ())
+        )
+
+
+class LocalHolds:
+    """The holds of one process, applied to its `queues`; `keep` is called with the slot after each
+    change. Costs: a change O(log n) with n holds, and O(1) a queue."""
+
+    def __init__(self, longest_probe: float) -> None:
+        self.holds: dict[str, Hold] = {}
+        """Those that are over stay here, until an answer of their slot releases them."""
+        self.queues: list[SlotQueue] = []
+        self.keep: Callable[[str], None] = lambda slot: None
+        self._longest_probe = longest_probe
+        self._pauses: dict[str, float] = {}
+        self._ends: list[tuple[float, str]] = []
+        """A heap, with ends that have changed since."""
+
+    @property
+    def next_end(self) -> float | None:
+        """Seconds until the next hold is over, `inf` if none ends by itself; None without any."""
+        self._drop_changed()
+        if self._ends:
+            return self._ends[0][0] - monotonic()
+        return inf if any(hold.until == inf for hold in self.holds.values()) else None
+
+    def hold(self, slot: str, seconds: float, times: int, *, pause: float | None = None) -> None:
+        """Hold `slot` as a RequestStore does; for the rest of a hold of `pause` seconds."""
+        until, before = monotonic() + seconds, self.holds.get(slot)
+        if before is None or until > before.until:
+            self._pauses[slot] = seconds if pause is None else pause
+        else:
+            until = before.until
+        self._set(slot, until, times if before is None else max(times, before.times))
+
+    def release(self, slot: str) -> None:
+        """Release `slot` as a RequestStore does."""
+        if self.holds.pop(slot, None) is not None:
+            del self._pauses[slot]
+            for queue in self.queues:
+                queue.release(slot)
+            self.keep(slot)
+
+    def pause(self, slot: str) -> float:
+        """Return how many seconds the hold of `slot` had when it began, or was extended last."""
+        return self._pauses[slot]
+
+    def take_over(self) -> None:
+        """Let the requests of slots be popped whose holds are over."""
+        while (end := self.next_end) is not None and end <= 0:
+            _, slot = heappop(self._ends)
+            for queue in self.queues:
+                queue.release(slot)
+
+    def admit(self, slot: str) -> bool:
+        """Return True if a request of `slot` may be dispatched. After a hold that is one, which
+        finds out whether it may end; meanwhile it goes on."""
+        hold = self.holds.get(slot)
+        if hold is None:
+            return True
+        now = monotonic()
+        if hold.until > now:
+            return False
+        probe = min(self._pauses[slot], self._longest_probe)
+        if probe > 0:
+            self._set(slot, now + probe, hold.times)
+        return True
+
+    def _set(self, slot: str, until: float, times: int) -> None:
+        self.holds[slot] = Hold(until, times)
+        if until > monotonic():
+            for queue in self.queues:
+                queue.hold(slot)
+            if until < inf:
+                heappush(self._ends, (until, slot))
+        self.keep(slot)
+
+    def _drop_changed(self) -> None:
+        while self._ends and self.holds.get(self._ends[0][1], _NO_HOLD).until != self._ends[0][0]:
+            heappop(self._ends)
+
+
+_NO_HOLD = Hold(-inf, 0)
+
+
+def sent_again(request: Request) -> Request:
+    """Return a copy of `request` for the scheduler, which no filter drops."""
+    again = request.copy()
+    again.dont_filter = True
+    again.meta[HELD] = _times_held(request) + 1
+    return again
+
+
+def retry_after(response: Response) -> float | None:
+    """Return the seconds in the header Retry-After of `response`, or until the date in it, by the
+    clock of the host if the response has a Date. None without one, for an unreadable one, and for
+    one that is over. Source: RFC 9110, section 10.2.3."""
+    value = (response.headers.get("Retry-After") or b"").strip()
+    if _SECONDS.fullmatch(value):
+        seconds = float(value)
+    else:
+        until = _date(value)
+        if until is None:
+            return None
+        now = _date(response.headers.get("Date") or b"") or datetime.now(timezone.utc)
+        seconds = (until - now).total_seconds()
+    return seconds if seconds > 0 else None
+
+
+def _date(value: bytes) -> datetime | None:
+    with suppress(Exception):  # bytes of a stranger
+        date = parsedate_to_datetime(value.decode("ascii"))
+        return date if date.tzinfo is not None else date.replace(tzinfo=timezone.utc)
+    return None
+
+
+def _times_held(request: Request) -> int:
+    """Return how often `request` was sent again for a hold."""
+    times = request.meta.get(HELD)
+    return times if isinstance(times, int) and times > 0 else 0
+
+
+def probe_seconds(crawler: Crawler) -> float:
+    """Return how long at most a hold goes on while one request finds out whether it may end: not
+    at all without HoldMiddleware, which ends it."""
+    with suppress(AttributeError, RuntimeError):  # a script without an engine has none
+        if crawler.get_downloader_middleware(HoldMiddleware) is not None:
+            return crawler.settings.getfloat("DOWNLOAD_TIMEOUT") or 180.0
+    return 0.0

@@ -1,0 +1,117 @@
+"""A site whose hosts ask for a rest, and that notes when it was asked for what."""
+
+import asyncio
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from threading import Event, Thread
+from typing import NamedTuple
+
+from tests.patience import PATIENCE
+from tests.web_server import serve
+
+
+class Asked(NamedTuple):
+    """A request: when it came and was answered, by `time.monotonic`, for which page, and with what
+    status and Retry-After."""
+
+    came: float
+    answered: float
+    page: str
+    status: int
+    retry_after: float | None
+
+
+@dataclass
+class Rest:
+    """A host that refuses all requests for so many seconds, `after` its first pages, and longer
+    while `goes_on()`. It says how long in seconds ("seconds"), by a date ("date"), or not ("")."""
+
+    seconds: float
+    says: str = "seconds"
+    after: int = 4
+    status: int = 429
+    goes_on: Callable[[], bool] = lambda: False
+    until: float = math.inf
+    asked: int = 0
+
+
+@dataclass
+class RestingSite:
+    """The site, on a free port of the loopback interface, in a thread. Paths are `/HOST/NUMBER`:
+    hosts without a Rest answer when `go` says so."""
+
+    rests: dict[str, Rest]
+    asked: dict[str, list[Asked]] = field(default_factory=lambda: defaultdict(list))
+
+    def __enter__(self):
+        self.go = Event()
+        self._served = Event()
+        self._thread = Thread(target=asyncio.run, args=[self._serve()], daemon=True)
+        self._thread.start()
+        assert self._served.wait(PATIENCE)
+        return self
+
+    def __exit__(self, *_):
+        self._loop.call_soon_threadsafe(self._ended.set)
+        self._thread.join()
+
+    async def _serve(self):
+        def ready(port):
+            self.url = f"http://127.0.0.1:{port}"
+            self._served.set()
+
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        serving = asyncio.create_task(serve(self._answer, ready))
+        await self._ended.wait()
+        serving.cancel()
+
+    async def _answer(self, _method, path, _body):
+        came = time.monotonic()
+        _, host, page = path.split("/")
+        rest, status, headers, says = self.rests.get(host), 200, {}, None
+        await asyncio.sleep(0.02)
+        if rest is None:
+            while not self.go.is_set():
+                await asyncio.sleep(0.01)
+        else:
+            rest.asked += 1
+            if rest.asked == rest.after + 1:
+                rest.until = came + rest.seconds
+                self.go.set()
+            left = rest.until - came
+            if left <= 0 and rest.goes_on():
+                left = 0.5
+            if rest.asked > rest.after and left > 0:
+                status = rest.status
+                says = math.ceil(left) if rest.says else None
+                if rest.says == "date":
+                    now = math.floor(time.time())
+                    headers["Date"] = formatdate(now, usegmt=True)
+                    headers["Retry-After"] = formatdate(now + says, usegmt=True)
+                elif rest.says:
+                    headers["Retry-After"] = says
+        self.asked[host].append(Asked(came, time.monotonic(), page, status, says))
+        return status, headers, b"{}"
+
+    def pages(self, host, status=200):
+        """Return the pages that were answered with a status, in order."""
+        return [each.page for each in self.asked[host] if each.status == status]
+
+    def too_early(self, host, least=0.0):
+        """Return the requests that came after a refusal was answered, and before the end that it
+        named, or so many seconds after it."""
+        ends = [
+            (each.answered, each.answered + (each.retry_after or least))
+            for each in self.asked[host]
+            if each.status != 200
+        ]
+        return [
+            each
+            for each in self.asked[host]
+            if any(answered < each.came < end for answered, end in ends)
+        ]
