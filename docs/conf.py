@@ -84,7 +84,7 @@ def link_settings(app, tree):
     page, linked = app.env.current_document.docname, set()
     own = {setting.name for setting in SETTINGS if setting.page == f"{page}.md"}
     for literal in list(tree.findall(nodes.literal)):
-        name = re.match(r"[A-Z][A-Z_]+[A-Z]|", literal.astext())[0]
+        name = re.match(r"[A-Z][A-Z_]+[A-Z](?= =|$)|", literal.astext())[0]
         is_linked = isinstance(literal.parent, (nodes.reference, pending_xref, nodes.title))
         if not name or is_linked or name in own | linked:
             continue
