@@ -33,7 +33,17 @@ MUTANTS = {
         '            callback = getattr(spider, "parse", None)\n',
         '            return ""\n',
     ),
-    "meta_ignored": (BASE, "(meta and not self._meta_keys.isdisjoint(meta))", "False"),
+    "meta_of_links_ignored": (BASE, "(meta and not self._meta_keys.isdisjoint(meta))", "False"),
+    "meta_next_to_the_spider_ignored": (
+        BASE,
+        "request.dont_filter or not self._meta_keys.isdisjoint(request.meta)",
+        "request.dont_filter",
+    ),
+    "meta_ignored": (
+        BASE,
+        "self._reads is not None and self._meta_keys.isdisjoint(request.meta)",
+        "self._reads is not None",
+    ),
     "redirects_are_known": (BASE, '            keys.add("redirect_urls")\n', ""),
     "fragments_ignored": (
         BASE,
@@ -51,11 +61,11 @@ MUTANTS = {
         "self._fingerprint_of_url is None\n                and self._recent",
         "self._reads is None\n                and self._recent",
     ),
-    "urls_never_remembered": (BASE, "elif url is None and self._caches", "elif self._caches"),
+    "urls_never_remembered": (BASE, "if url is None and self._caches", "if self._caches"),
     "recent_fingerprints_of_redirects": (
         BASE,
-        "fingerprint in self._recent.urls:\n                return self._chains",
-        "fingerprint in self._recent.urls:\n                return True or self._chains",
+        'or "redirect_urls" not in request.meta\n',
+        "or True\n",
     ),
     "extractor_guesses_callbacks": (
         LINKS,

@@ -4,9 +4,10 @@ import json
 import os
 
 import pytest
+import scrapy
 
 from tests import processes
-from tests.early_crawls import VARIANTS
+from tests.early_crawls import ONE, VARIANTS
 from tests.patience import PATIENCE
 from tests.processes import PACKAGE
 
@@ -24,6 +25,11 @@ MOST_TELLING = (
     "own fingerprints",
     "new rules",
 )
+
+
+def has_order(name):
+    """Return True for a variant whose pages depend on the order of its requests."""
+    return VARIANTS[name].settings.items() >= ONE.items()
 
 
 def crawls(*names):
@@ -58,6 +64,8 @@ def require_same(results):
 def test_pages_and_items_are_those_of_scrapy():
     """However a spider comes to its requests, with middlewares that rewrite URLs, fragments,
     `verbatim_url`, retries, redirects and fingerprinters of all kinds."""
-    results = crawls(*MOST_TELLING)
-    assert list(results) == list(MOST_TELLING)
+    # with Scrapy 2.14 even two crawls without the add-on differ where the order counts
+    names = [n for n in MOST_TELLING if scrapy.version_info >= (2, 15) or not has_order(n)]
+    results = crawls(*names)
+    assert list(results) == names
     require_same(results)
