@@ -829,6 +829,25 @@ FEEDS = {
 """The workers of a fleet, of which one has a JOBDIR, with their feeds."""
 
 
+def fleet_job(world, options):
+    """A worker on Redis is killed, with a feed that is stored at the end, and goes on."""
+    steps = [
+        Step(day, kill, settings={"BLOOM_REDIS_KEY": f"jobbed{day}", "JOBDIR": f"job{day}"})
+        for day, kill in ((1, 20), (1, None), (2, None))
+    ]
+    settings = {
+        "SCHEDULER": "scrapy_bloom.RedisDurableScheduler",
+        "BLOOM_REDIS_URL": os.environ["DELTA_REDIS"],
+        "BLOOM_REDIS_LEASE": 1.0,
+        "BLOOM_DELTA_DIR": "memory of a worker with a job",
+        "DOWNLOAD_DELAY": 0.02,
+        "FEEDS": {"items.jsonl.gz": {"format": "jsonlines", "postprocessing": [GzipPlugin]}},
+        "_job": False,
+    }
+    crawl = Crawl("jobbed", spider=DeltaSpider, settings=settings)
+    return [story(world, crawl, steps, options.mutant)]
+
+
 def fleet(world, options):
     """Three workers on Redis are killed, and their JOBDIR thrown away; then the crawl goes on, and
     the next day's begins."""
@@ -922,6 +941,7 @@ STORIES = {
         thrown_away,
         redis,
         redis_digests,
+        fleet_job,
         fleet,
     )
 }

@@ -124,7 +124,7 @@ def stories(redis_server):
     """What became of the crawls in Redis."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DELTA_REDIS", redis_server.url)
-        return tell("redis", "redis_digests", "fleet")
+        return tell("redis", "redis_digests", "fleet_job", "fleet")
 
 
 @pytest.mark.parametrize("scheduler", ["Scheduler", "RedisDurableScheduler"])
@@ -137,6 +137,13 @@ def test_a_crawl_skips_what_another_has_done(stories, scheduler):
 def test_workers_that_are_killed_have_marked_what_they_have_acknowledged(stories):
     """Three of them, with and without a JOBDIR, which is thrown away."""
     check_fleet(stories["fleet0"])
+
+
+def test_marks_of_feeds_that_are_stored_at_the_end_wait_in_the_job_of_their_worker(stories):
+    """Which is killed, started again with its JOBDIR, and stores them."""
+    _, again, second = stories["jobbed"]
+    assert again["reason"] in {"finished", "bloom_over"}
+    assert {*second["asked"]} == found_on(2) | pages(*FAILING) | {"status/29"}
 
 
 def test_a_crawl_compares_with_what_another_has_found(stories):

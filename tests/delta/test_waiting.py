@@ -1,5 +1,6 @@
 """Marks on their way from a crawl in Redis to the delta store."""
 
+import re
 import threading
 from contextlib import suppress
 
@@ -14,6 +15,7 @@ from scrapy_bloom.delta.table import Row
 from scrapy_bloom.delta.waiting import Carrier, carry_over, named, packed, unpacked
 from scrapy_bloom.errors import SharedFilterError
 from scrapy_bloom.job.failure import FailedRequest
+from tests.commands.test_rights import DOCS, user
 from tests.patience import wait_until
 from tests.redis_backend.test_commit import aborted, raw
 from tests.redis_backend.workers import StoreWorker, seeded
@@ -341,6 +343,25 @@ def test_clearing_a_crawl_carries_its_marks_over_first(join, store, redis_server
     assert (status, out.splitlines()[0]) == (0, f"carried 4 marks over to {store.name}")
     assert marked(store) == [0, 1, 2]
     assert redis_server.names(f"{{{crawl}}}:") == redis_server.names(f"{{{crawl}}}:delta")
+
+
+def test_a_worker_needs_the_rights_that_the_documents_name(join, store, redis_server, key):
+    """And no others: to mark, to carry over, and to clear."""
+    text = (DOCS / "delta.md").read_text()
+    more = re.search(r"needs these \[rights\].*?\n(.*?), and for", text, re.DOTALL)[1]
+    words = more.replace("books:done", key).replace("`", "").replace(",", "").split()
+    url = user(redis_server, "workers.md", f"{key}-crawl")
+    redis_server.command("ACL", "SETUSER", f"{key}-crawl", *words)
+    worker = StoreWorker(url, f"{key}-crawl")
+    worker.store.delta_store = named(key, None)
+    do(worker, 1)
+    told = []
+    allowed = RedisDeltaStore(url, key, store.shape, 5.0)
+    allowed.open()
+    Carrier(allowed, worker.key, told.append).close()
+    assert (told, marked(store)) == ([], [1])
+    worker.close()
+    allowed.close()
 
 
 def test_a_crawl_is_cleared_though_its_marks_cannot_be_carried_over(
