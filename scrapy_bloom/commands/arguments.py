@@ -295,13 +295,14 @@ SUBCOMMANDS = (
         "queue",
         pending.queue,
         "which requests are pending",
-        "Count or list the pending requests of a job or a crawl: queue count JOB --by slot. Changes"
-        " nothing, and works while the job runs. The exit status is 1 if there are none.",
+        "Count or list the pending requests of a job or a crawl, or drop some of a job: queue count"
+        " JOB --by slot. Also while it runs. What is dropped stays seen. The exit status is 1 if"
+        " nothing is selected.",
         _argument(
             "action",
             metavar="ACTION",
             choices=pending.ACTIONS,
-            help="count or list",
+            help="count, list or drop",
         ),
         *_JOB,
         _argument(
@@ -325,6 +326,12 @@ SUBCOMMANDS = (
         _argument(
             "--limit", metavar="N", type=number, help=f"print so many (default: {pending.SHOWN})"
         ),
+        _argument(
+            "--keep",
+            action="store_true",
+            help="drop: they have failed, and 'scrapy bloom retry' brings them back",
+        ),
+        _YES,
         _JSON,
     ),
     _subcommand(

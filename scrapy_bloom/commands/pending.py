@@ -1,9 +1,11 @@
-"""The subcommand queue: the pending requests of a job or a crawl, counted and listed."""
+"""The subcommand queue: the pending requests of a job or a crawl, counted, listed and dropped."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BloomError
@@ -11,24 +13,31 @@ from ..job.pending import PendingCount, PendingRequest, Selection
 from ..redis_backend.pending_store import RedisPendingStore
 from ..reporting import counted
 from ..settings import PICKLE
+from ..sqlite_backend.orders import DROPPED, Order, carry_out, send
 from ..sqlite_backend.pending_store import SQLitePendingStore
 from .running import table
 from .target import Kind
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..job.pending import PendingStore
+    from ..jobdir import JobDirectory
     from .running import Session
 
 SHOWN = 20
 """So many requests are listed, and so many slots, without --limit."""
 
+PATIENCE = 30.0
+"""Seconds that a running job has for the answer to an order."""
+
 
 def queue(session: Session) -> int:
-    """Count or list the selected pending requests; return 1 if there are none."""
+    """Do what is asked with the selected pending requests; return 1 if there are none."""
     options = session.options
     run, takes = _ACTIONS[options.action]
-    for name in ("by", "limit"):
-        if getattr(options, name) is not None and name not in takes:
+    for name in ("by", "limit", "keep", "yes"):
+        if getattr(options, name) and name not in takes:
             others = " and ".join(each for each, (_, takes) in _ACTIONS.items() if name in takes)
             raise BloomError(f"--{name} goes with {others}, not with {options.action}")
     return run(session, Selection(options.slot, options.url, options.callback))
@@ -94,7 +103,69 @@ def _list_lines(found: Sequence[PendingRequest]) -> Iterator[str]:
         yield f"  {', '.join(parts)}"
 
 
-_ACTIONS = {"count": (_count, {"by", "limit"}), "list": (_list, {"limit"})}
+def _drop(session: Session, selection: Selection) -> int:
+    options = session.options
+    if not any(selection):
+        raise BloomError("say what to drop: --slot, --url or --callback")
+    job = session.target(options.place, Kind.REQUESTS, Kind.REDIS).job
+    if job is None:
+        raise BloomError(
+            "drop is for a job directory: of a crawl in Redis the requests in a queue cannot be"
+            " dropped by this version ('scrapy bloom queue count' tells what is there)"
+        )
+    pickles = PICKLE.read(session.settings)
+    if not options.yes:
+        count = SQLitePendingStore(job.path, pickles=pickles).count(selection, "priority")
+        end = f"fail, for the reason {DROPPED}" if options.keep else "be dropped for good"
+        raise BloomError(
+            f"{counted(count.pending.total(), 'pending request')} of {job.path} would {end}: say so"
+            " with --yes"
+        )
+    figures = _ordered(job, Order(selection, options.keep), pickles=pickles)
+    if figures is None:
+        session.print(
+            {"stands": True},
+            [
+                f"the order stands: the process that has {job.path} has not answered in"
+                f" {PATIENCE:.0f} s; it, or the next start, carries it out"
+            ],
+        )
+        return 0
+    session.print({"stands": False, **figures}, _drop_lines(job.path, figures))
+    return 0 if figures["dropped"] else 1
+
+
+def _drop_lines(path: Path, figures: Mapping[str, int]) -> Iterator[str]:
+    line = f"{path}: dropped {counted(figures['dropped'], 'pending request')}"
+    if figures["later"]:
+        line += f", {figures['later']:,} of them later"
+    if figures["in_flight"]:
+        line += f"; {figures['in_flight']:,} more are in flight, and stay"
+    yield line
+    if figures["unknown"]:
+        yield f"{counted(figures['unknown'], 'request')} stayed of which only the spider can tell"
+
+
+def _ordered(job: JobDirectory, order: Order, *, pickles: bool) -> dict[str, int] | None:
+    """Have an order carried out, and return its figures; None if a running job does not answer."""
+    if not job.is_locked:
+        return carry_out(job, order, pickles=pickles)
+    answer = send(job, order)
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        with suppress(FileNotFoundError):
+            figures: dict[str, int] = json.loads(answer.read_bytes())
+            answer.unlink()
+            return figures
+        time.sleep(0.05)
+    return None
+
+
+_ACTIONS: dict[str, tuple[Callable[[Session, Selection], int], set[str]]] = {
+    "count": (_count, {"by", "limit"}),
+    "list": (_list, {"limit"}),
+    "drop": (_drop, {"keep", "yes"}),
+}
 ACTIONS = tuple(_ACTIONS)
 
 

@@ -163,6 +163,10 @@ class SlotQueue(DownloaderAwarePriorityQueue):
         slot = self._next()
         return None if slot is None else self.pqueues[slot].peek()
 
+    def recount(self) -> None:
+        """Count the requests of all slots again. Cost: a step for each slot."""
+        self._length = super().__len__()
+
     def close(self) -> dict[str, list[int]]:
         """Close all queues; return their priorities by slot."""
         self._names.clear()

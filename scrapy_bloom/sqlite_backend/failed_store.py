@@ -75,7 +75,7 @@ class SQLiteFailedStore:
         many."""
         if not self.requests(choice):
             return 0
-        with self._directory.locked(), _writing(self._directory.requests) as connection:
+        with self._directory.locked(), writing(self._directory.requests) as connection:
             return _take(connection, choice, before)
 
 
@@ -128,7 +128,9 @@ def _take(file: RequestFile | sqlite3.Connection, choice: Choice, before: Sequen
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[sqlite3.Connection]:
+def writing(path: Path) -> Iterator[sqlite3.Connection]:
+    """Give a connection to the file of a stopped job, of the current version, whose changes are
+    durable at the end of the context: all of them or none. Raises RequestFileError."""
     try:
         with closing(connect(path, "rw")) as connection:
             connection.execute("PRAGMA synchronous = FULL")

@@ -320,11 +320,17 @@ class RequestFile:
         """Read the counts of the groups again, before the first push. Raises sqlite3.Error."""
         self.counts = self._count()
         self._first, self._last = self._ends()
-        if self._has_later:
-            ((self.later, self.due, last),) = self.query(
-                "SELECT COUNT(*), MIN(due), MAX(id) FROM later"
-            )
-            self._last = max(self._last, last or 0)
+        self._last = max(self._last, self.recount_later())
+
+    def recount_later(self) -> int:
+        """Read again how many requests are delayed, and when the next one is due; return the last
+        number of one. Raises sqlite3.Error."""
+        if not self._has_later:
+            return 0
+        ((self.later, self.due, last),) = self.query(
+            "SELECT COUNT(*), MIN(due), MAX(id) FROM later"
+        )
+        return last or 0
 
     @_naming
     def close(self, *, clean: bool) -> None:

@@ -69,6 +69,7 @@ class SqliteStore:
         self._path = path
         self._settings = settings
         self._dispatched: dict[Request, int] = {}
+        self._queues: dict[Group, RowQueue] = {}
         has_cache = crawler.settings.getbool("HTTPCACHE_ENABLED")
         self.codec = Codec(
             crawler.spider,
@@ -87,6 +88,11 @@ class SqliteStore:
         self._until: dict[str, float] = {}
         """When each hold ends, in seconds since 1970."""
         self._open_holds()
+
+    @property
+    def pickles(self) -> bool:
+        """BLOOM_PICKLE."""
+        return self._settings.pickles
 
     @property
     def uncommitted(self) -> int:
@@ -138,6 +144,16 @@ class SqliteStore:
             self.pending.push(self._due(group, payload))
             self.renumbered(row)
         return self._file.due is not None and self._file.due <= now
+
+    def dropped(self, groups: Mapping[Group, int], *, kept: int) -> None:
+        """Count so many rows of these groups no more, and `kept` failed requests more: an operator
+        has dropped them. Cost: a step for each slot."""
+        for group, number in groups.items():
+            self._queues[group].dropped(number)
+        if isinstance(self.pending, SlotQueue):
+            self.pending.recount()
+        self._file.recount_later()
+        self._failed.count += kept
 
     def next(self) -> Request | None:
         """Return the next request, whose row stays, or None. Requests that cannot be read back
@@ -325,6 +341,7 @@ class SqliteStore:
                 root=root,
                 slots=slots,
                 dispatched=self._dispatched,
+                queues=self._queues,
                 codec=self.codec,
             )
 
@@ -398,6 +415,8 @@ class RowQueue:
     """The slots of the stored requests, by their form in the keys."""
     dispatched: ClassVar[dict[Request, int]]
     """The row of each dispatched request."""
+    queues: ClassVar[dict[Group, RowQueue]]
+    """The queues of groups with pending requests."""
     codec: ClassVar[Codec]
 
     @classmethod
@@ -414,6 +433,8 @@ class RowQueue:
         self._slot = self.slots.get(folder) if folder else ""
         # stored rows count once: if the queue is emptied and made again, its rows are dispatched
         self._length = self.file.counts.pop(self._group, 0) if self._slot is not None else 0
+        if self._length:
+            self.queues[self._group] = self
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, key: str) -> Self:
@@ -430,6 +451,8 @@ class RowQueue:
             payload = _dump(self.file, self.codec, request, self._group, self.kind)
         self.file.push(self._group, payload, newest_first=self.kind.newest_first)
         self._length += 1
+        if self._length == 1:
+            self.queues[self._group] = self
 
     def pop(self) -> Request | None:
         """Return the next request, which keeps its row, or None. Raises UnreadableRequestError for
@@ -449,8 +472,14 @@ class RowQueue:
         newest = self.kind.newest_first
         return self._read(*self.file.pop(self._group, newest=newest, keep=True))
 
+    def dropped(self, number: int) -> None:
+        """Count so many rows no more."""
+        self._length -= number
+
     def close(self) -> None:
-        """Do nothing: the store closes the file of all queues."""
+        """Do nothing but for the books: the store closes the file of all queues."""
+        if self.queues.get(self._group) is self:
+            del self.queues[self._group]
 
     def __len__(self) -> int:
         return self._length

@@ -14,6 +14,7 @@ from scrapy.utils.python import global_object_name
 from ..dupefilter.local import BloomDupeFilter
 from ..errors import JobDirectoryError, RequestFileError
 from ..job.failures import Failures
+from ..job.later import Alarm
 from ..job.ledger import Ledger
 from ..job.ledger_scheduler import (
     LedgerScheduler,
@@ -47,9 +48,15 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
     from typing_extensions import Self
 
+    from .orders import Orders
     from .rounds import RoundFeeds
 
 logger = logging.getLogger("scrapy_bloom.durable.scheduler")
+
+ORDERS_SECONDS = 1.0
+"""Between two looks for orders."""
+BETWEEN_ORDERS = 0.02
+"""Seconds between two parts of the work on orders."""
 
 
 class DurableScheduler(LedgerScheduler):
@@ -74,6 +81,8 @@ class DurableScheduler(LedgerScheduler):
     commit_seconds = 0.1
     """… or this long after the first of them, whichever comes first."""
 
+    _file: RequestFile
+    _store: SqliteStore
     _start_requests: LocalStartRequests
     _children: RepeatedChildren
     _idle_checks: IdleChecks
@@ -84,6 +93,8 @@ class DurableScheduler(LedgerScheduler):
         self._job: JobDirectory | None = None
         self.round: Round | None = None
         self._spider_state: KeptSpiderState | None = None
+        self._orders: Orders | None = None
+        self._next_look = Alarm(self._look_for_orders)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -127,6 +138,7 @@ class DurableScheduler(LedgerScheduler):
         if self._job is not None and isinstance(self.df, BloomDupeFilter):
             try:
                 self._ledger = self._open_job(self._job, self.df)
+                self._next_look.set(ORDERS_SECONDS)
             except Exception as error:  # noqa: BLE001 - see from_crawler
                 self.df.abandon()
                 is_files = isinstance(error, sqlite3.Error)
@@ -137,6 +149,7 @@ class DurableScheduler(LedgerScheduler):
         """Acknowledge what is finished, commit, close the dupefilter, and end the use of the
         job, which stays open until the feeds are stored."""
         self._alarm.cancel()
+        self._next_look.cancel()
         ledger, round_ = self._ledger, self.round
         if ledger is not None and round_ is not None:
             ledger.end(partial(self._conclude, ledger, round_))
@@ -174,6 +187,7 @@ class DurableScheduler(LedgerScheduler):
             store = SqliteStore(
                 crawler, file, job.requests, queues, failed, note_commit, self._local_holds
             )
+            self._file, self._store = file, store
             self._resume(store, ScrapyQueues(job))
             ledger = Ledger(
                 crawler,
@@ -222,6 +236,21 @@ class DurableScheduler(LedgerScheduler):
                 {"count": store.take_over(left_by_scrapy)},
                 extra={"spider": self.spider},
             )
+
+    def _look_for_orders(self) -> None:
+        """Carry out what an operator has ordered, and look again."""
+        job, ledger = self._job, self._ledger
+        assert job is not None
+        if ledger is None or ledger.stopped:
+            return
+        has_more = False
+        if next(job.orders.glob("*.json"), None) is not None:
+            if self._orders is None:
+                from .orders import Orders
+
+                self._orders = Orders(job, ledger, self._file, self._store)
+            has_more = self._orders.proceed()
+        self._next_look.set(BETWEEN_ORDERS if has_more else ORDERS_SECONDS)
 
     def _conclude(self, ledger: Ledger, round_: Round) -> None:
         """End the round, if nothing of it is left or can come, and say what has failed."""

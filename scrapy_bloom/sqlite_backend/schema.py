@@ -102,6 +102,8 @@ STEPS: dict[int, tuple[str, ...]] = {
         "CREATE INDEX due ON later (due)",
         "CREATE TABLE holds (slot TEXT PRIMARY KEY, until REAL, times INTEGER NOT NULL,"
         " pause REAL) WITHOUT ROWID",
+        # how far each order of an operator is, as JSON: orders.py
+        "CREATE TABLE orders (name TEXT PRIMARY KEY, state TEXT NOT NULL) WITHOUT ROWID",
         # 0.2.0 could give such a row to another request, and then could not open the file
         "UPDATE taken_children SET parent = parent + (SELECT MAX(id) FROM requests)"
         " + (SELECT MAX(id) FROM set_aside)"

@@ -1,0 +1,346 @@
+"""Pending requests that an operator drops: on a stopped job, and by orders to a running one."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
+
+from scrapy_bloom.job.pending import Selection
+from scrapy_bloom.jobdir import JobDirectory
+from scrapy_bloom.sqlite_backend import orders, request_file
+from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
+from scrapy_bloom.sqlite_backend.orders import Order, send
+from tests.commands.command_line import environment
+from tests.job.engine import Job, name_of
+from tests.patience import PATIENCE, wait_until
+from tests.seeded import seed_of
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+
+
+class OwnQueue(DownloaderAwarePriorityQueue):
+    """A queue of a project."""
+
+
+@pytest.fixture
+def make_job(tmp_path):
+    """Open the job in a folder, as often as it is asked for."""
+    made = []
+
+    def make(**settings):
+        made.append(Job(tmp_path / "job", **settings).open())
+        return made[-1]
+
+    yield make
+    for job in made:
+        stop(job)
+        job.drop()
+
+
+def stop(job):
+    """Stop the timers of a job whose process is killed."""
+    job.scheduler._next_look.cancel()
+    job.scheduler._alarm.cancel()
+
+
+def push(job, name, **options):
+    """Push a request for a page of that name, in the slot that it begins with."""
+    options.setdefault("meta", {})["download_slot"] = name.partition("-")[0]
+    return job.push(name, **options)
+
+
+def order(job, *, keep=False, **selected):
+    """Order requests dropped; return where the answer will be."""
+    folder = JobDirectory(job.scheduler._job.path)
+    return send(folder, Order(Selection(**selected), keep))
+
+
+def carry_out(job):
+    """Let the scheduler look, until nothing is left to do."""
+    folder = job.scheduler._job.orders
+    for _ in range(1000):
+        job.scheduler._look_for_orders()
+        if not [*folder.glob("*.json")]:
+            return
+    raise AssertionError("this order has no end")
+
+
+def rows(job):
+    """Return how many requests wait by the file, in flight or not."""
+    store = job.scheduler.ledger.store
+    store._file.write()
+    ((count,),) = store._file.query(
+        "SELECT (SELECT COUNT(*) FROM requests) + (SELECT COUNT(*) FROM later)"
+    )
+    return count
+
+
+@pytest.mark.parametrize(
+    ("queue", "order_of"),
+    [(None, "Fifo"), (None, "Lifo"), (ScrapyPriorityQueue, "Fifo"), (OwnQueue, "Lifo")],
+)
+def test_no_request_is_lost_or_comes_twice(make_job, monkeypatch, queue, order_of):
+    """Pushed, popped, done, dropped and kept in any order, over kills and stops: each is one of
+    these, and the scheduler knows at any time how many wait."""
+    monkeypatch.setattr(orders, "AT_ONCE", 3)
+    monkeypatch.setattr(request_file, "POPPED_IN_MEMORY", 2)
+    seed = seed_of("ORDERS_SEED")
+    print("ORDERS_SEED =", seed)
+    chance = random.Random(seed)
+    settings = {"SCHEDULER_DISK_QUEUE": f"scrapy.squeues.Pickle{order_of}DiskQueue"}
+    if queue is not None:
+        settings["SCHEDULER_PRIORITY_QUEUE"] = queue
+    job = make_job(**settings)
+    pushed, done, dropped, popped = set(), Counter(), 0, []
+    for number in range(120):
+        action = chance.random()
+        if action < 0.5:
+            name = f"{chance.choice('abc')}-{number}"
+            meta = {"is_start_request": True} if chance.random() < 0.3 else {}
+            if chance.random() < 0.2:
+                meta["bloom_not_before"] = 10_000
+            assert push(job, name, priority=chance.randrange(3), meta=meta)
+            pushed.add(name)
+        elif action < 0.7:
+            if (found := job.pop()) is not None:
+                popped.append(found)
+        elif action < 0.8 and popped:
+            found = popped.pop(chance.randrange(len(popped)))
+            done[name_of(found)] += 1
+            job.done(found)
+            job.scheduler.ledger.finish(found)
+        elif action < 0.9:
+            job.commit()
+        elif action < 0.97:
+            job.commit()
+            before, in_flight = rows(job), len(job.engine._slot.inprogress)
+            selected = chance.choice(
+                [{"slots": ("a",)}, {"slots": ("b", "c")}, {"urls": ("*-?1", "*-?[3-6]")}]
+            )
+            answer = order(job, keep=chance.random() < 0.3, **selected)
+            carry_out(job)
+            figures = json.loads(answer.read_bytes())
+            job.commit()
+            dropped += figures["dropped"]
+            assert figures["in_flight"] <= in_flight
+            assert before - figures["dropped"] == rows(job)
+        elif chance.random() < 0.5:
+            job.commit()
+            stop(job)
+            job.drop()
+            popped.clear()
+            job = make_job(**settings)
+        else:
+            stop(job)
+            for found in popped:
+                job.done(found)
+                job.scheduler.ledger.finish(found)
+                done[name_of(found)] += 1
+            popped.clear()
+            job.close("shutdown")
+            job = make_job(**settings)
+        job.scheduler.ledger.store._file.write()
+        assert not job.scheduler.ledger.stopped
+        assert len(job.scheduler) == rows(job) - len(popped) - len(
+            job.scheduler.ledger.store._file._deleted
+        )
+    while (found := job.pop_any()) is not None:
+        done[name_of(found)] += 1
+        job.done(found)
+    job.commit()
+    assert all(count == 1 for count in done.values())
+    later = job.scheduler.ledger.store.later
+    assert done.total() + dropped + later + len(popped) == len(pushed)
+    for name in pushed:
+        assert not push(job, name)
+
+
+@pytest.mark.parametrize("lost", ["answer", "file", "part"])
+def test_a_kill_has_nothing_done_twice_or_not_at_all(make_job, monkeypatch, lost):
+    """Between the commit and the answer, between the answer and the end of the file, and in the
+    middle of an order."""
+    monkeypatch.setattr(orders, "AT_ONCE", 4)
+    job = make_job()
+    for number in range(10):
+        push(job, f"a-{number}")
+    answer = order(job, slots=("a",))
+    if lost == "part":
+        for _ in range(2):
+            job.scheduler._look_for_orders()
+    else:
+        real = orders._finish
+
+        def die(path, state):
+            if lost == "file":
+                content = path.read_bytes()
+                real(path, state)
+                path.write_bytes(content)
+            raise RuntimeError("killed")
+
+        monkeypatch.setattr(orders, "_finish", die)
+        with pytest.raises(RuntimeError, match="killed"):
+            carry_out(job)
+        monkeypatch.setattr(orders, "_finish", real)
+    stop(job)
+    job.drop()
+    job = make_job()
+    assert len(job.scheduler) == (6 if lost == "part" else 0)
+    push(job, "a-new")
+    job.commit()
+    carry_out(job)
+    figures = json.loads(answer.read_bytes())
+    assert figures == {"dropped": 10, "later": 0, "in_flight": 0, "unknown": 0}
+    assert job.names() == ["a-new"]
+    assert job.scheduler.ledger.store._file.query("SELECT * FROM orders") == []
+
+
+def test_what_cannot_be_read_is_kept_and_said_once(make_job, caplog):
+    """And keeps no other order from being carried out."""
+    job = make_job()
+    push(job, "a-1")
+    folder = job.scheduler._job.orders
+    folder.mkdir()
+    bad = ["{", "[]", '{"drop": {}, "keep": false}', '{"drop": 1, "keep": 2}', "\udcff"]
+    bad.append(Order(Selection()).encode())
+    for number, text in enumerate(bad):
+        (folder / f"{number}.json").write_bytes(text.encode(errors="surrogateescape"))
+    answer = order(job, slots=("a",))
+    for _ in range(3):
+        job.scheduler._look_for_orders()
+    assert json.loads(answer.read_bytes())["dropped"] == 1
+    assert len([*folder.glob("*.json")]) == len(bad)
+    lines = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert len(lines) == len(bad)
+    assert all("cannot be carried out" in line and "remove it" in line for line in lines)
+
+
+def test_an_answer_that_cannot_be_written_stops_no_crawl(make_job, monkeypatch, caplog):
+    """As where another user has made the directory."""
+    job = make_job()
+    push(job, "a-1")
+    order(job, slots=("a",))
+
+    def refuse(path, content):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(orders, "replace", refuse)
+    for _ in range(3):
+        job.scheduler._look_for_orders()
+    assert len([each for each in caplog.records if "cannot be carried out" in each.message]) == 1
+    assert len(job.scheduler) == 0
+    assert not job.scheduler.ledger.stopped
+    assert push(job, "a-2")
+
+
+def test_drop_on_a_stopped_job(make_job, run, tmp_path):
+    """Needs a filter and --yes; what is dropped stays seen. Orders that stand come first."""
+    job = make_job()
+    for number in range(6):
+        push(job, f"{'ab'[number % 2]}-{number}")
+    stop(job)
+    standing = order(job, slots=("b",))
+    job.close("shutdown")
+    command = ["queue", "drop", "job"]
+    assert "say what to drop" in run(tmp_path, *command, "--yes").refusal
+    refusal = run(tmp_path, *command, "--slot", "a").refusal
+    assert "3 pending requests of job would be dropped for good: say so with --yes" in refusal
+    found = run(tmp_path, *command, "--slot", "a", "--url", "*/a-[02]", "--yes")
+    assert (found.status, found.out) == (0, "job: dropped 2 pending requests\n")
+    assert json.loads(standing.read_bytes())["dropped"] == 3
+    assert run(tmp_path, *command, "--slot", "a", "--url", "*/a-[02]", "--yes").status == 1
+    job = make_job()
+    assert not push(job, "a-0")
+    assert job.names() == ["a-4"]
+
+
+def test_what_is_kept_comes_back(make_job, run, tmp_path):
+    """As failed requests with the reason `dropped`, which `retry` makes pending."""
+    job = make_job()
+    for number in range(3):
+        push(job, f"a-{number}", headers={"Referer": "http://example.com/list"})
+    push(job, "b-1")
+    order(job, slots=("a",), keep=True)
+    carry_out(job)
+    assert job.scheduler.ledger.store.failed == 3
+    stop(job)
+    job.close("shutdown")
+    found = SQLiteFailedStore(tmp_path / "job").requests()
+    assert [(each.reason, each.url, each.attempts) for each in found] == [
+        ("dropped", f"http://example.com/a-{number}", 0) for number in range(3)
+    ]
+    assert found[0].referer == "http://example.com/list"
+    assert run(tmp_path, "retry", "job", "--reason", "dropped").status == 0
+    job = make_job()
+    assert sorted(job.names()) == ["a-0", "a-1", "a-2", "b-1"]
+
+
+SPIDER = '''
+import asyncio
+import json
+from pathlib import Path
+
+import scrapy
+
+
+class Gate:
+    """Lets no request of the slot "slow" through before there is a file."""
+
+    async def process_request(self, request, spider=None):
+        while request.meta.get("download_slot") == "slow" and not Path("go").exists():
+            await asyncio.sleep(0.02)
+
+
+class Slow(scrapy.Spider):
+    name = "slow"
+    custom_settings = {
+        "ADDONS": {"scrapy_bloom.Addon": 300},
+        "CONCURRENT_REQUESTS": 4,
+        "DOWNLOADER_MIDDLEWARES": {Gate: 100},
+        "TELNETCONSOLE_ENABLED": False,
+        "TWISTED_REACTOR": "twisted.internet.asyncioreactor.AsyncioSelectorReactor",
+    }
+
+    async def start(self):
+        yield scrapy.Request("data:,first")
+
+    def parse(self, response):
+        with open("fetched", "a") as file:
+            file.write(f"{response.url}\\n")
+        if response.url == "data:,first":
+            for number in range(200):
+                yield scrapy.Request(f"data:,{number}", meta={"download_slot": "slow"})
+'''
+
+
+def test_a_running_crawl_drops_what_is_ordered(run, tmp_path):
+    """A real one: what it has in flight is fetched, nothing else, and then it is finished."""
+    (tmp_path / "slow.py").write_text(SPIDER)
+    command = [sys.executable, "-m", "scrapy", "runspider", "slow.py", "-s", "JOBDIR=job"]
+    with (tmp_path / "log").open("wb") as log:
+        crawl = subprocess.Popen(command, cwd=tmp_path, env=environment(), stderr=log)
+    try:
+        wait_until((tmp_path / "job" / "requests.sqlite").exists)
+        count = ["queue", "count", "job", "--json"]
+        wait_until(lambda: run(tmp_path, *count).json["in_flight"] == 4)
+        assert run(tmp_path, *count).json["pending"] == 196
+        dropped = run(tmp_path, "queue", "drop", "job", "--url", "data:,*", "--yes", "--json").json
+        assert dropped == {
+            "stands": False,
+            "dropped": 196,
+            "later": 0,
+            "in_flight": 4,
+            "unknown": 0,
+        }
+        (tmp_path / "go").touch()
+        assert crawl.wait(PATIENCE) == 0
+    finally:
+        crawl.kill()
+        crawl.wait()
+    fetched = (tmp_path / "fetched").read_text().split()
+    assert len(fetched) == len({*fetched}) == 5
+    assert "(finished)" in (tmp_path / "log").read_text()
