@@ -31,6 +31,14 @@ def test_a_thousand_random_kills():
     assert result["odd"] == []
 
 
+def test_delayed_requests():
+    """Half of the pages wait for their time, over kills and power cuts."""
+    result = torture("--kills", 40, "--later", 1)
+    assert result["kills"] >= 40
+    assert result["odd"] == []
+    assert torture("--cuts", 20, "--later", 1)["odd"] == []
+
+
 def test_a_hundred_power_cuts():
     """At random moments, twice a crawl."""
     assert torture("--cuts", 100)["odd"] == []

@@ -55,6 +55,7 @@ class Crawl:
     kinds: tuple[str, ...] = tuple(KINDS)
     settings: dict = field(default_factory=dict)
     spider: type = TreeSpider
+    attributes: dict = field(default_factory=dict)
 
 
 def preload():
@@ -124,7 +125,12 @@ class World:
         crawler = process.create_crawler(crawl.spider)
         site = f"http://127.0.0.1:{self._port}/{crawl.name}"
         crawling = process.crawl(
-            crawler, site=site, pages=crawl.pages, slow=crawl.slow, kinds=crawl.kinds
+            crawler,
+            site=site,
+            pages=crawl.pages,
+            slow=crawl.slow,
+            kinds=crawl.kinds,
+            **crawl.attributes,
         )
         crawling.addErrback(lambda failure: failure.printTraceback())
         process.start()

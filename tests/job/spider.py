@@ -1,6 +1,9 @@
 """The spider of the killed crawls, with every way in which Scrapy comes to a request."""
 
 import asyncio
+import random
+import time
+from pathlib import Path
 
 import scrapy
 from scrapy import Request
@@ -26,6 +29,8 @@ class TreeSpider(scrapy.Spider):
     """Walks the tree of `pages` pages; `kinds` are those that it makes use of."""
 
     name = "tree"
+    later = 0
+    """Half of the pages are delayed by up to so many seconds."""
     custom_settings = {  # noqa: RUF012
         "ITEM_PIPELINES": {"tests.job.spider.Pipeline": 1},
         "SPIDER_MIDDLEWARES": {"tests.job.spider.SpiderMiddleware": 1},
@@ -50,6 +55,10 @@ class TreeSpider(scrapy.Spider):
             options["meta"]["function"] = lambda: number
         if kind == "again":
             options["dont_filter"] = True
+        if self.later and number % 2:
+            # the second key stays, for the middleware that knows what is early
+            pause = random.uniform(0, self.later)
+            options["meta"].update(bloom_not_before=pause, due=time.time() + pause)
         if kind == "raising":
             options["callback"] = self.parse_and_raise
         if kind == "inline":
@@ -144,9 +153,20 @@ class SpiderMiddleware:
 
 
 class DownloaderMiddleware:
-    """Sends some requests elsewhere, and refuses others."""
+    """Sends some requests elsewhere, and refuses others. Notes those that come too early."""
+
+    def __init__(self, crawler):
+        self.crawler = crawler
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        return cls(crawler)
 
     def process_request(self, request):
+        if request.meta.get("due", 0) > time.time():
+            self.crawler.stats.inc_value("early")
+            with Path(f"{self.crawler.settings['JOBDIR']}.early").open("a") as file:
+                file.write(f"{request.url}\n")
         if "/swapped/" in request.url:
             return request.replace(url=request.url.replace("/swapped/", "/plain/"))
         if "/refused/" in request.url:

@@ -71,6 +71,13 @@ def test_no_page_is_lost_around_any_commit():
     assert result["odd"] == []
 
 
+def test_no_delayed_page_is_lost_or_early():
+    """With half of the pages delayed, over kills."""
+    result = torture("--kills", 3, "--pages", 40, "--later", 0.5)
+    assert result["kills"] >= 3
+    assert result["odd"] == []
+
+
 def test_no_page_is_lost_by_a_power_cut():
     """Whatever the disk has of what was not synced, the job is resumed in full."""
     result = torture("--cuts", 4, "--pages", 40)

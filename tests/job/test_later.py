@@ -1,11 +1,20 @@
 """Requests that wait for their time, in a job and in memory."""
 
+import json
 import math
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from scrapy import Request, signals
+from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 
-from scrapy_bloom.job import later
+from scrapy_bloom.addon import Addon
+from scrapy_bloom.job import later, ledger_scheduler
+from scrapy_bloom.sqlite_backend.repeated_children import TakenChildren
+from scrapy_bloom.sqlite_backend.request_file import RequestFile
+from scrapy_bloom.sqlite_backend.status import JobStatus
+from scrapy_bloom.sqlite_backend.stopped_job import stopped_job
+from tests import processes
 from tests.job.engine import Job, request
 
 
@@ -121,3 +130,303 @@ def test_a_seen_request_stays_dropped(new_job):
     job.push("b", meta={later.NOT_BEFORE: 10})
     assert not job.push("b")
     assert len(job.scheduler) == 2
+
+
+def test_a_round_is_not_over_while_a_request_is_delayed(new_job, clock):
+    """Whatever the reason of the close."""
+    job = new_job()
+    job.push("a", meta={later.NOT_BEFORE: 10})
+    job.scheduler._start_requests.exhausted = True
+    job.close()
+    job = new_job()
+    assert not job.scheduler.round.is_over
+    assert job.scheduler.round.is_resumed
+    clock.now += 11
+    assert job.names() == ["a"]
+    job.scheduler._start_requests.exhausted = True
+    job.close()
+    assert job.scheduler.round.is_over
+
+
+def test_an_unserializable_request_waits_in_memory(new_job, clock):
+    """The page that has yielded it is repeated after a kill before its time."""
+    job = new_job()
+    job.push("page")
+    page = job.pop()
+    job.push("a", meta={later.NOT_BEFORE: 10, "function": lambda: None})
+    job.done(page)
+    job.commit()
+    assert len(job.scheduler) == 1
+    assert job.names() == []
+    job = new_job()
+    assert job.names() == ["page"]
+    job.push("a", meta={later.NOT_BEFORE: 10, "function": lambda: None})
+    clock.now += 11
+    assert job.names() == ["a"]
+    job.commit()
+    assert new_job().names() == []
+
+
+class ProjectQueue(ScrapyPriorityQueue):
+    """A class of the project, which looks at the request."""
+
+    def priority(self, request):
+        return len(request.url)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (DownloaderAwarePriorityQueue, DownloaderAwarePriorityQueue),
+        (DownloaderAwarePriorityQueue, ScrapyPriorityQueue),
+        (ScrapyPriorityQueue, DownloaderAwarePriorityQueue),
+        (ScrapyPriorityQueue, ProjectQueue),
+    ],
+)
+def test_any_queue(new_job, clock, before, after):
+    """Delayed requests wait with their slot, and the settings may change meanwhile."""
+    job = new_job(SCHEDULER_PRIORITY_QUEUE=before)
+    for name in ("a", "bb"):
+        meta = {later.NOT_BEFORE: 10, "download_slot": f"slot-{name}"}
+        job.push(name, meta=meta, priority=len(name))
+    job.commit()
+    job = new_job(SCHEDULER_PRIORITY_QUEUE=after)
+    clock.now += 11
+    assert sorted(job.names()) == ["a", "bb"]
+    assert job.scheduler.ledger.store.failed == 0
+
+
+def test_due_requests_are_served_in_scrapys_order(new_job, clock):
+    """As if they were pushed when they are due: by priority, the newest first."""
+    job = new_job()
+    job.push("old", meta={later.NOT_BEFORE: 2})
+    job.push("urgent", meta={later.NOT_BEFORE: 1}, priority=1)
+    job.push("first", meta={later.NOT_BEFORE: 1})
+    job.push("waiting")
+    clock.now += 3
+    assert job.names() == ["urgent", "old", "first", "waiting"]
+
+
+def test_a_damaged_delayed_request_fails(new_job, clock):
+    """As any request that cannot be read back."""
+    job = new_job()
+    job.push("a", meta={later.NOT_BEFORE: 10})
+    job.push("b", meta={later.NOT_BEFORE: 10})
+    store = job.scheduler.ledger.store
+    store._file.execute("UPDATE later SET request = x'01020304' WHERE id = 1")
+    clock.now += 11
+    assert job.names() == ["b"]
+    assert store.failed == 1
+
+
+class Reactor:
+    """Has the timers that were set."""
+
+    def __init__(self):
+        self.timers = []
+
+    def call_later(self, seconds, function):
+        timer = Timer(self, seconds, function)
+        self.timers.append(timer)
+        return timer
+
+
+class Timer:
+    def __init__(self, reactor, seconds, function):
+        self.reactor, self.seconds, self.function = reactor, seconds, function
+
+    def cancel(self):
+        self.reactor.timers.remove(self)
+
+    def ring(self):
+        self.cancel()
+        self.function()
+
+
+@pytest.fixture
+def reactor(monkeypatch):
+    """Return what the alarm's timers are set with."""
+    found = Reactor()
+    monkeypatch.setattr(later, "call_later", found.call_later)
+    return found
+
+
+def test_a_timer_wakes_the_engine(new_job, clock, reactor):
+    """For the next request that is due, and none without; a minute at most, as clocks jump."""
+    job = new_job()
+    assert job.pop() is None
+    assert reactor.timers == []
+    job.push("a", meta={later.NOT_BEFORE: 1000})
+    assert job.pop() is None
+    assert [timer.seconds for timer in reactor.timers] == [pytest.approx(60, abs=1)]
+    job.push("b", meta={later.NOT_BEFORE: 10})
+    assert job.pop() is None
+    (timer,) = reactor.timers
+    assert timer.seconds == pytest.approx(10, abs=1)
+    clock.now += 10
+    timer.ring()
+    assert job.engine.woken == 1
+    assert job.names() == ["b"]
+    (timer,) = reactor.timers
+    job.close()
+    assert reactor.timers == []
+
+
+def test_many_that_are_due_at_once_come_in_groups(new_job, clock, reactor):
+    """A hundred a turn, also if the engine asks for none."""
+    job = new_job()
+    for number in range(250):
+        job.push(str(number), meta={later.NOT_BEFORE: 10})
+    store = job.scheduler.ledger.store
+    clock.now += 11
+    assert job.pop() is not None
+    assert (store.later, len(store.pending)) == (150, 99)
+    reactor.timers[0].ring()
+    reactor.timers[0].ring()
+    assert (store.later, len(store.pending)) == (0, 249)
+    assert reactor.timers == []
+
+
+@pytest.mark.parametrize(
+    ("wait", "closes"), [(None, False), (60, False), ("2m", False), (59, True), ("30s", True)]
+)
+@pytest.mark.parametrize("stored", [True, False])
+def test_later_wait(new_job, clock, reactor, monkeypatch, wait, closes, stored):
+    """The spider is closed when nothing else is left, and the next is due later than that."""
+    closed = []
+    monkeypatch.setattr(ledger_scheduler, "close_spider", lambda _, reason: closed.append(reason))
+    job = new_job(**{} if stored else {"folder": None}, BLOOM_LATER_WAIT=wait)
+    scheduler = job.scheduler
+    job.engine.spider_is_idle = lambda: (
+        not (job.engine._slot.inprogress or scheduler.has_pending_requests())
+    )
+    job.push("a")
+    job.push("b", meta={later.NOT_BEFORE: 60})
+    page = job.pop()
+    assert job.pop() is None
+    assert closed == []
+    job.done(page)
+    assert job.pop() is None
+    assert job.pop() is None
+    assert closed == (["bloom_later"] if closes else [])
+    assert scheduler.has_pending_requests()
+
+
+@pytest.mark.parametrize("wait", [-1, "soon", True, "5 years"])
+def test_a_bad_later_wait_is_refused(new_job, tmp_path, wait):
+    """In one line, and the job is as it was."""
+    with pytest.raises(ValueError, match="BLOOM_LATER_WAIT is"):
+        new_job(BLOOM_LATER_WAIT=wait)
+    assert [*(tmp_path / "job").iterdir()] == []
+
+
+def test_a_delay_is_no_part_of_a_repeated_child(tmp_path):
+    """A page that is repeated yields its child with another time."""
+    file = RequestFile.open(tmp_path / "requests.sqlite")
+    taken = TakenChildren(file, Request.to_dict)
+    taken.add(5, request("a", dont_filter=True, meta={"x": 1}))
+    taken = TakenChildren(file, Request.to_dict)
+    again = request("a", dont_filter=True, meta={later.NOT_BEFORE: 7, "x": 1})
+    assert taken.meet(5, again)
+    file.close(clean=False)
+
+
+def test_the_children_of_a_delayed_retry_stay_its_own(new_job, clock):
+    """It has another row when it is due, and its children move with it."""
+    job = new_job()
+    job.push("a", meta={later.NOT_BEFORE: 10})
+    store = job.scheduler.ledger.store
+    file, taken = store._file, job.scheduler._children._taken
+    number = file.last_pushed
+    taken.add(number, request("child", dont_filter=True))
+    taken._left.add(number)
+    job.push("b")
+    clock.now += 11
+    assert job.pop() is not None
+    page = job.pop()
+    row = store.row_of(page)
+    assert row != number
+    assert taken._left >= {file.last_pushed}
+    ((parent,),) = file.query("SELECT parent FROM taken_children")
+    assert parent == file.last_pushed
+
+
+def test_what_is_delayed_is_shown(new_job, tmp_path, clock):
+    """As a part of what is pending: start line, stats, top and info; and it can be read."""
+    job = new_job()
+    job.push("a", meta={later.NOT_BEFORE: 41})
+    job.push("b")
+    job.close("shutdown")
+    assert job.stat("scheduler/pending") == 2
+    assert job.stat("scheduler/later") == 1
+    figures = JobStatus(tmp_path / "job").figures()
+    assert (figures["pending"], figures["later"], figures["next_due"]) == (2, 1, 41)
+    assert sum(figures["pending_by_slot"].values()) == 2
+    run = processes.run(["-m", "scrapy_bloom", "info", "--json", str(tmp_path / "job")], text=True)
+    found = json.loads(run.stdout)
+    assert (found["unfinished_requests"], found["later"]) == (2, 1)
+    with stopped_job(tmp_path / "job" / "requests.sqlite", pickles=True) as left:
+        assert (left.pending, left.later) == (1, 1)
+        assert [fields["url"] for fields in left.requests()] == ["http://example.com/b"]
+        ((fields, due),) = left.delayed()
+        assert (fields["url"], due) == ("http://example.com/a", clock.now + 41)
+
+
+def test_another_scheduler_does_not_know_the_key(caplog):
+    """One WARNING, however many requests have it."""
+    crawler = Job(None, "scrapy.core.scheduler.Scheduler").crawler
+    addon = Addon.from_crawler(crawler)
+    addon._spider_opened(crawler.spider)
+    for _ in range(2):
+        each = request("a", meta={later.NOT_BEFORE: 5})
+        crawler.signals.send_catch_log(
+            signals.request_scheduled, request=each, spider=crawler.spider
+        )
+    assert len([r for r in caplog.records if later.NOT_BEFORE in r.getMessage()]) == 1
+
+
+SPIDER = """
+import sys, scrapy
+from scrapy.crawler import CrawlerProcess
+from scrapy import Request, signals
+
+class Spider(scrapy.Spider):
+    name = "s"
+    async def start(self):
+        yield scrapy.Request("data:,now")
+        yield scrapy.Request("data:,soon", meta={"bloom_not_before": 0.3})
+        if self.settings["BLOOM_LATER_WAIT"]:
+            yield scrapy.Request("data:,far", meta={"bloom_not_before": 3600})
+    def parse(self, response):
+        print(self.name, response.url.partition(",")[2])
+
+process = CrawlerProcess({"ADDONS": {"scrapy_bloom.Addon": 300}, "TELNETCONSOLE_ENABLED": False})
+for number, settings in enumerate(({}, {"BLOOM_LATER_WAIT": "1m"})):
+    for jobdir in (None, f"{sys.argv[1]}/{number}"):
+        class Each(Spider):
+            name = f"{number}{'m' if jobdir is None else 'd'}"
+            custom_settings = {**settings, "JOBDIR": jobdir, "LOG_LEVEL": "ERROR"}
+            @classmethod
+            def from_crawler(cls, crawler):
+                self = super().from_crawler(crawler)
+                crawler.signals.connect(self.idle, signals.spider_idle)
+                return self
+            def idle(self):
+                print(self.name, "idle")
+            def closed(self, reason):
+                print(self.name, reason)
+        process.crawl(Each)
+process.start()
+"""
+
+
+def test_real_crawls_wait(tmp_path):
+    """The spider is not idle, and not finished, while a request is delayed."""
+    run = processes.run(["-c", SPIDER, str(tmp_path)], text=True)
+    told = {}
+    for line in run.stdout.splitlines():
+        name, what = line.split()
+        told.setdefault(name, []).append(what)
+    whole = ["now", "soon", "idle", "finished"]
+    closed = ["now", "soon", "bloom_later"]
+    assert told == {"0m": whole, "0d": whole, "1m": closed, "1d": closed}, run.stderr

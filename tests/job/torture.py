@@ -52,8 +52,14 @@ def report(world, crawl, run, expected, **more):
         "status": run.status,
         "reason": run.reason,
         "lost": sorted(expected - set(found)),
+        "early": read_lines(world.folder / crawl.name / "job.early"),
         "repeated": sum(count - 1 for count in found.values() if count > 1),
     }
+
+
+def read_lines(path):
+    """Return the lines of a file, none if there is none."""
+    return path.read_text().splitlines() if path.exists() else []
 
 
 def stale(answers, kills, commits):
@@ -88,7 +94,9 @@ def note_commits(path, mutant=None):
 
 def odd(reports):
     """Return those that have lost something or did not finish."""
-    return [r for r in reports if r["lost"] or r["reason"] != "finished" or r["status"]]
+    return [
+        r for r in reports if r["lost"] or r["early"] or r["reason"] != "finished" or r["status"]
+    ]
 
 
 def killed(world, crawl, chance, expected, kills, *, before=None, after_kill=None):
@@ -122,9 +130,11 @@ def killed(world, crawl, chance, expected, kills, *, before=None, after_kill=Non
             after_kill()
 
 
-def random_kills(world, *, kills, seed, beside=3, pages=100, mutant=None, kinds=tuple(KINDS)):
+def random_kills(
+    world, *, kills, seed, beside=3, pages=100, mutant=None, kinds=tuple(KINDS), later=0
+):
     """Kill crawls, one to eight times each, until `kills` were. (Some of a crawl's come too
-    late: it ends first.)"""
+    late: it ends first.) Half of the pages are delayed by up to `later` seconds."""
     chance = random.Random(seed)
     expected = whole(world, pages, kinds)
     dead = []
@@ -132,7 +142,13 @@ def random_kills(world, *, kills, seed, beside=3, pages=100, mutant=None, kinds=
     def crawls():
         number = 0
         while len(dead) < kills:
-            crawl = Crawl(f"killed{number}", pages, *VARIANTS[number % len(VARIANTS)], kinds)
+            crawl = Crawl(
+                f"killed{number}",
+                pages,
+                *VARIANTS[number % len(VARIANTS)],
+                kinds,
+                attributes={"later": later},
+            )
             yield killed(
                 world,
                 crawl,
@@ -147,7 +163,7 @@ def random_kills(world, *, kills, seed, beside=3, pages=100, mutant=None, kinds=
     return side_by_side(crawls(), beside)
 
 
-def power_cuts(world, *, cuts, seed, beside=3, pages=60, mutant=None):
+def power_cuts(world, *, cuts, seed, beside=3, pages=60, mutant=None, later=0):
     """Cut the power of crawls at random moments, up to twice each, until it was cut so often:
     what was synced stays, of the rest anything."""
     expected = whole(world, pages)
@@ -157,6 +173,7 @@ def power_cuts(world, *, cuts, seed, beside=3, pages=60, mutant=None):
         number = 0
         while len(done) < cuts:
             crawl = Crawl(f"cut{number}", pages, *VARIANTS[number % len(VARIANTS)])
+            crawl.attributes["later"] = later
             crawl.settings["BLOOM_CAPACITY"] = 30
             chance = random.Random(f"{seed} {number}")
             folder = world.folder / crawl.name
@@ -317,6 +334,7 @@ def main():
     parser.add_argument("--beside", type=int, default=3, help="crawls that run at once")
     parser.add_argument("--pages", type=int, help="of each crawl")
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=tuple(KINDS))
+    parser.add_argument("--later", type=float, default=0, help="seconds of delays")
     parser.add_argument("--names", nargs="*", help="of kill points")
     parser.add_argument("--sides", nargs="*", choices=SIDES, default=SIDES, help="of them")
     parser.add_argument("--mutant", choices=MUTANTS, help="break the scheduler on purpose")
@@ -325,6 +343,7 @@ def main():
     if options.pages:
         common["pages"] = options.pages
     broken = {**common, "mutant": options.mutant}
+    delayed = {**broken, "later": options.later}
     points = {"numbers": options.points, "names": options.names, "sides": options.sides}
     folder = tempfile.mkdtemp(prefix="durable-")
     print(f"seed {options.seed}, in {folder}", file=sys.stderr, flush=True)
@@ -334,9 +353,9 @@ def main():
             (
                 "random kills",
                 options.kills,
-                partial(random_kills, kills=options.kills, kinds=tuple(options.kinds), **broken),
+                partial(random_kills, kills=options.kills, kinds=tuple(options.kinds), **delayed),
             ),
-            ("power cuts", options.cuts, partial(power_cuts, cuts=options.cuts, **broken)),
+            ("power cuts", options.cuts, partial(power_cuts, cuts=options.cuts, **delayed)),
             ("kill points", options.points + 1, partial(kill_points, **points, **broken)),
             ("short disks", options.short, partial(short_disks, count=options.short, **common)),
             ("faults", options.faults, partial(faults, sample=options.faults, **common)),
@@ -350,6 +369,7 @@ def main():
                 "crawls": len(reports),
                 "kills": sum(r.get("kills", 1) for r in reports),
                 "lost": sum(len(r["lost"]) for r in reports),
+                "early": sum(len(r["early"]) for r in reports),
                 "repeated": sum(r["repeated"] for r in reports),
                 "stale": sum(r.get("stale", 0) for r in reports),
                 "killed": sum(r.get("first", (0,))[0] == -9 for r in reports),

@@ -1,0 +1,78 @@
+"""What delayed requests would be without one of their rules; the tests notice each.
+
+`python -m tests.job.later_mutants [NAME …]`
+"""
+
+import sys
+
+from tests.text_mutants import run
+
+FILE = "scrapy_bloom/sqlite_backend/request_file.py"
+STORE = "scrapy_bloom/sqlite_backend/request_store.py"
+SCHEDULER = "scrapy_bloom/job/ledger_scheduler.py"
+LATER = "scrapy_bloom/job/later.py"
+
+MUTANTS = {
+    "due_ignored": (FILE, "WHERE due <= ? ORDER", "WHERE due <= ? + 1e9 ORDER"),
+    "first_due_ignored": (STORE, "or due > (now := time.time()):", "or (now := 1e12) < due:"),
+    "moved_without_delete": (FILE, '"DELETE FROM later WHERE id = ?"', '"SELECT ?"'),
+    "deleted_before_the_push": (
+        STORE,
+        "        for row, group, payload in self._file.take_due(now, MOST_DUE):\n",
+        "        found = self._file.take_due(now, MOST_DUE)\n"
+        "        self._file.commit()\n"
+        "        for row, group, payload in found:\n",
+    ),
+    "meta_key_kept": (LATER, "request.meta.pop(NOT_BEFORE)", "request.meta[NOT_BEFORE]"),
+    "not_counted_as_left": (FILE, "return not self.later and not", "return not"),
+    "not_counted_as_pending": (
+        SCHEDULER,
+        "+ len(store.pending) + store.later",
+        "+ len(store.pending)",
+    ),
+    "no_timer": (
+        SCHEDULER,
+        "            self._alarm.set(due if due > 0 else OVERDUE_SECONDS)",
+        "            pass",
+    ),
+    "timer_left": (
+        "scrapy_bloom/sqlite_backend/scheduler.py",
+        "        self._alarm.cancel()\n",
+        "",
+    ),
+    "timer_not_moved": (LATER, "        if at < self._at:\n", "        if self._at == math.inf:\n"),
+    "no_more_groups": (SCHEDULER, "            self._alarm.set(0)\n", "            pass\n"),
+    "sleeps_over_a_jump": (LATER, "min(seconds, MOST_SECONDS)", "seconds"),
+    "closes_beside_a_page": (
+        SCHEDULER,
+        "due > self._later_wait and self._is_at_rest",
+        "due > self._later_wait",
+    ),
+    "not_sorted_by_time": (FILE, "ORDER BY due, id", "ORDER BY id"),
+    "numbers_meet": (FILE, "self._last = max(self._last, last or 0)", "pass"),
+    "children_left_behind": (STORE, "            self.renumbered(row)\n", ""),
+    "slot_of_other_settings": (
+        STORE,
+        "        if group[0] and not self._settings.by_slot:",
+        "        if False:",
+    ),
+    "stand_in_for_any_class": (
+        STORE,
+        "        if type(self.pending) in _OF_SCRAPY and (",
+        "        if True or (",
+    ),
+    "kept_in_a_digest": (
+        "scrapy_bloom/sqlite_backend/repeated_children.py",
+        '"retry_times", NOT_BEFORE}',
+        '"retry_times"}',
+    ),
+    "memory_forgotten": (
+        SCHEDULER,
+        "            self._delayed.push(request, delay)\n",
+        "            return\n",
+    ),
+    "naive_times": (LATER, "        if value.utcoffset() is None:\n            return None\n", ""),
+}
+
+if __name__ == "__main__":
+    sys.exit(run(MUTANTS, ["tests/job/test_later.py", "-p", "no:cacheprovider"]))
