@@ -179,12 +179,18 @@ def test_a_broken_round_is_noticed(mutant, kind):
         ("acknowledge_at_the_end_of_the_callback", ("--points", 5, "--names", "sql COMMIT")),
         ("header_not_synced", ("--cuts", 8)),
         ("noted_before_the_commit", ("--points", 5, "--names", "sql COMMIT")),
+        ("deleted_before_their_rows", ("--kills", 10, "--later", 1)),
     ],
 )
 def test_a_broken_scheduler_is_noticed(mutant, arguments):
     """With the mutant pages are lost, so the tests above test something."""
     arguments = (*arguments, "--mutant", mutant)
     assert any(torture(*arguments, seed=SEED + later)["lost"] for later in range(12))
+
+
+def test_an_early_request_is_noticed():
+    """Delayed ones that are due a second too soon."""
+    assert torture("--kills", 2, "--later", 1, "--mutant", "due_too_early")["early"]
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,6 @@ MUTANTS = {
     "due_ignored": (FILE, "WHERE due <= ? ORDER", "WHERE due <= ? + 1e9 ORDER"),
     "first_due_ignored": (STORE, "or due > (now := time.time()):", "or (now := 1e12) < due:"),
     "moved_without_delete": (FILE, '"DELETE FROM later WHERE id = ?"', '"SELECT ?"'),
-    "deleted_before_the_push": (
-        STORE,
-        "        for row, group, payload in self._file.take_due(now, MOST_DUE):\n",
-        "        found = self._file.take_due(now, MOST_DUE)\n"
-        "        self._file.commit()\n"
-        "        for row, group, payload in found:\n",
-    ),
     "meta_key_kept": (LATER, "request.meta.pop(NOT_BEFORE)", "request.meta[NOT_BEFORE]"),
     "not_counted_as_left": (FILE, "return not self.later and not", "return not"),
     "not_counted_as_pending": (

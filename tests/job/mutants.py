@@ -136,3 +136,23 @@ def dictionary_in_memory():
 def slots_given_up_alone():
     """Requests without a slot keep the bytes of the slot that they had."""
     codec.Codec.moved = lambda self, stored, slot: stored
+
+
+@mutant
+def deleted_before_their_rows():
+    """Delayed requests that are due are deleted in a commit before that of their rows."""
+    take = request_file.RequestFile.take_due
+
+    def take_and_commit(self, now, most):
+        found = take(self, now, most)
+        self.commit()
+        return found
+
+    request_file.RequestFile.take_due = take_and_commit
+
+
+@mutant
+def due_too_early():
+    """Delayed requests are due a second before their time."""
+    delay = request_file.RequestFile.delay
+    request_file.RequestFile.delay = lambda self, due, *others: delay(self, due - 1, *others)
