@@ -191,9 +191,8 @@ def test_a_job_and_a_crawl_have_the_same_figures(tmp_path, worker):
     RequestFile.open(tmp_path / "requests.sqlite").close(clean=True)
     job = set(JobStatus(tmp_path).figures())
     crawl = set(CrawlStatus(worker.client, worker.key).figures())
-    waiting = {"later", "next_due", "held"}
     commits = {"commits", "commit_seconds_max", "seconds_since_commit"}
-    assert job - crawl == {*commits, *waiting, "file_bytes", "log_bytes"}
+    assert job - crawl == {*commits, "file_bytes", "log_bytes"}
     assert crawl - job == {"memory_bytes", "workers"}
     assert job | crawl == set(Figures.__annotations__)
 
