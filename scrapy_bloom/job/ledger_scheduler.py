@@ -42,6 +42,8 @@ OVERDUE_SECONDS = 0.5
 """The pause before a store is asked again for what is due."""
 MOST_PUT_OFF = 10.0
 """Seconds after which a held request in memory is looked at again, which may have been released."""
+TURN_SECONDS = 0.05
+"""The time of a reactor turn that is spent on requests that are due at once."""
 COMMAND_LINE = SETTINGS_PRIORITIES["cmdline"]
 
 
@@ -307,14 +309,16 @@ class LedgerScheduler(BaseScheduler):
             dues.append(self._ledger.store.next_due)
         return min((due for due in dues if due is not None), default=None)
 
-    def _take_due(self) -> None:
-        """Make requests pending that are due; if there are more, some at each turn."""
+    def _take_due(self) -> bool:
+        """Make requests pending that are due. Return True if there are more, for the next turn."""
         assert self.mqs is not None
         if self._delayed:
             for request in self._delayed.take_due():
                 self.mqs.push(request)
-        if self._ledger is not None and self._ledger.take_due():
-            self._alarm.set(0)
+        if self._ledger is None or not self._ledger.take_due():
+            return False
+        self._alarm.set(0)
+        return True
 
     def _await_due(self) -> None:
         """Have the engine ask again when the next request is due; close the spider if nothing else
@@ -347,7 +351,9 @@ class LedgerScheduler(BaseScheduler):
         close_spider(self.crawler, "bloom_later")
 
     def _on_alarm(self) -> None:
-        self._take_due()
+        until = monotonic() + TURN_SECONDS
+        while self._take_due() and monotonic() < until:
+            pass
         self._engine.wake()
 
     def _next(self) -> tuple[Request | None, str]:

@@ -34,7 +34,11 @@ MUTANTS = {
         "",
     ),
     "timer_not_moved": (LATER, "        if at < self._at:\n", "        if self._at == math.inf:\n"),
-    "no_more_groups": (SCHEDULER, "            self._alarm.set(0)\n", "            pass\n"),
+    "no_more_groups": (
+        SCHEDULER,
+        "        self._alarm.set(0)\n        return True\n",
+        "        return True\n",
+    ),
     "sleeps_over_a_jump": (LATER, "min(seconds, MOST_SECONDS)", "seconds"),
     "closes_beside_a_page": (
         SCHEDULER,
