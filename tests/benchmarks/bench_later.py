@@ -123,13 +123,18 @@ def crawl(items: int, *, at_once: bool) -> None:
             store._file.execute("UPDATE later SET due = ?", (due_at,))
             store._file.recount()
 
+            used = None
+
             def look():
-                nonlocal left
+                nonlocal left, used
                 now = time.time() - due_at
                 moved = left - store.later
                 late.extend([now] * moved)
                 left -= moved
+                if now >= 0 and used is None:
+                    used = time.process_time()
                 if not left:
+                    print(f"CPU time until all are pending: {time.process_time() - used:.2f} s")
                     print_late(late)
                     os._exit(0)
 
