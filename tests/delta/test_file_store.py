@@ -469,6 +469,9 @@ def test_merging_digests(tmp_path):
     store(tmp_path / "one").merge([tmp_path / "two" / "memory"])
     digests = {number: rows_in(tmp_path / "one")[key(number)][1][:1] for number in (1, 2, 3, 4)}
     assert digests == {1: b"1", 2: b"1", 3: b"2", 4: b"2"}
+    store(tmp_path / "only", identity="one").add([Row(key(5), None, b"5" * 16)])
+    store(tmp_path / "only").merge([tmp_path / "one" / "memory"])
+    assert {*rows_in(tmp_path / "only")} == {key(number) for number in (1, 2, 3, 4, 5)}
     store(tmp_path / "other", identity="other").add([Row(key(2), None, b"2" * 16)])
     with pytest.raises(IncompatibleFilterError, match="another fingerprinter than"):
         store(tmp_path / "other").merge([tmp_path / "one" / "memory"])
