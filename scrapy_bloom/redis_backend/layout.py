@@ -28,7 +28,8 @@ A crawl, whose keys are all in the hash slot of the filter beside it:
                              workers have counted: pages, items, duplicates, retries, added;
                              and dictionary:ID, a few kB each, with their ids as words in
                              dictionaries (see job/dictionaries.py), at most eight unless
-                             Redis went back in time; swept (where the owners were looked at last);
+                             Redis went back in time; swept (where the owners were looked at
+                             last); later (1 where any request may be delayed or held);
                              delta_store (JSON: name and period of that which marks wait for)
     {KEY}:progress           list: JSON of the time and the counts, one a second, of a minute
     {KEY}:workers            sorted set: worker, by the end of its lease (ms)
@@ -47,7 +48,7 @@ A crawl, whose keys are all in the hash slot of the filter beside it:
     {KEY}:alone              list: requests that were lost with two workers
     {KEY}:later              sorted set: requests that are not due, by the time when they are
                              (ms): 4 bytes of a hash of the call that brought it, then priority,
-                             slot, entry
+                             NUL, slot, NUL, entry
     {KEY}:holds              hash: slot → until when it is held (ms), how many times in a row, its
                              pause (ms), priorities in which it is parked
     {KEY}:parked             sorted set: PRIORITY:SLOT, with a NUL after it for a second list, of

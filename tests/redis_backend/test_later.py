@@ -317,6 +317,11 @@ def test_until_is_a_maximum(join):  # noqa: F811
     one.exchange()
     other.store.hold("held", 10, 1)
     other.exchange()
+    left = """
+        local hold = cmsgpack.unpack(redis.call('HGET', KEYS[1], 'held'))
+        return hold[1] - 1000 * redis.call('TIME')[1]
+    """
+    assert one.client._redis.eval(left, 1, f"{one.key}:holds") > 900_000
     let_pass(one, 900)
     assert one.next() is None
     assert 90 < one.store.next_due <= 100

@@ -507,6 +507,9 @@ if has_later then
     end
   end
   later = {redis.call('ZCARD', key('later')), next_due(), rests and 1 or 0, holds}
+  if not waits and redis.call('EXISTS', key('holds')) == 0 then
+    redis.call('HSET', key('crawl'), 'later', '')
+  end
 end
 local reply = {'done', table.concat(answers), table.concat(layers, ' '),
   table.concat(counts, ' '), claimed, reclaimed, still and 1 or 0,

@@ -8,15 +8,22 @@
 -- claims that request holds the slot again. A held slot that a claim meets in the ring moves to
 -- `parked` until then, since a ring of held slots would be looked through in vain. In either its
 -- list is named: it joins the ring before it leaves `parked`, and the other way round.
-local has_later = redis.call('EXISTS', key('later'), key('parked'), key('holds')) > 0
+--
+-- A field of the crawl says whether there may be any, so that a call without them asks for no key.
+local has_later = found[7] == '1'
+
+local function note_later()
+  if not has_later then redis.call('HSET', key('crawl'), 'later', 1) end
+  has_later = true
+end
 
 local function put_later(serial, priority, slot, entry, delay)
-  local member = struct.pack('>I4', serial) .. cmsgpack.pack({priority, slot, entry})
+  note_later()
+  local member = struct.pack('>I4', serial) .. priority .. '\0' .. slot .. '\0' .. entry
   local due = math.max(now + delay, tonumber(redis.call('ZSCORE', key('later'), member) or 0))
   if redis.call('ZADD', key('later'), due, member) == 1 then
     added, added_bytes = added + 1, added_bytes + #entry
   end
-  has_later = true
 end
 
 -- A hold: until when, how many in a row, its pause (ms), and in which priorities it is parked.
@@ -37,11 +44,11 @@ local function hold_of(slot)
 end
 
 local function hold_slot(slot, pause, times)
+  note_later()
   local hold = hold_of(slot) or {0, 0, 0, {}}
   if now + pause > hold[1] then hold[1], hold[3] = now + pause, pause end
   hold[2] = math.max(hold[2], times)
   keep_hold(slot, hold)
-  has_later = true
 end
 
 -- Lets one request be claimed of a slot whose hold is over; others wait for what comes of it.
@@ -85,7 +92,7 @@ local function move_due()
     return ipairs(redis.call('ZRANGEBYSCORE', key(name), '-inf', now, 'LIMIT', 0, 100))
   end
   for _, member in due('later') do
-    local priority, slot, entry = unpack(cmsgpack.unpack(member:sub(5)))
+    local priority, slot, entry = member:match('^(%Z*)%z(%Z*)%z(.*)$', 5)
     put('RPUSH', priority, slot, entry, not is_newest(priority))
     redis.call('ZREM', key('later'), member)
     -- it has been counted
