@@ -361,6 +361,10 @@ TIMES_SENT_AGAIN = ("retry_times", "redirect_times", HELD)
 """The meta keys of requests that downloader middlewares send again."""
 
 
+SLOT_KEY = "download_slot"
+"""Meta key: the download slot that a request names, or was sent in."""
+
+
 def slot_keys(crawler: Crawler) -> Callable[[Request], str]:
     """Return the function that gives the download slot of a request."""
     found: Callable[[Request], str] = crawler.engine.downloader.get_slot_key

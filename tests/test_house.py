@@ -135,6 +135,13 @@ def test_plain_words():
     assert sorted(found) == []
 
 
+def test_what_scrapy_will_remove_is_named_in_one_place():
+    """https://github.com/scrapy/scrapy/pull/6931 deprecates names of download slots."""
+    names = re.compile(r"get_slot_key|DOWNLOAD_SLOT\b|[\"']download_slot[\"']|downloader\.slots")
+    found = {module for module in MODULES if names.search((PACKAGE / module).read_text())}
+    assert found == {"scrapy_compat.py"}
+
+
 def test_no_docstring_only_repeats_the_name():
     """It says something beyond the words of the name and of the class around it."""
     assert [

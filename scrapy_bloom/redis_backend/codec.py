@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from ..errors import encodable
 from ..job.codec import Codec, Stored
 from ..job.queue_settings import QueueSettings
+from ..scrapy_compat import SLOT_KEY
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -96,7 +97,7 @@ class RedisCodec:
         if priority not in PRIORITIES:
             raise ValueError(f"the priority {priority} does not fit into 51 bits")
         if slot is None:
-            slot = str(meta.get("download_slot") or urlsplit(fields["url"]).hostname or "")
+            slot = str(meta.get(SLOT_KEY) or urlsplit(fields["url"]).hostname or "")
         if not is_storable_slot(slot):
             raise ValueError(f"the download slot {slot!r} has a NUL or a lone surrogate in it")
         if fields.get("dont_filter"):

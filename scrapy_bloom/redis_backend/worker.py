@@ -20,7 +20,7 @@ from ..job.holds import probe_seconds
 from ..job.ledger import Ledger
 from ..job.ledger_scheduler import require_same_spider
 from ..reporting import counted
-from ..scrapy_compat import EngineView
+from ..scrapy_compat import EngineView, slot_keys
 from ..settings import ANY_SPIDER, RedisSettings, WorkerSettings
 from ..startup import announce
 from .client import RedisClient, ScriptError
@@ -254,7 +254,7 @@ class Worker:
             )
 
     def _slot_of(self, request: Request) -> str:
-        return str(self._crawler.engine.downloader.get_slot_key(request))
+        return slot_keys(self._crawler)(request)
 
     def _tick(self) -> None:
         self._timer = None

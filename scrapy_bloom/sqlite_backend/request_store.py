@@ -11,7 +11,6 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from scrapy.core.downloader import Downloader
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.python import global_object_name
@@ -21,7 +20,7 @@ from ..job.codec import Codec, Stored
 from ..job.failure import count_unreadable, described
 from ..job.later import take_delay
 from ..job.queue_settings import SlotQueue, scrapy_disk_queue
-from ..scrapy_compat import path_safe, slot_keys
+from ..scrapy_compat import SLOT_KEY, path_safe, slot_keys
 from .failed_store import OpenFailedStore
 from .request_file import MAX_BYTES, PRIORITIES, RequestFile
 
@@ -391,7 +390,7 @@ class _StoredRequest:
     def __init__(self, group: Group, payload: bytes) -> None:
         slot, priority, start = group
         self.priority = -priority
-        self.meta = {Downloader.DOWNLOAD_SLOT: slot, "is_start_request": start}
+        self.meta = {SLOT_KEY: slot, "is_start_request": start}
         self.payload = payload
 
 

@@ -477,6 +477,17 @@ def test_a_hold_by_hand_lasts_until_its_release(make_crawl, clock):
     assert len([*iter(crawl.pop, None)]) == 2
 
 
+def test_the_answer_to_a_probe_does_not_end_a_hold_by_hand(crawl, clock):
+    """It ends that of the answers alone."""
+    crawl.again(crawl.pop(), 429, "60")
+    clock.now += 60
+    probe = crawl.pop()
+    crawl.scheduler.hold("example.com", inf, 0)
+    crawl.answer(probe, 200)
+    assert crawl.left == inf
+    assert crawl.pop() is None
+
+
 @pytest.mark.parametrize("queue", PRIORITY_QUEUES)
 def test_a_release_frees_what_was_put_off(make_crawl, clock, queue):
     """At once, under any queue, and with nothing lost."""
