@@ -46,7 +46,11 @@ MUTANTS = {
         "due > self._later_wait",
     ),
     "not_sorted_by_time": (FILE, "ORDER BY due, id", "ORDER BY id"),
-    "numbers_meet": (FILE, "self._last = max(self._last, last or 0)", "pass"),
+    "numbers_meet": (
+        FILE,
+        "self._last = max(self._last, self.recount_later())",
+        "self.recount_later()",
+    ),
     "children_left_behind": (STORE, "            self.renumbered(row)\n", ""),
     "slot_of_other_settings": (
         STORE,
@@ -60,8 +64,8 @@ MUTANTS = {
     ),
     "kept_in_a_digest": (
         "scrapy_bloom/sqlite_backend/repeated_children.py",
-        '"retry_times", NOT_BEFORE}',
-        '"retry_times"}',
+        '"download_latency", NOT_BEFORE, *',
+        '"download_latency", *',
     ),
     "memory_forgotten": (
         SCHEDULER,

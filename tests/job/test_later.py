@@ -224,14 +224,15 @@ def test_a_damaged_delayed_request_fails(new_job, clock):
 
 
 class Reactor:
-    """Has the timers that were set."""
+    """Has the timers that were set for delayed requests."""
 
     def __init__(self):
         self.timers = []
 
     def call_later(self, seconds, function):
         timer = Timer(self, seconds, function)
-        self.timers.append(timer)
+        if function.__self__._ring.__name__ == "_on_alarm":
+            self.timers.append(timer)
         return timer
 
 
@@ -240,7 +241,8 @@ class Timer:
         self.reactor, self.seconds, self.function = reactor, seconds, function
 
     def cancel(self):
-        self.reactor.timers.remove(self)
+        if self in self.reactor.timers:
+            self.reactor.timers.remove(self)
 
     def ring(self):
         self.cancel()
