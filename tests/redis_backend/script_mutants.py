@@ -120,7 +120,6 @@ MUTANTS = {
         "        room",
     ),
     "held_by_the_lobby": (COMMIT, "has_own or is_held or", "has_own or"),
-    "not_parked_from_the_lobby": (COMMIT, "if not has_own and is_held then", "if false then"),
     "all_at_the_end_of_a_hold": (
         COMMIT,
         "        if hold then probe_slot(slot, hold) end\n        count_less",
@@ -157,7 +156,7 @@ MUTANTS = {
     ),
     # clocks, and what was lost
     "by_a_clock_that_was_ahead": (LATER, "if hold[1] > now + hold[3] then", "if false then"),
-    "parked_by_a_clock_that_was_ahead": (ENTER, "if gap < -1000 and", "if false and"),
+    "parked_by_a_clock_that_was_ahead": (ENTER, "if gap < -1000 then", "if false then"),
     "parked_without_holds": (LATER, "    wake_parked()  --", "    --"),
     "removed_without_the_parked": (
         REMOVE,

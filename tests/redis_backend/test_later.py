@@ -365,10 +365,11 @@ def test_one_request_goes_first(join, redis_server):  # noqa: F811
     assert other.store.holds["held"].times == 2
 
 
-def test_a_hold_of_a_quarantined_request(join, redis_server):  # noqa: F811
+@pytest.mark.parametrize("slots", [("held", "free"), ("free", "held")])
+def test_a_hold_of_a_quarantined_request(join, redis_server, slots):  # noqa: F811
     """It waits as any other; one of another slot is not kept up by it."""
     first = join()
-    for slot in ("held", "free"):
+    for slot in slots:
         of_slot(first, slot, slot)
     first.leave()
     for _ in range(2):
@@ -385,6 +386,32 @@ def test_a_hold_of_a_quarantined_request(join, redis_server):  # noqa: F811
     assert not worker.store.is_still
     let_pass(worker, 1000)
     assert taken(worker)[0] == ["held"]
+
+
+def test_one_request_of_the_lobby_goes_first(join, monkeypatch):  # noqa: F811
+    """Where the hold was over before its slot had any."""
+    lobby_from(monkeypatch, 0)
+    worker = join()
+    worker.store.hold("held", 1000, 1)
+    worker.exchange()
+    let_pass(worker, 1000)
+    of_slot(worker, "held", "a", "b")
+    assert len(taken(worker)[0]) == 1
+
+
+def test_a_release_brings_all_of_the_slot_back(join, monkeypatch):  # noqa: F811
+    """In each priority, and in each of its lists."""
+    lobby_from(monkeypatch, 0)
+    worker = join(**FIFO)
+    for page, priority in (("a", 0), ("b", 1), ("c", 2)):
+        of_slot(worker, "held", page, priority=priority)
+    worker.exchange()
+    worker.store.hold("other", inf, 1)
+    worker.store.hold("held", inf, 1)
+    worker.exchange()
+    assert worker.next() is None
+    worker.store.release("held")
+    assert {*taken(worker)[0]} == {*"abc"}
 
 
 @pytest.mark.parametrize("lobby", [0, 10**6])
