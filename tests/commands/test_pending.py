@@ -8,6 +8,8 @@ from datetime import date
 import pytest
 from scrapy import Request
 
+from scrapy_bloom.job.pending import Selection
+from scrapy_bloom.redis_backend.pending_store import RedisPendingStore
 from tests.job.engine import Job
 from tests.redis_backend.workers import StoreWorker, lobby_from, seeded
 from tests.seeded import seed_of
@@ -203,9 +205,9 @@ def test_it_finds_each_request_of_many_slots(run, tmp_path, redis_server, key, m
     disk_queue = f"scrapy.squeues.Pickle{order}DiskQueue"
     worker = StoreWorker(redis_server.url, key, SCHEDULER_DISK_QUEUE=disk_queue)
     count = 0
-    for number in range(150):
+    for number in range(200):
         if chance.random() < 0.7:
-            slot = f"slot{min(chance.randrange(30), chance.randrange(30))}"
+            slot = f"slot{min(chance.randrange(9), chance.randrange(9))}"
             worker.enqueue(f"{number}", meta={"download_slot": slot}, priority=chance.randrange(2))
             count += 1
         elif (request := worker.next()) is not None and chance.random() < 0.9:
@@ -213,6 +215,17 @@ def test_it_finds_each_request_of_many_slots(run, tmp_path, redis_server, key, m
             count -= 1
         if chance.random() < 0.5:
             worker.exchange()
+        if chance.random() < 0.2:
+            # what it has goes back, before all others of its slot
+            worker.exchange()
+            worker.leave()
+            worker = StoreWorker(redis_server.url, key, SCHEDULER_DISK_QUEUE=disk_queue)
+        if number % 10 == 9:
+            worker.exchange()
+            worker.exchange()
+            store = RedisPendingStore(worker.client, worker.key, pickles=True)
+            found = store.count(Selection(urls=("*",)), "slot")
+            assert found.pending.total() + found.in_flight == count
     worker.exchange()
     worker.exchange()
     for options in ([], ["--url", "*"]):

@@ -1,5 +1,6 @@
 """Mutants of what carries out an operator's orders: `python -m tests.job.order_mutants [name…]`
-says which test notices each. What prints `SURVIVED` is a hole in the tests."""
+says which test notices each. What prints `SURVIVED` is a hole in the tests, but for
+`lists_behind_an_older_one_are_passed_over`, which a random test meets in every other run."""
 
 import sys
 

@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from collections import Counter
 
 import pytest
@@ -312,7 +313,7 @@ class Slow(scrapy.Spider):
         with open("fetched", "a") as file:
             file.write(f"{response.url}\\n")
         if response.url == "data:,first":
-            for number in range(200):
+            for number in range(int(getattr(self, "pages", 200))):
                 yield scrapy.Request(f"data:,{number}", meta={"download_slot": "slow"})
 '''
 
@@ -344,3 +345,45 @@ def test_a_running_crawl_drops_what_is_ordered(run, tmp_path):
     fetched = (tmp_path / "fetched").read_text().split()
     assert len(fetched) == len({*fetched}) == 5
     assert "(finished)" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.torture
+def test_forty_kills_of_crawls_and_commands(run, tmp_path):
+    """At random moments of both: each page is fetched, or dropped and kept, and none is gone."""
+    seed, pages, kills = seed_of("ORDERS_SEED"), 6000, 40
+    print("ORDERS_SEED =", seed)
+    chance = random.Random(seed)
+    (tmp_path / "slow.py").write_text(SPIDER)
+    (tmp_path / "go").touch()
+    python = [sys.executable, "-m", "scrapy"]
+    crawl = [*python, "runspider", "slow.py", "-s", "JOBDIR=job", "-a", f"pages={pages}"]
+    slowly = [*crawl, "-s", 'DOWNLOAD_SLOTS={"slow": {"concurrency": 4, "delay": 0.05}}']
+
+    def start(command):
+        with (tmp_path / "log").open("ab") as log:
+            return subprocess.Popen(command, cwd=tmp_path, env=environment(), stderr=log)
+
+    while kills > 0:
+        running = start(slowly)
+        for _ in range(chance.randrange(3)):
+            glob = f"data:,*{chance.randrange(10)}{chance.randrange(10)}"
+            arguments = ["queue", "drop", "job", "--url", glob, "--keep", "--yes"]
+            tool = start([*python, "bloom", *arguments])
+            if chance.random() < 0.5:
+                time.sleep(chance.uniform(0, 3))
+                tool.kill()
+                kills -= 1
+            tool.wait()
+        time.sleep(chance.uniform(0, 4))
+        running.kill()
+        running.wait()
+        kills -= 1
+    assert start(crawl).wait() == 0
+    fetched = {*(tmp_path / "fetched").read_text().split()}
+    failed = run(tmp_path, "failed", "job", "--json").json
+    assert {each["reason"] for each in failed} == {"dropped"}
+    kept = {each["url"] for each in failed}
+    assert len(kept) == len(failed)
+    assert fetched | kept == {"data:,first", *(f"data:,{number}" for number in range(pages))}
+    print(len(fetched), "fetched,", len(kept), "dropped")
+    assert run(tmp_path, "queue", "count", "job").status == 1
