@@ -5,28 +5,32 @@
 
 -- include key
 
-local name, first, packed, due = key(ARGV[1]), tonumber(ARGV[2]), {}, {}
+local name, first, records, due = key(ARGV[1]), tonumber(ARGV[2]), {}, {}
 local following = 0
+local function unpacked(packed)
+  local is_packed, record = pcall(cmsgpack.unpack, packed)
+  records[#records + 1] = is_packed and record or false
+end
 if ARGV[1]:find('^claims:') then
   local found = redis.call('HSCAN', name, ARGV[2], 'COUNT', 100)
   following = found[1]
-  for at = 2, #found[2], 2 do packed[#packed + 1] = found[2][at] end
+  for at = 2, #found[2], 2 do unpacked(found[2][at]) end
 elseif ARGV[1] == 'later' then
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
   local found = redis.call('ZRANGE', name, first, first + 99, 'WITHSCORES')
   for at = 1, #found, 2 do
-    packed[#packed + 1] = found[at]:sub(5)
-    due[#packed] = math.max(0, found[at + 1] - now)
+    -- behind the serial: see include/later.lua
+    records[#records + 1] = {found[at]:match('^(%Z*)%z(%Z*)%z(.*)$', 5)}
+    due[#records] = math.max(0, found[at + 1] - now)
   end
 else
-  packed = redis.call('LRANGE', name, first, first + 99)
+  for _, packed in ipairs(redis.call('LRANGE', name, first, first + 99)) do unpacked(packed) end
 end
-if following == 0 and #packed == 100 then following = first + 100 end
+if following == 0 and #records == 100 then following = first + 100 end
 local told = {}
-for at, each in ipairs(packed) do
-  local is_packed, record = pcall(cmsgpack.unpack, each)
-  if is_packed and type(record) == 'table' and type(record[3]) == 'string' then
+for at, record in ipairs(records) do
+  if type(record) == 'table' and type(record[3]) == 'string' then
     told[#told + 1] = {record[1], record[2], record[3]:sub(2), due[at] or ''}
   end
 end
