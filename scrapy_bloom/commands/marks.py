@@ -104,7 +104,19 @@ def _store(session: Session, place: str, action: str) -> FileDeltaStore | RedisD
     if not found.identity:
         found.close()
         raise BloomError(f"{found.name} is no delta store: give the BLOOM_DELTA_DIR of its crawl")
+    if action == "forget" and _carry_over(session, found, place):
+        found.close()
+        found = RedisDeltaStore(place, name, Shape(), PATIENCE)
     return found
+
+
+def _carry_over(session: Session, store: RedisDeltaStore, url: str) -> int:
+    """Add the marks for `store` that wait in the crawl of the settings, so that those of pages to
+    forget do not come later; return how many."""
+    from ..delta.waiting import carry_over_left
+
+    waiting, crawl = _waiting(session, store)
+    return carry_over_left(store.client, url, in_one_slot(crawl))[0] if waiting else 0
 
 
 def _count(session: Session, store: FileDeltaStore | RedisDeltaStore, before: float | None) -> int:

@@ -345,6 +345,16 @@ def test_clearing_a_crawl_carries_its_marks_over_first(join, store, redis_server
     assert redis_server.names(f"{{{crawl}}}:") == redis_server.names(f"{{{crawl}}}:delta")
 
 
+def test_what_is_forgotten_does_not_come_back_with_the_marks_that_wait(join, store, redis_server):
+    worker, crawl = join(), store.key
+    do(worker, *range(3))
+    settings = ("-s", f"BLOOM_DELTA_DIR={crawl}", "-s", f"BLOOM_REDIS_KEY={crawl}")
+    page = key_of(1).hex()
+    assert main(["delta", "forget", redis_server.url, "--key", page, *settings]) == 0
+    assert marked(store) == [0, 2]
+    assert waits(worker) == []
+
+
 def test_a_worker_needs_the_rights_that_the_documents_name(join, store, redis_server, key):
     """And no others: to mark, to carry over, and to clear."""
     text = (DOCS / "delta.md").read_text()
