@@ -421,9 +421,12 @@ def backs_off(crawler: Crawler, request: Request, status: int) -> bool:
 
 
 def scheduler_of(crawler: Crawler) -> object:
-    """Return the scheduler of `crawler`, or None where this release of Scrapy hides it."""
-    # public since 2.19
-    return _get(crawler.engine, "scheduler") or _get(crawler.engine, "_slot", "scheduler")
+    """Return the scheduler of `crawler`, or None before the crawl starts, and where this release of
+    Scrapy hides it."""
+    with suppress(RuntimeError):  # Scrapy's own, before there is an engine
+        # public since 2.19
+        return _get(crawler.engine, "scheduler") or _get(crawler.engine, "_slot", "scheduler")
+    return None
 
 
 def path_safe() -> Callable[[str], str]:

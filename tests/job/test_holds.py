@@ -526,7 +526,12 @@ def test_it_is_off_where_it_is_told_to_and_where_nothing_would_wait():
         HoldMiddleware.from_crawler(get_crawler(settings_dict={**ours, "BLOOM_HOLD": False}))
     with pytest.raises(NotConfigured, match="holds need DurableScheduler or"):
         HoldMiddleware.from_crawler(get_crawler())
-    assert HoldMiddleware.from_crawler(get_crawler(settings_dict=ours))
+    alone = HoldMiddleware.from_crawler(get_crawler(settings_dict=ours))
+    request = Request("http://one.example/")
+    refused = Response(request.url, status=429)
+    assert alone.process_request(request) is None
+    assert alone.process_response(request, refused) is refused
+    assert alone.process_exception(request, IgnoreRequest()) is None
 
 
 @pytest.mark.parametrize(

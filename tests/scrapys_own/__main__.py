@@ -39,6 +39,10 @@ EXPLAINED = {
     "tests/test_addons.py::TestAddonManager::test_no_update_settings": _ADDONS,
     "tests/test_addons.py::TestAddonManager::test_notconfigured": _ADDONS,
     "tests/test_addons.py::TestAddonManager::test_notconfigured_with_args": _ADDONS,
+    "tests/test_crawl.py::TestCrawl::test_retry_503": (
+        "waits for a page that answers 503 for ever: ours leaves its host alone ten times, for 85"
+        " minutes in all, before the page fails"
+    ),
     "tests/test_dupefilters.py::TestRFPDupeFilter::test_fingerprints_deprecation": (
         "reads RFPDupeFilter's deprecated set of fingerprints"
     ),
