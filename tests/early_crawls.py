@@ -310,6 +310,7 @@ BASE = {
     "LOG_LEVEL": "INFO",
     "FEEDS": {"items.jl": {"format": "jsonlines"}},
     "BLOOM_CAPACITY": 20_000,
+    "BLOOM_HOLD": False,  # what is retried comes in the order of Scrapy
 }
 ADDON = {"ADDONS": {"scrapy_bloom.Addon": 300}}
 BY_HAND = {

@@ -132,6 +132,7 @@ class FailingSpider(scrapy.Spider):
 
     name = "failing"
     custom_settings = {  # noqa: RUF012
+        "BLOOM_HOLD": False,
         "RETRY_TIMES": 1,
         "DOWNLOAD_TIMEOUT": 30,
         "ROBOTSTXT_OBEY": True,

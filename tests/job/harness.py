@@ -36,6 +36,7 @@ SETTINGS = {
     "ADDONS": {"scrapy_bloom.Addon": 300},
     "BLOOM_CAPACITY": 20_000,
     "BLOOM_DROP_EARLY": True,  # past the spider's middleware, which only adds to the output
+    "BLOOM_HOLD": False,  # some sites fail all the time
     "CONCURRENT_ITEMS": 8,  # Scrapy makes so many tasks for each response
     "CONCURRENT_REQUESTS": CONCURRENCY,
     "CONCURRENT_REQUESTS_PER_DOMAIN": 4,

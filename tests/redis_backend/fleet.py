@@ -43,6 +43,7 @@ SETTINGS = {
     "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
     "SCHEDULER": "scrapy_bloom.RedisDurableScheduler",
     "BLOOM_CAPACITY": 20_000,
+    "BLOOM_HOLD": False,  # some sites fail all the time
     "BLOOM_REDIS_LEASE": LEASE,
     "BLOOM_REDIS_TIMEOUT": 10.0,  # a loaded machine is no outage
     "CONCURRENT_REQUESTS": CONCURRENCY,
