@@ -211,10 +211,10 @@ def _why_missed(crawler: Crawler) -> str | None:
 
 
 def _misses_nothing(receiver: Any) -> bool:
-    """Return True for a handler of Scrapy or of DeltaMiddleware, which can do without the signals
-    of dropped requests."""
+    """Return True for a handler of Scrapy, DeltaMiddleware or the add-on, which can do without the
+    signals of dropped requests."""
     owner = getattr(receiver, "__self__", None)
-    if is_public(type(owner), "DeltaMiddleware"):
+    if is_public(type(owner), "DeltaMiddleware") or is_public(type(owner), "Addon"):
         return is_own_method(owner, receiver.__name__, "scrapy_bloom")
     return _is_scrapys(receiver) and (owner is None or _is_scrapys(type(owner)))
 
