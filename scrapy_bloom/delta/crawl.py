@@ -150,9 +150,9 @@ class DeltaCrawl(CommitHook):
 
     def _open(self, *, is_new: bool) -> None:
         if self._round is not None and not self._round.is_resumed:
-            if not self._settings.reset:
-                self._deliver(self.marks)
-            self.marks.clear()
+            if self._settings.reset or self._add(self.marks):
+                self.marks.clear()
+            self.marks.forget_verdicts()
             self._round.commit()
         if is_new and self._settings.reset:
             self.store.clear()

@@ -7,13 +7,14 @@ of the table decides, and slices count for pages without one.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from math import inf
 from pathlib import Path
 
-from ..errors import IncompatibleFilterError
+from ..errors import FilterFileError, IncompatibleFilterError
 from ..reporting import counted
 from .slice_store import SliceStore
 from .slices import Shape, Slice, read
@@ -85,6 +86,16 @@ class FileDeltaStore:
         """Open what counts without a change to the directory. Raises UnfinishedWriteError."""
         self.slices.look()
         self.table.look()
+
+    def require_writable(self) -> None:
+        """Raise FilterFileError if this process may not write to the store, or make it."""
+        directory = next(p for p in (self.directory, *self.directory.parents) if p.exists())
+        for path in (self.table.path, directory):
+            if path.exists() and not os.access(path, os.W_OK):
+                raise FilterFileError(
+                    f"{path} cannot be written to, and pages are marked there: change its rights,"
+                    " or choose another BLOOM_DELTA_DIR, or set BLOOM_DELTA_READ_ONLY to True"
+                )
 
     @property
     def identity(self) -> str:

@@ -25,7 +25,6 @@ from ..sqlite_backend.rounds import feeds_of
 from ..startup import announce, fetches_one_page, is_component, refuse
 from .crawl import DeltaCrawl
 from .file_store import FileDeltaStore
-from .marks import CHANGED, NEW, UNCHANGED
 from .settings import DeltaSettings
 from .skipping import Skipping
 from .slices import Shape
@@ -81,6 +80,8 @@ class DeltaMiddleware:
         self._recent_urls = general.recent_urls
         self._logs_all = general.debug
         self._store = self._store_of(shape)
+        if isinstance(self._store, FileDeltaStore) and not settings.read_only:
+            self._store.require_writable()
         if not settings.reset:
             self._check(identity)
 
@@ -264,16 +265,17 @@ class DeltaMiddleware:
             extra={"spider": crawler.spider},
         )
         if self._settings.digest is not None:
-            counts = delta.marks.verdicts
+            # of a round that is over the marks may be gone by now
+            new, changed, unchanged = delta.pages.counts
             skips = "; feeds have no items of unchanged ones" * self._settings.digest.skips
             logger.info(
                 "Between crawls: compared %(pages)s: %(new)d new, %(changed)d changed,"
                 " %(unchanged)d unchanged%(skips)s.",
                 {
-                    "pages": counted(counts.total(), "page"),
-                    "new": counts[NEW],
-                    "changed": counts[CHANGED],
-                    "unchanged": counts[UNCHANGED],
+                    "pages": counted(new + changed + unchanged, "page"),
+                    "new": new,
+                    "changed": changed,
+                    "unchanged": unchanged,
                     "skips": skips,
                 },
                 extra={"spider": crawler.spider},
@@ -352,7 +354,7 @@ class _AtEngine:
         outcome = self._middleware.outcome_of(response)
         for thing in result:
             if outcome is not None and isinstance(thing, Request):
-                outcome.is_index_page = True
+                outcome.leads_to(thing, response)
             yield thing
 
     async def process_spider_output_async(
@@ -362,7 +364,7 @@ class _AtEngine:
         outcome = self._middleware.outcome_of(response)
         async for thing in result:
             if outcome is not None and isinstance(thing, Request):
-                outcome.is_index_page = True
+                outcome.leads_to(thing, response)
             yield thing
 
 
@@ -377,7 +379,7 @@ class _Page:
     def skips(self, request: Request) -> bool:
         """Return True if `request` is for a page that is done."""
         if self._outcome is not None:
-            self._outcome.is_index_page = True
+            self._outcome.leads_to(request, self._response)
         return self._middleware.skips(request, self._response)
 
     def complete(self) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from scrapy import Request
     from scrapy.crawler import Crawler
+    from scrapy.http import Response
 
     from .digests import Digests
     from .marks import Marks
@@ -47,6 +48,13 @@ class Outcome:
     """Of those items, None without any."""
     verdict: str | None = None
     """Whether the page has changed, once that was asked."""
+    is_asked_again: bool = False
+    """True if the callback has yielded the same request once more: a retry, or a poll."""
+
+    def leads_to(self, request: Request, response: Response) -> None:
+        """Record that the callback of `response` has yielded `request`."""
+        self.is_index_page = True
+        self.is_asked_again |= is_same(request, response.request)
 
 
 class Pages:
@@ -70,6 +78,8 @@ class Pages:
     ) -> None:
         self.marks = marks
         self.marked = 0
+        self.counts = [0, 0, 0]
+        """Pages of this round that are new, changed and unchanged."""
         self._has_told = False
         self._mode = mode
         self.digests = digests
@@ -117,8 +127,7 @@ class Pages:
         if key is not None and any(
             source not in self._outcomes
             and given_key(source.meta) == key
-            and (source.method, source.url, source.body)
-            != (request.method, request.url, request.body)
+            and not is_same(source, request)
             for source in self._engine.with_callbacks()
         ):
             drop_key(request.meta)
@@ -152,10 +161,10 @@ class Pages:
 
     def count_verdicts(self) -> None:
         """Set the stats of the pages that were compared in this round."""
-        counts, stats = self.marks.verdicts, self._stats
-        stats.set_value("bloom/delta_new", counts[NEW])
-        stats.set_value("bloom/delta_changed", counts[CHANGED])
-        stats.set_value("bloom/delta_unchanged", counts[UNCHANGED])
+        self.counts = [self.marks.verdicts[each] for each in (NEW, CHANGED, UNCHANGED)]
+        names = "bloom/delta_new", "bloom/delta_changed", "bloom/delta_unchanged"
+        for name, count in zip(names, self.counts, strict=True):
+            self._stats.set_value(name, count)
 
     def _compare(self, request: Request, reason: str | None) -> tuple[bytes | None, str | None]:
         """Return digest and verdict of a page, None for a page without digest."""
@@ -165,6 +174,8 @@ class Pages:
             or outcome is None
             or request in self._sent_again
             or not _is_sound(outcome, reason)
+            # of a retry the items count, and not that there were none before
+            or (outcome.is_asked_again and not outcome.items)
         ):
             return None, None
         digest = digest_of(outcome.hash)
@@ -211,6 +222,15 @@ class Pages:
     def left(self) -> list[Request]:
         """Return the requests for which `done` was not called."""
         return [*self._outcomes]
+
+
+def is_same(one: Request, other: Request | None) -> bool:
+    """Return True if the two ask for the same, whatever their meta says."""
+    return other is not None and (one.url, one.method, one.body) == (
+        other.url,
+        other.method,
+        other.body,
+    )
 
 
 def _is_sound(outcome: Outcome, reason: str | None) -> bool:

@@ -11,6 +11,7 @@ from ..dupefilter.url_cache import UrlCache
 from ..errors import describe
 from ..quantities import seconds
 from ..scrapy_compat import scheduler_of
+from .pages import is_same
 from .settings import MARK_KEYS, drop_copied, odd_key, wish_of
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ class Skipping:
         """Return True if `request`, of the callback of `response`, is for a page that an earlier
         round has done, unless its meta demands a fetch. Never raises."""
         try:
-            if drop_copied(request, response.meta):
+            is_own = is_same(request, response.request)
+            if not is_own and drop_copied(request, response.meta):
                 self._tell(
                     "copied",
                     "%(request)s has meta keys of the response that its meta was copied from; what"

@@ -295,7 +295,9 @@ class Table:
         row = connection.execute("SELECT version, identity, longest FROM meta").fetchone()
         version, self.identity, longest = row or (None, "", None)
         if version != VERSION:
-            raise sqlite3.DatabaseError(f"it has version {version!r}, not {VERSION}")
+            raise sqlite3.DatabaseError(
+                f"it has version {version!r}, and this scrapy-bloom knows {VERSION}"
+            )
         self.longest = inf if longest is None else float(longest)
         return True
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 from scrapy import Request, signals
 from scrapy.http import Response
+from scrapy.utils.test import get_crawler
 
 from scrapy_bloom.delta.file_store import FileDeltaStore
 from scrapy_bloom.delta.marks import Marks, Temporary
@@ -13,6 +14,7 @@ from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.pages import Pages
 from scrapy_bloom.delta.skipping import Skipping
 from scrapy_bloom.delta.slices import Shape
+from scrapy_bloom.errors import BloomError
 from tests.job.engine import Job
 from tests.job.feed_jobs import FeedJob, run
 
@@ -49,6 +51,21 @@ def test_a_page_is_skipped_until_its_mark_expires(crawler, tmp_path, memory, las
     memory.close()
 
 
+def test_a_page_that_is_asked_for_once_more_keeps_its_key(crawler, tmp_path):
+    """A callback that sends its own request again copies its meta, and means that page."""
+    memory = FileDeltaStore(tmp_path, Shape())
+    pages = Pages(crawler, Marks(Temporary()), "item", memory.clock)
+    delta = SimpleNamespace(store=memory, pages=pages, marks=pages.marks)
+    skipping = Skipping(crawler, delta, recent_urls=100)
+    meta = {"bloom_delta_key": "page", "download_latency": 0.1}
+    request = Request("http://example.com/page", meta=meta)
+    page = Response(request.url, request=request)
+    again, other = request.replace(dont_filter=True), request.replace(url=f"{request.url}/2")
+    assert not skipping.is_done(again, page)
+    assert not skipping.is_done(other, page)
+    assert pages.key_of(again) == pages.key_of(request) != pages.key_of(other)
+
+
 @pytest.mark.parametrize("reason", [None, "callback", "item", "download/timeout", "of the spider"])
 @pytest.mark.parametrize("mode", ["item", "success", "response"])
 def test_a_page_that_has_failed_is_not_done(crawler, mode, reason):
@@ -59,6 +76,23 @@ def test_a_page_that_has_failed_is_not_done(crawler, mode, reason):
     outcome.is_complete, outcome.items = True, 1
     of_the_page = mode == "response" and reason in ("callback", "item")
     assert bool(pages.done(request, reason)) is (reason is None or of_the_page)
+
+
+def test_a_store_that_cannot_be_written_to_is_refused(monkeypatch, tmp_path):
+    """At the start, not at the end of the crawl; a test crawl may read it."""
+    (tmp_path / "memory").mkdir()
+    settings = {"BLOOM_DELTA": "item", "BLOOM_DELTA_DIR": str(tmp_path / "memory" / "of" / "it")}
+
+    def middleware(**more):
+        crawler = get_crawler(settings_dict={**settings, **more})
+        crawler.spider = crawler.spidercls.from_crawler(crawler, "spider")
+        return DeltaMiddleware.from_crawler(crawler)
+
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    with pytest.raises(BloomError, match="memory cannot be written to, .* BLOOM_DELTA_READ_ONLY"):
+        middleware()
+    middleware(BLOOM_DELTA_READ_ONLY=True)
+    assert [*tmp_path.rglob("*")] == [tmp_path / "memory"]
 
 
 class DeltaJob(FeedJob):
