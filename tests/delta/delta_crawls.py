@@ -371,7 +371,10 @@ class DigestSpider(scrapy.Spider):
 
 FRONTS = {
     "front/1": [*(f"leaf/{n}" for n in range(1, 6)), "front/2", "poll/1", "hop/1", "broken/1"],
-    "front/2": [*(f"leaf/{n}" for n in range(5, 9)), "poll/1", "quiet/1", "shaky/1", "soft/1", "front/1"],
+    "front/2": [
+        *(f"leaf/{n}" for n in range(5, 9)),
+        *(f"{kind}/1" for kind in ("poll", "quiet", "shaky", "soft", "front")),
+    ],
 }
 
 

@@ -89,7 +89,7 @@ def test_a_store_that_cannot_be_written_to_is_refused(monkeypatch, tmp_path):
         return DeltaMiddleware.from_crawler(crawler)
 
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
-    with pytest.raises(BloomError, match="memory cannot be written to, .* BLOOM_DELTA_READ_ONLY"):
+    with pytest.raises(BloomError, match=r"memory cannot be written to, .* BLOOM_DELTA_READ_ONLY"):
         middleware()
     middleware(BLOOM_DELTA_READ_ONLY=True)
     assert [*tmp_path.rglob("*")] == [tmp_path / "memory"]
