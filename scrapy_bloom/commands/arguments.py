@@ -295,16 +295,17 @@ SUBCOMMANDS = (
         "queue",
         pending.queue,
         "which requests are pending",
-        "Count or list the pending requests of a job or a crawl, or drop some of a job: queue count"
-        " JOB --by slot. Also while it runs. What is dropped stays seen. The exit status is 1 if"
-        " nothing is selected.",
+        "Count or list the pending requests of a job or a crawl, drop some of a job, or hold hosts,"
+        " also while it runs: queue count JOB --by slot. What is dropped stays seen. Nothing of a"
+        " host on hold is asked. The exit status is 1 if nothing is selected.",
         _argument(
             "action",
             metavar="ACTION",
             choices=pending.ACTIONS,
-            help="count, list or drop",
+            help="count, list, drop, hold or release",
         ),
         *_JOB,
+        _argument("slots", metavar="SLOT", nargs="*", help="hold, release: these download slots"),
         _argument(
             "--slot",
             metavar="GLOB",
@@ -331,6 +332,7 @@ SUBCOMMANDS = (
             action="store_true",
             help="drop: they have failed, and 'scrapy bloom retry' brings them back",
         ),
+        _argument("--for", metavar="AGE", help="hold: such as 30m or 12h (default: until release)"),
         _YES,
         _JSON,
     ),

@@ -1,4 +1,5 @@
-"""The subcommand queue: the pending requests of a job or a crawl, counted, listed and dropped."""
+"""The subcommand queue: the pending requests of a job or a crawl, counted, listed and dropped, and
+its download slots held."""
 
 from __future__ import annotations
 
@@ -6,14 +7,18 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
+from math import inf, isinf
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BloomError
-from ..job.pending import PendingCount, PendingRequest, Selection
+from ..job.pending import DROPPED, PendingCount, PendingRequest, Selection
+from ..quantities import seconds as seconds_of
+from ..redis_backend.codec import is_storable_slot
 from ..redis_backend.pending_store import RedisPendingStore
 from ..reporting import counted
 from ..settings import PICKLE
-from ..sqlite_backend.orders import DROPPED, Order, carry_out, send
+from ..sqlite_backend.orders import HoldOrder, Order, carry_out, send
 from ..sqlite_backend.pending_store import SQLitePendingStore
 from .running import table
 from .target import Kind
@@ -36,10 +41,11 @@ def queue(session: Session) -> int:
     """Do what is asked with the selected pending requests; return 1 if there are none."""
     options = session.options
     run, takes = _ACTIONS[options.action]
-    for name in ("by", "limit", "keep", "yes"):
+    for name in ("by", "limit", "keep", "yes", "for", "url", "callback", "slots"):
         if getattr(options, name) and name not in takes:
             others = " and ".join(each for each, (_, takes) in _ACTIONS.items() if name in takes)
-            raise BloomError(f"--{name} goes with {others}, not with {options.action}")
+            shown = "SLOT" if name == "slots" else f"--{name}"
+            raise BloomError(f"{shown} goes with {others}, not with {options.action}")
     return run(session, Selection(options.slot, options.url, options.callback))
 
 
@@ -47,21 +53,26 @@ def _count(session: Session, selection: Selection) -> int:
     by = session.options.by
     with _store(session) as (name, store):
         found = store.count(selection, by or "priority")  # which costs least
+        held = store.held(selection)
     total = found.pending.total()
     figures: dict[str, Any] = {
         "pending": total,
         "later": found.later,
         "in_flight": found.in_flight,
         "unknown": found.unknown,
+        "held": {slot: None if isinf(left) else left for slot, left in held.items()},
     }
     if by:
         ordered = found.pending.most_common()
         figures["by"] = [{by: value, "pending": count} for value, count in ordered]
-    session.print(figures, _count_lines(session, name, found))
+    session.print(figures, _count_lines(session, name, found, held))
     return 0 if total else 1
 
 
-def _count_lines(session: Session, name: str, found: PendingCount) -> Iterator[str]:
+def _count_lines(
+    session: Session, name: str, found: PendingCount, held: Mapping[str, float]
+) -> Iterator[str]:
+    most = session.options.limit or SHOWN
     line = f"{name}: {counted(found.pending.total(), 'pending request')}"
     if found.later:
         line += f", {found.later:,} of them later"
@@ -70,13 +81,23 @@ def _count_lines(session: Session, name: str, found: PendingCount) -> Iterator[s
     yield line
     if found.unknown:
         yield f"of {counted(found.unknown, 'request')} only the spider can tell"
+    if held:
+        shown = ", ".join(f"{slot} {_for(left)}" for slot, left in islice(held.items(), most))
+        yield f"held: {shown}{_and_more(len(held) - most)}"
     if by := session.options.by:
-        most = session.options.limit or SHOWN
         rows = [(_shown(by, value), f"{n:,}") for value, n in found.pending.most_common(most)]
         if rows:
             yield from table(rows)
         if len(found.pending) > most:
             yield f"and {len(found.pending) - most:,} more (--limit N, or all with --json)"
+
+
+def _for(seconds: float) -> str:
+    return "until its release" if isinf(seconds) else f"for {seconds:,.0f} s"
+
+
+def _and_more(count: int) -> str:
+    return f", and {count:,} more" if count > 0 else ""
 
 
 def _shown(by: str, value: object) -> str:
@@ -123,14 +144,7 @@ def _drop(session: Session, selection: Selection) -> int:
         )
     figures = _ordered(job, Order(selection, options.keep), pickles=pickles)
     if figures is None:
-        session.print(
-            {"stands": True},
-            [
-                f"the order stands: the process that has {job.path} has not answered in"
-                f" {PATIENCE:.0f} s; it, or the next start, carries it out"
-            ],
-        )
-        return 0
+        return _stands(session, job)
     session.print({"stands": False, **figures}, _drop_lines(job.path, figures))
     return 0 if figures["dropped"] else 1
 
@@ -146,7 +160,63 @@ def _drop_lines(path: Path, figures: Mapping[str, int]) -> Iterator[str]:
         yield f"{counted(figures['unknown'], 'request')} stayed of which only the spider can tell"
 
 
-def _ordered(job: JobDirectory, order: Order, *, pickles: bool) -> dict[str, int] | None:
+def _hold(session: Session, selection: Selection) -> int:
+    age = vars(session.options)["for"]
+    seconds = inf if age is None else seconds_of(age)
+    if seconds is None:
+        raise BloomError(f"--for is {age!r}: it must be a time such as 90s, 30m, 12h or 7d")
+    return _set_holds(session, selection, seconds)
+
+
+def _release(session: Session, selection: Selection) -> int:
+    return _set_holds(session, selection, None)
+
+
+def _set_holds(session: Session, selection: Selection, seconds: float | None) -> int:
+    """Hold the slots that are named, and those that match globs, or release them."""
+    options, slots = session.options, dict.fromkeys(session.options.slots)
+    if not (slots or selection.slots):
+        raise BloomError(f"say what to {options.action}: a SLOT, or globs with --slot")
+    for slot in slots:
+        if not is_storable_slot(slot):
+            raise BloomError(f"{slot!r} is no download slot: it has a NUL or half a character")
+    job = session.target(options.place, Kind.REQUESTS, Kind.REDIS).job
+    with _store(session) as (name, store):
+        if selection.slots:
+            slots |= dict.fromkeys(store.held(selection))
+            if seconds is not None:
+                slots |= dict.fromkeys(map(str, store.count(selection, "slot").pending))
+        if seconds is None:
+            slots = dict.fromkeys(each for each in store.held(Selection()) if each in slots)
+        if slots and isinstance(store, RedisPendingStore):
+            store.hold([*slots], seconds)
+        elif slots and job is not None:
+            until = None if seconds is None else time.time() + seconds
+            if _ordered(job, HoldOrder([*slots], until), pickles=False) is None:
+                return _stands(session, job)
+    verb = "released" if seconds is None else "held"
+    figures: dict[str, Any] = {"stands": False, verb: [*slots]}
+    line = f"{name}: {counted(len(slots), 'download slot')} {verb}"
+    if seconds is not None and slots:
+        figures["seconds"] = None if isinf(seconds) else seconds
+        line += f" {_for(seconds)}"
+    shown = ", ".join(islice(slots, SHOWN))
+    session.print(figures, [f"{line}{slots and ': '}{shown}{_and_more(len(slots) - SHOWN)}"])
+    return 0 if slots else 1
+
+
+def _stands(session: Session, job: JobDirectory) -> int:
+    line = (
+        f"the order stands: the process that has {job.path} has not answered in {PATIENCE:.0f} s;"
+        " it, or the next start, carries it out"
+    )
+    session.print({"stands": True}, [line])
+    return 0
+
+
+def _ordered(
+    job: JobDirectory, order: Order | HoldOrder, *, pickles: bool
+) -> dict[str, int] | None:
     """Have an order carried out, and return its figures; None if a running job does not answer."""
     if not job.is_locked:
         return carry_out(job, order, pickles=pickles)
@@ -162,9 +232,11 @@ def _ordered(job: JobDirectory, order: Order, *, pickles: bool) -> dict[str, int
 
 
 _ACTIONS: dict[str, tuple[Callable[[Session, Selection], int], set[str]]] = {
-    "count": (_count, {"by", "limit"}),
-    "list": (_list, {"limit"}),
-    "drop": (_drop, {"keep", "yes"}),
+    "count": (_count, {"by", "limit", "url", "callback"}),
+    "list": (_list, {"limit", "url", "callback"}),
+    "drop": (_drop, {"keep", "yes", "url", "callback"}),
+    "hold": (_hold, {"slots", "for"}),
+    "release": (_release, {"slots"}),
 }
 ACTIONS = tuple(_ACTIONS)
 

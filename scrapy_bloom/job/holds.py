@@ -48,10 +48,18 @@ _SECONDS = re.compile(rb"\d+(\.\d*)?")
 
 class Hold(NamedTuple):
     """A download slot that is not asked before `until` by `monotonic`, infinite until its release.
-    `times` counts the holds in a row."""
+    `times` counts the holds in a row, 0 for one by hand."""
 
     until: float
     times: int
+
+    def met(self, until: float, times: int) -> Hold:
+        """Return what this hold and that one make together: by hand, while either is."""
+        by_hand = not times or (not self.times and self.until > monotonic())
+        return Hold(max(self.until, until), 0 if by_hand else max(self.times, times))
+
+
+NO_HOLD = Hold(-inf, 0)
 
 
 class HoldMiddleware:
@@ -274,12 +282,10 @@ class LocalHolds:
 
     def hold(self, slot: str, seconds: float, times: int, *, pause: float | None = None) -> None:
         """Hold `slot` as a RequestStore does; for the rest of a hold of `pause` seconds."""
-        until, before = monotonic() + seconds, self.holds.get(slot)
-        if before is None or until > before.until:
+        until, before = monotonic() + seconds, self.holds.get(slot, NO_HOLD)
+        if until > before.until:
             self._pauses[slot] = seconds if pause is None else pause
-        else:
-            until = before.until
-        self._set(slot, until, times if before is None else max(times, before.times))
+        self._set(slot, *before.met(until, times))
 
     def release(self, slot: str) -> None:
         """Release `slot` as a RequestStore does."""
@@ -302,7 +308,7 @@ class LocalHolds:
 
     def admit(self, slot: str) -> bool:
         """Return True if a request of `slot` may be dispatched. After a hold that is one, which
-        finds out whether it may end; meanwhile it goes on."""
+        finds out whether it may end; meanwhile it goes on. One by hand ends."""
         hold = self.holds.get(slot)
         if hold is None:
             return True
@@ -310,7 +316,9 @@ class LocalHolds:
         if hold.until > now:
             return False
         probe = min(self._pauses[slot], self._longest_probe)
-        if probe > 0:
+        if not hold.times:
+            self.release(slot)
+        elif probe > 0:
             self._set(slot, now + probe, hold.times)
         return True
 
@@ -324,11 +332,8 @@ class LocalHolds:
         self.keep(slot)
 
     def _drop_changed(self) -> None:
-        while self._ends and self.holds.get(self._ends[0][1], _NO_HOLD).until != self._ends[0][0]:
+        while self._ends and self.holds.get(self._ends[0][1], NO_HOLD).until != self._ends[0][0]:
             heappop(self._ends)
-
-
-_NO_HOLD = Hold(-inf, 0)
 
 
 def sent_again(request: Request) -> Request:

@@ -169,7 +169,9 @@ class LedgerScheduler(BaseScheduler):
         """Return True if `request` was dispatched during the present hold of its slot, to find out
         whether that may end."""
         hold = self.holds.get(slot)
-        return hold is not None and hold.until < inf and self._held_times.get(request) == hold.times
+        if hold is None or not hold.times or hold.until == inf:
+            return False
+        return self._held_times.get(request) == hold.times
 
     def came_before_hold(self, request: Request) -> bool:
         """Return True if `request` was dispatched before its slot was held, as it is now."""
@@ -177,7 +179,9 @@ class LedgerScheduler(BaseScheduler):
         if times is None or not self.holds:
             return False
         hold = self.holds.get(self._slot_of(request))
-        return hold is not None and hold.until > monotonic() and times != hold.times
+        if hold is None or hold.until <= monotonic():
+            return False
+        return not hold.times or times != hold.times
 
     def _answer_unsent(self, request: Request) -> Request | None:
         return sent_again(request) if self.came_before_hold(request) else None

@@ -12,6 +12,8 @@ from .failure import glob_pattern
 
 By = Literal["slot", "callback", "priority"]
 DEFAULT_CALLBACK = "parse"
+DROPPED = "dropped"
+"""The reason of failed requests that an operator has dropped, and kept."""
 
 
 class PendingRequest(NamedTuple):
@@ -106,6 +108,10 @@ class PendingStore(Protocol):
 
     def requests(self, selection: Selection, most: int) -> list[PendingRequest]:
         """Return the first selected ones, at most so many."""
+
+    def held(self, selection: Selection) -> dict[str, float]:
+        """Return the held slots that are selected, with the seconds of their holds that are left,
+        `inf` until the release."""
 
 
 def _matches(globs: Sequence[str], text: str) -> bool:

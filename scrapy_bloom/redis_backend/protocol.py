@@ -82,8 +82,8 @@ class HeldSlot:
 
 
 class Holding(NamedTuple):
-    """Holds `slot` for so many seconds, which may be infinite, for the `times`-th time in a row;
-    without a number releases it."""
+    """Holds `slot` for so many seconds, which may be infinite, for the `times`-th time in a row, 0
+    by hand; without a number of seconds releases a hold of so many `times`."""
 
     slot: str
     seconds: float | None = None
@@ -92,7 +92,7 @@ class Holding(NamedTuple):
     def encode(self) -> str:
         """Return the script's text for it."""
         if self.seconds is None:
-            return f"{self.slot}\0\0\0"
+            return f"{self.slot}\0\0{self.times}\0"
         pause = inf if isinf(self.seconds) else ceil(1000 * self.seconds)
         return f"{self.slot}\0{pause}\0{self.times}\0"
 

@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from ..errors import SharedFilterError
 from ..job.figures import COUNTED
-from ..job.holds import Hold
+from ..job.holds import NO_HOLD, Hold
 from .claims import Claims
 from .codec import is_storable_slot
 from .failed_store import failing_of, unreadable
@@ -178,15 +178,14 @@ class RedisStore:
         """Hold `slot` for all workers, with the next commit; see RequestStore."""
         if not is_storable_slot(slot):
             return  # nothing of it is in Redis
-        until, before = self._holds.get(slot, (0.0, 0))
-        self._holds[slot] = Hold(max(until, monotonic() + seconds), max(times, before))
+        self._holds[slot] = self._holds.get(slot, NO_HOLD).met(monotonic() + seconds, times)
         self._unsent_holds.append(Holding(slot, seconds, times))
         self.claims.put_back(slot)
 
     def release(self, slot: str) -> None:
         """End the hold of `slot` for all workers, with the next commit."""
-        if self._holds.pop(slot, None) is not None:
-            self._unsent_holds.append(Holding(slot))
+        if (hold := self._holds.pop(slot, None)) is not None:
+            self._unsent_holds.append(Holding(slot, times=hold.times))
 
     def push(
         self, request: Request, sources: Sequence[Request], delay: float | None = None

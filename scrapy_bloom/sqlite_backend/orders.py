@@ -1,4 +1,5 @@
-"""Orders of an operator about the pending requests of a job, which its process carries out.
+"""Orders of an operator about the pending requests and the slots of a job, which its process
+carries out.
 
 Another process must not write what a running job has open. So an order is a file,
 `JOBDIR/orders/ID.json`. The scheduler carries it out in commits of its own, in which the table
@@ -15,6 +16,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,12 +24,14 @@ from ..files import make_directory, replace
 from ..job.codec import Stored, plain_fields
 from ..job.dictionaries import Dictionaries
 from ..job.failure import ATTEMPTS_KEY, FailedRequest
-from ..job.pending import PendingRequest, Selection
+from ..job.pending import DROPPED, PendingRequest, Selection
+from ..reporting import counted
 from . import schema
 from .failed_store import writing
 
 if TYPE_CHECKING:
     from ..job.ledger import Ledger
+    from ..job.store import Holds
     from ..jobdir import JobDirectory
     from .request_file import Group, RequestFile
     from .request_store import SqliteStore
@@ -36,8 +40,6 @@ logger = logging.getLogger("scrapy_bloom.durable.orders")
 
 AT_ONCE = 2000
 """So many requests are looked at before the engine has its turn again."""
-DROPPED = "dropped"
-"""The reason of requests that are dropped and kept."""
 _VALUES = ", ".join("?" * len(FailedRequest._fields))
 _POPPED = {"requests": "popped", "later": "0"}
 
@@ -54,11 +56,8 @@ class Order(NamedTuple):
         return json.dumps({"drop": self.selection._asdict(), "keep": self.keep})
 
     @classmethod
-    def decode(cls, text: str) -> Order:
-        """Return the order of a text. Raises ValueError for one that cannot be read."""
-        found = json.loads(text)
-        if not isinstance(found, dict) or found.keys() != {"drop", "keep"}:
-            raise ValueError("it is no order of this version")
+    def of(cls, found: Mapping[str, Any]) -> Order:
+        """Return the order in a text. Raises ValueError for one that cannot be read."""
         lists = found["drop"]
         if not isinstance(lists, dict) or lists.keys() != {*Selection._fields}:
             raise ValueError("it selects no requests")
@@ -68,6 +67,65 @@ class Order(NamedTuple):
         if not any(selection) or not isinstance(found["keep"], bool):
             raise ValueError("it selects no requests")
         return cls(selection, found["keep"])
+
+
+class HoldOrder(NamedTuple):
+    """Holds download slots by hand until a time, in seconds since 1970, `inf` until their release;
+    without a time releases them."""
+
+    slots: Sequence[str]
+    until: float | None = None
+
+    def encode(self) -> str:
+        """Return the text of the order."""
+        if self.until is None:
+            return json.dumps({"release": self.slots})
+        return json.dumps({"hold": self.slots, "until": None if self.until == inf else self.until})
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> HoldOrder:
+        """Return the order in a text. Raises ValueError for one that cannot be read."""
+        slots = found["hold"] if "hold" in found else found["release"]
+        until = found.get("until")
+        if (
+            not isinstance(slots, list)
+            or not all(isinstance(slot, str) for slot in slots)
+            or not isinstance(until, (float, int, type(None)))
+        ):
+            raise ValueError("it names no slots")
+        if "hold" not in found:
+            return cls(slots)
+        return cls(slots, inf if until is None else until)
+
+    def apply(self, holds: Holds) -> int:
+        """Hold or release the slots in `holds`; return how many are held now, or were."""
+        changed, now = 0, time.time()
+        for slot in self.slots:
+            if self.until is None:
+                changed += slot in holds.holds
+                holds.release(slot)
+            elif self.until > now:
+                holds.hold(slot, self.until - now, 0)
+                changed += 1
+        return changed
+
+    def apply_to_file(self, file: sqlite3.Connection) -> int:
+        """Do what `apply` does in the file of a stopped job."""
+        changed, now = 0, time.time()
+        for slot in self.slots:
+            row = file.execute("SELECT until FROM holds WHERE slot = ?", (slot,)).fetchone()
+            before = now if row is None else inf if row[0] is None else row[0]
+            if self.until is None:
+                changed += row is not None
+                file.execute("DELETE FROM holds WHERE slot = ?", (slot,))
+                # those that a queue of the project has put off
+                file.execute("UPDATE later SET due = ? WHERE due = ?", (now, before))
+            elif self.until > now:
+                until = max(before, self.until)
+                ends = (until, until - now) if until < inf else (None, None)
+                file.execute("REPLACE INTO holds VALUES (?, ?, 0, ?)", (slot, *ends))
+                changed += 1
+        return changed
 
 
 class _State(NamedTuple):
@@ -194,8 +252,9 @@ class Orders:
     """The orders to a running job, carried out by its scheduler."""
 
     def __init__(
-        self, job: JobDirectory, ledger: Ledger, file: RequestFile, store: SqliteStore
+        self, job: JobDirectory, ledger: Ledger, file: RequestFile, store: SqliteStore, holds: Holds
     ) -> None:
+        self._holds = holds
         self._folder = job.orders
         self._ledger = ledger
         self._file = file
@@ -221,13 +280,27 @@ class Orders:
                 return not self._ledger.stopped
         return False
 
-    def _proceed(self, path: Path, order: Order) -> None:
+    def _proceed(self, path: Path, order: Order | HoldOrder) -> None:
         ledger, name, state = self._ledger, path.stem, None
+        if isinstance(order, HoldOrder):
+            changed = order.apply(self._holds)
+            ledger.commit()
+            if not ledger.stopped:
+                _finish(path, {"slots": changed})
+                logger.info(
+                    "%(count)s %(done)s, by the order %(order)s",
+                    {
+                        "count": counted(changed, "download slot"),
+                        "done": "released" if order.until is None else "held",
+                        "order": path,
+                    },
+                )
+            return
         with ledger.guarded():
             state = self._take_a_part(name, order)
         if ledger.stopped or state is None or state.table:
             return
-        _finish(path, state)
+        _finish(path, state.figures)
         with ledger.guarded():
             self._file.execute("DELETE FROM orders WHERE name = ?", (name,))
         ledger.commit()
@@ -256,7 +329,7 @@ class Orders:
         return state
 
 
-def send(job: JobDirectory, what: Order) -> Path:
+def send(job: JobDirectory, what: Order | HoldOrder) -> Path:
     """Write an order to the process that has `job`, durably. Return where its answer will be."""
     make_directory(job.orders)
     path = job.orders / f"{time.time_ns()}-{secrets.token_hex(4)}.json"
@@ -264,18 +337,22 @@ def send(job: JobDirectory, what: Order) -> Path:
     return path.with_suffix(".done")
 
 
-def carry_out(job: JobDirectory, what: Order, *, pickles: bool) -> dict[str, int]:
+def carry_out(job: JobDirectory, what: Order | HoldOrder, *, pickles: bool) -> dict[str, int]:
     """Carry out an order on a stopped job, behind those that stand; return its figures. Raises
     FilterLockedError if the job runs, RequestFileError if it cannot be changed, OSError and
     ValueError for an order that stands and cannot be read."""
     with job.locked():
         for path in _standing(job.orders):
             _finish(path, _carry_out(job, path.stem, _read(path), pickles=pickles))
-        return _carry_out(job, "", what, pickles=pickles).figures
+        return _carry_out(job, "", what, pickles=pickles)
 
 
-def _carry_out(job: JobDirectory, name: str, what: Order, *, pickles: bool) -> _State:
+def _carry_out(
+    job: JobDirectory, name: str, what: Order | HoldOrder, *, pickles: bool
+) -> dict[str, int]:
     with writing(job.requests) as connection:
+        if isinstance(what, HoldOrder):
+            return {"slots": what.apply_to_file(connection)}
         dictionaries = Dictionaries(schema.dictionaries(connection))
         work = _Work(connection, what, dictionaries, pickles=pickles)
         state = work.state(name)
@@ -283,7 +360,7 @@ def _carry_out(job: JobDirectory, name: str, what: Order, *, pickles: bool) -> _
             state = work.proceed(name, state)
         # of an order without a file nothing need be remembered, nor of those that are done
         connection.execute("DELETE FROM orders WHERE name != ? OR name = ''", (name,))
-        return state
+        return state.figures
 
 
 def _standing(folder: Path) -> list[Path]:
@@ -291,14 +368,25 @@ def _standing(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.json"))
 
 
-def _read(path: Path) -> Order:
+_KINDS: dict[frozenset[str], type[Order | HoldOrder]] = {
+    frozenset({"drop", "keep"}): Order,
+    frozenset({"hold", "until"}): HoldOrder,
+    frozenset({"release"}): HoldOrder,
+}
+
+
+def _read(path: Path) -> Order | HoldOrder:
     try:
-        return Order.decode(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
+        kind = _KINDS.get(frozenset(found)) if isinstance(found, dict) else None
+        if kind is None:
+            raise ValueError("it is no order of this version")
+        return kind.of(found)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path} is no order: {error}") from error
 
 
-def _finish(path: Path, state: _State) -> None:
+def _finish(path: Path, figures: Mapping[str, int]) -> None:
     """Answer an order that was committed."""
-    replace(path.with_suffix(".done"), json.dumps(state.figures).encode())
+    replace(path.with_suffix(".done"), json.dumps(figures).encode())
     path.unlink()

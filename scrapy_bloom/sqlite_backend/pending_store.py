@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
+from math import inf
 from pathlib import Path
 
 from ..job.codec import Stored, plain_fields
@@ -68,6 +69,18 @@ class SQLitePendingStore:
                 if row not in in_flight and selection.includes(request)
             )
             return [*islice(found, most)]
+
+    def held(self, selection: Selection) -> dict[str, float]:
+        """Return the held slots that are selected, with seconds, as of the last commit."""
+        now = time.time()
+        with self._reading() as (connection, _):
+            holds = connection.execute("SELECT slot, until FROM holds").fetchall()
+        left = {slot: inf if until is None else until - now for slot, until in holds}
+        return {
+            slot: seconds
+            for slot, seconds in left.items()
+            if seconds > 0 and selection.includes_slot(slot)
+        }
 
     def _each(
         self, connection: sqlite3.Connection, selection: Selection

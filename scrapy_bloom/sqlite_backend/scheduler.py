@@ -248,7 +248,7 @@ class DurableScheduler(LedgerScheduler):
             if self._orders is None:
                 from .orders import Orders
 
-                self._orders = Orders(job, ledger, self._file, self._store)
+                self._orders = Orders(job, ledger, self._file, self._store, self)
             has_more = self._orders.proceed()
         self._next_look.set(BETWEEN_ORDERS if has_more else ORDERS_SECONDS)
 

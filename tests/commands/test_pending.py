@@ -11,6 +11,7 @@ from scrapy import Request
 from scrapy_bloom.job.pending import Selection
 from scrapy_bloom.redis_backend.pending_store import RedisPendingStore
 from tests.job.engine import Job
+from tests.redis_backend.test_later import let_pass
 from tests.redis_backend.workers import StoreWorker, lobby_from, seeded
 from tests.seeded import seed_of
 
@@ -194,7 +195,80 @@ def test_a_job_of_scrapys_own_scheduler_is_refused_by_name(run, tmp_path):
 
 def test_options_that_do_not_belong_are_refused(run, tmp_path):
     """One line each."""
+    for given, said in (
+        (["hold", "."], "say what to hold: a SLOT, or globs with --slot"),
+        (["release", "."], "say what to release"),
+        (
+            ["hold", ".", "a", "--url", "*"],
+            "--url goes with count and list and drop, not with hold",
+        ),
+        (["hold", ".", "a", "--for", "soon"], "--for is 'soon'"),
+        (["hold", ".", "a\udcff"], "is no download slot"),
+        (["release", ".", "a", "--for", "5m"], "--for goes with hold"),
+        (["drop", ".", "a", "--yes"], "SLOT goes with hold and release"),
+        (["hold", "nowhere", "a"], "nowhere"),
+    ):
+        assert said in run(tmp_path, "queue", *given).refusal
     assert "--by goes with count" in run(tmp_path, "queue", "list", ".", "--by", "slot").refusal
+
+
+def of_slot(worker, slot, count):
+    """Push so many requests of a slot."""
+    for number in range(count):
+        worker.enqueue(f"{slot}-{number}", meta={"download_slot": slot})
+    worker.exchange()
+
+
+def next_slots(worker):
+    """Return how many requests `worker` gets of each slot, which it leaves unfinished."""
+    requests = [*iter(worker.next, None)]
+    return Counter(each.meta["download_slot"] for each in requests)
+
+
+@pytest.mark.parametrize("lobby", [0, 256])
+def test_slots_of_a_crawl_in_redis_are_held(run, tmp_path, redis_server, key, monkeypatch, lobby):
+    """For all workers, whose claims go back; no answer to one that has not heard of it ends it.
+    After its end, or its release, all requests may be claimed."""
+    lobby_from(monkeypatch, lobby)
+    command = [redis_server.url, "--key", key]
+
+    def queue(*arguments):
+        action, *slots = arguments
+        return run(tmp_path, "queue", action, redis_server.url, *slots, *command[1:], "--json")
+
+    def held():
+        return queue("count").json["held"]
+
+    one, other = (StoreWorker(redis_server.url, key, capacity=8) for _ in range(2))
+    of_slot(one, "a", 4)
+    of_slot(one, "b", 2)
+    one.exchange()
+    assert len(one.store.claims.all) == 6
+    one.store.hold("a", 1000, 3)
+    one.exchange()
+    assert [*held()] == ["a"]
+    assert queue("hold", "a", "c").json == {"stands": False, "held": ["a", "c"], "seconds": None}
+    # as if the answer to a probe of its own had come
+    one.store.release("a")
+    one.exchange()
+    assert held() == {"a": None, "c": None}
+    assert next_slots(one) == {"b": 2}
+    assert next_slots(other) == {}
+    assert "2 hosts held" in run(tmp_path, "info", *command).out
+    assert queue("release", "--slot", "d").status == 1
+    assert queue("release", "--slot", "[abc]").json["released"] == ["a", "c"]
+    assert next_slots(other) == {"a": 4}
+    of_slot(one, "e", 20)
+    found = queue("hold", "f", "--slot", "?", "--for", "1h").json
+    assert (found["held"], found["seconds"]) == (["f", "e"], 3600)
+    assert all(3000 < left <= 3600 for left in held().values())
+    one.exchange()
+    assert next_slots(one) == {}
+    let_pass(one, 3601)
+    assert next_slots(one)["e"] > 1
+    assert held() == {}
+    for worker in (one, other):
+        worker.close()
 
 
 @pytest.mark.parametrize("order", ["Lifo", "Fifo"])

@@ -39,15 +39,26 @@ MUTANTS = {
     "all_go_at_the_end": (HOLDS, "if probe > 0:", "if False:"),
     "until_is_the_last": (
         HOLDS,
-        "if before is None or until > before.until:",
-        "if True:",
+        "Hold(max(self.until, until)",
+        "Hold(until",
     ),
     "what_waits_in_the_downloader_is_sent": (
         SCHEDULER,
         "        answer_unsent(self.crawler, slot, self._answer_unsent)\n",
         "        pass\n",
     ),
-    "an_answer_ends_a_hold_by_hand": (SCHEDULER, "hold.until < inf", "True"),
+    "an_answer_ends_a_hold_by_hand": (SCHEDULER, "not hold.times or hold.until == inf", "False"),
+    "the_host_has_a_hold_by_hand_end": (
+        HOLDS,
+        "(not self.times and self.until > monotonic())",
+        "False",
+    ),
+    "one_request_goes_first_after_a_hold_by_hand": (HOLDS, "if not hold.times:", "if False:"),
+    "what_a_slot_had_before_a_second_hold_is_sent": (
+        SCHEDULER,
+        "return not hold.times or times != hold.times",
+        "return times != hold.times",
+    ),
     "a_clock_makes_it_longer": (STORE, "min(until, now + pause)", "until"),
     "a_release_leaves_what_was_put_off": (
         STORE,

@@ -488,6 +488,33 @@ def test_the_answer_to_a_probe_does_not_end_a_hold_by_hand(crawl, clock):
     assert crawl.pop() is None
 
 
+def test_the_end_of_a_hold_by_hand_frees_the_slot(crawl, clock):
+    """With no request that finds out first, as after the host's own; and an answer to an earlier
+    probe does not end it, nor does a shorter one of the host."""
+    crawl.again(crawl.pop(), 429, "60")
+    clock.now += 60
+    probe = crawl.pop()
+    crawl.scheduler.hold("example.com", 600, 0)
+    crawl.answer(probe, 200)
+    assert (crawl.left, crawl.pop()) == (600, None)
+    crawl.answer(probe, 429, "10")
+    assert (crawl.left, crawl.scheduler.holds["example.com"].times) == (600, 0)
+    clock.now += 599
+    assert crawl.pop() is None
+    clock.now += 1
+    assert crawl.pop() is not None
+    assert crawl.left is None
+
+
+def test_what_a_slot_had_before_a_second_hold_by_hand_goes_back(crawl, clock):
+    """As before the first."""
+    crawl.scheduler.hold("example.com", 60, 0)
+    clock.now += 60
+    request = crawl.pop()
+    crawl.scheduler.hold("example.com", 60, 0)
+    assert isinstance(crawl.middleware.process_request(request), Request)
+
+
 @pytest.mark.parametrize("queue", PRIORITY_QUEUES)
 def test_a_release_frees_what_was_put_off(make_crawl, clock, queue):
     """At once, under any queue, and with nothing lost."""

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from math import inf
 
 import pytest
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
@@ -15,7 +16,7 @@ from scrapy_bloom.job.pending import Selection
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite_backend import orders, request_file
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
-from scrapy_bloom.sqlite_backend.orders import Order, send
+from scrapy_bloom.sqlite_backend.orders import HoldOrder, Order, send
 from tests.commands.command_line import environment
 from tests.job.engine import Job, name_of
 from tests.patience import PATIENCE, wait_until
@@ -208,6 +209,7 @@ def test_what_cannot_be_read_is_kept_and_said_once(make_job, caplog):
     folder.mkdir()
     bad = ["{", "[]", '{"drop": {}, "keep": false}', '{"drop": 1, "keep": 2}', "\udcff"]
     bad.append(Order(Selection()).encode())
+    bad += ['{"hold": ["a"], "until": "soon"}', '{"hold": "a", "until": 1}', '{"release": [1]}']
     for number, text in enumerate(bad):
         (folder / f"{number}.json").write_bytes(text.encode(errors="surrogateescape"))
     answer = order(job, slots=("a",))
@@ -236,6 +238,82 @@ def test_an_answer_that_cannot_be_written_stops_no_crawl(make_job, monkeypatch, 
     assert len(job.scheduler) == 0
     assert not job.scheduler.ledger.stopped
     assert push(job, "a-2")
+
+
+def hold(job, slots, until=None):
+    """Order slots held until then, or released; return the answer."""
+    answer = send(JobDirectory(job.scheduler._job.path), HoldOrder(slots, until))
+    carry_out(job)
+    return json.loads(answer.read_bytes())
+
+
+@pytest.mark.parametrize("queue", [None, ScrapyPriorityQueue, OwnQueue])
+def test_a_running_job_holds_what_is_ordered(make_job, queue):
+    """Without HoldMiddleware, too, over kills, until the release or the time; then all go. A time
+    that is over while the order stands is none."""
+    settings = {} if queue is None else {"SCHEDULER_PRIORITY_QUEUE": queue}
+    job = make_job(**settings)
+    for number in range(3):
+        push(job, f"a-{number}")
+        push(job, f"b-{number}")
+    assert hold(job, ["a", "c"], inf) == {"slots": 2}
+    assert hold(job, ["b"], time.time() - 1) == {"slots": 0}
+    assert {job.pop_any().url[-3] for _ in range(3)} == {"b"}
+    assert job.pop() is None
+    stop(job)
+    job.drop()
+    job = make_job(**settings)
+    assert hold(job, ["b"], time.time() + 1000) == {"slots": 1}
+    assert job.pop() is None
+    assert hold(job, ["a", "d"]) == {"slots": 1}
+    assert sorted(job.names()) == ["a-0", "a-1", "a-2"]
+    job.scheduler.hold("b", 10, 1)
+    assert round(job.scheduler.holds["b"].until - time.monotonic()) == 1000
+    assert hold(job, ["b"]) == {"slots": 1}
+    assert sorted(job.names()) == ["b-0", "b-1", "b-2"]
+
+
+@pytest.mark.parametrize("queue", [None, ScrapyPriorityQueue])
+def test_hold_and_release_on_a_stopped_job(make_job, run, tmp_path, queue):
+    """By name, also of a slot without requests, and by globs of those that have some; a longer hold
+    of another kind stays as long, and becomes one by hand."""
+    settings = {} if queue is None else {"SCHEDULER_PRIORITY_QUEUE": queue}
+    job = make_job(**settings)
+    for number in range(4):
+        push(job, f"{'ab'[number % 2]}-{number}")
+    job.scheduler.hold("a", 3000, 2)
+    assert sorted(job.names()) == ["b-1", "b-3"]
+    push(job, "b-5")
+    stop(job)
+    job.close("shutdown")
+
+    def held():
+        return run(tmp_path, "queue", "count", "job", "--json").json["held"]
+
+    assert [*held()] == ["a"]
+    found = run(tmp_path, "queue", "hold", "job", "[b]", "--for", "30m", "--slot", "?")
+    expected = "[b], a" if queue else "[b], a, b"
+    assert (
+        found.out == f"job: {expected.count(',') + 1} download slots held for 1,800 s: {expected}\n"
+    )
+    left = held()
+    assert 2900 < left["a"] <= 3000
+    assert 1700 < left["[b]"] <= 1800
+    assert run(tmp_path, "queue", "hold", "job", "[b]", "--json").json["seconds"] is None
+    assert held()["[b]"] is None
+    assert "held: [b] until its release, a for" in run(tmp_path, "queue", "count", "job").out
+    job = make_job(**settings)
+    assert job.scheduler.holds["a"].times == 0
+    assert job.names() == (["b-5"] if queue else [])
+    assert queue is None or push(job, "b-6")
+    stop(job)
+    job.close("shutdown")
+    assert run(tmp_path, "queue", "release", "job", "c", "--slot", "d*").status == 1
+    found = run(tmp_path, "queue", "release", "job", "--slot", "?", "--json").json
+    assert sorted(found["released"]) == (["a"] if queue else ["a", "b"])
+    assert [*held()] == ["[b]"]
+    job = make_job(**settings)
+    assert sorted(job.names()) == ["a-0", "a-2", "b-6" if queue else "b-5"]
 
 
 def test_drop_on_a_stopped_job(make_job, run, tmp_path):
@@ -345,6 +423,38 @@ def test_a_running_crawl_drops_what_is_ordered(run, tmp_path):
     fetched = (tmp_path / "fetched").read_text().split()
     assert len(fetched) == len({*fetched}) == 5
     assert "(finished)" in (tmp_path / "log").read_text()
+
+
+def test_a_running_crawl_holds_a_slot(run, tmp_path):
+    """A real one, without HoldMiddleware: what it has in flight is fetched, nothing else; and a
+    hold of nothing keeps no crawl open."""
+    (tmp_path / "slow.py").write_text(SPIDER)
+    command = [sys.executable, "-m", "scrapy", "runspider", "slow.py", "-s", "JOBDIR=job"]
+    with (tmp_path / "log").open("wb") as log:
+        crawl = subprocess.Popen(
+            [*command, "-s", "BLOOM_HOLD=False"], cwd=tmp_path, env=environment(), stderr=log
+        )
+    try:
+        wait_until((tmp_path / "job" / "requests.sqlite").exists)
+        count = ["queue", "count", "job", "--json"]
+        wait_until(lambda: run(tmp_path, *count).json["in_flight"] == 4)
+        assert run(tmp_path, "queue", "hold", "job", "slow", "--json").json == {
+            "stands": False,
+            "held": ["slow"],
+            "seconds": None,
+        }
+        (tmp_path / "go").touch()
+        wait_until(lambda: run(tmp_path, *count).json["in_flight"] == 0)
+        found = run(tmp_path, *count).json
+        assert (found["pending"], found["held"]) == (196, {"slow": None})
+        assert "1 host held" in run(tmp_path, "info", "job").out
+        dropped = run(tmp_path, "queue", "drop", "job", "--slot", "slow", "--yes", "--json").json
+        assert dropped["dropped"] == 196
+        assert crawl.wait(PATIENCE) == 0
+    finally:
+        crawl.kill()
+        crawl.wait()
+    assert len((tmp_path / "fetched").read_text().split()) == 5
 
 
 @pytest.mark.torture

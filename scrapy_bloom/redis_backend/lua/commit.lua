@@ -22,8 +22,8 @@
 --   20     ids of the dictionaries that the worker knows, as words: its requests may use any of them
 --   21     how many dictionaries it offers: those that it was asked for, and a proposal
 --   22     claims that it returns, since their slot is held, the last one first
---   23     holds as text with NUL: slot, pause (ms, or inf), how many in a row; or slot, '', ''
---          to release it
+--   23     holds as text with NUL: slot, pause (ms, or inf), how many in a row, 0 by hand; without
+--          a pause, to release it, how many in a row the worker knows
 --   24     longest pause (ms) while one request asks whether a hold may end
 --   25     the delta store that marks are for, as JSON: its name and period
 --   26     how many marks the acknowledged claims have
@@ -179,7 +179,11 @@ local function is_taken(mark, old)
 end
 
 for slot, pause, times in ARGV[23]:gmatch('(%Z*)%z(%Z*)%z(%Z*)%z') do
-  if pause == '' then release_slot(slot) else hold_slot(slot, tonumber(pause), tonumber(times)) end
+  if pause == '' then
+    release_slot(slot, times == '0')
+  else
+    hold_slot(slot, tonumber(pause), tonumber(times))
+  end
 end
 
 local answers, layers, counts, adds = {}, {}, {}, 0

@@ -9,6 +9,8 @@
 -- `parked` until then, since a ring of held slots would be looked through in vain. In either its
 -- list is named: it joins the ring before it leaves `parked`, and the other way round.
 --
+-- One that is by hand has 0 in a row: no answer ends it, and after its time all workers ask.
+--
 -- A field of the crawl says whether there may be any, so that a call without them asks for no key.
 local has_later = found[7] == '1'
 
@@ -40,14 +42,19 @@ local function hold_of(slot)
     hold[1] = now + hold[3]
     keep_hold(slot, hold)
   end
+  if hold[2] == 0 and hold[1] <= now then
+    redis.call('HDEL', key('holds'), slot)
+    return nil
+  end
   return hold
 end
 
 local function hold_slot(slot, pause, times)
   note_later()
   local hold = hold_of(slot) or {0, 0, 0, {}}
+  local is_by_hand = times == 0 or hold[2] == 0 and hold[1] > now
   if now + pause > hold[1] then hold[1], hold[3] = now + pause, pause end
-  hold[2] = math.max(hold[2], times)
+  hold[2] = is_by_hand and 0 or math.max(hold[2], times)
   keep_hold(slot, hold)
 end
 
@@ -71,9 +78,9 @@ local function unpark(member)
   redis.call('ZREM', key('parked'), member)
 end
 
-local function release_slot(slot)
+local function release_slot(slot, by_hand)
   local hold = hold_of(slot)
-  if not hold then return end
+  if not hold or hold[2] == 0 and not by_hand then return false end
   for priority in pairs(hold[4]) do
     for _, named in ipairs({slot, slot .. '\0'}) do
       local member = priority .. ':' .. named
@@ -81,6 +88,7 @@ local function release_slot(slot)
     end
   end
   redis.call('HDEL', key('holds'), slot)
+  return true
 end
 
 -- Moves at most a hundred of each: requests that are due, and slots whose hold is over.
