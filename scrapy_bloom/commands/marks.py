@@ -128,7 +128,7 @@ def _count(session: Session, store: FileDeltaStore | RedisDeltaStore, before: fl
     figures: dict[str, object] = {"pages": pages, "slices": slices}
     if not isinstance(store, FileDeltaStore):
         waiting, crawl = _waiting(session, store)
-        figures["waiting"] = waiting
+        figures["marks_waiting"] = waiting
         if waiting:
             lines.append(f"{counted(waiting, 'mark')} on the way from the crawl {crawl}")
     session.print(figures, lines)
@@ -173,7 +173,7 @@ def _forget(
         session.options.urls = urls
         found = fingerprints_of(session, store.identity, store.name)
         keys += [key_of_fingerprint(fingerprint) for _, fingerprint in found]
-    pages, dropped = store.forget(keys), list[Slice]()
+    pages, dropped = store.forget([*dict.fromkeys(keys)]), list[Slice]()
     if older is not None:
         aged, dropped = store.drop_older(older)
         pages += aged

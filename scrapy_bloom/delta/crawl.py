@@ -315,7 +315,9 @@ class DeltaCrawl(CommitHook):
 
 
 def _is_new_round(scheduler: object) -> bool:
-    """Return True unless a round of the job is resumed."""
+    """Return True unless a round of the job, or of the crawl in Redis, is resumed."""
+    if (worker := _worker_of(scheduler)) is not None:
+        return worker.begins_round
     if (round_ := _round_of(scheduler)) is not None:
         return not round_.is_resumed
     return not getattr(scheduler, "has_pending_requests", bool)()

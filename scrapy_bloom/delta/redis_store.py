@@ -42,6 +42,7 @@ class RedisDeltaStore:
         self.shape = shape
         self.clock = clock
         self.client = RedisClient(url, patience)
+        self.url = url
         self._opened = (url, key, shape, patience, clock)
         self.key = key = key.replace("{", "(").replace("}", ")")
         self.name = f"{self.client.name} {key}"

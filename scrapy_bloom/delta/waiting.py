@@ -103,7 +103,8 @@ class Carrier:
         self._tell = tell
         self._has_told = False
         self._ending = threading.Event()
-        self._try(store)
+        # the crawl may name another store: that of workers before BLOOM_DELTA_DIR was changed
+        self._try(lambda: carry_over_left(store.client, store.url, crawl))
         beside = store.again()
         threading.Thread(
             target=self._work, args=[beside], name="scrapy-bloom marks", daemon=True
@@ -112,16 +113,16 @@ class Carrier:
     def close(self) -> None:
         """End the thread, and carry over what is left."""
         self._ending.set()
-        self._try(self._store)
+        self._try(lambda: carry_over(self._store, self._crawl))
 
     def _work(self, store: RedisDeltaStore) -> None:
         while not self._ending.wait(SECONDS):
-            self._try(store)
+            self._try(lambda: carry_over(store, self._crawl))
         store.close()
 
-    def _try(self, store: RedisDeltaStore) -> None:
+    def _try(self, carry: Callable[[], object]) -> None:
         try:
-            carry_over(store, self._crawl)
+            carry()
         except Exception as error:  # noqa: BLE001 - it costs repetitions
             if not self._has_told:
                 self._has_told = True

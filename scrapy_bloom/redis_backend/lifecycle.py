@@ -130,6 +130,8 @@ class CrawlState:
     """The spider whose crawl it was until now, empty without one."""
     waits: str = ""
     """What waits for its time, as `reporting.waiting` says it."""
+    begins: bool = False
+    """True if a round began when it was opened."""
 
 
 def open_crawl(
@@ -147,8 +149,8 @@ def open_crawl(
     stays as it is, and the state names that spider. Raises SharedFilterError for a crawl of another
     filter or version, and for workers with another lease or of version 0.2.0."""
     lease = int(settings.lease * 1000)
-    found, lease_found, round_, start_done, over, _, workers, owner, later, due, held = client.run(
-        OPEN_CRAWL, [key], crawl, lease, settings.round, spider, "1" if any_spider else ""
+    found, lease_found, round_, start_done, over, _, workers, owner, later, due, held, begins = (
+        client.run(OPEN_CRAWL, [key], crawl, lease, settings.round, spider, "1" * any_spider)
     )
     if found.decode() != crawl_id(crawl):
         raise SharedFilterError(
@@ -162,7 +164,13 @@ def open_crawl(
         )
     waits = waiting(later, None if due == b"" else due / 1000, held)
     return CrawlState(
-        round_.decode(), start_done == b"1", over == b"1", workers, owner.decode(), waits
+        round_.decode(),
+        start_done == b"1",
+        over == b"1",
+        workers,
+        owner.decode(),
+        waits,
+        bool(begins),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -145,6 +146,11 @@ class Worker:
         self._announce()
 
     @property
+    def begins_round(self) -> bool:
+        """True if this worker has begun the round."""
+        return self._state.begins
+
+    @property
     def is_at_rest(self) -> bool:
         """True if no requests are left by the last reply, and the worker has not failed."""
         if self.ledger.stopped or (self._seeds is not None and not self._seeds.is_empty):
@@ -222,7 +228,7 @@ class Worker:
         remedy = "give each spider a BLOOM_REDIS_KEY of its own"
         require_same_spider(self._name, state.spider, crawler, remedy)
         if not state.workers and self._failures.retry(self._failed):
-            state = join()
+            state = replace(join(), begins=state.begins)
         return state
 
     def _report(self) -> None:

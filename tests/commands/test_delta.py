@@ -145,7 +145,7 @@ def test_pages_are_forgotten(run, tmp_path, monkeypatch):
     (tmp_path / "urls.txt").write_text(f"{URL}1\n")
     with (tmp_path / "urls.txt").open() as urls:
         monkeypatch.setattr("sys.stdin", urls)
-        words = ("forget", "memory", f"{URL}0", "-", f"{URL}s", f"{URL}unknown")
+        words = ("forget", "memory", f"{URL}0", f"{URL}0", "-", f"{URL}s", f"{URL}unknown")
         assert run(tmp_path, "delta", *words).lines == ["forgot 3 pages"]
     key = fingerprint(Request(f"{URL}2")).hex()
     forgotten = run(tmp_path, "delta", "forget", "memory", "--key", key, "--json")

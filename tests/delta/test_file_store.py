@@ -162,6 +162,21 @@ def test_a_digest_stays_until_there_is_a_newer_one(steps):
                     known.pop(number, None)
 
 
+def test_an_older_mark_takes_no_digest_from_a_newer_one(tmp_path):
+    """One that a job has kept, whether it has a digest or not; one of the future does not count."""
+    for age, digest, expected in (
+        (0, b"a", b"a"),
+        (1, b"b", b"a"),
+        (1, None, b"a"),
+        (0, b"c", b"c"),
+        (0, None, b"c"),
+    ):
+        store(tmp_path).add([Row(key(1), NOON - age * HOUR, digest)])
+        assert rows_in(tmp_path) == {key(1): (NOON, expected)}
+    store(tmp_path, NOON - HOUR).add([Row(key(1), NOON - HOUR, b"d")])
+    assert rows_in(tmp_path) == {key(1): (NOON - HOUR, b"d")}
+
+
 @settings(max_examples=10)
 @given(st.lists(st.floats(-1e5, 1e5), max_size=10))
 def test_a_wrong_clock_costs_repetitions_and_not_the_table(days):

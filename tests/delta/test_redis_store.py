@@ -130,8 +130,16 @@ def stories(redis_server):
 @pytest.mark.parametrize("scheduler", ["Scheduler", "RedisDurableScheduler"])
 def test_a_crawl_skips_what_another_has_done(stories, scheduler):
     """On whatever machine, with the crawl in Redis or its filter only."""
-    _, second = stories[scheduler]
+    _, second, *_ = stories[scheduler]
     assert {*second["asked"]} == found_on(2) | pages(*FAILING) | {"status/29"}
+
+
+def test_a_reset_forgets_when_a_round_begins(stories):
+    """By the worker that begins it, and by none that joins it later."""
+    _, _, reset, late, third = stories["RedisDurableScheduler"]
+    assert pages("item", "moved", "keyed", "posted") <= {*reset["asked"]}
+    assert (late["reason"], late["asked"]) == ("bloom_over", [])
+    assert {*third["asked"]} == found_on(3)
 
 
 def test_workers_that_are_killed_have_marked_what_they_have_acknowledged(stories):

@@ -329,9 +329,9 @@ def test_clearing_a_crawl_carries_its_marks_over_first(join, store, redis_server
     assert '"marks_waiting": 3' in bloom("info", url, "--key", crawl, "--json")[1]
     status, out, _ = bloom("delta", "count", url, *delta)
     assert (status, out.splitlines()[1]) == (0, f"3 marks on the way from the crawl {crawl}")
-    assert '"waiting": 3' in bloom("delta", "count", url, *delta, "--json")[1]
+    assert '"marks_waiting": 3' in bloom("delta", "count", url, *delta, "--json")[1]
     other = bloom("delta", "count", url, *delta, "-s", "BLOOM_REDIS_KEY=other", "--json")
-    assert '"waiting": 0' in other[1]
+    assert '"marks_waiting": 0' in other[1]
     assert bloom("verify", url, "--key", crawl)[0] == 0
     assert redis_server.command("DUMP", f"{worker.key}:delta_waiting") == before
     redis_server.command("RPUSH", f"{worker.key}:delta_waiting", "short")
@@ -353,6 +353,17 @@ def test_what_is_forgotten_does_not_come_back_with_the_marks_that_wait(join, sto
     assert main(["delta", "forget", redis_server.url, "--key", page, *settings]) == 0
     assert marked(store) == [0, 2]
     assert waits(worker) == []
+
+
+def test_what_waits_goes_to_the_store_that_it_is_for(join, store, redis_server, key):
+    """Also where BLOOM_DELTA_DIR has changed since."""
+    worker = join()
+    do(worker, 1)
+    other = RedisDeltaStore(redis_server.url, f"{key}-other", store.shape, 5.0)
+    other.open()
+    Carrier(other, worker.key, pytest.fail).close()
+    assert (waits(worker), marked(store), marked(other)) == ([], [1], [])
+    other.close()
 
 
 def test_a_worker_needs_the_rights_that_the_documents_name(join, store, redis_server, key):

@@ -4,14 +4,15 @@
 -- ARGV: generation, lease (ms), round, spider or '', '1' if any spider may have the crawl.
 -- Returns {id, lease, round, start_done, over, workers, workers whose lease has not run out, the
 -- spider of the crawl until now, requests that are not due, in how many ms the next of them is or
--- '', slots in `holds`}. The id is '' where there are requests and no crawl: it had the
--- dictionaries that they need.
+-- '', slots in `holds`, 1 if this call began a round}. The id is '' where there are requests and no
+-- crawl: it had the dictionaries that they need.
 
 -- include crawl_id
 
 local name = KEYS[1] .. ':crawl'
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local begins = 0
 local function told()
   local found = redis.call('HMGET', name, 'id', 'lease', 'round', 'start_done', 'over')
   found[6] = redis.call('ZCARD', KEYS[1] .. ':workers')
@@ -21,6 +22,7 @@ local function told()
   local due = redis.call('ZRANGE', KEYS[1] .. ':later', 0, 0, 'WITHSCORES')[2]
   found[10] = due and math.max(0, due - now) or ''
   found[11] = redis.call('HLEN', KEYS[1] .. ':holds')
+  found[12] = begins
   return found
 end
 local found, id = told(), crawl_id(ARGV[1])
@@ -43,12 +45,14 @@ if not found[1] then
   end
   redis.call('HSET', name, 'id', id, 'lease', ARGV[2], 'round', ARGV[3],
     'start_done', '', 'over', '', 'heard', now, 'began', now)
+  begins = 1
 elseif found[1] == id then
   if found[6] == 0 and found[2] ~= ARGV[2] then redis.call('HSET', name, 'lease', ARGV[2]) end
   if ARGV[3] ~= '' and found[3] ~= ARGV[3] and found[5] == '1' then
     -- the marks first: else an aborted script leaves a round without its start requests
     redis.call('UNLINK', KEYS[1] .. ':start')
     redis.call('HSET', name, 'round', ARGV[3], 'start_done', '', 'over', '')
+    begins = 1
   end
 end
 found = told()
