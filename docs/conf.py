@@ -66,23 +66,19 @@ def setup(app):
 
 
 def note_settings(app, tree):
-    """Make each setting an object of the page that tells of it, which a search finds first."""
+    """Make each setting an object of its heading, which a search finds first."""
     page = app.env.current_document.docname
-    names = {setting.name for setting in SETTINGS if setting.page == f"{page}.md"}
-    places = {title.astext(): title.parent for title in tree.findall(nodes.title)}
-    rows = {row[0].astext(): row for row in reversed(list(tree.findall(nodes.row)))}
-    for name in sorted(names):
-        place = places.get(name) or rows[name]
-        if not place["ids"]:
-            place["ids"].append(nodes.make_id(name))
-            tree.note_explicit_target(place)
-        app.env.domains.standard_domain.note_object("setting", name, place["ids"][0])
+    if page == "settings":
+        places = {title.astext(): title.parent for title in tree.findall(nodes.title)}
+        for name in sorted({setting.name for setting in SETTINGS}):
+            identifier = places[name]["ids"][0]
+            app.env.domains.standard_domain.note_object("setting", name, identifier)
 
 
 def link_settings(app, tree):
     """Link the first mention of a setting on a page, ours or Scrapy's, to what tells of it."""
     page, linked = app.env.current_document.docname, set()
-    own = {setting.name for setting in SETTINGS if setting.page == f"{page}.md"}
+    own = {setting.name for setting in SETTINGS if page == "settings"}
     for literal in list(tree.findall(nodes.literal)):
         name = re.match(r"[A-Z][A-Z_]+[A-Z](?= =|$)|", literal.astext())[0]
         is_linked = isinstance(literal.parent, (nodes.reference, pending_xref, nodes.title))

@@ -36,13 +36,12 @@ class Values:
 
 @dataclass(frozen=True)
 class Setting(Generic[T]):
-    """A setting: `page` of docs/ has its reference, which begins with `meaning`."""
+    """A setting: its part of docs/settings.md begins with `meaning`."""
 
     name: str
     default: T
     values: Values
     meaning: str
-    page: str = "settings.md"
 
     def read(self, settings: BaseSettings) -> T:
         """Return the value in `settings`, or the default. Raises ValueError with the name, the
@@ -307,30 +306,29 @@ HOLD_TIMES = Setting(
     "So many holds in a row are waited out; then pages are retried, and fail, as without them",
 )
 DELTA: Setting[str | None] = Setting(
-    "BLOOM_DELTA", None, Values(f"None, {_words(MODES)}", _mode), "what counts as done", "delta.md"
+    "BLOOM_DELTA", None, Values(f"None, {_words(MODES)}", _mode), "What counts as done"
 )
-DELTA_DIR = Setting(
-    "BLOOM_DELTA_DIR", "bloom/%(spider)s", PATH, "the directory of the delta store", "delta.md"
-)
+DELTA_DIR = Setting("BLOOM_DELTA_DIR", "bloom/%(spider)s", PATH, "The directory of the delta store")
 DELTA_DAYS: Setting[float | None] = Setting(
     "BLOOM_DELTA_DAYS",
     None,
     Values("a number of days above 0, or text such as '12h' or '30d'; None is for ever", _period),
-    "days",
-    "delta.md",
+    "For how long a page counts as done",
 )
 DELTA_MEMORY = Setting(
     "BLOOM_DELTA_MEMORY",
     "table",
     _one_of("table", "bloom"),
-    "what new marks of a directory go into",
-    "delta.md",
+    "What new marks of a directory go into",
 )
 DELTA_RESET = Setting(
-    "BLOOM_DELTA_RESET", False, BOOLEAN, "forget everything when a round begins", "delta.md"
+    "BLOOM_DELTA_RESET", False, BOOLEAN, "Whether everything is forgotten when a round begins"
 )
 DELTA_READ_ONLY = Setting(
-    "BLOOM_DELTA_READ_ONLY", False, BOOLEAN, "skip what is done, and mark nothing", "delta.md"
+    "BLOOM_DELTA_READ_ONLY",
+    False,
+    BOOLEAN,
+    "Whether nothing is marked, while what is done is skipped",
 )
 DELTA_DIGEST: Setting[Digest | None] = Setting(
     "BLOOM_DELTA_DIGEST",
@@ -339,8 +337,7 @@ DELTA_DIGEST: Setting[Digest | None] = Setting(
         "True, a list of item fields to leave out, or 'skip', alone or as in 'skip: field, other'",
         _digest,
     ),
-    "whether pages that are fetched again are compared",
-    "delta.md",
+    "Whether pages that are fetched again are compared",
 )
 IGNORE_QUERY_PARAMS: Setting[tuple[str, ...]] = Setting(
     "BLOOM_IGNORE_QUERY_PARAMS", (), PATTERNS, "Names and globs of query parameters to leave out"
