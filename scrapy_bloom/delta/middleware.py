@@ -46,7 +46,7 @@ class DeltaMiddleware:
     earlier round has done according to BLOOM_DELTA, and marks the pages of this round. The add-on
     enables it.
 
-    A failure costs repetitions: it is logged, and no request is dropped any more.
+    A failure costs repetitions: the first is logged, and no request is dropped for a minute.
     """
 
     order = 1101

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..dupefilter.base import FilterDupeFilter
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+PAUSE = 60.0
+"""Seconds in which a store that has failed is not asked: it may have been waited for."""
+
 
 class Skipping:
     """Decides which requests of a crawl to skip, none unless it `skips` what is done. A cache has
@@ -41,6 +45,7 @@ class Skipping:
         self._dupefilter = dupefilter if isinstance(dupefilter, FilterDupeFilter) else None
         self._recent: UrlCache[str] = UrlCache(recent_urls)
         self._recent_until = inf
+        self._asked_from = 0.0
 
     def is_done(self, request: Request, response: Response) -> bool:
         """Return True if `request`, of the callback of `response`, is for a page that an earlier
@@ -61,9 +66,13 @@ class Skipping:
                     " bytes. Such pages are known by their URLs."
                 )
                 self._tell("key", text, request, key)
-            return self._skips and not self._store.is_empty and self._is_done(request, response)
+            asks = self._skips and not self._store.is_empty and monotonic() >= self._asked_from
+            return asks and self._is_done(request, response)
         except Exception as error:  # noqa: BLE001 - the page is fetched
-            text = "The delta store failed on %(request)s: %(what)s"
+            self._asked_from = monotonic() + PAUSE
+            text = (
+                "The delta store failed on %(request)s: %(what)s. Nothing is skipped for a minute"
+            )
             self._tell("failed", text, request, describe(error))
             return False
 

@@ -880,6 +880,7 @@ def killed_fleet(world, url, number, chance, options):
         **SETTINGS,
         "BLOOM_DELTA": "item",
         "BLOOM_DELTA_DIR": name,
+        "BLOOM_DELTA_DIGEST": True,
         "BLOOM_REDIS_LEASE": 1.0,
         "DOWNLOAD_DELAY": 0.03,  # all workers have some pages
     }
@@ -905,7 +906,8 @@ def killed_fleet(world, url, number, chance, options):
             yield None
         workers.kill(run)
     shutil.rmtree(folder / "thrown away", ignore_errors=True)
-    told = {"marked": marked_pages(world, url, crawl), "killed": world.asked(crawl)}
+    told = {"killed": world.asked(crawl)}
+    told["marked"], told["digests"] = marked_pages(world, url, crawl)
     told["kept"] = {path.name[2:]: pages_in(path) for path in folder.glob("*.jsonl*")}
     for which, day in (("again", 1), ("next", 2)):
         began = len(world.asked(crawl))
@@ -918,22 +920,27 @@ def killed_fleet(world, url, number, chance, options):
 
 
 def marked_pages(world, url, crawl):
-    """Return the details that are marked, in the delta store of `crawl` or on their way to it."""
+    """Return the details that are marked, in the delta store of `crawl` or on their way to it; and
+    the pages that have a digest, with that."""
     from scrapy_bloom.delta.redis_store import RedisDeltaStore
     from scrapy_bloom.delta.waiting import unpacked
 
     store = RedisDeltaStore(url, crawl.name, Shape(), 10)
     waiting = store.client.call("lrange", f"{{{crawl.name}-1}}:delta_waiting", 0, -1)
-    keys = {key for key, _, _ in store.marks(None)} | {unpacked(mark)[0] for mark in waiting}
+    rows = [*store.marks(None), *map(unpacked, waiting)]
+    done = {*store.client.call("smembers", f"{{{crawl.name}}}:delta:0:0")}
+    done |= {row.key for row in map(unpacked, waiting) if row.time is not None}
     store.close()
+    digests = {row.key: row.digest.hex() for row in rows if row.digest}
     spider = DeltaSpider(site=f"http://127.0.0.1:{world._port}/{crawl.name}")
     spider.settings = Settings()
-    found = []
-    for page in details(1):
+    lists = [f"list/{number + 1}" for number in range(LISTS)]
+    keys = {}
+    for page in [*details(1), *lists]:
         request = spider.request(page)
-        if (given_key(request.meta) or fingerprint(request)) in keys:
-            found.append(page)
-    return sorted(found)
+        keys[page] = given_key(request.meta) or fingerprint(request)
+    marked = sorted(page for page in details(1) if keys[page] in done)
+    return marked, {page: digests[key] for page, key in keys.items() if key in digests}
 
 
 STORIES = {

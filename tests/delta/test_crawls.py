@@ -22,6 +22,7 @@ from tests.delta.delta_crawls import (
     THROWN_AWAY,
     details,
 )
+from tests.delta.test_digests import digest as digest_of_items
 from tests.seeded import run_module, seed_of
 
 SEED = seed_of("DELTA_SEED")
@@ -326,6 +327,20 @@ def check_fleet(runs):
     by_one = {page for page in sound if asked[page] == asked[item_of(page)] == 1}
     safe = {page for page in by_one if item_of(page) in kept.get("plain.jsonl", ())}
     assert safe - {*runs["again"]} <= marked
+    check_digests_of_fleet(runs["digests"], marked | safe - {*runs["again"]}, kept)
     assert {item_of(page) for page in details(2) - pages("error")} <= {*runs["written"]}
     assert {*runs["reasons"]} <= {"finished", "bloom_over"}
     assert marked.isdisjoint(runs["next"])
+
+
+def check_digests_of_fleet(digests, needed, kept):
+    """They are those of the items, of all pages that are marked and of index pages, and of none
+    whose items a kill has cost."""
+    assert needed <= digests.keys()
+    assert digests.keys().isdisjoint(pages("status", "raising", "torn", "error", "refused"))
+    items = {page for feed in kept.values() for page in feed}
+    for page, digest in digests.items():
+        item = {"page": item_of(page)} | ({} if page.startswith("list") else {"day": 1})
+        has_none = page in pages("empty", "dropped")
+        assert digest == digest_of_items(*[] if has_none else [item]).hex(), page
+        assert has_none or item["page"] in items

@@ -8,13 +8,14 @@ from scrapy import Request, signals
 from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 
+from scrapy_bloom.delta import skipping as skipping_module
 from scrapy_bloom.delta.file_store import FileDeltaStore
 from scrapy_bloom.delta.marks import Marks, Temporary
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.pages import Pages
 from scrapy_bloom.delta.skipping import Skipping
 from scrapy_bloom.delta.slices import Shape
-from scrapy_bloom.errors import BloomError
+from scrapy_bloom.errors import BloomError, FilterFileError
 from tests.job.engine import Job
 from tests.job.feed_jobs import FeedJob, run
 
@@ -64,6 +65,32 @@ def test_a_page_that_is_asked_for_once_more_keeps_its_key(crawler, tmp_path):
     assert not skipping.is_done(again, page)
     assert not skipping.is_done(other, page)
     assert pages.key_of(again) == pages.key_of(request) != pages.key_of(other)
+
+
+def test_a_store_that_fails_is_left_alone_for_a_while(crawler, caplog, monkeypatch):
+    """Each look may wait for it, and the crawl with that; then it is asked again."""
+    asked = []
+
+    class Locked:
+        is_empty = False
+
+        def known_until(self, key, period):
+            asked.append(key)
+            raise FilterFileError("database is locked")
+
+    pages = Pages(crawler, Marks(Temporary()), "item", lambda: NOON)
+    delta = SimpleNamespace(store=Locked(), pages=pages, marks=pages.marks)
+    skipping = Skipping(crawler, delta, recent_urls=100)
+    page = Response("http://example.com/list", request=Request("http://example.com/list"))
+    requests = [Request(f"http://example.com/{number}") for number in range(4)]
+    assert not any(skipping.is_done(each, page) for each in requests)
+    assert len(asked) == 1
+    monkeypatch.setattr(skipping_module, "PAUSE", 0.0)
+    skipping._asked_from = 0.0
+    assert not any(skipping.is_done(each, page) for each in requests)
+    assert len(asked) == 5
+    (record,) = caplog.records
+    assert "database is locked. Nothing is skipped for a minute" in record.getMessage()
 
 
 @pytest.mark.parametrize("reason", [None, "callback", "item", "download/timeout", "of the spider"])
