@@ -157,17 +157,25 @@ class SqliteStore:
     def next(self) -> Request | None:
         """Return the next request, whose row stays, or None. Requests that cannot be read back
         fail."""
+        empty = 0
         while True:
             try:
                 request = self.pending.pop()
             except UnreadableRequestError as error:
                 self._keep_unreadable(error)
                 continue
+            if request is None and empty < len(self._queues) and self._may_have_empty_queues():
+                empty += 1
+                continue
             if request is not None and self._holds.holds and self._must_wait(request):
                 continue
-            # Scrapy's queues give None for each slot that has become empty by a failure
-            if request is not None or isinstance(self.pending, SlotQueue) or not len(self.pending):
-                return request
+            return request
+
+    def _may_have_empty_queues(self) -> bool:
+        """Return True if None may come from a queue that a failure or a drop has emptied: from
+        each such queue, Scrapy's priority queues give it once. A subclass may also give it because
+        it keeps its requests back."""
+        return not isinstance(self.pending, SlotQueue) and len(self.pending) > 0
 
     @property
     def holds(self) -> Mapping[str, Hold]:

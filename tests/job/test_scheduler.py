@@ -15,6 +15,7 @@ import scrapy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scrapy.core import scraper
+from scrapy.pqueues import ScrapyPriorityQueue
 from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
 
@@ -504,6 +505,26 @@ def test_the_scrapers_slot_is_checked_before_there_is_one(tmp_path, monkeypatch)
 
 class MyQueue:
     """A queue of nobody's."""
+
+
+class RestingQueue(ScrapyPriorityQueue):
+    """Keeps its requests back at times, as a queue that is polite to hosts does."""
+
+    resting = True
+
+    def pop(self):
+        return None if self.resting else super().pop()
+
+
+def test_a_queue_may_keep_its_requests_back(make, monkeypatch):
+    """The engine is told that there is nothing now, and asks again."""
+    job = make(SCHEDULER_PRIORITY_QUEUE=f"{__name__}.RestingQueue")
+    for name in "ab":
+        job.push(name)
+    assert job.pop() is None
+    assert len(job.scheduler) == 2
+    monkeypatch.setattr(RestingQueue, "resting", False)
+    assert job.names() == ["b", "a"]
 
 
 @pytest.mark.parametrize(
