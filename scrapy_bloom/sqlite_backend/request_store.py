@@ -157,15 +157,15 @@ class SqliteStore:
     def next(self) -> Request | None:
         """Return the next request, whose row stays, or None. Requests that cannot be read back
         fail."""
-        empty = 0
+        empty = len(self._queues)
         while True:
             try:
                 request = self.pending.pop()
             except UnreadableRequestError as error:
                 self._keep_unreadable(error)
                 continue
-            if request is None and empty < len(self._queues) and self._may_have_empty_queues():
-                empty += 1
+            if request is None and empty and self._may_have_empty_queues():
+                empty -= 1
                 continue
             if request is not None and self._holds.holds and self._must_wait(request):
                 continue

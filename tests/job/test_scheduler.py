@@ -21,6 +21,7 @@ from scrapy.utils.misc import load_object
 
 from scrapy_bloom import Addon, FilterLockedError, JobDirectoryError, RequestFileError
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
+from scrapy_bloom.sqlite_backend.request_file import RequestFile
 from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
 from tests.job.engine import STOCK, Job, TestSpider, name_of, request
 from tests.test_refused_start import contents
@@ -525,6 +526,21 @@ def test_a_queue_may_keep_its_requests_back(make, monkeypatch):
     assert len(job.scheduler) == 2
     monkeypatch.setattr(RestingQueue, "resting", False)
     assert job.names() == ["b", "a"]
+
+
+def test_a_queue_that_a_failure_has_emptied_is_passed_over(make, tmp_path, monkeypatch):
+    """Scrapy's priority queues give None for it once; the engine would wait for its next look."""
+    monkeypatch.setattr(RestingQueue, "resting", False)
+    queue = {"SCHEDULER_PRIORITY_QUEUE": f"{__name__}.RestingQueue"}
+    make(**queue).close()
+    file = RequestFile.open(tmp_path / "job" / "requests.sqlite")
+    for priority in (-2, -1):
+        file.push(("", priority, 0), b"no request")
+    file.commit()
+    file.close(clean=True)
+    job = make(**queue)
+    job.push("a")
+    assert name_of(job.pop()) == "a"
 
 
 @pytest.mark.parametrize(
