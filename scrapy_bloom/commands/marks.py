@@ -124,8 +124,10 @@ def _count(session: Session, store: FileDeltaStore | RedisDeltaStore, before: fl
     parts = [counted(pages, "page")] if pages or not slices else []
     if slices:
         parts.append(f"{counted(sum(slices.values()), 'mark')} in {counted(len(slices), 'slice')}")
+    digests = store.digests if before is None else 0
+    parts += [counted(digests, "digest")] if digests else []
     lines = [f"{store.name}: {' and '.join(parts)}"]
-    figures: dict[str, object] = {"pages": pages, "slices": slices}
+    figures: dict[str, object] = {"pages": pages, "digests": digests, "slices": slices}
     if not isinstance(store, FileDeltaStore):
         waiting, crawl = _waiting(session, store)
         figures["marks_waiting"] = waiting

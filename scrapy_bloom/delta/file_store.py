@@ -64,8 +64,8 @@ class FileDeltaStore:
         """What was there when the store was opened, and how long slices count in the
         place of which there is a table now."""
         pages, slices = counted(self.table.count, "page"), counted(self.slices.count, "slice")
-        if self.table.digests:
-            pages += f", {counted(self.table.digests, 'digest')}"
+        if self.digests:
+            pages += f", {counted(self.digests, 'digest')}"
         if not self._has_table:
             return f"{slices} and {pages}" if self.table.count else slices
         if not self.slices.count:
@@ -141,6 +141,11 @@ class FileDeltaStore:
             self.slices.add(marks)
             self.table.remove(key for key, _ in marks)
 
+    @property
+    def digests(self) -> int:
+        """Number of pages with a digest, when the store was opened."""
+        return self.table.digests
+
     def counts(self, before: float | None) -> tuple[int, dict[str, int]]:
         """Return the number of pages in the table, and of keys in each slice: all, or those of
         `before`."""
@@ -156,13 +161,14 @@ class FileDeltaStore:
         return self.slices.count
 
     def forget(self, keys: Sequence[bytes]) -> int:
-        """Let the pages of `keys` not be done any more; return how many were."""
-        done = sum(map(self.knows, keys))
+        """Let the pages of `keys` not be done any more, and have no digest; return how many were or
+        had."""
+        known = sum(self.knows(key) or self.digest(key) is not None for key in keys)
         in_slices = [key for key in keys if self.slices.knows(key)]
         self.table.remove(keys)
         if in_slices:
             self.table.undo(in_slices, self.identity)
-        return done
+        return known
 
     def drop_older(self, seconds: float) -> tuple[int, list[Slice]]:
         """Remove the marks that are older than `seconds` from the table, and the slices that ended

@@ -60,8 +60,15 @@ class RedisDeltaStore:
 
     @property
     def holds(self) -> str:
-        """The number of slices that exist and count."""
-        return counted(len(self._there()), "slice")
+        """The number of slices that exist and count, and of digests."""
+        digests = self.digests
+        slices = counted(len(self._there()), "slice")
+        return f"{slices}, {counted(digests, 'digest')}" if digests else slices
+
+    @property
+    def digests(self) -> int:
+        """Number of pages with a digest."""
+        return int(self.client.call("hlen", self._digests))
 
     @property
     def nbytes(self) -> int:
@@ -168,13 +175,14 @@ class RedisDeltaStore:
                     yield Row(key, None, digest)
 
     def forget(self, keys: Iterable[bytes]) -> int:
-        """Remove `keys` from all slices, and their digests; return how many pages were done. Cost:
-        a round trip for each key and slice."""
-        keys = [*keys]
-        names = [each.name for each in self._slices(None)]
+        """Remove `keys` from all slices, and their digests; return how many were there. Cost: a
+        round trip for each key and slice."""
+        names, known = [each.name for each in self._slices(None)], 0
         for key in keys:
-            self.client.call("hdel", self._digests, key)
-        return sum(sum(self.client.call("srem", name, key) for name in names) > 0 for key in keys)
+            removed = self.client.call("hdel", self._digests, key)
+            removed += sum(self.client.call("srem", name, key) for name in names)
+            known += removed > 0
+        return known
 
     def drop_older(self, seconds: float) -> tuple[int, list[Slice]]:
         """Remove the slices that ended more than `seconds` ago; return 0, and them."""

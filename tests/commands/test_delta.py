@@ -89,6 +89,11 @@ def test_a_table_can_be_looked_at(run, tmp_path):
     assert "1 page and 1 digest and 1 slice" in run(tmp_path, "info", "memory").lines[0]
     assert run(tmp_path, "info", "memory", "--json").json["table"]["digests"] == 1
     assert f"{(b'k' * 20).hex()}  -  {digest.hex()}" in run(tmp_path, "delta", "list", "memory").out
+    count = run(tmp_path, "delta", "count", "memory").lines
+    assert count == ["memory: 1 page and 1 mark in 1 slice and 1 digest"]
+    forget = ("forget", "memory", "--key", (b"k" * 20).hex())
+    assert run(tmp_path, "delta", *forget).lines == ["forgot 1 page"]
+    assert run(tmp_path, "delta", *forget).lines == ["forgot 0 pages"]
 
 
 def test_a_damaged_table_cannot_be_trusted(run, tmp_path):
@@ -127,7 +132,7 @@ def test_marks_are_counted_and_listed(run, tmp_path):
     lines = run(tmp_path, "delta", "count", "memory").lines
     assert lines == ["memory: 2 pages and 1 mark in 1 slice"]
     count = run(tmp_path, "delta", "count", "memory", "--json").json
-    assert count == {"pages": 2, "slices": {"0": 1}}
+    assert count == {"pages": 2, "digests": 0, "slices": {"0": 1}}
     listed = run(tmp_path, "delta", "list", "memory", "--json")
     found = [json.loads(line) for line in listed.out.splitlines()]
     assert {each["key"] for each in found} == {

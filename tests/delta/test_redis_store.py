@@ -104,7 +104,8 @@ def test_digests_are_kept_beside_the_slices(redis, key):
     start = NOON // HOUR * HOUR
     assert {*added.marks(None)} == {Row(KEY, start, b"1" * 16), Row(other, None, b"2" * 16)}
     assert {*added.marks(NOON + 9 * HOUR)} == {Row(KEY, start, b"1" * 16)}
-    assert added.forget([other]) == 0
+    assert added.holds == "1 slice, 2 digests"
+    assert [added.forget([other]), added.forget([other])] == [1, 0]
     assert {row.key for row in added.marks(None)} == {KEY}
     added.clear()
     assert added.digest(KEY) is None
