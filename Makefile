@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo demo-delta demo-redis test bench torture oldest scrapys-own deltafetchs-own field lint docs dist clean
+.PHONY: demo demo-delta demo-redis test bench bench-quick torture oldest scrapys-own deltafetchs-own field lint docs dist clean
 
 demo: .venv/.demo
 	$(BIN)/python example_project/demo.py
@@ -23,6 +23,10 @@ test: .venv/.test
 
 bench: .venv/.bench
 	$(BIN)/python -m tests.benchmarks
+
+# five minutes of them
+bench-quick: .venv/.bench
+	$(BIN)/python -m tests.benchmarks --quick
 
 torture: .venv/.test
 	$(BIN)/python -m pytest -s -m "torture or hypothesis" --hypothesis-profile torture

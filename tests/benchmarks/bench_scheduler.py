@@ -7,7 +7,6 @@ them, because Scrapy's SQLite queues take one for each push.
 import argparse
 import gc
 import os
-import pickle
 import resource
 import shutil
 import statistics
@@ -129,16 +128,11 @@ def rounds_of_requests(folder, rounds):
 def million(folder, count):
     """Open a job with so many pending requests."""
     job = Job(folder / "million").open()
-    file = job.scheduler.round.file
-    (request,) = requests(job.spider, 1)
-    stored = request.to_dict(spider=job.spider)
     began = time.perf_counter()
-    for number in range(count):
-        stored["url"] = f"https://example.com/docs/part-{number % 30:02}/chapter-{number}.html"
-        file.push(("example.com", number % 3, 0), pickle.dumps(stored, protocol=4))
-        if number % 10_000 == 0:
-            file.commit()
-    file.commit()
+    for start in range(0, count, BATCH):
+        for request in requests(job.spider, BATCH, start):
+            job.scheduler.enqueue_request(request)
+        job.commit()
     print(f"  wrote {count:,} rows in {time.perf_counter() - began:.1f} s", flush=True)
     job.close()
     size = (folder / "million" / "requests.sqlite").stat().st_size
