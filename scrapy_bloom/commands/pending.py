@@ -16,6 +16,7 @@ from ..job.pending import DROPPED, PendingCount, PendingRequest, Selection
 from ..quantities import seconds as seconds_of
 from ..redis_backend.codec import is_storable_slot
 from ..redis_backend.pending_store import RedisPendingStore
+from ..redis_backend.sieve import Sieve
 from ..reporting import counted
 from ..settings import PICKLE
 from ..sqlite_backend.orders import HoldOrder, Order, carry_out, send
@@ -24,8 +25,6 @@ from .running import table
 from .target import Kind
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ..job.pending import PendingStore
     from ..jobdir import JobDirectory
     from .running import Session
@@ -129,28 +128,27 @@ def _drop(session: Session, selection: Selection) -> int:
     if not any(selection):
         raise BloomError("say what to drop: --slot, --url or --callback")
     job = session.target(options.place, Kind.REQUESTS, Kind.REDIS).job
-    if job is None:
-        raise BloomError(
-            "drop is for a job directory: of a crawl in Redis the requests in a queue cannot be"
-            " dropped by this version ('scrapy bloom queue count' tells what is there)"
-        )
     pickles = PICKLE.read(session.settings)
-    if not options.yes:
-        count = SQLitePendingStore(job.path, pickles=pickles).count(selection, "priority")
-        end = f"fail, for the reason {DROPPED}" if options.keep else "be dropped for good"
-        raise BloomError(
-            f"{counted(count.pending.total(), 'pending request')} of {job.path} would {end}: say so"
-            " with --yes"
-        )
-    figures = _ordered(job, Order(selection, options.keep), pickles=pickles)
+    with _store(session) as (name, store):
+        if not options.yes:
+            count = store.count(selection, "priority").pending.total()
+            end = f"fail, for the reason {DROPPED}" if options.keep else "be dropped for good"
+            raise BloomError(
+                f"{counted(count, 'pending request')} of {name} would {end}: say so with --yes"
+            )
+        figures: dict[str, int] | None = None
+        if isinstance(store, RedisPendingStore):
+            figures = Sieve(store, selection, keep=options.keep).drop()
+        elif job is not None:
+            figures = _ordered(job, Order(selection, options.keep), pickles=pickles)
     if figures is None:
         return _stands(session, job)
-    session.print({"stands": False, **figures}, _drop_lines(job.path, figures))
+    session.print({"stands": False, **figures}, _drop_lines(name, figures))
     return 0 if figures["dropped"] else 1
 
 
-def _drop_lines(path: Path, figures: Mapping[str, int]) -> Iterator[str]:
-    line = f"{path}: dropped {counted(figures['dropped'], 'pending request')}"
+def _drop_lines(name: str, figures: Mapping[str, int]) -> Iterator[str]:
+    line = f"{name}: dropped {counted(figures['dropped'], 'pending request')}"
     if figures["later"]:
         line += f", {figures['later']:,} of them later"
     if figures["in_flight"]:
@@ -201,11 +199,12 @@ def _set_holds(session: Session, selection: Selection, seconds: float | None) ->
         figures["seconds"] = None if isinf(seconds) else seconds
         line += f" {_for(seconds)}"
     shown = ", ".join(islice(slots, SHOWN))
-    session.print(figures, [f"{line}{slots and ': '}{shown}{_and_more(len(slots) - SHOWN)}"])
+    session.print(figures, [f"{line}{': ' if slots else ''}{shown}{_and_more(len(slots) - SHOWN)}"])
     return 0 if slots else 1
 
 
-def _stands(session: Session, job: JobDirectory) -> int:
+def _stands(session: Session, job: JobDirectory | None) -> int:
+    assert job is not None
     line = (
         f"the order stands: the process that has {job.path} has not answered in {PATIENCE:.0f} s;"
         " it, or the next start, carries it out"

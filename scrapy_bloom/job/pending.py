@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 from ..errors import encodable
-from .failure import glob_pattern
+from .failure import ATTEMPTS_KEY, FailedRequest, glob_pattern
 
 By = Literal["slot", "callback", "priority"]
 DEFAULT_CALLBACK = "parse"
@@ -40,6 +41,22 @@ class PendingRequest(NamedTuple):
             priority=priority,
             callback=encodable(str(fields.get("callback") or DEFAULT_CALLBACK)) if fields else None,
             due=due,
+        )
+
+    def dropped(self, fields: Mapping[str, Any]) -> FailedRequest:
+        """Return the record of this request, of these `fields`, which is dropped and kept."""
+        meta, headers = fields.get("meta", {}), fields.get("headers", {})
+        tries = (meta.get(key, 0) for key in (ATTEMPTS_KEY, "retry_times"))
+        referer = next(iter(headers.get(b"Referer", ())), None)
+        return FailedRequest(
+            url=self.url,
+            method=self.method,
+            reason=DROPPED,
+            status=None,
+            exception=None,
+            attempts=sum(each for each in tries if isinstance(each, int)),
+            time=time.time(),
+            referer=None if referer is None else referer.decode("utf-8", "backslashreplace"),
         )
 
 

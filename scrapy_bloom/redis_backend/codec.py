@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -114,12 +115,10 @@ class RedisCodec:
     def page_of(self, claim: Claim) -> str:
         """Return the name of the page of a stored request: the same for all its retries and
         redirects, also where a worker was killed between them and others began anew."""
-        page = None
+        fields: dict[str, Any] = {}
         with suppress(Exception):  # what cannot be read back is known by what it is
-            page = self._codec.load_fields(_stored(claim)).get(_PAGE)
-        if isinstance(page, str):
-            return page
-        return blake2b(claim.payload, digest_size=16).hexdigest()
+            fields = self._codec.load_fields(_stored(claim))
+        return page_in(fields, claim.payload)
 
     def url_and_method(self, claim: Claim) -> tuple[str, str]:
         """Return the URL and the method of a stored request, as Codec does."""
@@ -128,6 +127,12 @@ class RedisCodec:
     def again(self, claim: Claim, failed: FailedRequest) -> bytes:
         """Return a stored request that has `failed` as it is asked once more."""
         return self._codec.again(_stored(claim), failed).payload
+
+
+def page_in(fields: Mapping[str, Any], payload: bytes) -> str:
+    """Return what `page_of` does of a stored request with these `fields`, if they can be read."""
+    page = fields.get(_PAGE)
+    return page if isinstance(page, str) else blake2b(payload, digest_size=16).hexdigest()
 
 
 def is_storable_slot(slot: str) -> bool:

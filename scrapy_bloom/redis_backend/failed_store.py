@@ -144,16 +144,18 @@ def unreadable(claim: Claim, error: Exception, codec: RedisCodec) -> Failing:
 
 
 def _failing(claim: Claim, failed: FailedRequest, codec: RedisCodec, again: bytes = b"") -> Failing:
-    details = {
-        name: value
-        for name, value in failed._asdict().items()
-        if name not in {"reason", "attempts", "time"}  # the server has these, by its own clock
-    }
     return Failing(
         claim=claim.number,
         page=codec.page_of(claim),
         reason=failed.reason,
         attempts=failed.attempts,
-        details=json.dumps(details),
+        details=details_of(failed),
         payload=again,
     )
+
+
+def details_of(failed: FailedRequest) -> str:
+    """Return what the server is told of a failed request beside its reason and attempts."""
+    details = failed._asdict()
+    del details["reason"], details["attempts"], details["time"]  # which is by its own clock
+    return json.dumps(details)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from math import ceil, isinf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..job.codec import Stored, plain_fields
 from ..job.dictionaries import Dictionaries
@@ -33,14 +33,14 @@ class RedisPendingStore:
     """
 
     def __init__(self, client: RedisClient, key: str, *, pickles: bool) -> None:
-        self._client = client
-        self._key = key
+        self.client = client
+        self.key = key
         self._pickles = pickles
         self._dictionaries = Dictionaries()
 
     def count(self, selection: Selection, by: By) -> PendingCount:
         """Return how many are selected."""
-        self._learn_dictionaries()
+        self.learn_dictionaries()
         found = PendingCount()
         for request in self._claimed():
             found.add(request, by, selection, in_flight=True)
@@ -48,7 +48,7 @@ class RedisPendingStore:
             for request in self._listed(selection):
                 found.add(request, by, selection)
         else:
-            for priority, counts in pending_of(self._client, self._key).counts.items():
+            for priority, counts in pending_of(self.client, self.key).counts.items():
                 for slot, count in counts.items():
                     if selection.includes_slot(slot):
                         found.pending[priority if by == "priority" else slot] += count
@@ -59,7 +59,7 @@ class RedisPendingStore:
     def requests(self, selection: Selection, most: int) -> list[PendingRequest]:
         """Return the first selected ones: by priority, then those that were lost with a worker,
         then those that are not due."""
-        self._learn_dictionaries()
+        self.learn_dictionaries()
         found = (
             request
             for source in (self._listed(selection), self._apart())
@@ -68,12 +68,17 @@ class RedisPendingStore:
         )
         return [*islice(found, most)]
 
+    def in_flight(self, selection: Selection) -> int:
+        """Return how many of those that workers have claimed are selected."""
+        self.learn_dictionaries()
+        return sum(map(selection.includes, self._claimed()))
+
     def held(self, selection: Selection) -> dict[str, float]:
         """Return the held slots that are selected, with seconds. Cost: a call for 500 holds."""
         held: dict[str, float] = {}
         cursor = b"0"
         while True:
-            cursor, found = self._client.run(HELD_SLOTS, [self._key], cursor)
+            cursor, found = self.client.run(HELD_SLOTS, [self.key], cursor)
             for slot, left in zip(found[::2], found[1::2], strict=True):
                 if selection.includes_slot(name := slot.decode(errors=_ODD)):
                     held[name] = float(left) / 1000
@@ -89,59 +94,66 @@ class RedisPendingStore:
         changed = 0
         for first in range(0, len(slots), AT_ONCE):
             group = (slot.encode(errors=_ODD) for slot in slots[first : first + AT_ONCE])
-            count = self._client.run(HOLD_SLOTS, [self._key], pause, *group)
+            count = self.client.run(HOLD_SLOTS, [self.key], pause, *group)
             if count < 0:
-                raise no_crawl(self._client, self._key)
+                raise no_crawl(self.client, self.key)
             changed += count
         return changed
 
-    def _learn_dictionaries(self) -> None:
-        require_crawl(self._client, self._key)
-        kept = stored_dictionaries(self._client, self._key)
+    def learn_dictionaries(self) -> None:
+        """Read the dictionaries that the crawl has now. Cost: three round trips or so."""
+        require_crawl(self.client, self.key)
+        kept = stored_dictionaries(self.client, self.key)
         self._dictionaries = Dictionaries(filter(None, kept.values()))
 
     def _listed(self, selection: Selection) -> Iterator[PendingRequest]:
         """Yield the requests in the lists of the selected slots."""
-        for priority, named in self._lists():
+        for priority, named in self.lists():
             slot = named.partition("\0")[0]
             if not selection.includes_slot(slot):
                 continue
             for entry in self._elements(f"pending:{priority}:{named}"):
                 if entry:
                     yield self._request(slot, priority, entry[1:])
-        for priority in self._priorities():
+        for priority in self.priorities():
             for element in self._elements(f"lobby:{priority}"):
                 raw, _, entry = element.partition(b"\0")
                 if entry:
                     yield self._request(raw.decode(errors=_ODD), priority, entry[1:])
 
-    def _lists(self) -> Iterator[tuple[str, str]]:
+    def lobby(self, priority: str) -> Iterator[str]:
+        """Yield the slot of each request in the lobby of a priority."""
+        for element in self._elements(f"lobby:{priority}"):
+            yield element.partition(b"\0")[0].decode(errors=_ODD)
+
+    def lists(self) -> Iterator[tuple[str, str]]:
         """Yield priority and name of each list of a slot, in a ring, parked, or behind a mark."""
-        yield from parked_in(self._client, self._key)
-        for priority in self._priorities():
+        yield from parked_in(self.client, self.key)
+        for priority in self.priorities():
             for element in self._elements(f"slots:{priority}"):
                 named = element.decode(errors=_ODD)
                 yield priority, named
                 if named.endswith("\0"):
-                    last = f"{self._key}:pending:{priority}:{named}"
-                    if self._client.call("lindex", last, -1) == b"":
+                    last = f"{self.key}:pending:{priority}:{named}"
+                    if self.client.call("lindex", last, -1) == b"":
                         yield priority, named[:-1]
             for element in self._elements(f"lobby:{priority}"):
                 if element.endswith(b"\0") and element.count(b"\0") == 1:
                     yield priority, element[:-1].decode(errors=_ODD)
 
-    def _priorities(self) -> Iterator[str]:
-        for priority in self._client.call("zrange", f"{self._key}:priorities", 0, -1):
+    def priorities(self) -> Iterator[str]:
+        """Yield the priorities that may have pending requests, the first one first."""
+        for priority in self.client.call("zrange", f"{self.key}:priorities", 0, -1):
             yield priority.decode()
 
     def _elements(self, name: str) -> Iterator[bytes]:
-        name, first = f"{self._key}:{name}", 0
-        while found := self._client.call("lrange", name, first, first + AT_ONCE - 1):
+        name, first = f"{self.key}:{name}", 0
+        while found := self.client.call("lrange", name, first, first + AT_ONCE - 1):
             yield from found
             first += len(found)
 
     def _claimed(self) -> Iterator[PendingRequest]:
-        for worker in require_crawl(self._client, self._key).workers:
+        for worker in require_crawl(self.client, self.key).workers:
             yield from self._records(f"claims:{worker.name}")
 
     def _apart(self) -> Iterator[PendingRequest]:
@@ -151,16 +163,20 @@ class RedisPendingStore:
     def _records(self, name: str) -> Iterator[PendingRequest]:
         cursor = b"0"
         while True:
-            cursor, found = self._client.run(PENDING_RECORDS, [self._key], name, cursor)
-            for priority, slot, payload, due in found:
+            cursor, found = self.client.run(PENDING_RECORDS, [self.key], name, cursor)
+            for priority, slot, payload, due, _ in found:
                 left = None if due == b"" else due / 1000
                 yield self._request(slot.decode(errors=_ODD), priority, payload, left)
             if int(cursor) == 0:
                 return
 
+    def fields(self, slot: str, payload: bytes) -> dict[str, Any]:
+        """Return the fields of a stored request, none if only the spider can read them."""
+        return plain_fields(Stored(slot, payload), self._dictionaries, pickles=self._pickles)
+
     def _request(
         self, slot: str, priority: str | bytes, payload: bytes, due: float | None = None
     ) -> PendingRequest:
-        fields = plain_fields(Stored(slot, payload), self._dictionaries, pickles=self._pickles)
+        fields = self.fields(slot, payload)
         # two for each of Scrapy's: others, start requests
         return PendingRequest.of(fields, slot, -(int(priority) // 2), due)

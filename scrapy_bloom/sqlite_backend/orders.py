@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..files import make_directory, replace
 from ..job.codec import Stored, plain_fields
 from ..job.dictionaries import Dictionaries
-from ..job.failure import ATTEMPTS_KEY, FailedRequest
-from ..job.pending import DROPPED, PendingRequest, Selection
+from ..job.failure import FailedRequest
+from ..job.pending import PendingRequest, Selection
 from ..reporting import counted
 from . import schema
 from .failed_store import writing
@@ -218,19 +218,7 @@ class _Work:
     ) -> None:
         if not self._order.keep:
             return
-        meta, headers = fields.get("meta", {}), fields.get("headers", {})
-        tries = (meta.get(key, 0) for key in (ATTEMPTS_KEY, "retry_times"))
-        referer = next(iter(headers.get(b"Referer", ())), None)
-        failed = FailedRequest(
-            url=request.url,
-            method=request.method,
-            reason=DROPPED,
-            status=None,
-            exception=None,
-            attempts=sum(each for each in tries if isinstance(each, int)),
-            time=time.time(),
-            referer=None if referer is None else referer.decode("utf-8", "backslashreplace"),
-        )
+        failed = request.dropped(fields)
         copy = f"SELECT NULL, slot, priority, start, '', request, {_VALUES} FROM {table}"  # noqa: S608 - no input
         self._execute(f"INSERT INTO failed {copy} WHERE id = ?", (*failed, row))
         self.kept += 1

@@ -65,6 +65,11 @@ RULES = {
     "a page is marked after its acknowledgement": "abort",
     "only marks that were carried over are removed": "kill",
     "marks outlive the round": "rounds fail",
+    "what is dropped is counted before it goes": "abort drops",
+    "a dropped list goes before its name": "abort drops",
+    "what is sieved is pushed before it is popped": "abort drops",
+    "what is kept has failed before it is popped": "abort drops",
+    "no answer ends a hold by hand": "holds hands",
 }
 """Each with the accidents that it is for."""
 
@@ -136,9 +141,11 @@ class State:
     ring: bool = False
     parked: int | None = None
     hold: tuple | None = None
-    """Until when, and for how long it was meant."""
+    """Until when, for how long it was meant, and whether it is by hand."""
     promised: int = 0
     """No claim may take anything of that slot before."""
+    promised_by_hand: int = 0
+    """Nor before this, which no worker ends."""
     delta_waiting: list = field(default_factory=list)
 
 
@@ -180,6 +187,8 @@ class Server:
         self.snapshots = []
         self.acknowledged = set()
         """Pages of claims that were acknowledged at any time."""
+        self.dropped, self.kept = set(), set()
+        """Pages that an operator has dropped at any time, or dropped and kept as failed ones."""
 
     def snapshot(self):
         self.snapshots.append((self.now, pickle.dumps(self.state)))
@@ -213,6 +222,15 @@ class Server:
     def retry(self, abort_at=None):
         """Make what has failed pending again. Raises AbortedError as `run` does."""
         return self._finish(self._retry(self.state), abort_at)
+
+    def drop(self, abort_at=None):
+        """Drop the list of the slow slot, or sieve others. Raises AbortedError as `run` does."""
+        way = self.chance.choice([self._drop_list, self._sieve, self._drop_delayed])
+        return self._finish(way(self.state), abort_at)
+
+    def hold_by_hand(self, pause):
+        """Hold the slow slot, or release it."""
+        return self._finish(self._hold(self.state, pause, by_hand=True), None)
 
     def _finish(self, script, abort_at):
         writes = 0
@@ -343,11 +361,14 @@ class Server:
             if asks_slow and s.hold and s.hold[0] > self.now:
                 yield from self._park(s)
                 continue
+            if asks_slow and s.hold and s.hold[2]:
+                yield
+                s.hold = None
             if asks_slow and s.hold:
                 # the others wait for what comes of it
                 if "the first request after a hold holds the slot again" not in rules:
                     yield
-                    s.hold = self.now + s.hold[1], s.hold[1]
+                    s.hold = self.now + s.hold[1], s.hold[1], False
                 probes = self.now + s.hold[1]
             elif not asks_slow and s.lobby and self.chance.random() < 0.3:
                 yield from self._leave_lobby(s)
@@ -357,7 +378,7 @@ class Server:
             page = source[0]
             if page.not_before > self.now:
                 raise ViolatedError("asked before it was due")
-            if asks_slow and s.promised > self.now:
+            if asks_slow and max(s.promised, s.promised_by_hand) > self.now:
                 raise ViolatedError("a held slot was asked")
             if asks_slow and s.hold:
                 s.promised = probes
@@ -488,13 +509,21 @@ class Server:
         if s.parked is not None and s.parked <= self.now:
             yield from self._unpark(s)
 
-    def _hold(self, s, pause):
+    def _hold(self, s, pause, by_hand=False):
         yield
+        was_by_hand = s.hold is not None and s.hold[2] and s.hold[0] > self.now
         if pause:
             until = self.now + pause
             s.promised = max(s.promised, until)
+            if by_hand:
+                s.promised_by_hand = max(s.promised_by_hand, until)
             if not s.hold or s.hold[0] < until or "until is a maximum" in self.without:
-                s.hold = until, pause
+                s.hold = until, pause, False
+            s.hold = *s.hold[:2], by_hand or was_by_hand
+            return
+        if by_hand:
+            s.promised_by_hand = 0
+        elif was_by_hand and "no answer ends a hold by hand" not in self.without:
             return
         if s.parked is not None:
             yield from self._unpark(s)
@@ -519,6 +548,67 @@ class Server:
                 s.ring = s.ring or bool(s.slow)
             else:
                 s.parked = None
+
+    def _drop_list(self, s):
+        """Drop all of the slow slot; whoever meets the name of an empty list takes it out."""
+        if not s.slow:
+            return
+        steps = ["count", "go", "name"]
+        if "what is dropped is counted before it goes" in self.without:
+            steps = ["go", "count", "name"]
+        if "a dropped list goes before its name" in self.without:
+            steps = ["count", "name", "go"]
+        for step in steps:
+            yield
+            if step == "count":
+                s.waiting -= len(s.slow) if s.slow else self._gone
+            elif step == "go":
+                self._gone = len(s.slow)
+                self.dropped.update(s.slow)
+                s.slow.clear()
+            else:
+                s.ring, s.parked = False, None
+
+    def _sieve(self, s):
+        """Drop some of a list, let some fail, and move the others to its end."""
+        source = self.chance.choice([s.pending, s.lobby, s.slow])
+        for page in source[:3]:
+            verdict = self.chance.choice(["leave", "drop", "keep"])
+            if verdict == "leave":
+                steps = ["push", "pop"]
+                if "what is sieved is pushed before it is popped" in self.without:
+                    steps.reverse()
+            else:
+                steps = ["count", "keep", "pop"] if verdict == "keep" else ["count", "pop"]
+                if "what is dropped is counted before it goes" in self.without:
+                    steps = [*steps[1:], "count"]
+                if "what is kept has failed before it is popped" in self.without:
+                    steps.sort(key=["count", "pop", "keep"].index)
+            for step in steps:
+                yield
+                if step == "push":
+                    source.append(page)
+                elif step == "count":
+                    s.waiting -= 1
+                elif step == "keep":
+                    self.kept.add(page)
+                    s.serial += 1
+                    s.failed[s.serial] = page
+                else:
+                    if verdict == "drop":
+                        self.dropped.add(page)
+                    source.pop(0)
+        if source is s.slow and not s.slow:
+            yield
+            s.ring, s.parked = False, None
+
+    def _drop_delayed(self, s):
+        for each in s.delayed[:1]:
+            yield
+            s.waiting -= 1
+            yield
+            s.delayed.remove(each)
+            self.dropped.add(each[1])
 
     def _leave_lobby(self, s):
         """Put an entry into the list of its slot, which is full, or another worker's."""
@@ -928,7 +1018,7 @@ class World:
         kinds = ("kill", "pause", "lose", "abort", "back", "refuse", "fail", "failure")
         self.kinds = set(self.chance.sample(kinds, 4))
         shares = {"wipe": 0.1, "evict": 0.1, "rounds": 0.3, "memory": 0.5, "seeds": 0.3}
-        shares |= {"delays": 0.4, "holds": 0.4}
+        shares |= {"delays": 0.4, "holds": 0.4, "drops": 0.2, "hands": 0.2}
         self.kinds |= {kind for kind, share in shares.items() if self.chance.random() < share}
         if "evict" in self.kinds:
             self.kinds -= {"abort"}  # what an aborted script has not counted is not missed
@@ -1032,12 +1122,15 @@ class World:
         forgets = {"abort", "back", "wipe"} & self.kinds
         if not forgets and self.delta_store != self.server.acknowledged:
             return f"unmarked {sorted(self.server.acknowledged - self.delta_store)}"
+        dropped |= self.server.dropped
         missed = self._reachable(dropped) - {page for page, _ in self.fetched} - dropped
         return f"lost {sorted(missed)}" if missed else None
 
     def _require_start(self, round_):
         """A round that is over has all of start()."""
         missed = {(page, round_) for page in START} - self.fetched - self.may_miss
+        gone = self.server.dropped | self.server.kept
+        missed = {each for each in missed if each[0] not in gone}
         if missed and not self.lost_everything:
             raise ViolatedError(f"lost {sorted(missed)}")
 
@@ -1051,6 +1144,10 @@ class World:
 
     def _reachable(self, dropped):
         found, todo = set(), [*START]
+        unasked = self.server.dropped | self.server.kept
+        # what was acknowledged before the server went back may have been dropped since
+        unasked -= set() if self.went_back else self.server.acknowledged
+        unasked |= {*dropped} if self.wiped_dictionaries else set()
         if not self.went_back and not self.lost_everything:
             todo += self.pushed
         if not self.lost_everything:
@@ -1059,7 +1156,7 @@ class World:
             page = todo.pop()
             if page not in found:
                 found.add(page)
-                todo += [] if self.wiped_dictionaries and page in dropped else self.links[page]
+                todo += [] if page in unasked else self.links[page]
         return found
 
     def _living(self):
@@ -1104,6 +1201,11 @@ class World:
         elif self.strikes("failure", 0.004):
             with suppress(AbortedError):
                 server.retry(chance.randrange(6))
+        if self.strikes("drops", 0.2):
+            with suppress(AbortedError):
+                server.drop(chance.randrange(6) if self.strikes("abort", 0.7) else None)
+        if self.strikes("hands", 0.03):
+            server.hold_by_hand(chance.choice([0, *range(1, 60)]))
         awake = [w for w in self._living() if self.paused.get(w.name, 0) <= server.now]
         if awake:
             chance.choice([*chance.choice(awake).actions()])()

@@ -1,11 +1,13 @@
 -- KEYS: the filter's header.
--- ARGV: the records, which are 'alone', 'later', or 'claims:' and a worker; a cursor, 0 at first.
+-- ARGV: the records, which are 'alone', 'later', or 'claims:' and a worker; a cursor, 0 at first;
+-- '1' for what is due last of 'later', and the elements themselves.
 -- Returns {next cursor, 0 at the end; for each record {priority, slot, payload, in how many ms it is
--- due or ''}}, without those that cannot be read; one may come twice.
+-- due or '', its element or ''}}, without those that cannot be read; one may come twice.
 
 -- include key
 
 local name, first, records, due = key(ARGV[1]), tonumber(ARGV[2]), {}, {}
+local elements = {}
 local following = 0
 local function unpacked(packed)
   local is_packed, record = pcall(cmsgpack.unpack, packed)
@@ -18,20 +20,26 @@ if ARGV[1]:find('^claims:') then
 elseif ARGV[1] == 'later' then
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  local found = redis.call('ZRANGE', name, first, first + 99, 'WITHSCORES')
+  local from, to = first, first + 99
+  if ARGV[3] then from, to = -first - 100, -first - 1 end
+  local found = redis.call('ZRANGE', name, from, to, 'WITHSCORES')
   for at = 1, #found, 2 do
     -- behind the serial: see include/later.lua
     records[#records + 1] = {found[at]:match('^(%Z*)%z(%Z*)%z(.*)$', 5)}
-    due[#records] = math.max(0, found[at + 1] - now)
+    due[#records], elements[#records] = math.max(0, found[at + 1] - now), found[at]
   end
 else
-  for _, packed in ipairs(redis.call('LRANGE', name, first, first + 99)) do unpacked(packed) end
+  for _, packed in ipairs(redis.call('LRANGE', name, first, first + 99)) do
+    unpacked(packed)
+    elements[#records] = packed
+  end
 end
 if following == 0 and #records == 100 then following = first + 100 end
 local told = {}
 for at, record in ipairs(records) do
   if type(record) == 'table' and type(record[3]) == 'string' then
-    told[#told + 1] = {record[1], record[2], record[3]:sub(2), due[at] or ''}
+    told[#told + 1] = {record[1], record[2], record[3]:sub(2), due[at] or '',
+      ARGV[3] and elements[at] or ''}
   end
 end
 return {following, told}

@@ -1,0 +1,183 @@
+"""Drops pending requests of a crawl in Redis, while its workers go on.
+
+The lists of a slot go in a step each. Everything else is sieved: some requests are read, and a
+script drops those of them that are selected, unless workers have taken them meanwhile. The tool
+claims nothing, so its death changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..job.pending import PendingRequest, Selection
+from .codec import page_in
+from .failed_store import details_of
+from .lifecycle import no_crawl
+from .scripts import DROP_LISTS, PENDING_RECORDS, SIEVE
+from .status import require_crawl
+
+if TYPE_CHECKING:
+    from .pending_store import RedisPendingStore
+
+AT_ONCE = 100
+"""So many requests are sieved by a call."""
+REST = 4
+"""While workers are at work, the pause after a call is so many times as long as the call."""
+_LEFT, _DROPPED, _FAILED, _UNKNOWN = "0123"
+_ODD = "surrogateescape"
+
+
+class _Element(NamedTuple):
+    """A pending request in Redis, or a mark, which has no payload."""
+
+    stored: bytes
+    priority: str
+    slot: str
+    entry: bytes
+
+
+class Sieve:
+    """Drops what is selected of the requests in `store`; with `keep` it fails, for the reason
+    `dropped`. Raises SharedFilterError.
+
+    Cost: a call for the lists of a slot and a priority, if nothing else decides; else two calls for
+    a hundred requests, each of 0.3 ms of the server, and pauses. Where workers take from a list
+    meanwhile, its order changes.
+    """
+
+    def __init__(self, store: RedisPendingStore, selection: Selection, *, keep: bool) -> None:
+        self._client = store.client
+        self._key = store.key
+        self._selection = selection
+        self._keep = keep
+        self._reads = keep or selection.reads_requests
+        self._store = store
+        self._rest = REST if require_crawl(store.client, store.key).living else 0
+        self._found: Counter[str] = Counter()
+
+    def drop(self) -> dict[str, int]:
+        """Drop what is pending when it is called; return how many were `dropped`, `later` among
+        them, how many more are `in_flight`, and of how many only the spider can tell."""
+        self._sieve_records("later")
+        later = self._dropped
+        for priority in self._store.priorities():
+            if self._reads or any(map(self._selection.includes_slot, self._store.lobby(priority))):
+                self._sieve_list(f"lobby:{priority}", priority)
+        at_once = 0
+        done: set[tuple[str, str]] = set()
+        for _ in range(2):  # a list that was behind a mark is found by the second
+            names = {*self._store.lists()} - done
+            done |= names
+            at_once += self._drop_lists(names)
+        self._sieve_records("alone")
+        return {
+            "dropped": self._dropped + at_once,
+            "later": later,
+            "in_flight": self._store.in_flight(self._selection),
+            "unknown": self._found[_UNKNOWN],
+        }
+
+    @property
+    def _dropped(self) -> int:
+        return self._found[_DROPPED] + self._found[_FAILED]
+
+    def _drop_lists(self, names: set[tuple[str, str]]) -> int:
+        """Drop what is selected of these lists; return how many went in a step."""
+        names = {each for each in names if self._selection.includes_slot(_slot(each[1]))}
+        if self._reads:
+            for priority, named in sorted(names):
+                self._sieve_list(f"pending:{priority}:{named}", priority)
+            return 0
+        dropped = 0
+        for priority, slot in sorted({(priority, _slot(named)) for priority, named in names}):
+            began = time.perf_counter()
+            dropped += self._run(DROP_LISTS, priority, slot.encode(errors=_ODD))
+            self._pause(began)
+        return dropped
+
+    def _sieve_list(self, name: str, priority: str) -> None:
+        """Sieve as many elements of a list as it has now: workers may take them, and add others."""
+        self._store.learn_dictionaries()
+        left = self._client.call("llen", f"{self._key}:{name}")
+        while left > 0:
+            began = time.perf_counter()
+            last = min(AT_ONCE, left) - 1
+            elements = [
+                _element(name, priority, each)
+                for each in self._client.call("lrange", f"{self._key}:{name}", 0, last)
+            ]
+            if not elements:
+                break
+            left -= max(1, self._sieve(name, elements, began))
+
+    def _sieve_records(self, name: str) -> None:
+        """Sieve what is delayed or quarantined."""
+        self._store.learn_dictionaries()
+        looked, count = 0, self._count(name)
+        while looked < count:
+            began = time.perf_counter()
+            # what stays is passed over from the last one on, since workers take the first
+            first = looked - self._dropped if name == "later" else 0
+            _, found = self._run(PENDING_RECORDS, name, first, "1")
+            elements = [
+                _Element(stored, priority.decode(), slot.decode(errors=_ODD), b"0" + payload)
+                for priority, slot, payload, _, stored in found
+            ]
+            if not elements:
+                break
+            looked += max(1, self._sieve(name, elements, began))
+
+    def _count(self, name: str) -> int:
+        command = "zcard" if name == "later" else "llen"
+        count: int = self._client.call(command, f"{self._key}:{name}")
+        return count
+
+    def _sieve(self, name: str, elements: Sequence[_Element], began: float) -> int:
+        """Drop the selected ones of these, and rest. Return how many were still there."""
+        arguments = [part for each in elements for part in self._judged(each)]
+        answers: bytes = self._run(SIEVE, name.encode(errors=_ODD), *arguments)
+        self._found.update(answers.decode())
+        self._pause(began)
+        return len(answers)
+
+    def _pause(self, began: float) -> None:
+        time.sleep(self._rest * (time.perf_counter() - began))
+
+    def _judged(self, element: _Element) -> Iterator[Any]:
+        """Yield what the script is told of an element."""
+        stored, priority, slot, entry = element
+        yield from (stored, priority, slot.encode(errors=_ODD), entry)
+        fields: dict[str, Any] = {}
+        payload = entry[1:]
+        if entry and self._reads and self._selection.includes_slot(slot):
+            fields = self._store.fields(slot, payload)
+        request = PendingRequest.of(fields, slot, -(int(priority) // 2))
+        if not entry or not self._selection.includes(request):
+            is_unknown = entry and self._selection.includes_slot(slot) and not request.url
+            yield from (_UNKNOWN if is_unknown else _LEFT, "", "", "")
+        elif not self._keep:
+            yield from (_DROPPED, "", "", "")
+        else:
+            failed = request.dropped(fields)
+            yield from (_FAILED, page_in(fields, payload), failed.attempts, details_of(failed))
+
+    def _run(self, script: Any, *arguments: Any) -> Any:
+        answer = self._client.run(script, [self._key], *arguments)
+        if answer == -1:
+            raise no_crawl(self._client, self._key)
+        return answer
+
+
+def _slot(named: str) -> str:
+    """Return the slot of a list, whose older one has a NUL behind it."""
+    return named.partition("\0")[0]
+
+
+def _element(name: str, priority: str, stored: bytes) -> _Element:
+    if name.startswith("lobby:"):
+        raw, _, entry = stored.partition(b"\0")
+        return _Element(stored, priority, raw.decode(errors=_ODD), entry)
+    return _Element(stored, priority, _slot(name.split(":", 2)[2]), stored)

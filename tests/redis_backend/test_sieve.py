@@ -1,0 +1,260 @@
+"""Pending requests of a crawl in Redis that an operator drops, while its workers go on."""
+
+from collections import Counter
+from contextlib import suppress
+from itertools import count
+
+import pytest
+import redis as redis_py
+
+from scrapy_bloom.job.pending import Selection
+from scrapy_bloom.redis_backend import sieve
+from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
+from scrapy_bloom.redis_backend.pending_store import RedisPendingStore
+from scrapy_bloom.redis_backend.scripts import DROP_LISTS, SIEVE
+from scrapy_bloom.redis_backend.status import look_at
+from tests.redis_backend.server import lua_script
+from tests.redis_backend.test_commit import ABORTING, join, raw  # noqa: F401 - a fixture
+from tests.redis_backend.test_later import enqueue, is_sound, let_pass, of_slot
+from tests.redis_backend.test_lobby import FIFO, LIFO, name
+from tests.redis_backend.workers import lobby_from, seeded
+from tests.seeded import seed_of
+
+pytest_plugins = ["tests.redis_backend.fixtures"]
+pytestmark = pytest.mark.usefixtures("few_shards")
+ORDERS = pytest.mark.parametrize("order", [FIFO, LIFO], ids=["oldest", "newest"])
+
+
+def drop(worker, keep=False, **selected):
+    """Drop what is selected; return the figures."""
+    store = RedisPendingStore(worker.client, worker.key, pickles=True)
+    return sieve.Sieve(store, Selection(**selected), keep=keep).drop()
+
+
+def fetched(worker):
+    """Let `worker` fetch all that it gets; return the names."""
+    names = []
+    while (request := worker.next()) is not None:
+        names.append(name(request))
+        worker.store.done(request)
+    for _ in range(2):
+        worker.exchange()
+    return names
+
+
+def pending(worker, **selected):
+    """Return how many are pending of what is selected."""
+    store = RedisPendingStore(worker.client, worker.key, pickles=True)
+    return store.count(Selection(**selected), "slot").pending.total()
+
+
+@ORDERS
+@pytest.mark.parametrize("lobby", [0, 256])
+def test_the_lists_of_a_slot_go_in_a_step_each(join, monkeypatch, order, lobby):  # noqa: F811
+    """In each priority, parked or behind a mark, whoever is at work; others stay in their order,
+    and what goes stays seen. What is claimed stays. The last drop ends the crawl."""
+    lobby_from(monkeypatch, lobby)
+    worker = join(capacity=2, **order)
+    of_slot(worker, "claimed", "first", "second", priority=1)
+    worker.exchange()
+    for priority in (0, 1):
+        of_slot(worker, "gone", *(f"gone{n}-{priority}" for n in range(9)), priority=priority)
+    of_slot(worker, "held", *(f"held{n}" for n in range(5)))
+    enqueue(worker, "late", 1000, meta={"download_slot": "gone"})
+    worker.store.hold("held", 1000, 1)
+    of_slot(worker, "stays", *"abcdef")
+    assert drop(worker, slots=["gone", "claimed"]) == {
+        "dropped": 19,
+        "later": 1,
+        "in_flight": 2,
+        "unknown": 0,
+    }
+    assert not worker.enqueue("gone1-0") or worker.exchange()
+    assert pending(worker, slots=["gone"]) == 0
+    assert is_sound(worker)
+    worker.exchange()
+    assert worker.store.waiting == 11
+    assert drop(worker, slots=["h*"])["dropped"] == 5
+    worker.store.release("held")
+    names = [each for each in fetched(worker) if len(each) == 1]
+    assert names == ([*"abcdef"] if order is FIFO else [*"fedcba"])
+    assert worker.store.is_quiet
+    assert (worker.store.waiting, worker.store.nbytes) == (0, 0)
+
+
+@ORDERS
+@pytest.mark.parametrize("keep", [False, True])
+def test_what_is_selected_by_url_is_sieved(join, monkeypatch, order, keep):  # noqa: F811
+    """In all lists, without a worker, too: what is left keeps its order. With `keep` it has failed,
+    and `retry` brings it back."""
+    lobby_from(monkeypatch, 3)
+    monkeypatch.setattr(sieve, "AT_ONCE", 4)
+    worker = join(**order)
+    for number in range(60):
+        meta = {"download_slot": f"slot{number % 7 % 4}"}
+        delay = 1000 if number % 10 == 4 else None
+        enqueue(worker, f"{number}", delay, meta=meta, priority=number % 2)
+        worker.exchange()
+    worker.leave()
+    worker = join(**order)
+    assert look_at(worker.client, worker.key).in_flight == 0
+    before = pending(worker)
+    assert drop(worker, keep, urls=["*/nothing"])["dropped"] == 0
+    found = drop(worker, keep, urls=["*[3-6]"])
+    assert found == {"dropped": 24, "later": 6, "in_flight": 0, "unknown": 0}
+    assert drop(worker, keep, urls=["*[3-6]"])["dropped"] == 0
+    assert pending(worker) == before - 24
+    assert is_sound(worker)
+    failed = RedisFailedStore(worker.client, worker.key)
+    kept = {int(each.url.rpartition("/")[2]): each for each in failed.requests()}
+    assert {*kept} == ({n for n in range(60) if n % 10 in (3, 4, 5, 6)} if keep else set())
+    assert {(each.reason, each.attempts) for each in kept.values()} <= {("dropped", 0)}
+    let_pass(worker, 1000)
+    names = sorted(map(int, fetched(worker)))
+    assert names == [n for n in range(60) if n % 10 not in (3, 4, 5, 6)]
+    worker.enqueue("3")
+    assert fetched(worker) == []
+    assert worker.store.is_quiet
+    assert failed.retry() == len(kept)
+    assert {*map(int, fetched(worker))} == {*kept}
+
+
+@ORDERS
+def test_the_order_is_kept_where_nobody_works(join, monkeypatch, order):  # noqa: F811
+    """Whatever is dropped."""
+    monkeypatch.setattr(sieve, "AT_ONCE", 3)
+    worker = join(**order)
+    of_slot(worker, "slot", *(f"{n}" for n in range(20)))
+    worker.leave()
+    worker = join(capacity=40, **order)
+    assert drop(worker, urls=["*[05]"])["dropped"] == 4
+    left = [n for n in range(20) if n % 5]
+    assert [*map(int, fetched(worker))] == (left if order is FIFO else left[::-1])
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_nothing_is_lost_where_a_script_is_aborted(
+    join,  # noqa: F811
+    redis_server,
+    monkeypatch,
+    keep,
+):
+    """After any of its commands, and then the tool is killed: what is not dropped is fetched, or
+    has failed, and the crawl ends."""
+    monkeypatch.setattr(sieve, "AT_ONCE", 4)
+    lobby_from(monkeypatch, 2)
+    real = sieve.Sieve._run
+
+    def abort(self, script, *arguments):
+        if script not in (SIEVE, DROP_LISTS) or next(calls) != fatal:
+            return real(self, script, *arguments)
+        with suppress(redis_py.ResponseError):
+            raw(worker, lua_script(ABORTING % at + script.text), arguments)
+        raise InterruptedError
+
+    chance = seeded(seed_of("SIEVE_SEED"))
+    for at in range(1, 30):
+        calls, fatal = count(), chance.randrange(4)
+        redis_server.command("FLUSHALL")
+        worker = join(**FIFO)
+        of_slot(worker, "gone", *(f"gone{n}" for n in range(6)))
+        of_slot(worker, "left", *"abc")
+        worker.leave()
+        worker = join(**FIFO)
+        selected = {"urls": ["*/gone*"]} if keep or at % 2 else {"slots": ["gone"]}
+        monkeypatch.setattr(sieve.Sieve, "_run", abort)
+        with suppress(InterruptedError):
+            drop(worker, keep, **selected)
+        monkeypatch.setattr(sieve.Sieve, "_run", real)
+        assert is_sound(worker)
+        if keep:
+            names = {*fetched(worker)}
+            failed = RedisFailedStore(worker.client, worker.key).requests()
+            names |= {each.url.rpartition("/")[2] for each in failed}
+            assert len(names) == 9
+        else:
+            drop(worker, **selected)
+            assert {*fetched(worker)} == {*"abc"}
+        assert worker.store.is_quiet
+        worker.close()
+
+
+@ORDERS
+@pytest.mark.parametrize("lobby", [3, 256])
+def test_workers_go_on_meanwhile(join, monkeypatch, order, lobby):  # noqa: F811
+    """They push, claim, finish, hold and leave between any two calls of drops by slot and by URL:
+    each request is fetched, or dropped, or has failed, and none is two of these."""
+    lobby_from(monkeypatch, lobby)
+    monkeypatch.setattr(sieve, "AT_ONCE", 3)
+    chance = seeded(seed_of("SIEVE_SEED"))
+    workers = [join(capacity=3, **order) for _ in range(2)]
+    pushed, done, claimed = [], Counter(), []
+
+    def act(share=1.0):
+        at = chance.randrange(len(workers))
+        worker, action = workers[at], chance.random()
+        if action < 0.5 * share:
+            number = len(pushed)
+            slot = f"slot{min(chance.randrange(9), chance.randrange(9))}"
+            pushed.append(number)
+            delay = chance.choice([None, None, None, 1000])
+            meta = {"download_slot": slot}
+            enqueue(worker, f"{number}", delay, meta=meta, priority=chance.randrange(2))
+        elif action < 0.7:
+            if (request := worker.next()) is not None:
+                claimed.append((worker, request))
+        elif action < 0.8:
+            while claimed:
+                owner, request = claimed.pop()
+                owner.store.done(request)
+                done[name(request)] += 1
+        elif action < 0.83:
+            worker.store.hold(f"slot{chance.randrange(9)}", 1000, 1)
+        elif action < 0.86:
+            worker.exchange()
+            worker.exchange()
+            claimed[:] = [each for each in claimed if each[0] is not worker]
+            worker.leave()
+            workers[at] = join(capacity=3, **order)
+        worker = workers[at]
+        worker.exchange()
+
+    def pause(self, began):
+        for _ in range(chance.randrange(3)):
+            act()
+
+    monkeypatch.setattr(sieve.Sieve, "_pause", pause)
+    dropped = 0
+    for _ in range(12):
+        for _ in range(20):
+            act()
+        selected = chance.choice(
+            [{"slots": [f"slot{chance.randrange(4)}"]}, {"urls": [f"*{chance.randrange(10)}"]}]
+        )
+        dropped += drop(workers[0], keep=chance.random() < 0.4, **selected)["dropped"]
+        assert is_sound(workers[0])
+    monkeypatch.undo()
+    for _ in range(60):
+        let_pass(workers[0], 1001)
+        for worker in workers:
+            while (request := worker.next()) is not None:
+                claimed.append((worker, request))
+            while claimed:
+                owner, request = claimed.pop()
+                owner.store.done(request)
+                done[name(request)] += 1
+            worker.exchange()
+            for slot in range(9):
+                worker.store.hold(f"slot{slot}", 0, 1)
+                worker.store.release(f"slot{slot}")
+            worker.exchange()
+        if all(worker.store.is_quiet for worker in workers):
+            break
+    assert all(worker.store.is_quiet for worker in workers)
+    failed = RedisFailedStore(workers[0].client, workers[0].key).requests()
+    kept = {each.url.rpartition("/")[2] for each in failed}
+    assert len(kept) == len(failed)
+    assert not kept & {*done}
+    assert {*done.values()} == {1}
+    assert len(done) + dropped == len(pushed)
+    assert workers[0].store.waiting == 0
