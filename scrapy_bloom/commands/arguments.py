@@ -295,9 +295,9 @@ SUBCOMMANDS = (
         "queue",
         pending.queue,
         "which requests are pending",
-        "Count or list the pending requests of a job or a crawl, drop some of a job, or hold hosts,"
-        " also while it runs: queue count JOB --by slot. What is dropped stays seen. Nothing of a"
-        " host on hold is asked. The exit status is 1 if nothing is selected.",
+        "Count, list or drop pending requests of a job or a crawl, or hold hosts, also while it"
+        " runs: queue count JOB --by slot. What is dropped stays seen. Nothing of a host on hold is"
+        " asked. The exit status is 1 if nothing is selected.",
         _argument(
             "action",
             metavar="ACTION",

@@ -271,6 +271,32 @@ def test_slots_of_a_crawl_in_redis_are_held(run, tmp_path, redis_server, key, mo
         worker.close()
 
 
+def test_drop_in_a_crawl_in_redis(run, tmp_path, redis_server, key):
+    """As in a job: with --yes only; what workers have claimed stays."""
+    worker = StoreWorker(redis_server.url, key)
+    of_slot(worker, "a", 9)
+    of_slot(worker, "b", 1)
+    command = ["queue", "drop", redis_server.url, "--key", key]
+    assert "say what to drop" in run(tmp_path, *command, "--yes").refusal
+    refusal = run(tmp_path, *command, "--slot", "a", "--keep").refusal
+    assert "would fail, for the reason dropped: say so with --yes" in refusal
+    found = run(tmp_path, *command, "--slot", "a", "--url", "*-[38]", "--keep", "--yes", "--json")
+    in_flight = sum(
+        each.payload.endswith((b"3", b"8")) for each in worker.store.claims.all.values()
+    )
+    expected = {"stands": False, "dropped": 2 - in_flight, "later": 0, "unknown": 0}
+    assert found.json == {**expected, "in_flight": in_flight}
+    found = run(tmp_path, *command, "--slot", "*", "--yes")
+    assert in_flight == 1
+    count = 8 - len(worker.store.claims.all) + in_flight
+    assert f"{key}: dropped {count} pending requests; 4 more are in flight, and stay" in found.out
+    assert run(tmp_path, *command, "--slot", "*", "--yes").status == 1
+    assert run(tmp_path, "retry", redis_server.url, "--key", key, "--reason", "dropped").status == 0
+    worker.exchange()
+    assert worker.store.waiting == 2 - in_flight
+    worker.close()
+
+
 @pytest.mark.parametrize("order", ["Lifo", "Fifo"])
 def test_it_finds_each_request_of_many_slots(run, tmp_path, redis_server, key, monkeypatch, order):
     """Whatever workers have made of their lists: each is pending or claimed, once."""

@@ -9,7 +9,7 @@ import sys
 
 from tests.text_mutants import run
 
-COMMIT, PUT, LATER, ENTER, REMOVE, CARRIED, OPEN = (
+COMMIT, PUT, LATER, ENTER, REMOVE, CARRIED, OPEN, LISTS, SIEVE, LESS = (
     f"scrapy_bloom/redis_backend/lua/{name}.lua"
     for name in (
         "commit",
@@ -19,10 +19,14 @@ COMMIT, PUT, LATER, ENTER, REMOVE, CARRIED, OPEN = (
         "remove_queue",
         "marks_carried",
         "open_crawl",
+        "drop_lists",
+        "sieve",
+        "include/count_less",
     )
 )
 TESTS = [
-    f"tests/redis_backend/test_{name}.py" for name in ("later", "dictionaries", "lobby", "commit")
+    f"tests/redis_backend/test_{name}.py"
+    for name in ("later", "dictionaries", "lobby", "commit", "sieve")
 ]
 TESTS += ["tests/delta/test_waiting.py"]
 
@@ -41,6 +45,36 @@ JOINED = "  if has_list(priority, named) then join_ring(priority, named) end\n"
 NOT_PARKED = "  redis.call('ZREM', key('parked'), member)\n"
 
 MUTANTS = {
+    # what an operator drops
+    "lists_are_not_counted_less": (LISTS, "    count_less(count, ", "    local _ = (count or "),
+    "the_mark_counts": (LISTS, "if redis.call('LINDEX', list, -1) == '' then", "if false then"),
+    "the_older_list_stays": (LISTS, "ipairs({slot .. '\\0', slot})", "ipairs({slot})"),
+    "lists_go_after_their_name": (
+        LISTS,
+        "    redis.call('UNLINK', list)\n    forget_list(priority, named)\n",
+        "    redis.call('LREM', key('slots:' .. priority), 1, named)\n"
+        "    redis.call('ZREM', key('parked'), priority .. ':' .. named)\n"
+        "    redis.call('UNLINK', list)\n",
+    ),
+    "names_of_what_is_gone_stay": (LESS, "redis.call('LREM'", "local _ = ('LREM'"),
+    "others_are_sieved_unseen": (SIEVE, "if not at then break end", "at = at or 2"),
+    "popped_before_it_is_pushed": (
+        SIEVE,
+        "    redis.call('RPUSH', list, element)\n    redis.call('LPOP', list)\n",
+        "    redis.call('LPOP', list)\n    redis.call('RPUSH', list, element)\n",
+    ),
+    "popped_before_it_has_failed": (
+        SIEVE,
+        "  if ARGV[at + 4] == '2' then let_fail(at) end\n  redis.call(command, list, ...)\n",
+        "  redis.call(command, list, ...)\n  if ARGV[at + 4] == '2' then let_fail(at) end\n",
+    ),
+    "a_mark_is_lost": (SIEVE, "if has_list(priority, ARGV[at + 2]) then", "if false then"),
+    "counters_of_the_lobby_stay": (SIEVE, "count_few(priority, ARGV[at + 2], 0)", "return"),
+    "all_delayed_ones_go": (
+        SIEVE,
+        "if ARGV[at + 4] == '1' or ARGV[at + 4] == '2' then drop(at, 'ZREM', ARGV[at]) end",
+        "drop(at, 'ZREM', ARGV[at])",
+    ),
     # requests whose dictionary the crawl does not have
     "never_asks": (COMMIT, "if #lacking > 0 then", "if false then"),
     "asked_one_not_kept": (COMMIT, KEPT, "if not kept[id] and is_first then"),
