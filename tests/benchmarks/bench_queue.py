@@ -1,12 +1,15 @@
-"""What `scrapy bloom queue count` takes of a core beside a million pending requests.
+"""What `scrapy bloom queue count` and `drop` take beside a million pending requests.
 
-    python tests/benchmarks/bench_queue.py [--requests N]
+    python tests/benchmarks/bench_queue.py [--requests N] [--seconds N]
 
 In a job this process counts; of a crawl in Redis the server's CPU counts, as INFO has it. The
-requests are in 40 slots, in 20,000, and in one slot each, which in Redis share a list.
+requests are in 40 slots, in 20,000, and in one slot each, which in Redis share a list. Of drops in
+Redis it prints the server's time of the longest call, by its SLOWLOG; and how four workers fare
+beside one that looks at all requests, against the same workers without it.
 """
 
 import argparse
+import multiprocessing
 import sys
 import tempfile
 import time
@@ -19,7 +22,9 @@ from scrapy import Request
 from scrapy_bloom.job.codec import Codec
 from scrapy_bloom.job.pending import Selection
 from scrapy_bloom.jobdir import JobDirectory
+from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.pending_store import RedisPendingStore
+from scrapy_bloom.redis_backend.sieve import Sieve
 from scrapy_bloom.sqlite_backend.pending_store import SQLitePendingStore
 from scrapy_bloom.sqlite_backend.request_file import RequestFile
 from tests.redis_backend.server import Server, described
@@ -82,12 +87,9 @@ def in_a_job(count, slots):
 
 def in_redis(server, count, slots):
     """Count in a crawl, by the server's CPU."""
-    payload = stored()
     worker = StoreWorker(server.url, f"bench{slots}", BLOOM_REDIS_LEASE=3600)
     with server.client(decode_responses=False) as client:
-        for first in range(0, count, AT_ONCE):
-            last, shares = min(first + AT_ONCE, count) - 1, int(slots == count)
-            client.eval(FILL, 1, worker.key, first, last, slots, shares, payload)
+        fill(worker, client, count, slots)
 
         def seconds():
             info = client.info("cpu")
@@ -98,11 +100,98 @@ def in_redis(server, count, slots):
     worker.close()
 
 
+def fill(worker, client, count, slots):
+    """Make so many requests pending."""
+    for first in range(0, count, AT_ONCE):
+        last, shares = min(first + AT_ONCE, count) - 1, int(slots == count)
+        client.eval(FILL, 1, worker.key, first, last, slots, shares, stored())
+    client.hincrby(f"{worker.key}:crawl", "waiting", count)
+
+
+def drop_lists(server, count, slots):
+    """Drop slots that have a list of their own: 40 of them, or all."""
+    worker = StoreWorker(server.url, f"lists{slots}", BLOOM_REDIS_LEASE=3600)
+    with server.client(decode_responses=False) as client:
+        fill(worker, client, count, slots)
+        client.config_set("slowlog-log-slower-than", 0)
+        client.config_set("slowlog-max-len", 1_000_000)
+        client.slowlog_reset()
+        store = RedisPendingStore(worker.client, worker.key, pickles=True)
+        found = Sieve(store, Selection(slots=["shop-1?.example"]), keep=False).drop()
+        calls = [each["duration"] for each in client.slowlog_get(100_000)]
+        client.config_set("slowlog-log-slower-than", 10_000)
+        client.flushall()
+    print(
+        f"  {slots:>9,} slots  drop --slot: {found['dropped']:,} in lists of {count // slots:,};"
+        f" the longest call {max(calls) / 1000:.2f} ms"
+    )
+    worker.close()
+
+
+def work(url, key, seconds, answers):
+    """Claim and acknowledge for so long; tell how many, and how long each call took."""
+    worker = StoreWorker(url, key, capacity=16, BLOOM_REDIS_LEASE=3600)
+    until, calls, done = time.perf_counter() + seconds, [], 0
+    while (began := time.perf_counter()) < until:
+        worker.exchange()
+        calls.append(time.perf_counter() - began)
+        while (request := worker.store.next()) is not None:
+            worker.store.done(request)
+            done += 1
+        time.sleep(0.005)
+    worker.close()
+    answers.put((done, calls))
+
+
+def drop_beside_workers(server, count, seconds):
+    """Look at all requests beside four workers; print their rate and their slowest calls against
+    the same workers alone, before and after it."""
+    worker = StoreWorker(server.url, "sieve", BLOOM_REDIS_LEASE=3600)
+    key = worker.key
+    with server.client(decode_responses=False) as client:
+        fill(worker, client, count, 40)
+    found = []
+    for drops in (False, True, False):
+        answers = multiprocessing.Queue()
+        arguments = (server.url, "sieve", seconds, answers)
+        workers = [multiprocessing.Process(target=work, args=arguments) for _ in range(4)]
+        for each in workers:
+            each.start()
+        tool = multiprocessing.Process(target=sieve_all, args=(server.url, key))
+        if drops:
+            tool.start()
+        told = [answers.get() for _ in workers]
+        for each in workers:
+            each.join()
+        if drops:
+            tool.terminate()
+            tool.join()
+        calls = sorted(call for _, each in told for call in each)
+        found.append((sum(done for done, _ in told) / seconds, calls[int(0.99 * len(calls))]))
+    alone = [sum(each) / 2 for each in zip(found[0], found[2], strict=True)]
+    print(
+        f"  four workers beside drop --url: {found[1][0] / alone[0]:.2f} times their rate alone"
+        f" ({alone[0]:,.0f} requests a second), p99 of their calls {found[1][1] / alone[1]:.2f}"
+        f" times ({1000 * alone[1]:.1f} ms)"
+    )
+    worker.close()
+
+
+def sieve_all(url, key):
+    """Drop by a URL that few requests have, again and again."""
+    client = RedisClient(url, 10)
+    store = RedisPendingStore(client, key, pickles=True)
+    while True:
+        Sieve(store, Selection(urls=["*/none-*"]), keep=False).drop()
+
+
 def main():
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=float, default=1e6)
-    count = int(parser.parse_args().requests)
+    parser.add_argument("--seconds", type=float, default=20)
+    options = parser.parse_args()
+    count = int(options.requests)
     print(f"a job, {count:,} requests; CPU of the command")
     for slots in (40, 20_000, count):
         in_a_job(count, slots)
@@ -112,6 +201,9 @@ def main():
             print(f"a crawl in Redis ({described()}); CPU of the server")
             for slots in (40, 20_000, count):
                 in_redis(server, count, slots)
+            for slots in (40, 20_000):
+                drop_lists(server, count, slots)
+            drop_beside_workers(server, count, options.seconds)
         finally:
             server.stop()
 

@@ -1,5 +1,8 @@
 """Pending requests of a crawl in Redis that an operator drops, while its workers go on."""
 
+import subprocess
+import sys
+import time
 from collections import Counter
 from contextlib import suppress
 from itertools import count
@@ -13,6 +16,9 @@ from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.pending_store import RedisPendingStore
 from scrapy_bloom.redis_backend.scripts import DROP_LISTS, SIEVE
 from scrapy_bloom.redis_backend.status import look_at
+from tests.commands.command_line import environment
+from tests.job.test_orders import SPIDER
+from tests.patience import wait_until
 from tests.redis_backend.server import lua_script
 from tests.redis_backend.test_commit import ABORTING, join, raw  # noqa: F401 - a fixture
 from tests.redis_backend.test_later import enqueue, is_sound, let_pass, of_slot
@@ -179,6 +185,27 @@ def test_nothing_is_lost_where_a_script_is_aborted(
         worker.close()
 
 
+def test_what_comes_behind_a_parked_list_is_found(join, redis_server):  # noqa: F811
+    """Also when that list, which is the only one of its priority, is dropped."""
+    worker = join(**FIFO)
+    of_slot(worker, "held", "a", "b", "c")
+    worker.store.hold("held", 1000, 1)
+    worker.exchange()
+    assert worker.next() is None
+    pending = f"{worker.key}:pending:0:held"
+    # as where its slot had a list behind a mark
+    redis_server.command("RENAME", pending, f"{pending}\0")
+    redis_server.command("ZADD", f"{worker.key}:parked", 1e15, "0:held\0")
+    redis_server.command("ZREM", f"{worker.key}:parked", "0:held")
+    of_slot(worker, "held", "d")
+    assert is_sound(worker)
+    assert drop(worker, urls=["*/[abc]"])["dropped"] == 3
+    worker.store.release("held")
+    worker.exchange()
+    assert fetched(worker) == ["d"]
+    assert worker.store.is_quiet
+
+
 @ORDERS
 @pytest.mark.parametrize("lobby", [3, 256])
 def test_workers_go_on_meanwhile(join, monkeypatch, order, lobby):  # noqa: F811
@@ -258,3 +285,60 @@ def test_workers_go_on_meanwhile(join, monkeypatch, order, lobby):  # noqa: F811
     assert {*done.values()} == {1}
     assert len(done) + dropped == len(pushed)
     assert workers[0].store.waiting == 0
+
+
+@pytest.mark.torture
+def test_forty_kills_of_workers_and_commands(run, tmp_path, redis_server, key):
+    """At random moments of both: each page is fetched, or dropped and kept, and none is gone."""
+    pages, kills = 6000, 40
+    chance = seeded(seed_of("SIEVE_SEED"))
+    (tmp_path / "slow.py").write_text(SPIDER)
+    (tmp_path / "go").touch()
+    python = [sys.executable, "-m", "scrapy"]
+    place = [redis_server.url, "--key", key]
+    settings = {
+        "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
+        "SCHEDULER": "scrapy_bloom.RedisDurableScheduler",
+        "BLOOM_REDIS_URL": redis_server.url,
+        "BLOOM_REDIS_KEY": key,
+        "BLOOM_REDIS_LEASE": 1,
+    }
+    crawl = [*python, "runspider", "slow.py", "-a", f"pages={pages}"]
+    for name_and_value in settings.items():
+        crawl += ["-s", "{}={}".format(*name_and_value)]
+    slowly = [*crawl, "-s", 'DOWNLOAD_SLOTS={"slow": {"concurrency": 4, "delay": 0.05}}']
+
+    def start(command):
+        with (tmp_path / "log").open("ab") as log:
+            return subprocess.Popen(command, cwd=tmp_path, env=environment(), stderr=log)
+
+    workers = [start(slowly) for _ in range(2)]
+    wait_until(lambda: redis_server.command("EXISTS", f"{{{key}}}:crawl"))
+    while kills > 0:
+        glob = f"data:,*{chance.randrange(10)}{chance.randrange(10)}"
+        arguments = ["queue", "drop", *place, "--url", glob, "--keep", "--yes"]
+        tool = start([*python, "bloom", *arguments])
+        time.sleep(chance.uniform(0, 3))
+        if chance.random() < 0.6:
+            tool.kill()
+            kills -= 1
+        tool.wait()
+        if chance.random() < 0.6:
+            at = chance.randrange(len(workers))
+            workers[at].kill()
+            workers[at].wait()
+            workers[at] = start(slowly)
+            kills -= 1
+    for worker in workers:
+        worker.kill()
+        worker.wait()
+    assert start(crawl).wait() == 0
+    fetched = {*(tmp_path / "fetched").read_text().split()}
+    failed = run(tmp_path, "failed", *place, "--json").json
+    assert {each["reason"] for each in failed} == {"dropped"}
+    kept = {each["url"] for each in failed}
+    assert len(kept) == len(failed)
+    assert fetched | kept == {"data:,first", *(f"data:,{number}" for number in range(pages))}
+    print(len(fetched), "fetched,", len(kept), "dropped")
+    assert run(tmp_path, "queue", "count", *place).status == 1
+    assert run(tmp_path, "verify", *place).status == 0

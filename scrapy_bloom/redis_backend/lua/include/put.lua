@@ -63,6 +63,11 @@ local function put(command, priority, slot, entry, oldest_first)
   elseif is_new and (shares_lobby(priority)
       or oldest_first and has_list(priority, slot .. '\0')) then
     local lobby = key('lobby:' .. priority)
+    if not shares[priority] then
+      -- the older list may be parked, and its priority have no others
+      redis.call('ZADD', key('priorities'), priority, priority)
+      shares[priority] = true
+    end
     if count_few(priority, slot, 1) then
       redis.call('RPUSH', lobby, slot .. '\0' .. entry)
       return
