@@ -6,10 +6,11 @@ import json
 import os
 import re
 import shlex
+import sqlite3
 import subprocess
 import sys
 from collections import defaultdict
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -209,6 +210,40 @@ def test_formats():
         layout.FORMAT,
         layout.CRAWL_FORMAT,
     ]
+
+
+def test_formats_name_each_table_and_column():
+    """Of `requests.sqlite`, as this version makes it."""
+    with closing(sqlite3.connect(":memory:")) as database:
+        for version in sorted(schema.STEPS):
+            for statement in schema.STEPS[version]:
+                database.execute(statement)
+        query = "SELECT name FROM sqlite_master WHERE type = 'table'"
+        tables = {
+            name: [column[1] for column in database.execute(f"PRAGMA table_info({name})")]
+            for (name,) in database.execute(query).fetchall()
+        }
+    text = TEXT[ROOT / "docs" / "formats.md"].partition("## `requests.sqlite`")[2]
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", text.partition("\n## ")[0], re.MULTILINE)
+    named = {name: re.findall(r"`(\w+)`", columns) for name, columns in rows}
+    named["failed"][:1] = [each for each in named["requests"] if each != "popped"]
+    assert named == tables
+
+
+def test_formats_name_each_key_and_field_in_redis():
+    """Of a crawl, as its scripts write them."""
+    scripts = "\n".join(
+        path.read_text(encoding="utf-8")
+        for path in (ROOT / "scrapy_bloom" / "redis_backend" / "lua").rglob("*.lua")
+    )
+    keys = set(re.findall(r"(?:key\('|KEYS\[1\] \.\. ':)(\w+)", scripts))
+    text = TEXT[ROOT / "docs" / "workers-how.md"]
+    assert keys - set(re.findall(r"`{K}:(\w+)", text)) == set()
+    calls = re.findall(r"'(?:HSET|HINCRBY|HMGET|HGET)', (?:key\('crawl'\)|name), ([^)]*)", scripts)
+    fields = {name for call in calls for name in re.findall(r"'(\w+):?'", call)}
+    assert len(fields) > 15
+    (table,) = re.findall(r"^\| Field \|.*?\n\n", TEXT[ROOT / "docs" / "formats.md"], re.M | re.S)
+    assert fields - set(re.findall(r"`(\w+)(?::ID)?`", table)) == set()
 
 
 def test_signals():

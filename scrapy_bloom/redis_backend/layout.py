@@ -21,12 +21,12 @@ A crawl, whose keys are all in the hash slot of the filter beside it:
 
     {KEY}                    the filter's header; {KEY}:0 … its shards
     {KEY}:crawl              hash: id (see crawl_id), spider, lease, round, start_done, over;
-                             heard (ms, when a script ran last), claims (the last number),
-                             done (how many were acknowledged), waiting and waiting_bytes (of
-                             what is pending; too few after an aborted script; never too
-                             many, so where nothing is pending they have to be 0), what
-                             workers have counted: pages, items, duplicates, retries, added;
-                             and dictionary:ID, a few kB each, with their ids as words in
+                             began, heard (ms, when a script ran first and last), claims (the
+                             last number), done (how many were acknowledged), waiting and
+                             waiting_bytes (of what is pending; too few after an aborted
+                             script; never too many, so where nothing is pending they have to be
+                             0), what workers have counted: pages, items, duplicates, retries,
+                             added; and dictionary:ID, a few kB each, with their ids as words in
                              dictionaries (see job/dictionaries.py), at most eight unless
                              Redis went back in time; swept (where the owners were looked at
                              last); later (1 where any request may be delayed or held);

@@ -23,6 +23,8 @@ test notices it:
 - `only_the_answered_key_is_asked`: the same
 - `each_fetch_counts`: the same
 - `digests_expire`: the same
+- `retries_are_compared`: the same
+- `verdicts_end_with_the_job`: the same
 - `lists_have_no_digest`: test_only_what_is_fetched_is_compared
 - `items_of_unchanged_pages_stay`: test_items_of_unchanged_pages_are_in_no_feed
 - `test_crawls_keep_digests`: test_a_test_crawl_compares_and_changes_no_byte_of_the_memory
@@ -256,6 +258,25 @@ def digests_expire():
     """A row is removed when its mark has expired."""
     remove = Table._remove_older
     Table._remove_older = lambda self, when, keep_digests=False: remove(self, when)
+
+
+@mutant
+def retries_are_compared():
+    """A page without items is compared, though its callback asks for it once more."""
+
+    def leads_to(self, request, response):
+        self.is_index_page = True
+
+    pages.Outcome.leads_to = leads_to
+
+
+@mutant
+def verdicts_end_with_the_job():
+    """The line at the end counts the marks of a round that is over."""
+    Pages.counts = property(
+        lambda self: [self.marks.verdicts[each] for each in ("new", "changed", "unchanged")],
+        lambda self, counts: None,
+    )
 
 
 @mutant
