@@ -33,10 +33,6 @@ class BloomDupeFilter(FilterDupeFilter):
     most BLOOM_ERROR_RATE, for any number of requests, or never with BLOOM_EXACT. `request_seen`
     never raises: if the filter fails, new fingerprints stay in memory and the spider is closed with
     reason `bloom_error`.
-
-    A scheduler that stores requests can `use_overlay` for new fingerprints, and `release` them into
-    the filter when their requests are stored. A bit that is set too early loses a page in a crash;
-    a missing bit only repeats one.
     """
 
     _remedy_when_full = "Set a larger BLOOM_CAPACITY to resume the job"
