@@ -15,7 +15,6 @@ from scrapy.extensions.spiderstate import SpiderState
 from scrapy.settings import SETTINGS_PRIORITIES
 
 from ..errors import JobDirectoryError
-from ..reporting import counted
 from ..scrapy_compat import EngineView, answer_unsent, close_spider, slot_keys
 from ..settings import ANY_SPIDER, LATER_WAIT
 from ..startup import refuse
@@ -327,8 +326,8 @@ class LedgerScheduler(BaseScheduler):
     def _await_due(self) -> None:
         """Have the engine ask again when the next request is due; close the spider if nothing else
         is left, and that is later than BLOOM_LATER_WAIT."""
-        if (due := self._next_due) is None:
-            return
+        if (due := self._next_due) is None or not self.has_pending_requests():
+            return  # a slot may be held for which nothing is left
         if self._later_wait is not None and due > self._later_wait and self._is_at_rest:
             self._close_until_due(due, self._later_wait)
         else:
@@ -346,9 +345,12 @@ class LedgerScheduler(BaseScheduler):
 
     def _close_until_due(self, due: float, wait: float) -> None:
         logger.info(
-            "The next request is due in %(due).0f s, and BLOOM_LATER_WAIT is %(wait)g s: closing"
-            " the spider, with %(left)s left",
-            {"due": due, "wait": wait, "left": counted(len(self), "request")},
+            "The next request is due %(when)s, and BLOOM_LATER_WAIT is %(wait)g s: closing the"
+            " spider",
+            {
+                "when": "when its slot is released" if due == inf else f"in {due:.0f} s",
+                "wait": wait,
+            },
             extra={"spider": self.spider},
         )
         self._later_wait = None

@@ -20,7 +20,7 @@ from ..settings import BloomSettings, WorkerSettings
 from ..sqlite_backend.request_file import require_whole_job
 from ..sqlite_backend.scrapy_queues import ScrapyQueues
 from ..sqlite_backend.stopped_job import stopped_job
-from .codec import RedisCodec
+from .codec import RedisCodec, is_storable_slot
 from .copying import open_inexact, put_layers, redis_header
 from .filter import RedisBloomFilter, fresh_header
 from .layout import crawl_id
@@ -32,7 +32,7 @@ from .lifecycle import (
     remove_queue,
     require_no_eviction,
 )
-from .protocol import Entry
+from .protocol import Entry, Holding
 from .push import Pusher
 from .scripts import LOADING, MAKE_HEADER
 from .start_marks import mark_of
@@ -63,8 +63,8 @@ class Loaded:
 
 def load_job(client: RedisClient, key: str, job: JobDirectory, settings: BaseSettings) -> Loaded:
     """Make the crawl at `key` from a stopped job of DurableScheduler: its filter, its pending
-    requests, and the marks of start requests that were taken. The job stays as it is. Cost: two
-    calls for each MB of the filter, one for each 50 requests.
+    requests, its holds, and the marks of start requests that were taken. The job stays as it is.
+    Cost: two calls for each MB of the filter, one for each 50 requests.
 
     Raises FilterLockedError while the job runs, BloomError or ValueError for a job that cannot be
     loaded; then Redis is left as it was.
@@ -93,6 +93,11 @@ def load_job(client: RedisClient, key: str, job: JobDirectory, settings: BaseSet
                     Entry(0, None, None, mark_of(*taken)) for taken in left.taken_start_requests()
                 )
                 pusher.push(Entry(0, codec.dump_fields(fields)) for fields in left.requests())
+                pusher.hold(
+                    Holding(slot, until - time(), times)
+                    for slot, until, times in left.holds()
+                    if until > time() and is_storable_slot(slot)
+                )
                 offset = monotonic() - time()
                 pusher.push(
                     Entry(0, codec.dump_fields(fields), due=due + offset)

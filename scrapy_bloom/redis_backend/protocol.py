@@ -247,7 +247,7 @@ class Reply:
         self.later = 0
         """How many requests are not due."""
         self.due_in: float | None = None
-        """Seconds until the next of them is, or the next hold is over."""
+        """Seconds until the next of them is, or the next hold is over; infinite until a release."""
         self.only_later = False
         """True if nothing else is pending or claimed."""
         self.holds: list[HeldSlot] = []
@@ -286,7 +286,7 @@ class Reply:
         self, later: int, due_in: int | bytes, only_later: int, holds: Sequence[bytes]
     ) -> None:
         self.later = later
-        self.due_in = int(due_in) / 1000 if due_in != b"" else None
+        self.due_in = float(due_in) / 1000 if due_in != b"" else None
         self.only_later = bool(only_later)
         for each in holds:
             slot, until, left, times = each.decode().split("\0")

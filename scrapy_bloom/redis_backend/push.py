@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from ..settings import WorkerSettings
 from .codec import RedisCodec
 from .filter import RedisBloomFilter
 from .lifecycle import open_crawl
-from .protocol import LEAVE, Batch, ClaimReport, Entry, Policy, Reply, WorkerState
+from .protocol import LEAVE, Batch, ClaimReport, Entry, Holding, Policy, Reply, WorkerState
 from .request_store import MOST_ENTRIES
 from .scripts import COMMIT, GROWN, NEW
 from .status import look_at
@@ -72,6 +72,12 @@ class Pusher:
             known += len(group) - answers.count(NEW) - len(again)
         return new, known
 
+    def hold(self, holds: Iterable[Holding]) -> None:
+        """Hold slots. Cost: a call for each 50."""
+        holds = iter(holds)
+        while group := [*islice(holds, MOST_ENTRIES)]:
+            self._call([], holds=group)
+
     def beat(self) -> None:
         """Renew the lease."""
         self._call([])
@@ -81,11 +87,10 @@ class Pusher:
         if self._number:
             self._call([], LEAVE)
 
-    def _call(self, entries: list[Entry], action: str = "") -> Reply:
+    def _call(self, entries: list[Entry], action: str = "", holds: Sequence[Holding] = ()) -> Reply:
         self._number += 1
-        batch = Batch(
-            self._number, entries, ClaimReport(), WorkerState(), self._dictionaries, action
-        )
+        state = WorkerState(holds=holds)
+        batch = Batch(self._number, entries, ClaimReport(), state, self._dictionaries, action)
         reply, again = self._send(batch)
         while reply.asked_for:
             batch.offer(reply.asked_for)

@@ -163,7 +163,9 @@ def look_as_now(connection: sqlite3.Connection) -> None:
             "CREATE TEMP VIEW later AS SELECT id, 0.0 AS due, slot, priority, start, request"
             " FROM main.requests WHERE 0"
         )
-        connection.execute("CREATE TEMP VIEW holds AS SELECT slot, 0.0 AS until FROM later")
+        connection.execute(
+            "CREATE TEMP VIEW holds AS SELECT slot, 0.0 AS until, 0 AS times FROM later"
+        )
     if WITH_FAILED <= version(connection) < WITH_UNREADABLE:
         connection.execute(
             "CREATE TEMP VIEW failed AS SELECT * FROM main.failed"  # noqa: S608 - no input

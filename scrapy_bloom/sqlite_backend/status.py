@@ -6,6 +6,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -105,8 +106,8 @@ class JobState(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """How many requests of a job are `later`, seconds until the `next_due` of them (None without
-    any), and how many slots are `held`."""
+    """How many requests of a job are `later`, seconds until the `next_due` of them (None if no time
+    is known), and how many slots are `held`."""
 
     later: int = 0
     next_due: float | None = None
@@ -118,7 +119,8 @@ class Waiting(NamedTuple):
         ((later, due),) = query("SELECT COUNT(*), MIN(due) FROM later")
         now = time.time()
         held = [1 for (until,) in query("SELECT until FROM holds") if until is None or until > now]
-        return cls(later, None if due is None else max(0.0, due - now), len(held))
+        is_known = due is not None and due < inf  # infinite until a release
+        return cls(later, max(0.0, due - now) if is_known else None, len(held))
 
 
 def waiting_in(job: Path) -> Waiting:

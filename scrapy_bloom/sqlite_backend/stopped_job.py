@@ -7,6 +7,7 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,12 @@ class StoppedJob:
         return self._read(
             self._connection.execute("SELECT id, slot, request, due FROM later ORDER BY due, id")
         )
+
+    def holds(self) -> Iterator[tuple[str, float, int]]:
+        """Yield each slot that is held, until when (seconds since 1970, infinite until its release)
+        and how many times in a row."""
+        for slot, until, times in self._connection.execute("SELECT slot, until, times FROM holds"):
+            yield slot, inf if until is None else until, times
 
     def _read(
         self, rows: Iterable[tuple[int, str, bytes, float]]

@@ -45,6 +45,16 @@ MUTANTS = {
         "due > self._later_wait and self._is_at_rest",
         "due > self._later_wait",
     ),
+    "closes_for_a_slot_without_requests": (
+        SCHEDULER,
+        "is None or not self.has_pending_requests():",
+        "is None:",
+    ),
+    "never_is_a_time": (
+        "scrapy_bloom/sqlite_backend/status.py",
+        "due is not None and due < inf",
+        "due is not None",
+    ),
     "not_sorted_by_time": (FILE, "ORDER BY due, id", "ORDER BY id"),
     "numbers_meet": (
         FILE,

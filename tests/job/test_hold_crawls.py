@@ -19,13 +19,13 @@ SPIDER = PACKAGE / "tests" / "job" / "hold_spider.py"
 OURS = {"ADDONS": '{"scrapy_bloom.Addon": 300}', "DUPEFILTER_CLASS": None}
 
 
-def start(folder, site, pages, **settings):
+def start(folder, site, pages, arguments=(), **settings):
     """Start a crawl of so many pages of each host."""
     return Scrapy(
         folder,
         "runspider",
         SPIDER,
-        *("-a", f"site={site.url}", "-a", f"pages={json.dumps(pages)}"),
+        *("-a", f"site={site.url}", "-a", f"pages={json.dumps(pages)}", *arguments),
         CONCURRENT_REQUESTS=CONCURRENT,
         **{**OURS, **settings},
     )

@@ -322,6 +322,37 @@ def test_later_wait(new_job, clock, reactor, monkeypatch, wait, closes, stored):
     assert scheduler.has_pending_requests()
 
 
+@pytest.mark.parametrize("wait", [None, 10])
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_hold_until_its_release_is_due_never(new_job, clock, reactor, monkeypatch, wait, stored):
+    """A crawl waits for the release as long as for any time; not if nothing of the slot is left."""
+    closed = []
+    monkeypatch.setattr(ledger_scheduler, "close_spider", lambda _, reason: closed.append(reason))
+    job = new_job(**{} if stored else {"folder": None}, BLOOM_LATER_WAIT=wait)
+    job.engine.spider_is_idle = lambda: not job.scheduler.has_pending_requests()
+    job.scheduler.hold("example.com", math.inf, 0)
+    assert job.pop() is None
+    assert closed == []
+    job.push("a")
+    assert job.pop() is None
+    assert closed == ([] if wait is None else ["bloom_later"])
+
+
+@pytest.mark.parametrize(
+    "queue", ["scrapy.pqueues.ScrapyPriorityQueue", "scrapy.pqueues.DownloaderAwarePriorityQueue"]
+)
+def test_what_is_due_never_is_due_at_no_time(new_job, tmp_path, queue):
+    """In what commands and the start line say, too."""
+    job = new_job(SCHEDULER_PRIORITY_QUEUE=queue)
+    job.scheduler.hold("example.com", math.inf, 0)
+    job.push("a")
+    assert job.pop() is None
+    job.commit()
+    figures = JobStatus(tmp_path / "job").figures()
+    assert (figures["next_due"], figures["held"]) == (None, 1)
+    json.dumps(figures, allow_nan=False)
+
+
 @pytest.mark.parametrize("wait", [-1, "soon", True, "5 years"])
 def test_a_bad_later_wait_is_refused(new_job, tmp_path, wait):
     """In one line, and the job is as it was."""

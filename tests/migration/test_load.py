@@ -409,6 +409,30 @@ def test_delayed_requests_of_a_job_stay_delayed(redis, client, key, settings, tm
     worker.close()
 
 
+def test_the_holds_of_a_job_go_on(redis, client, key, settings, tmp_path):
+    """Until the same time, or until their release."""
+    job = JobDirectory(tmp_path / "job")
+    job.make()
+    ScalableBloomFilter(1000, 1e-6, job.filter).close()
+    file = RequestFile.open(job.requests)
+    slots = {"named": time() + 1000, "over": time() - 1000, "by hand": None}
+    for slot, until in slots.items():
+        file.execute("INSERT INTO holds VALUES (?, ?, ?, ?)", (slot, until, 3, until and 2000))
+        fields = Request("http://example.com/", meta={"download_slot": slot}).to_dict()
+        file.push((slot, 0, 0), marshal.dumps(fields))
+    # which can be nobody's in Redis
+    file.execute("INSERT INTO holds VALUES (?, NULL, 1, NULL)", ("a\0b",))
+    file.commit([])
+    file.close(clean=True)
+    assert load_job(client, in_one_slot(key), job, settings).pending == 3
+    worker = StoreWorker(redis.url, key)
+    assert worker.next().meta["download_slot"] == "over"
+    assert worker.next() is None
+    assert 900 < worker.store.next_due <= 1000
+    assert look_at(client, in_one_slot(key)).held == 2
+    worker.close()
+
+
 def test_a_filter_without_requests_makes_a_crawl(redis_server, key, settings, tmp_path):
     """Such as one that was filled with URLs: nothing is pending, and what it has is seen."""
     job = JobDirectory(tmp_path / "job")

@@ -30,3 +30,17 @@ def test_all_workers_leave_a_host_alone(tmp_path, redis_server, says):
         retries = [int(crawl.stat("retry/count") or 0) for crawl in ended]
         # of those before its hold
         assert max(retries) <= (0 if says else 2)
+
+
+def test_a_host_that_is_held_until_its_release_is_due_never(tmp_path, redis_server):
+    """A worker with BLOOM_LATER_WAIT leaves it, and the next one finds its pages."""
+    key = {"BLOOM_REDIS_URL": redis_server.url, "BLOOM_REDIS_KEY": tmp_path.name}
+    with RestingSite({"held": Rest(0)}) as site:
+        arguments = ("-a", "held=held")
+        for _ in range(2):
+            crawl = start(tmp_path, site, {"held": 3}, arguments, **key, BLOOM_LATER_WAIT=600).end()
+            assert crawl.reason == "bloom_later", crawl.log
+            assert crawl.stat("scheduler/pending") == "3"
+    assert "due when its slot is released" in crawl.log
+    assert "1 host held" in crawl.log
+    assert site.asked["held"] == []

@@ -334,7 +334,7 @@ def test_until_is_a_maximum(join):  # noqa: F811
     other.exchange()
     let_pass(one, 10**6)
     assert other.next() is None
-    assert other.store.next_due is None
+    assert other.store.next_due == inf
     assert not other.store.is_still
     other.store.release("held")
     assert {*taken(other)[0]} >= {"a", "b"}
@@ -605,6 +605,7 @@ def test_the_status_of_what_waits(join):  # noqa: F811
     worker.store.hold("over", 500, 1)
     worker.exchange()
     let_pass(worker, 500)
+    assert join().state.waits.endswith(" min")  # a hold that is over is none
     worker.store.hold("held", 900, 1)
     while worker.next() is not None:
         pass

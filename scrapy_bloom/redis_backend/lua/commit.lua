@@ -40,8 +40,8 @@
 -- nothing was done, and the call is to be sent again with them; or {'done', answers, layers, counts,
 -- claimed, reclaimed, still, start_done, failed, waiting, waiting_bytes, round, full, texts of
 -- the dictionaries that the worker does not know, later}. `later` is empty if nothing is delayed or
--- held, else {how many requests are not due, ms until something is, or '', whether nothing else is
--- left, holds of the slots in 9 and of new claims, each slot, until when, how long (ms), how many in
+-- held, else {how many requests are not due, ms until something is, 'inf' or '', whether nothing else
+-- is left, holds of the slots in 9 and of new claims, each slot, until when, how long (ms), how many in
 -- a row, with a NUL between them}. A client of Redis takes longer to read an array
 -- than a string: so answers are digits, layers and counts words, and a claim is its number, its
 -- priority, its slot, '1' if it is quarantined, and its payload, with a NUL between them. The answer

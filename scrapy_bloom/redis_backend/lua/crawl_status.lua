@@ -6,6 +6,7 @@
 
 -- include key
 -- include weigh
+-- include count_held
 
 local time = redis.call('TIME')
 local workers = redis.call('ZRANGE', key('workers'), 0, -1, 'WITHSCORES')
@@ -14,17 +15,11 @@ for _, name in ipairs({'crawl', 'workers', 'starting', 'busy', 'priorities', 'al
   weigh(key(name))
 end
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local held = redis.call('HLEN', key('holds'))
-if held <= 1000 then
-  held = 0
-  for _, packed in ipairs(redis.call('HVALS', key('holds'))) do
-    if cmsgpack.unpack(packed)[1] > now then held = held + 1 end
-  end
-end
 return {redis.call('HMGET', key('crawl'), 'lease', 'round', 'start_done', 'over', 'began', 'done',
     'waiting', unpack(ARGV)),
   now, workers, redis.call('HLEN', key('failed')),
   redis.call('LLEN', key('alone')), redis.call('LRANGE', key('progress'), 0, -1),
   unknown and -1 or bytes, redis.call('ZCARD', key('later')),
-  redis.call('ZRANGE', key('later'), 0, 0, 'WITHSCORES')[2] or '', held,
+  redis.call('ZRANGE', key('later'), 0, 0, 'WITHSCORES')[2] or '',
+  count_held(key('holds'), now),
   redis.call('LLEN', key('delta_waiting'))}

@@ -4,10 +4,11 @@
 -- ARGV: generation, lease (ms), round, spider or '', '1' if any spider may have the crawl.
 -- Returns {id, lease, round, start_done, over, workers, workers whose lease has not run out, the
 -- spider of the crawl until now, requests that are not due, in how many ms the next of them is or
--- '', slots in `holds`, 1 if this call began a round}. The id is '' where there are requests and no
+-- '', slots that are held, 1 if this call began a round}. The id is '' where there are requests and no
 -- crawl: it had the dictionaries that they need.
 
 -- include crawl_id
+-- include count_held
 
 local name = KEYS[1] .. ':crawl'
 local time = redis.call('TIME')
@@ -21,7 +22,7 @@ local function told()
   found[9] = redis.call('ZCARD', KEYS[1] .. ':later')
   local due = redis.call('ZRANGE', KEYS[1] .. ':later', 0, 0, 'WITHSCORES')[2]
   found[10] = due and math.max(0, due - now) or ''
-  found[11] = redis.call('HLEN', KEYS[1] .. ':holds')
+  found[11] = count_held(KEYS[1] .. ':holds', now)
   found[12] = begins
   return found
 end

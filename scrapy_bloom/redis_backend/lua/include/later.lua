@@ -109,12 +109,14 @@ local function move_due()
   for _, member in due('parked') do unpark(member) end
 end
 
--- Returns when the next request is due, or the next hold is over, in ms from now; '' for never.
+-- Returns when the next request is due, or the next hold is over, in ms from now: 'inf' if all that
+-- waits does until a release, '' if nothing waits.
 local function next_due()
-  local first = math.huge
+  local first
   for _, name in ipairs({'later', 'parked'}) do
     local found = redis.call('ZRANGE', key(name), 0, 0, 'WITHSCORES')[2]
-    if found then first = math.min(first, tonumber(found)) end
+    if found then first = math.min(first or math.huge, tonumber(found)) end
   end
-  return first < math.huge and math.max(0, first - now) or ''
+  if first == math.huge then return 'inf' end
+  return first and math.max(0, first - now) or ''
 end

@@ -1,0 +1,10 @@
+-- Returns how many slots are held at `now`; more than 1,000 are counted with those whose hold is over.
+local function count_held(holds, now)
+  local held = redis.call('HLEN', holds)
+  if held > 1000 then return held end
+  held = 0
+  for _, packed in ipairs(redis.call('HVALS', holds)) do
+    if cmsgpack.unpack(packed)[1] > now then held = held + 1 end
+  end
+  return held
+end
