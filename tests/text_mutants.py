@@ -25,7 +25,7 @@ def _survives(name: str, mutant: tuple[str, str, str], tests: Sequence[str]) -> 
     file, old, new = mutant
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
-        for part in ("scrapy_bloom", "tests"):
+        for part in ("scrapy_bloom", "tests", "docs"):
             shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", copy)
         text = (copy / file).read_text()
