@@ -297,6 +297,23 @@ def test_drop_in_a_crawl_in_redis(run, tmp_path, redis_server, key):
     worker.close()
 
 
+def test_it_finds_a_list_behind_an_older_one(run, tmp_path, redis_server, key):
+    """Which is in no ring before the older one has been claimed up to the mark at its end."""
+    worker = StoreWorker(redis_server.url, key)
+    of_slot(worker, "a", 12)
+    newer, ring = f"{worker.key}:pending:0:a", f"{worker.key}:slots:0"
+    entry = redis_server.command("LINDEX", newer, 0)
+    redis_server.command("RENAME", newer, f"{newer}\0")
+    redis_server.command("RPUSH", f"{newer}\0", "")
+    redis_server.command("RPUSH", newer, entry)
+    redis_server.command("LSET", ring, 0, "a\0")
+    for options in ([], ["--url", "*"]):
+        command = ["queue", "count", redis_server.url, "--key", key, "--json", *options]
+        found = run(tmp_path, *command).json
+        assert (found["pending"], found["in_flight"]) == (9, 4)
+    worker.close()
+
+
 @pytest.mark.parametrize("order", ["Lifo", "Fifo"])
 def test_it_finds_each_request_of_many_slots(run, tmp_path, redis_server, key, monkeypatch, order):
     """Whatever workers have made of their lists: each is pending or claimed, once."""

@@ -1,6 +1,5 @@
 """Mutants of what carries out an operator's orders: `python -m tests.job.order_mutants [name…]`
-says which test notices each. What prints `SURVIVED` is a hole in the tests, but for
-`lists_behind_an_older_one_are_passed_over`, which a random test meets in every other run."""
+says which test notices each. What prints `SURVIVED` is a hole in the tests."""
 
 import sys
 
@@ -68,7 +67,7 @@ MUTANTS = {
     "noted_rows_count_as_pending": (PENDING, "pending -= unmarked", "pass"),
     "parked_lists_are_passed_over": (
         REDIS,
-        "yield from parked_in(self._client, self._key)",
+        "yield from parked_in(self.client, self.key)",
         "yield from ()",
     ),
     "lists_behind_a_mark_are_passed_over": (
@@ -78,7 +77,7 @@ MUTANTS = {
     ),
     "lists_behind_an_older_one_are_passed_over": (
         REDIS,
-        'self._client.call("lindex", last, -1) == b""',
+        'self.client.call("lindex", last, -1) == b""',
         "False",
     ),
 }
