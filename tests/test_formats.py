@@ -293,7 +293,8 @@ def test_a_delta_store_of_version_0_3_0_is_read_without_a_change(tmp_path, name)
         assert v030.rows_of(store) == STORES[name]["rows"]
         assert table.longest == 8 * v030.DAY
         then = FingerprinterIdentity.from_text(table.identity)
-        assert then.require_same(FingerprinterIdentity.of(RequestFingerprinter()), name) is None
+        warning = then.require_same(FingerprinterIdentity.of(RequestFingerprinter()), name)
+        assert warning is None or "unusual URLs" in warning  # of another w3lib
         assert table.findings() == ""
     assert [path.name for path in store.iterdir()] == ["delta.sqlite"]
     assert (store / "delta.sqlite").read_bytes() == before
