@@ -12,12 +12,10 @@ import redis as redis_py
 
 from scrapy_bloom.job.pending import Selection
 from scrapy_bloom.redis_backend import sieve
-from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.pending_store import RedisPendingStore
 from scrapy_bloom.redis_backend.scripts import DROP_LISTS, SIEVE
 from scrapy_bloom.redis_backend.status import look_at
-from scrapy_bloom.redis_backend.verify import queue_findings
 from tests.commands.command_line import environment
 from tests.job.test_orders import SPIDER
 from tests.patience import wait_until
@@ -352,5 +350,5 @@ def test_forty_kills_of_workers_and_commands(run, tmp_path, redis_server, key):
     assert fetched | kept == {"data:,first", *(f"data:,{number}" for number in range(pages))}
     print(len(fetched), "fetched,", len(kept), "dropped")
     assert run(tmp_path, "queue", "count", *place).status == 1
-    with RedisClient(redis_server.url) as client:
-        assert all(each.sound for each in queue_findings(client, f"{{{key}}}"))
+    # in a process of its own: this one has shards of another size
+    assert start([*python, "bloom", "verify", *place]).wait() == 0
