@@ -216,7 +216,7 @@ def test_memory_does_not_grow_with_what_is_pending(make):
     finally:
         tracemalloc.stop()
     assert len(job.scheduler) == 5_000
-    assert grown < 250_000
+    assert grown < 500_000  # requests themselves would take ten times as much
 
 
 # What survives
