@@ -42,7 +42,7 @@ class Rest:
 @dataclass
 class RestingSite:
     """The site, on a free port of the loopback interface, in a thread. Paths are `/HOST/NUMBER`:
-    hosts without a Rest answer when `go` says so."""
+    hosts without a Rest answer when `go` says so, and "moved" redirects to the host "named"."""
 
     rests: dict[str, Rest]
     asked: dict[str, list[Asked]] = field(default_factory=lambda: defaultdict(list))
@@ -73,6 +73,8 @@ class RestingSite:
     async def _answer(self, _method, path, _body):
         came = time.monotonic()
         _, host, page = path.split("/")
+        if host == "moved":
+            return 302, {"Location": f"/named/to-{page}"}, b""
         rest, status, headers, says = self.rests.get(host), 200, {}, None
         await asyncio.sleep(0.02)
         if rest is None:

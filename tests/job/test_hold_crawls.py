@@ -87,6 +87,52 @@ def test_a_hold_outlives_a_kill(tmp_path):
         assert [each for each in site.asked["named"][asked:] if each.came < end] == []
 
 
+def test_a_host_that_refuses_for_ever_is_given_up(tmp_path):
+    """After so many holds its pages fail, as without holds, and the crawl ends."""
+    with RestingSite({"gone": Rest(1e6, after=0)}) as site:
+        settings = {"BLOOM_HOLD_MAX": 0.2, "BLOOM_HOLD_TIMES": 2, "JOBDIR": "job"}
+        crawl = start(tmp_path, site, {"gone": 3, "busy": 3}, **settings).end()
+    assert crawl.reason == "finished", crawl.log
+    assert sorted(site.pages("busy")) == ["0", "1", "2"]
+    assert crawl.stat("scheduler/failed") == "3"
+    assert "gone still refuses requests after 2 holds in a row" in crawl.log
+
+
+def test_a_redirect_into_a_held_slot_waits(tmp_path):
+    """It is a request of its slot as any other."""
+    meta = ("-a", 'meta={"download_slot": "one"}')
+    with RestingSite({"named": Rest(0.5, after=0)}) as site:
+        crawl = start(tmp_path, site, {"named": 2, "moved": 4}, meta, BLOOM_HOLD_MAX=1).end()
+    assert crawl.reason == "finished", crawl.log
+    assert sorted(site.pages("named")) == ["0", "1", "to-0", "to-1", "to-2", "to-3"]
+    assert crawl.stat("retry/count") is None
+    assert crawl.stat("scheduler/failed") in {None, "0"}
+
+
+def test_a_stop_loses_no_delayed_request(tmp_path):
+    """The next start asks it when it is due."""
+    job = tmp_path / "job"
+    meta = ("-a", 'meta={"bloom_not_before": 1000}')
+
+    def delayed(statement="SELECT COUNT(*) FROM later"):
+        if not (job / "requests.sqlite").exists():
+            return 0
+        with closing(sqlite3.connect(job / "requests.sqlite")) as file, file:
+            return (file.execute(statement).fetchone() or [None])[0]
+
+    with RestingSite({"late": Rest(0)}) as site:
+        crawl = start(tmp_path, site, {"late": 5}, meta, JOBDIR=job)
+        wait_until(lambda: delayed() == 5)
+        crawl.stop(signal.SIGINT)
+        assert crawl.end().reason == "shutdown"
+        assert site.asked["late"] == []
+        assert delayed() == 5
+        delayed("UPDATE later SET due = due - 1000")
+        crawl = start(tmp_path, site, {"late": 5}, meta, JOBDIR=job).end()
+        assert crawl.reason == "finished", crawl.log
+        assert sorted(site.pages("late")) == ["0", "1", "2", "3", "4"]
+
+
 def test_it_is_off_without_a_scheduler_that_waits(tmp_path):
     """One line says so where it is named, and Scrapy's own goes on as ever."""
     with RestingSite({"named": Rest(0.2, after=0)}) as site:

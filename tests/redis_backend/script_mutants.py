@@ -42,6 +42,7 @@ LEFT = "      redis.call(pop, lobby)\n    else\n"
 PUSHED = "    put('RPUSH', priority, slot, entry, not is_newest(priority))\n"
 NOT_DELAYED = "    redis.call('ZREM', key('later'), member)\n"
 JOINED = "  if has_list(priority, named) then join_ring(priority, named) end\n"
+PARKED = "  redis.call('ZADD', key('parked'), hold[1], priority .. ':' .. named)\n"
 NOT_PARKED = "  redis.call('ZREM', key('parked'), member)\n"
 
 MUTANTS = {
@@ -127,18 +128,24 @@ MUTANTS = {
     "a_resend_is_another": (COMMIT, "number .. ':' .. #answers", "now .. ':' .. #answers"),
     "a_resend_is_sooner": (LATER, "math.max(now + delay, tonumber(", "(now + delay or tonumber("),
     "counted_twice": (LATER, "    added, added_bytes = added - 1, added_bytes - #entry\n", ""),
+    "what_was_due_is_the_first": (
+        LATER,
+        NOT_DELAYED + "    firsts.later = nil\n",
+        NOT_DELAYED,
+    ),
+    "what_has_come_is_not_the_first": (LATER, "  firsts.later = nil\n  if redis", "  if redis"),
     "asked_early": (LATER, "'-inf', now,", "'-inf', now + 100,"),
     "all_at_once": (LATER, "'LIMIT', 0, 100", "'LIMIT', 0, 1000"),
     "end_without_the_delayed": (
         COMMIT,
-        "redis.call('EXISTS', key('later'), key('parked')) > 0\nlocal rests",
-        "redis.call('EXISTS', key('parked')) > 0\nlocal rests",
+        "(first_of('later') or first_of('parked'))\nlocal rests",
+        "first_of('parked')\nlocal rests",
     ),
     # held slots
     "end_without_the_parked": (
         COMMIT,
-        "redis.call('EXISTS', key('later'), key('parked')) > 0\nlocal rests",
-        "redis.call('EXISTS', key('later')) > 0\nlocal rests",
+        "(first_of('later') or first_of('parked'))\nlocal rests",
+        "first_of('later')\nlocal rests",
     ),
     "the_last_hold_counts": (LATER, "if now + pause > hold[1] then", "if true then"),
     "holds_in_a_row_are_forgotten": (LATER, "math.max(hold[2], times)", "times"),
@@ -148,6 +155,8 @@ MUTANTS = {
         "        redis.call('LREM', ring, 1, named)\n        park(priority, named, slot, hold)\n",
     ),
     "left_the_parked_before_it_joined": (LATER, JOINED + NOT_PARKED, NOT_PARKED + JOINED),
+    "what_is_parked_is_not_the_first": (LATER, PARKED + "  firsts.parked = nil\n", PARKED),
+    "what_has_joined_is_the_first": (LATER, NOT_PARKED + "  firsts.parked = nil\n", NOT_PARKED),
     "stays_in_the_ring": (
         COMMIT,
         "        redis.call('LREM', ring, 1, named)\n        room",

@@ -437,6 +437,10 @@ def test_a_ring_of_held_slots(join, monkeypatch, redis_server, lobby):  # noqa: 
     }
     assert redis_server.command("ZCARD", f"{other.key}:parked") >= 690
     assert is_sound(worker)
+    redis_server.command("CONFIG", "RESETSTAT")
+    worker.exchange()
+    stats = redis_server.command("INFO", "commandstats")
+    assert sum(each["calls"] for each in stats.values()) < 60
     before = {each for each in names if not each.startswith("free")}
     let_pass(other, 1000)
     probes = []

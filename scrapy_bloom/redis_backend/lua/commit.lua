@@ -464,7 +464,7 @@ end
 
 local waiting = redis.call('HINCRBY', key('crawl'), 'waiting', added)
 local waiting_bytes = redis.call('HINCRBY', key('crawl'), 'waiting_bytes', added_bytes)
-local waits = has_later and redis.call('EXISTS', key('later'), key('parked')) > 0
+local waits = has_later and (first_of('later') or first_of('parked'))
 local rests = redis.call('ZCARD', key('priorities')) == 0
   and redis.call('EXISTS', key('alone')) == 0
 local still = rests and not waits
@@ -510,7 +510,7 @@ if has_later then
       holds[#holds + 1] = table.concat({slot, hold[1], hold[1] - now, hold[2]}, '\0')
     end
   end
-  later = {redis.call('ZCARD', key('later')), next_due(), rests and 1 or 0, holds}
+  later = {first_of('later') and redis.call('ZCARD', key('later')) or 0, next_due(), rests and 1 or 0, holds}
   if not waits and redis.call('EXISTS', key('holds')) == 0 then
     redis.call('HSET', key('crawl'), 'later', '')
   end

@@ -19,10 +19,21 @@ local function note_later()
   has_later = true
 end
 
+-- When the first of `later` or `parked` is due (ms), false if there is none: read once a call, and
+-- again after a change.
+local firsts = {}
+local function first_of(name)
+  if firsts[name] == nil then
+    firsts[name] = tonumber(redis.call('ZRANGE', key(name), 0, 0, 'WITHSCORES')[2] or '') or false
+  end
+  return firsts[name]
+end
+
 local function put_later(serial, priority, slot, entry, delay)
   note_later()
   local member = struct.pack('>I4', serial) .. priority .. '\0' .. slot .. '\0' .. entry
   local due = math.max(now + delay, tonumber(redis.call('ZSCORE', key('later'), member) or 0))
+  firsts.later = nil
   if redis.call('ZADD', key('later'), due, member) == 1 then
     added, added_bytes = added + 1, added_bytes + #entry
   end
@@ -70,12 +81,14 @@ local function park(priority, named, slot, hold)
     keep_hold(slot, hold)
   end
   redis.call('ZADD', key('parked'), hold[1], priority .. ':' .. named)
+  firsts.parked = nil
 end
 
 local function unpark(member)
   local priority, named = member:match('^([^:]*):(.*)$')
   if has_list(priority, named) then join_ring(priority, named) end
   redis.call('ZREM', key('parked'), member)
+  firsts.parked = nil
 end
 
 local function release_slot(slot, by_hand)
@@ -93,16 +106,19 @@ end
 
 -- Moves at most a hundred of each: requests that are due, and slots whose hold is over.
 local function move_due()
-  if redis.call('EXISTS', key('holds')) == 0 and redis.call('EXISTS', key('parked')) == 1 then
+  if first_of('parked') and redis.call('EXISTS', key('holds')) == 0 then
     wake_parked()  -- nothing says any more that they are held
+    firsts.parked = nil
   end
   local function due(name)
+    if (first_of(name) or math.huge) > now then return ipairs({}) end
     return ipairs(redis.call('ZRANGEBYSCORE', key(name), '-inf', now, 'LIMIT', 0, 100))
   end
   for _, member in due('later') do
     local priority, slot, entry = member:match('^(%Z*)%z(%Z*)%z(.*)$', 5)
     put('RPUSH', priority, slot, entry, not is_newest(priority))
     redis.call('ZREM', key('later'), member)
+    firsts.later = nil
     -- it has been counted
     added, added_bytes = added - 1, added_bytes - #entry
   end
@@ -112,11 +128,7 @@ end
 -- Returns when the next request is due, or the next hold is over, in ms from now: 'inf' if all that
 -- waits does until a release, '' if nothing waits.
 local function next_due()
-  local first
-  for _, name in ipairs({'later', 'parked'}) do
-    local found = redis.call('ZRANGE', key(name), 0, 0, 'WITHSCORES')[2]
-    if found then first = math.min(first or math.huge, tonumber(found)) end
-  end
-  if first == math.huge then return 'inf' end
-  return first and math.max(0, first - now) or ''
+  if not (first_of('later') or first_of('parked')) then return '' end
+  local first = math.min(first_of('later') or math.huge, first_of('parked') or math.huge)
+  return first == math.huge and 'inf' or math.max(0, first - now)
 end
