@@ -128,12 +128,6 @@ MUTANTS = {
     "a_resend_is_another": (COMMIT, "number .. ':' .. #answers", "now .. ':' .. #answers"),
     "a_resend_is_sooner": (LATER, "math.max(now + delay, tonumber(", "(now + delay or tonumber("),
     "counted_twice": (LATER, "    added, added_bytes = added - 1, added_bytes - #entry\n", ""),
-    "what_was_due_is_the_first": (
-        LATER,
-        NOT_DELAYED + "    firsts.later = nil\n",
-        NOT_DELAYED,
-    ),
-    "what_has_come_is_not_the_first": (LATER, "  firsts.later = nil\n  if redis", "  if redis"),
     "asked_early": (LATER, "'-inf', now,", "'-inf', now + 100,"),
     "all_at_once": (LATER, "'LIMIT', 0, 100", "'LIMIT', 0, 1000"),
     "end_without_the_delayed": (

@@ -115,6 +115,23 @@ def test_nothing_is_left_of_what_was_due(join, redis_server):  # noqa: F811
     assert [new for _, new in worker.heard] == [True, False]
 
 
+def test_a_reply_tells_when_the_next_is_due(join):  # noqa: F811
+    """As it is after the call that delays, moves, parks or wakes it."""
+    worker = join()
+    enqueue(worker, "a", 500)
+    worker.exchange()
+    assert 400 < worker.store.next_due <= 501
+    let_pass(worker, 501)
+    worker.exchange()
+    assert worker.store.next_due is None
+    worker.store.hold("held", 1000, 1)
+    of_slot(worker, "held", "b")
+    assert 900 < worker.store.next_due <= 1001
+    let_pass(worker, 1001)
+    worker.exchange()
+    assert worker.store.next_due is None
+
+
 def test_what_is_over_when_it_is_sent_is_due(join):  # noqa: F811
     """A delay counts from the push, not from the call."""
     worker = join()
