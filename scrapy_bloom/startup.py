@@ -1,4 +1,4 @@
-"""The line at the start of a crawl, and the refusal to start."""
+"""The lines at the start of a crawl, and the refusal to start."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _parts: WeakKeyDictionary[Crawler, dict[str, str | None]] = WeakKeyDictionary()
-"""The parts of the line at the start of each crawler."""
+"""What the lines at the start of each crawler say, by part."""
 
 
 def announce(crawler: Crawler, what: str, how: str) -> None:
-    """Put `what: how` into the line at the start of `crawler`, instead of an earlier part for
-    `what`."""
+    """Log `what: how` when `crawler` starts, instead of an earlier line for `what`."""
     if crawler not in _parts:
         _parts[crawler] = dict.fromkeys(("filter", "requests"))
         crawler.signals.connect(_log_parts, signals.engine_started)
@@ -35,8 +34,11 @@ def announce(crawler: Crawler, what: str, how: str) -> None:
 
 
 def _log_parts(sender: Crawler) -> None:
-    line = encodable("; ".join(f"{what}: {how}" for what, how in _parts[sender].items() if how))
-    logger.info("%s", line, extra={"spider": sender.spider})
+    parts = {f"{what}:": how for what, how in _parts[sender].items() if how}
+    width = max(map(len, parts), default=0)
+    for what, how in parts.items():
+        line = encodable(f"{what:<{width}} {how}")
+        logger.info("%s", line, extra={"spider": sender.spider})
 
 
 def has_spider_middleware(crawler: Crawler, path: str) -> bool:

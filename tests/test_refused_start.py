@@ -212,7 +212,7 @@ def test_a_job_directory_may_have_any_name(tmp_path):
         status, output = run(tmp_path, *arguments, **own)
         assert (status, output) == (0, "")
     log = (tmp_path / "log").read_text()
-    assert log.count("filter: job\\udcff/bloom, which knows") == 2
+    assert log.count(" job\\udcff/bloom, which knows") == 2
     assert "'finish_reason': 'finished'" in log
     assert len((tmp_path / "a.jl").read_text().splitlines()) == 30
     assert gzip.decompress((tmp_path / "a.xml.gz").read_bytes()).count(b"<item>") == 30

@@ -1,4 +1,6 @@
-"""The one INFO line that says what is on, what is not, and why."""
+"""The INFO lines that say what is on, what is not, and why."""
+
+import re
 
 import pytest
 
@@ -13,27 +15,27 @@ SCHEDULER = "scrapy.core.scheduler.Scheduler"
     [
         (
             {},
-            "filter: job/bloom, which knows 0 requests;"
-            " requests: job/requests.sqlite, 0 requests pending",
+            "filter: job/bloom, which knows 0 requests\n"
+            "requests: job/requests.sqlite, 0 requests pending",
         ),
         (
             {"JOBDIR": ""},
-            "filter: in memory (there is no JOBDIR); requests: in memory (there is no JOBDIR)",
+            "filter: in memory (there is no JOBDIR)\nrequests: in memory (there is no JOBDIR)",
         ),
         (
             {"SCHEDULER": SCHEDULER},
-            "filter: job/bloom, which knows 0 requests;"
-            f" requests: not durable, SCHEDULER is {SCHEDULER}",
+            "filter: job/bloom, which knows 0 requests\n"
+            f"requests: not durable, SCHEDULER is {SCHEDULER}",
         ),
         (
             {"BLOOM_DURABLE": "0"},
-            "filter: job/bloom, which knows 0 requests;"
-            " requests: not durable, BLOOM_DURABLE is False",
+            "filter: job/bloom, which knows 0 requests\n"
+            "requests: not durable, BLOOM_DURABLE is False",
         ),
         (
             {"DUPEFILTER_CLASS": DUPEFILTER},
-            f"filter: off, DUPEFILTER_CLASS is {DUPEFILTER};"
-            " requests: not durable, without scrapy-bloom's filter",
+            f"filter: off, DUPEFILTER_CLASS is {DUPEFILTER}\n"
+            "requests: not durable, without scrapy-bloom's filter",
         ),
         (
             {"ADDONS": "{}", "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"},
@@ -42,9 +44,11 @@ SCHEDULER = "scrapy.core.scheduler.Scheduler"
     ],
     ids=["on", "memory", "another scheduler", "not durable", "another dupefilter", "by hand"],
 )
-def test_one_line_says_what_is_on(tmp_path, settings, expected):
+def test_a_line_a_part_says_what_is_on(tmp_path, settings, expected):
     """And what a project's own settings have switched off."""
     status, log = run(tmp_path, "-a", "last=3", **settings)
     assert status == 0, log
-    (line,) = [line for line in lines(log, "INFO") if "[scrapy_bloom.startup]" in line]
-    assert line.partition("INFO: ")[2].startswith(expected)
+    shown = [line for line in lines(log, "INFO") if "[scrapy_bloom.startup]" in line]
+    parts = [re.fullmatch("(([a-z ]+:) +)(.*)", line.partition("INFO: ")[2]) for line in shown]
+    assert "\n".join(f"{part[2]} {part[3]}" for part in parts).startswith(expected)
+    assert {len(part[1]) for part in parts} == {max(len(part[2]) for part in parts) + 1}

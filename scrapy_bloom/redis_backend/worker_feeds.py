@@ -109,7 +109,7 @@ class SyncedFeeds(CommitHook):
     again is in its feed, at least once.
 
     Feeds that are stored or compressed at the end are in a temporary file until then, and
-    are lost with a worker that is killed: the line at the start `tells` of them.
+    are lost with a worker that is killed: a line at the start `tells` of them.
     """
 
     def __init__(self, crawler: Crawler, *, tells: bool) -> None:

@@ -266,10 +266,10 @@ class DurableScheduler(LedgerScheduler):
         dupefilter.release(file.unreleased)
         count = sum(file.counts.values()) + file.later
         self.stats.set_value("scheduler/recovered", count)
+        found = f"recovered {counted(count, 'request')} that" if count else "no request"
         logger.info(
-            "The job was not stopped cleanly: recovered %(count)d requests that were pending or"
-            " in progress",
-            {"count": count},
+            "The job was not stopped cleanly: %(found)s %(verb)s pending or in progress",
+            {"found": found, "verb": "were" if count > 1 else "was"},
             extra={"spider": self.spider},
         )
 

@@ -193,7 +193,7 @@ def duplicates_with(project: Project) -> str:
     with tempfile.TemporaryDirectory(prefix="field-") as place:
         spider = Path(__file__).with_name("idle.py")
         log = Scrapy(Path(place), "runspider", spider, JOBDIR="job", **settings).end().log
-    found = re.search("duplicates: (.*)", log)
+    found = re.search("duplicates: +(.*)", log)
     return found[1] if found else f"no line at the start:\n{log}"
 
 

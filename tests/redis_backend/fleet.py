@@ -194,7 +194,7 @@ class Fleet:
     @property
     def are_open(self):
         """True when all have begun, and opened what they use."""
-        return all("; requests: the queue " in run.log or run.ended for run in self.workers)
+        return all(re.search("requests: +the queue ", run.log) or run.ended for run in self.workers)
 
     @property
     def answers(self):
