@@ -5,7 +5,7 @@ tests/test_documents.py holds the reference page against the table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
@@ -184,6 +184,18 @@ def _period(value: Any) -> float | None:
     return period
 
 
+def _budget(value: Any) -> dict[str, int]:
+    """Return most pages by slot, from a dictionary or its JSON."""
+    if value in ("", "None"):
+        return {}
+    _require(isinstance(value, (str, Mapping)))
+    found = BaseSettings({"value": value}).getdict("value")
+    for slot, most in found.items():
+        _require(isinstance(slot, str) and (slot == "*" or (slot != "" and "*" not in slot)))
+        _require(type(most) is int and 0 <= most <= MOST)
+    return found
+
+
 def _wait(value: Any) -> float | None:
     if value in ("", "None"):
         return None
@@ -304,6 +316,16 @@ HOLD_TIMES = Setting(
     10,
     _whole(1, 1000, "the holds in a row"),
     "So many holds in a row are waited out; then pages are retried, and fail, as without them",
+)
+BUDGET: Setting[dict[str, int]] = Setting(
+    "BLOOM_BUDGET",
+    {},
+    Values(
+        f"a dictionary of download slots and whole numbers from 0 to {MOST:,}, such as"
+        " {'*': 10000, 'example.com': 50}; '*' is each other slot",
+        _budget,
+    ),
+    "The most pages that a round fetches of a download slot",
 )
 DELTA: Setting[str | None] = Setting(
     "BLOOM_DELTA", None, Values(f"None, {_words(MODES)}", _mode), "What counts as done"

@@ -26,6 +26,8 @@ TIMES_KEYS = ("retry_times", HELD)
 """The meta key of a retried request: its number of attempts so far."""
 IN_MEMORY = "scheduler/failed_in_memory"
 """The stat that counts failed requests that cannot be serialized, and so are not kept."""
+CAPPED = "capped"
+"""The reason of a request that is over BLOOM_BUDGET."""
 UNREADABLE = "unreadable"
 """The reason of a stored request that cannot be read back."""
 LONGEST = 500

@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 
 from ..reporting import counted, in_brief
 from ..scrapy_compat import FailureHooks
-from .failure import IN_MEMORY, FailedRequest, download_reason, item_refused
+from .failure import CAPPED, IN_MEMORY, FailedRequest, download_reason, item_refused
 from .origins import origins_of
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ class Failures:
         _at_work.discard(self)
         self._ledger, store = None, self._store
         reasons = {} if store is None else store.by_reason()
+        reasons.pop(CAPPED, None)  # as the project asks
         total = sum(reasons.values())
         self._crawler.stats.set_value("scheduler/failed", total)
         if total:

@@ -119,6 +119,11 @@ class Ledger:
         self._sent_again.update(sources)
         return sources
 
+    def leave_out(self, request: Request) -> None:
+        """Record that `request`, which is not pushed, is seen, and its sources are done."""
+        self._unreleased += self._fingerprints(request)
+        self._sent_again.update(self.sources_of(request))
+
     def sources_of(self, request: Request) -> list[Request]:
         """Return the requests that are sent again as `request`, while that is scheduled."""
         return [*self._engine.sent_again_as(request)]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
 from scrapy.core.scheduler import BaseScheduler
@@ -16,7 +17,7 @@ from scrapy.settings import SETTINGS_PRIORITIES
 
 from ..errors import JobDirectoryError
 from ..scrapy_compat import EngineView, answer_unsent, close_spider, slot_keys
-from ..settings import ANY_SPIDER, LATER_WAIT
+from ..settings import ANY_SPIDER, BUDGET, LATER_WAIT
 from ..startup import refuse
 from .holds import LocalHolds, probe_seconds, sent_again
 from .later import Alarm, DelayedInMemory, take_delay
@@ -71,12 +72,44 @@ def require_same_spider(place: str, found: str, crawler: Crawler, remedy: str) -
 
 
 def refuse_without_delays(crawler: Crawler) -> None:
-    """Refuse the start for a bad BLOOM_LATER_WAIT, or if Scrapy cannot be woken for what is due."""
+    """Refuse the start for a bad BLOOM_LATER_WAIT or BLOOM_BUDGET, or if Scrapy cannot be woken
+    for what is due."""
     try:
         LATER_WAIT.read(crawler.settings)
+        BUDGET.read(crawler.settings)
         EngineView(crawler).require_wake()
     except (JobDirectoryError, ValueError) as error:
         refuse(crawler, error)
+
+
+class Budget(Protocol):
+    """How many requests of each download slot a round may have."""
+
+    def admits(self, slot: str) -> bool:
+        """Count a new request of `slot`. Return False, and count nothing, if it is over."""
+
+    def cap(self, request: Request) -> None:
+        """Keep `request`, which is over the budget of its slot, and is not pending. Raises
+        ValueError if it cannot be serialized."""
+
+
+class BudgetInMemory:
+    """The budget of a crawl without a job."""
+
+    def __init__(self, limits: Mapping[str, int]) -> None:
+        self._limits = limits
+        self._pushed: Counter[str] = Counter()
+
+    def admits(self, slot: str) -> bool:
+        """Count a new request of `slot`, as a Budget does."""
+        limit = self._limits.get(slot, self._limits.get("*"))
+        if limit is not None and self._pushed[slot] >= limit:
+            return False
+        self._pushed[slot] += 1
+        return True
+
+    def cap(self, request: Request) -> None:
+        """Do nothing: it is counted."""
 
 
 class LedgerScheduler(BaseScheduler):
@@ -102,6 +135,7 @@ class LedgerScheduler(BaseScheduler):
         self._alarm = Alarm(self._on_alarm)
         self._later_wait = LATER_WAIT.read(crawler.settings)
         self._asks_for_rest = False
+        self._budget: Budget | None = None
         self._local_holds = LocalHolds(probe_seconds(crawler))
         self._held_times: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
         """By dispatched request: how many holds in a row its slot had then, -1 without a hold."""
@@ -119,6 +153,8 @@ class LedgerScheduler(BaseScheduler):
     def _open_memory(self) -> None:
         """Make the queue for requests in memory."""
         self.mqs = memory_queue(self.crawler)
+        if limits := BUDGET.read(self.crawler.settings):
+            self._budget = BudgetInMemory(limits)
         if isinstance(self.mqs, SlotQueue):
             self._local_holds.queues.append(self.mqs)
 
@@ -243,11 +279,36 @@ class LedgerScheduler(BaseScheduler):
 
     def _enqueue(self, request: Request) -> None:
         delay = take_delay(request)
-        if self._push_to_store(request, delay):
+        if self._budget is not None and self._is_over(self._budget, request):
+            self._cap(self._budget, request)
+        elif self._push_to_store(request, delay):
             self._count_stored()
         else:
             self._push_to_memory(request, delay)
             self._count_enqueued("memory")
+
+    def _is_over(self, budget: Budget, request: Request) -> bool:
+        """Count `request`, unless it is one of its slot that is sent again. Return True if it is
+        over the budget."""
+        slot = self._slot_of(request)
+        again = map(self._slot_of, self._engine.sent_again_as(request))
+        return slot not in again and not budget.admits(slot)
+
+    def _cap(self, budget: Budget, request: Request) -> None:
+        """Keep `request`, which is over the budget."""
+        self.stats.inc_value("scheduler/capped")
+        if self._ledger is None:
+            return
+        self._ledger.leave_out(request)
+        try:
+            budget.cap(request)
+        except ValueError as error:
+            self._tell_of_unserializable(request, error)
+            return
+        if request is self._start_requests.offered:
+            self._start_requests.mark_stored()
+        if request.dont_filter:
+            self._note_stored(request, ())
 
     def _count_stored(self) -> None:
         """Count a request that was stored."""

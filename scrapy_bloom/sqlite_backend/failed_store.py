@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..errors import RequestFileError
-from ..job.codec import Codec, Stored
-from ..job.failure import ALL, Choice, FailedRequest
+from ..errors import RequestFileError, encodable
+from ..job.codec import Codec, Stored, plain_fields
+from ..job.dictionaries import Dictionaries
+from ..job.failure import ALL, CAPPED, Choice, FailedRequest
 from ..jobdir import JobDirectory
 from . import schema
 from .request_file import RequestFile, check_header, connect, reading
@@ -28,6 +29,8 @@ _RETRY = (
     " WHERE failed.id IN (SELECT value FROM json_each(:chosen)) ORDER BY failed.id"
 )
 _REOPEN = f"UPDATE rounds SET phase = '{RUNNING}' WHERE phase = '{KEPT}'"  # noqa: S608 - no input
+FAILED_AND_CAPPED = "SELECT (SELECT COUNT(*) FROM failed) + (SELECT COUNT(*) FROM capped)"
+_CAPPED = "SELECT capped.id, slot, request FROM capped JOIN budget ON budget.id = budget ORDER BY 1"
 _DELETE = "DELETE FROM failed WHERE id IN (SELECT value FROM json_each(:chosen))"
 
 
@@ -44,17 +47,21 @@ class SQLiteFailedStore:
     def requests(self, choice: Choice = ALL) -> list[FailedRequest]:
         """Return the chosen ones, oldest first."""
         rows = self._query(f"SELECT {_COLUMNS} FROM failed ORDER BY id")  # noqa: S608 - no input
-        found = map(FailedRequest._make, rows)
+        found = [*map(FailedRequest._make, rows), *(each for _, each in _capped(self._query))]
         return [each for each in found if choice.includes(each.reason, each.url)]
 
     def by_reason(self) -> dict[str, int]:
         """Return how many there are for each reason, most first."""
         return dict(
-            self._query("SELECT reason, COUNT(*) FROM failed GROUP BY reason ORDER BY 2 DESC")
+            self._query(
+                "SELECT reason, COUNT(*) FROM (SELECT reason FROM failed"  # noqa: S608 - no input
+                f" UNION ALL SELECT '{CAPPED}' FROM capped) GROUP BY reason ORDER BY 2 DESC"
+            )
         )
 
     def retry(self, choice: Choice = ALL) -> int:
-        """Make the chosen ones pending again; return how many."""
+        """Make the chosen ones pending again, capped ones at the next start, as far as its budget
+        allows; return how many."""
         return self._take(choice, _RETRY, _REOPEN)
 
     def drop(self, choice: Choice = ALL) -> int:
@@ -76,7 +83,7 @@ class SQLiteFailedStore:
         if not self.requests(choice):
             return 0
         with self._directory.locked(), writing(self._directory.requests) as connection:
-            return _take(connection, choice, before)
+            return _take(connection, choice, before) + _take_capped(connection, choice, before)
 
 
 class OpenFailedStore(SQLiteFailedStore):
@@ -111,11 +118,41 @@ class OpenFailedStore(SQLiteFailedStore):
 
     def _take(self, choice: Choice, *before: str) -> int:
         """Raises ValueError where rows are popped already."""
+        _take_capped(self._file, choice, before)
         count = _take(self._file, choice, before) if self.count else 0
         if count:
             self._file.recount()
             self.count -= count
         return count
+
+
+def _capped(
+    query: Callable[[str], Iterable[Sequence[Any]]],
+) -> Iterator[tuple[int, FailedRequest]]:
+    """Yield the requests over the budget with their numbers, oldest first."""
+    dictionaries = None
+    for number, slot, payload in query(_CAPPED):
+        if dictionaries is None:
+            found = query("SELECT dictionary FROM dictionaries ORDER BY number")
+            dictionaries = Dictionaries([each for (each,) in found])
+        fields = plain_fields(Stored(slot, payload), dictionaries, pickles=False)
+        url, method = (encodable(str(fields.get(name, ""))) for name in ("url", "method"))
+        yield number, FailedRequest(url, method or "GET", CAPPED, None, None, 0, 0.0, None)
+
+
+def _take_capped(
+    file: RequestFile | sqlite3.Connection, choice: Choice, before: Sequence[str]
+) -> int:
+    """Mark the chosen requests over the budget as retried, or delete them; return how many."""
+    if choice == ALL:
+        condition, chosen = "1", []
+    else:
+        query = file.query if isinstance(file, RequestFile) else file.execute
+        condition = "id IN (SELECT value FROM json_each(:chosen))"
+        chosen = [row for row, each in _capped(query) if choice.includes(CAPPED, each.url)]
+    what = "UPDATE capped SET retried = 1" if before else "DELETE FROM capped"
+    changed = file.execute(f"{what} WHERE {condition}", {"chosen": json.dumps(chosen)})
+    return changed.rowcount
 
 
 def _take(file: RequestFile | sqlite3.Connection, choice: Choice, before: Sequence[str]) -> int:

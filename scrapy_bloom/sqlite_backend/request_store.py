@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ..job.failure import FailedRequest
     from ..job.holds import Hold, LocalHolds
     from ..job.queue_settings import QueueKind, QueueSettings
+    from .budget import LocalBudget
     from .request_file import Group
     from .scrapy_queues import ScrapyQueues
 
@@ -80,6 +81,8 @@ class SqliteStore:
         for dictionary in file.dictionaries():
             self.codec.dictionaries.learn(dictionary)
         self._failed = failed
+        self.budget: LocalBudget | None = None
+        """With BLOOM_BUDGET."""
         self.renumbered: Callable[[int], object] = lambda row: None
         """Called when the delayed request of this number has become the last pushed row."""
         self.pending: ScrapyPriorityQueue = self._open_queue()
@@ -127,12 +130,18 @@ class SqliteStore:
         if delay is None:
             self.pending.push(request)
             return
-        settings = self._settings
-        start = settings.start if request.meta.get("is_start_request") else None
-        slot = self._slot_of(request) if settings.by_slot else ""
-        group = slot, -request.priority, int(start is not None)
-        payload = _dump(self._file, self.codec, request, group, start or settings.kind)
+        group, payload = self._stored(request, by_slot=self._settings.by_slot)
         self._file.delay(time.time() + delay, group, payload)
+
+    def admits(self, slot: str) -> bool:
+        """Count a new request of `slot`; see Budget. Raises sqlite3.Error."""
+        return self.budget is None or self.budget.admits(slot)
+
+    def cap(self, request: Request) -> None:
+        """Keep `request`, which is over the budget, and is not pending. Raises ValueError if it
+        cannot be serialized."""
+        assert self.budget is not None
+        self.budget.keep(*self._stored(request, by_slot=True))
 
     def take_due(self) -> bool:
         """Make up to 100 requests pending that are due. Return True if there are more. Cost: 10 µs
@@ -232,6 +241,13 @@ class SqliteStore:
     def close(self, *, clean: bool) -> None:
         """Close the file, marked as `clean` or not."""
         self._file.close(clean=clean)
+
+    def _stored(self, request: Request, *, by_slot: bool) -> tuple[Group, bytes]:
+        start = self._settings.start if request.meta.get("is_start_request") else None
+        slot = encodable(self._slot_of(request)) if by_slot else ""
+        group = slot, -request.priority, int(start is not None)
+        kind = start or self._settings.kind
+        return group, _dump(self._file, self.codec, request, group, kind)
 
     def take_over(self, left: ScrapyQueues) -> int:
         """Move the pending requests of Scrapy's own scheduler here; return their number."""

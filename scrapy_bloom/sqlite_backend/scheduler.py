@@ -27,7 +27,7 @@ from ..job.session import session_of
 from ..jobdir import JobDirectory
 from ..reporting import counted, waiting
 from ..scrapy_compat import EngineView, FeedExporterView, IdleChecks, path_safe, put_before_engine
-from ..settings import FailedSettings
+from ..settings import BUDGET, FailedSettings
 from ..startup import announce, fetches_one_page, refuse
 from .failed_store import OpenFailedStore
 from .repeated_children import RepeatedChildren, TakenChildren
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
     from typing_extensions import Self
 
+    from .budget import LocalBudget
     from .orders import Orders
     from .rounds import RoundFeeds
 
@@ -183,11 +184,14 @@ class DurableScheduler(LedgerScheduler):
                 self._recover(file, dupefilter)
             failed = OpenFailedStore(file)
             self._failures.retry(failed)
+            budget = self._open_budget(file)
             queues = QueueSettings.read(settings)
             store = SqliteStore(
                 crawler, file, job.requests, queues, failed, note_commit, self._local_holds
             )
             self._file, self._store = file, store
+            if budget is not None:
+                self._budget, store.budget = store, budget
             self._resume(store, ScrapyQueues(job))
             ledger = Ledger(
                 crawler,
@@ -222,6 +226,24 @@ class DurableScheduler(LedgerScheduler):
         waits = waiting(*Waiting.of(file.query))
         announce(crawler, "requests", f"{job.requests}, {pending}{waits and ', '}{waits}")
         return ledger
+
+    def _open_budget(self, file: RequestFile) -> LocalBudget | None:
+        """Return the budget of the job, None without one, after what is retried of the capped ones
+        is pending."""
+        limits = BUDGET.read(self.crawler.settings)
+        if not limits and not file.query("SELECT 1 FROM capped WHERE retried LIMIT 1"):
+            return None
+        from .budget import LocalBudget
+
+        budget = LocalBudget(file, limits)
+        round_ = Round(file, lambda: None)
+        if asked := budget.ask_retried(begins_round=not round_.is_resumed):
+            logger.info(
+                "Asking %(requests)s that BLOOM_BUDGET had kept",
+                {"requests": counted(asked, "request")},
+                extra={"spider": self.spider},
+            )
+        return budget if limits else None
 
     def _resume(self, store: SqliteStore, left_by_scrapy: ScrapyQueues) -> None:
         if pending := len(store.pending) + store.later:

@@ -102,6 +102,13 @@ STEPS: dict[int, tuple[str, ...]] = {
         "CREATE INDEX due ON later (due)",
         "CREATE TABLE holds (slot TEXT PRIMARY KEY, until REAL, times INTEGER NOT NULL,"
         " pause REAL) WITHOUT ROWID",
+        # BLOOM_BUDGET: requests of the round by slot, and those over it (`budget` is its id there);
+        # the next start asks the `retried` ones, as far as its budget allows
+        "CREATE TABLE budget (id INTEGER PRIMARY KEY, slot TEXT NOT NULL UNIQUE,"
+        " pushed INTEGER NOT NULL)",
+        "CREATE TABLE capped (id INTEGER PRIMARY KEY, budget INTEGER NOT NULL,"
+        " priority INTEGER NOT NULL, start INTEGER NOT NULL, retried INTEGER NOT NULL,"
+        " request BLOB NOT NULL)",
         # how far each order of an operator is, as JSON: orders.py
         "CREATE TABLE orders (name TEXT PRIMARY KEY, state TEXT NOT NULL) WITHOUT ROWID",
         # 0.2.0 could give such a row to another request, and then could not open the file
@@ -157,7 +164,7 @@ def dictionaries(connection: sqlite3.Connection) -> list[bytes]:
 
 def look_as_now(connection: sqlite3.Connection) -> None:
     """Let this connection, which changes nothing, see all failed requests in `failed`, and the
-    tables of delayed requests and holds."""
+    tables of delayed requests, holds and budgets."""
     if version(connection) < WITH_LATER:
         connection.execute(
             "CREATE TEMP VIEW later AS SELECT id, 0.0 AS due, slot, priority, start, request"
@@ -166,6 +173,8 @@ def look_as_now(connection: sqlite3.Connection) -> None:
         connection.execute(
             "CREATE TEMP VIEW holds AS SELECT slot, 0.0 AS until, 0 AS times FROM later"
         )
+        connection.execute("CREATE TEMP VIEW budget AS SELECT id, slot FROM later")
+        connection.execute("CREATE TEMP VIEW capped AS SELECT id, id AS budget, request FROM later")
     if WITH_FAILED <= version(connection) < WITH_UNREADABLE:
         connection.execute(
             "CREATE TEMP VIEW failed AS SELECT * FROM main.failed"  # noqa: S608 - no input

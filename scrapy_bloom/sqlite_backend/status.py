@@ -24,7 +24,7 @@ from ..job.figures import (
 from ..job.ledger import CommitHook
 from ..jobdir import JobDirectory
 from . import schema
-from .failed_store import SQLiteFailedStore
+from .failed_store import FAILED_AND_CAPPED, SQLiteFailedStore
 from .request_file import check_header, reading
 from .rounds import KEPT, OVER, RUNNING, TO_BE_STORED
 
@@ -206,7 +206,7 @@ def _state(connection: sqlite3.Connection, is_running: bool) -> JobState:
     if schema.version(connection) >= schema.WITH_FAILED:
         for found in connection.execute("SELECT number, phase FROM rounds"):
             number, phase = found
-        (failed,) = connection.execute("SELECT COUNT(*) FROM failed").fetchone()
+        (failed,) = connection.execute(FAILED_AND_CAPPED).fetchone()
     state: State = "finished" if phase in (OVER, KEPT) else "stopped"
     if is_running:
         state = "running"

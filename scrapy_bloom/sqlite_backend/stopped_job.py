@@ -15,6 +15,7 @@ from ..errors import RequestFileError
 from ..job.codec import Stored, load_fields
 from ..job.dictionaries import Dictionaries
 from . import schema
+from .failed_store import FAILED_AND_CAPPED
 from .request_file import check_header, reading
 
 _FINAL = "SELECT COUNT(*) FROM items WHERE request IS NULL"
@@ -44,7 +45,7 @@ class StoppedJob:
         self.unreleased = [bytes.fromhex(text) for text in json.loads(unreleased)]
         self.failed = self.items = 0
         if not self._is_first_version:
-            self.failed = self._count("SELECT COUNT(*) FROM failed")
+            self.failed = self._count(FAILED_AND_CAPPED)
             self.items = self._count(_FINAL) + self._count(_NOT_STORED)
 
     def requests(self) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,192 @@
+"""BLOOM_BUDGET: no more pages of a download slot in a round than it allows, over kills."""
+
+import os
+import random
+
+import pytest
+from scrapy import Request
+from scrapy.settings import Settings
+
+from scrapy_bloom.job.failure import Choice
+from scrapy_bloom.settings import BUDGET
+from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
+from scrapy_bloom.sqlite_backend.status import job_state
+from tests.job.engine import name_of
+from tests.job.test_rounds import start
+from tests.seeded import seed_of
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+
+SEED = seed_of("BUDGET_SEED")
+CAPPED = Choice(reasons=["capped"])
+
+
+def capped(folder):
+    """Return the names of the requests over the budget."""
+    return [name_of(each) for each in SQLiteFailedStore(folder).requests(CAPPED)]
+
+
+def push(job, *names, slot="example.com", **options):
+    for name in names:
+        job.push(name, meta={"download_slot": slot}, **options)
+
+
+def test_more_pages_of_a_slot_than_its_budget_are_kept_and_not_asked(make_round, tmp_path):
+    """They stay seen, and do not keep the round open."""
+    folder = tmp_path / "job"
+    job = make_round(BLOOM_BUDGET={"*": 2, "big.example": 3})
+    job.start(start("start"))
+    push(job, "a", "b", "c", "b")
+    push(job, *"defgh", slot="big.example")
+    assert sorted(job.names()) == ["a", "d", "e", "f", "start"]
+    assert job.stat("scheduler/capped") == 4
+    job.close()
+    assert job.stat("scheduler/failed") == 0
+    assert SQLiteFailedStore(folder).by_reason() == {"capped": 4}
+    assert capped(folder) == ["b", "c", "g", "h"]
+    state = job_state(folder)
+    assert (state.state, state.failed) == ("finished", 4)
+
+    job = make_round(BLOOM_BUDGET={"*": 9})
+    job.start(start("start"))
+    push(job, "b")
+    assert job.names() == ["start"]
+
+
+def test_only_named_slots_have_a_budget_without_a_star(make_round):
+    job = make_round(BLOOM_BUDGET={"none.example": 0})
+    job.start()
+    push(job, *"abc")
+    push(job, "d", slot="none.example")
+    assert sorted(job.names()) == ["a", "b", "c"]
+
+
+def test_start_requests_count_and_are_not_offered_again(make_round, crash_round, tmp_path):
+    job = make_round(BLOOM_BUDGET={"*": 1})
+    job.start(start("a"), start("b"))
+    job.commit()
+    job = crash_round(BLOOM_BUDGET={"*": 1})
+    job.start(start("a"), start("b"))
+    assert job.names() == ["a"]
+    assert capped(tmp_path / "job") == ["b"]
+    assert job.stat("scheduler/capped") is None
+
+
+def test_retries_and_redirects_of_a_slot_are_not_counted_and_those_of_others_are(make_round):
+    job = make_round(BLOOM_BUDGET={"*": 1})
+    job.start(start("a"))
+    a = job.pop()
+    for key in ("retry_times", "redirect_times"):
+        options = {"dont_filter": True, "meta": {**a.meta, key: 1, "redirect_urls": [a.url]}}
+        assert job.scheduler.enqueue_request(a.replace(**options))
+        assert job.scheduler.next_request() is not None
+    assert job.stat("scheduler/capped") is None
+    push(job, "other", slot="other.example")
+    meta = {"redirect_times": 1, "redirect_urls": [a.url], "download_slot": "other.example"}
+    job.scheduler.enqueue_request(a.replace(dont_filter=True, meta=meta))
+    assert job.stat("scheduler/capped") == 1
+    job.done(a)
+    job.commit()
+    assert not job.scheduler.ledger.has(a)
+
+
+def test_a_retry_brings_back_what_a_higher_budget_leaves_room_for(make_round, tmp_path):
+    folder = tmp_path / "job"
+    job = make_round(BLOOM_BUDGET={"*": 2})
+    job.start(start("start"))
+    push(job, *"abcde")
+    job.names()
+    job.close()
+    assert SQLiteFailedStore(folder).retry(Choice(reasons=["other"])) == 0
+    assert SQLiteFailedStore(folder).retry(CAPPED) == 4
+    job = make_round(BLOOM_BUDGET={"*": 4})
+    # the new round has a budget of its own, which these count in
+    job.start(start("start"))
+    push(job, "f", "g")
+    assert sorted(job.names()) == ["b", "c", "f", "start"]
+    job.close()
+    assert capped(folder) == ["d", "e", "g"]
+
+    assert SQLiteFailedStore(folder).retry(Choice(urls=["*/e"])) == 1
+    job = make_round()
+    job.start()
+    assert job.names() == ["e"]
+    job.close()
+    assert SQLiteFailedStore(folder).drop(Choice(urls=["*/d"])) == 1
+    assert capped(folder) == ["g"]
+    job = make_round(BLOOM_RETRY_FAILED=True)
+    job.start()
+    assert job.names() == ["g"]
+
+
+def test_a_budget_that_is_new_counts_what_is_pending(make_round):
+    job = make_round()
+    job.start(start("start"))
+    push(job, "a", "b")
+    job.close("shutdown")
+    job = make_round(BLOOM_BUDGET={"*": 4})
+    job.start()
+    push(job, "c", "d")
+    assert sorted(job.names()) == ["a", "b", "c", "start"]
+
+
+def test_what_cannot_be_serialized_counts_and_is_not_kept(make_round, tmp_path):
+    job = make_round(BLOOM_BUDGET={"*": 1})
+    job.start()
+    for name in "abb":
+        job.scheduler.enqueue_request(
+            Request(f"http://example.com/{name}", meta={"function": lambda: None})
+        )
+    assert job.names() == ["a"]
+    assert job.stat("scheduler/capped") == 1
+    job.close()
+    assert capped(tmp_path / "job") == []
+
+
+def test_without_a_job_requests_over_the_budget_are_counted(make_round):
+    job = make_round(None, BLOOM_BUDGET={"*": 2})
+    push(job, *"abc")
+    assert sorted(job.names()) == ["a", "b"]
+    assert job.stat("scheduler/capped") == 1
+
+
+def test_a_trap_ends_within_its_budget_over_kills(make_round, tmp_path):
+    """Each page links to two more for ever, and the process dies at random: what a fetched page
+    links to is fetched or capped, and nothing is both."""
+    print("BUDGET_SEED", SEED)
+    rng, fetched, kills = random.Random(SEED), set(), 0
+    job = make_round(BLOOM_BUDGET={"*": 30})
+    job.start(start("0"))
+    while (popped := job.pop()) is not None:
+        number = int(name_of(popped))
+        fetched.add(number)
+        push(job, 2 * number + 1, 2 * number + 2)
+        if rng.random() < 0.7:
+            job.done(popped)
+        if rng.random() < 0.3:
+            job.commit()
+        if rng.random() < 0.2 and kills < 10:
+            kills += 1
+            job.drop()
+            job = make_round(BLOOM_BUDGET={"*": 30})
+            job.start(start("0"))
+    for popped in [*job.engine._slot.inprogress]:
+        job.done(popped)
+    job.close()
+    left = {*map(int, capped(tmp_path / "job"))}
+    assert len(fetched) == 30
+    assert fetched | left == {0, *(2 * n + k for n in fetched for k in (1, 2))}
+    assert not fetched & left
+    assert job_state(tmp_path / "job").state == "finished"
+
+
+@pytest.mark.parametrize(
+    "value", [5, {"a": -1}, {"a": 1.5}, {"a": True}, {"*.com": 3}, "{", {1: 1}]
+)
+def test_a_bad_budget_is_refused_with_one_line(value):
+    with pytest.raises(ValueError, match=r"^BLOOM_BUDGET is .*: it must be a dictionary of"):
+        BUDGET.read(Settings({"BLOOM_BUDGET": value}))
+
+
+def test_a_budget_of_the_command_line_is_json():
+    assert BUDGET.read(Settings({"BLOOM_BUDGET": '{"*": 7}'})) == {"*": 7}
