@@ -11,7 +11,7 @@ from scrapy_bloom.job.failure import Choice
 from scrapy_bloom.settings import BUDGET
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.status import job_state
-from tests.job.engine import name_of
+from tests.job.engine import Job, name_of
 from tests.job.test_rounds import start
 from tests.seeded import seed_of
 
@@ -190,3 +190,10 @@ def test_a_bad_budget_is_refused_with_one_line(value):
 
 def test_a_budget_of_the_command_line_is_json():
     assert BUDGET.read(Settings({"BLOOM_BUDGET": '{"*": 7}'})) == {"*": 7}
+
+
+def test_a_worker_refuses_a_budget():
+    options = {"DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter", "BLOOM_BUDGET": {"*": 1}}
+    job = Job(None, scheduler="scrapy_bloom.RedisDurableScheduler", **options)
+    with pytest.raises(ValueError, match=r"BLOOM_BUDGET is for DurableScheduler.*remove it"):
+        job.open()
