@@ -42,6 +42,10 @@ LEFT = "      redis.call(pop, lobby)\n    else\n"
 PUSHED = "    put('RPUSH', priority, slot, entry, not is_newest(priority))\n"
 NOT_DELAYED = "    redis.call('ZREM', key('later'), member)\n"
 JOINED = "  if has_list(priority, named) then join_ring(priority, named) end\n"
+FIRST = (
+    "(first_of(name) or math.huge) > now then return ipairs({}) end\n"
+    "    return ipairs(redis.call('ZRANGEBYSCORE', key(name), '-inf', "
+)
 PARKED = "  redis.call('ZADD', key('parked'), hold[1], priority .. ':' .. named)\n"
 NOT_PARKED = "  redis.call('ZREM', key('parked'), member)\n"
 
@@ -128,7 +132,7 @@ MUTANTS = {
     "a_resend_is_another": (COMMIT, "number .. ':' .. #answers", "now .. ':' .. #answers"),
     "a_resend_is_sooner": (LATER, "math.max(now + delay, tonumber(", "(now + delay or tonumber("),
     "counted_twice": (LATER, "    added, added_bytes = added - 1, added_bytes - #entry\n", ""),
-    "asked_early": (LATER, "'-inf', now,", "'-inf', now + 100,"),
+    "asked_early": (LATER, FIRST + "now,", FIRST.replace("> now", "> now + 100") + "now + 100,"),
     "all_at_once": (LATER, "'LIMIT', 0, 100", "'LIMIT', 0, 1000"),
     "end_without_the_delayed": (
         COMMIT,
