@@ -19,6 +19,7 @@ from pathlib import Path
 
 from tests.suite import (
     FAULTS,
+    HELD,
     OURS,
     STALE,
     STOCK,
@@ -33,18 +34,14 @@ from tests.suite import (
 # Tests that have to fail with ours, each with its reason. They are run apart: some break off
 # and leave a crawl behind, which others would stumble over.
 _ADDONS = "asserts which add-ons there are"
-_HELD = (
-    "waits for a page that answers 503 for ever: ours leaves its host alone ten times, for 85"
-    " minutes in all, before the page fails"
-)
 EXPLAINED = {
     "tests/test_addons.py::TestAddonManager::test_load_settings_order": _ADDONS,
     "tests/test_addons.py::TestAddonManager::test_logging_message": _ADDONS,
     "tests/test_addons.py::TestAddonManager::test_no_update_settings": _ADDONS,
     "tests/test_addons.py::TestAddonManager::test_notconfigured": _ADDONS,
     "tests/test_addons.py::TestAddonManager::test_notconfigured_with_args": _ADDONS,
-    "tests/test_crawl.py::TestCrawl::test_retry_503": _HELD,
-    "tests/test_crawler_runners.py::test_crawl_multiple": _HELD,
+    "tests/test_crawl.py::TestCrawl::test_retry_503": HELD,
+    "tests/test_crawler_runners.py::test_crawl_multiple": HELD,
     "tests/test_dupefilters.py::TestRFPDupeFilter::test_fingerprints_deprecation": (
         "reads RFPDupeFilter's deprecated set of fingerprints"
     ),
