@@ -19,7 +19,7 @@ from ..errors import JobDirectoryError
 from ..scrapy_compat import EngineView, answer_unsent, close_spider, slot_keys
 from ..settings import ANY_SPIDER, BUDGET, LATER_WAIT
 from ..startup import refuse
-from .holds import LocalHolds, probe_seconds, sent_again
+from .holds import NO_HOLD, LocalHolds, probe_seconds, sent_again
 from .later import Alarm, DelayedInMemory, take_delay
 from .queue_settings import SlotQueue, memory_queue
 
@@ -204,9 +204,7 @@ class LedgerScheduler(BaseScheduler):
         """Return True if `request` was dispatched during the present hold of its slot, to find out
         whether that may end."""
         hold = self.holds.get(slot)
-        if hold is None or not hold.times or hold.until == inf:
-            return False
-        return self._held_times.get(request) == hold.times
+        return hold is not None and self._held_times.get(request) == hold.times
 
     def came_before_hold(self, request: Request) -> bool:
         """Return True if `request` was dispatched before its slot was held, as it is now."""
@@ -216,7 +214,7 @@ class LedgerScheduler(BaseScheduler):
         hold = self.holds.get(self._slot_of(request))
         if hold is None or hold.until <= monotonic():
             return False
-        return not hold.times or times != hold.times
+        return times != hold.times
 
     def _answer_unsent(self, request: Request) -> Request | None:
         return sent_again(request) if self.came_before_hold(request) else None
@@ -271,8 +269,9 @@ class LedgerScheduler(BaseScheduler):
         else:
             if ledger is not None:
                 ledger.dispatch(request)
-            hold = self.holds.get(self._slot_of(request)) if self.holds else None
-            self._held_times[request] = -1 if hold is None else hold.times
+            hold = self.holds.get(self._slot_of(request), NO_HOLD) if self.holds else NO_HOLD
+            # a hold by hand that is over, of which a worker has not heard yet, is none
+            self._held_times[request] = hold.times or -1
             self.stats.inc_value(f"scheduler/dequeued/{medium}")
             self.stats.inc_value("scheduler/dequeued")
         return request

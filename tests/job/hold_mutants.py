@@ -47,18 +47,13 @@ MUTANTS = {
         "        answer_unsent(self.crawler, slot, self._answer_unsent)\n",
         "        pass\n",
     ),
-    "an_answer_ends_a_hold_by_hand": (SCHEDULER, "not hold.times or hold.until == inf", "False"),
+    "a_hold_by_hand_that_is_over_counts": (SCHEDULER, "hold.times or -1", "hold.times"),
     "the_host_has_a_hold_by_hand_end": (
         HOLDS,
         "(not self.times and self.until > monotonic())",
         "False",
     ),
     "one_request_goes_first_after_a_hold_by_hand": (HOLDS, "if not hold.times:", "if False:"),
-    "what_a_slot_had_before_a_second_hold_is_sent": (
-        SCHEDULER,
-        "return not hold.times or times != hold.times",
-        "return times != hold.times",
-    ),
     "a_clock_makes_it_longer": (STORE, "min(until, now + pause)", "until"),
     "a_release_leaves_what_was_put_off": (
         STORE,

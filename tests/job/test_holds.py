@@ -13,7 +13,7 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import HoldMiddleware
 from scrapy_bloom.job import holds, ledger_scheduler
-from scrapy_bloom.job.holds import retry_after
+from scrapy_bloom.job.holds import Hold, retry_after
 from scrapy_bloom.sqlite_backend import request_store
 from tests.job.engine import DURABLE, Job, name_of
 
@@ -513,6 +513,23 @@ def test_what_a_slot_had_before_a_second_hold_by_hand_goes_back(crawl, clock):
     request = crawl.pop()
     crawl.scheduler.hold("example.com", 60, 0)
     assert isinstance(crawl.middleware.process_request(request), Request)
+
+
+def test_a_hold_by_hand_stays_one(crawl, clock):
+    """Whatever the host says meanwhile."""
+    crawl.scheduler.hold("example.com", 60, 0)
+    crawl.scheduler.hold("example.com", 90, 3)
+    assert crawl.scheduler.holds["example.com"] == Hold(clock.now + 90, 0)
+
+
+def test_a_worker_may_not_have_heard_of_the_end_of_a_hold_by_hand(crawl, clock, monkeypatch):
+    """What it dispatches then is as old for the next one as any other."""
+    told = {"example.com": Hold(clock.now - 1, 0)}
+    monkeypatch.setattr(ledger_scheduler.LedgerScheduler, "holds", told)
+    request = crawl.pop()
+    told["example.com"] = Hold(clock.now + 60, 0)
+    assert crawl.scheduler.came_before_hold(request)
+    assert not crawl.scheduler.is_probe(request, "example.com")
 
 
 @pytest.mark.parametrize("queue", PRIORITY_QUEUES)
