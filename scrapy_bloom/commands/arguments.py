@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
+from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -23,6 +25,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def _exit(parser: argparse.ArgumentParser, program: str, message: str) -> NoReturn:
+    if message.endswith("required: <subcommand>"):
+        parser.print_help()
+        parser.exit()
+    if found := re.match("argument <subcommand>: invalid choice: '(.*?)'", message):
+        like = get_close_matches(found[1], [name for name, *_ in SUBCOMMANDS], n=1)
+        meant = f": did you mean {like[0]}?" if like else ""
+        message = f"{found[1]!r} is no subcommand{meant}"
     parser.exit(fail(program, f"{message} (see {program} --help)"))
 
 
@@ -117,9 +126,9 @@ SUBCOMMANDS = (
         "info",
         filters.info,
         "what is in a filter",
-        "Print what there is to know about a filter: items, capacity, layers, memory, error rate,"
-        " pages probably lost, fingerprinter, versions, whether it was closed cleanly, and which"
-        " process uses it. Changes nothing, and works while the job runs.",
+        "Print what there is to know about a filter: requests, capacity, layers, memory, error"
+        " rate, pages probably lost, fingerprinter, versions, whether it was closed cleanly, and"
+        " which process uses it. Changes nothing, and works while the job runs.",
         _PLACE,
         _KEY,
         _JSON,

@@ -285,7 +285,7 @@ def _info_lines(
 ) -> list[str]:
     about = "" if filter_.items_exact else "about "
     rows = [
-        ("items", f"{about}{filter_.items:,}"),
+        ("requests", f"{about}{filter_.items:,}"),
         ("capacity", f"{filter_.capacity:,} in {counted(len(filter_.layers), 'layer')}"),
         ("memory", _memory(filter_)),
         ("exact table", _table(filter_)),
@@ -311,10 +311,10 @@ def _info_lines(
 
 def _memory(filter_: Description) -> str:
     memory = in_bytes(filter_.bytes)
-    # in a filter that is nearly empty the bits an item say nothing
+    # in a filter that is nearly empty the bits a request say nothing
     if filter_.items < filter_.capacity / 2:
         return memory
-    return f"{memory} ({filter_.bits / filter_.items:.1f} bits an item)"
+    return f"{memory} ({filter_.bits / filter_.items:.1f} bits a request)"
 
 
 def _table(filter_: Description) -> str:
@@ -323,7 +323,7 @@ def _table(filter_: Description) -> str:
     table = f"{in_bytes(filter_.table_bytes)} of the files"
     if filter_.items < filter_.capacity / 2:
         return table
-    return f"{table} ({filter_.table_bytes / filter_.items:.1f} bytes an item)"
+    return f"{table} ({filter_.table_bytes / filter_.items:.1f} bytes a request)"
 
 
 def _closed(filter_: Description) -> str:

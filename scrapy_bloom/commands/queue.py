@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
 
+from ..errors import BloomError
 from ..job.figures import rates_of
 from ..migration.url_list import open_list, url_in
 from ..redis_backend.client import RedisClient
@@ -48,7 +50,10 @@ def push(session: Session) -> int:
 
 def workers(session: Session) -> int:
     """List the workers of a crawl."""
-    with session.crawl(session.options.url) as (client, key):
+    name = session.options.url
+    if Path(name).is_dir():
+        raise BloomError(f"{name} is a job without workers: 'scrapy bloom top' shows it")
+    with session.crawl(name) as (client, key):
         crawl = require_crawl(client, key)
     figures = [asdict(worker) for worker in crawl.workers]
     session.print(figures, _worker_lines(figures))

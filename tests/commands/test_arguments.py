@@ -2,6 +2,7 @@
 
 import argparse
 import subprocess
+from itertools import product
 
 import pytest
 from scrapy.settings import Settings
@@ -18,13 +19,13 @@ from tests.commands.command_line import (
 
 
 def test_help_names_every_subcommand(tmp_path):
-    """`scrapy` lists the command, and its help each subcommand with a line about it."""
+    """`scrapy` lists the command; its help, also without a subcommand, has a line about each."""
     listed = subprocess.run(
         scrapy_executable(), cwd=tmp_path, env=environment(), capture_output=True, text=True
     ).stdout
     assert "bloom" in listed
-    for module in (False, True):
-        result = bloom(tmp_path, "--help", module=module)
+    for module, arguments in product((False, True), (["--help"], [])):
+        result = bloom(tmp_path, *arguments, module=module)
         assert result.status == 0
         for name in SUBCOMMANDS + SUBCOMMANDS_OF_REDIS + SUBCOMMANDS_OF_JOBS:
             (line,) = [each for each in result.lines if each.split()[:1] == [name]]
@@ -55,8 +56,8 @@ def test_help_of_each_subcommand_is_complete():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "required: <subcommand>"),
-        (["nonsense"], "invalid choice: 'nonsense'"),
+        (["nonsense"], "'nonsense' is no subcommand ("),
+        (["chek"], "'chek' is no subcommand: did you mean check?"),
         (["info"], "required: PLACE"),
         (["info", "a", "b"], "unrecognized: b"),
         (["info", "a", "--nonsense"], "unrecognized: --nonsense"),
@@ -74,7 +75,7 @@ def test_wrong_arguments_get_one_line(run, tmp_path, arguments, message):
 
 def test_wrong_arguments_get_one_line_from_scrapy_too(tmp_path):
     """The same through Scrapy's own parser, which would print its usage."""
-    assert "invalid choice: 'nonsense'" in bloom(tmp_path, "nonsense").refusal
+    assert "'nonsense' is no subcommand" in bloom(tmp_path, "nonsense").refusal
     assert "unrecognized: --nonsense" in bloom(tmp_path, "info", "x", "--nonsense").refusal
 
 

@@ -25,7 +25,7 @@ def job(run, tmp_path):
 def test_what_is_told_of_it(run, job):
     """Its table, in bytes, its items, which are exact, and no page lost; verify reads it."""
     fields = run(job, "info", job).fields
-    assert fields["exact table"].endswith("of the files (9.6 bytes an item)")
+    assert fields["exact table"].endswith("of the files (9.6 bytes a request)")
     assert fields["pages lost"] == "none so far, probably"
     figures = run(job, "info", job, "--json").json
     files = sum(path.stat().st_size for path in job.glob("bloom/*.bloom"))

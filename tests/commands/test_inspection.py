@@ -23,7 +23,7 @@ def test_info_says_what_is_there(run, job):
     assert result.status == 0
     assert result.lines[0] == "job"
     fields = result.fields
-    assert fields["items"] == "3"
+    assert fields["requests"] == "3"
     assert fields["capacity"] == "2,000 in 1 layer"
     assert fields["error rate"].endswith("at most 1e-06")
     assert fields["secret"] == "present"
@@ -54,7 +54,7 @@ def test_info_says_what_helps_and_no_more(run, job):
         bloom_filter.update(str(n) for n in range(50_000))
         bits = 8 * bloom_filter.nbytes / len(bloom_filter)
     grown = run(job.parent, "info", "job")
-    assert grown.fields["memory"].endswith(f" ({bits:.1f} bits an item)")
+    assert grown.fields["memory"].endswith(f" ({bits:.1f} bits a request)")
     assert grown.lines[-1].split()[:2] == ["4", "32,000"]
     assert max(young.width, grown.width) <= 80
 
@@ -74,7 +74,7 @@ def test_running_job_is_inspected_and_left_alone(run, job):
     assert figures["clean"] is figures["items_exact"] is False
     assert figures["items"] == pytest.approx(1003, rel=0.02)
     assert f"process {os.getpid()} uses it now" in text.fields["closed"]
-    about, items = text.fields["items"].split()
+    about, items = text.fields["requests"].split()
     assert (about, int(items.replace(",", ""))) == ("about", figures["items"])
     assert (seen.status, sound.status) == (0, 0)
     assert "not closed" in sound.out

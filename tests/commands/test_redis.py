@@ -159,7 +159,7 @@ def test_filter_of_a_server_has_no_file(run, job, redis_server, key):
     assert run(folder, "load", "job", url, "--key", key).status == 0
     info = run(folder, "info", url, "--key", key)
     assert info.lines[0] == f"{url} {key}"
-    assert {"items", "memory", "made"} <= info.fields.keys()
+    assert {"requests", "memory", "made"} <= info.fields.keys()
     assert not {"file size", "closed"} & info.fields.keys()
     assert info.width <= 80
     assert "is one file" in run(folder, "export", url, "x.bloom", "--key", key).refusal
