@@ -3,8 +3,9 @@ local function count_held(holds, now)
   local held = redis.call('HLEN', holds)
   if held > 1000 then return held end
   held = 0
-  for _, packed in ipairs(redis.call('HVALS', holds)) do
-    if cmsgpack.unpack(packed)[1] > now then held = held + 1 end
+  local all = redis.call('HGETALL', holds)  -- workers have no right to HVALS
+  for at = 2, #all, 2 do
+    if cmsgpack.unpack(all[at])[1] > now then held = held + 1 end
   end
   return held
 end
