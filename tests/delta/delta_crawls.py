@@ -10,6 +10,7 @@ import gzip
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -527,7 +528,7 @@ def seen(world, crawl, run, began, step):
         "line": [line for line in run.log.splitlines() if "Between crawls: skip" in line][-1:],
         "compared": [line for line in run.log.splitlines() if "Between crawls: comp" in line][-1:],
         "start": [line for line in run.log.splitlines() if "between crawls:" in line][-1:],
-        "drops_early": "duplicates: dropped early" in run.log,
+        "drops_early": bool(re.search("duplicates: +dropped early", run.log)),
         "warned": [line for line in run.log.splitlines() if "is an index page" in line],
         "memory": hashes_of(folder / "memory"),
         "errors": [line for line in run.log.splitlines() if "] ERROR" in line],
