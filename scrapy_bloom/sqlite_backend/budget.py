@@ -18,6 +18,7 @@ _COUNT = (
 _COUNT_STORED = (
     "INSERT INTO budget SELECT NULL, slot, COUNT(*) FROM (SELECT slot FROM requests"
     " UNION ALL SELECT slot FROM later) WHERE slot != '' GROUP BY slot"
+    " ON CONFLICT DO UPDATE SET pushed = excluded.pushed"
 )
 _ROW = (
     "(SELECT COALESCE(MAX(id), 0) FROM (SELECT MAX(id) AS id FROM requests"
@@ -36,7 +37,8 @@ _ASKED = (
 
 class LocalBudget:
     """The counts of a round in `file`, durable with the requests that they count: never more than
-    `limits` allow, over kills. `"*"` is the limit of each slot without one.
+    `limits` allow, over kills. `"*"` is the limit of each slot without one. A start without limits
+    forgets the counts.
 
     Any method may raise sqlite3.Error.
     """
@@ -44,8 +46,10 @@ class LocalBudget:
     def __init__(self, file: RequestFile, limits: Mapping[str, int]) -> None:
         self._file = file
         self._limits = limits
-        if limits and not file.query("SELECT 1 FROM budget LIMIT 1"):
-            # the first start with a budget: what is stored is fetched in its round, too
+        if not limits:
+            file.execute("UPDATE budget SET pushed = 0")
+        elif not file.query("SELECT 1 FROM budget WHERE pushed LIMIT 1"):
+            # the start before had no budget: what is stored is fetched in this round, too
             file.execute(_COUNT_STORED)
 
     def admits(self, slot: str) -> bool:

@@ -231,7 +231,7 @@ class DurableScheduler(LedgerScheduler):
         """Return the budget of the job, None without one, after what is retried of the capped ones
         is pending."""
         limits = BUDGET.read(self.crawler.settings)
-        if not limits and not file.query("SELECT 1 FROM capped WHERE retried LIMIT 1"):
+        if not limits and not file.query("SELECT 1 FROM budget LIMIT 1"):
             return None
         from .budget import LocalBudget
 

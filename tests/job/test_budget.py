@@ -197,3 +197,33 @@ def test_a_worker_refuses_a_budget():
     job = Job(None, scheduler="scrapy_bloom.RedisDurableScheduler", **options)
     with pytest.raises(ValueError, match=r"BLOOM_BUDGET is for DurableScheduler.*remove it"):
         job.open()
+
+
+def test_what_a_start_without_a_budget_has_pushed_counts(make_round):
+    """When there is a budget again, while it is pending."""
+    for budget, names in (({"*": 5}, ""), ({}, "bcd"), ({"*": 5}, "efg")):
+        job = make_round(BLOOM_BUDGET=budget)
+        job.start(start("s"))
+        for name in names:
+            job.push(name)
+        if budget and names:
+            assert len(job.names()) == 5
+        job.close("shutdown")
+
+
+def test_counts_of_a_round_do_not_outlive_one_without_a_budget(make_round):
+    """The budget of the third start is that of the second round."""
+    job = make_round(BLOOM_BUDGET={"*": 3})
+    job.start(start("s"))
+    for name in "ab":
+        job.push(name)
+    job.names()
+    job.close()
+    job = make_round()
+    job.start(start("s"))
+    job.close("shutdown")
+    job = make_round(BLOOM_BUDGET={"*": 3})
+    job.start()
+    for name in "efg":
+        job.push(name)
+    assert sorted(job.names()) == ["e", "f", "s"]
