@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
@@ -29,9 +29,11 @@ from ..redis_backend.client import REDIS_SCHEMES, RedisClient, public_url
 from ..redis_backend.filter_status import places_of
 from ..redis_backend.layout import in_one_slot
 from ..redis_backend.lifecycle import delete_filter, remove_queue
+from ..redis_backend.start_marks import StartedPages
 from ..redis_backend.verify import queue_findings
 from ..reporting import counted, in_bytes, in_percent, in_short, pages, visible, waiting
 from ..settings import BloomSettings
+from ..sqlite_backend.start_marks import started_in
 from ..sqlite_backend.status import JobState, Waiting, job_state, unfinished_requests, waiting_in
 from . import delta
 from .queue import queue_in
@@ -93,10 +95,16 @@ def check(session: Session) -> int:
         return delta.check(session, target.path)
     if Kind.REDIS in target.kinds:
         with session.shared_filter(name) as shared:
-            found = shared.filter
-            return print_seen(session, found.__contains__, found.header.identity, shared.name)
-    with open_filter(target.path, read_only=True) as bloom_filter:
-        return print_seen(session, bloom_filter.__contains__, bloom_filter.identity, name)
+            found, started = shared.filter, StartedPages(shared.client, shared.key)
+            identity = found.header.identity
+            return print_seen(
+                session, found.__contains__, identity, shared.name, started.__contains__
+            )
+    started = started_in(target.job.requests) if target.job is not None else nullcontext()
+    with open_filter(target.path, read_only=True) as bloom_filter, started as is_started:
+        return print_seen(
+            session, bloom_filter.__contains__, bloom_filter.identity, name, is_started
+        )
 
 
 def verify(session: Session) -> int:

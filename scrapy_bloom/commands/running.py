@@ -143,17 +143,27 @@ def require_fingerprinter(
         sys.stderr.write(f"{visible(warning)}\n")
 
 
-def print_seen(session: Session, knows: Callable[[bytes], bool], identity: str, name: str) -> int:
-    """Print for each URL whether `knows` returns True for its fingerprint; return the exit
-    status. `name` and `identity` are those of the filter or the delta store."""
+def print_seen(
+    session: Session,
+    knows: Callable[[bytes], bool],
+    identity: str,
+    name: str,
+    is_started: Callable[[bytes], bool] | None = None,
+) -> int:
+    """Print for each URL whether `knows` returns True for its fingerprint, or `is_started`, which
+    does for start requests; return the exit status. `name` and `identity` are those of the filter
+    or the delta store."""
     options, answers = session.options, []
     for url, fingerprint in fingerprints_of(session, identity, name):
-        answers.append((url, knows(fingerprint)))
+        seen = knows(fingerprint)
+        is_start = not seen and is_started is not None and is_started(fingerprint)
+        answers.append({"url": url, "seen": seen or is_start, "start_request": is_start})
         if not options.json:
-            session.print_lines([f"{'seen' if answers[-1][1] else 'new '} {url}"])
+            verdict = "seen (start request)" if is_start else "seen" if seen else "new "
+            session.print_lines([f"{verdict} {url}"])
     if options.json:
-        session.print([{"url": url, "seen": seen} for url, seen in answers], [])
-    return 0 if all(seen for _, seen in answers) else 1
+        session.print(answers, [])
+    return 0 if all(answer["seen"] for answer in answers) else 1
 
 
 def fingerprints_of(session: Session, identity: str, name: str) -> Iterator[tuple[str, bytes]]:

@@ -30,16 +30,24 @@ AT_ONCE = 100
 KEY_PREFIX = bytes(4)
 """The first bytes of each key of a start request, and of one in 2**32 fingerprints."""
 
+PAGE_KEY_LENGTH = 16
+
 
 def key_of(request: Request, fingerprint: bytes) -> bytes:
-    """Return the key of a start request, the same in each process: a digest of its fingerprint,
-    cookies, headers that authorize, callback, cookie jar and proxy."""
+    """Return the key of a start request, the same in each process: that of its page, and a digest
+    of its cookies, headers that authorize, callback, cookie jar and proxy."""
     callback = getattr(request.callback, "__name__", None)
     headers = [request.headers.getlist(name) for name in ("Cookie", "Authorization")]
     jar, proxy = request.meta.get("cookiejar"), request.meta.get("proxy")
     whose = "\0".join(map(_text, (request.cookies, *headers, callback, jar, proxy)))
-    digest = blake2b(fingerprint + whose.encode("utf-8", "backslashreplace"), digest_size=16)
-    return KEY_PREFIX + digest.digest()
+    digest = blake2b(whose.encode("utf-8", "backslashreplace"), digest_size=8)
+    return page_key(fingerprint) + digest.digest()
+
+
+def page_key(fingerprint: bytes) -> bytes:
+    """Return the first PAGE_KEY_LENGTH bytes of the keys of all start requests with that
+    fingerprint."""
+    return KEY_PREFIX + blake2b(fingerprint, digest_size=12).digest()
 
 
 def _text(value: Any) -> str:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
 
-from ..job.start_requests import KEY_PREFIX, StartRequests, key_of
+from ..job.start_requests import KEY_PREFIX, StartRequests, key_of, page_key
 from ..reporting import counted
 from ..settings import REPEAT_START
+from . import schema
+from .request_file import check_header, reading
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from scrapy.crawler import Crawler
 
     from ..job.ledger import Ledger
@@ -31,23 +36,27 @@ class TakenStartRequests:
     """The start requests in `file` that a round has taken, by occurrence.
 
     They stand beside the rows, and not in the filter, to which a link back to a start page
-    is new. The rows of version 0.2.0 have fingerprints in the place of keys. Any method may
-    raise sqlite3.Error.
+    is new. Those of a round that is over stay until the next one begins, for `started_in`. The
+    rows of version 0.2.0 have fingerprints in the place of keys. Any method may raise
+    sqlite3.Error.
     """
 
     def __init__(self, file: RequestFile, fingerprint: Callable[[Request], bytes]) -> None:
         self._file = file
         self._fingerprint = fingerprint
 
-    def begin(self) -> None:
-        """Begin to count the occurrences of this run."""
+    def begin(self, *, is_resumed: bool) -> None:
+        """Begin to count the occurrences of this run; forget with the next commit what earlier
+        rounds have taken, unless this one `is_resumed`."""
+        if not is_resumed:
+            self._file.execute("DELETE FROM taken_start_requests")
         # not in memory, which would grow with the start requests
         self._file.execute(
             "CREATE TEMP TABLE met_start_requests (fingerprint BLOB PRIMARY KEY,"
             " occurrences INTEGER NOT NULL) WITHOUT ROWID"
         )
         fingerprints = "SELECT 1 FROM taken_start_requests WHERE fingerprint > ? LIMIT 1"
-        self._has_fingerprints = bool(self._file.query(fingerprints, (KEY_PREFIX + b"\xff" * 16,)))
+        self._has_fingerprints = bool(self._file.query(fingerprints, (KEY_PREFIX + b"\xff" * 20,)))
 
     def meet(self, request: Request) -> Occurrence:
         """Return which occurrence `request` is, the next one of its key."""
@@ -75,10 +84,6 @@ class TakenStartRequests:
         """Note with the next commit that the round has taken that one."""
         self._file.execute("INSERT OR IGNORE INTO taken_start_requests VALUES (?, ?)", occurrence)
 
-    def clear(self) -> None:
-        """Forget them with the next commit, at the end of the round."""
-        self._file.execute("DELETE FROM taken_start_requests")
-
     def _next(self, key: bytes) -> Occurrence:
         met = self._file.query(
             "SELECT occurrences FROM met_start_requests WHERE fingerprint = ?", (key,)
@@ -86,6 +91,30 @@ class TakenStartRequests:
         number = met[0][0] + 1 if met else 1
         self._file.execute("INSERT OR REPLACE INTO met_start_requests VALUES (?, ?)", (key, number))
         return key, number
+
+
+@contextmanager
+def started_in(path: Path) -> Iterator[Callable[[bytes], bool]]:
+    """Yield a function that returns True for the fingerprint of a start request that the last round
+    of the job with the file at `path` has taken. Raises RequestFileError."""
+    if not check_header(path):
+        yield lambda fingerprint: False
+        return
+    with reading(path) as connection:
+        if schema.version(connection) < schema.WITH_FAILED:
+            yield lambda fingerprint: False
+            return
+
+        def is_taken(fingerprint: bytes) -> bool:
+            first = page_key(fingerprint)
+            found = connection.execute(
+                "SELECT 1 FROM taken_start_requests WHERE fingerprint = ?"
+                " OR fingerprint BETWEEN ? AND ? LIMIT 1",
+                (fingerprint, first, first + b"\xff" * 8),
+            )
+            return found.fetchone() is not None
+
+        yield is_taken
 
 
 class LocalStartRequests(StartRequests[Occurrence]):
@@ -105,13 +134,12 @@ class LocalStartRequests(StartRequests[Occurrence]):
         self._round = round_
         self._ledger = ledger
         ledger.commit_hooks.append(self)
-        round_.at_end.append(taken.clear)
 
     def _begin(self) -> bool:
         self._ledger.begin()
         with self._ledger.guarded():
             self._round.begin()
-            self._taken.begin()
+            self._taken.begin(is_resumed=self._round.is_resumed)
         return True
 
     def _is_skipped(self, thing: Any) -> bool:

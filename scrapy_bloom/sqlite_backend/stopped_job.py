@@ -17,6 +17,7 @@ from ..job.dictionaries import Dictionaries
 from . import schema
 from .failed_store import FAILED_AND_CAPPED
 from .request_file import check_header, reading
+from .rounds import OVER
 
 _FINAL = "SELECT COUNT(*) FROM items WHERE request IS NULL"
 _NOT_STORED = (
@@ -82,11 +83,13 @@ class StoppedJob:
                 ) from error
 
     def taken_start_requests(self) -> Iterator[tuple[bytes, int]]:
-        """Yield (key, occurrence) of each start request that the job has taken: the occurrence
-        counts equal keys. Files of 0.2.0 have fingerprints as keys."""
+        """Yield (key, occurrence) of each start request that the round has taken, none after its
+        end: the occurrence counts equal keys. Files of 0.2.0 have fingerprints as keys."""
         if not self._is_first_version:
             yield from self._connection.execute(
                 "SELECT fingerprint, occurrence FROM taken_start_requests"
+                " WHERE NOT EXISTS (SELECT 1 FROM rounds WHERE phase = ?)",
+                (OVER,),
             )
 
     def _count(self, statement: str) -> int:

@@ -121,7 +121,7 @@ def test_check_reads_a_list_on_standard_input(job, packed, mark):
     lines = packed(mark + "\r\n\n".join(SEEN).encode())
     result = bloom(job, "check", job, "-", "--json", stdin=lines)
     assert result.status == 0
-    assert result.json == [{"url": url, "seen": True} for url in SEEN]
+    assert [(each["url"], each["seen"]) for each in result.json] == [(url, True) for url in SEEN]
 
 
 def test_check_names_what_it_cannot_read(job):

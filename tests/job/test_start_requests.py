@@ -12,6 +12,7 @@ import pytest
 from scrapy import Request
 
 from scrapy_bloom.job.start_requests import key_of
+from scrapy_bloom.sqlite_backend.stopped_job import stopped_job
 from tests.job.engine import STOCK, name_of, request
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
@@ -352,14 +353,19 @@ def test_a_job_of_stock_scrapy_sends_them_again(make_round):
     assert make_round().start(start("a"), start("b")) == []
 
 
-def test_what_the_table_holds_is_gone_with_the_round(make_round, tmp_path):
-    """A round that is over leaves no start request behind."""
-    job = make_round()
-    job.start(start("a"), start("b"))
-    job.names()
-    job.close()
-    with closing(sqlite3.connect(tmp_path / "job" / "requests.sqlite")) as connection:
-        assert connection.execute("SELECT * FROM taken_start_requests").fetchall() == []
+def test_what_the_table_holds_is_gone_with_the_next_round(make_round, tmp_path):
+    """A round that is over leaves its start requests to `check` alone: the next one sends them, and
+    keeps those of its own only."""
+    for names in (["a", "b"], ["b", "c", "d"]):
+        job = make_round()
+        assert job.start(*map(start, names)) == names
+        job.names()
+        job.close()
+        with stopped_job(tmp_path / "job" / "requests.sqlite", pickles=True) as left:
+            assert [*left.taken_start_requests()] == []
+        with closing(sqlite3.connect(tmp_path / "job" / "requests.sqlite")) as connection:
+            found = connection.execute("SELECT * FROM taken_start_requests").fetchall()
+        assert len(found) == len(names)
 
 
 def test_the_scrapy_of_older_middlewares_is_served(make_round):
