@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from .request_file import Group, RequestFile
 
+_UNLIMITED = 2**63 - 1
 _COUNT = (
     "INSERT INTO budget VALUES (NULL, ?, 1)"
     " ON CONFLICT DO UPDATE SET pushed = pushed + 1 WHERE pushed < ?"
@@ -49,15 +50,13 @@ class LocalBudget:
         if not limits:
             file.execute("UPDATE budget SET pushed = 0")
         elif not file.query("SELECT 1 FROM budget WHERE pushed LIMIT 1"):
-            # the start before had no budget: what is stored is fetched in this round, too
-            file.execute(_COUNT_STORED)
+            # the start before had no budget, or this one begins a round
+            self._begin()
 
     def admits(self, slot: str) -> bool:
         """Count a new request of `slot`. Return False, and count nothing, if it is over the budget.
         Cost: a statement."""
         limit = self._limit(slot)
-        if limit is None:
-            return True
         if not limit:
             return False
         return self._file.execute(_COUNT, (encodable(slot), limit)).rowcount == 1
@@ -73,17 +72,17 @@ class LocalBudget:
 
     def ask_retried(self, *, begins_round: bool) -> int:
         """Make pending what is retried, as far as the budget of the last round has room, before the
-        first push; return how many. Where this start begins a round, only these count in it."""
+        first push; return how many. Where this start begins a round, only these count in it, and
+        what is stored."""
         slots = self._file.query(
             "SELECT budget.id, slot, pushed FROM budget WHERE id IN"
             " (SELECT budget FROM capped WHERE retried)"
         )
         if begins_round:
-            self._file.execute("UPDATE budget SET pushed = 0")
+            self._begin()
         asked = 0
         for id_, slot, pushed in slots:
-            limit = self._limit(slot)
-            room = -1 if limit is None else max(0, limit - pushed)
+            room = max(0, self._limit(slot) - pushed)
             self._file.execute(_ASK, {"id": id_, "slot": slot, "room": room})
             number = self._file.execute(_ASKED, {"id": id_, "room": room}).rowcount
             self._file.execute("UPDATE budget SET pushed = pushed + ? WHERE id = ?", (number, id_))
@@ -97,5 +96,12 @@ class LocalBudget:
             self._file.recount()
         return asked
 
-    def _limit(self, slot: str) -> int | None:
-        return self._limits.get(slot, self._limits.get("*"))
+    def _begin(self) -> None:
+        """Count only what is stored, which is fetched in this round; what has failed before counts
+        when it is retried."""
+        self._file.execute("UPDATE budget SET pushed = 0")
+        self._file.execute(_COUNT_STORED)
+        self._file.execute("INSERT OR IGNORE INTO carried SELECT id FROM failed")
+
+    def _limit(self, slot: str) -> int:
+        return self._limits.get(slot, self._limits.get("*", _UNLIMITED))

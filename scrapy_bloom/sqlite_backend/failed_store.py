@@ -19,19 +19,29 @@ from .request_file import RequestFile, check_header, connect, reading
 from .rounds import KEPT, RUNNING
 
 _COLUMNS = ", ".join(FailedRequest._fields)
+_CHOSEN = "failed.id IN (SELECT value FROM json_each(:chosen))"
+_CARRIED = f"slot != '' AND failed.id IN carried AND {_CHOSEN}"
+# the next start asks them as far as its budget allows
+_RETRY_CARRIED = (
+    f"INSERT INTO budget SELECT DISTINCT NULL, slot, 0 FROM failed WHERE {_CARRIED}"  # noqa: S608 - no input
+    " ON CONFLICT DO NOTHING",
+    "INSERT INTO capped SELECT NULL, budget.id, priority, start, 1, request"  # noqa: S608 - no input
+    f" FROM failed JOIN budget USING (slot) WHERE {_CARRIED} ORDER BY failed.id",
+)
 _RETRY = (
     # a request with a row of its own gets it again, and no other does
-    "INSERT INTO requests SELECT COALESCE(unreadable.id, ROW_NUMBER() OVER (ORDER BY failed.id)"
+    "INSERT INTO requests SELECT"  # noqa: S608 - no input
+    " COALESCE(unreadable.id, ROW_NUMBER() OVER (ORDER BY failed.id)"
     " + MAX(COALESCE((SELECT MAX(id) FROM requests), 0),"
     " COALESCE((SELECT MAX(id) FROM unreadable), 0), COALESCE((SELECT MAX(id) FROM later), 0))),"
     " slot, priority, start, 0, format, request"
     " FROM failed LEFT JOIN unreadable ON record = failed.id"
-    " WHERE failed.id IN (SELECT value FROM json_each(:chosen)) ORDER BY failed.id"
+    f" WHERE {_CHOSEN} AND NOT ({_CARRIED}) ORDER BY failed.id"
 )
 _REOPEN = f"UPDATE rounds SET phase = '{RUNNING}' WHERE phase = '{KEPT}'"  # noqa: S608 - no input
 FAILED_AND_CAPPED = "SELECT (SELECT COUNT(*) FROM failed) + (SELECT COUNT(*) FROM capped)"
 _CAPPED = "SELECT capped.id, slot, request FROM capped JOIN budget ON budget.id = budget ORDER BY 1"
-_DELETE = "DELETE FROM failed WHERE id IN (SELECT value FROM json_each(:chosen))"
+_DELETE = f"DELETE FROM failed WHERE {_CHOSEN}"  # noqa: S608 - no input
 
 
 class SQLiteFailedStore:
@@ -60,9 +70,9 @@ class SQLiteFailedStore:
         )
 
     def retry(self, choice: Choice = ALL) -> int:
-        """Make the chosen ones pending again, capped ones at the next start, as far as its budget
-        allows; return how many."""
-        return self._take(choice, _RETRY, _REOPEN)
+        """Make the chosen ones pending again; return how many. Capped ones, and with a budget those
+        of earlier rounds, are so at the next start, as far as the budget allows."""
+        return self._take(choice, *_RETRY_CARRIED, _RETRY, _REOPEN)
 
     def drop(self, choice: Choice = ALL) -> int:
         """Forget the chosen ones; return how many."""
@@ -83,7 +93,7 @@ class SQLiteFailedStore:
         if not self.requests(choice):
             return 0
         with self._directory.locked(), writing(self._directory.requests) as connection:
-            return _take(connection, choice, before) + _take_capped(connection, choice, before)
+            return _take_capped(connection, choice, before) + _take(connection, choice, before)
 
 
 class OpenFailedStore(SQLiteFailedStore):
@@ -96,12 +106,13 @@ class OpenFailedStore(SQLiteFailedStore):
         self._file = file
         self.count = int(file.query("SELECT COUNT(*) FROM failed")[0][0])
 
-    def add(self, row: int, request: bytes, failed: FailedRequest) -> None:
-        """Copy the pending request of `row` here, as `request`, which is asked at a retry."""
+    def add(self, row: int, request: bytes, failed: FailedRequest, slot: str | None = None) -> None:
+        """Copy the pending request of `row` here, as `request`, which is asked at a retry: in
+        `slot`, or in that of the row."""
         self._file.execute(
-            "INSERT INTO failed SELECT NULL, slot, priority, start, '',"
+            "INSERT INTO failed SELECT NULL, COALESCE(?, slot), priority, start, '',"
             " ?, ?, ?, ?, ?, ?, ?, ?, ? FROM requests WHERE id = ?",
-            (request, *failed, row),
+            (slot, request, *failed, row),
         )
         self.count += 1
 

@@ -213,7 +213,10 @@ class SqliteStore:
             return False
         (found,) = self._file.query("SELECT slot, request FROM requests WHERE id = ?", (row,))
         again = self.codec.again(Stored(*found), failed)
-        self._failed.add(row, again.payload, failed)
+        if self.budget is not None and not self._settings.by_slot:
+            # a retry in a later round counts in its slot
+            again = self.codec.moved(again, encodable(self._slot_of(request)))
+        self._failed.add(row, again.payload, failed, again.slot)
         self._file.delete(row)
         return True
 
@@ -255,9 +258,11 @@ class SqliteStore:
         def open_queue(folder: str, state: Any) -> ScrapyPriorityQueue:
             return scrapy_disk_queue(self._crawler, folder, state)
 
-        return left.move(
-            self._file, open_queue, lambda request: self.push(request, (), take_delay(request))
-        )
+        def take(request: Request) -> None:
+            self.admits(self._slot_of(request))
+            self.push(request, (), take_delay(request))
+
+        return left.move(self._file, open_queue, take)
 
     def _due(self, group: Group, payload: bytes) -> Any:
         """Return what stands for a stored request in a push, so that none is read; the request

@@ -109,6 +109,8 @@ STEPS: dict[int, tuple[str, ...]] = {
         "CREATE TABLE capped (id INTEGER PRIMARY KEY, budget INTEGER NOT NULL,"
         " priority INTEGER NOT NULL, start INTEGER NOT NULL, retried INTEGER NOT NULL,"
         " request BLOB NOT NULL)",
+        # the failed requests of earlier rounds, which count in this one when they are retried
+        "CREATE TABLE carried (id INTEGER PRIMARY KEY)",
         # how far each order of an operator is, as JSON: orders.py
         "CREATE TABLE orders (name TEXT PRIMARY KEY, state TEXT NOT NULL) WITHOUT ROWID",
         # 0.2.0 could give such a row to another request, and then could not open the file
@@ -129,7 +131,8 @@ STEPS: dict[int, tuple[str, ...]] = {
         "CREATE TRIGGER children_of_dropped AFTER DELETE ON failed BEGIN"
         " DELETE FROM taken_children WHERE parent IN (SELECT id FROM unreadable"
         " WHERE record = OLD.id AND NOT EXISTS (SELECT 1 FROM requests AS r"
-        " WHERE r.id = unreadable.id)); DELETE FROM unreadable WHERE record = OLD.id; END",
+        " WHERE r.id = unreadable.id)); DELETE FROM unreadable WHERE record = OLD.id;"
+        " DELETE FROM carried WHERE id = OLD.id; END",
     ),
 }
 """The statements that upgrade a file to each version from the one before. Steps of released

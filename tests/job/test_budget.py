@@ -5,13 +5,14 @@ import random
 
 import pytest
 from scrapy import Request
+from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy.settings import Settings
 
-from scrapy_bloom.job.failure import Choice
+from scrapy_bloom.job.failure import Choice, FailedRequest
 from scrapy_bloom.settings import BUDGET
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.status import job_state
-from tests.job.engine import Job, name_of
+from tests.job.engine import STOCK, Job, name_of
 from tests.job.test_rounds import start
 from tests.seeded import seed_of
 
@@ -29,6 +30,16 @@ def capped(folder):
 def push(job, *names, slot="example.com", **options):
     for name in names:
         job.push(name, meta={"download_slot": slot}, **options)
+
+
+def fail(job):
+    """Let all that is pending fail; return the names."""
+    names = []
+    while (popped := job.pop()) is not None:
+        names.append(name_of(popped))
+        job.scheduler.ledger.fail(popped, FailedRequest.of(popped, "down"))
+        job.done(popped)
+    return sorted(names)
 
 
 def test_more_pages_of_a_slot_than_its_budget_are_kept_and_not_asked(make_round, tmp_path):
@@ -227,3 +238,88 @@ def test_counts_of_a_round_do_not_outlive_one_without_a_budget(make_round):
     for name in "efg":
         job.push(name)
     assert sorted(job.names()) == ["e", "f", "s"]
+
+
+@pytest.mark.parametrize("queue", [DownloaderAwarePriorityQueue, ScrapyPriorityQueue])
+@pytest.mark.parametrize("by_setting", [False, True], ids=["command", "setting"])
+def test_what_failed_in_an_earlier_round_counts_when_it_is_retried(
+    make_round, tmp_path, queue, by_setting
+):
+    """What is over the budget then is capped. What failed in the round itself counts once."""
+    folder = tmp_path / "job"
+    settings = {"BLOOM_BUDGET": {"*": 4}, "SCHEDULER_PRIORITY_QUEUE": queue}
+    settings["SCHEDULER_DISK_QUEUE"] = "scrapy.squeues.PickleFifoDiskQueue"
+    job = make_round(**settings)
+    job.start(*map(start, "abcd"))
+    assert fail(job) == [*"abcd"]
+    job.close()
+    job = make_round(**settings)
+    job.start(*map(start, "ef"))
+    assert fail(job) == [*"ef"]
+    job.close()
+    if by_setting:
+        settings["BLOOM_RETRY_FAILED"] = True
+    else:
+        assert SQLiteFailedStore(folder).retry() == 6
+    job = make_round(**settings)
+    job.start(*map(start, "efg"))
+    assert sorted(job.names()) == [*"abef"]
+    job.close()
+    assert capped(folder) == ["c", "d", "g"]
+    assert SQLiteFailedStore(folder).by_reason() == {"capped": 3}
+    job = make_round(SCHEDULER_PRIORITY_QUEUE=queue, BLOOM_RETRY_FAILED=True)
+    job.start(start("h"))
+    assert sorted(job.names()) == ["c", "d", "g", "h"]
+
+
+def test_what_is_retried_without_a_budget_is_asked(make_round, tmp_path):
+    """All of it, whatever rounds with a budget it has failed in."""
+    for names in ("ab", "cd"):
+        job = make_round(BLOOM_BUDGET={"*": 2})
+        job.start(*map(start, names))
+        fail(job)
+        job.close()
+    assert SQLiteFailedStore(tmp_path / "job").retry() == 4
+    job = make_round()
+    job.start()
+    assert sorted(job.names()) == [*"abcd"]
+
+
+def test_what_a_start_has_asked_before_the_round_began_counts_in_it(make_round, crash_round):
+    """Where the process is killed between the two."""
+    job = make_round(BLOOM_BUDGET={"*": 2})
+    job.start(start("start"))
+    push(job, *"abcd")
+    job.names()
+    job.close()
+    make_round(BLOOM_BUDGET={"*": 4}, BLOOM_RETRY_FAILED=True).commit()
+    job = crash_round(BLOOM_BUDGET={"*": 4})
+    job.start(start("start"))
+    push(job, "e", "f")
+    assert sorted(job.names()) == ["b", "c", "e", "start"]
+
+
+def test_a_slot_that_gets_a_budget_has_been_counted(make_round):
+    """Where others had one before."""
+    job = make_round(BLOOM_BUDGET={"other.example": 5})
+    job.start(start("start"))
+    push(job, "a", "b")
+    job.names()
+    push(job, "c")
+    job.close("shutdown")
+    job = make_round(BLOOM_BUDGET={"*": 5})
+    job.start()
+    push(job, "d", "e")
+    assert sorted(job.names()) == ["c", "d"]
+
+
+def test_what_was_taken_over_from_scrapys_scheduler_counts(tmp_path):
+    folder = tmp_path / "job"
+    options = {"BLOOM_BUDGET": {"*": 3}, "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}
+    for scheduler, names in ((STOCK, "ab"), ("scrapy_bloom.DurableScheduler", "cd")):
+        job = Job(folder, scheduler=scheduler, **options).open()
+        push(job, *names)
+        if scheduler == STOCK:
+            job.close("shutdown")
+    assert sorted(job.names()) == [*"abc"]
+    job.drop()
