@@ -1,16 +1,16 @@
 # Each target makes what it needs; the second time it is there.
 PYTHON ?= python3
 BIN := .venv/bin
-INSTALL := -m pip install --quiet --disable-pip-version-check
+INSTALL := -m pip install -qq --disable-pip-version-check
 
 .PHONY: demo demo-delta demo-redis test bench bench-quick torture oldest scrapys-own deltafetchs-own field lint docs dist clean
 
 demo: .venv/.demo
-	$(BIN)/python example_project/demo.py
+	@$(BIN)/python example_project/demo.py
 
 # what a second crawl skips, and what it fetches
 demo-delta: .venv/.demo
-	$(BIN)/python example_project/demo_delta.py
+	@$(BIN)/python example_project/demo_delta.py
 
 demo-redis: .venv/.test
 	$(BIN)/python example_project/demo_redis.py
@@ -67,8 +67,9 @@ clean:
 	rm -rf .venv .venv-*
 
 .venv/.demo: pyproject.toml | $(BIN)/python
-	$(BIN)/python $(INSTALL) -e .
-	touch $@
+	@echo "Installing scrapy-bloom and Scrapy into .venv: once, 20 seconds"
+	@$(BIN)/python $(INSTALL) -e .
+	@touch $@
 
 .venv/.bench: .venv/.test
 	$(BIN)/python $(INSTALL) -e ".[bench]"
@@ -96,4 +97,4 @@ clean:
 # keep what the pattern makes on the way
 .PRECIOUS: %/bin/python
 %/bin/python:
-	$(PYTHON) -m venv $*
+	@$(PYTHON) -m venv $*

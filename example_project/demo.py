@@ -25,6 +25,7 @@ def stop_and_resume(folder: Path) -> bool:
     """Stop a crawl with Ctrl-C at half of the pages and resume it; true if each page came once."""
     total = len(pages(SESSION))
     job, settings = folder / "job", {"BLOOM_CAPACITY": CAPACITY}
+    print("1. A crawl is stopped with Ctrl-C at half of the pages; the same command goes on: 20 s")
     with serve(folder) as served:
         first = crawl(served, job, "first run", settings=settings, stop_after=total // 2)
         second = crawl(served, job, "resumed", settings=settings)
@@ -55,6 +56,7 @@ def kill_and_resume(folder: Path) -> bool:
     total, found, last, feeds = len(pages(SESSION)), {}, {}, {}
     ours, stock = {"BLOOM_CAPACITY": CAPACITY}, {"ADDONS": "{}"}
     kills = dict.fromkeys((UNINTERRUPTED, OURS, STOCK), 0)
+    print("2. A crawl undisturbed, one killed three times, one of stock Scrapy killed: 45 s")
     for name, settings, shares in (
         (UNINTERRUPTED, ours, ()),
         (OURS, ours, KILLS),
@@ -134,6 +136,7 @@ def memory(served: Site, run: Run) -> str:
 
 def acts(folder: Path) -> bool:
     """Run both acts; true if neither has missed a page."""
+    print(f"Crawls a site of {len(pages(SESSION)):,} pages on this machine, for a minute.\n")
     stopped = stop_and_resume(folder)
     print()
     return kill_and_resume(folder) and stopped

@@ -42,11 +42,13 @@ def day(folder: Path, number: int, name: str) -> tuple[object, ...] | None:
 
 def days(folder: Path) -> bool:
     """Crawl on three days; true if each crawl has fetched the lists and what it had to."""
+    print("A news site on this machine is crawled on three days: 30 s", flush=True)
     began = time.monotonic()
     rows = [day(folder, 1, "first"), day(folder, 2, "second")]
     if time.monotonic() - began > PERIOD:
         print("this machine is too slow for the demo: the marks have expired already")
         return False
+    print(f"waiting for {PERIOD * 9 / 8 + 1:.0f} s, until the marks have expired", flush=True)
     time.sleep(PERIOD * 9 / 8 + 1)
     rows.append(day(folder, 2, "after expiry"))
     if None in rows:

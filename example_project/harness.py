@@ -28,6 +28,8 @@ PROJECT = Path(__file__).resolve().parent
 SESSION = session_of(USER_AGENT)
 # The site starts, and hears of a running crawl, within this many seconds, or something is stuck.
 PATIENCE = 60
+# Seconds between two lines about a run, where they do not replace one another.
+SELDOM = 5
 
 
 @dataclass(frozen=True)
@@ -83,21 +85,22 @@ class Account:
 
 
 class Progress:
-    """Shows how far a run is: one line that changes on a terminal, a line a second elsewhere."""
+    """Shows how far a run is: a line that changes on a terminal, else one now and then."""
 
     def __init__(self, label: str) -> None:
         self.label = label
         self.total = len(pages(SESSION))
         self.live = sys.stdout.isatty()
-        self.shown = time.monotonic()
+        self.began = self.shown = time.monotonic()
 
     def show(self, run: Run, note: str = "") -> None:
-        if not (note or self.live) and time.monotonic() - self.shown < 1:
+        now = time.monotonic()
+        if not (note or self.live) and now - self.shown < SELDOM:
             return
-        self.shown = time.monotonic()
+        self.shown = now
         line = (
-            f"{self.label}: {run.fetched:,} of {self.total:,} pages fetched,"
-            f" {run.offered:,} offered, {run.filtered:,} filtered{note}"
+            f"   {self.label}: {run.fetched:,} of {self.total:,} pages fetched,"
+            f" duplicates dropped: {run.filtered:,}{note}, {now - self.began:.0f} s"
         )
         if self.live:
             # Written over what was there; only the last word on a run stays.
@@ -163,12 +166,12 @@ def crawl(
                 raise RuntimeError(f"{label}: stuck after {fetched:,} pages:\n{tail(log)}")
             if stop_after and not stopped and fetched >= stop_after:
                 process.send_signal(stop_with)
-                stopped = f", {stop_with.name} sent at {fetched:,}"
+                stopped = f", {stop_with.name}"
             run = Run(fetched, None, read(stats))
             progress.show(run)
             time.sleep(0.05)
     run = Run(site.fetched() - before, status, read(stats))
-    progress.show(run, f"{stopped}, exit {status}")
+    progress.show(run, stopped or f", {run.reason or f'exit {status}'}")
     return run
 
 
