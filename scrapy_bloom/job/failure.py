@@ -28,6 +28,7 @@ IN_MEMORY = "scheduler/failed_in_memory"
 """The stat that counts failed requests that cannot be serialized, and so are not kept."""
 CAPPED = "capped"
 """The reason of a request that is over BLOOM_BUDGET."""
+ASKING_CAPPED = "Asking %(requests)s that BLOOM_BUDGET had kept"
 UNREADABLE = "unreadable"
 """The reason of a stored request that cannot be read back."""
 LONGEST = 500

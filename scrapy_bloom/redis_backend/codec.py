@@ -87,8 +87,7 @@ class RedisCodec:
             fields[_PAGE] = self.page_of(again)
         if callback is not None:
             fields["callback"] = callback
-        slot = None if self._slot_of is None else self._slot_of(request)
-        return self.dump_fields(fields, slot)
+        return self.dump_fields(fields, self.slot_of(request))
 
     def dump_fields(self, fields: dict[str, Any], slot: str | None = None) -> Packed:
         """Return the request of these `fields` (`Request.to_dict`) as it is stored: in
@@ -107,6 +106,10 @@ class RedisCodec:
         stored = self._codec.dump(fields, slot, self.queues.kind.format)
         is_start = self.queues.start is not None and bool(meta.get("is_start_request", False))
         return Packed(str(-2 * priority + is_start), slot, stored.payload)
+
+    def slot_of(self, request: Request) -> str | None:
+        """Return the slot in which `request` would be stored, None if only its fields say so."""
+        return None if self._slot_of is None else self._slot_of(request)
 
     def load(self, claim: Claim) -> Request:
         """Return the request that was stored. Raises anything: its classes run their code."""

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from ..errors import SharedFilterError
 from ..job.codec import Stored, url_and_method
 from ..job.dictionaries import Dictionaries
-from ..job.failure import ALL, Choice, FailedRequest, described
+from ..job.failure import ALL, CAPPED, Choice, FailedRequest, described
+from .capped import CappedRequests
 from .codec import stored_dictionaries
 from .protocol import Failing
-from .scripts import RETRY_FAILED, SCAN_FAILED
+from .scripts import CRAWL_STATUS, RETRY_FAILED, SCAN_FAILED
 
 if TYPE_CHECKING:
     from .client import RedisClient
@@ -29,17 +30,25 @@ class RedisFailedStore:
     """The FailedStore of the crawl beside the filter at `key`.
 
     `by_reason` looks at the first `most` of its requests, at all by default. `pickles` is
-    BLOOM_PICKLE. Any method may
-    raise SharedFilterError. Cost: a call for a hundred requests.
+    BLOOM_PICKLE. `starts` is True for a worker that joins the crawl. Any method may raise
+    SharedFilterError. Cost: a call for a hundred requests.
     """
 
     def __init__(
-        self, client: RedisClient, key: str, most: int | None = None, *, pickles: bool = True
+        self,
+        client: RedisClient,
+        key: str,
+        most: int | None = None,
+        *,
+        pickles: bool = True,
+        starts: bool = False,
     ) -> None:
         self._client = client
         self._key = key
         self._most = most
         self._pickles = pickles
+        self._starts = starts
+        self.capped = CappedRequests(client, key)
         self._dictionaries = Dictionaries()
 
     def by_reason(self) -> dict[str, int]:
@@ -52,30 +61,59 @@ class RedisFailedStore:
             if len(seen) == self._most:
                 others = self._client.call("hlen", f"{self._key}:failed") - len(seen)
                 break
-        reasons = dict(Counter(seen.values()).most_common())
+        counts = Counter(seen.values()) + Counter({CAPPED: self.capped.count()})
+        reasons = dict(counts.most_common())
         return {**reasons, "others": others} if others > 0 else reasons
 
     def requests(self, choice: Choice = ALL) -> list[FailedRequest]:
         """Return the chosen ones, oldest first."""
-        return [failed for _, failed in self._chosen(choice)]
+        return [*(failed for _, failed in self._chosen(choice)), *self.capped.requests(choice)]
 
     def retry(self, choice: Choice = ALL) -> int:
-        """Make the chosen ones pending again, also of a crawl that is over, which goes on;
-        return how many."""
-        count = 0
+        """Make the chosen ones pending again, also of a crawl that is over, which goes on; return
+        how many. Capped ones, and with a budget those of earlier rounds, are so as far as the
+        budget has room: at once while workers are at work, else at the next start."""
+        is_now = self._starts or _is_at_work(self._client, self._key)
+        # first, since it may get some of the others
+        count = self.capped.ask(choice) if is_now else 0
+        left = 0
         for fields in self._groups(choice):
-            moved = self._client.run(RETRY_FAILED, [self._key], *fields)
+            moved, *others = self._client.run(RETRY_FAILED, [self._key], "1" * is_now, *fields)
             if moved < 0:
                 raise SharedFilterError(
                     f"there is no crawl at {self._key!r} in Redis at {self._client.name}"
                 )
             count += moved
+            left += sum(others)
+        if is_now:
+            return count
+        left += self.capped.count(choice)
+        if left:
+            self._order([*self._orders(), choice])
+        return count + left
+
+    def retry_ordered(self) -> int:
+        """Make pending what `retry` has left to the next start; return how many. What the budget
+        has no room for is not asked by a later start."""
+        orders = self._orders()
+        count = sum(self.retry(Choice(*each)) for each in orders)
+        if orders:
+            self._client.call("hdel", f"{self._key}:crawl", "retried")
         return count
+
+    def _orders(self) -> list[Sequence[Sequence[str]]]:
+        found = self._client.call("hget", f"{self._key}:crawl", "retried")
+        return [*json.loads(found)] if found else []
+
+    def _order(self, choices: Sequence[Sequence[Sequence[str]]]) -> None:
+        self._client.call("hset", f"{self._key}:crawl", "retried", json.dumps(choices))
 
     def drop(self, choice: Choice = ALL) -> int:
         """Forget the chosen ones; return how many."""
         name = f"{self._key}:failed"
-        return sum(self._client.call("hdel", name, *fields) for fields in self._groups(choice))
+        groups = self._groups(choice)
+        dropped: int = sum(self._client.call("hdel", name, *fields) for fields in groups)
+        return dropped + self.capped.drop(choice)
 
     def _groups(self, choice: Choice) -> Iterator[Sequence[bytes]]:
         if choice == ALL:
@@ -130,6 +168,11 @@ class RedisFailedStore:
             yield from found
             if int(cursor) == 0:
                 return
+
+
+def _is_at_work(client: RedisClient, key: str) -> bool:
+    _, now, workers, *_ = client.run(CRAWL_STATUS, [key])
+    return any(float(until) >= now for until in workers[1::2])
 
 
 def failing_of(claim: Claim, failed: FailedRequest, codec: RedisCodec) -> Failing:

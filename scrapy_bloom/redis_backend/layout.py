@@ -30,7 +30,10 @@ A crawl, whose keys are all in the hash slot of the filter beside it:
                              dictionaries (see job/dictionaries.py), at most eight unless
                              Redis went back in time; swept (where the owners were looked at
                              last); later (1 where any request may be delayed or held);
-                             delta_store (JSON: name and period of that which marks wait for)
+                             delta_store (JSON: name and period of that which marks wait for);
+                             budget (JSON), counts (see lua/include/budget.lua), carried (the
+                             last claim before the round: what has failed then counts when it is
+                             retried), retried (JSON of what the next start is to retry)
     {KEY}:progress           list: JSON of the time and the counts, one a second, of a minute
     {KEY}:workers            sorted set: worker, by the end of its lease (ms)
     {KEY}:starting           set: workers that are in start()
@@ -57,6 +60,11 @@ A crawl, whose keys are all in the hash slot of the filter beside it:
                              when (ms), what the worker knows of it as JSON, and the claim;
                              where no worker has told it, claim → the same, '' for the JSON;
                              of an earlier version claim → the first six or eight
+    {KEY}:limits             hash: slot, or * → the most requests of it in a round
+    {KEY}:counted:PARITY     hash: slot → requests of this round, or of the last one (`counts`)
+    {KEY}:capped             sorted set: slots with requests over the budget, by the time of the
+                             first (ms)
+    {KEY}:capped:SLOT        list: priority, NUL and payload of each
     {KEY}:start              set: marks of the start requests that were taken
     {KEY}:owners             hash: slot → who has it until when, if one worker may
     {KEY}:delta_waiting      list: marks of acknowledged pages, on their way to the delta store, in

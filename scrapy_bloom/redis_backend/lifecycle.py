@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _REMOVED_AT_ONCE = 100
 
+NO_BUDGET = "{}"
+"""The budget of a crawl without one, as JSON."""
+
 
 def name_of(client: RedisClient, key: str) -> str:
     """Return the name of the filter at `key` in errors and the log."""
@@ -132,6 +135,8 @@ class CrawlState:
     """What waits for its time, as `reporting.waiting` says it."""
     begins: bool = False
     """True if a round began when it was opened."""
+    budget: str = NO_BUDGET
+    """Its budget, as JSON."""
 
 
 def open_crawl(
@@ -142,15 +147,20 @@ def open_crawl(
     spider: str = "",
     *,
     any_spider: bool = False,
+    budget: str = "",
+    counted: bool = False,
 ) -> CrawlState:
     """Return the state of the crawl beside the filter at `key`, whose generation is `crawl`. The
     crawl is made if there is none; a new round begins if it is over and the settings name another
     round. It belongs to `spider` from then on; without `any_spider`, the crawl of another spider
-    stays as it is, and the state names that spider. Raises SharedFilterError for a crawl of another
+    stays as it is, and the state names that spider. So does that of living workers with another
+    `budget` (JSON, empty for that of the crawl), and one that had none, unless what is pending was
+    `counted`; the state has its budget then. Raises SharedFilterError for a crawl of another
     filter or version, and for workers with another lease or of version 0.2.0."""
     lease = int(settings.lease * 1000)
-    found, lease_found, round_, start_done, over, _, workers, owner, later, due, held, begins = (
-        client.run(OPEN_CRAWL, [key], crawl, lease, settings.round, spider, "1" * any_spider)
+    options = settings.round, spider, "1" * any_spider, budget, "1" * counted
+    found, lease_found, round_, start_done, over, _, workers, owner, *waits, begins, has = (
+        client.run(OPEN_CRAWL, [key], crawl, lease, *options)
     )
     if found.decode() != crawl_id(crawl):
         raise SharedFilterError(
@@ -162,15 +172,16 @@ def open_crawl(
             f"the workers of {key!r} in Redis at {client.name} have BLOOM_REDIS_LEASE ="
             f" {int(lease_found) / 1000:g}, and this one has {settings.lease:g}: all need the same"
         )
-    waits = waiting(later, None if due == b"" else due / 1000, held)
+    later, due, held = waits
     return CrawlState(
         round_.decode(),
         start_done == b"1",
         over == b"1",
         workers,
         owner.decode(),
-        waits,
+        waiting(later, None if due == b"" else due / 1000, held),
         bool(begins),
+        has.decode(),
     )
 
 

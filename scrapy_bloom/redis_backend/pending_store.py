@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from math import ceil, isinf
@@ -55,6 +56,11 @@ class RedisPendingStore:
         for request in self._apart():
             found.add(request, by, selection)
         return found
+
+    def by_slot(self) -> Counter[str]:
+        """Return how many requests each slot has, pending or claimed."""
+        pending = self.count(Selection(), "slot").pending
+        return pending + Counter(request.slot for request in self._claimed())
 
     def requests(self, selection: Selection, most: int) -> list[PendingRequest]:
         """Return the first selected ones: by priority, then those that were lost with a worker,

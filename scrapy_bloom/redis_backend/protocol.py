@@ -40,10 +40,12 @@ class Entry:
     old_mark: bytes = b""
     due: float | None = None
     """When the request may be asked, by `monotonic`; at once if that is over, or None."""
+    counted: bool = True
+    """Whether it counts in the budget of its slot."""
 
     def encode(self, bloom_filter: RedisBloomFilter) -> tuple[list[Argument], Shard | None]:
         """Return the script's arguments for it, and the shard of its fingerprint."""
-        kind = "" if self.packed is None else "1" if self.fingerprint is not None else "0"
+        kind = self._kind
         shard: Shard | None = None
         probes: list[Argument] = ["", "", "", ""]
         if self.fingerprint is not None:
@@ -55,6 +57,13 @@ class Entry:
         # a millisecond more: the script's clock has whole ones
         delay = ceil(1000 * left) + 1 if left > 0 else ""
         return [kind, *probes, *stored, self.mark, self.old_mark, delay], shard
+
+    @property
+    def _kind(self) -> str:
+        if self.packed is None:
+            return ""
+        is_filtered = self.fingerprint is not None
+        return str(is_filtered + 2 * (not self.counted))
 
 
 @dataclass(eq=False, slots=True)

@@ -20,7 +20,7 @@ from .claims import Claims
 from .codec import is_storable_slot
 from .failed_store import failing_of, unreadable
 from .protocol import LEAVE, OVER, Batch, Entry, Holding, Policy, Reply, WorkerState
-from .scripts import GROWN, NEW
+from .scripts import CAPPED, GROWN, NEW
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -60,6 +60,8 @@ class Observers:
     """The crawl is not there any more."""
     held: Callable[[str], None]
     """A slot is held, perhaps by another worker."""
+    capped: Callable[[], None] = lambda: None
+    """A request that was pushed is over the budget of its slot."""
 
 
 class RedisStore:
@@ -202,6 +204,8 @@ class RedisStore:
             fingerprint = known if known in self._dupefilter.uncommitted else None
             self._own.add(known)
         self._enqueue(packed, fingerprint, b"")
+        # what is sent again within its slot has been counted
+        self._unsent[-1].counted = packed.slot not in map(self._codec.slot_of, sources)
         if delay is not None:
             self._unsent[-1].due = monotonic() + delay
 
@@ -401,7 +405,10 @@ class RedisStore:
                 continue
             if entry.fingerprint is not None:
                 self._dupefilter.settle(entry.fingerprint)
-            self._observers.answered(entry, answer == NEW)
+            if answer == CAPPED:
+                self._observers.capped()
+            else:
+                self._observers.answered(entry, answer == NEW)
         self._unsent.extendleft(reversed(again))
 
     def _take_holds(self, batch: Batch, reply: Reply) -> None:

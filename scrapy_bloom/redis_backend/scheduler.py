@@ -12,7 +12,7 @@ from ..job.failures import Failures
 from ..job.ledger_scheduler import LedgerScheduler, keep_off_the_job, refuse_without_delays
 from ..job.session import session_of
 from ..scrapy_compat import IdleChecks, put_before_engine
-from ..settings import BUDGET, FailedSettings, WorkerSettings
+from ..settings import FailedSettings, WorkerSettings
 from ..startup import fetches_one_page, refuse
 from .dupefilter import RedisBloomDupeFilter
 from .start_marks import SharedStartRequests
@@ -66,11 +66,6 @@ class RedisDurableScheduler(LedgerScheduler):
             if fetches_one_page(crawler):
                 keep_off_the_job(crawler)
                 return cls(crawler, dupefilter_class.from_crawler(crawler))
-            if BUDGET.read(crawler.settings):
-                raise ValueError(
-                    "BLOOM_BUDGET is for DurableScheduler, and RedisDurableScheduler counts no"
-                    " pages of a slot: remove it"
-                )
             settings = WorkerSettings.read(crawler.settings)
             idle_checks = IdleChecks(crawler)
             start_requests = SharedStartRequests(crawler)
@@ -113,7 +108,7 @@ class RedisDurableScheduler(LedgerScheduler):
             self.df.abandon()
             _leave_directory(self.crawler)
             refuse(self.crawler, error)
-        self._ledger = worker.ledger
+        self._ledger, self._budget = worker.ledger, None  # Redis counts
         self.df.open()
         worker.begin()
         return None

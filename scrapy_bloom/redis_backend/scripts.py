@@ -64,6 +64,8 @@ add it to the newest layer anyway; or nothing."""
 NEW, SEEN, GROWN, GONE = range(4)
 """Its answers: new, and now added, unless it only was to LOOK; seen; the shard has more layers
 than were named, and nothing was done; the shard is gone."""
+CAPPED = 5
+"""Answer of COMMIT for an entry that is over the budget of its slot."""
 MAKE_SHARD = Script("make_shard")
 READ_SHARD = Script("read_shard")
 DELETE_SHARD = Script("delete_shard")
@@ -85,6 +87,10 @@ DROP_LISTS = SlotScript("drop_lists")
 SIEVE = SlotScript("sieve")
 HOLD_SLOTS = SlotScript("hold_slots")
 HELD_SLOTS = SlotScript("held_slots")
+COUNT_PENDING = SlotScript("count_pending")
+CAPPED_COUNTS = SlotScript("capped_counts")
+READ_CAPPED = SlotScript("read_capped")
+TAKE_CAPPED = SlotScript("take_capped")
 REMOVE_QUEUE = SlotScript("remove_queue")
 MARKS_CARRIED = SlotScript("marks_carried")
 SCAN_FAILED = SlotScript("scan_failed")

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..job.figures import COUNTED, SLOTS, Costly, Figures, Sample, State, with_rates
+from .capped import capped_in
 from .failed_store import RedisFailedStore
 from .filter import RedisBloomFilter
 from .layout import is_in_one_slot
@@ -98,9 +99,9 @@ class WorkerView:
 @dataclass(frozen=True)
 class CrawlView:
     """A crawl, without the pending requests of each slot. `time` is the server's. `waiting` is
-    the number of pending requests, too low after an aborted script. `counted` and `samples` are
-    what all workers have counted: now, and in the last minute. `nbytes` is None if the user may
-    not ask for it."""
+    the number of pending requests, too low after an aborted script. `failed` has those over a
+    budget, too. `counted` and `samples` are what all workers have counted: now, and in the last
+    minute. `nbytes` is None if the user may not ask for it."""
 
     round: str
     start_done: bool
@@ -176,12 +177,13 @@ def look_at(client: RedisClient, key: str) -> CrawlView | None:
     if not is_in_one_slot(key):
         return None
     told = client.run(CRAWL_STATUS, [key], *COUNTED)
-    crawl, now, names, failed, alone, notes, nbytes, later, due, held, marks = told
+    crawl, now, names, failed, alone, notes, nbytes, later, due, held, marks, slots = told
     if crawl[0] is None:
         return None
     lease, round_, start_done, over, began, done, waiting, *counted = crawl
     workers: list[WorkerView] = []
-    sizes = [nbytes]
+    capped, of_capped = capped_in(client, key) if slots else ({}, [])
+    sizes = [nbytes, *of_capped]
     names = [*zip(names[::2], names[1::2], strict=True)]
     for first in range(0, len(names), _WORKERS_AT_ONCE):
         group = names[first : first + _WORKERS_AT_ONCE]
@@ -200,7 +202,7 @@ def look_at(client: RedisClient, key: str) -> CrawlView | None:
         began=int(began) / 1000,
         done=int(done or 0),
         workers=workers,
-        failed=failed,
+        failed=failed + sum(capped.values()),
         alone=alone,
         waiting=max(0, int(waiting or 0)),
         counted={name: int(value or 0) for name, value in zip(COUNTED, counted, strict=True)},

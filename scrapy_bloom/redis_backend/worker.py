@@ -15,15 +15,16 @@ from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.asyncio import call_later
 
 from ..errors import SharedFilterError
-from ..job.failure import count_unreadable, described
+from ..job.failure import ASKING_CAPPED, count_unreadable, described
 from ..job.figures import counts_of, set_stats
 from ..job.holds import probe_seconds
 from ..job.ledger import Ledger
 from ..job.ledger_scheduler import require_same_spider
 from ..reporting import counted
 from ..scrapy_compat import EngineView, slot_keys
-from ..settings import ANY_SPIDER, RedisSettings, WorkerSettings
+from ..settings import ANY_SPIDER, BUDGET, RedisSettings, WorkerSettings
 from ..startup import announce
+from .budget import budget_text, require_budget
 from .client import RedisClient, ScriptError
 from .codec import RedisCodec
 from .failed_store import RedisFailedStore
@@ -105,7 +106,7 @@ class Worker:
         try:
             self._server = client.name
             self._name = f"the queue {self.key!r} in Redis at {client.name}"
-            self._failed = RedisFailedStore(client, self.key, MOST_TOLD)
+            self._failed = RedisFailedStore(client, self.key, MOST_TOLD, starts=True)
             self._state = self._join(client, generation)
             beats = RedisClient(redis.url, redis.timeout)
         except BaseException:
@@ -127,6 +128,7 @@ class Worker:
                 self._on_unreadable,
                 self._on_gone,
                 held,
+                lambda: crawler.stats.inc_value("scheduler/capped"),
             ),
             round_=self._state.round,
             counted=lambda: tuple(counts_of(crawler).values()),
@@ -212,7 +214,7 @@ class Worker:
 
     def _join(self, client: RedisClient, generation: str) -> CrawlState:
         """Find or make the crawl. The first worker of a start retries failed requests, if the
-        settings say so."""
+        settings say so, and asks what was to be retried of those over the budget."""
         crawler = self._crawler
         assert crawler.spider is not None
         join = partial(
@@ -223,13 +225,25 @@ class Worker:
             self._settings,
             crawler.spider.name,
             any_spider=ANY_SPIDER.read(crawler.settings),
+            budget=(budget := budget_text(BUDGET.read(crawler.settings))),
         )
         state = join()
         remedy = "give each spider a BLOOM_REDIS_KEY of its own"
         require_same_spider(self._name, state.spider, crawler, remedy)
-        if not state.workers and self._failures.retry(self._failed):
+        state = require_budget(client, self.key, state, budget, join)
+        if not state.workers and self._failures.retry(self._failed) + self._retry_ordered():
             state = replace(join(), begins=state.begins)
         return state
+
+    def _retry_ordered(self) -> int:
+        asked = self._failed.retry_ordered()
+        if asked:
+            logger.info(
+                ASKING_CAPPED,
+                {"requests": counted(asked, "request")},
+                extra={"spider": self._crawler.spider},
+            )
+        return asked
 
     def _report(self) -> None:
         url, key = self._server, shlex.quote(self.key[1:-1])

@@ -13,6 +13,7 @@ from scrapy.utils.python import global_object_name
 
 from ..dupefilter.local import BloomDupeFilter
 from ..errors import JobDirectoryError, RequestFileError
+from ..job.failure import ASKING_CAPPED
 from ..job.failures import Failures
 from ..job.later import Alarm
 from ..job.ledger import Ledger
@@ -239,7 +240,7 @@ class DurableScheduler(LedgerScheduler):
         round_ = Round(file, lambda: None)
         if asked := budget.ask_retried(begins_round=not round_.is_resumed):
             logger.info(
-                "Asking %(requests)s that BLOOM_BUDGET had kept",
+                ASKING_CAPPED,
                 {"requests": counted(asked, "request")},
                 extra={"spider": self.spider},
             )

@@ -203,13 +203,6 @@ def test_a_budget_of_the_command_line_is_json():
     assert BUDGET.read(Settings({"BLOOM_BUDGET": '{"*": 7}'})) == {"*": 7}
 
 
-def test_a_worker_refuses_a_budget():
-    options = {"DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter", "BLOOM_BUDGET": {"*": 1}}
-    job = Job(None, scheduler="scrapy_bloom.RedisDurableScheduler", **options)
-    with pytest.raises(ValueError, match=r"BLOOM_BUDGET is for DurableScheduler.*remove it"):
-        job.open()
-
-
 def test_what_a_start_without_a_budget_has_pushed_counts(make_round):
     """When there is a budget again, while it is pending."""
     for budget, names in (({"*": 5}, ""), ({}, "bcd"), ({"*": 5}, "efg")):

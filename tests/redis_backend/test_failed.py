@@ -17,6 +17,7 @@ from twisted.python.failure import Failure
 from scrapy_bloom.job.codec import Stored, plain_fields
 from scrapy_bloom.job.dictionaries import Dictionaries
 from scrapy_bloom.job.failure import Choice, FailedRequest
+from scrapy_bloom.redis_backend.capped import CappedRequests
 from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.status import CrawlStatus, look_at, pending_of
@@ -519,6 +520,13 @@ def test_the_rights_in_the_documents_are_enough(tmp_path):
             worker.enqueue(f"{number}", meta={"download_slot": f"shop-{number}"})
             if number % 50 == 49:
                 worker.exchange()
+        worker.leave()
+        worker = StoreWorker(url, "key", BLOOM_BUDGET={"*": 3, "shop-1": 1})
+        worker.enqueue("over", meta={"download_slot": "shop-1"})
+        worker.exchange()
+        for choice in (Choice(), Choice(urls=["*/over"])):
+            capped = CappedRequests(worker.client, worker.key)
+            assert (worker.capped, capped.count(), capped.ask(choice)) == (1, 1, 0)
         server.command("HDEL", f"{worker.key}:crawl", "dictionaries")
         for name in "abc":
             worker.enqueue(name)
@@ -527,12 +535,16 @@ def test_the_rights_in_the_documents_are_enough(tmp_path):
             worker.exchange()
         assert len(worker.codec.dictionaries.texts) == 1
         assert server.command("HGET", f"{worker.key}:crawl", "dictionaries")
-        assert RedisFailedStore(worker.client, worker.key).by_reason() == {"callback": 1}
+        assert RedisFailedStore(worker.client, worker.key).by_reason() == {
+            "callback": 1,
+            "capped": 1,
+        }
         server.command("ACL", "SETUSER", "worker", *more.split())
         look = CrawlStatus(worker.client, worker.key).figures()
         assert look["memory_bytes"] > 0
         assert all(each.sound for each in queue_findings(worker.client, worker.key))
         assert RedisFailedStore(worker.client, worker.key).retry() == 1
+        assert RedisFailedStore(worker.client, worker.key).drop() == 1
         worker.store.leave(over=False, seconds=1)
         assert remove_queue(worker.client, worker.key) >= 3
         worker.close()

@@ -2,11 +2,13 @@
 
 import random
 from collections import Counter, deque
+from functools import partial
 from hashlib import sha1
 
 from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
 
+from scrapy_bloom.redis_backend.budget import budget_text, require_budget
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.codec import RedisCodec
 from scrapy_bloom.redis_backend.dupefilter import RedisBloomDupeFilter
@@ -15,7 +17,7 @@ from scrapy_bloom.redis_backend.lifecycle import open_crawl
 from scrapy_bloom.redis_backend.protocol import Policy
 from scrapy_bloom.redis_backend.request_store import Observers, RedisStore
 from scrapy_bloom.redis_backend.scripts import COMMIT, RETRY_FAILED
-from scrapy_bloom.settings import WorkerSettings
+from scrapy_bloom.settings import BUDGET, WorkerSettings
 from tests.fakes import Engine
 
 LEASE = 60_000
@@ -82,7 +84,7 @@ class StoreWorker:
         )
         self.sender = InlineSender(attempt or self.call)
         self.heard = []
-        self.fences, self.is_gone = 0, False
+        self.fences, self.capped, self.is_gone = 0, 0, False
         lease = int(self.settings.lease * 1000)
         self.policy = Policy(
             lease,
@@ -91,9 +93,13 @@ class StoreWorker:
             5000 * self.settings.slot_workers,
             self.settings.max_attempts,
         )
-        self.state = open_crawl(
-            self.client, self.key, self.dupefilter.shared.header.generation, self.settings
+        budget = budget_text(BUDGET.read(crawler.settings))
+        join = partial(
+            open_crawl,
+            *(self.client, self.key, self.dupefilter.shared.header.generation, self.settings),
+            budget=budget,
         )
+        self.state = require_budget(self.client, self.key, join(), budget, join)
         self.store = RedisStore(
             self.sender,
             self.dupefilter,
@@ -108,6 +114,7 @@ class StoreWorker:
                 self._unreadable,
                 self._gone,
                 lambda _slot: None,
+                self._capped,
             ),
             round_=self.state.round,
         )
@@ -118,6 +125,9 @@ class StoreWorker:
 
     def _gone(self):
         self.is_gone = True
+
+    def _capped(self):
+        self.capped += 1
 
     def _answered(self, entry, is_new):
         self.heard.append((entry, is_new))

@@ -31,7 +31,8 @@
 -- then the marks.
 -- then for each failed claim: claim; page; reason; attempts; details as JSON, or ''; the payload of
 -- a retry, or '' for the same.
--- then for each entry: '1' to test its fingerprint first, '0' to push it anyway, '' for a
+-- then for each entry: '1' to test its fingerprint first, '0' to push it anyway, '3' or '2' for the
+-- same without counting it in the budget of its slot, '4' to count it and no more, '' for a
 -- fingerprint or a mark without a request; shard; positions, blocks and shape as for test_and_set;
 -- priority; slot; payload; the mark of a start request, or ''; its mark in version 0.2.0, or '';
 -- in how many ms it is due, or ''.
@@ -46,7 +47,7 @@
 -- than a string: so answers are digits, layers and counts words, and a claim is its number, its
 -- priority, its slot, '1' if it is quarantined, and its payload, with a NUL between them. The answer
 -- for an entry: 0 pushed, 1 seen, 2 the shard has more layers than the caller knows, 4 a start
--- request that was taken.
+-- request that was taken, 5 over the budget of its slot.
 
 local first_mark = 27 + 2 * ARGV[21]
 local first_failed = first_mark + ARGV[26]
@@ -90,7 +91,7 @@ end
 local number = tonumber(ARGV[4])
 local batch, mine = key('batch:' .. worker), key('claims:' .. worker)
 local handed = key('handed:' .. worker)
-local last = redis.call('HMGET', batch, 'number', 'reply')
+local last = redis.call('HMGET', batch, 'number', 'reply', 'pushed')
 if not expiry and number > 1 then return {'fenced'} end
 if expiry and tonumber(last[1]) == number then return cmsgpack.unpack(last[2]) end
 if (tonumber(last[1]) or 0) ~= number - 1 then return {'fenced'} end
@@ -107,6 +108,10 @@ local function pairs_in(text) return string.gmatch(text, '(%Z*)%z(%Z*)%z') end
 local most_probe = tonumber(ARGV[24])
 
 -- include later
+
+local counts = found[8]
+
+-- include budget
 
 local function put_quarantined(record)
   redis.call('RPUSH', key('alone'), cmsgpack.pack(record))
@@ -186,18 +191,38 @@ for slot, pause, times in ARGV[23]:gmatch('(%Z*)%z(%Z*)%z(%Z*)%z') do
   end
 end
 
-local answers, layers, counts, adds = {}, {}, {}, 0
+-- A call that is made again has pushed so many entries: of these, it leaves out those that no
+-- fingerprint and no mark would.
+local pushed = last[3] and last[3]:match('^' .. number .. ' (%d+)$')
+pushed = counting and tonumber(pushed or 0) or 0
+
+local answers, layers, keys_in, adds = {}, {}, {}, 0
 local in_round = found[5] == ARGV[19]
 for at = first_entry, #ARGV, 11 do
   local kind, shard, mark = ARGV[at], key(ARGV[at + 1]), ARGV[at + 8]
-  local answer, add, top, count = 0, nil, 0, 0
+  local answer, add, top, in_layer = 0, nil, 0, 0
   if mark ~= '' and is_taken(mark, ARGV[at + 9]) then
     answer = 4
   elseif ARGV[at + 2] ~= '' then
-    answer, top, count, add = probe(shard, crawl, unpack(ARGV, at + 2, at + 4))
+    answer, top, in_layer, add = probe(shard, crawl, unpack(ARGV, at + 2, at + 4))
     if answer == 3 then return {'gone'} end
   end
-  if answer == 0 and kind ~= '' then
+  local is_raw = kind ~= '' and kind ~= '4' and not add and mark == ''
+  if is_raw and answer == 0 and #answers < pushed then
+    kind = ''
+  elseif answer == 0 and counting and kind ~= '' and kind ~= '2' and kind ~= '3' then
+    if room_of(ARGV[at + 6]) > 0 then
+      if counts:find('f') then
+        counts = counts:sub(1, 1)
+        redis.call('HSET', key('crawl'), 'counts', counts)
+      end
+      count(ARGV[at + 6])
+    else
+      if kind ~= '4' then cap(ARGV[at + 5], ARGV[at + 6], ARGV[at + 7]) end
+      answer = 5
+    end
+  end
+  if answer == 0 and kind ~= '' and kind ~= '4' then
     if found[4] == '1' then
       redis.call('HSET', key('crawl'), 'over', '')
       found[4] = ''
@@ -211,13 +236,18 @@ for at = first_entry, #ARGV, 11 do
       put_later(tonumber(serial, 16), priority, slot, entry, delay)
     end
   end
+  if is_raw and counting and kind ~= '' then
+    redis.call('HSET', batch, 'pushed', number .. ' ' .. #answers + 1)
+  end
   if add then
-    top, count = add(true)
+    top, in_layer = add(true)
     adds = adds + 1
   end
-  if answer == 0 and mark ~= '' then redis.call('SADD', key('start'), mark) end
+  if (answer == 0 or answer == 5) and mark ~= '' then
+    redis.call('SADD', key('start'), mark)
+  end
   local last = #answers + 1
-  answers[last], layers[last], counts[last] = answer, top, count
+  answers[last], layers[last], keys_in[last] = answer, top, in_layer
 end
 
 local function each_of(text, ...)
@@ -516,7 +546,7 @@ if has_later then
   end
 end
 local reply = {'done', table.concat(answers), table.concat(layers, ' '),
-  table.concat(counts, ' '), claimed, reclaimed, still and 1 or 0,
+  table.concat(keys_in, ' '), claimed, reclaimed, still and 1 or 0,
   found[3] == '1' and 1 or 0, failed, waiting, waiting_bytes, found[5], full and 1 or 0, news,
   later}
 if ARGV[17] == '' then

@@ -1,11 +1,13 @@
 -- Opens a crawl: makes it if there is none, takes over one of version 0.2.0 without living workers,
 -- and begins a new round of one that is over. Changes nothing for another spider.
 -- KEYS: the filter's header.
--- ARGV: generation, lease (ms), round, spider or '', '1' if any spider may have the crawl.
+-- ARGV: generation, lease (ms), round, spider or '', '1' if any spider may have the crawl, its budget
+-- as JSON or '' to leave it as it is, '1' if count_pending has counted.
 -- Returns {id, lease, round, start_done, over, workers, workers whose lease has not run out, the
 -- spider of the crawl until now, requests that are not due, in how many ms the next of them is or
--- '', slots that are held, 1 if this call began a round}. The id is '' where there are requests and no
--- crawl: it had the dictionaries that they need.
+-- '', slots that are held, 1 if this call began a round, the budget}. The id is '' where there are
+-- requests and no crawl: it had the dictionaries that they need. The budget is not the one that was
+-- asked for while other workers have a lease, and where count_pending has to run first.
 
 -- include crawl_id
 -- include count_held
@@ -24,10 +26,37 @@ local function told()
   found[10] = due and math.max(0, due - now) or ''
   found[11] = count_held(KEYS[1] .. ':holds', now)
   found[12] = begins
+  found[13] = redis.call('HGET', name, 'budget') or '{}'
   return found
 end
+local function last_claim() return redis.call('HGET', name, 'claims') or 0 end
+-- The counts stay, unless there is no budget any more. An aborted call leaves an unknown one.
+local function set_budget(before)
+  local function key(each) return KEYS[1] .. ':' .. each end
+  if ARGV[6] == '{}' then
+    redis.call('HSET', name, 'budget', '{}', 'counts', '')
+    redis.call('UNLINK', key('limits'), key('counted:0'), key('counted:1'))
+    return
+  end
+  if before == '{}' and ARGV[7] ~= '1' then
+    redis.call('UNLINK', key('counted:0'), key('counted:1'))
+  end
+  local unknown = '?'
+  redis.call('HSET', name, 'budget', unknown)
+  redis.call('UNLINK', key('limits'))
+  for slot, most in pairs(cjson.decode(ARGV[6])) do
+    redis.call('HSET', key('limits'), slot, string.format('%.0f', most))
+  end
+  local counts = redis.call('HGET', name, 'counts') or ''
+  if counts == '' then
+    redis.call('HSET', name, 'counts', 0, 'carried', last_claim())
+  end
+  redis.call('HSET', name, 'budget', ARGV[6])
+end
 local found, id = told(), crawl_id(ARGV[1])
+local has_other_budget = ARGV[6] ~= '' and found[13] ~= ARGV[6]
 if ARGV[4] ~= '' and found[8] ~= '' and found[8] ~= ARGV[4] and ARGV[5] == '' then return found end
+if found[1] == id and found[7] > 0 and has_other_budget then return found end
 if found[1] == ARGV[1] and found[7] == 0 then
   for _, each in ipairs(redis.call('ZRANGE', KEYS[1] .. ':workers', 0, -1)) do
     redis.call('SADD', KEYS[1] .. ':busy', each)
@@ -37,7 +66,7 @@ if found[1] == ARGV[1] and found[7] == 0 then
 end
 if not found[1] then
   local names = {}
-  for _, each in ipairs({'priorities', 'alone', 'failed', 'later', 'parked'}) do
+  for _, each in ipairs({'priorities', 'alone', 'failed', 'later', 'parked', 'capped'}) do
     names[#names + 1] = KEYS[1] .. ':' .. each
   end
   if redis.call('EXISTS', unpack(names)) > 0 then
@@ -52,12 +81,24 @@ elseif found[1] == id then
   if ARGV[3] ~= '' and found[3] ~= ARGV[3] and found[5] == '1' then
     -- the marks first: else an aborted script leaves a round without its start requests
     redis.call('UNLINK', KEYS[1] .. ':start')
-    redis.call('HSET', name, 'round', ARGV[3], 'start_done', '', 'over', '')
+    -- the counts of the last round stay beside those of this one
+    local counts = redis.call('HGET', name, 'counts') or ''
+    if counts ~= '' then
+      counts = 1 - counts:sub(1, 1)
+      redis.call('UNLINK', KEYS[1] .. ':counted:' .. counts)
+      counts = counts .. 'f'
+    end
+    redis.call('HSET', name, 'round', ARGV[3], 'start_done', '', 'over', '', 'counts', counts,
+      'carried', last_claim())
     begins = 1
   end
 end
 found = told()
-if found[1] == id and found[2] == ARGV[2] and ARGV[4] ~= '' then
-  redis.call('HSET', name, 'spider', ARGV[4])
+if found[1] == id and found[2] == ARGV[2] then
+  if ARGV[4] ~= '' then redis.call('HSET', name, 'spider', ARGV[4]) end
+  if has_other_budget and (found[13] ~= '{}' or begins == 1 or ARGV[7] == '1') then
+    set_budget(found[13])
+    found[13] = ARGV[6]
+  end
 end
 return found

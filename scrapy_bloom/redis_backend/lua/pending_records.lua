@@ -5,6 +5,7 @@
 -- due or '', its element or ''}}, without those that cannot be read; one may come twice.
 
 -- include key
+-- include slice
 
 local name, first, records, due = key(ARGV[1]), tonumber(ARGV[2]), {}, {}
 local elements = {}
@@ -29,7 +30,7 @@ elseif ARGV[1] == 'later' then
     due[#records], elements[#records] = math.max(0, found[at + 1] - now), found[at]
   end
 else
-  for _, packed in ipairs(redis.call('LRANGE', name, first, first + 99)) do
+  for _, packed in ipairs(slice(name, first, first + 99)) do
     unpacked(packed)
     elements[#records] = packed
   end

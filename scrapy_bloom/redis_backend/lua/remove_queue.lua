@@ -16,6 +16,11 @@ for _, member in ipairs(redis.call('ZRANGE', key('parked'), 0, ARGV[1] - 1)) do
   redis.call('ZREM', key('parked'), member)
 end
 if redis.call('EXISTS', key('parked')) == 1 then return math.max(1, gone) end
+for _, slot in ipairs(redis.call('ZRANGE', key('capped'), 0, ARGV[1] - 1)) do
+  gone = gone + redis.call('UNLINK', key('capped:' .. slot))
+  redis.call('ZREM', key('capped'), slot)
+end
+if redis.call('EXISTS', key('capped')) == 1 then return math.max(1, gone) end
 for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, -1)) do
   local ring, lobby = key('slots:' .. priority), key('lobby:' .. priority)
   for _, list in ipairs({ring, lobby}) do
@@ -35,4 +40,4 @@ end
 if redis.call('EXISTS', key('workers')) == 1 then return math.max(1, gone) end
 return gone + redis.call('UNLINK', key('starting'), key('busy'), key('alone'), key('failed'),
   key('start'), key('owners'), key('progress'), key('few'), key('later'), key('holds'),
-  key('delta_waiting'))
+  key('delta_waiting'), key('limits'), key('counted:0'), key('counted:1'))

@@ -1,21 +1,40 @@
--- Makes failed requests pending again: each is pushed before its record is removed.
+-- Makes failed requests pending again: each is pushed before its record is removed. Those of an
+-- earlier round count in the budget of this one, and are capped if they are over it.
 -- KEYS: the filter's header.
--- ARGV: fields.
--- Returns how many, -1 if there is no crawl.
+-- ARGV: '1' for those of an earlier round, too, '' to leave them where there is a budget; fields.
+-- Returns {how many are pending, how many are left, or capped}, {-1} if there is no crawl.
 
 -- include key
 -- include put
 
-if redis.call('EXISTS', key('crawl')) == 0 then return -1 end
-for _, field in ipairs(ARGV) do
+local counts, carried = unpack(redis.call('HMGET', key('crawl'), 'counts', 'carried'))
+if redis.call('EXISTS', key('crawl')) == 0 then return {-1} end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+-- include budget
+
+local left = 0
+for at = 2, #ARGV do
+  local field = ARGV[at]
   local found = redis.call('HGET', key('failed'), field)
-  if found then
-    local priority, slot, entry = unpack(cmsgpack.unpack(found), 1, 3)
-    redis.call('HSET', key('crawl'), 'over', '')
-    put('RPUSH', priority, slot, '0' .. entry:sub(2))
+  local record = found and cmsgpack.unpack(found)
+  local is_carried = found and counting and tonumber(record[9] or field) <= tonumber(carried or 0)
+  if is_carried and ARGV[1] == '' then
+    left = left + 1
+  elseif found then
+    local priority, slot, entry = unpack(record, 1, 3)
+    if is_carried and room_for_retry(slot) <= 0 then
+      cap(priority, slot, entry:sub(2))
+      left = left + 1
+    else
+      if is_carried then count(slot) end
+      redis.call('HSET', key('crawl'), 'over', '')
+      put('RPUSH', priority, slot, '0' .. entry:sub(2))
+    end
     redis.call('HDEL', key('failed'), field)
   end
 end
 redis.call('HINCRBY', key('crawl'), 'waiting', added)
 redis.call('HINCRBY', key('crawl'), 'waiting_bytes', added_bytes)
-return added
+return {added, left}

@@ -5,6 +5,7 @@
 
 -- include key
 -- include weigh
+-- include slice
 
 local counts = {}
 local function add(slot, count)
@@ -21,7 +22,7 @@ if ARGV[1] == '' then
     add_list(member:match('^%Z*'), member)
   end
 end
-for _, named in ipairs(redis.call('LRANGE', key('slots:' .. ARGV[1]), ARGV[2], ARGV[3])) do
+for _, named in ipairs(slice(key('slots:' .. ARGV[1]), ARGV[2], ARGV[3])) do
   local slot = named:match('^%Z*')
   local list = add_list(slot, named)
   if named ~= slot and redis.call('LINDEX', list, -1) == '' then
@@ -29,7 +30,7 @@ for _, named in ipairs(redis.call('LRANGE', key('slots:' .. ARGV[1]), ARGV[2], A
     add_list(slot, slot)
   end
 end
-for _, element in ipairs(redis.call('LRANGE', key('lobby:' .. ARGV[1]), ARGV[2], ARGV[3])) do
+for _, element in ipairs(slice(key('lobby:' .. ARGV[1]), ARGV[2], ARGV[3])) do
   local slot = element:match('^%Z*')
   if #element > #slot + 1 then add(slot, 1) else add_list(slot, slot) end
 end

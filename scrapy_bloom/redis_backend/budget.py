@@ -1,0 +1,56 @@
+"""The budget of a crawl in Redis: how many requests of each download slot its round may have. The
+counting is in `lua/include/budget.lua`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from ..errors import SharedFilterError
+from .codec import is_storable_slot
+from .lifecycle import NO_BUDGET
+from .pending_store import RedisPendingStore
+from .scripts import COUNT_PENDING
+
+if TYPE_CHECKING:
+    from .client import RedisClient
+    from .lifecycle import CrawlState
+
+_AT_ONCE = 500
+
+
+def budget_text(limits: Mapping[str, int]) -> str:
+    """Return the JSON of a budget, the same for equal ones."""
+    storable = {slot: most for slot, most in limits.items() if is_storable_slot(slot)}
+    return json.dumps(storable, sort_keys=True)
+
+
+def require_budget(
+    client: RedisClient, key: str, state: CrawlState, text: str, join: Callable[..., CrawlState]
+) -> CrawlState:
+    """Return `state`, the crawl's, with the budget `text`, which is counted in from now on: `join`
+    opens the crawl again if need be. Raises SharedFilterError if living workers have another
+    one."""
+    if state.budget == NO_BUDGET != text and not state.workers:
+        # it had none: what waits is fetched in this round, too
+        _count_pending(client, key)
+        state = join(counted=True)
+    if state.budget != text:
+        raise SharedFilterError(
+            f"the workers of {key!r} in Redis at {client.name} have BLOOM_BUDGET = {state.budget},"
+            f" and this one has {text}: all need the same. Stop them first; if they were killed,"
+            " wait until their BLOOM_REDIS_LEASE has run out"
+        )
+    return state
+
+
+def _count_pending(client: RedisClient, key: str) -> None:
+    by_slot = RedisPendingStore(client, key, pickles=False).by_slot()
+    counts: list[tuple[bytes | int, ...]] = [
+        (slot.encode(errors="surrogateescape"), count) for slot, count in by_slot.items()
+    ]
+    for first in range(0, max(1, len(counts)), _AT_ONCE):
+        group = chain.from_iterable(counts[first : first + _AT_ONCE])
+        client.run(COUNT_PENDING, [key], "" if first else "1", *group)

@@ -1,0 +1,128 @@
+"""The requests of a crawl in Redis that are over its budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import SharedFilterError, encodable
+from ..job.codec import Stored, plain_fields
+from ..job.dictionaries import Dictionaries
+from ..job.failure import ALL, CAPPED, Choice, FailedRequest
+from .codec import stored_dictionaries
+from .scripts import CAPPED_COUNTS, READ_CAPPED, TAKE_CAPPED
+
+if TYPE_CHECKING:
+    from .client import RedisClient
+    from .scripts import Script
+
+AT_ONCE = 100
+"""So many are moved by a script, or read."""
+_SLOTS_AT_ONCE = 500
+_LEFT, _DROPPED, _ASKED = "012"
+_ODD = "surrogateescape"
+
+
+def capped_in(client: RedisClient, key: str) -> tuple[dict[str, int], Sequence[int]]:
+    """Return how many requests are over the budget of each slot, the first slot first, and the
+    bytes of their lists, in parts, -1 if the user may not ask for it. Cost: a round trip for five
+    hundred slots."""
+    capped: dict[str, int] = {}
+    sizes: list[int] = []
+    found = [b""]
+    while found:
+        span = len(sizes) * _SLOTS_AT_ONCE, (len(sizes) + 1) * _SLOTS_AT_ONCE - 1
+        found, nbytes = client.run(CAPPED_COUNTS, [key], *span)
+        sizes.append(nbytes)
+        for slot, count in zip(found[::2], found[1::2], strict=True):
+            capped[slot.decode(errors=_ODD)] = count
+    return capped, sizes
+
+
+class CappedRequests:
+    """The requests of the crawl beside the filter at `key` that are over its budget. Any method may
+    raise SharedFilterError. Cost: a call for a hundred requests."""
+
+    def __init__(self, client: RedisClient, key: str) -> None:
+        self._client = client
+        self._key = key
+
+    def count(self, choice: Choice = ALL) -> int:
+        """Return how many are chosen. Cost: a call for 500 slots, unless their URLs decide."""
+        if choice.urls:
+            return len(self.requests(choice))
+        return sum(self._by_slot().values()) if _may_include(choice) else 0
+
+    def requests(self, choice: Choice) -> list[FailedRequest]:
+        """Return the chosen ones, by slot."""
+        if not _may_include(choice):
+            return []
+        found: list[FailedRequest] = []
+        for slot, count in self._by_slot().items():
+            read = self._reader(slot)
+            for first in range(0, count, AT_ONCE):
+                found += map(read, self._read(slot, first))
+        return [each for each in found if choice.includes(CAPPED, each.url)]
+
+    def ask(self, choice: Choice) -> int:
+        """Make the chosen ones pending, as far as the budget has room; return how many."""
+        return self._take(choice, _ASKED)
+
+    def drop(self, choice: Choice) -> int:
+        """Forget the chosen ones; return how many."""
+        return self._take(choice, _DROPPED)
+
+    def _by_slot(self) -> dict[str, int]:
+        return capped_in(self._client, self._key)[0]
+
+    def _take(self, choice: Choice, verdict: str) -> int:
+        if not _may_include(choice):
+            return 0
+        taken = 0
+        for slot, count in self._by_slot().items():
+            looked = 0
+            while looked < count:
+                most = min(AT_ONCE, count - looked)
+                told = [verdict] if not choice.urls else ["", *self._judged(slot, choice, verdict)]
+                answers = self._run(TAKE_CAPPED, slot.encode(errors=_ODD), most, *told)
+                taken += answers.count(verdict.encode())
+                looked += len(answers)
+                if len(answers) < most:
+                    break
+        return taken
+
+    def _judged(self, slot: str, choice: Choice, verdict: str) -> Iterator[bytes | str]:
+        read = self._reader(slot)
+        for element in self._read(slot, 0):
+            yield element
+            yield verdict if choice.includes(CAPPED, read(element).url) else _LEFT
+
+    def _read(self, slot: str, first: int) -> Sequence[bytes]:
+        last = first + AT_ONCE - 1
+        found: Sequence[bytes] = self._run(READ_CAPPED, slot.encode(errors=_ODD), first, last)
+        return found
+
+    def _reader(self, slot: str) -> Callable[[bytes], FailedRequest]:
+        """Return a function that reads a request of that slot."""
+        kept = stored_dictionaries(self._client, self._key)
+        dictionaries = Dictionaries(filter(None, kept.values()))
+
+        def read(element: bytes) -> FailedRequest:
+            stored = Stored(slot, element.partition(b"\0")[2])
+            fields = plain_fields(stored, dictionaries, pickles=False)
+            url, method = (encodable(str(fields.get(name, ""))) for name in ("url", "method"))
+            return FailedRequest(url, method or "GET", CAPPED, None, None, 0, 0.0, None)
+
+        return read
+
+    def _run(self, script: Script, *arguments: Any) -> Any:
+        answer = self._client.run(script, [self._key], *arguments)
+        if answer == -1:
+            raise SharedFilterError(
+                f"there is no crawl at {self._key!r} in Redis at {self._client.name}"
+            )
+        return answer
+
+
+def _may_include(choice: Choice) -> bool:
+    return Choice(choice.reasons).includes(CAPPED, "")

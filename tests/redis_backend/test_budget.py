@@ -1,0 +1,364 @@
+"""BLOOM_BUDGET in Redis: a round fetches no more pages of a download slot, over kills and
+workers."""
+
+from contextlib import suppress
+
+import pytest
+import redis as redis_py
+
+from scrapy_bloom import SharedFilterError
+from scrapy_bloom.job.failure import Choice, FailedRequest
+from scrapy_bloom.redis_backend.client import RedisClient
+from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
+from scrapy_bloom.redis_backend.lifecycle import remove_queue
+from scrapy_bloom.redis_backend.status import CrawlStatus
+from scrapy_bloom.redis_backend.verify import queue_findings
+from tests.job.engine import name_of, request
+from tests.redis_backend.test_commit import aborted, join, raw  # noqa: F401 - a fixture
+from tests.redis_backend.test_scheduler import build, talk  # noqa: F401 - a fixture
+from tests.redis_backend.workers import crawl, seeded
+
+pytest_plugins = ["tests.redis_backend.fixtures"]
+pytestmark = pytest.mark.usefixtures("few_shards")
+
+CAPPED = Choice(reasons=["capped"])
+
+
+def push(worker, *names, slot="example.com", **options):
+    for name in names:
+        worker.enqueue(name, meta={"download_slot": slot}, **options)
+
+
+def names(worker):
+    """Fetch all there is; return the names of the pages, sorted."""
+    found = []
+    while (request := worker.next()) is not None:
+        found.append(request.url.rpartition("/")[2])
+        worker.store.done(request)
+        worker.exchange()
+    return sorted(found)
+
+
+def failed(worker):
+    return RedisFailedStore(worker.client, worker.key)
+
+
+def capped(worker):
+    """Return the names of the requests over the budget."""
+    return [each.url.rpartition("/")[2] for each in failed(worker).requests(CAPPED)]
+
+
+def next_round(worker, join, round_, **settings):  # noqa: F811
+    """End the crawl, and return a worker of its next round."""
+    worker.exchange()
+    worker.leave(over=True)
+    return join(BLOOM_REDIS_ROUND=round_, **settings)
+
+
+def test_more_pages_of_a_slot_than_its_budget_are_kept_and_not_asked(join):  # noqa: F811
+    """They stay seen, and keep no crawl from its end."""
+    worker, other = (join(BLOOM_BUDGET={"*": 3, "big.example": 3}) for _ in range(2))
+    push(worker, "start", "a", "b", "c", "b")
+    push(other, "d", *"efgh", slot="big.example")
+    worker.exchange()
+    other.exchange()
+    push(other, "c", "i")
+    other.exchange()
+    assert sorted(names(worker) + names(other)) == ["a", "b", "d", "e", "f", "start"]
+    assert (worker.capped, other.capped) == (1, 3)
+    assert failed(worker).by_reason() == {"capped": 4}
+    assert sorted(capped(worker)) == [*"cghi"]
+    assert [each.url for each in failed(worker).requests(Choice(urls=["*/h"]))] == [
+        "http://example.com/h"
+    ]
+    worker.exchange()
+    assert worker.store.is_quiet
+    figures = CrawlStatus(worker.client, worker.key).figures()
+    assert (figures["failed"], figures["failed_by_reason"]) == (4, {"capped": 4})
+    assert all(each.sound for each in queue_findings(worker.client, worker.key))
+
+
+def test_only_named_slots_have_a_budget_without_a_star(join):  # noqa: F811
+    worker = join(BLOOM_BUDGET={"none.example": 0})
+    push(worker, *"abc")
+    push(worker, "d", slot="none.example")
+    assert names(worker) == [*"abc"]
+    assert capped(worker) == ["d"]
+
+
+def test_a_new_round_begins_at_0(join):  # noqa: F811
+    """And what the last one has capped stays, until it is retried."""
+    budget = {"BLOOM_BUDGET": {"*": 2}}
+    worker = join(**budget)
+    push(worker, *"abc")
+    assert names(worker) == ["a", "b"]
+    worker = next_round(worker, join, "two", **budget)
+    push(worker, *"bcdef")
+    assert names(worker) == ["d", "e"]
+    worker = next_round(worker, join, "three", **budget)
+    push(worker, *"ghi")
+    assert names(worker) == ["g", "h"]
+    assert capped(worker) == [*"cfi"]
+
+
+def test_all_workers_need_the_same_budget(join, redis_server):  # noqa: F811
+    """One that comes with another is refused, and changes nothing; when none is left, the new
+    value holds."""
+    worker = join(BLOOM_BUDGET={"*": 2})
+    push(worker, *"abc")
+    worker.exchange()
+    before = redis_server.command("HGETALL", f"{worker.key}:crawl")
+    for other in ({}, {"*": 3}, {"*": 2, "a": 1}):
+        with pytest.raises(SharedFilterError, match=r'BLOOM_BUDGET = {"\*": 2}, and this one has'):
+            join(BLOOM_BUDGET=other, BLOOM_REDIS_ROUND="new")
+    assert redis_server.command("HGETALL", f"{worker.key}:crawl") == before
+    worker.leave()
+    worker = join(BLOOM_BUDGET={"*": 4})
+    push(worker, *"def")
+    assert names(worker) == ["a", "b", "d", "e"]
+
+
+def test_a_budget_that_is_new_counts_what_is_pending_and_claimed(join, redis_server):  # noqa: F811
+    """In lists, lobbies, delayed, claimed by workers that are dead; what was counted before it
+    was taken away, is not."""
+    first = join(BLOOM_BUDGET={"*": 2})
+    push(first, *"xyz")
+    assert names(first) == ["x", "y"]
+    first.leave()
+    dead = join()
+    for each in range(300):
+        push(dead, f"host{each}", slot=f"host{each}")
+        if each % 50 == 49:
+            dead.exchange()
+    push(dead, "a", "b", "c", priority=9)
+    dead.next()
+    dead.exchange()
+    later = dead.next().replace(url="http://example.com/later", dont_filter=True)
+    later.meta["download_slot"] = "host299"
+    dead.store.push(later, (), 1000)
+    dead.exchange()
+    redis_server.command("ZADD", f"{dead.key}:workers", 1, dead.store.worker)
+    worker = join(BLOOM_BUDGET={"*": 5, "host7": 1, "host299": 2})
+    push(worker, *"def")
+    for each in (7, 8, 299):
+        push(worker, f"{each}", slot=f"host{each}")
+    worker.exchange()
+    assert sorted(capped(worker)) == ["299", "7", "f", "z"]
+    worker.leave()
+    worker = join()
+    assert redis_server.names(f"{worker.key}:counted") == []
+
+
+def test_retries_and_redirects_of_a_slot_are_not_counted_and_those_of_others_are(join):  # noqa: F811
+    worker = join(BLOOM_BUDGET={"*": 1})
+    push(worker, "a")
+    for _ in range(3):
+        request = worker.next()
+        worker.store.push(request.replace(dont_filter=True), [request])
+        worker.store.done(request)
+        worker.exchange()
+    request = worker.next()
+    assert worker.capped == 0
+    push(worker, "other", slot="other.example")
+    redirected = request.replace(meta={"download_slot": "other.example"}, dont_filter=True)
+    worker.store.push(redirected, [request])
+    worker.store.done(request)
+    worker.exchange()
+    assert worker.capped == 1
+    assert names(worker) == ["other"]
+
+
+def test_what_is_returned_and_reclaimed_is_not_counted_again(join, redis_server):  # noqa: F811
+    dead = join(BLOOM_BUDGET={"*": 3})
+    push(dead, *"abc")
+    dead.next()
+    redis_server.command("ZADD", f"{dead.key}:workers", 1, dead.store.worker)
+    worker = join(BLOOM_BUDGET={"*": 3})
+    worker.next()
+    worker.leave()
+    worker = join(BLOOM_BUDGET={"*": 3})
+    push(worker, "d")
+    assert names(worker) == [*"abc"]
+    assert capped(worker) == ["d"]
+
+
+def test_start_requests_count_and_are_not_counted_twice(join):  # noqa: F811
+    for again in range(2):
+        worker = join(BLOOM_BUDGET={"*": 1})
+        for name in "ab":
+            push(worker, name, dont_filter=True)
+            worker.store.mark(name.encode())
+        worker.exchange()
+        assert worker.capped == (1 - again)
+        worker.leave()
+    worker = join(BLOOM_BUDGET={"*": 1})
+    assert (names(worker), capped(worker)) == (["a"], ["b"])
+
+
+@pytest.mark.parametrize("dont_filter", [False, True])
+def test_a_call_that_is_aborted_at_any_command_admits_no_more(join, redis_server, dont_filter):  # noqa: F811
+    """And one fewer at most: it is made again."""
+    for position in range(12, 80):
+        worker = join(BLOOM_BUDGET={"*": 4})
+        failing = [aborted(position)]
+
+        def attempt(arguments, worker=worker, failing=failing):
+            if failing:
+                with suppress(redis_py.ResponseError):
+                    raw(worker, failing.pop(), arguments)
+            return worker.call(arguments)
+
+        worker.sender._attempt = attempt
+        push(worker, *(f"{n}" for n in range(7)), dont_filter=dont_filter)
+        worker.exchange()
+        found, left = names(worker), {*capped(worker)}
+        assert len({*found}) in (3, 4)
+        assert {*found} | left == {f"{n}" for n in range(7)}
+        worker.leave()
+        redis_server.command("FLUSHALL")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_aborted_and_lost_replies_of_two_workers(join, seed):  # noqa: F811
+    """Two more links on each page, for ever: it ends within its budget."""
+    chance = seeded(seed)
+
+    def attempt(worker, arguments):
+        if chance.random() < 0.3:
+            with suppress(redis_py.ResponseError):
+                raw(worker, aborted(chance.randrange(1, 120)), arguments)
+        if chance.random() < 0.3:
+            worker.call(arguments)
+        return worker.call(arguments)
+
+    workers = [join(attempt, BLOOM_BUDGET={"*": 20}) for _ in range(2)]
+    fetched = crawl(workers, lambda page: [2 * page + 1, 2 * page + 2], chance)
+    assert len(fetched) <= 20
+    found = {0, *(2 * page + more for page in fetched for more in (1, 2))}
+    assert {*fetched} | {*map(int, capped(workers[0]))} == found
+
+
+def test_a_retry_brings_back_what_a_higher_budget_leaves_room_for(join):  # noqa: F811
+    worker = join(BLOOM_BUDGET={"*": 2})
+    push(worker, "start", *"abcde")
+    assert names(worker) == ["a", "start"]
+    assert failed(worker).retry(Choice(reasons=["other"])) == 0
+    # at once, while workers are at work: there is no room
+    assert failed(worker).retry(CAPPED) == 0
+    worker.store.leave(over=True, seconds=1)
+    assert failed(worker).retry(CAPPED) == 4
+    worker.close()
+
+    worker = join(BLOOM_BUDGET={"*": 4}, BLOOM_REDIS_ROUND="two")
+    assert failed_of_start(worker).retry_ordered() == 2
+    push(worker, *"fgh")
+    assert names(worker) == ["b", "c", "f", "g"]
+    assert capped(worker) == [*"deh"]
+    assert failed_of_start(worker).retry_ordered() == 0
+    worker.store.leave(over=True, seconds=1)
+    assert failed(worker).retry(Choice(urls=["*/e"])) == 1
+    assert failed(worker).drop(Choice(urls=["*/h"])) == 1
+    worker.close()
+
+    worker = join()
+    assert failed_of_start(worker).retry_ordered() == 1
+    assert names(worker) == ["e"]
+    assert failed_of_start(worker).retry() == 1
+    assert names(worker) == ["d"]
+    assert capped(worker) == []
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_what_failed_in_an_earlier_round_counts_when_it_is_retried(join, at_once):  # noqa: F811
+    """What is over the budget then is capped. What failed in the round itself counts once."""
+    worker = join()
+    push(worker, *"ab")
+    assert let_fail(worker) == [*"ab"]
+    budget = {"BLOOM_BUDGET": {"*": 4}}
+    worker = next_round(worker, join, "two", **budget)
+    push(worker, *"cde")
+    assert let_fail(worker) == [*"cde"]
+    assert failed(worker).retry(Choice(urls=["*/[cde]"])) == 3
+    assert let_fail(worker) == [*"cde"]
+    if not at_once:
+        worker.leave()
+    assert failed(worker).retry(Choice(reasons=["down"])) == (4 if at_once else 5)
+    if not at_once:
+        worker = join(**budget)
+        assert failed_of_start(worker).retry_ordered() == 1
+    assert len(let_fail(worker)) == 4
+    assert len(capped(worker)) == 1
+    worker = next_round(worker, join, "three", BLOOM_BUDGET={"*": 9})
+    # the last round has had 4
+    assert failed_of_start(worker).retry() == 5
+    assert let_fail(worker) == [*"abcde"]
+
+
+def let_fail(worker):
+    """Let all that is pending fail; return the names."""
+    found = []
+    while (request := worker.next()) is not None:
+        found.append(request.url.rpartition("/")[2])
+        worker.store.fail(request, FailedRequest.of(request, "down"))
+        worker.exchange()
+    return sorted(found)
+
+
+def failed_of_start(worker):
+    """Return the failed requests as a worker has them when it starts."""
+    return RedisFailedStore(worker.client, worker.key, starts=True)
+
+
+def test_many_are_dropped_or_removed_with_the_crawl(join, redis_server):  # noqa: F811
+    worker = join(BLOOM_BUDGET={"*": 1})
+    for number in range(300):
+        push(worker, f"{number}", slot=f"{number % 3}")
+        if number % 50 == 49:
+            worker.exchange()
+    assert failed(worker).drop(Choice(urls=["*1"])) == 29
+    assert failed(worker).by_reason() == {"capped": 268}
+    assert failed(worker).drop(CAPPED) == 268
+    assert redis_server.names(f"{worker.key}:capped") == []
+    push(worker, *"abc", slot="0")
+    worker.leave()
+    assert remove_queue(worker.client, worker.key) > 3
+    assert redis_server.names(worker.key) == [
+        name for name in redis_server.names(worker.key) if name[-1].isdigit() or name == worker.key
+    ]
+
+
+def test_a_worker_counts_in_its_stats_and_asks_what_is_retried(build, key, caplog):  # noqa: F811
+    """As DurableScheduler does with a job. What is capped does not count for the warning at the
+    end."""
+
+    def start(*names, **settings):
+        scheduler = build(**settings)
+        for name in names:
+            scheduler.enqueue_request(request(name))
+        talk(scheduler)
+        found = []
+        while (popped := scheduler.next_request()) is not None:
+            found.append(name_of(popped))
+            scheduler._worker.store.done(popped)
+            talk(scheduler)
+        return scheduler, sorted(found)
+
+    scheduler, found = start(*"abcd", BLOOM_BUDGET={"*": 2})
+    assert found == ["a", "b"]
+    stats = scheduler.stats
+    assert (stats.get_value("scheduler/capped"), stats.get_value("scheduler/enqueued")) == (2, 2)
+    with pytest.raises(SharedFilterError, match=r"= {.*this one has {}: all need the same"):
+        build()
+    scheduler.close("finished")
+    assert stats.get_value("scheduler/failed") == 0
+    assert "failed and" not in caplog.text
+    url = scheduler.crawler.settings["BLOOM_REDIS_URL"]
+    with RedisClient(url) as client:
+        assert RedisFailedStore(client, f"{{{key}}}").retry() == 2
+    caplog.set_level("INFO")
+    scheduler, found = start(BLOOM_BUDGET={"*": 3})
+    assert "Asking 1 request that BLOOM_BUDGET had kept" in caplog.text
+    assert found == ["c"]
+    scheduler.close("finished")
+    scheduler, found = start(BLOOM_BUDGET={"*": 4}, BLOOM_RETRY_FAILED=True)
+    assert found == ["d"]
