@@ -95,10 +95,10 @@ def check(session: Session) -> int:
         return delta.check(session, target.path)
     if Kind.REDIS in target.kinds:
         with session.shared_filter(name) as shared:
-            found, started = shared.filter, StartedPages(shared.client, shared.key)
+            found, asked = shared.filter, StartedPages(shared.client, shared.key)
             identity = found.header.identity
             return print_seen(
-                session, found.__contains__, identity, shared.name, started.__contains__
+                session, found.__contains__, identity, shared.name, asked.__contains__
             )
     started = started_in(target.job.requests) if target.job is not None else nullcontext()
     with open_filter(target.path, read_only=True) as bloom_filter, started as is_started:
