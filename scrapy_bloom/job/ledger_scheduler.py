@@ -284,14 +284,16 @@ class LedgerScheduler(BaseScheduler):
             self._count_stored()
         else:
             self._push_to_memory(request, delay)
-            self._count_enqueued("memory")
 
     def _is_over(self, budget: Budget, request: Request) -> bool:
         """Count `request`, unless it is one of its slot that is sent again. Return True if it is
         over the budget."""
-        slot = self._slot_of(request)
+        return not self._is_again(request) and not budget.admits(self._slot_of(request))
+
+    def _is_again(self, request: Request) -> bool:
+        """Return True if `request` is one of its slot that is sent again."""
         again = map(self._slot_of, self._engine.sent_again_as(request))
-        return slot not in again and not budget.admits(slot)
+        return self._slot_of(request) in again
 
     def _cap(self, budget: Budget, request: Request) -> None:
         """Keep `request`, which is over the budget."""
@@ -333,16 +335,20 @@ class LedgerScheduler(BaseScheduler):
         return True
 
     def _push_to_memory(self, request: Request, delay: float | None) -> None:
-        assert self.mqs is not None
-        if delay is None:
-            self.mqs.push(request)
-        else:
-            self._delayed.push(request, delay)
+        self._put_in_memory(request, delay)
         if self._ledger is not None:
             self._ledger.keep(request)
             if request is self._start_requests.offered:
                 self._start_requests.mark_in_memory()
             self._note_in_memory(request)
+
+    def _put_in_memory(self, request: Request, delay: float | None) -> None:
+        assert self.mqs is not None
+        if delay is None:
+            self.mqs.push(request)
+        else:
+            self._delayed.push(request, delay)
+        self._count_enqueued("memory")
 
     def _note_stored(self, request: Request, sources: Sequence[Request]) -> None:
         """Called when an unfiltered `request`, or one as which `sources` are sent again, was put

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import ceil, inf, isinf
 from time import monotonic
@@ -42,6 +42,8 @@ class Entry:
     """When the request may be asked, by `monotonic`; at once if that is over, or None."""
     counted: bool = True
     """Whether it counts in the budget of its slot."""
+    when_counted: Callable[[bool], None] | None = None
+    """For a request in memory, which is only counted: is told whether the budget has room."""
 
     def encode(self, bloom_filter: RedisBloomFilter) -> tuple[list[Argument], Shard | None]:
         """Return the script's arguments for it, and the shard of its fingerprint."""
@@ -62,6 +64,8 @@ class Entry:
     def _kind(self) -> str:
         if self.packed is None:
             return ""
+        if self.when_counted is not None:
+            return "4"
         is_filtered = self.fingerprint is not None
         return str(is_filtered + 2 * (not self.counted))
 

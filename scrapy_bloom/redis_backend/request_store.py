@@ -17,7 +17,7 @@ from ..errors import SharedFilterError
 from ..job.figures import COUNTED
 from ..job.holds import NO_HOLD, Hold
 from .claims import Claims
-from .codec import is_storable_slot
+from .codec import Packed, is_storable_slot
 from .failed_store import failing_of, unreadable
 from .protocol import LEAVE, OVER, Batch, Entry, Holding, Policy, Reply, WorkerState
 from .scripts import CAPPED, GROWN, NEW
@@ -208,6 +208,12 @@ class RedisStore:
         self._unsent[-1].counted = packed.slot not in map(self._codec.slot_of, sources)
         if delay is not None:
             self._unsent[-1].due = monotonic() + delay
+
+    def count(self, slot: str, then: Callable[[bool], None]) -> None:
+        """Count a request of `slot` that is in memory only. `then` is called with the answer:
+        whether the budget has room for it."""
+        self._enqueue(Packed("0", slot, b""), None, b"")
+        self._unsent[-1].when_counted = then
 
     def mark(self, mark: bytes, old_mark: bytes = b"") -> None:
         """Give the request that was pushed last the mark of a start request, and the mark that
@@ -405,7 +411,9 @@ class RedisStore:
                 continue
             if entry.fingerprint is not None:
                 self._dupefilter.settle(entry.fingerprint)
-            if answer == CAPPED:
+            if entry.when_counted is not None:
+                entry.when_counted(answer == NEW)
+            elif answer == CAPPED:
                 self._observers.capped()
             else:
                 self._observers.answered(entry, answer == NEW)

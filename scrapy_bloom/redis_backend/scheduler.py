@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from scrapy.utils.misc import load_object
@@ -14,13 +15,14 @@ from ..job.session import session_of
 from ..scrapy_compat import IdleChecks, put_before_engine
 from ..settings import FailedSettings, WorkerSettings
 from ..startup import fetches_one_page, refuse
+from .codec import is_storable_slot
 from .dupefilter import RedisBloomDupeFilter
 from .start_marks import SharedStartRequests
 from .worker import Worker
 from .worker_feeds import WorkerFeeds
 
 if TYPE_CHECKING:
-    from scrapy import Spider
+    from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from twisted.internet.defer import Deferred
     from typing_extensions import Self
@@ -51,6 +53,9 @@ class RedisDurableScheduler(LedgerScheduler):
     _feeds: WorkerFeeds
     _failures: Failures
     _worker: Worker | None = None
+    _has_budget = False
+    _uncounted = 0
+    """Requests in memory that Redis has yet to count."""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -108,7 +113,9 @@ class RedisDurableScheduler(LedgerScheduler):
             self.df.abandon()
             _leave_directory(self.crawler)
             refuse(self.crawler, error)
-        self._ledger, self._budget = worker.ledger, None  # Redis counts
+        self._ledger = worker.ledger
+        # Redis counts
+        self._has_budget, self._budget = self._budget is not None, None
         self.df.open()
         worker.begin()
         return None
@@ -137,6 +144,30 @@ class RedisDurableScheduler(LedgerScheduler):
         if self._asks_for_rest:
             return bool(self.mqs) or not (worker.is_at_rest or worker.only_waits)
         return len(self) > 0 or not worker.is_at_rest
+
+    @property
+    def _in_memory(self) -> int:
+        return super()._in_memory + self._uncounted
+
+    def _put_in_memory(self, request: Request, delay: float | None) -> None:
+        """Do that when Redis has counted it, in a crawl with a budget."""
+        slot = self._slot_of(request)
+        if not self._has_budget or self._is_again(request) or not is_storable_slot(slot):
+            super()._put_in_memory(request, delay)
+            return
+        assert self._worker is not None
+        self._uncounted += 1
+        self._worker.store.count(slot, partial(self._take_counted, request, delay))
+
+    def _take_counted(self, request: Request, delay: float | None, has_room: bool) -> None:
+        assert self._ledger is not None
+        self._uncounted -= 1
+        if has_room:
+            super()._put_in_memory(request, delay)
+            self._engine.wake()
+        else:
+            self.stats.inc_value("scheduler/capped")
+            self._ledger.dispatch(request)  # and so it is done
 
     def _count_stored(self) -> None:
         """Leave the counting to the answer: the request may be seen."""

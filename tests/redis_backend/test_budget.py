@@ -362,3 +362,21 @@ def test_a_worker_counts_in_its_stats_and_asks_what_is_retried(build, key, caplo
     scheduler.close("finished")
     scheduler, found = start(BLOOM_BUDGET={"*": 4}, BLOOM_RETRY_FAILED=True)
     assert found == ["d"]
+
+
+def test_what_cannot_be_serialized_counts_and_is_not_kept(build):  # noqa: F811
+    """It is asked when Redis has counted it; over the budget it is done."""
+    scheduler = build(BLOOM_BUDGET={"*": 2})
+    for name in "abbc":
+        scheduler.enqueue_request(request(name, meta={"function": lambda: None}))
+    assert len(scheduler) == 3
+    assert scheduler.next_request() is None
+    talk(scheduler)
+    assert [name_of(scheduler.next_request()) for _ in "ab"] == ["b", "a"]
+    assert scheduler.next_request() is None
+    stats = scheduler.stats
+    assert (stats.get_value("scheduler/capped"), stats.get_value("scheduler/enqueued")) == (1, 2)
+    talk(scheduler)
+    assert scheduler.ledger.in_flight == 0
+    assert len(scheduler) == 0
+    assert scheduler._worker._failed.by_reason() == {}
