@@ -34,7 +34,7 @@ def push(session: Session) -> int:
     key = in_one_slot(session.key(options.url))
     crawler = session.crawler()
     with RedisClient(options.url) as client:
-        new, seen = push_into(
+        new, seen, over = push_into(
             client,
             key,
             _requests(options.urls, options.priority),
@@ -42,9 +42,9 @@ def push(session: Session) -> int:
             fingerprinter=session.fingerprinter(crawler),
             callback=options.callback,
         )
-    session.print(
-        {"new": new, "seen": seen}, [f"pushed {counted(new, 'request')}, {seen:,} were seen before"]
-    )
+    line = f"pushed {counted(new, 'request')}, {seen:,} were seen before"
+    line += f", {over:,} are over the budget" if over else ""
+    session.print({"new": new, "seen": seen, "capped": over}, [line])
     return 0
 
 

@@ -17,7 +17,7 @@ from .filter import RedisBloomFilter
 from .lifecycle import open_crawl
 from .protocol import LEAVE, Batch, ClaimReport, Entry, Holding, Policy, Reply, WorkerState
 from .request_store import MOST_ENTRIES
-from .scripts import COMMIT, GROWN, NEW
+from .scripts import CAPPED, COMMIT, GROWN, NEW
 from .status import look_at
 
 if TYPE_CHECKING:
@@ -59,18 +59,19 @@ class Pusher:
         )
         self._number = 0
 
-    def push(self, entries: Iterable[Entry]) -> tuple[int, int]:
-        """Push `entries`; return how many were new, and how many were seen. Cost: a call for each
-        50."""
+    def push(self, entries: Iterable[Entry]) -> tuple[int, int, int]:
+        """Push `entries`; return how many were new, how many were seen, and how many are over the
+        budget. Cost: a call for each 50."""
         entries = iter(entries)
-        new = known = 0
+        new = known = over = 0
         again: list[Entry] = []
         while group := [*again, *islice(entries, MOST_ENTRIES - len(again))]:
             answers = self._call(group).answers
             again = [e for e, answer in zip(group, answers, strict=True) if answer == GROWN]
             new += answers.count(NEW)
-            known += len(group) - answers.count(NEW) - len(again)
-        return new, known
+            over += answers.count(CAPPED)
+            known += len(group) - answers.count(NEW) - answers.count(CAPPED) - len(again)
+        return new, known, over
 
     def hold(self, holds: Iterable[Holding]) -> None:
         """Hold slots. Cost: a call for each 50."""
@@ -126,9 +127,9 @@ def push(
     settings: BaseSettings,
     fingerprinter: RequestFingerprinterProtocol,
     callback: str | None = None,
-) -> tuple[int, int]:
+) -> tuple[int, int, int]:
     """Push `requests`, for the spider's method `callback`, into the crawl beside the filter at
-    `key`; return how many are new, and how many were seen.
+    `key`; return how many are new, how many were seen, and how many are over the budget.
 
     Raises SharedFilterError if there is no crawl, or Redis does not answer: some requests may be
     pushed then, and all can be pushed again. Raises ValueError if one cannot be stored.

@@ -101,6 +101,7 @@ VERIFY_ENTRIES = SlotScript("verify_entries")
 VERIFY_RECORDS = SlotScript("verify_records")
 VERIFY_ALONE = SlotScript("verify_alone")
 VERIFY_LATER = SlotScript("verify_later")
+VERIFY_CAPPED = SlotScript("verify_capped")
 VERIFY_CLAIMS = SlotScript("verify_claims")
 VERIFY_BOOKS = SlotScript("verify_books")
 

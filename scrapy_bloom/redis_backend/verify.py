@@ -14,6 +14,7 @@ from .lifecycle import stored_header
 from .scripts import (
     VERIFY_ALONE,
     VERIFY_BOOKS,
+    VERIFY_CAPPED,
     VERIFY_CLAIMS,
     VERIFY_ENTRIES,
     VERIFY_LATER,
@@ -47,6 +48,8 @@ def queue_findings(client: RedisClient, key: str) -> Iterator[Finding]:
     if bad_records:
         wrong.append(f"{counted(bad_records, 'failed request')} cannot be read")
     wrong += _wrong_marks(client, key)
+    capped, bad_capped = _count_capped(client, key, names)
+    wrong += bad_capped
     if bad_alone := client.run(VERIFY_ALONE, [key]):
         wrong.append(f"{counted(bad_alone, 'quarantined request')} cannot be read")
     if not crawl.living and waiting < crawl.waiting:
@@ -58,7 +61,7 @@ def queue_findings(client: RedisClient, key: str) -> Iterator[Finding]:
             f"each of {counted(waiting, 'waiting request')} is where workers find it, each of"
             f" {counted(crawl.in_flight, 'claimed one')} has a worker"
             f"{_of_the_dead(len(crawl.workers) - len(crawl.living))},"
-            f" {counted(failed, 'failed one')} can be read"
+            f" {counted(failed + capped, 'failed one')} can be read"
         )
         yield Finding(name, sound=True, text=text)
 
@@ -172,6 +175,31 @@ def _wrong_marks(client: RedisClient, key: str) -> Iterator[str]:
         first += _KEYS_AT_ONCE
     if bad:
         yield f"{counted(bad, 'mark')} on the way to the delta store cannot be read"
+
+
+def _count_capped(client: RedisClient, key: str, names: list[str]) -> tuple[int, list[str]]:
+    """Return how many requests are over the budget, and what is wrong with them."""
+    wrong: list[str] = []
+    total = 0
+    for name in names:
+        if not name.startswith("capped:"):
+            continue
+        bad, first, found, is_named = 0, 0, _AT_ONCE, True
+        while found == _AT_ONCE:
+            span = first, first + _AT_ONCE - 1
+            found, more, is_named = client.run(
+                VERIFY_CAPPED, [key], name.encode(errors=_ODD), *span
+            )
+            bad, first = bad + more, first + found
+        total += first
+        if bad:
+            wrong.append(f"{counted(bad, 'request')} of {name!r} cannot be read")
+        if not is_named:
+            wrong.append(
+                f"{counted(first, 'request')} of {name!r}: its slot is not in 'capped', so none of"
+                " them can be retried"
+            )
+    return total, wrong
 
 
 def _records(client: RedisClient, key: str, name: str, parts: int) -> tuple[int, int]:

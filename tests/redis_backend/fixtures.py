@@ -4,6 +4,7 @@ from itertools import count
 
 import pytest
 
+from scrapy_bloom.redis_backend import copying, layout, lifecycle
 from tests.redis_backend.server import Cluster, Server, missing
 
 
@@ -60,6 +61,6 @@ def key():
 def few_shards(monkeypatch):
     """Filters of two shards: 64, of at least a block each, are full with 200,000 keys only, and
     take 50 ms to make."""
-    for module in ("layout", "lifecycle", "copying"):
-        monkeypatch.setattr(f"scrapy_bloom.redis_backend.{module}.SHARDS", 2)
-    monkeypatch.setattr("scrapy_bloom.redis_backend.layout.SHARD_BITS", 1)
+    for module in (layout, lifecycle, copying):
+        monkeypatch.setattr(module, "SHARDS", 2)
+    monkeypatch.setattr(layout, "SHARD_BITS", 1)

@@ -5,12 +5,15 @@ from contextlib import suppress
 
 import pytest
 import redis as redis_py
+from scrapy.settings import Settings
+from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_bloom import SharedFilterError
 from scrapy_bloom.job.failure import Choice, FailedRequest
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
+from scrapy_bloom.redis_backend.push import push as push_into
 from scrapy_bloom.redis_backend.status import CrawlStatus
 from scrapy_bloom.redis_backend.verify import queue_findings
 from tests.job.engine import name_of, request
@@ -380,3 +383,34 @@ def test_what_cannot_be_serialized_counts_and_is_not_kept(build):  # noqa: F811
     assert scheduler.ledger.in_flight == 0
     assert len(scheduler) == 0
     assert scheduler._worker._failed.by_reason() == {}
+
+
+def test_verify_finds_what_is_wrong_with_capped_requests(join, redis_server):  # noqa: F811
+    worker = join(BLOOM_BUDGET={"*": 0})
+    for number in range(1001):
+        push(worker, f"{number}")
+        if number % 50 == 0:
+            worker.exchange()
+    push(worker, "a", slot="other")
+    worker.exchange()
+
+    def findings():
+        return [each.text for each in queue_findings(worker.client, worker.key)]
+
+    assert "1,002 failed ones can be read" in findings()[0]
+    redis_server.command("RPUSH", f"{worker.key}:capped:example.com", "0", b"0\0\2abcd", b"0\0")
+    redis_server.command("ZREM", f"{worker.key}:capped", "other")
+    assert findings() == [
+        "3 requests of 'capped:example.com' cannot be read",
+        "1 request of 'capped:other': its slot is not in 'capped', so none of them can be retried",
+    ]
+
+
+def test_urls_that_are_pushed_by_hand_count(join):  # noqa: F811
+    """In a crawl that has a budget, whatever the settings of the command say."""
+    worker = join(BLOOM_BUDGET={"*": 2})
+    settings = Settings({"BLOOM_REDIS_LEASE": worker.settings.lease})
+    pages = [request(each) for each in "abbc"]
+    options = {"settings": settings, "fingerprinter": RequestFingerprinter()}
+    assert push_into(worker.client, worker.key, pages, **options) == (2, 1, 1)
+    assert names(worker) == ["a", "b"]

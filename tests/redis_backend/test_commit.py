@@ -474,7 +474,7 @@ def test_who_pushes_gives_back_as_a_worker_does(join, redis_server):
         worker.exchange()
         redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
         pushed = [Request(f"http://example.com/{worker.store.worker}", priority=-1)]
-        assert push(worker.client, worker.key, pushed, **pushing) == (1, 0)
+        assert push(worker.client, worker.key, pushed, **pushing) == (1, 0, 0)
     assert redis_server.command("HLEN", f"{worker.key}:failed") == 0
 
 

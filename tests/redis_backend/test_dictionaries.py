@@ -360,7 +360,7 @@ def test_push_learns_and_proposes(join):  # noqa: F811
     worker.exchange()
     pages = [Request(f"http://example.com/catalogue/item-{number}.html") for number in range(120)]
     settings = {"settings": Settings(), "fingerprinter": RequestFingerprinter()}
-    assert push(worker.client, worker.key, pages, **settings) == (120, 0)
+    assert push(worker.client, worker.key, pages, **settings) == (120, 0, 0)
     assert len(kept(worker)) == 1
     assert sum(payload[0] in DEFLATED for payload in payloads(worker)) == 70
     assert drain(worker) == [*range(120)]
