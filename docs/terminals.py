@@ -29,7 +29,7 @@ import harness  # noqa: E402
 
 WIDTH = 80
 PAGES = 1_300
-"""The crawl is killed when the site has given it so many pages."""
+"""The crawl is killed when the site has given so many pages, and looked at with twice as many."""
 SHOWN = re.compile(r"\[scrapy_bloom\S*\] (?!INFO: Early|INFO: Drop).*|INFO: Spider closed.*")
 
 
@@ -58,7 +58,7 @@ def crawl(folder: Path, served: harness.Site, log: Path) -> subprocess.Popen[byt
     command += ["-s", "CONCURRENT_REQUESTS=8"]
     environment = {
         **os.environ,
-        "PYTHONPATH": str(PROJECT),
+        "PYTHONPATH": os.pathsep.join(map(str, (PROJECT, DOCS.parent))),
         "SCRAPY_SETTINGS_MODULE": "example.settings",
     }
     with log.open("wb") as output:
@@ -84,10 +84,13 @@ def main() -> None:
             process = crawl(folder, served, first)
             while served.fetched() < PAGES:
                 time.sleep(0.05)
-            seen = top(folder)
             process.send_signal(signal.SIGKILL)
             process.wait()
-            crawl(folder, served, second).wait()
+            process = crawl(folder, served, second)
+            while served.fetched() < 2 * PAGES:
+                time.sleep(0.05)
+            seen = top(folder)
+            process.wait()
             account = harness.account(served)
         items = [json.loads(line) for line in (folder / "items.jsonl").read_text().splitlines()]
         command = "\x1b[1;32m$\x1b[0m scrapy bloom top jobs/site --once"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isinf
+
 _BRIEF = 100
 
 
@@ -47,6 +49,21 @@ def in_brief(text: str) -> str:
     return text if len(text) <= _BRIEF else f"{text[:_BRIEF]}…"
 
 
+def shortened(text: str, most: int) -> str:
+    """Return `visible(text)` with at most so many characters: what is cut is in the middle."""
+    text = visible(text)
+    if len(text) <= most:
+        return text
+    last = (most - 1) * 2 // 3
+    return f"{text[: most - 1 - last]}…{text[len(text) - last :]}"
+
+
+def without_user(uri: str) -> str:
+    """Return a URI without what may be a user and a password."""
+    scheme, mark, rest = uri.partition("://")
+    return f"{scheme}{mark}…{rest.rpartition('@')[2]}" if "@" in rest else uri
+
+
 def duration(seconds: float | None) -> str:
     """Return a time in its two largest units: `2 h 5 min`."""
     if seconds is None:
@@ -69,6 +86,12 @@ def waiting(later: int, next_due: float | None, held: int) -> str:
     if held:
         parts.append(f"{counted(held, 'host')} held")
     return "; ".join(parts)
+
+
+def held_for(seconds: float | None) -> str:
+    """Return how long a slot is held yet, None or infinite until its release."""
+    is_endless = seconds is None or isinf(seconds)
+    return "until its release" if is_endless else f"for {seconds:,.0f} s"
 
 
 def counted(number: int, noun: str) -> str:

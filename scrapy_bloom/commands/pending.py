@@ -17,7 +17,7 @@ from ..quantities import seconds as seconds_of
 from ..redis_backend.codec import is_storable_slot
 from ..redis_backend.pending_store import RedisPendingStore
 from ..redis_backend.sieve import Sieve
-from ..reporting import counted
+from ..reporting import counted, held_for
 from ..settings import PICKLE
 from ..sqlite_backend.orders import HoldOrder, Order, carry_out, send
 from ..sqlite_backend.pending_store import SQLitePendingStore
@@ -59,7 +59,7 @@ def _count(session: Session, selection: Selection) -> int:
         "later": found.later,
         "in_flight": found.in_flight,
         "unknown": found.unknown,
-        "held": {slot: None if isinf(left) else left for slot, left in held.items()},
+        "held_slots": {slot: None if isinf(left) else left for slot, left in held.items()},
     }
     if by:
         ordered = found.pending.most_common()
@@ -81,7 +81,7 @@ def _count_lines(
     if found.unknown:
         yield f"of {counted(found.unknown, 'request')} only the spider can tell"
     if held:
-        shown = ", ".join(f"{slot} {_for(left)}" for slot, left in islice(held.items(), most))
+        shown = ", ".join(f"{slot} {held_for(left)}" for slot, left in islice(held.items(), most))
         yield f"held: {shown}{_and_more(len(held) - most)}"
     if by := session.options.by:
         rows = [(_shown(by, value), f"{n:,}") for value, n in found.pending.most_common(most)]
@@ -89,10 +89,6 @@ def _count_lines(
             yield from table(rows)
         if len(found.pending) > most:
             yield f"and {len(found.pending) - most:,} more (--limit N, or all with --json)"
-
-
-def _for(seconds: float) -> str:
-    return "until its release" if isinf(seconds) else f"for {seconds:,.0f} s"
 
 
 def _and_more(count: int) -> str:
@@ -197,7 +193,7 @@ def _set_holds(session: Session, selection: Selection, seconds: float | None) ->
     line = f"{name}: {counted(len(slots), 'download slot')} {verb}"
     if seconds is not None and slots:
         figures["seconds"] = None if isinf(seconds) else seconds
-        line += f" {_for(seconds)}"
+        line += f" {held_for(seconds)}"
     shown = ", ".join(islice(slots, SHOWN))
     session.print(figures, [f"{line}{': ' if slots else ''}{shown}{_and_more(len(slots) - SHOWN)}"])
     return 0 if slots else 1

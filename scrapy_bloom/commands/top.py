@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BloomError, RequestFileError, SharedFilterError
+from ..job.failure import CAPPED
+from ..job.figures import COUNTED
 from ..redis_backend.status import CrawlStatus
-from ..reporting import duration, in_brief, in_bytes, in_percent, visible, waiting
+from ..reporting import (
+    counted,
+    duration,
+    held_for,
+    in_brief,
+    in_bytes,
+    in_percent,
+    shortened,
+    visible,
+    waiting,
+)
 from ..sqlite_backend.status import JobStatus
+from .running import aligned, table
 from .target import Kind
 
 if TYPE_CHECKING:
@@ -23,10 +36,21 @@ SECONDS = 1.0
 PATIENCE = 5
 """A job may be unreadable this many times in a row, as while its file is opened or closed."""
 SHOWN = 8
-"""The view has this many slots, reasons and workers …"""
-FEWER = 4
-LOW = 32
-"""… or fewer of a crawl of many workers, where the terminal has fewer lines than this."""
+"""The view has this many slots, reasons and workers, or fewer in a terminal of few lines, …"""
+LEAST_SHOWN = 2
+"""… but at least this many."""
+TALL = 100
+LINES = {2: 11, 3: 14}
+"""Lines of the view beside those of books and in lists, by the number of lists."""
+FEW = 2
+"""It names this many held slots and feeds."""
+NAME = 32
+"""Their names have at most this many characters."""
+BESIDE_TITLE = 8
+LEAST_NAME = 12
+
+Listing = tuple[list[str], list[list[str]], int, str]
+"""Heads, rows, how many there are in all, and what is said without any."""
 
 
 def top(session: Session) -> int:
@@ -78,66 +102,100 @@ def _show(name: str, status: Status, *, once: bool) -> None:
         console = import_module("rich.console").Console(highlight=False)
         live = import_module("rich.live").Live
     except ImportError:
-        raise BloomError(
-            "rich is missing: pip install 'scrapy-bloom[cli]' (--json works without)"
-        ) from None
+        if not once:
+            raise BloomError(
+                "rich is missing: pip install 'scrapy-bloom[cli]' (--once and --json work without)"
+            ) from None
+        for figures in _looks(status, once=True):
+            print(*map(visible, lines(name, figures)), sep="\n")  # noqa: T201 - see Session
+        return
     if once:
         for figures in _looks(status, once=True):
-            console.print(view(name, figures))
+            console.print(view(name, figures, width=console.width))
         return
     with live(console=console, auto_refresh=False, screen=True) as screen:
         for figures in _looks(status, once=False):
-            screen.update(view(name, figures, height=console.height), refresh=True)
+            shown = view(name, figures, width=console.width, height=console.height)
+            screen.update(shown, refresh=True)
 
 
-def view(name: str, figures: Figures, *, height: int = LOW) -> Any:
+def lines(name: str, figures: Figures) -> Iterator[str]:
+    """Yield the lines of `figures`, as plain text of any width."""
+    yield f"{_state(figures)}  {name}"
+    for rows in (_counts(figures), _present(figures)):
+        yield ""
+        yield from table(rows)
+    yield ""
+    yield from aligned(_books(figures))
+    for heads, rows, total, none in _lists(figures):
+        yield ""
+        yield from table([heads, *rows[:SHOWN]])
+        if more := _more(rows, SHOWN, total, none):
+            yield more
+
+
+def view(name: str, figures: Figures, *, width: int = 80, height: int = TALL) -> Any:
     """Return the view of `figures`, for a terminal of at least 80 columns and 24 lines."""
-    shown = FEWER if "workers" in figures and height < LOW else SHOWN
     group, panel = import_module("rich.console").Group, import_module("rich.panel").Panel
     text = import_module("rich.text").Text
-    lists = _grid(1, 1)
-    by_slot, by_reason = _rows(figures["pending_by_slot"]), _rows(figures["failed_by_reason"])
-    lists.add_row(
-        _listing(["pending by slot", ""], by_slot[:shown], figures["slots"], "none"),
-        _listing(["failed by reason", ""], by_reason[:shown], len(by_reason), "none"),
-    )
-    parts = [_speed(figures), _books(figures), lists]
-    if "workers" in figures:
-        parts.append(_workers(figures["workers"], shown))
+    rows, found = _books(figures), _lists(figures)
+    counts = _filled(_grid(*[None] * 4), _counts(figures))
+    present = _filled(_grid(None, None, None), _present(figures))
+    # the lists of a crawl's workers are wide, and stand below
+    lines_left = height - len(rows) - LINES[len(found)]
+    shown = max(LEAST_SHOWN, min(SHOWN, lines_left // (len(found) - 1)))
+    listings = [_listing(each, shown) for each in found]
+    parts = [
+        _beside(None, counts, import_module("rich.align").Align.right(present)),
+        _filled(_grid(None, 1), rows),
+        _beside(1, *listings[:2]),
+        *listings[2:],
+    ]
     body = group(*[each for part in parts for each in (part, text(""))][:-1])
-    return panel(body, title=text(visible(f" {name}  {_state(figures)} ")), title_align="left")
+    state = _state(figures)
+    title = f"{state}  {shortened(name, max(LEAST_NAME, width - len(state) - BESIDE_TITLE))}"
+    return panel(body, title=text(title), title_align="left")
 
 
-def _speed(figures: Figures) -> Any:
-    """Return the counts and their rates, in two halves."""
-    left, right, halves = _grid(None, None, None), _grid(None, None, None), _grid(1, 1)
-    for key in ("pages", "items", "duplicates", "retries"):
-        left.add_row(*_row(key, figures))
-    for key in ("pending", "in_flight", "failed"):
-        right.add_row(*_row(key, figures))
+def _counts(figures: Figures) -> list[list[str]]:
+    """Return rows of what this start has counted, of the rates, and of what the round has."""
+    of_job = "workers" not in figures
+    rows = [["", "this start" if of_job else "crawl", "", *(["round"] if of_job else [])]]
+    values: Mapping[str, Any] = figures
+    for key in COUNTED:
+        of_round = [_number(values[f"round_{key}"])] if of_job else []
+        rows.append([key, _number(values[key]), _rate(key, values), *of_round])
+    return rows
+
+
+def _present(figures: Figures) -> list[list[str]]:
+    """Return rows of what is there now."""
     time_left = duration(figures["seconds_left"])
     if (figures["pending_per_second"] or 0) > 0:
         time_left = "grows"
-    right.add_row("time left", time_left, "")
-    halves.add_row(left, right)
-    return halves
+    capped = figures["failed_by_reason"].get(CAPPED)
+    return [
+        ["pending", _number(figures["pending"]), _rate("pending", figures)],
+        ["time left", time_left, ""],
+        ["in flight", _number(figures["in_flight"]), ""],
+        ["failed", _number(figures["failed"]), ""],
+        *([["  capped", _number(capped), ""]] if capped else []),
+    ]
 
 
-def _row(key: str, figures: Mapping[str, Any]) -> tuple[str, str, str]:
-    sign = "+" if key == "pending" else ""
+def _rate(key: str, figures: Mapping[str, Any]) -> str:
     rate = figures.get(f"{key}_per_second")
-    return (
-        key.replace("_", " "),
-        _number(figures[key]),
-        "" if rate is None else f"{rate:{sign},.1f}/s",
-    )
+    return "" if rate is None else f"{rate:{'+' if key == 'pending' else ''},.1f}/s"
 
 
-def _books(figures: Figures) -> Any:
-    """Return a line for each store: the filter, the memory or the file, the commits."""
-    table = _grid(None, 1)
-    if waits := waiting(figures.get("later", 0), figures.get("next_due"), figures.get("held", 0)):
-        table.add_row("waiting", waits)
+def _books(figures: Figures) -> list[tuple[str, str]]:
+    """Return name and text of each line about what waits, is held and is stored."""
+    rows = []
+    if waits := waiting(figures["later"], figures["next_due"], 0):
+        rows.append(("waiting", waits))
+    held = figures["held_slots"].items()
+    names = [f"{shortened(slot, NAME)} {held_for(left)}" for slot, left in held]
+    rows += _named("held", names, figures["held"])
     items, capacity = figures["filter_items"], figures["filter_capacity"]
     if items is not None and capacity is not None:
         parts = [
@@ -146,54 +204,91 @@ def _books(figures: Figures) -> Any:
         ]
         if figures["seconds_to_growth"] is not None:
             parts.append(f"grows in {duration(figures['seconds_to_growth'])}")
-        table.add_row("filter", ", ".join(parts))
+        rows.append(("filter", ", ".join(parts)))
     if "workers" in figures:
         nbytes = figures["memory_bytes"]
         known = "not known: the right MEMORY is missing" if nbytes is None else in_bytes(nbytes)
-        table.add_row("memory of Redis", known)
-        return table
+        return [*rows, ("memory of Redis", known)]
     if figures["commits"] is not None:
         age, slowest = figures["seconds_since_commit"], figures["commit_seconds_max"]
-        table.add_row(
-            "commits",
-            f"{_number(figures['commits'])}, the last {duration(age)} ago,"
-            f" the slowest took {slowest:.3g} s",
-        )
+        times = f"the last {duration(age)} ago, the slowest took {slowest:.3g} s"
+        rows.append(("commits", f"{_number(figures['commits'])}, {times}"))
     sizes = in_bytes(figures["file_bytes"]), in_bytes(figures["log_bytes"])
-    table.add_row("requests.sqlite", f"{sizes[0]}, log {sizes[1]}")
-    return table
+    rows.append(("requests.sqlite", f"{sizes[0]}, log {sizes[1]}"))
+    feeds = figures["feeds"]
+    names = [f"{shortened(feed['uri'], NAME)}, {counted(feed['items'], 'item')}" for feed in feeds]
+    return rows + _named("feed", names, len(feeds))
 
 
-def _rows(counts: Mapping[str, int]) -> list[tuple[str, ...]]:
-    return [(name or "(all slots)", _number(count)) for name, count in counts.items()]
+def _named(what: str, names: Sequence[str], total: int) -> list[tuple[str, str]]:
+    """Return lines of the first names, and of how many more there are."""
+    rows = [(what, name) for name in names[:FEW]]
+    return rows + ([("", f"and {total - len(rows):,} more")] if total > len(rows) else [])
 
 
-def _workers(workers: Sequence[Mapping[str, Any]], most: int) -> Any:
-    """Return a table of the workers, with the oldest request first."""
+def _lists(figures: Figures) -> list[Listing]:
+    """Return pending requests by slot, failed ones by reason, and the workers of a crawl."""
+    by_slot, by_reason = _rows(figures["pending_by_slot"]), _rows(figures["failed_by_reason"])
+    found: list[Listing] = [
+        (["pending by slot", ""], by_slot, figures["slots"], "none"),
+        (["failed by reason", ""], by_reason, len(by_reason), "none"),
+    ]
+    if "workers" in figures:
+        heads = ["in flight by worker", "requests", "oldest", "lease left"]
+        rows = _workers(figures["workers"])
+        found.append((heads, rows, len(rows), "no worker is at work on it"))
+    return found
+
+
+def _rows(counts: Mapping[str, int]) -> list[list[str]]:
+    return [[in_brief(name or "(all slots)"), _number(count)] for name, count in counts.items()]
+
+
+def _workers(workers: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Return rows of the workers, with the oldest request first."""
     by_age = sorted(workers, key=lambda worker: -(worker["oldest_seconds"] or 0))
-    rows = [
-        (
-            worker["name"],
+    return [
+        [
+            in_brief(worker["name"]),
             _number(worker["in_flight"]),
             duration(worker["oldest_seconds"]),
             "run out" if worker["lease_seconds"] < 0 else duration(worker["lease_seconds"]),
-        )
-        for worker in by_age[:most]
+        ]
+        for worker in by_age
     ]
-    heads = ["in flight by worker", "requests", "oldest", "lease left"]
-    return _listing(heads, rows, len(workers), "no worker is at work on it")
 
 
-def _listing(heads: list[str], rows: Sequence[tuple[str, ...]], total: int, none: str) -> Any:
-    """Return a table of `rows`, the first of `total`. Their first cells may be any text."""
-    table, text = _grid(1, *[None] * (len(heads) - 1)), import_module("rich.text").Text
-    table.add_row(*(f"[bold]{head}[/bold]" for head in heads))
-    for name, *cells in rows:
-        table.add_row(text(in_brief(name)), *cells)
-    if total > len(rows):
-        table.add_row(f"and {total - len(rows):,} more")
+def _more(rows: Sequence[object], shown: int, total: int, none: str) -> str:
+    """Return the line below the first rows of a list."""
     if not rows:
-        table.add_row(none)
+        return none
+    left = total - min(shown, len(rows))
+    return f"and {left:,} more" if left else ""
+
+
+def _listing(listing: Listing, shown: int) -> Any:
+    """Return a table of the first rows of `listing`. Their cells may be any text."""
+    heads, rows, total, none = listing
+    table, text = _grid(1, *[None] * (len(heads) - 1)), import_module("rich.text").Text
+    table.add_row(*(text(head, style="bold") for head in heads))
+    _filled(table, rows[:shown])
+    if more := _more(rows, shown, total, none):
+        table.add_row(more)
+    return table
+
+
+def _beside(ratio: int | None, left: Any, right: Any) -> Any:
+    """Return tables side by side: halves, or without a ratio the left one as wide as it is."""
+    table = _grid(ratio, 1)
+    table.add_row(left, right)
+    return table
+
+
+def _filled(table: Any, rows: Iterable[Sequence[str]]) -> Any:
+    """Return `table` with `rows`, of any text."""
+    text = import_module("rich.text").Text
+    for row in rows:
+        table.add_row(*map(text, row))
     return table
 
 
@@ -214,7 +309,7 @@ def _grid(*ratios: int | None) -> Any:
 def _state(figures: Figures) -> str:
     parts: list[str] = [figures["state"]]
     if figures["round"] is not None:
-        parts.append(f"round {figures['round']}")
+        parts.append(visible(f"round {figures['round']}"))
     if figures["seconds"] is not None:
         parts.append(f"for {duration(figures['seconds'])}")
     return ", ".join(parts)

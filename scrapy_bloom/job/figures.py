@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from math import isinf
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypedDict, TypeVar
 
 if TYPE_CHECKING:
@@ -55,6 +56,9 @@ class Figures(TypedDict, total=False):
     next_due: float | None
     held: int
     """The slots that are on hold."""
+    held_slots: Mapping[str, float | None]
+    """Those of them that are held longest, with the seconds that are left, None until the
+    release."""
     pages_per_second: float | None
     items_per_second: float | None
     pending_per_second: float | None
@@ -69,6 +73,13 @@ class Figures(TypedDict, total=False):
     filter_bytes: int | None
     seconds_to_growth: float | None
     # of a job alone
+    round_pages: int | None
+    """These four count from the beginning of the round, in all starts."""
+    round_items: int | None
+    round_duplicates: int | None
+    round_retries: int | None
+    feeds: Sequence[Mapping[str, Any]]
+    """The `uri` of each feed of the round, and how many `items` are in it, or will be."""
     commits: int | None
     commit_seconds_max: float | None
     seconds_since_commit: float
@@ -102,6 +113,12 @@ class Costly(Generic[Source, Result]):
             ended = time.monotonic()
             self._due = ended + (ended - began) / COSTLY_SHARE
         return self._known[0]
+
+
+def longest_held(held: Mapping[str, float]) -> dict[str, float | None]:
+    """Return the first SLOTS of the held slots, with None for a hold without an end."""
+    longest = sorted(held.items(), key=lambda each: -each[1])[:SLOTS]
+    return {slot: None if isinf(left) else left for slot, left in longest}
 
 
 def with_rates(figures: Figures, samples: Sequence[Sample]) -> Figures:

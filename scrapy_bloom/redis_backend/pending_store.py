@@ -13,8 +13,8 @@ from ..job.dictionaries import Dictionaries
 from ..job.pending import By, PendingCount, PendingRequest, Selection
 from .codec import stored_dictionaries
 from .lifecycle import no_crawl
-from .scripts import HELD_SLOTS, HOLD_SLOTS, PENDING_RECORDS
-from .status import parked_in, pending_of, require_crawl
+from .scripts import HOLD_SLOTS, PENDING_RECORDS
+from .status import held_in, parked_in, pending_of, require_crawl
 
 if TYPE_CHECKING:
     from .client import RedisClient
@@ -81,15 +81,8 @@ class RedisPendingStore:
 
     def held(self, selection: Selection) -> dict[str, float]:
         """Return the held slots that are selected, with seconds. Cost: a call for 500 holds."""
-        held: dict[str, float] = {}
-        cursor = b"0"
-        while True:
-            cursor, found = self.client.run(HELD_SLOTS, [self.key], cursor)
-            for slot, left in zip(found[::2], found[1::2], strict=True):
-                if selection.includes_slot(name := slot.decode(errors=_ODD)):
-                    held[name] = float(left) / 1000
-            if int(cursor) == 0:
-                return held
+        held = held_in(self.client, self.key)
+        return {slot: left for slot, left in held.items() if selection.includes_slot(slot)}
 
     def hold(self, slots: Sequence[str], seconds: float | None) -> int:
         """Hold `slots` by hand for so many seconds, which may be infinite, for all workers; with

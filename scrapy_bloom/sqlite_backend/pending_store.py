@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
-from math import inf
 from pathlib import Path
 
 from ..job.codec import Stored, plain_fields
@@ -18,6 +17,7 @@ from ..job.pending import By, PendingCount, PendingRequest, Selection
 from ..jobdir import JobDirectory
 from . import schema
 from .request_file import check_header, reading
+from .status import held_in
 
 _WAITING, _POPPED = "popped = 0", "popped = 1"  # as the indexes have it
 _NOTED = "popped = 0 AND id IN (SELECT value FROM json_each(:noted))"
@@ -72,15 +72,9 @@ class SQLitePendingStore:
 
     def held(self, selection: Selection) -> dict[str, float]:
         """Return the held slots that are selected, with seconds, as of the last commit."""
-        now = time.time()
         with self._reading() as (connection, _):
-            holds = connection.execute("SELECT slot, until FROM holds").fetchall()
-        left = {slot: inf if until is None else until - now for slot, until in holds}
-        return {
-            slot: seconds
-            for slot, seconds in left.items()
-            if seconds > 0 and selection.includes_slot(slot)
-        }
+            held = held_in(connection.execute)
+        return {slot: left for slot, left in held.items() if selection.includes_slot(slot)}
 
     def _each(
         self, connection: sqlite3.Connection, selection: Selection

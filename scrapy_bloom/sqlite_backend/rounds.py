@@ -34,8 +34,8 @@ class Round:
 
     The feeds set `awaits_feeds` before the spider is open, and `feeds_stored` ends the round
     when all are stored. They write through `file`, which stays open until the job's session
-    closes, and make that durable with `commit`. The functions of `at_end` are called in the
-    transaction that ends the round.
+    closes, and make that durable with `commit`. The functions of `at_begin` and `at_end` are called
+    in the transaction that begins a new round, or ends one.
     """
 
     def __init__(self, file: RequestFile, commit: Callable[[], object]) -> None:
@@ -43,6 +43,7 @@ class Round:
         self.commit = commit
         """Make what was written through `file` durable. Raises sqlite3.Error."""
         self.awaits_feeds = False
+        self.at_begin: list[Callable[[], None]] = []
         self.at_end: list[Callable[[], None]] = []
         self.number = 1
         # requests of a job of 0.1.0 or of Scrapy's scheduler belong to a round, too
@@ -78,6 +79,9 @@ class Round:
             self.number += 1
         elif self.follows_kept:
             self._leave()
+        if not self.is_resumed:
+            for function in self.at_begin:
+                function()
         self._enter(RUNNING)
 
     def complete(self) -> None:

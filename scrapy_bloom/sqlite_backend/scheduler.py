@@ -218,7 +218,7 @@ class DurableScheduler(LedgerScheduler):
             self._children.open(children, store, ledger, dupefilter.fingerprint)
             self.round.at_end.append(children.forget_all)
             self._failures.open(ledger, failed)
-            Progress(crawler, file, ledger, dupefilter, pending=self.__len__)
+            Progress(crawler, file, ledger, dupefilter, self.round, pending=self.__len__)
         except BaseException:
             with suppress(Exception):
                 file.close(clean=False)

@@ -111,6 +111,11 @@ STEPS: dict[int, tuple[str, ...]] = {
         " request BLOB NOT NULL)",
         # the failed requests of earlier rounds, which count in this one when they are retried
         "CREATE TABLE carried (id INTEGER PRIMARY KEY)",
+        # what all starts of the round have counted; NULL where an earlier version began it
+        "CREATE TABLE round_counts (pages INTEGER, items INTEGER, duplicates INTEGER,"
+        " retries INTEGER)",
+        "INSERT INTO round_counts SELECT n, n, n, n FROM (SELECT CASE WHEN NOT EXISTS (SELECT 1"
+        " FROM rounds UNION ALL SELECT 1 FROM requests) THEN 0 END AS n)",
         # how far each order of an operator is, as JSON: orders.py
         "CREATE TABLE orders (name TEXT PRIMARY KEY, state TEXT NOT NULL) WITHOUT ROWID",
         # 0.2.0 could give such a row to another request, and then could not open the file
@@ -175,6 +180,10 @@ def look_as_now(connection: sqlite3.Connection) -> None:
         )
         connection.execute(
             "CREATE TEMP VIEW holds AS SELECT slot, 0.0 AS until, 0 AS times FROM later"
+        )
+        connection.execute(
+            "CREATE TEMP VIEW round_counts AS SELECT NULL AS pages, NULL AS items,"
+            " NULL AS duplicates, NULL AS retries"
         )
         connection.execute("CREATE TEMP VIEW budget AS SELECT id, slot FROM later")
         connection.execute("CREATE TEMP VIEW capped AS SELECT id, id AS budget, request FROM later")

@@ -45,11 +45,8 @@ class TakenStartRequests:
         self._file = file
         self._fingerprint = fingerprint
 
-    def begin(self, *, is_resumed: bool) -> None:
-        """Begin to count the occurrences of this run; forget with the next commit what earlier
-        rounds have taken, unless this one `is_resumed`."""
-        if not is_resumed:
-            self._file.execute("DELETE FROM taken_start_requests")
+    def begin(self) -> None:
+        """Begin to count the occurrences of this run."""
         # not in memory, which would grow with the start requests
         self._file.execute(
             "CREATE TEMP TABLE met_start_requests (fingerprint BLOB PRIMARY KEY,"
@@ -83,6 +80,10 @@ class TakenStartRequests:
     def add(self, occurrence: Occurrence) -> None:
         """Note with the next commit that the round has taken that one."""
         self._file.execute("INSERT OR IGNORE INTO taken_start_requests VALUES (?, ?)", occurrence)
+
+    def clear(self) -> None:
+        """Forget them with the next commit."""
+        self._file.execute("DELETE FROM taken_start_requests")
 
     def _next(self, key: bytes) -> Occurrence:
         met = self._file.query(
@@ -134,12 +135,13 @@ class LocalStartRequests(StartRequests[Occurrence]):
         self._round = round_
         self._ledger = ledger
         ledger.commit_hooks.append(self)
+        round_.at_begin.append(taken.clear)
 
     def _begin(self) -> bool:
         self._ledger.begin()
         with self._ledger.guarded():
             self._round.begin()
-            self._taken.begin(is_resumed=self._round.is_resumed)
+            self._taken.begin()
         return True
 
     def _is_skipped(self, thing: Any) -> bool:

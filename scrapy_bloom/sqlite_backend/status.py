@@ -18,11 +18,13 @@ from ..job.figures import (
     Sample,
     State,
     counts_of,
+    longest_held,
     set_stats,
     with_rates,
 )
 from ..job.ledger import CommitHook
 from ..jobdir import JobDirectory
+from ..reporting import without_user
 from . import schema
 from .failed_store import FAILED_AND_CAPPED, SQLiteFailedStore
 from .request_file import check_header, reading
@@ -36,18 +38,29 @@ if TYPE_CHECKING:
     from ..dupefilter.local import BloomDupeFilter
     from ..job.ledger import Ledger
     from .request_file import RequestFile
+    from .rounds import Round
 
 KEPT_SECONDS = 60
 """The file keeps this part of the past, for the rates."""
 _UNFINISHED = "SELECT 1 FROM requests UNION ALL SELECT 1 FROM later"
 _COUNT_UNFINISHED = "SELECT (SELECT COUNT(*) FROM requests) + (SELECT COUNT(*) FROM later)"
+_ROUND_COUNTS = f"SELECT {', '.join(COUNTED)} FROM round_counts"  # noqa: S608 - no input
+_FEEDS = (
+    "SELECT template, COALESCE((SELECT SUM(items)"
+    # a batch is forgotten after the next one
+    " + (MIN(number) - 1) * COALESCE(json_extract(options, '$.batch_item_count'), 0)"
+    " FROM batches WHERE feed = feeds.id), 0)"
+    " + (SELECT COUNT(*) FROM items WHERE feed = feeds.id AND request IS NULL)"
+    " FROM feeds ORDER BY id"
+)
 _OF_LEDGER = ("pending", "in_flight", "commits", "commit_seconds_max")
 _OF_FILTER = ("filter_items", "filter_capacity", "filter_layers", "filter_bytes")
 
 
 class Progress(CommitHook):
     """A commit hook of `ledger` that notes the figures of the job, in one commit a second and in
-    the last one. `pending` counts the requests that wait, in memory too."""
+    the last one, and in each commit what the round has counted. `pending` counts the requests that
+    wait, in memory too."""
 
     seconds = 1.0
 
@@ -57,6 +70,7 @@ class Progress(CommitHook):
         file: RequestFile,
         ledger: Ledger,
         dupefilter: BloomDupeFilter,
+        round_: Round,
         *,
         pending: Callable[[], int],
     ) -> None:
@@ -66,14 +80,31 @@ class Progress(CommitHook):
         self._dupefilter = dupefilter
         self._pending = pending
         self._began = self._noted = time.time()
+        self._counted = self._of_earlier_starts = file.query(_ROUND_COUNTS)[0]
         ledger.commit_hooks.append(self)
+        round_.at_begin.append(self._begin_round)
 
     def before_commit(self, acknowledged: Sequence[Request]) -> None:
         """Note the figures if a second has passed. Raises sqlite3.Error, OSError."""
         if self._ledger.stopped:
             return  # the filter is closed
+        self._count()
         if self._ledger.ends or not 0 <= time.time() - self._noted < self.seconds:
             self._note()
+
+    def _begin_round(self) -> None:
+        self._of_earlier_starts = tuple(-now for now in counts_of(self._crawler).values())
+
+    def _count(self) -> None:
+        """Note what the round has counted, None where that of its earlier starts is not known."""
+        counts = zip(self._of_earlier_starts, counts_of(self._crawler).values(), strict=True)
+        counted = tuple(None if before is None else before + now for before, now in counts)
+        if counted != self._counted:
+            self._file.execute(
+                "UPDATE round_counts SET (pages, items, duplicates, retries) = (?, ?, ?, ?)",
+                counted,
+            )
+            self._counted = counted
 
     def _note(self) -> None:
         self._noted = time.time()
@@ -85,6 +116,7 @@ class Progress(CommitHook):
             **set_stats(self._crawler, self._ledger, self._pending(), in_commit=True),
             **counts_of(self._crawler),
             **dict(zip(_OF_FILTER, of_filter, strict=True)),
+            "of_earlier_starts": self._of_earlier_starts,
             "popped": self._file.popped_in_memory,
         }
         # a clock that was set back must not leave a future behind
@@ -117,10 +149,18 @@ class Waiting(NamedTuple):
     def of(cls, query: Callable[[str], Iterable[Sequence[Any]]]) -> Self:
         """Read the tables of a job."""
         ((later, due),) = query("SELECT COUNT(*), MIN(due) FROM later")
-        now = time.time()
-        held = [1 for (until,) in query("SELECT until FROM holds") if until is None or until > now]
         is_known = due is not None and due < inf  # infinite until a release
-        return cls(later, max(0.0, due - now) if is_known else None, len(held))
+        left = max(0.0, due - time.time()) if is_known else None
+        return cls(later, left, len(held_in(query)))
+
+
+def held_in(query: Callable[[str], Iterable[Sequence[Any]]]) -> dict[str, float]:
+    """Return the held slots of a job, with the seconds of their holds that are left, `inf` until
+    the release."""
+    now = time.time()
+    holds = query("SELECT slot, until FROM holds")
+    left = {slot: inf if until is None else until - now for slot, until in holds}
+    return {slot: seconds for slot, seconds in left.items() if seconds > 0}
 
 
 def waiting_in(job: Path) -> Waiting:
@@ -139,6 +179,7 @@ class JobStatus:
         self._job = job
         self._path = JobDirectory(job).requests
         self._slots = Costly(_pending_by_slot)
+        self._feeds = Costly(_feeds)
         self._failed = SQLiteFailedStore(job)
         self._reasons = Costly(SQLiteFailedStore.by_reason)
 
@@ -151,16 +192,23 @@ class JobStatus:
             state = _state(connection, is_running)
             samples = _samples(connection)
             by_slot, slots = self._slots.of(connection)
+            feeds = self._feeds.of(connection)
             waiting = Waiting.of(connection.execute)
+            held = held_in(connection.execute)
+            of_round = connection.execute(_ROUND_COUNTS).fetchone()
         at, last = samples[-1] if samples else (now, {})
+        last = {**last, **_of_this_start(of_round, last.get("of_earlier_starts"))}
         figures = {
             "time": now,
             "state": state.state,
             "round": state.round,
-            "seconds": max(0.0, (now if is_running else at) - last["began"]) if last else None,
+            "seconds": max(0.0, (now if is_running else at) - last["began"]) if samples else None,
             **{name: last.get(name) for name in (*COUNTED, *_OF_LEDGER, *_OF_FILTER)},
+            **{f"round_{name}": n for name, n in zip(COUNTED, of_round, strict=True)},
+            "feeds": [{"uri": without_user(uri), "items": count} for uri, count in feeds],
             "failed": state.failed,
             **waiting._asdict(),
+            "held_slots": longest_held(held),
             "pending_by_slot": by_slot,
             "slots": slots,
             "failed_by_reason": self._reasons.of(self._failed),
@@ -222,6 +270,27 @@ def _samples(connection: sqlite3.Connection) -> list[Sample]:
     rows = connection.execute("SELECT time, figures FROM progress ORDER BY time")
     samples: list[tuple[float, dict[str, Any]]] = [(at, json.loads(text)) for at, text in rows]
     return [each for each in samples if each[1]["began"] == samples[-1][1]["began"]]
+
+
+def _of_this_start(
+    of_round: Sequence[int | None], of_earlier_starts: Sequence[int | None] | None
+) -> dict[str, int]:
+    """Return what this start has counted up to its last commit, which may be newer than its last
+    figures, as far as that is known."""
+    counts = zip(COUNTED, of_round, of_earlier_starts or (), strict=False)
+    return {
+        name: now - before
+        for name, now, before in counts
+        # a round that has just begun is not in the figures yet
+        if now is not None and before is not None and now >= before
+    }
+
+
+def _feeds(connection: sqlite3.Connection) -> list[tuple[str, int]]:
+    """Return each feed of the round, and how many final items it has."""
+    if schema.version(connection) < schema.WITH_FEEDS:
+        return []
+    return connection.execute(_FEEDS).fetchall()
 
 
 def _pending_by_slot(connection: sqlite3.Connection) -> tuple[dict[str, int], int]:

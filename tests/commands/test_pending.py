@@ -237,7 +237,7 @@ def test_slots_of_a_crawl_in_redis_are_held(run, tmp_path, redis_server, key, mo
         return run(tmp_path, "queue", action, redis_server.url, *slots, *command[1:], "--json")
 
     def held():
-        return queue("count").json["held"]
+        return queue("count").json["held_slots"]
 
     one, other = (StoreWorker(redis_server.url, key, capacity=8) for _ in range(2))
     of_slot(one, "a", 4)

@@ -2,13 +2,14 @@
 
 import io
 import json
+import re
 
 import pytest
 from rich.console import Console
 
 from scrapy_bloom.commands.top import view
 from scrapy_bloom.job.failure import FailedRequest
-from scrapy_bloom.job.figures import Figures
+from scrapy_bloom.job.figures import COUNTED, Figures
 from scrapy_bloom.redis_backend.status import CrawlStatus
 from scrapy_bloom.sqlite_backend.request_file import RequestFile
 from scrapy_bloom.sqlite_backend.status import JobStatus
@@ -152,7 +153,7 @@ def test_verify_finds_what_is_wrong(run, tmp_path, redis_server, key, worker, co
 def test_top_shows_a_crawl(run, tmp_path, redis_server, key, worker):
     """With what its workers have counted, and each of them; a crawl has no file and no log."""
     result = run(tmp_path, "top", redis_server.url, "--key", key, "--once")
-    assert result.lines[0].startswith(f"╭─  {redis_server.url} {key}  running, for ")
+    assert re.match(rf"╭─ running, for \S+ s  {redis_server.url} {key} ─", result.lines[0])
     assert "in flight by worker" in result.out
     assert worker.store.worker in result.out
     (line,) = run(tmp_path, "top", redis_server.url, "--key", key, "--json").lines
@@ -192,7 +193,8 @@ def test_a_job_and_a_crawl_have_the_same_figures(tmp_path, worker):
     job = set(JobStatus(tmp_path).figures())
     crawl = set(CrawlStatus(worker.client, worker.key).figures())
     commits = {"commits", "commit_seconds_max", "seconds_since_commit"}
-    assert job - crawl == {*commits, "file_bytes", "log_bytes"}
+    of_round = {f"round_{name}" for name in COUNTED}
+    assert job - crawl == {*commits, *of_round, "feeds", "file_bytes", "log_bytes"}
     assert crawl - job == {"memory_bytes", "workers"}
     assert job | crawl == set(Figures.__annotations__)
 

@@ -3,18 +3,20 @@
 import io
 import json
 import os
+import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import pytest
 from rich.console import Console
 
 from scrapy_bloom.commands import top
 from scrapy_bloom.commands.top import view
-from scrapy_bloom.errors import RequestFileError, SharedFilterError
+from scrapy_bloom.errors import BloomError, RequestFileError, SharedFilterError
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.reporting import duration
 from scrapy_bloom.sqlite_backend import status
@@ -24,8 +26,9 @@ from scrapy_bloom.sqlite_backend.status import JobStatus
 from tests.commands.command_line import environment
 from tests.commands.test_failed import MANY, failed_job  # noqa: F401 - a fixture
 from tests.job.test_inspection import contents
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.processes import Process
+from tests.test_refused_start import start as start_crawl
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
@@ -75,6 +78,7 @@ def watched(failed_job):  # noqa: F811
         pending=(700_000, -50),
         filter_items=(400_000, 100),
     )
+    file.execute("UPDATE round_counts SET pages = 21580, items = 7, duplicates = 8, retries = 9")
     file.commit()
     with ExitStack() as stack:
         stack.callback(file._connection.close)
@@ -155,7 +159,7 @@ def test_the_view_fits_the_terminal(watched, width):
     assert len(lines) < 24
     text = "\n".join(lines)
     for expected in (
-        "jobs/shop  running",
+        "running, for 30 s  jobs/shop",
         "1,580  20.0/s",
         "698,550  -50.0/s",
         "3 h 52 min",
@@ -218,8 +222,118 @@ def test_top_refuses_what_it_cannot_show(run, watched, tmp_path, monkeypatch):
     assert "goes with --json" in run(watched, "top", ".", "--follow").refusal
     assert "no requests of DurableScheduler" in run(watched, "top", "nowhere").refusal
     monkeypatch.setitem(sys.modules, "rich.console", None)
-    assert "pip install 'scrapy-bloom[cli]'" in run(watched, "top", ".").refusal
+    with pytest.raises(BloomError, match=r"pip install 'scrapy-bloom\[cli\]' \(--once and --json "):
+        top._show(".", JobStatus(watched), once=False)
+
+
+def test_top_prints_plain_text_without_rich(run, watched, monkeypatch):
+    """The same figures, one below the other."""
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    plain = run(watched, "top", ".", "--once")
+    assert plain.status == 0
+    assert plain.lines[0].startswith("running, for 30 s  .")
+    assert ["pages", "1,580", "20.0/s", "21,580"] in [line.split() for line in plain.lines]
+    assert ["pending", "698,550", "-50.0/s"] in [line.split() for line in plain.lines]
+    assert "filter           402,900 of 1,000,000 (40.3 %), 4 MB, grows in" in plain.out
+    assert "and 4 more" in plain.lines
     assert run(watched, "top", ".", "--json").status == 0
+
+
+def test_a_long_path_is_cut_in_the_middle(watched):
+    """Its end tells jobs apart."""
+    figures = JobStatus(watched).figures()
+    console = Console(width=80, file=io.StringIO(), color_system=None)
+    console.print(view("/home/somebody/projects/crawlers/shop/jobs/shop-2026-11-23", figures))
+    first = console.file.getvalue().splitlines()[0]
+    assert re.match(r"╭─ running, for 3\d s  /home/\S+…\S+/jobs/shop-2026-11-23 ─", first)
+    assert len(first) == 80
+
+
+def test_what_is_held_and_capped_is_named(watched):
+    """By hand or by the host; and what is over BLOOM_BUDGET apart from what has failed."""
+    with closing(sqlite3.connect(watched / "requests.sqlite")) as connection, connection:
+        holds = [("a.example.com", None, 1, None), ("b", time.time() + 3600, 1, None)]
+        holds += [("c", time.time() + 60, 1, None), ("d", time.time() - 60, 1, None)]
+        connection.executemany("INSERT INTO holds VALUES (?, ?, ?, ?)", holds)
+        connection.execute("INSERT INTO budget VALUES (1, 'b', 0)")
+        connection.execute("INSERT INTO capped VALUES (1, 1, 0, 0, 0, x'')")
+    figures = JobStatus(watched).figures()
+    assert figures["held"] == 3
+    assert [*figures["held_slots"]] == ["a.example.com", "b", "c"]
+    assert figures["held_slots"]["a.example.com"] is None
+    assert 3500 < figures["held_slots"]["b"] <= 3600
+    text = "\n".join(shown(figures, 80))
+    assert "held             a.example.com until its release " in text
+    assert re.search(r"held             b for 3,\d{3} s ", text)
+    assert "and 1 more" in text
+    assert re.search(r"  capped +1 ", text)
+
+
+def crawl(folder, *arguments):
+    """Start a crawl of thirty pages with an item each."""
+    return start_crawl(folder, "-o", "items.jsonl", "-s", "BLOOM_CAPACITY=1000", *arguments)
+
+
+def test_the_round_counts_over_kills(run, tmp_path):
+    """What the feed holds is the round's, of which this start is a part; a new round begins at
+    none."""
+    killed = crawl(tmp_path, "-a", "wait_at=12", "-a", "wait_for=never")
+    wait_until((tmp_path / "waiting").exists, "the twelfth page")
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    first = run(tmp_path, "top", "job", "--json").json
+    assert (first["state"], 0 < first["round_items"] <= 12) == ("killed", True)
+    assert crawl(tmp_path, "-a", "stop_at=20").communicate() is not None
+    figures = run(tmp_path, "top", "job", "--json").json
+    in_feed = len((tmp_path / "items.jsonl").read_text().splitlines())
+    assert figures["feeds"] == [{"uri": "items.jsonl", "items": in_feed}]
+    assert (figures["state"], figures["round"]) == ("stopped", 1)
+    assert figures["items"] < 12 < in_feed <= figures["round_items"] <= in_feed + 1
+    text = run(tmp_path, "top", "job", "--once").out
+    assert re.search(rf"items +{figures['items']} +{figures['round_items']} ", text)
+    assert f"feed             items.jsonl, {in_feed} items" in text
+    crawl(tmp_path).communicate()
+    figures = run(tmp_path, "top", "job", "--json").json
+    assert (figures["state"], figures["round_items"] in {30, 31}) == ("finished", True)
+    (tmp_path / "items.jsonl").unlink()
+    crawl(tmp_path).communicate()  # its start page is seen
+    figures = run(tmp_path, "top", "job", "--json").json
+    assert (figures["round"], figures["items"], figures["round_items"]) == (2, 0, 0)
+
+
+def test_the_round_of_an_earlier_version_is_not_known(run, tmp_path):
+    """Its first pages were not counted, so the others do not make a figure; the next round does."""
+    crawl(tmp_path, "-a", "stop_at=20").communicate()
+    with closing(sqlite3.connect(tmp_path / "job" / "requests.sqlite")) as connection, connection:
+        connection.execute("UPDATE round_counts SET pages = NULL, items = NULL")
+    crawl(tmp_path, "-a", "stop_at=25").communicate()
+    figures = run(tmp_path, "top", "job", "--json").json
+    assert (figures["items"] > 0, figures["round_items"]) == (True, None)
+    assert re.search(rf"pages +{figures['pages']} +- ", run(tmp_path, "top", "job", "--once").out)
+    for _ in range(2):
+        crawl(tmp_path).communicate()
+    assert run(tmp_path, "top", "job", "--json").json["round_items"] == 0
+
+
+def test_feeds_are_counted_with_what_is_not_in_their_files_yet(watched):
+    """In batches that were stored and forgotten, too; a password is not shown."""
+    with closing(sqlite3.connect(watched / "requests.sqlite")) as connection, connection:
+        for number, (uri, size) in enumerate(
+            {"s3://id:se/cret@bucket/%(batch_id)d": 10, "a@b": 0}.items()
+        ):
+            options = json.dumps({"batch_item_count": size})
+            connection.execute(
+                "INSERT INTO feeds VALUES (?, 1, ?, ?, NULL, 'null')", (number, uri, options)
+            )
+            connection.executemany(
+                "INSERT INTO items VALUES (NULL, ?, ?, x'')", [(number, None), (number, 5)]
+            )
+        connection.executemany(
+            "INSERT INTO batches VALUES (NULL, 0, ?, '', '', '', ?, 0, x'', '')", [(4, 10), (5, 3)]
+        )
+    feeds = [("s3://…bucket/%(batch_id)d", 30 + 10 + 3 + 1), ("a@b", 1)]
+    found = JobStatus(watched).figures()["feeds"]
+    assert [(each["uri"], each["items"]) for each in found] == feeds
 
 
 def test_json_follows_a_job_until_it_is_interrupted(watched):

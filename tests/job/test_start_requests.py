@@ -152,13 +152,13 @@ def test_start_requests_of_version_0_2_0_go_on_to_count(make_round, crash_round)
     was not taken then is not left out in any order."""
     sessions = [start("login", meta={"cookiejar": number}) for number in range(4)]
     job = make_round()
+    job.round.begin()
     fingerprint = job.scheduler.df.fingerprint(sessions[0])
     for number in (1, 2):
         job.push(f"of session {number}")
         job.round.file.execute(
             "INSERT INTO taken_start_requests VALUES (?, ?)", (fingerprint, number)
         )
-    job.round.begin()
     job.commit()
     resumed = crash_round()
     assert [each.meta["cookiejar"] for each in resumed.starting(*sessions)] == [2, 3]
