@@ -3,6 +3,8 @@
 import pytest
 
 from scrapy_bloom import BloomFilter
+from scrapy_bloom.study import plots
+from scrapy_bloom.study.planning import plan
 from scrapy_bloom.study.plots import draw, error_rate
 
 
@@ -18,6 +20,20 @@ def test_charts_are_drawn(tmp_path, chart, suffix):
     data = path.read_bytes()
     assert data.startswith(b"\x89PNG" if suffix == ".png" else b"<?xml")
     assert len(data) > 10_000
+
+
+def test_memory_is_drawn_without_the_table_on_the_disk(tmp_path, monkeypatch):
+    """A curve shows what a filter takes in memory, which is the same with BLOOM_EXACT."""
+    axes = pytest.importorskip("matplotlib.axes").Axes
+    drawn = {}
+    monkeypatch.setattr(
+        plots, "_curve", lambda _, points, label, *__, **___: drawn.update({label: points})
+    )
+    monkeypatch.setattr(axes, "legend", lambda self, **_: None)
+    draw("memory", tmp_path / "chart.svg", probes=[], bits=[], error_rates=[1e-2, 1e-6])
+    assert [*drawn] == ["RFPDupeFilter", "Bloom filter, p = 0.01", "Bloom filter, p = 1e-06"]
+    for urls, size in drawn["Bloom filter, p = 1e-06"]:
+        assert size == plan(round(urls), 1e-6).bytes == plan(round(urls), 1e-6, exact=True).bytes
 
 
 def test_curves_have_the_values_of_the_filter():
