@@ -52,7 +52,13 @@ def add_subcommands(
         parser_class=Parser,
     )
     for name, run, help_, description, arguments in SUBCOMMANDS:
-        subparser = subcommands.add_parser(name, help=help_, description=description)
+        # a description of several lines is laid out already
+        layout = (
+            argparse.RawDescriptionHelpFormatter if "\n" in description else argparse.HelpFormatter
+        )
+        subparser = subcommands.add_parser(
+            name, help=help_, description=description, formatter_class=layout
+        )
         subparser.set_defaults(run=run)
         for names, options in arguments:
             subparser.add_argument(*names, **options)
@@ -258,7 +264,16 @@ SUBCOMMANDS = (
         "workers",
         queue.workers,
         "who works on a crawl in Redis",
-        "List the workers of a crawl with RedisDurableScheduler, their leases and claims.",
+        "List the workers of a crawl with RedisDurableScheduler.\n\n"
+        "columns:\n"
+        "  lease left   until then the requests of the worker are its own, unless it\n"
+        "               renews that; run out: it is dead, and the others get them\n"
+        "  claimed      requests that it has\n"
+        "  oldest       for how long it has had the oldest of them\n"
+        "  dispatched   how many of them its engine has, or may have got\n"
+        "  start()      runs, while it sends the start requests of the crawl\n\n"
+        "In --json they are lease_seconds, in_flight, oldest_seconds, dispatched and\n"
+        "in_start, as in 'top --json' and 'info --json'.",
         _REDIS,
         _KEY,
         _JSON,

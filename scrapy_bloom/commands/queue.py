@@ -55,7 +55,7 @@ def workers(session: Session) -> int:
         raise BloomError(f"{name} is a job without workers: 'scrapy bloom top' shows it")
     with session.crawl(name) as (client, key):
         crawl = require_crawl(client, key)
-    figures = [asdict(worker) for worker in crawl.workers]
+    figures = [worker.figures for worker in crawl.workers]
     session.print(figures, _worker_lines(figures))
     return 0
 
@@ -70,6 +70,8 @@ def queue_in(client: RedisClient, key: str) -> tuple[dict[str, Any] | None, list
     lately = rates_of(crawl.samples) if crawl.state == "running" else {}
     figures = {
         **asdict(crawl),
+        "workers": [worker.figures for worker in crawl.workers],
+        **crawl.counted,
         "state": crawl.state,
         "seconds": crawl.seconds,
         "pages_per_second": lately.get("pages"),
@@ -116,18 +118,18 @@ def _queue_lines(queue: Mapping[str, Any]) -> list[str]:
 def _worker_lines(workers: Sequence[Mapping[str, Any]]) -> list[str]:
     if not workers:
         return ["no worker is at work on it"]
-    heads = ["worker", "lease left", "claimed", "oldest", "handed out", "start()"]
+    heads = ["worker", "lease left", "claimed", "oldest", "dispatched", "start()"]
     return table([heads, *(_row(worker) for worker in workers)])
 
 
 def _row(worker: Mapping[str, Any]) -> list[str]:
-    left, oldest = worker["lease_left"], worker["oldest"]
+    left, oldest = worker["lease_seconds"], worker["oldest_seconds"]
     return [
         worker["name"],
         f"{left:.0f} s" if left >= 0 else "run out",
-        f"{worker['claimed']:,}",
+        f"{worker['in_flight']:,}",
         "" if oldest is None else f"{oldest:,.0f} s",
-        f"{worker['handed']:,}",
+        f"{worker['dispatched']:,}",
         "runs" if worker["in_start"] else "",
     ]
 

@@ -49,6 +49,8 @@ class Figures(TypedDict, total=False):
     duplicates: int | None
     retries: int | None
     pending: int | None
+    pending_count: int | None
+    """The same, as `info` calls it."""
     in_flight: int | None
     failed: int
     later: int
@@ -129,6 +131,7 @@ def with_rates(figures: Figures, samples: Sequence[Sample]) -> Figures:
         room = max(0, figures["filter_capacity"] - figures["filter_items"])
     return {
         **figures,
+        "pending_count": figures["pending"],
         "pages_per_second": growth.get("pages"),
         "items_per_second": growth.get("items"),
         "pending_per_second": growth.get("pending"),

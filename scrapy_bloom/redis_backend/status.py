@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -71,15 +71,7 @@ class CrawlStatus:
             "filter_layers": len(found.layers),
             "filter_bytes": found.nbytes,
             "memory_bytes": total_bytes(found.nbytes, crawl.nbytes, pending.nbytes),
-            "workers": [
-                {
-                    "name": worker.name,
-                    "in_flight": worker.claimed,
-                    "oldest_seconds": worker.oldest,
-                    "lease_seconds": worker.lease_left,
-                }
-                for worker in crawl.workers
-            ],
+            "workers": [worker.figures for worker in crawl.workers],
         }
         return with_rates(figures, crawl.samples)
 
@@ -96,6 +88,19 @@ class WorkerView:
     oldest: float | None
     handed: int
     in_start: bool
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """All of that for JSON, under the names of `Figures`, and under those that commands of
+        version 0.2.0 had for the same."""
+        return {
+            "name": self.name,
+            "in_flight": self.claimed,
+            "oldest_seconds": self.oldest,
+            "dispatched": self.handed,
+            "lease_seconds": self.lease_left,
+            **asdict(self),
+        }
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,39 @@ def test_info_and_workers_know_the_queue(run, tmp_path, redis_server, key, worke
     assert "no crawl" in run(tmp_path, "workers", redis_server.url, "--key", f"{key}x").refusal
 
 
+def test_a_worker_has_the_same_figures_everywhere(run, tmp_path, redis_server, key, worker):
+    """In top, workers and info, with the names that 0.2.0 had in any of them; and so has what the
+    workers have counted."""
+    place = [redis_server.url, "--key", key, "--json"]
+    (top,), (listed,) = (
+        run(tmp_path, "top", *place).json["workers"],
+        run(tmp_path, "workers", *place).json,
+    )
+    info = run(tmp_path, "info", *place).json["queue"]
+    (told,) = info["workers"]
+    assert top.keys() == listed.keys() == told.keys() == {
+        "name", "in_flight", "oldest_seconds", "dispatched", "lease_seconds", "in_start",
+        "claimed", "oldest", "handed", "lease_left",
+    }  # fmt: skip
+    for each in (top, listed, told):
+        assert each["in_flight"] == each["claimed"] == 4
+        assert each["dispatched"] == each["handed"] > 0
+        assert each["lease_seconds"] == each["lease_left"]
+        assert each["oldest_seconds"] == each["oldest"]
+    figures = run(tmp_path, "top", *place).json
+    for name in ("pages", "items", "duplicates", "retries", "pending_count", "in_flight"):
+        assert figures[name] == info[name]
+
+
+def test_help_explains_the_columns_of_workers(run, tmp_path, redis_server, key, worker):
+    """Each of them, in 80 columns."""
+    helped = run(tmp_path, "workers", "--help")
+    heads = run(tmp_path, "workers", redis_server.url, "--key", key).lines[0]
+    for head in re.split(r"\s{2,}", heads)[1:]:
+        assert re.search(rf"^  {re.escape(head)}  ", helped.out, re.M)
+    assert helped.width <= 80
+
+
 def test_push_adds_what_is_new(tmp_path, redis_server, key, worker):
     """URLs on the command line and on standard input, with a priority and a callback; what
     the filter knows is left out, and without a crawl nothing is pushed."""
