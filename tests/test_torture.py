@@ -12,6 +12,7 @@ from tests.delta.test_crawls import check_digests, check_fleet, item_of
 from tests.delta.test_crawls import pages as error_pages
 from tests.delta.test_crawls import tell as day_after_day
 from tests.early_crawls import VARIANTS
+from tests.job.test_budget import check_kills as check_kills_of_traps
 from tests.job.test_failing_crawls import check_kills
 from tests.job.test_feed_kills import feed_torture
 from tests.job.test_kills import SEED, torture
@@ -37,6 +38,11 @@ def test_delayed_requests():
     assert result["kills"] >= 40
     assert result["odd"] == []
     assert torture("--cuts", 20, "--later", 1)["odd"] == []
+
+
+def test_crawls_of_a_trap_with_a_budget():
+    """Forty kills of crawls that would have no end."""
+    check_kills_of_traps(40, beside=3)
 
 
 def test_a_hundred_power_cuts():

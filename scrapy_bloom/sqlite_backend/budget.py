@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
+from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..errors import encodable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from .request_file import Group, RequestFile
 
@@ -15,6 +20,9 @@ _UNLIMITED = 2**63 - 1
 _COUNT = (
     "INSERT INTO budget VALUES (NULL, ?, 1)"
     " ON CONFLICT DO UPDATE SET pushed = pushed + 1 WHERE pushed < ?"
+)
+_COUNT_NOTED = (
+    "INSERT INTO budget VALUES (NULL, ?, 1) ON CONFLICT DO UPDATE SET pushed = pushed + 1"
 )
 _COUNT_STORED = (
     "INSERT INTO budget SELECT NULL, slot, COUNT(*) FROM (SELECT slot FROM requests"
@@ -41,12 +49,22 @@ class LocalBudget:
     `limits` allow, over kills. `"*"` is the limit of each slot without one. A start without limits
     forgets the counts.
 
+    A request may be dispatched before the commit that has its count. So it is noted in a file at
+    `notes`, which a kill leaves: the next start counts it, and admits it once more. `offered` is
+    the fingerprint of the request that `admits` is asked about.
+
     Any method may raise sqlite3.Error.
     """
 
-    def __init__(self, file: RequestFile, limits: Mapping[str, int]) -> None:
+    def __init__(self, file: RequestFile, limits: Mapping[str, int], notes: Path) -> None:
         self._file = file
         self._limits = limits
+        self._notes = _Notes(notes, file)
+        self.offered = b""
+        self._uncommitted: dict[bytes, str] = {}
+        """The slots of the requests counted since the last commit, by fingerprint."""
+        self._asked: Counter[bytes] = Counter()
+        """The fingerprints of the table `asked`."""
         if not limits:
             file.execute("UPDATE budget SET pushed = 0")
         elif not file.query("SELECT 1 FROM budget WHERE pushed LIMIT 1"):
@@ -54,12 +72,36 @@ class LocalBudget:
             self._begin()
 
     def admits(self, slot: str) -> bool:
-        """Count a new request of `slot`. Return False, and count nothing, if it is over the budget.
-        Cost: a statement."""
-        limit = self._limit(slot)
-        if not limit:
+        """Count a new request of `slot`, unless it was counted before a kill. Return False, and
+        count nothing, if it is over the budget. Cost: a statement."""
+        if self._asked[self.offered]:
+            self._asked[self.offered] -= 1
+            self._file.execute(
+                "DELETE FROM asked WHERE id = (SELECT MIN(id) FROM asked WHERE fingerprint = ?)",
+                (self.offered,),
+            )
+            return True
+        slot, limit = encodable(slot), self._limit(slot)
+        if not limit or self._file.execute(_COUNT, (slot, limit)).rowcount != 1:
             return False
-        return self._file.execute(_COUNT, (encodable(slot), limit)).rowcount == 1
+        self._uncommitted[self.offered] = slot
+        return True
+
+    @property
+    def has_uncommitted(self) -> bool:
+        """True if requests were counted since the last commit, and not dispatched."""
+        return bool(self._uncommitted)
+
+    def dispatched(self, fingerprint: bytes) -> None:
+        """Note a request that is dispatched, if no commit has its count. Raises OSError."""
+        slot = self._uncommitted.pop(fingerprint, None)
+        if slot is not None:
+            self._notes.add(fingerprint, slot)
+
+    def committed(self) -> None:
+        """Forget the notes of what the last commit has counted. Raises OSError."""
+        self._uncommitted.clear()
+        self._notes.clear()
 
     def keep(self, group: Group, request: bytes) -> None:
         """Keep a request that is over the budget, of a group with its slot."""
@@ -80,9 +122,10 @@ class LocalBudget:
         )
         if begins_round:
             self._begin()
+        noted = self._count_notes()
         asked = 0
         for id_, slot, pushed in slots:
-            room = max(0, self._limit(slot) - pushed)
+            room = max(0, self._limit(slot) - pushed - noted[slot])
             self._file.execute(_ASK, {"id": id_, "slot": slot, "room": room})
             number = self._file.execute(_ASKED, {"id": id_, "room": room}).rowcount
             self._file.execute("UPDATE budget SET pushed = pushed + ? WHERE id = ?", (number, id_))
@@ -102,6 +145,56 @@ class LocalBudget:
         self._file.execute("UPDATE budget SET pushed = 0")
         self._file.execute(_COUNT_STORED)
         self._file.execute("INSERT OR IGNORE INTO carried SELECT id FROM failed")
+        self._file.execute("DELETE FROM asked")
+
+    def _count_notes(self) -> Counter[str]:
+        """Count what was noted before a kill, in `asked` until it is offered again; return how
+        many in each slot."""
+        slots: Counter[str] = Counter()
+        for fingerprint, slot in self._notes.read():
+            self._file.execute(_COUNT_NOTED, (slot,))
+            self._file.execute("INSERT INTO asked VALUES (NULL, ?)", (fingerprint,))
+            slots[slot] += 1
+        self._asked.update(each for (each,) in self._file.query("SELECT fingerprint FROM asked"))
+        return slots
 
     def _limit(self, slot: str) -> int:
         return self._limits.get(slot, self._limits.get("*", _UNLIMITED))
+
+
+class _Notes:
+    """Fingerprints and slots in the file at `path`, each with the number of commits that `file` had
+    then: after the next commit they are void."""
+
+    def __init__(self, path: Path, file: RequestFile) -> None:
+        self._path = path
+        self._file = file
+        self._descriptor: int | None = None
+        self._is_there = path.exists()
+
+    def read(self) -> Iterator[tuple[bytes, str]]:
+        """Yield those that are not void."""
+        lines = self._path.read_bytes().splitlines() if self._is_there else []
+        for line in lines:
+            with suppress(TypeError, ValueError):  # a kill has cut it
+                commits, fingerprint, slot = json.loads(line)
+                if commits == self._file.commits:
+                    yield bytes.fromhex(fingerprint), encodable(slot)
+
+    def add(self, fingerprint: bytes, slot: str) -> None:
+        """Add one. Cost: a write, without an fsync."""
+        if self._descriptor is None:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._descriptor = os.open(self._path, flags, 0o600)
+            self._is_there = True
+        line = json.dumps([self._file.commits, fingerprint.hex(), slot])
+        os.write(self._descriptor, f"{line}\n".encode())
+
+    def clear(self) -> None:
+        """Remove all."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+        if self._is_there:
+            self._path.unlink(missing_ok=True)
+            self._is_there = False

@@ -235,6 +235,8 @@ class SqliteStore:
             return False
         self._file.commit(fingerprints)
         self._note_commit()
+        if self.budget is not None:
+            self.budget.committed()
         return True
 
     def rollback(self) -> None:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
     from typing_extensions import Self
 
+    from ..job.ledger_scheduler import Budget
     from .budget import LocalBudget
     from .orders import Orders
     from .rounds import RoundFeeds
@@ -97,6 +98,7 @@ class DurableScheduler(LedgerScheduler):
         self._spider_state: KeptSpiderState | None = None
         self._orders: Orders | None = None
         self._next_look = Alarm(self._look_for_orders)
+        self._local_budget: LocalBudget | None = None
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -162,6 +164,23 @@ class DurableScheduler(LedgerScheduler):
             session_of(self.crawler).end(self)
         return self.df.close(reason)
 
+    def next_request(self) -> Request | None:
+        """Return the next request, as LedgerScheduler does."""
+        request, budget = super().next_request(), self._local_budget
+        if request is not None and budget is not None and budget.has_uncommitted:
+            with self._guarded():
+                budget.dispatched(self._fingerprint(request))
+        return request
+
+    def _is_over(self, budget: Budget, request: Request) -> bool:
+        if self._local_budget is not None:
+            self._local_budget.offered = self._fingerprint(request)
+        return super()._is_over(budget, request)
+
+    def _fingerprint(self, request: Request) -> bytes:
+        assert isinstance(self.df, BloomDupeFilter)
+        return self.df.fingerprint(request)
+
     def _note_stored(self, request: Request, sources: Sequence[Request]) -> None:
         self._children.stored(request, sources)
 
@@ -185,14 +204,14 @@ class DurableScheduler(LedgerScheduler):
                 self._recover(file, dupefilter)
             failed = OpenFailedStore(file)
             self._failures.retry(failed)
-            budget = self._open_budget(file)
+            budget = self._open_budget(job, file)
             queues = QueueSettings.read(settings)
             store = SqliteStore(
                 crawler, file, job.requests, queues, failed, note_commit, self._local_holds
             )
             self._file, self._store = file, store
             if budget is not None:
-                self._budget, store.budget = store, budget
+                self._budget, self._local_budget, store.budget = store, budget, budget
             self._resume(store, ScrapyQueues(job))
             ledger = Ledger(
                 crawler,
@@ -228,7 +247,7 @@ class DurableScheduler(LedgerScheduler):
         announce(crawler, "requests", f"{job.requests}, {pending}{waits and ', '}{waits}")
         return ledger
 
-    def _open_budget(self, file: RequestFile) -> LocalBudget | None:
+    def _open_budget(self, job: JobDirectory, file: RequestFile) -> LocalBudget | None:
         """Return the budget of the job, None without one, after what is retried of the capped ones
         is pending."""
         limits = BUDGET.read(self.crawler.settings)
@@ -236,7 +255,7 @@ class DurableScheduler(LedgerScheduler):
             return None
         from .budget import LocalBudget
 
-        budget = LocalBudget(file, limits)
+        budget = LocalBudget(file, limits, job.budget_notes)
         round_ = Round(file, lambda: None)
         if asked := budget.ask_retried(begins_round=not round_.is_resumed):
             logger.info(

@@ -111,6 +111,8 @@ STEPS: dict[int, tuple[str, ...]] = {
         " request BLOB NOT NULL)",
         # the failed requests of earlier rounds, which count in this one when they are retried
         "CREATE TABLE carried (id INTEGER PRIMARY KEY)",
+        # requests of the round that were dispatched and counted, and whose rows a kill has cost
+        "CREATE TABLE asked (id INTEGER PRIMARY KEY, fingerprint BLOB NOT NULL)",
         # what all starts of the round have counted; NULL where an earlier version began it
         "CREATE TABLE round_counts (pages INTEGER, items INTEGER, duplicates INTEGER,"
         " retries INTEGER)",

@@ -1,7 +1,12 @@
-"""BLOOM_BUDGET: no more pages of a download slot in a round than it allows, over kills."""
+"""BLOOM_BUDGET: no more pages of a download slot in a round than it allows, over kills.
 
+Set BUDGET_SEED to repeat a run of what is random. `tests/job/budget_mutants.py` has mutants.
+"""
+
+import json
 import os
 import random
+import sys
 
 import pytest
 from scrapy import Request
@@ -11,10 +16,13 @@ from scrapy.settings import Settings
 from scrapy_bloom.job.failure import Choice, FailedRequest
 from scrapy_bloom.settings import BUDGET
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
+from scrapy_bloom.sqlite_backend.rounds import KEPT, OVER
 from scrapy_bloom.sqlite_backend.status import job_state
+from tests.job.budget_crawls import BUDGET as OF_CRAWLS
+from tests.job.budget_crawls import SLOTS
 from tests.job.engine import STOCK, Job, name_of
 from tests.job.test_rounds import start
-from tests.seeded import seed_of
+from tests.seeded import run_module, seed_of
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
@@ -30,6 +38,30 @@ def capped(folder):
 def push(job, *names, slot="example.com", **options):
     for name in names:
         job.push(name, meta={"download_slot": slot}, **options)
+
+
+def check_kills(kills, beside):
+    """Kill real crawls so many times, in two rounds each."""
+    arguments = ("--kills", kills, "--beside", beside)
+    run = run_module("tests.job.budget_crawls", *arguments, seed=SEED)
+    assert run.returncode == 0
+    reports = [*map(json.loads, run.stdout.splitlines())]
+    for report in reports:
+        assert report["round"] in ([2, KEPT], [2, OVER])
+        assert report["lost"] == report["from nowhere"] == report["twice"] == []
+        for pages in report["pages"]:
+            for slot, size in SLOTS.items():
+                limit = OF_CRAWLS.get(slot, OF_CRAWLS["*"])
+                assert pages[slot] <= limit
+                assert pages[slot] == limit or size < limit
+    assert sum(report["kills"] for report in reports) >= kills
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks")
+def test_real_crawls_of_a_trap_over_kills():
+    """No slot has more pages in a round, and none fewer than it could; what was fetched, is capped
+    or has failed is exactly what could be reached, and nothing is two of these."""
+    check_kills(3, beside=1)
 
 
 def fail(job):
@@ -256,6 +288,12 @@ def test_what_failed_in_an_earlier_round_counts_when_it_is_retried(
         assert SQLiteFailedStore(folder).retry() == 6
     job = make_round(**settings)
     job.start(*map(start, "efg"))
+    assert fail(job) == [*"abef"]
+    job.close()
+    if not by_setting:
+        assert SQLiteFailedStore(folder).retry(Choice(reasons=["down"])) == 4
+    job = make_round(**settings)
+    job.start(*map(start, "efg"))
     assert sorted(job.names()) == [*"abef"]
     job.close()
     assert capped(folder) == ["c", "d", "g"]
@@ -316,3 +354,89 @@ def test_what_was_taken_over_from_scrapys_scheduler_counts(tmp_path):
             job.close("shutdown")
     assert sorted(job.names()) == [*"abc"]
     job.drop()
+
+
+def crash(job, make_round, **options):
+    """Drop a job as a kill does, and open what it leaves."""
+    job.drop()
+    return make_round(**options)
+
+
+def test_what_was_asked_before_its_count_was_stored_is_admitted_again(make_round, tmp_path):
+    """After kills, also where others come first then; no other page takes its place."""
+    budget = {"BLOOM_BUDGET": {"*": 3}}
+    job = make_round(**budget)
+    job.start(start("start"))
+    job.pop()
+    job.commit()
+    push(job, "a", "b")
+    assert job.pop() is not None
+    assert job.pop() is not None
+    for _ in range(2):
+        job = crash(job, make_round, **budget)
+        job.start(start("start"))
+        push(job, "c", "b", dont_filter=True)
+    job = crash(job, make_round, **budget)
+    job.commit()
+    job = crash(job, make_round, **budget)
+    job.start(start("start"))
+    push(job, "c", "b", dont_filter=True)
+    push(job, "a", "d")
+    job.commit()
+    job = crash(job, make_round, **budget)
+    push(job, "b", dont_filter=True)
+    assert sorted({*job.names()}) == ["a", "b", "start"]
+    job.close()
+    assert capped(tmp_path / "job") == ["c", "d", "b"]
+    assert not (tmp_path / "job" / "budget.notes").exists()
+
+
+def test_what_was_noted_and_never_came_again_is_not_admitted_in_the_next_round(make_round):
+    budget = {"BLOOM_BUDGET": {"*": 2}}
+    job = make_round(**budget)
+    job.start(start("start"))
+    push(job, "a")
+    assert {name_of(job.pop()), name_of(job.pop())} == {"a", "start"}
+    job = crash(job, make_round, **budget)
+    job.start(start("start"))
+    assert job.names() == ["start"]
+    job.close()
+    job = make_round(**budget)
+    job.start(start("start"))
+    push(job, "b", "a")
+    assert sorted(job.names()) == ["b", "start"]
+
+
+def test_notes_of_what_a_commit_has_counted_are_void(make_round, tmp_path, monkeypatch):
+    """As after a kill between the two; so is a line that a kill has cut."""
+    budget, notes = {"BLOOM_BUDGET": {"*": 3}}, tmp_path / "job" / "budget.notes"
+    job = make_round(**budget)
+    job.start(start("start"))
+    push(job, "a")
+    assert job.pop() is not None
+    text = notes.read_bytes()
+    job.commit()
+    assert not notes.exists()
+    notes.write_bytes(text + b'[0, "ab')
+    job = crash(job, make_round, **budget)
+    job.start()
+    push(job, "b", "c")
+    assert sorted(job.names()) == ["a", "b", "start"]
+
+
+def test_a_retry_leaves_room_for_what_was_noted(make_round, tmp_path):
+    """By a process that was killed."""
+    job = make_round(BLOOM_BUDGET={"*": 1})
+    job.start(start("start"))
+    push(job, "b", "c")
+    job.close("shutdown")
+    job = make_round(BLOOM_BUDGET={"*": 3})
+    job.start(start("start"))
+    push(job, "a")
+    assert {name_of(job.pop()), name_of(job.pop())} == {"a", "start"}
+    job.drop()
+    assert SQLiteFailedStore(tmp_path / "job").retry(CAPPED) == 2
+    job = make_round(BLOOM_BUDGET={"*": 3})
+    job.start(start("start"))
+    push(job, "a", "d")
+    assert sorted(job.names()) == ["a", "b", "start"]
