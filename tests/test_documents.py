@@ -224,7 +224,7 @@ def test_formats_name_each_table_and_column():
             for (name,) in database.execute(query).fetchall()
         }
     text = TEXT[ROOT / "docs" / "formats.md"].partition("## `requests.sqlite`")[2]
-    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", text.partition("\n## ")[0], re.MULTILINE)
+    rows = re.findall(r"^- `(\w+)`: (.*)$", text.partition("\n## ")[0], re.MULTILINE)
     named = {name: re.findall(r"`(\w+)`", columns) for name, columns in rows}
     named["failed"][:1] = [each for each in named["requests"] if each != "popped"]
     assert named == tables
@@ -242,8 +242,9 @@ def test_formats_name_each_key_and_field_in_redis():
     calls = re.findall(r"'(?:HSET|HINCRBY|HMGET|HGET)', (?:key\('crawl'\)|name), ([^)]*)", scripts)
     fields = {name for call in calls for name in re.findall(r"'(\w+):?'", call)}
     assert len(fields) > 15
-    (table,) = re.findall(r"^\| Field \|.*?\n\n", TEXT[ROOT / "docs" / "formats.md"], re.M | re.S)
-    assert fields - set(re.findall(r"`(\w+)(?::ID)?`", table)) == set()
+    part = TEXT[ROOT / "docs" / "formats.md"].partition("\n## Redis\n")[2]
+    listed = " ".join(re.findall(r"^- (.*?): ", part, re.MULTILINE))
+    assert fields - set(re.findall(r"`(\w+)(?::ID)?`", listed)) == set()
 
 
 def test_signals():
