@@ -17,6 +17,7 @@ from tests.job.test_failing_crawls import check_kills
 from tests.job.test_feed_kills import feed_torture
 from tests.job.test_kills import SEED, torture
 from tests.job.test_round_crawls import lost, tell
+from tests.redis_backend import test_model
 from tests.redis_backend.model import World
 from tests.redis_backend.server import PACKAGES, Server, inside
 from tests.redis_backend.test_fleet import assert_whole, fleet
@@ -265,3 +266,8 @@ def test_seeds_on_another_server():
 def test_a_hundred_thousand_crawls_of_the_model():
     """The protocol of many workers, under every accident."""
     assert {seed: what for seed in range(100_000) if (what := World(seed).run())} == {}
+
+
+def test_ten_thousand_crawls_of_the_model_with_a_budget():
+    """Aborted and killed: none is exceeded."""
+    test_model.require_budgets(test_model.SEED, 10_000)

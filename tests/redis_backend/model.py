@@ -14,7 +14,7 @@ in time. A mark may be missing where a script was aborted or Redis has forgotten
 
 import pickle
 import random
-from collections import deque
+from collections import defaultdict, deque
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -70,6 +70,10 @@ RULES = {
     "what is sieved is pushed before it is popped": "abort drops",
     "what is kept has failed before it is popped": "abort drops",
     "no answer ends a hold by hand": "holds hands",
+    "a page is counted in its budget before it is pushed": "abort budgets",
+    "what is over a budget is kept before it is seen": "abort budgets",
+    "what was over a budget is pushed before it is not kept any more": "abort budgets rounds",
+    "what failed before the round counts when it is retried": "rounds failure budgets",
 }
 """Each with the accidents that it is for."""
 
@@ -111,6 +115,11 @@ def is_slow(page):
     return page in ("page1", "page2", "page5", "page8")
 
 
+def is_limited(page):
+    """Return whether a page is of the slot that may have a budget."""
+    return page.startswith(("page", "extra"))
+
+
 @dataclass
 class State:
     """What the server holds."""
@@ -147,6 +156,11 @@ class State:
     promised_by_hand: int = 0
     """Nor before this, which no worker ends."""
     delta_waiting: list = field(default_factory=list)
+    counted: int = 0
+    """Pages of the slot with a budget that the round has had."""
+    carried: int = 0
+    """The last claim before the round."""
+    capped: list = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -189,6 +203,9 @@ class Server:
         """Pages of claims that were acknowledged at any time."""
         self.dropped, self.kept = set(), set()
         """Pages that an operator has dropped at any time, or dropped and kept as failed ones."""
+        self.budget = None
+        self.aborted, self.capped_in = 0, set()
+        """How many calls were aborted, and the rounds in which a page was capped."""
 
     def snapshot(self):
         self.snapshots.append((self.now, pickle.dumps(self.state)))
@@ -210,6 +227,7 @@ class Server:
                 s.delta_waiting.clear()
             s.marks.clear()
             s.round, s.start_done, s.over = round_, False, False
+            s.counted, s.carried = 0, s.serial
         return begins
 
     def lose_everything(self):
@@ -228,6 +246,11 @@ class Server:
         way = self.chance.choice([self._drop_list, self._sieve, self._drop_delayed])
         return self._finish(way(self.state), abort_at)
 
+    def retry_capped(self, abort_at=None):
+        """Make pending what was over the budget, as far as it has room now. Raises AbortedError as
+        `run` does."""
+        return self._finish(self._retry_capped(self.state), abort_at)
+
     def hold_by_hand(self, pause):
         """Hold the slow slot, or release it."""
         return self._finish(self._hold(self.state, pause, by_hand=True), None)
@@ -240,6 +263,7 @@ class Server:
             except StopIteration as end:
                 return end.value
             if writes == abort_at:
+                self.aborted += 1
                 raise AbortedError
             writes += 1
 
@@ -285,6 +309,15 @@ class Server:
             if mark is None and "push before bits" in rules:
                 yield
                 s.bits.add(page)
+            is_counted = self.budget is not None and is_limited(page)
+            if is_counted and s.counted >= self.budget:
+                yield from self._cap(s, page)
+                answers.append("capped")
+                continue
+            counts_first = "a page is counted in its budget before it is pushed" not in rules
+            if is_counted and counts_first:
+                yield
+                s.counted += 1
             is_start = mark not in (None, RAW)
             if is_start and "marks of start requests after the push" in rules:
                 yield
@@ -302,6 +335,9 @@ class Server:
             elif is_start:
                 yield
                 s.marks.add(mark)
+            if is_counted and not counts_first:
+                yield
+                s.counted += 1
             answers.append("new")
         marks_first = "a page is marked after its acknowledgement" in rules
         for claim, page in call.done:
@@ -454,8 +490,44 @@ class Server:
                 yield
                 s.dictionaries.append(each)
 
+    def _cap(self, s, page):
+        self.capped_in.add(s.round)
+        steps = [s.capped.append, s.bits.add]
+        if "what is over a budget is kept before it is seen" in self.without:
+            steps.reverse()
+        for step in steps:
+            yield
+            step(page)
+
+    def _retry_capped(self, s):
+        while s.capped and s.counted < self.budget:
+            yield
+            s.counted += 1
+            yield
+            s.over = False
+            page, rule = (
+                s.capped[0],
+                "what was over a budget is pushed before it is not kept any more",
+            )
+            for step in ("push", "go"):
+                yield
+                if (step == "push") != (rule in self.without):
+                    yield from self._push(s, page, None)
+                else:
+                    s.capped.pop(0)
+
     def _retry(self, s):
+        rule = "what failed before the round counts when it is retried"
         for claim, page in list(s.failed.items()):
+            is_counted = claim <= s.carried and self.budget is not None and is_limited(page)
+            if is_counted and rule not in self.without:
+                yield
+                if s.counted >= self.budget:
+                    s.capped.append(page)
+                    yield
+                    del s.failed[claim]
+                    continue
+                s.counted += 1
             if s.over and "a retry takes the mark back" not in self.without:
                 yield
                 s.over = False
@@ -768,6 +840,7 @@ class Worker:
         claim = min(self.stock)
         page = self.stock.pop(claim)
         if page.dictionary in (None, *self.dictionaries):
+            self.world.ask(page, self.round)
             self.engine[claim] = [page, 0]
         elif not self.world.wiped_dictionaries:
             raise ViolatedError(f"{page} cannot be read")
@@ -1004,13 +1077,15 @@ class Worker:
 class World:
     """A crawl of a random site under random accidents."""
 
-    def __init__(self, seed, without=(), accidents=True):
+    def __init__(self, seed, without=(), accidents=True, only=()):
         self.chance = random.Random(seed)
         self.without = set(without)
         self.server = Server(self.chance, self.without)
         self.identities = iter(range(10**9))
         self.links = self._site()
         self.fetched, self.pushed = set(), set()
+        self.asked = defaultdict(set)
+        """By round: the pages of the slot with a budget that were asked."""
         self.has_begun = False
         self.went_back = self.lost_everything = self.evicted = False
         self.wiped_dictionaries = False
@@ -1018,14 +1093,18 @@ class World:
         kinds = ("kill", "pause", "lose", "abort", "back", "refuse", "fail", "failure")
         self.kinds = set(self.chance.sample(kinds, 4))
         shares = {"wipe": 0.1, "evict": 0.1, "rounds": 0.3, "memory": 0.5, "seeds": 0.3}
-        shares |= {"delays": 0.4, "holds": 0.4, "drops": 0.2, "hands": 0.2}
+        shares |= {"delays": 0.4, "holds": 0.4, "drops": 0.2, "hands": 0.2, "budgets": 0.3}
         self.kinds |= {kind for kind, share in shares.items() if self.chance.random() < share}
         if "evict" in self.kinds:
             self.kinds -= {"abort"}  # what an aborted script has not counted is not missed
-        if without:
+        if only:
+            self.kinds = {*only}
+        elif without:
             self.kinds = {kind for rule in without for kind in RULES[rule].split()}
         elif self.chance.random() < 0.5:
             self.kinds |= {"dictionaries", *self.chance.choices(["", "forget"], [4, 1])}
+        if "budgets" in self.kinds:
+            self.server.budget = self.chance.randrange(8)
         self.round = 1
         self.has_rounds = accidents and "rounds" in self.kinds
         self.has_seeds = "seeds" in self.kinds
@@ -1059,6 +1138,16 @@ class World:
         for n in range(500):
             links[f"extra{n}"] = []
         return links
+
+    def ask(self, page, round_):
+        """A worker asks for a page: a slot has no more of them than its budget, unless the server
+        has forgotten some."""
+        if self.server.budget is None or not is_limited(page):
+            return
+        self.asked[round_].add(str(page))
+        forgets = self.went_back or self.lost_everything or self.evicted
+        if len(self.asked[round_]) > self.server.budget and not forgets:
+            raise ViolatedError(f"{self.asked[round_]} are more than {self.server.budget}")
 
     def add_marks(self, marks):
         """Add marks to the delta store."""
@@ -1118,11 +1207,12 @@ class World:
             excused = self.lost_everything or self.evicted
             return None if excused else "an error without a cause"
         self._require_start(self.server.state.round)
+        self._require_budget(self.server.state.round)
         self.add_marks(self.server.state.delta_waiting)
         forgets = {"abort", "back", "wipe"} & self.kinds
         if not forgets and self.delta_store != self.server.acknowledged:
             return f"unmarked {sorted(self.server.acknowledged - self.delta_store)}"
-        dropped |= self.server.dropped
+        dropped |= self.server.dropped | {*self.server.state.capped}
         missed = self._reachable(dropped) - {page for page, _ in self.fetched} - dropped
         return f"lost {sorted(missed)}" if missed else None
 
@@ -1134,6 +1224,15 @@ class World:
         if missed and not self.lost_everything:
             raise ViolatedError(f"lost {sorted(missed)}")
 
+    def _require_budget(self, round_):
+        """A round with pages over its budget has had all of it, but for one a call that was
+        aborted."""
+        forgets = {"back", "wipe", "evict", "drops", "forget"} & self.kinds
+        if round_ in self.server.capped_in and not forgets:
+            least = self.server.budget - self.server.aborted
+            if len(self.asked[round_]) < least:
+                raise ViolatedError(f"{self.asked[round_]} are less than {least}")
+
     def _goes_on(self, worker=None):
         """Return whether `worker` comes to an end, or all of them."""
         for _ in range(4000):
@@ -1144,7 +1243,7 @@ class World:
 
     def _reachable(self, dropped):
         found, todo = set(), [*START]
-        unasked = self.server.dropped | self.server.kept
+        unasked = self.server.dropped | self.server.kept | {*self.server.state.capped}
         # what was acknowledged before the server went back may have been dropped since
         unasked -= set() if self.went_back else self.server.acknowledged
         unasked |= {*dropped} if self.wiped_dictionaries else set()
@@ -1201,6 +1300,9 @@ class World:
         elif self.strikes("failure", 0.004):
             with suppress(AbortedError):
                 server.retry(chance.randrange(6))
+        elif self.strikes("budgets", 0.02):
+            with suppress(AbortedError):
+                server.retry_capped(chance.randrange(6) if self.strikes("abort", 0.5) else None)
         if self.strikes("drops", 0.2):
             with suppress(AbortedError):
                 server.drop(chance.randrange(6) if self.strikes("abort", 0.7) else None)

@@ -4,7 +4,9 @@ of its rules it does not."""
 import pytest
 
 from tests.redis_backend.model import RULES, World
+from tests.seeded import seed_of
 
+SEED = seed_of("BUDGET_MODEL_SEED")
 SEEDS = 400
 SEEDS_WITHOUT = 20_000
 
@@ -14,6 +16,21 @@ def test_no_page_is_lost_and_every_crawl_ends():
     refuses or goes back in time; some with rounds, pages in memory, or a list of seeds."""
     wrong = {seed: what for seed in range(SEEDS) if (what := World(seed).run())}
     assert wrong == {}
+
+
+def require_budgets(seed, crawls):
+    """Run so many crawls whose slot has a budget, and whose calls are aborted, answers lost and
+    workers killed."""
+    print("BUDGET_MODEL_SEED", seed)
+    kinds = ("budgets", "abort", "kill", "lose", "pause", "rounds", "failure", "holds", "delays")
+    worlds = {each: World(each, only=kinds) for each in range(seed, seed + crawls)}
+    assert {each: what for each, world in worlds.items() if (what := world.run())} == {}
+    assert sum(world.server.aborted > 0 for world in worlds.values()) > crawls / 2
+
+
+def test_no_budget_is_exceeded():
+    """And all of it is used, but for one page for each call that was aborted."""
+    require_budgets(SEED, SEEDS)
 
 
 @pytest.mark.parametrize("rule", RULES)
