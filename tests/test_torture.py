@@ -20,7 +20,7 @@ from tests.job.test_round_crawls import lost, tell
 from tests.redis_backend import test_model
 from tests.redis_backend.model import World
 from tests.redis_backend.server import PACKAGES, Server, inside
-from tests.redis_backend.test_fleet import assert_whole, fleet
+from tests.redis_backend.test_fleet import assert_in_budget, assert_whole, fleet
 from tests.test_early_crawls import crawls, require_same
 
 pytestmark = pytest.mark.torture
@@ -271,3 +271,11 @@ def test_a_hundred_thousand_crawls_of_the_model():
 def test_ten_thousand_crawls_of_the_model_with_a_budget():
     """Aborted and killed: none is exceeded."""
     test_model.require_budgets(test_model.SEED, 10_000)
+
+
+def test_forty_kills_of_workers_with_a_budget():
+    """No slot has more pages than its budget, or fewer."""
+    reports = fleet("--budgets", 10, "--kills-each", 6)[1:]
+    assert sum(report["kills"] for report in reports) >= 40
+    for report in reports:
+        assert_in_budget(report)

@@ -27,6 +27,7 @@ from scrapy.utils.test import get_crawler
 
 import scrapy_bloom.redis_backend.scheduler  # noqa: F401 - before the forks, not in each
 from scrapy_bloom.redis_backend.client import RedisClient
+from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.layout import in_one_slot
 from scrapy_bloom.redis_backend.push import push
 from scrapy_bloom.redis_backend.status import look_at
@@ -51,6 +52,9 @@ SETTINGS = {
     "TELNETCONSOLE_ENABLED": False,
     "REMOTE_CONTROL_ENABLED": False,
 }
+BUDGET = {"slot-0": 20, "slot-1": 30, "slot-2": 40, "*": 12}
+_OTHERS = {"extra", "piped"}
+"""Pages in the slot of their host, as are the two start pages."""
 UNHANDLED = re.compile("Unhandled|never retrieved|Traceback.*scrapy_bloom")
 
 
@@ -286,6 +290,42 @@ def random_kills(world, url, crawl, reference, seed, kills):
             done += 1
     yield from to_the_end(fleet)
     yield fleet.report(reference, kills=done, seed=seed)
+
+
+def budgets(world, url, crawl, seed, kills):
+    """Kill workers of a crawl of a tree that has ten times the pages of its budgets, also while the
+    last one begins."""
+    crawl = replace(
+        crawl,
+        pages=2000,
+        kinds=("moved", "flaky", "gone", "raising", "item"),
+        settings={**crawl.settings, "BLOOM_BUDGET": BUDGET, "RETRY_TIMES": 1},
+    )
+    for report in random_kills(world, url, crawl, {}, seed, kills):
+        yield report and {**report, "more": [], **asked_and_capped(world, url, crawl)}
+
+
+def asked_and_capped(world, url, crawl):
+    """Return how many pages of each slot were asked, how many others, and which are neither asked
+    nor capped though a page that was asked links to them, or both."""
+    with RedisClient(url) as client:
+        failed = RedisFailedStore(client, in_one_slot(crawl.name)).requests()
+    pages = {page for _, page in world.answers(crawl)}
+    pages |= {each.url.split("/", 4)[4] for each in failed if each.reason != "capped"}
+    over = {each.url.split("/", 4)[4] for each in failed if each.reason == "capped"}
+    asked, capped = (
+        {int(page.partition("/")[2]) for page in group if page[:5] not in _OTHERS}
+        for group in (pages, over)
+    )
+    spider = TreeSpider(site="http://tree", pages=crawl.pages, slow=False, kinds=crawl.kinds)
+    linked = {r.meta["number"] for number in asked for r in spider.children(number)}
+    return {
+        "asked": Counter(f"slot-{number % 3}" for number in asked - {0, 1}),
+        "others": len(pages & {"plain/0", "plain/1"}) + sum(p[:5] in _OTHERS for p in pages),
+        "capped": len(over),
+        "failed": len(failed) - len(over),
+        "odd": sorted((asked | capped) ^ (linked | {0, 1})) + sorted(asked & capped),
+    }
 
 
 def stops(world, url, crawl, reference, seed):
@@ -671,6 +711,7 @@ def main():
     parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--kills-delayed", type=int, default=0)
     parser.add_argument("--kills-each", type=int, default=8)
+    parser.add_argument("--budgets", type=int, default=0)
     parser.add_argument("--stops", type=int, default=0)
     parser.add_argument("--restarts", type=int, default=0)
     parser.add_argument("--wipes", type=int, default=0)
@@ -719,6 +760,9 @@ def run_all(world, folder, servers, options):
     jobs = []
     jobs += [
         stops(world, url, crawl(f"stops{n}", n), reference, seed + n) for n in range(options.stops)
+    ]
+    jobs += [
+        budgets(world, url, crawl(f"budget{n}", n), seed + n, each) for n in range(options.budgets)
     ]
     for n in range(options.restarts + options.wipes):
         keeps = n < options.restarts

@@ -14,12 +14,14 @@ from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.push import push as push_into
+from scrapy_bloom.redis_backend.scripts import RETRY_FAILED, TAKE_CAPPED
 from scrapy_bloom.redis_backend.status import CrawlStatus
 from scrapy_bloom.redis_backend.verify import queue_findings
 from tests.job.engine import name_of, request
-from tests.redis_backend.test_commit import aborted, join, raw  # noqa: F401 - a fixture
+from tests.redis_backend.server import lua_script
+from tests.redis_backend.test_commit import ABORTING, aborted, join, raw  # noqa: F401 - a fixture
 from tests.redis_backend.test_scheduler import build, talk  # noqa: F401 - a fixture
-from tests.redis_backend.workers import crawl, seeded
+from tests.redis_backend.workers import StoreWorker, crawl, seeded
 
 pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.usefixtures("few_shards")
@@ -312,6 +314,36 @@ def failed_of_start(worker):
     return RedisFailedStore(worker.client, worker.key, starts=True)
 
 
+@pytest.mark.parametrize("script", [TAKE_CAPPED, RETRY_FAILED])
+def test_a_retry_that_is_aborted_at_any_command_admits_no_more(join, redis_server, script):  # noqa: F811
+    """And loses nothing."""
+    for position in range(1, 60):
+        worker = join(BLOOM_BUDGET={"*": 2})
+        push(worker, *"abcd")
+        asked = let_fail(worker) if script is RETRY_FAILED else names(worker)
+        worker = next_round(worker, join, "two", BLOOM_BUDGET={"*": 4})
+        failing = lua_script(ABORTING % position + script.text)
+        arguments = ["example.com", 4, "2"]
+        if script is RETRY_FAILED:
+            fields = worker.client.call("hkeys", f"{worker.key}:failed")
+            arguments = ["1", *fields]
+        with suppress(redis_py.ResponseError):
+            raw(worker, failing, arguments)
+        failed_of_start(worker).retry()
+        found = let_fail(worker)
+        assert len({*found}) in (1, 2)
+        if script is TAKE_CAPPED:
+            assert {*found, *asked, *capped(worker)} == {*"abcd"}
+        assert {*found, *names_of(worker)} >= ({*"cd"} if script is TAKE_CAPPED else {*"ab"})
+        worker.leave()
+        redis_server.command("FLUSHALL")
+
+
+def names_of(worker):
+    """Return the names of all failed requests."""
+    return {each.url.rpartition("/")[2] for each in failed(worker).requests()}
+
+
 def test_many_are_dropped_or_removed_with_the_crawl(join, redis_server):  # noqa: F811
     worker = join(BLOOM_BUDGET={"*": 1})
     for number in range(300):
@@ -414,3 +446,42 @@ def test_urls_that_are_pushed_by_hand_count(join):  # noqa: F811
     options = {"settings": settings, "fingerprinter": RequestFingerprinter()}
     assert push_into(worker.client, worker.key, pages, **options) == (2, 1, 1)
     assert names(worker) == ["a", "b"]
+
+
+def test_commands_count_list_and_retry_what_is_capped(run, join, redis_server, key, tmp_path):  # noqa: F811
+    """A crawl with workers at work, with a higher budget; and one without."""
+    worker = join(BLOOM_BUDGET={"*": 1})
+    push(worker, *"abcd")
+    assert names(worker) == ["a"]
+    place = (redis_server.url, "--key", key)
+
+    def told(command, *options):
+        return run(tmp_path, command, *place, *options, "--json").json
+
+    assert told("info")["queue"]["failed"] == 3
+    assert told("top")["failed_by_reason"] == {"capped": 3}
+    assert [(each["url"][-1], each["reason"]) for each in told("failed")] == [
+        (name, "capped") for name in "bcd"
+    ]
+    assert told("retry", "--reason", "capped") == {"retried": 0}
+    worker.leave()
+    worker = join(BLOOM_BUDGET={"*": 2})
+    worker.exchange()
+    assert told("retry", "--reason", "capped") == {"retried": 1}
+    assert names(worker) == ["b"]
+    assert run(tmp_path, "drop", *place, "--url", "*/c", "--yes").out == "forgot 1 failed request\n"
+    worker.leave()
+    assert told("retry") == {"retried": 1}
+    assert told("top")["failed_by_reason"] == {"capped": 1}
+
+
+def test_a_cluster_counts_and_keeps_as_a_server(redis_cluster, key):
+    worker = StoreWorker(redis_cluster.url, key, BLOOM_BUDGET={"*": 2})
+    push(worker, *"abcd")
+    assert names(worker) == ["a", "b"]
+    worker.leave()
+    worker = StoreWorker(redis_cluster.url, key, BLOOM_BUDGET={"*": 3})
+    assert failed_of_start(worker).retry() == 1
+    assert (names(worker), capped(worker)) == (["c"], ["d"])
+    assert remove_queue(worker.client, worker.key) > 3
+    worker.close()

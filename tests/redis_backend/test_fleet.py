@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from tests.redis_backend.fleet import BUDGET
 from tests.redis_backend.server import missing
 from tests.seeded import run_module, seed_of
 
@@ -49,6 +50,7 @@ def reports():
     """The reports of all crawls, by name; they run side by side."""
     found = fleet(
         *("--kills", 4, "--stops", 1, "--restarts", 1, "--wipes", 1, "--cluster", 1),
+        *("--budgets", 1),
         *("--pages", 60, "--scenes", *SCENES),
     )
     return {report["name"]: report for report in found}
@@ -70,6 +72,21 @@ def test_no_page_is_lost_by_kills(reports):
         assert_whole(report)
         assert report["repeated"] <= (report["kills"] + 1) * HELD / 2
     assert sum(report["kills"] for report in killed) >= 4
+
+
+def assert_in_budget(report):
+    """Each slot has had all of its budget and no more; what is over it is kept."""
+    assert_whole(report)
+    assert report["odd"] == []
+    assert report["asked"] == {slot: most for slot, most in BUDGET.items() if slot != "*"}
+    assert report["others"] <= BUDGET["*"]
+    assert report["capped"] > 50
+
+
+def test_no_budget_is_exceeded_by_workers_that_are_killed(reports):
+    """Of a tree with many more pages; what was asked, capped or has failed is exactly what could be
+    reached."""
+    assert_in_budget(reports["budget0"])
 
 
 @pytest.mark.parametrize("name", ["stops0", "restart0", "cluster0", "reshard0"])
@@ -128,7 +145,7 @@ def test_workers_wait_for_seeds(reports):
     report = reports["seeds"]
     assert report["lost"] == report["items_lost"] == report["errors"] == []
     assert report["reasons"] == ["shutdown", "shutdown", "finished"]
-    assert (report["still_there"], report["pushed"]) == (2, [1, 0])
+    assert (report["still_there"], report["pushed"]) == (2, [1, 0, 0])
     assert report["more"] == ["pushed/0"]
 
 
