@@ -13,11 +13,11 @@ from scrapy.utils.python import global_object_name
 from .dupefilter.base import FilterDupeFilter
 from .dupefilter.local import BloomDupeFilter
 from .early.middleware import DropEarlyMiddleware
-from .feeds.exporter import warn_of_losses
 from .job.holds import HoldMiddleware
 from .job.later import NOT_BEFORE
 from .job.origins import AT_THE_ENGINES_END, ResponseOrigins
 from .jobdir import JobDirectory
+from .reporting import feeds_named
 from .settings import DURABLE, DURABLE_FEEDS, REDIS_URL, wants_delta
 from .sqlite_backend.rounds import feeds_of
 from .sqlite_backend.scheduler import DurableScheduler
@@ -100,28 +100,24 @@ class Addon:
     def _spider_opened(self, spider: Spider) -> None:
         crawler = spider.crawler
         settings = crawler.settings
-        dupefilter, scheduler = settings["DUPEFILTER_CLASS"], settings["SCHEDULER"]
-        job = JobDirectory.of(settings.get("JOBDIR"))
-        reason = f"SCHEDULER is {_name(scheduler)}"
-        if not DURABLE.read(settings):
-            reason = "BLOOM_DURABLE is False"
-        if not is_component(dupefilter, FilterDupeFilter):
-            announce(crawler, "filter", f"off, DUPEFILTER_CLASS is {_name(dupefilter)}")
-            reason = "without scrapy-bloom's filter"
-        is_durable = _is_durable(settings)
+        is_filtered = is_component(settings["DUPEFILTER_CLASS"], FilterDupeFilter)
         if fetches_one_page(crawler):
             # such a command touches no job, so the warnings for crawls do not apply
-            if is_durable or is_shell(settings):
+            if not is_filtered:
+                announce(crawler, "filter", _off(settings))
+            if _is_durable(settings) or is_shell(settings):
                 announce(crawler, "requests", "in memory")
             return
-        if not is_durable:
-            announce(crawler, "requests", f"not durable, {reason}")
-        elif not _shares(settings) and job is None:
-            announce(crawler, "requests", "in memory (there is no JOBDIR)")
-        if not is_durable:
+        if not is_filtered:
+            is_projects = "DUPEFILTER_CLASS" in _in_the_way(settings)
+            announce(crawler, "filter", _off(settings), is_projects * "remove DUPEFILTER_CLASS")
+        if not _is_durable(settings):
+            why, way_out = _why_not_durable(settings, is_filtered=is_filtered)
+            announce(crawler, "requests", f"not durable, {why}", way_out)
             crawler.signals.connect(self._request_scheduled, signals.request_scheduled)
-        _warn_of_settings(crawler)
-        _warn_of_feeds(crawler)
+        elif not _shares(settings) and JobDirectory.of(settings.get("JOBDIR")) is None:
+            announce(crawler, "requests", "in memory (there is no JOBDIR)")
+        _tell_of_feeds(crawler, is_filtered=is_filtered)
 
     def _request_scheduled(self, request: Request, spider: Spider) -> None:
         """Warn of the first request that Scrapy's scheduler sends too early."""
@@ -139,55 +135,63 @@ class Addon:
             )
 
 
-def _warn_of_settings(crawler: Crawler) -> None:
-    """Warn of settings of the project that disable a part of the add-on, with the remedy. Settings
-    of a Scrapy command, such as the shell, get no warning."""
-    settings = crawler.settings
-    is_durable = _is_durable(settings)
-    is_bloom = is_component(settings["DUPEFILTER_CLASS"], BloomDupeFilter)
-    own = [
+def _off(settings: BaseSettings) -> str:
+    return f"off, DUPEFILTER_CLASS is {_name(settings['DUPEFILTER_CLASS'])}"
+
+
+def _in_the_way(settings: BaseSettings) -> list[str]:
+    """Return the settings of the project that keep the add-on from setting a part. Those of a
+    Scrapy command, such as the shell, are none."""
+    dupefilter = settings["DUPEFILTER_CLASS"]
+    is_free = settings.getpriority("DUPEFILTER_CLASS") == _PRIORITY
+    # that of Redis is in the way of both schedulers, unless the add-on has set it for one
+    is_bloom = is_component(dupefilter, FilterDupeFilter if is_free else BloomDupeFilter)
+    return [
         name
-        for name, is_ours in (("SCHEDULER", is_durable), ("DUPEFILTER_CLASS", is_bloom))
+        for name, is_ours in (("SCHEDULER", _is_durable(settings)), ("DUPEFILTER_CLASS", is_bloom))
         if not is_ours and (settings.getpriority(name) or 0) > SETTINGS_PRIORITIES["command"]
     ]
+
+
+def _why_not_durable(settings: BaseSettings, *, is_filtered: bool) -> tuple[str, str]:
+    """Return why requests are not durable, and the way out. There is none where the user
+    does not expect them to be: without JOBDIR and Redis, and with BLOOM_DURABLE = False."""
+    if not DURABLE.read(settings):
+        return "BLOOM_DURABLE is False", ""
+    own = _in_the_way(settings)
+    why = f"SCHEDULER is {_name(settings['SCHEDULER'])}"
+    if "SCHEDULER" not in own:
+        why = f"DUPEFILTER_CLASS is {_name(settings['DUPEFILTER_CLASS'])}"
+        if not is_filtered:
+            why = "without scrapy-bloom's filter"
     is_redis = any(_name(settings[name]).startswith("scrapy_redis.") for name in own)
-    off = []
-    if not is_component(settings["DUPEFILTER_CLASS"], FilterDupeFilter):
-        off.append("the filter is off")
-    if not is_durable and DURABLE.read(settings) and (settings.get("JOBDIR") or is_redis):
-        off.append("a kill loses requests")
-    if own and off:
-        logger.warning(
-            "%(settings)s, so %(off)s: %(way_out)s",
-            {
-                "settings": " and ".join(f"{name} is {_name(settings[name])}" for name in own),
-                "off": " and ".join(off),
-                "way_out": f"remove {' and '.join(own)}"
-                + (", and set BLOOM_REDIS_URL" if is_redis else ""),
-            },
-            extra={"spider": crawler.spider},
-        )
+    if not own or not (is_redis or settings.get("JOBDIR") or REDIS_URL.given(settings)):
+        return why, ""
+    return why, f"remove {' and '.join(own)}" + is_redis * ", and set BLOOM_REDIS_URL"
 
 
-def _warn_of_feeds(crawler: Crawler) -> None:
-    """Warn of the losses that are possible where Scrapy has not built a DurableFeedExporter."""
+def _tell_of_feeds(crawler: Crawler, *, is_filtered: bool) -> None:
+    """Tell which feeds may lose items, where Scrapy has not built a DurableFeedExporter. A worker
+    of a crawl in Redis tells that itself."""
     settings = crawler.settings
-    feeds = sorted(map(str, settings.getdict("FEEDS")))
-    if not feeds or OURS in settings.getdict("EXTENSIONS") or feeds_of(crawler) is not None:
+    uris = settings.getdict("FEEDS")
+    if not uris or OURS in settings.getdict("EXTENSIONS") or feeds_of(crawler) is not None:
         return
     if not DURABLE_FEEDS.read(settings):
-        why = "BLOOM_DURABLE_FEEDS is False"
+        why, way_out = "BLOOM_DURABLE_FEEDS is False", ""
+    elif not _is_durable(settings):
+        why, way_out = _why_not_durable(settings, is_filtered=is_filtered)
     elif (exporter := crawler.get_extension(FeedExporter)) is not None:
-        why = f"{_name(type(exporter))} is no subclass of {OURS} (make it one)"
+        why, way_out = f"{_name(type(exporter))} is no subclass of {OURS}", "make it one"
     else:
         why = f"EXTENSIONS has no subclass of {OURS} in the place of Scrapy's FeedExporter"
-    if _has_durable_job(settings):
-        announce(crawler, "items", f"not durable, {why}")
-        warn_of_losses(crawler, feeds, why)
+        way_out = "put one there"
+    if settings.get("JOBDIR") and DURABLE.read(settings) and not _shares(settings):
+        announce(crawler, "items", f"not durable in {feeds_named(uris)}, {why}", way_out)
     if wants_delta(settings):
         logger.warning(
             "BLOOM_DELTA marks pages as done of which a feed has refused an item, since %(why)s",
-            {"why": why},
+            {"why": f"{why}{way_out and '; '}{way_out}"},
             extra={"spider": crawler.spider},
         )
 

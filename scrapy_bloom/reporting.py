@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import isinf
 
 _BRIEF = 100
@@ -62,6 +63,11 @@ def without_user(uri: str) -> str:
     """Return a URI without what may be a user and a password."""
     scheme, mark, rest = uri.partition("://")
     return f"{scheme}{mark}…{rest.rpartition('@')[2]}" if "@" in rest else uri
+
+
+def feeds_named(uris: Iterable[object]) -> str:
+    """Return the names of feeds in brief, without what may be a password."""
+    return in_brief(", ".join(without_user(str(uri)) for uri in sorted(uris, key=str)))
 
 
 def duration(seconds: float | None) -> str:

@@ -21,24 +21,26 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_parts: WeakKeyDictionary[Crawler, dict[str, str | None]] = WeakKeyDictionary()
-"""What the lines at the start of each crawler say, by part."""
+_parts: WeakKeyDictionary[Crawler, dict[str, tuple[str, str]]] = WeakKeyDictionary()
+"""What the lines at the start of each crawler say, by part, and the ways out."""
 
 
-def announce(crawler: Crawler, what: str, how: str) -> None:
-    """Log `what: how` when `crawler` starts, instead of an earlier line for `what`."""
+def announce(crawler: Crawler, what: str, how: str, way_out: str = "") -> None:
+    """Log `what: how` when `crawler` starts, instead of an earlier line for `what`. With a way out
+    that is a warning: the user may believe that part protected, and it is not."""
     if crawler not in _parts:
-        _parts[crawler] = dict.fromkeys(("filter", "requests"))
+        _parts[crawler] = dict.fromkeys(("filter", "requests"), ("", ""))
         crawler.signals.connect(_log_parts, signals.engine_started)
-    _parts[crawler][what] = how
+    _parts[crawler][what] = how, way_out
 
 
 def _log_parts(sender: Crawler) -> None:
-    parts = {f"{what}:": how for what, how in _parts[sender].items() if how}
+    parts = {f"{what}:": said for what, said in _parts[sender].items() if said[0]}
     width = max(map(len, parts), default=0)
-    for what, how in parts.items():
-        line = encodable(f"{what:<{width}} {how}")
-        logger.info("%s", line, extra={"spider": sender.spider})
+    for what, (how, way_out) in parts.items():
+        line = encodable(f"{what:<{width}} {how}{way_out and '; '}{way_out}")
+        level = logging.WARNING if way_out else logging.INFO
+        logger.log(level, "%s", line, extra={"spider": sender.spider})
 
 
 def has_spider_middleware(crawler: Crawler, path: str) -> bool:

@@ -23,7 +23,7 @@ from ..errors import FeedError
 from ..job.failure import IN_MEMORY, FailedRequest, item_refused
 from ..job.origins import StartItems, origins_of
 from ..job.session import session_of
-from ..reporting import counted
+from ..reporting import counted, feeds_named
 from ..scrapy_compat import FeedExporterView, scheduler_of
 from ..startup import announce
 from .durable_feeds import DurableFeeds, logger
@@ -172,9 +172,9 @@ class DurableFeedExporter(FeedExporter):
         others = sorted(self._scrapys)
         how = [f"{counted(durable, 'feed')} with each item {how_often}"] if durable else []
         if others:
-            how.append(f"{', '.join(others)} as Scrapy does it")
-            warn_of_losses(self.crawler, others, "they are no files of their own")
-        announce(self.crawler, "items", ", ".join(how))
+            how.append(f"not durable in {feeds_named(others)}")
+        way_out = bool(others) * "write to a file of its own"
+        announce(self.crawler, "items", ", ".join(how), way_out)
 
     # -- refused items -------------------------------------------------------------
 
@@ -298,15 +298,6 @@ class Plans:
         if template not in self._storages:
             self._storages[template] = self._view.storage(template, options)
         return self._storages[template]
-
-
-def warn_of_losses(crawler: Crawler, uris: list[str], why: str) -> None:
-    """Log which feeds can lose items, and `why`."""
-    logger.warning(
-        "If the process is killed, items can be missing from, or twice in, since %(why)s: %(uris)s",
-        {"why": why, "uris": ", ".join(uris)},
-        extra={"spider": crawler.spider},
-    )
 
 
 _AS_IT_IS = (str, int, float, bool, type(None))

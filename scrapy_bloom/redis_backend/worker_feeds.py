@@ -10,11 +10,14 @@ from urllib.parse import urlsplit
 
 from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
 from scrapy.extensions.postprocessing import PostProcessingManager
+from scrapy.utils.python import global_object_name
 
 from ..feeds.formats import is_divisible
 from ..job.ledger import CommitHook
 from ..job.session import session_of
+from ..reporting import feeds_named
 from ..scrapy_compat import put_before_engine
+from ..settings import DURABLE_FEEDS
 from ..sqlite_backend.request_file import RequestFile
 from ..sqlite_backend.rounds import Round, feeds_of
 from ..startup import announce
@@ -109,22 +112,26 @@ class SyncedFeeds(CommitHook):
     again is in its feed, at least once.
 
     Feeds that are stored or compressed at the end are in a temporary file until then, and
-    are lost with a worker that is killed: a line at the start `tells` of them.
+    are lost with a worker that is killed: a warning at the start `tells` of them.
     """
 
     def __init__(self, crawler: Crawler, *, tells: bool) -> None:
         self._crawler = crawler
         self._synced: dict[FeedSlot, int] = {}
-        lost = sorted(
-            str(uri)
-            for uri, options in crawler.settings.getdict("FEEDS").items()
+        settings = crawler.settings
+        lost = [
+            uri
+            for uri, options in settings.getdict("FEEDS").items()
             if not _is_local(str(uri)) or options.get("postprocessing")
-        )
+        ]
         if tells and lost and self._exporter is not None:
-            without = "" if crawler.settings.get("JOBDIR") else ": there is no JOBDIR"
-            announce(
-                crawler, "feeds", f"a kill loses what is in {', '.join(lost)} by then{without}"
-            )
+            why, way_out = "there is no JOBDIR", "set one"
+            if not DURABLE_FEEDS.read(settings):
+                why, way_out = "BLOOM_DURABLE_FEEDS is False", ""
+            elif settings.get("JOBDIR"):
+                why = f"{global_object_name(type(self._exporter))} is no DurableFeedExporter"
+                way_out = "make it a subclass"
+            announce(crawler, "items", f"not durable in {feeds_named(lost)}, {why}", way_out)
 
     @property
     def _exporter(self) -> FeedExporter | None:

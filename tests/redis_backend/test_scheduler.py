@@ -405,14 +405,13 @@ def test_a_kill_loses_no_feed_of_a_worker_with_a_job_directory(build, tmp_path):
     def told(scheduler):
         return startup._parts[scheduler.crawler]
 
-    lost = told(build(FEEDS=feeds))["feeds"]
-    assert lost == (
-        "a kill loses what is in ftp://example.com/items.json by then: there is no JOBDIR"
-    )
+    lost = "not durable in ftp://example.com/items.json, "
+    assert told(build(FEEDS=feeds))["items"] == (f"{lost}there is no JOBDIR", "set one")
+    off = told(build(FEEDS=feeds, BLOOM_DURABLE_FEEDS=False))["items"]
+    assert off == (f"{lost}BLOOM_DURABLE_FEEDS is False", "")
     settings = {"FEEDS": feeds, "JOBDIR": str(tmp_path / "job")}
     kept = build(**settings)
-    assert told(kept)["items"] == "2 feeds with each item at least once"
-    assert "feeds" not in told(kept)
+    assert told(kept)["items"] == ("2 feeds with each item at least once", "")
     with pytest.raises(FilterLockedError, match="is in use by process"):
         build(**settings)
     kept.close("shutdown")
