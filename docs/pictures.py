@@ -174,7 +174,7 @@ def cpu_picture() -> Picture:
         name = row[0].replace("`", "")
         picture.text(left - 12, y + 26, name, anchor="end")
         for bar, (share, colour) in enumerate(
-            ((1.0, STOCK), (float(row[1].strip("* ")), OURS), (float(row[3]), "#5aa986"))
+            ((1.0, STOCK), (float(row[1].strip("* ")), OURS), (float(row[2]), "#5aa986"))
         ):
             top = y + bar * 16
             picture.box(left, top, wide * share, 13, fill=colour, stroke="none", radius=2)
