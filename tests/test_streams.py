@@ -1,9 +1,11 @@
 """Real streams of requests, replayed: Scrapy's verdict on every line."""
 
+import ast
 import gzip
 import json
 import os
 import random
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,10 +16,12 @@ from scrapy.utils.test import get_crawler
 from scrapy_bloom import BloomDupeFilter
 from tests.fakes import Engine
 from tests.fingerprinters import DiscardingFingerprinter, PageFingerprinter
+from tests.job.engine import Job
 from tests.test_early import EarlySpider, no_method
 
 OWN = Path(__file__).resolve().parent / "data"
 ALL = Path(os.environ.get("SCRAPY_BLOOM_DATA", OWN))
+RECIPES = OWN.parent.parent / "docs" / "recipes.md"
 STREAMS = sorted(ALL.glob("stream_*.txt.gz"))
 
 
@@ -55,6 +59,27 @@ def test_stream_gets_scrapys_verdicts(make_dupefilter, tmp_path, stream, job):
     tested.close("finished")
     assert tested.crawler.stats.get_value("bloom/items") == seen.count(False)
     assert tested.crawler.stats.get_value("bloom/expected_false_positives") < 0.1
+
+
+def recipe_budget():
+    """Return the budget that the recipe gives each host."""
+    (text,) = re.findall(r"^BLOOM_BUDGET = (.*)$", RECIPES.read_text(), re.MULTILINE)
+    return ast.literal_eval(text)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+def test_the_budget_of_the_recipe_loses_nothing_of_a_stream(tmp_path, stream):
+    """Each new URL of a documentation site is scheduled."""
+    urls, seen = stream
+    job = Job(tmp_path / "job", BLOOM_BUDGET=recipe_budget()).open()
+    try:
+        assert [job.scheduler.enqueue_request(Request(url)) for url in urls] == [
+            not each for each in seen
+        ]
+        assert len(job.scheduler) == seen.count(False)
+        assert job.stat("scheduler/capped") is None
+    finally:
+        job.drop()
 
 
 EXACT = {"BLOOM_EXACT": True, "BLOOM_ERROR_RATE": 0.5, "BLOOM_CAPACITY": 1000}

@@ -24,7 +24,7 @@ from scrapy_bloom.sqlite_backend.rounds import RUNNING
 from tests.job.harness import ASYNCIO, SELECT, Crawl, World, side_by_side
 
 BUDGET = {"*": 40, "small": 6}
-SLOTS = {"small": 10**9, "big": 10**9, "finite": 20}
+SLOTS = {"small": 400, "big": 400, "finite": 20}
 """The slots of the site, and how many pages a round adds to each."""
 UNFILTERED = 8
 """Pages whose number ends so are asked past the filter, which does not learn of them."""

@@ -30,11 +30,11 @@ MUTANTS = {
         "        if not limit or self._file",
         "        if limit == _UNLIMITED:\n            return True\n        if not limit or self._file",  # noqa: E501
     ),
-    "retries_count": (SCHEDULER, "slot not in again and not", "not"),
+    "retries_count": (SCHEDULER, "return not self._is_again(request) and not", "return not"),
     "redirects_of_another_slot_do_not_count": (
         SCHEDULER,
-        "slot not in again and not",
-        "not [*again] and not",
+        "return self._slot_of(request) in again",
+        "return bool([*again])",
     ),
     "a_new_round_goes_on_counting": (
         BUDGET,
