@@ -57,13 +57,6 @@ def check_kills(kills, beside):
     assert sum(report["kills"] for report in reports) >= kills
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks")
-def test_real_crawls_of_a_trap_over_kills():
-    """No slot has more pages in a round, and none fewer than it could; what was fetched, is capped
-    or has failed is exactly what could be reached, and nothing is two of these."""
-    check_kills(3, beside=1)
-
-
 def fail(job):
     """Let all that is pending fail; return the names."""
     names = []
@@ -440,3 +433,10 @@ def test_a_retry_leaves_room_for_what_was_noted(make_round, tmp_path):
     job.start(start("start"))
     push(job, "a", "d")
     assert sorted(job.names()) == ["a", "b", "start"]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks")
+def test_real_crawls_of_a_trap_over_kills():
+    """No slot has more pages in a round, and none fewer than it could; what was fetched, is capped
+    or has failed is exactly what could be reached, and nothing is two of these."""
+    check_kills(3, beside=1)

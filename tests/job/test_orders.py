@@ -388,12 +388,51 @@ class Slow(scrapy.Spider):
         yield scrapy.Request("data:,first")
 
     def parse(self, response):
+        if response.url.endswith(getattr(self, "failing", "-")):
+            raise RuntimeError("this page always fails")
         with open("fetched", "a") as file:
             file.write(f"{response.url}\\n")
         if response.url == "data:,first":
             for number in range(int(getattr(self, "pages", 200))):
                 yield scrapy.Request(f"data:,{number}", meta={"download_slot": "slow"})
 '''
+
+
+def of_pages(pages):
+    """Return the arguments of a crawl of so many pages, of which some fail, and 500 are over the
+    budget."""
+    budget = json.dumps({"slow": pages - 500})
+    return ["-a", f"pages={pages}", "-a", "failing=77", "-s", f"BLOOM_BUDGET={budget}"]
+
+
+def random_order(chance, place):
+    """Return the arguments of an order: a drop, or a hold or its end."""
+    if chance.random() < 0.3:
+        return chance.choice(
+            [
+                ["hold", *place, "slow"],
+                ["hold", *place, "slow", "--for", "1"],
+                ["release", *place, "slow"],
+            ]
+        )
+    glob = f"data:,*{chance.randrange(10)}{chance.randrange(10)}"
+    return ["drop", *place, "--url", glob, "--keep", "--yes"]
+
+
+def require_whole(run, folder, place, pages):
+    """Raise AssertionError unless each page of a finished crawl of `of_pages` was fetched, or was
+    dropped, is capped or has failed."""
+    fetched = {*(folder / "fetched").read_text().split()}
+    failed = run(folder, "failed", *place, "--json").json
+    reasons = Counter(each["reason"] for each in failed)
+    assert {*reasons} == {"dropped", "callback", "capped"}
+    assert reasons["capped"] == 500
+    kept = {each["url"] for each in failed}
+    assert len(kept) == len(failed)
+    assert fetched | kept == {"data:,first", *(f"data:,{number}" for number in range(pages))}
+    assert not fetched & {each["url"] for each in failed if each["reason"] == "capped"}
+    print(len(fetched), "fetched,", dict(reasons))
+    assert run(folder, "queue", "count", *place).status == 1
 
 
 def test_a_running_crawl_drops_what_is_ordered(run, tmp_path):
@@ -459,41 +498,39 @@ def test_a_running_crawl_holds_a_slot(run, tmp_path):
 
 @pytest.mark.torture
 def test_forty_kills_of_crawls_and_commands(run, tmp_path):
-    """At random moments of both: each page is fetched, or dropped and kept, and none is gone."""
+    """At random moments of both, while the job runs and while it is stopped, with a budget and
+    pages that fail: each is fetched, dropped and kept, capped or failed, and none is gone."""
     seed, pages, kills = seed_of("ORDERS_SEED"), 6000, 40
     print("ORDERS_SEED =", seed)
     chance = random.Random(seed)
     (tmp_path / "slow.py").write_text(SPIDER)
     (tmp_path / "go").touch()
     python = [sys.executable, "-m", "scrapy"]
-    crawl = [*python, "runspider", "slow.py", "-s", "JOBDIR=job", "-a", f"pages={pages}"]
+    crawl = [*python, "runspider", "slow.py", "-s", "JOBDIR=job", *of_pages(pages)]
     slowly = [*crawl, "-s", 'DOWNLOAD_SLOTS={"slow": {"concurrency": 4, "delay": 0.05}}']
 
     def start(command):
         with (tmp_path / "log").open("ab") as log:
             return subprocess.Popen(command, cwd=tmp_path, env=environment(), stderr=log)
 
-    while kills > 0:
-        running = start(slowly)
+    def order_some():
+        killed = 0
         for _ in range(chance.randrange(3)):
-            glob = f"data:,*{chance.randrange(10)}{chance.randrange(10)}"
-            arguments = ["queue", "drop", "job", "--url", glob, "--keep", "--yes"]
-            tool = start([*python, "bloom", *arguments])
+            tool = start([*python, "bloom", "queue", *random_order(chance, ["job"])])
             if chance.random() < 0.5:
                 time.sleep(chance.uniform(0, 3))
+                killed += tool.poll() is None
                 tool.kill()
-                kills -= 1
             tool.wait()
+        return killed
+
+    while kills > 0:
+        running = start(slowly)
+        kills -= order_some()
         time.sleep(chance.uniform(0, 4))
         running.kill()
         running.wait()
-        kills -= 1
+        kills -= 1 + order_some()
+    run(tmp_path, "queue", "release", "job", "slow")
     assert start(crawl).wait() == 0
-    fetched = {*(tmp_path / "fetched").read_text().split()}
-    failed = run(tmp_path, "failed", "job", "--json").json
-    assert {each["reason"] for each in failed} == {"dropped"}
-    kept = {each["url"] for each in failed}
-    assert len(kept) == len(failed)
-    assert fetched | kept == {"data:,first", *(f"data:,{number}" for number in range(pages))}
-    print(len(fetched), "fetched,", len(kept), "dropped")
-    assert run(tmp_path, "queue", "count", "job").status == 1
+    require_whole(run, tmp_path, ["job"], pages)
