@@ -292,8 +292,8 @@ class LedgerScheduler(BaseScheduler):
 
     def _is_again(self, request: Request) -> bool:
         """Return True if `request` is one of its slot that is sent again."""
-        again = map(self._slot_of, self._engine.sent_again_as(request))
-        return self._slot_of(request) in again
+        again = [*map(self._slot_of, self._engine.sent_again_as(request))]
+        return bool(again) and self._slot_of(request) in again
 
     def _cap(self, budget: Budget, request: Request) -> None:
         """Keep `request`, which is over the budget."""

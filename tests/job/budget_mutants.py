@@ -33,8 +33,8 @@ MUTANTS = {
     "retries_count": (SCHEDULER, "return not self._is_again(request) and not", "return not"),
     "redirects_of_another_slot_do_not_count": (
         SCHEDULER,
-        "return self._slot_of(request) in again",
-        "return bool([*again])",
+        "return bool(again) and self._slot_of(request) in again",
+        "return bool(again)",
     ),
     "a_new_round_goes_on_counting": (
         BUDGET,

@@ -21,6 +21,7 @@ from scrapy_bloom.sqlite_backend.status import job_state
 from tests.job.budget_crawls import BUDGET as OF_CRAWLS
 from tests.job.budget_crawls import SLOTS
 from tests.job.engine import STOCK, Job, name_of
+from tests.job.test_children import again, child, give, page_in_progress
 from tests.job.test_rounds import start
 from tests.seeded import run_module, seed_of
 
@@ -84,6 +85,7 @@ def test_more_pages_of_a_slot_than_its_budget_are_kept_and_not_asked(make_round,
     assert (state.state, state.failed) == ("finished", 4)
 
     job = make_round(BLOOM_BUDGET={"*": 9})
+    assert not job.round.follows_kept
     job.start(start("start"))
     push(job, "b")
     assert job.names() == ["start"]
@@ -124,6 +126,33 @@ def test_retries_and_redirects_of_a_slot_are_not_counted_and_those_of_others_are
     job.done(a)
     job.commit()
     assert not job.scheduler.ledger.has(a)
+
+
+def test_a_page_whose_redirect_is_capped_is_acknowledged_with_it(make_round, crash_round):
+    """In one commit: after a kill it is not asked, and capped, again."""
+    budget = {"BLOOM_BUDGET": {"other.example": 0}}
+    job = make_round(**budget)
+    job.start(start("a"))
+    a = job.pop()
+    meta = {"redirect_times": 1, "redirect_urls": [a.url], "download_slot": "other.example"}
+    job.scheduler.enqueue_request(a.replace(dont_filter=True, meta=meta))
+    job.commit()
+    job = crash_round(**budget)
+    job.start(start("a"))
+    assert job.names() == []
+    job.close()
+    assert SQLiteFailedStore(job.scheduler._job.path).by_reason() == {"capped": 1}
+
+
+def test_a_repeated_page_has_its_unfiltered_children_capped_once(make_round, crash_round):
+    budget = {"BLOOM_BUDGET": {"*": 1}}
+    job = make_round(**budget)
+    give(job, page_in_progress(job), child("a"))
+    job.commit()
+    job = crash_round(**budget)
+    assert give(job, again(job), child("a"), child("b")) == ["b"]
+    job.close("shutdown")
+    assert capped(job.scheduler._job.path) == ["a", "b"]
 
 
 def test_a_retry_brings_back_what_a_higher_budget_leaves_room_for(make_round, tmp_path):

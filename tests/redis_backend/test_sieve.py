@@ -17,7 +17,7 @@ from scrapy_bloom.redis_backend.pending_store import RedisPendingStore
 from scrapy_bloom.redis_backend.scripts import DROP_LISTS, SIEVE
 from scrapy_bloom.redis_backend.status import look_at
 from tests.commands.command_line import environment
-from tests.job.test_orders import SPIDER
+from tests.job.test_orders import SPIDER, of_pages, random_order, require_whole
 from tests.patience import wait_until
 from tests.redis_backend.server import lua_script
 from tests.redis_backend.test_commit import ABORTING, join, raw  # noqa: F401 - a fixture
@@ -298,7 +298,8 @@ def test_workers_go_on_meanwhile(join, monkeypatch, order, lobby):  # noqa: F811
 
 @pytest.mark.torture
 def test_forty_kills_of_workers_and_commands(run, tmp_path, redis_server, key):
-    """At random moments of both: each page is fetched, or dropped and kept, and none is gone."""
+    """At random moments of both, with a budget and pages that fail: each is fetched, dropped and
+    kept, capped or failed, and none is gone."""
     pages, kills = 6000, 40
     chance = seeded(seed_of("SIEVE_SEED"))
     (tmp_path / "slow.py").write_text(SPIDER)
@@ -312,7 +313,7 @@ def test_forty_kills_of_workers_and_commands(run, tmp_path, redis_server, key):
         "BLOOM_REDIS_KEY": key,
         "BLOOM_REDIS_LEASE": 1,
     }
-    crawl = [*python, "runspider", "slow.py", "-a", f"pages={pages}"]
+    crawl = [*python, "runspider", "slow.py", *of_pages(pages)]
     for name_and_value in settings.items():
         crawl += ["-s", "{}={}".format(*name_and_value)]
     slowly = [*crawl, "-s", 'DOWNLOAD_SLOTS={"slow": {"concurrency": 4, "delay": 0.05}}']
@@ -324,13 +325,11 @@ def test_forty_kills_of_workers_and_commands(run, tmp_path, redis_server, key):
     workers = [start(slowly) for _ in range(2)]
     wait_until(lambda: redis_server.command("EXISTS", f"{{{key}}}:crawl"))
     while kills > 0:
-        glob = f"data:,*{chance.randrange(10)}{chance.randrange(10)}"
-        arguments = ["queue", "drop", *place, "--url", glob, "--keep", "--yes"]
-        tool = start([*python, "bloom", *arguments])
+        tool = start([*python, "bloom", "queue", *random_order(chance, place)])
         time.sleep(chance.uniform(0, 3))
         if chance.random() < 0.6:
+            kills -= tool.poll() is None
             tool.kill()
-            kills -= 1
         tool.wait()
         if chance.random() < 0.6:
             at = chance.randrange(len(workers))
@@ -341,14 +340,8 @@ def test_forty_kills_of_workers_and_commands(run, tmp_path, redis_server, key):
     for worker in workers:
         worker.kill()
         worker.wait()
+    run(tmp_path, "queue", "release", *place, "slow")
     assert start(crawl).wait() == 0
-    fetched = {*(tmp_path / "fetched").read_text().split()}
-    failed = run(tmp_path, "failed", *place, "--json").json
-    assert {each["reason"] for each in failed} == {"dropped"}
-    kept = {each["url"] for each in failed}
-    assert len(kept) == len(failed)
-    assert fetched | kept == {"data:,first", *(f"data:,{number}" for number in range(pages))}
-    print(len(fetched), "fetched,", len(kept), "dropped")
-    assert run(tmp_path, "queue", "count", *place).status == 1
+    require_whole(run, tmp_path, place, pages)
     # in a process of its own: this one has shards of another size
     assert start([*python, "bloom", "verify", *place]).wait() == 0
