@@ -308,7 +308,7 @@ def _info_lines(
         ("made by", filter_.software),
         ("closed", _closed(filter_) if on_disk else ""),
         ("job", _job(state)),
-        ("requests", _requests(filter_, unfinished)),
+        ("pending", _pending(filter_, unfinished)),
         ("waiting", waiting(*waits)),
     ]
     lines = [filter_.place, *aligned((name, value) for name, value in rows if value)]
@@ -355,11 +355,10 @@ def _job(state: JobState | None) -> str:
     return line
 
 
-def _requests(filter_: Description, unfinished: int | None) -> str:
+def _pending(filter_: Description, unfinished: int | None) -> str:
     if unfinished is None:
         return ""
-    which = "pending" if filter_.held_by is None else "pending or in flight"
-    return f"{unfinished:,} {which} in requests.sqlite"
+    return counted(unfinished, "request") + (filter_.held_by is not None) * ", or in flight"
 
 
 def _layer_rows(filter_: Description) -> Iterator[list[str]]:

@@ -304,7 +304,7 @@ def test_a_request_that_cannot_be_read_back_is_listed(run, tmp_path):
     assert crawl.names() == ["good"]
     crawl.close()
     told = run(tmp_path, "info", "job").fields
-    assert told["requests"] == "0 pending in requests.sqlite"
+    assert told["pending"] == "0 requests"
     assert "1 failed request ('scrapy bloom failed')" in told["job"]
     listed = run(tmp_path, "failed", "job").lines
     assert listed[2] == "unreadable  1"
