@@ -58,9 +58,9 @@ _OF_FILTER = ("filter_items", "filter_capacity", "filter_layers", "filter_bytes"
 
 
 class Progress(CommitHook):
-    """A commit hook of `ledger` that notes the figures of the job, in one commit a second and in
-    the last one, and in each commit what the round has counted. `pending` counts the requests that
-    wait, in memory too."""
+    """A commit hook of `ledger` that notes the figures of the job, in the first commit, in one a
+    second and in the last one, and in each commit what the round has counted. `pending` counts the
+    requests that wait, in memory too."""
 
     seconds = 1.0
 
@@ -79,7 +79,9 @@ class Progress(CommitHook):
         self._ledger = ledger
         self._dupefilter = dupefilter
         self._pending = pending
-        self._began = self._noted = time.time()
+        self._began = time.time()
+        # the first commit notes: up to then the figures are those of an earlier start
+        self._noted = 0.0
         self._counted = self._of_earlier_starts = file.query(_ROUND_COUNTS)[0]
         ledger.commit_hooks.append(self)
         round_.at_begin.append(self._begin_round)

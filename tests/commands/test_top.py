@@ -283,7 +283,13 @@ def test_the_round_counts_over_kills(run, tmp_path):
     killed.communicate()
     first = run(tmp_path, "top", "job", "--json").json
     assert (first["state"], 0 < first["round_items"] <= 12) == ("killed", True)
-    assert crawl(tmp_path, "-a", "stop_at=20").communicate() is not None
+    (tmp_path / "waiting").unlink()
+    resumed = crawl(tmp_path, "-a", "wait_at=4", "-a", "wait_for=go", "-a", "stop_at=20")
+    wait_until((tmp_path / "waiting").exists, "the fourth page")
+    figures = run(tmp_path, "top", "job", "--json").json
+    assert figures["items"] <= 4 < first["round_items"] <= figures["round_items"]
+    (tmp_path / "go").touch()
+    resumed.communicate()
     figures = run(tmp_path, "top", "job", "--json").json
     in_feed = len((tmp_path / "items.jsonl").read_text().splitlines())
     assert figures["feeds"] == [{"uri": "items.jsonl", "items": in_feed}]
