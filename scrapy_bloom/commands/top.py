@@ -44,7 +44,7 @@ LINES = {2: 11, 3: 14}
 """Lines of the view beside those of books and in lists, by the number of lists."""
 FEW = 2
 """It names this many held slots and feeds."""
-NAME = 32
+NAME = 40
 """Their names have at most this many characters."""
 BESIDE_TITLE = 8
 LEAST_NAME = 12

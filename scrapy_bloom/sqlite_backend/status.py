@@ -182,6 +182,7 @@ class JobStatus:
         self._path = JobDirectory(job).requests
         self._slots = Costly(_pending_by_slot)
         self._feeds = Costly(_feeds)
+        self._unfinished = Costly(_unfinished)
         self._failed = SQLiteFailedStore(job)
         self._reasons = Costly(SQLiteFailedStore.by_reason)
 
@@ -197,9 +198,12 @@ class JobStatus:
             feeds = self._feeds.of(connection)
             waiting = Waiting.of(connection.execute)
             held = held_in(connection.execute)
+            unfinished = None if is_running else self._unfinished.of(connection)
             of_round = connection.execute(_ROUND_COUNTS).fetchone()
         at, last = samples[-1] if samples else (now, {})
         last = {**last, **_of_this_start(of_round, last.get("of_earlier_starts"))}
+        if not is_running:
+            last |= {"pending": unfinished, "in_flight": 0}
         figures = {
             "time": now,
             "state": state.state,
@@ -246,7 +250,11 @@ def unfinished_requests(job: Path) -> int | None:
     if not check_header(path):
         return None
     with reading(path) as connection:
-        return int(connection.execute(_COUNT_UNFINISHED).fetchone()[0])
+        return _unfinished(connection)
+
+
+def _unfinished(connection: sqlite3.Connection) -> int:
+    return int(connection.execute(_COUNT_UNFINISHED).fetchone()[0])
 
 
 def _state(connection: sqlite3.Connection, is_running: bool) -> JobState:
