@@ -464,6 +464,23 @@ def test_a_retry_leaves_room_for_what_was_noted(make_round, tmp_path):
     assert sorted(job.names()) == ["a", "b", "start"]
 
 
+def test_a_capped_request_takes_forty_bytes(make_round, tmp_path):
+    """At most, of the days of a calendar, as Scrapy makes them of links."""
+    file, count = tmp_path / "job" / "requests.sqlite", 5_000
+    job = make_round(BLOOM_BUDGET={"*": 0})
+    empty = file.stat().st_size
+    for number in range(count):
+        month = f"https://town.example/events/{2000 + number // 336}-{number // 28 % 12 + 1:02}"
+        headers = {"Referer": month}
+        url = f"{month}-{number % 28 + 1:02}"
+        job.scheduler.enqueue_request(Request(url, headers=headers, meta={"depth": 3}))
+        if number % 200 == 0:
+            job.commit()
+    job.close("shutdown")
+    assert SQLiteFailedStore(tmp_path / "job").by_reason() == {"capped": count}
+    assert file.stat().st_size - empty < 40 * count
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks")
 def test_real_crawls_of_a_trap_over_kills():
     """No slot has more pages in a round, and none fewer than it could; what was fetched, is capped
