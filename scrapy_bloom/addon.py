@@ -187,7 +187,7 @@ def _tell_of_feeds(crawler: Crawler, *, is_filtered: bool) -> None:
         why = f"EXTENSIONS has no subclass of {OURS} in the place of Scrapy's FeedExporter"
         way_out = "put one there"
     if settings.get("JOBDIR") and DURABLE.read(settings) and not _shares(settings):
-        announce(crawler, "items", f"not durable in {feeds_named(uris)}, {why}", way_out)
+        announce(crawler, "items", f"not durable in {feeds_named(uris)}: {why}", way_out)
     if wants_delta(settings):
         logger.warning(
             "BLOOM_DELTA marks pages as done of which a feed has refused an item, since %(why)s",

@@ -42,7 +42,7 @@ NO_FILTER = "without scrapy-bloom's filter; remove DUPEFILTER_CLASS"
             [
                 FILTER,
                 f"WARNING requests: not durable, {REMOVE_IT}",
-                f"WARNING items: not durable in items.jsonl, {REMOVE_IT}",
+                f"WARNING items: not durable in items.jsonl: {REMOVE_IT}",
             ],
         ),
         (
@@ -64,7 +64,7 @@ NO_FILTER = "without scrapy-bloom's filter; remove DUPEFILTER_CLASS"
             [
                 FILTER,
                 "INFO requests: job/requests.sqlite, 0 requests pending",
-                "INFO items: not durable in items.jsonl, BLOOM_DURABLE_FEEDS is False",
+                "INFO items: not durable in items.jsonl: BLOOM_DURABLE_FEEDS is False",
             ],
         ),
         (
@@ -82,7 +82,7 @@ NO_FILTER = "without scrapy-bloom's filter; remove DUPEFILTER_CLASS"
             [
                 f"WARNING filter: off, DUPEFILTER_CLASS is {DUPEFILTER}; remove DUPEFILTER_CLASS",
                 f"WARNING requests: not durable, {NO_FILTER}",
-                f"WARNING items: not durable in items.jsonl, {NO_FILTER}",
+                f"WARNING items: not durable in items.jsonl: {NO_FILTER}",
             ],
         ),
         (

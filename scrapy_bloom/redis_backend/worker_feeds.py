@@ -131,7 +131,7 @@ class SyncedFeeds(CommitHook):
             elif settings.get("JOBDIR"):
                 why = f"{global_object_name(type(self._exporter))} is no DurableFeedExporter"
                 way_out = "make it a subclass"
-            announce(crawler, "items", f"not durable in {feeds_named(lost)}, {why}", way_out)
+            announce(crawler, "items", f"not durable in {feeds_named(lost)}: {why}", way_out)
 
     @property
     def _exporter(self) -> FeedExporter | None:

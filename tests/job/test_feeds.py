@@ -942,7 +942,7 @@ def test_whose_exporter_it_is(tmp_path):
     assert exporter_of(JOBDIR=folder, EXTENSIONS={STOCK_EXPORTER: 5}) is DurableFeedExporter
 
 
-LOSES = "items: not durable in a.jl, b.csv, "
+LOSES = "items: not durable in a.jl, b.csv: "
 OFF = "BLOOM_DURABLE_FEEDS is False"
 OWN = {STOCK_EXPORTER: None, OwnExporter: 0}
 NOTHING = (

@@ -405,7 +405,7 @@ def test_a_kill_loses_no_feed_of_a_worker_with_a_job_directory(build, tmp_path):
     def told(scheduler):
         return startup._parts[scheduler.crawler]
 
-    lost = "not durable in ftp://example.com/items.json, "
+    lost = "not durable in ftp://example.com/items.json: "
     assert told(build(FEEDS=feeds))["items"] == (f"{lost}there is no JOBDIR", "set one")
     off = told(build(FEEDS=feeds, BLOOM_DURABLE_FEEDS=False))["items"]
     assert off == (f"{lost}BLOOM_DURABLE_FEEDS is False", "")
