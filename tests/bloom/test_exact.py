@@ -126,7 +126,7 @@ def test_last_bucket_overflows_into_the_first():
 
 def test_table_at_its_capacity_has_short_chains(seeded):
     """To tell that a key is not there takes 1.19 buckets, which lie in 1.03 pages: what
-    `sizing` reckons with, and docs/exactness.md says."""
+    `sizing` reckons with."""
     pages = sizing.pages_in_table(50_000)
     tested = ExactTable(mmap.mmap(-1, pages * PAGE), 0, pages)
     for _ in range(50_000):
