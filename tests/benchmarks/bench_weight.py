@@ -247,6 +247,13 @@ class InRedis(Pushed):
         super().close()
 
 
+class OverBudget(InRedis):
+    """A crawl in Redis without room: all that is pushed is kept as capped."""
+
+    def _join(self, **options):
+        return super()._join(BLOOM_BUDGET={"*": 0}, **options)
+
+
 class InSQLite(Pushed):
     """A job of DurableScheduler."""
 
@@ -288,6 +295,7 @@ class InSQLite(Pushed):
 
 
 MEDIA = {"redis": InRedis, "sqlite": InSQLite}
+CRAWLS = {**MEDIA, "redis, over a budget": OverBudget}
 
 
 def answer() -> None:
@@ -304,7 +312,7 @@ def answer() -> None:
         method, *arguments = json.loads(line)
         if method == "open":
             medium, *arguments = arguments
-            found = crawl = MEDIA[medium](*arguments)
+            found = crawl = CRAWLS[medium](*arguments)
             found = None
         else:
             found = getattr(crawl, method)(*arguments)
@@ -430,6 +438,8 @@ def main() -> None:
             # a job has an object for each slot
             rows = ROWS if medium == "redis" else ROWS[:2]
             weigh(checkouts, medium, [*((r, options.items) for r in rows), ("1,000 slots", few)])
+            if medium == "redis":
+                weigh(checkouts[-1:], "redis, over a budget", [("20 slots", few)])
     finally:
         for checkout in checkouts:
             checkout.end()

@@ -116,7 +116,7 @@ MUTANTS = {
         "    if false then redis.call('ZADD'",
     ),
     # the order of a slot
-    "claimed_past_its_own_list": (COMMIT, "elseif has_own or (of_slot", "elseif (of_slot"),
+    "claimed_past_its_own_list": (COMMIT, "elseif has_own or is_held", "elseif is_held"),
     "no_mark_for_an_own_list": (
         PUT,
         "      redis.call('RPUSH', lobby, slot .. '\\0')\n      is_new = false\n",

@@ -14,14 +14,14 @@ from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.push import push as push_into
-from scrapy_bloom.redis_backend.scripts import RETRY_FAILED, TAKE_CAPPED
+from scrapy_bloom.redis_backend.scripts import OPEN_CRAWL, RETRY_FAILED, TAKE_CAPPED
 from scrapy_bloom.redis_backend.status import CrawlStatus
 from scrapy_bloom.redis_backend.verify import queue_findings
 from tests.job.engine import name_of, request
 from tests.redis_backend.server import lua_script
 from tests.redis_backend.test_commit import ABORTING, aborted, join, raw  # noqa: F401 - a fixture
 from tests.redis_backend.test_scheduler import build, talk  # noqa: F401 - a fixture
-from tests.redis_backend.workers import StoreWorker, crawl, seeded
+from tests.redis_backend.workers import LEASE, StoreWorker, crawl, seeded
 
 pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.usefixtures("few_shards")
@@ -106,6 +106,20 @@ def test_a_new_round_begins_at_0(join):  # noqa: F811
     assert capped(worker) == [*"cfi"]
 
 
+def test_a_round_that_goes_on_retries_as_far_as_its_own_pages_leave_room(join):  # noqa: F811
+    """Only where it begins, the pages of the last one count."""
+    budget = {"BLOOM_BUDGET": {"*": 3}}
+    worker = join(**budget)
+    push(worker, *"abcdef")
+    assert names(worker) == [*"abc"]
+    worker = next_round(worker, join, "two", **budget)
+    assert failed_of_start(worker).retry() == 0
+    push(worker, "g")
+    worker.exchange()
+    assert failed(worker).retry() == 2
+    assert names(worker) == [*"deg"]
+
+
 def test_all_workers_need_the_same_budget(join, redis_server):  # noqa: F811
     """One that comes with another is refused, and changes nothing; when none is left, the new
     value holds."""
@@ -152,6 +166,52 @@ def test_a_budget_that_is_new_counts_what_is_pending_and_claimed(join, redis_ser
     worker.leave()
     worker = join()
     assert redis_server.names(f"{worker.key}:counted") == []
+
+
+def test_a_slot_that_gets_a_limit_later_was_counted_before(join):  # noqa: F811
+    """And a limit that is taken away is gone."""
+    worker = join(BLOOM_BUDGET={"one": 1})
+    push(worker, *"ab", slot="one")
+    push(worker, *"cde", slot="two")
+    assert names(worker) == [*"acde"]
+    worker.leave()
+    worker = join(BLOOM_BUDGET={"*": 4})
+    push(worker, *"fghi", slot="one")
+    push(worker, *"jk", slot="two")
+    assert names(worker) == [*"fghj"]
+
+
+def test_a_budget_that_is_new_counts_what_is_retried(join):  # noqa: F811
+    worker = join()
+    push(worker, *"ab")
+    assert let_fail(worker) == ["a", "b"]
+    worker.leave()
+    worker = join(BLOOM_BUDGET={"*": 1})
+    assert failed_of_start(worker).retry() == 1
+    assert (len(names(worker)), len(capped(worker))) == (1, 1)
+
+
+@pytest.mark.parametrize("before", [{}, {"*": 1}, {"*": 5, "example.com": 9}])
+def test_a_start_that_is_aborted_at_any_command_sets_no_other_budget(join, redis_server, before):  # noqa: F811
+    """The next one sets its own, and counts all."""
+    for position in range(14, 34):
+        worker = join(BLOOM_BUDGET=before)
+        push(worker, "a")
+        assert names(worker) == ["a"]
+        push(worker, "b", slot="other")
+        worker.leave()
+        script = lua_script(ABORTING % position + OPEN_CRAWL.text)
+        generation = worker.dupefilter.shared.header.generation
+        for is_counted in ("", "1"):
+            with suppress(redis_py.ResponseError):
+                arguments = (generation, LEASE, "", "", "", '{"*": 3}', is_counted)
+                raw(worker, script, arguments)
+        worker = join(BLOOM_BUDGET={"*": 3})
+        push(worker, *"cdef")
+        # without a budget what was fetched was not counted
+        assert names(worker) == (["b", *"cd"] if before else ["b", *"cde"])
+        worker.leave()
+        redis_server.command("FLUSHALL")
 
 
 def test_retries_and_redirects_of_a_slot_are_not_counted_and_those_of_others_are(join):  # noqa: F811
@@ -266,7 +326,9 @@ def test_a_retry_brings_back_what_a_higher_budget_leaves_room_for(join):  # noqa
     worker.close()
 
     worker = join()
+    assert worker.state.over
     assert failed_of_start(worker).retry_ordered() == 1
+    assert worker.client.call("hget", f"{worker.key}:crawl", "over") == b""
     assert names(worker) == ["e"]
     assert failed_of_start(worker).retry() == 1
     assert names(worker) == ["d"]
@@ -357,9 +419,8 @@ def test_many_are_dropped_or_removed_with_the_crawl(join, redis_server):  # noqa
     push(worker, *"abc", slot="0")
     worker.leave()
     assert remove_queue(worker.client, worker.key) > 3
-    assert redis_server.names(worker.key) == [
-        name for name in redis_server.names(worker.key) if name[-1].isdigit() or name == worker.key
-    ]
+    left = " ".join(redis_server.names(worker.key))
+    assert not any(name in left for name in ("capped", "counted", "limits"))
 
 
 def test_a_worker_counts_in_its_stats_and_asks_what_is_retried(build, key, caplog):  # noqa: F811
@@ -412,9 +473,21 @@ def test_what_cannot_be_serialized_counts_and_is_not_kept(build):  # noqa: F811
     stats = scheduler.stats
     assert (stats.get_value("scheduler/capped"), stats.get_value("scheduler/enqueued")) == (1, 2)
     talk(scheduler)
-    assert scheduler.ledger.in_flight == 0
     assert len(scheduler) == 0
     assert scheduler._worker._failed.by_reason() == {}
+
+
+def test_a_page_does_not_wait_for_what_is_over_the_budget(build):  # noqa: F811
+    """And lives in memory only."""
+    scheduler = build(BLOOM_BUDGET={"*": 1})
+    scheduler.enqueue_request(request("a"))
+    talk(scheduler)
+    page = scheduler.next_request()
+    scheduler.enqueue_request(request("b", meta={"function": lambda: None}))
+    talk(scheduler)
+    talk(scheduler)
+    assert not scheduler.ledger.has(page)
+    assert scheduler._worker.store.claims.is_idle
 
 
 def test_verify_finds_what_is_wrong_with_capped_requests(join, redis_server):  # noqa: F811
