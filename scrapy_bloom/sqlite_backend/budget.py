@@ -69,7 +69,7 @@ class LocalBudget:
             file.execute("UPDATE budget SET pushed = 0")
         elif not file.query("SELECT 1 FROM budget WHERE pushed LIMIT 1"):
             # the start before had no budget, or this one begins a round
-            self._begin()
+            self.begin_round()
 
     def admits(self, slot: str) -> bool:
         """Count a new request of `slot`, unless it was counted before a kill. Return False, and
@@ -121,7 +121,7 @@ class LocalBudget:
             " (SELECT budget FROM capped WHERE retried)"
         )
         if begins_round:
-            self._begin()
+            self.begin_round()
         noted = self._count_notes()
         asked = 0
         for id_, slot, pushed in slots:
@@ -139,7 +139,7 @@ class LocalBudget:
             self._file.recount()
         return asked
 
-    def _begin(self) -> None:
+    def begin_round(self) -> None:
         """Count only what is stored, which is fetched in this round; what has failed before counts
         when it is retried."""
         self._file.execute("UPDATE budget SET pushed = 0")

@@ -225,6 +225,9 @@ class DurableScheduler(LedgerScheduler):
             session.begin(self)
             session.put_last(ledger.close)
             self.round = Round(file, ledger.commit)
+            if budget is not None and self.round.is_resumed:
+                # where the feeds of a round that was to be stored are gone
+                self.round.at_begin.append(budget.begin_round)
             taken = TakenStartRequests(file, dupefilter.fingerprint)
             self._start_requests.open(taken, self.round, ledger)
             self._spider_state = KeptSpiderState.of(crawler, file)

@@ -41,6 +41,11 @@ MUTANTS = {
         'pushed = 0")\n        self._file.execute(_COUNT_STORED)',
         'pushed = pushed")\n        self._file.execute(_COUNT_STORED)',
     ),
+    "a_round_after_lost_feeds_goes_on_counting": (
+        LOCAL,
+        "self.round.at_begin.append(budget.begin_round)",
+        "pass",
+    ),
     "each_start_begins_to_count": (
         LOCAL,
         "begins_round=not round_.is_resumed",

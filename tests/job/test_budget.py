@@ -464,6 +464,21 @@ def test_a_retry_leaves_room_for_what_was_noted(make_round, tmp_path):
     assert sorted(job.names()) == ["a", "b", "start"]
 
 
+def test_a_round_that_begins_without_the_feeds_of_the_last_one_counts_from_0(make_round):
+    """They were to be stored."""
+    job = make_round(BLOOM_BUDGET={"*": 2})
+    job.start(start("a"))
+    push(job, "b")
+    job.names()
+    job.round.awaits_feeds = True
+    job.close()
+    assert job.round.is_to_be_stored
+    job = make_round(BLOOM_BUDGET={"*": 2})
+    job.start(start("a"))
+    push(job, "c", "d")
+    assert sorted(job.names()) == ["a", "c"]
+
+
 def test_a_capped_request_takes_forty_bytes(make_round, tmp_path):
     """At most, of the days of a calendar, as Scrapy makes them of links."""
     file, count = tmp_path / "job" / "requests.sqlite", 5_000
