@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from ..errors import SharedFilterError
@@ -17,8 +16,6 @@ from .scripts import COUNT_PENDING
 if TYPE_CHECKING:
     from .client import RedisClient
     from .lifecycle import CrawlState
-
-_AT_ONCE = 500
 
 
 def budget_text(limits: Mapping[str, int]) -> str:
@@ -47,10 +44,8 @@ def require_budget(
 
 
 def _count_pending(client: RedisClient, key: str) -> None:
-    by_slot = RedisPendingStore(client, key, pickles=False).by_slot()
-    counts: list[tuple[bytes | int, ...]] = [
-        (slot.encode(errors="surrogateescape"), count) for slot, count in by_slot.items()
-    ]
-    for first in range(0, max(1, len(counts)), _AT_ONCE):
-        group = chain.from_iterable(counts[first : first + _AT_ONCE])
-        client.run(COUNT_PENDING, [key], "" if first else "1", *group)
+    """Note the counts in one call, since another worker may start with the same budget."""
+    told: list[bytes | int] = []
+    for slot, count in RedisPendingStore(client, key, pickles=False).by_slot().items():
+        told += slot.encode(errors="surrogateescape"), count
+    client.run(COUNT_PENDING, [key], *told)
