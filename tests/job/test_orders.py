@@ -288,7 +288,7 @@ def test_hold_and_release_on_a_stopped_job(make_job, run, tmp_path, queue):
     job.close("shutdown")
 
     def held():
-        return run(tmp_path, "queue", "count", "job", "--json").json["held"]
+        return run(tmp_path, "queue", "count", "job", "--json").json["held_slots"]
 
     assert [*held()] == ["a"]
     found = run(tmp_path, "queue", "hold", "job", "[b]", "--for", "30m", "--slot", "?")
@@ -485,7 +485,7 @@ def test_a_running_crawl_holds_a_slot(run, tmp_path):
         (tmp_path / "go").touch()
         wait_until(lambda: run(tmp_path, *count).json["in_flight"] == 0)
         found = run(tmp_path, *count).json
-        assert (found["pending"], found["held"]) == (196, {"slow": None})
+        assert (found["pending"], found["held_slots"]) == (196, {"slow": None})
         assert "1 host held" in run(tmp_path, "info", "job").out
         dropped = run(tmp_path, "queue", "drop", "job", "--slot", "slow", "--yes", "--json").json
         assert dropped["dropped"] == 196
