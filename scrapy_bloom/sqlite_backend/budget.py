@@ -33,14 +33,19 @@ _ROW = (
     "(SELECT COALESCE(MAX(id), 0) FROM (SELECT MAX(id) AS id FROM requests"
     " UNION ALL SELECT MAX(id) FROM later UNION ALL SELECT MAX(id) FROM unreadable))"
 )
+_CHOSEN = "FROM capped JOIN budget ON budget.id = budget WHERE retried = 2"
+# all slots at once: a statement for each would read all rows each time
 _ASK = (
-    f"INSERT INTO requests SELECT {_ROW}"  # noqa: S608 - no input
-    " + ROW_NUMBER() OVER (ORDER BY id), :slot, priority, start,"
-    " 0, '', request FROM capped WHERE budget = :id AND retried ORDER BY id LIMIT :room"
-)
-_ASKED = (
-    "DELETE FROM capped WHERE id IN (SELECT id FROM capped WHERE budget = :id AND retried"
-    " ORDER BY id LIMIT :room)"
+    "CREATE TEMP TABLE rooms (budget INTEGER PRIMARY KEY, most INTEGER NOT NULL)",
+    "INSERT INTO rooms SELECT CAST(key AS INTEGER), value FROM json_each(:rooms)",
+    "UPDATE capped SET retried = 2 WHERE id IN (SELECT id FROM (SELECT id, most,"
+    " ROW_NUMBER() OVER (PARTITION BY budget ORDER BY id) AS place"
+    " FROM capped JOIN rooms USING (budget) WHERE retried) WHERE place <= most)",
+    "DROP TABLE rooms",
+    f"INSERT INTO requests SELECT {_ROW} + ROW_NUMBER() OVER (ORDER BY capped.id),"
+    f" slot, priority, start, 0, '', request {_CHOSEN} ORDER BY capped.id",
+    f"INSERT INTO budget SELECT NULL, slot, COUNT(*) {_CHOSEN} GROUP BY slot"
+    " ON CONFLICT DO UPDATE SET pushed = pushed + excluded.pushed",
 )
 
 
@@ -65,9 +70,7 @@ class LocalBudget:
         """The slots of the requests counted since the last commit, by fingerprint."""
         self._asked: Counter[bytes] = Counter()
         """The fingerprints of the table `asked`."""
-        if not limits:
-            file.execute("UPDATE budget SET pushed = 0")
-        elif not file.query("SELECT 1 FROM budget WHERE pushed LIMIT 1"):
+        if limits and not file.query("SELECT 1 FROM budget WHERE pushed LIMIT 1"):
             # the start before had no budget, or this one begins a round
             self.begin_round()
 
@@ -123,14 +126,14 @@ class LocalBudget:
         if begins_round:
             self.begin_round()
         noted = self._count_notes()
-        asked = 0
-        for id_, slot, pushed in slots:
-            room = max(0, self._limit(slot) - pushed - noted[slot])
-            self._file.execute(_ASK, {"id": id_, "slot": slot, "room": room})
-            number = self._file.execute(_ASKED, {"id": id_, "room": room}).rowcount
-            self._file.execute("UPDATE budget SET pushed = pushed + ? WHERE id = ?", (number, id_))
-            asked += number
+        rooms = {id_: self._limit(slot) - pushed - noted[slot] for id_, slot, pushed in slots}
+        values = {"rooms": json.dumps(rooms)}
+        for statement in _ASK if rooms else ():
+            self._file.execute(statement, values)
+        asked = self._file.execute("DELETE FROM capped WHERE retried = 2").rowcount
         self._file.execute("UPDATE capped SET retried = 0 WHERE retried")
+        if not self._limits:
+            self._file.execute("UPDATE budget SET pushed = 0")
         if begins_round:
             self._file.execute(
                 "DELETE FROM budget WHERE NOT pushed AND id NOT IN (SELECT budget FROM capped)"

@@ -55,19 +55,19 @@ MUTANTS = {
     "what_is_taken_over_is_not_counted": (STORE, "self.admits(self._slot_of(request))", "pass"),
     "a_start_without_limits_keeps_the_counts": (
         BUDGET,
-        'if not limits:\n            file.execute("UPDATE budget SET pushed = 0")',
-        "if not limits:\n            pass",
+        'if not self._limits:\n            self._file.execute("UPDATE budget SET pushed = 0")',
+        "if not self._limits:\n            pass",
     ),
     "retried_ones_are_not_counted": (
         BUDGET,
-        '"UPDATE budget SET pushed = pushed + ? WHERE id = ?"',
-        '"SELECT ?, ?"',
+        "SET pushed = pushed + excluded.pushed",
+        "SET pushed = pushed",
     ),
-    "all_retried_ones_are_asked": (BUDGET, "room = max(", "room = _UNLIMITED or max("),
+    "all_retried_ones_are_asked": (BUDGET, "WHERE place <= most", "WHERE place"),
     "retried_ones_stay_capped": (
         BUDGET,
-        'retried"\n    " ORDER BY id LIMIT :room)"\n)\n\n\nclass',
-        'retried"\n    " ORDER BY id LIMIT :room * 0)"\n)\n\n\nclass',
+        "DELETE FROM capped WHERE retried = 2",
+        "UPDATE capped SET retried = 0 WHERE retried = 2",
     ),
     "what_was_retried_once_is_asked_again": (
         BUDGET,
@@ -130,7 +130,7 @@ MUTANTS = {
         "DELETE FROM asked WHERE 0 AND id =",
     ),
     "what_was_noted_is_admitted_in_the_next_round": (BUDGET, '"DELETE FROM asked")', '"SELECT 1")'),
-    "a_retry_has_the_room_of_what_was_noted": (BUDGET, " - noted[slot])", ")"),
+    "a_retry_has_the_room_of_what_was_noted": (BUDGET, " - noted[slot] for", " for"),
 }
 
 if __name__ == "__main__":

@@ -501,3 +501,40 @@ def test_real_crawls_of_a_trap_over_kills():
     """No slot has more pages in a round, and none fewer than it could; what was fetched, is capped
     or has failed is exactly what could be reached, and nothing is two of these."""
     check_kills(3, beside=1)
+
+
+def test_what_is_retried_by_a_start_without_a_budget_is_no_count_of_a_round(make_round, tmp_path):
+    """With the next budget, all that is pending then counts."""
+    job = make_round(BLOOM_BUDGET={"*": 1})
+    job.start(start("start"))
+    push(job, "a")
+    job.names()
+    job.close("shutdown")
+    assert SQLiteFailedStore(tmp_path / "job").retry(CAPPED) == 1
+    job = make_round()
+    job.start(start("start"))
+    push(job, *"bcd")
+    job.close("shutdown")
+    job = make_round(BLOOM_BUDGET={"*": 5})
+    job.start(start("start"))
+    push(job, "e", "f")
+    assert sorted(job.names()) == [*"abcd", "start"]
+
+
+def test_retried_requests_of_many_slots_have_the_room_of_their_slots(make_round, tmp_path):
+    """The first of each slot come first."""
+    job = make_round(BLOOM_BUDGET={"*": 1})
+    job.start()
+    for number in range(4):
+        for slot in "pqr":
+            push(job, f"{slot}{number}", slot=slot)
+    assert sorted(job.names()) == ["p0", "q0", "r0"]
+    job.close("shutdown")
+    assert SQLiteFailedStore(tmp_path / "job").retry(Choice(urls=["*/p*", "*/q*"])) == 6
+    job = make_round(BLOOM_BUDGET={"*": 0, "p": 3, "q": 9, "r": 9})
+    job.start()
+    assert sorted(job.names()) == ["p1", "p2", "q1", "q2", "q3"]
+    push(job, "p8", "p9", slot="p")
+    assert job.names() == ["p8"]
+    job.close()
+    assert capped(tmp_path / "job") == ["r1", "r2", "p3", "r3", "p9"]

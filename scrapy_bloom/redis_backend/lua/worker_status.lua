@@ -15,7 +15,10 @@ for _, each in ipairs(ARGV) do
     local at = is_packed and type(record) == 'table' and record[5]
     if at and (not oldest or at < oldest) then oldest = at end
   end
-  found[#found + 1] = {redis.call('HLEN', name), redis.call('SCARD', key('handed:' .. each)),
+  -- workers, which count what is pending under a new budget, have no right to SCARD
+  local handed = redis.pcall('SCARD', key('handed:' .. each))
+  if type(handed) == 'table' then handed = 0 end
+  found[#found + 1] = {redis.call('HLEN', name), handed,
     redis.call('SISMEMBER', key('starting'), each), oldest or 0}
   for _, name in ipairs({'claims:', 'handed:', 'batch:'}) do weigh(key(name .. each)) end
 end
