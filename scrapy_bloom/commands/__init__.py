@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 DESCRIPTION = (
-    "Look at the Bloom filters of crawls, fill them with what was crawled before, and find out"
-    " what the settings should be."
+    "Look at crawls, their jobs and Bloom filters, fill them with what was crawled before, and find"
+    " out what the settings should be."
 )
 
 

@@ -131,10 +131,11 @@ SUBCOMMANDS = (
     _subcommand(
         "info",
         filters.info,
-        "what is in a filter",
+        "what is in a filter, a job or a crawl in Redis",
         "Print what there is to know about a filter: requests, capacity, layers, memory, error"
         " rate, pages probably lost, fingerprinter, versions, whether it was closed cleanly, and"
-        " which process uses it. Changes nothing, and works while the job runs.",
+        " which process uses it; of a job or a crawl in Redis also its state, and what is pending"
+        " and has failed. Changes nothing, and works while the job runs.",
         _PLACE,
         _KEY,
         _JSON,
@@ -172,9 +173,10 @@ SUBCOMMANDS = (
     _subcommand(
         "check",
         filters.check,
-        "which URLs a filter has seen",
+        "which URLs were seen",
         "Say for each URL whether the filter has seen it, through the job's own fingerprinter."
-        " The exit status is 1 if any is new. Changes nothing.",
+        " 'seen (start request)' is a page that start() asked, to which a link is new. The exit"
+        " status is 1 if any is new. Changes nothing.",
         _PLACE,
         _KEY,
         _argument(
@@ -219,7 +221,7 @@ SUBCOMMANDS = (
     _subcommand(
         "load",
         copies.load,
-        "copy a job's filter into Redis",
+        "copy a filter, or a whole crawl, into Redis",
         "Copy a job into Redis. Where SCHEDULER is RedisDurableScheduler, its filter and all of"
         " its requests that are not done, from a job of DurableScheduler or from scrapy-redis;"
         " else the filter alone, for crawls with RedisBloomDupeFilter. Workers need the same"

@@ -112,7 +112,9 @@ class Progress(CommitHook):
         self._noted = time.time()
         found = self._dupefilter.filter
         capacity = sum(layer.capacity for layer in found.layers)
-        of_filter = (len(found), capacity, len(found.layers), found.nbytes)
+        # the fingerprints of this commit enter the filter after it
+        items = len(found) + len(self._dupefilter.uncommitted)
+        of_filter = (items, capacity, len(found.layers), found.nbytes)
         figures = {
             "began": self._began,
             **set_stats(self._crawler, self._ledger, self._pending(), in_commit=True),

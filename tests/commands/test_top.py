@@ -25,6 +25,7 @@ from scrapy_bloom.sqlite_backend.request_file import RequestFile
 from scrapy_bloom.sqlite_backend.status import JobStatus
 from tests.commands.command_line import environment
 from tests.commands.test_failed import MANY, failed_job  # noqa: F401 - a fixture
+from tests.job.engine import Job
 from tests.job.test_inspection import contents
 from tests.patience import PATIENCE, wait_until
 from tests.processes import Process
@@ -128,6 +129,15 @@ def test_figures_of_a_job_at_rest(watched):
     assert figures["pages_per_second"] is figures["seconds_left"] is None
     assert figures["seconds"] == pytest.approx(29)
     assert contents(watched) == before
+
+
+def test_the_filter_has_what_the_last_commit_has_added(tmp_path):
+    """Its requests enter the filter after the figures are noted."""
+    crawl = Job(tmp_path).open()
+    crawl.push("one")
+    crawl.push("two")
+    crawl.close()
+    assert JobStatus(tmp_path).figures()["filter_items"] == 2
 
 
 def test_rates_are_of_this_start(tmp_path):
