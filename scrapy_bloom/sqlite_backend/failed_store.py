@@ -87,10 +87,16 @@ class SQLiteFailedStore:
                 return []
             return connection.execute(statement).fetchall()
 
+    def _has(self, choice: Choice) -> bool:
+        """Return True if any is chosen. Cost: reads none unless URLs decide."""
+        if choice.urls:
+            return bool(self.requests(choice))
+        return any(choice.includes(reason, "") for reason in self.by_reason())
+
     def _take(self, choice: Choice, *before: str) -> int:
         """Run these statements and delete the chosen ones, all of it or nothing; return how
         many."""
-        if not self.requests(choice):
+        if not self._has(choice):
             return 0
         with self._directory.locked(), writing(self._directory.requests) as connection:
             return _take_capped(connection, choice, before) + _take(connection, choice, before)
@@ -155,8 +161,8 @@ def _take_capped(
     file: RequestFile | sqlite3.Connection, choice: Choice, before: Sequence[str]
 ) -> int:
     """Mark the chosen requests over the budget as retried, or delete them; return how many."""
-    if choice == ALL:
-        condition, chosen = "1", []
+    if not choice.urls:
+        condition, chosen = str(int(choice.includes(CAPPED, ""))), []
     else:
         query = file.query if isinstance(file, RequestFile) else file.execute
         condition = "id IN (SELECT value FROM json_each(:chosen))"

@@ -15,6 +15,7 @@ from scrapy.settings import Settings
 
 from scrapy_bloom.job.failure import Choice, FailedRequest
 from scrapy_bloom.settings import BUDGET
+from scrapy_bloom.sqlite_backend import failed_store
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.rounds import KEPT, OVER
 from scrapy_bloom.sqlite_backend.status import job_state
@@ -538,3 +539,19 @@ def test_retried_requests_of_many_slots_have_the_room_of_their_slots(make_round,
     assert job.names() == ["p8"]
     job.close()
     assert capped(tmp_path / "job") == ["r1", "r2", "p3", "r3", "p9"]
+
+
+def test_to_retry_all_that_is_capped_no_request_is_read(make_round, tmp_path, monkeypatch):
+    """There may be millions."""
+    store = SQLiteFailedStore(tmp_path / "job")
+    job = make_round(BLOOM_BUDGET={"*": 1})
+    job.start(start("start"))
+    push(job, *"abc")
+    job.names()
+    job.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(failed_store, "plain_fields", lambda *_, **__: pytest.fail("it was read"))
+        assert store.retry(Choice(reasons=["callback"])) == 0
+        assert store.retry(Choice(reasons=["cap*"])) == 3
+    assert store.drop(Choice(urls=["*/b"])) == 1
+    assert store.drop(Choice(reasons=["feed", "capped"])) == 2
