@@ -5,7 +5,7 @@ import sys
 import time
 from collections import Counter
 from contextlib import suppress
-from itertools import count
+from itertools import count, product
 
 import pytest
 import redis as redis_py
@@ -162,15 +162,14 @@ def test_nothing_is_lost_where_a_script_is_aborted(
         f"{slot}{n}-{'left' if n % 2 else 'gone'}" for slot in ("one", "two") for n in range(4)
     ]
     chance = seeded(seed_of("SIEVE_SEED"))
-    for at in range(1, 20):
-        calls, fatal = count(), chance.randrange(4)
+    for at, by_slot in product(range(1, 20), [False] if keep else [False, True]):  # noqa: B007
+        calls, fatal = count(), 0 if by_slot else chance.randrange(4)
         redis_server.command("FLUSHALL")
         worker = join(**FIFO)
         for slot in ("one", "two"):
             of_slot(worker, slot, *(each for each in every if each.startswith(slot)))
         worker.leave()
         worker = join(**FIFO)
-        by_slot = not keep and at % 3 == 0
         selected = {"slots": ["one"]} if by_slot else {"urls": ["*-gone"]}
         monkeypatch.setattr(sieve.Sieve, "_run", abort)
         with suppress(InterruptedError):
@@ -213,6 +212,47 @@ def test_what_comes_behind_a_parked_list_is_found(join, redis_server):  # noqa: 
     worker.exchange()
     assert fetched(worker) == ["d"]
     assert worker.store.is_quiet
+
+
+def test_what_comes_between_the_look_and_the_call_stays(join, redis_server, monkeypatch):  # noqa: F811
+    """Another request is the first of the list then, as where a worker has given one back."""
+    monkeypatch.setattr(sieve, "AT_ONCE", 3)
+    worker = join(**FIFO)
+    of_slot(worker, "slot", *(f"{n}" for n in range(20)))
+    worker.leave()
+    worker = join(capacity=40, **FIFO)
+    real, calls = sieve.Sieve._run, count()
+
+    def interfere(self, script, *arguments):
+        if script is SIEVE and next(calls) < 3:
+            each = f"{worker.key}:pending:0:slot"
+            redis_server.command("RPOPLPUSH", each, each)
+        return real(self, script, *arguments)
+
+    monkeypatch.setattr(sieve.Sieve, "_run", interfere)
+    drop(worker, urls=["*/?"])
+    monkeypatch.setattr(sieve.Sieve, "_run", real)
+    drop(worker, urls=["*/?"])
+    assert sorted(map(int, fetched(worker))) == [*range(10, 20)]
+
+
+def test_a_list_and_an_older_one_go_in_one_call(join, redis_server):  # noqa: F811
+    """The mark at the end of the older one is no request."""
+    worker = join(**FIFO)
+    of_slot(worker, "slot", *"abcdefgh")
+    newer, ring = f"{worker.key}:pending:0:slot", f"{worker.key}:slots:0"
+    # as where the slot had its share when requests left the lobby
+    entry = redis_server.command("RPOP", newer)
+    redis_server.command("RENAME", newer, f"{newer}\0")
+    redis_server.command("RPUSH", f"{newer}\0", "")
+    redis_server.command("RPUSH", newer, entry)
+    redis_server.command("LSET", ring, 0, "slot\0")
+    count = pending(worker)
+    assert count > 1
+    assert is_sound(worker)
+    assert drop(worker, slots=["slot"])["dropped"] == count
+    assert is_sound(worker)
+    assert pending(worker) == 0
 
 
 @ORDERS
