@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SharedFilterError, encodable
@@ -46,22 +46,24 @@ class CappedRequests:
     def __init__(self, client: RedisClient, key: str) -> None:
         self._client = client
         self._key = key
+        self._dictionaries = Dictionaries()
 
     def count(self, choice: Choice = ALL) -> int:
         """Return how many are chosen. Cost: a call for 500 slots, unless their URLs decide."""
         if choice.urls:
             return len(self.requests(choice))
-        return sum(self._by_slot().values()) if _may_include(choice) else 0
+        return sum(self._slots().values()) if _may_include(choice) else 0
 
     def requests(self, choice: Choice) -> list[FailedRequest]:
         """Return the chosen ones, by slot."""
         if not _may_include(choice):
             return []
-        found: list[FailedRequest] = []
-        for slot, count in self._by_slot().items():
-            read = self._reader(slot)
-            for first in range(0, count, AT_ONCE):
-                found += map(read, self._read(slot, first))
+        found = (
+            self._failed_request(slot, element)
+            for slot, count in self._slots().items()
+            for first in range(0, count, AT_ONCE)
+            for element in self._read(slot, first)
+        )
         return [each for each in found if choice.includes(CAPPED, each.url)]
 
     def ask(self, choice: Choice) -> int:
@@ -72,14 +74,19 @@ class CappedRequests:
         """Forget the chosen ones; return how many."""
         return self._take(choice, _DROPPED)
 
-    def _by_slot(self) -> dict[str, int]:
-        return capped_in(self._client, self._key)[0]
+    def _slots(self) -> dict[str, int]:
+        """Return how many each slot has, and learn the dictionaries that they need."""
+        capped, _ = capped_in(self._client, self._key)
+        if capped:
+            kept = stored_dictionaries(self._client, self._key)
+            self._dictionaries = Dictionaries(filter(None, kept.values()))
+        return capped
 
     def _take(self, choice: Choice, verdict: str) -> int:
         if not _may_include(choice):
             return 0
         taken = 0
-        for slot, count in self._by_slot().items():
+        for slot, count in self._slots().items():
             looked = 0
             while looked < count:
                 most = min(AT_ONCE, count - looked)
@@ -92,28 +99,20 @@ class CappedRequests:
         return taken
 
     def _judged(self, slot: str, choice: Choice, verdict: str) -> Iterator[bytes | str]:
-        read = self._reader(slot)
         for element in self._read(slot, 0):
-            yield element
-            yield verdict if choice.includes(CAPPED, read(element).url) else _LEFT
+            url = self._failed_request(slot, element).url
+            yield from (element, verdict if choice.includes(CAPPED, url) else _LEFT)
 
     def _read(self, slot: str, first: int) -> Sequence[bytes]:
         last = first + AT_ONCE - 1
         found: Sequence[bytes] = self._run(READ_CAPPED, slot.encode(errors=_ODD), first, last)
         return found
 
-    def _reader(self, slot: str) -> Callable[[bytes], FailedRequest]:
-        """Return a function that reads a request of that slot."""
-        kept = stored_dictionaries(self._client, self._key)
-        dictionaries = Dictionaries(filter(None, kept.values()))
-
-        def read(element: bytes) -> FailedRequest:
-            stored = Stored(slot, element.partition(b"\0")[2])
-            fields = plain_fields(stored, dictionaries, pickles=False)
-            url, method = (encodable(str(fields.get(name, ""))) for name in ("url", "method"))
-            return FailedRequest(url, method or "GET", CAPPED, None, None, 0, 0.0, None)
-
-        return read
+    def _failed_request(self, slot: str, element: bytes) -> FailedRequest:
+        stored = Stored(slot, element.partition(b"\0")[2])
+        fields = plain_fields(stored, self._dictionaries, pickles=False)
+        url, method = (encodable(str(fields.get(name, ""))) for name in ("url", "method"))
+        return FailedRequest(url, method or "GET", CAPPED, None, None, 0, 0.0, None)
 
     def _run(self, script: Script, *arguments: Any) -> Any:
         answer = self._client.run(script, [self._key], *arguments)
