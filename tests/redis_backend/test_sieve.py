@@ -236,6 +236,18 @@ def test_what_comes_between_the_look_and_the_call_stays(join, redis_server, monk
     assert sorted(map(int, fetched(worker))) == [*range(10, 20)]
 
 
+def test_what_is_dropped_from_the_lobby_counts_there_no_more(join, redis_server, monkeypatch):  # noqa: F811
+    """Or its slot would get a list of its own too soon."""
+    lobby_from(monkeypatch, 0)
+    worker = join(capacity=2, **FIFO)
+    for number in range(8):
+        of_slot(worker, f"slot{number}", f"{number}")
+    few = f"{worker.key}:few"
+    assert int(redis_server.command("BITCOUNT", few)) > 0
+    assert drop(worker, urls=["*"])["dropped"] > 0
+    assert int(redis_server.command("BITCOUNT", few)) == 0
+
+
 def test_a_list_and_an_older_one_go_in_one_call(join, redis_server):  # noqa: F811
     """The mark at the end of the older one is no request."""
     worker = join(**FIFO)
