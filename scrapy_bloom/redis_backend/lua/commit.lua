@@ -332,7 +332,7 @@ local function claim(priority, slot, entry, alone, command, list)
   tell(number, priority, slot, entry, alone)
 end
 
-local wanted, most, keeps = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[11])
+local wanted, most_of_slot, keeps = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[11])
 if full then wanted = 0 end
 local of_slot, new_owners = {}, 0
 if wanted > 0 and owned_count == 0 and #claimed == 0 then
@@ -394,7 +394,7 @@ local function claim_from_lobby(priority, most)
     if entry == '' and (suffix == '' or not has_own) then
       join_ring(priority, slot)
       redis.call(pop, lobby)
-    elseif has_own or is_held or (of_slot[slot] or 0) >= most or not may_have(slot) then
+    elseif has_own or is_held or (of_slot[slot] or 0) >= most_of_slot or not may_have(slot) then
       if not has_own and is_held then park(priority, slot .. suffix, slot, hold)
       elseif not has_own then join_ring(priority, slot .. suffix) end
       redis.call(command, list_of(priority, slot .. suffix), entry)
@@ -435,7 +435,7 @@ for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, 99)) do
       left, looks = left - 1, looks - 1
       local named = redis.call('RPOPLPUSH', ring, ring)
       local slot, list = named:match('^%Z*'), list_of(priority, named)
-      local room, hold = math.min(share, wanted, most - (of_slot[slot] or 0)), hold_of(slot)
+      local room, hold = math.min(share, wanted, most_of_slot - (of_slot[slot] or 0)), hold_of(slot)
       if named ~= slot or hold then room = math.min(room, 1) end
       if hold and hold[1] > now then
         park(priority, named, slot, hold)
