@@ -497,6 +497,7 @@ def test_a_capped_request_takes_forty_bytes(make_round, tmp_path):
     assert file.stat().st_size - empty < 40 * count
 
 
+@pytest.mark.torture
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks")
 def test_real_crawls_of_a_trap_over_kills():
     """No slot has more pages in a round, and none fewer than it could; what was fetched, is capped
