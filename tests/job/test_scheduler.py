@@ -802,6 +802,7 @@ def test_a_full_disk_closes_the_spider_and_keeps_the_job(make, crash, next_turn)
     job.scheduler._ledger.store._file._connection.execute("PRAGMA max_page_count = 8")
     for number in range(300):
         job.push(str(number), body="x" * 1000)
+    job.commit()
     next_turn()
     assert job.engine.closed == ["bloom_error"]
     resumed = crash()
