@@ -204,7 +204,7 @@ class DurableScheduler(LedgerScheduler):
                 self._recover(file, dupefilter)
             failed = OpenFailedStore(file)
             self._failures.retry(failed)
-            budget = self._open_budget(job, file)
+            budget, asked = self._open_budget(job, file)
             queues = QueueSettings.read(settings)
             store = SqliteStore(
                 crawler, file, job.requests, queues, failed, note_commit, self._local_holds
@@ -241,6 +241,9 @@ class DurableScheduler(LedgerScheduler):
             self.round.at_end.append(children.forget_all)
             self._failures.open(ledger, failed)
             Progress(crawler, file, ledger, dupefilter, self.round, pending=self.__len__)
+            if asked:
+                # a kill must not leave the choice to another retry, after requests of this one
+                ledger.commit()
         except BaseException:
             with suppress(Exception):
                 file.close(clean=False)
@@ -250,12 +253,12 @@ class DurableScheduler(LedgerScheduler):
         announce(crawler, "requests", f"{job.requests}, {pending}{waits and ', '}{waits}")
         return ledger
 
-    def _open_budget(self, job: JobDirectory, file: RequestFile) -> LocalBudget | None:
-        """Return the budget of the job, None without one, after what is retried of the capped ones
-        is pending."""
+    def _open_budget(self, job: JobDirectory, file: RequestFile) -> tuple[LocalBudget | None, int]:
+        """Return the budget of the job, None without one, and how many of the capped ones are
+        pending now since they are retried."""
         limits = BUDGET.read(self.crawler.settings)
         if not limits and not file.query("SELECT 1 FROM budget LIMIT 1"):
-            return None
+            return None, 0
         from .budget import LocalBudget
 
         budget = LocalBudget(file, limits, job.budget_notes)
@@ -266,7 +269,7 @@ class DurableScheduler(LedgerScheduler):
                 {"requests": counted(asked, "request")},
                 extra={"spider": self.spider},
             )
-        return budget if limits else None
+        return budget if limits else None, asked
 
     def _resume(self, store: SqliteStore, left_by_scrapy: ScrapyQueues) -> None:
         if pending := len(store.pending) + store.later:

@@ -465,6 +465,26 @@ def test_a_retry_leaves_room_for_what_was_noted(make_round, tmp_path):
     assert sorted(job.names()) == ["a", "b", "start"]
 
 
+def test_a_kill_after_a_retry_leaves_no_choice_to_the_next(make_round, tmp_path):
+    """Even if it comes before the first commit."""
+    store = SQLiteFailedStore(tmp_path / "job")
+    job = make_round(BLOOM_BUDGET={"*": 1})
+    job.start()
+    push(job, *"abcd")
+    job.close("shutdown")
+    assert store.retry(Choice(urls=["*/d"])) == 1
+    job = make_round(BLOOM_BUDGET={"*": 2})
+    job.start()
+    assert {name_of(job.pop()), name_of(job.pop())} == {"a", "d"}
+    job.drop()
+    store.retry(CAPPED)
+    job = make_round(BLOOM_BUDGET={"*": 2})
+    job.start()
+    assert sorted(job.names()) == ["a", "d"]
+    job.close()
+    assert capped(tmp_path / "job") == ["b", "c"]
+
+
 def test_a_round_that_begins_without_the_feeds_of_the_last_one_counts_from_0(make_round):
     """They were to be stored."""
     job = make_round(BLOOM_BUDGET={"*": 2})
