@@ -10,6 +10,7 @@ from ..job.codec import Stored, plain_fields
 from ..job.dictionaries import Dictionaries
 from ..job.failure import ALL, CAPPED, Choice, FailedRequest
 from .codec import stored_dictionaries
+from .layout import ODD_BYTES
 from .scripts import CAPPED_COUNTS, READ_CAPPED, TAKE_CAPPED
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ AT_ONCE = 100
 """So many are moved by a script, or read."""
 _SLOTS_AT_ONCE = 500
 _LEFT, _DROPPED, _ASKED = "012"
-_ODD = "surrogateescape"
 
 
 def capped_in(client: RedisClient, key: str) -> tuple[dict[str, int], Sequence[int]]:
@@ -35,7 +35,7 @@ def capped_in(client: RedisClient, key: str) -> tuple[dict[str, int], Sequence[i
         found, nbytes = client.run(CAPPED_COUNTS, [key], *span)
         sizes.append(nbytes)
         for slot, count in zip(found[::2], found[1::2], strict=True):
-            capped[slot.decode(errors=_ODD)] = count
+            capped[slot.decode(errors=ODD_BYTES)] = count
     return capped, sizes
 
 
@@ -91,7 +91,7 @@ class CappedRequests:
             while looked < count:
                 most = min(AT_ONCE, count - looked)
                 told = [verdict] if not choice.urls else ["", *self._judged(slot, choice, verdict)]
-                answers = self._run(TAKE_CAPPED, slot.encode(errors=_ODD), most, *told)
+                answers = self._run(TAKE_CAPPED, slot.encode(errors=ODD_BYTES), most, *told)
                 taken += answers.count(verdict.encode())
                 looked += len(answers)
                 if len(answers) < most:
@@ -105,7 +105,7 @@ class CappedRequests:
 
     def _read(self, slot: str, first: int) -> Sequence[bytes]:
         last = first + AT_ONCE - 1
-        found: Sequence[bytes] = self._run(READ_CAPPED, slot.encode(errors=_ODD), first, last)
+        found: Sequence[bytes] = self._run(READ_CAPPED, slot.encode(errors=ODD_BYTES), first, last)
         return found
 
     def _failed_request(self, slot: str, element: bytes) -> FailedRequest:

@@ -107,6 +107,9 @@ MOST_LAYERS = 64
 LEAST_MARK = 28
 """Bytes of a mark that waits, without a digest: key and time (delta/waiting.py)."""
 
+ODD_BYTES = "surrogateescape"
+"""How names of slots that are not UTF-8 are decoded, and encoded."""
+
 _FORMATS = (1, FORMAT)
 
 CRAWL_FORMAT = 2

@@ -12,6 +12,7 @@ from ..job.codec import Stored, plain_fields
 from ..job.dictionaries import Dictionaries
 from ..job.pending import By, PendingCount, PendingRequest, Selection
 from .codec import stored_dictionaries
+from .layout import ODD_BYTES
 from .lifecycle import no_crawl
 from .scripts import HOLD_SLOTS, PENDING_RECORDS
 from .status import held_in, parked_in, pending_of, require_crawl
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 AT_ONCE = 500
 """So many elements of a list are read by a call."""
-_ODD = "surrogateescape"
 
 
 class RedisPendingStore:
@@ -92,7 +92,7 @@ class RedisPendingStore:
             pause = ceil(1000 * seconds)
         changed = 0
         for first in range(0, len(slots), AT_ONCE):
-            group = (slot.encode(errors=_ODD) for slot in slots[first : first + AT_ONCE])
+            group = (slot.encode(errors=ODD_BYTES) for slot in slots[first : first + AT_ONCE])
             count = self.client.run(HOLD_SLOTS, [self.key], pause, *group)
             if count < 0:
                 raise no_crawl(self.client, self.key)
@@ -118,19 +118,19 @@ class RedisPendingStore:
             for element in self._elements(f"lobby:{priority}"):
                 raw, _, entry = element.partition(b"\0")
                 if entry:
-                    yield self._request(raw.decode(errors=_ODD), priority, entry[1:])
+                    yield self._request(raw.decode(errors=ODD_BYTES), priority, entry[1:])
 
     def lobby(self, priority: str) -> Iterator[str]:
         """Yield the slot of each request in the lobby of a priority."""
         for element in self._elements(f"lobby:{priority}"):
-            yield element.partition(b"\0")[0].decode(errors=_ODD)
+            yield element.partition(b"\0")[0].decode(errors=ODD_BYTES)
 
     def lists(self) -> Iterator[tuple[str, str]]:
         """Yield priority and name of each list of a slot, in a ring, parked, or behind a mark."""
         yield from parked_in(self.client, self.key)
         for priority in self.priorities():
             for element in self._elements(f"slots:{priority}"):
-                named = element.decode(errors=_ODD)
+                named = element.decode(errors=ODD_BYTES)
                 yield priority, named
                 if named.endswith("\0"):
                     last = f"{self.key}:pending:{priority}:{named}"
@@ -138,7 +138,7 @@ class RedisPendingStore:
                         yield priority, named[:-1]
             for element in self._elements(f"lobby:{priority}"):
                 if element.endswith(b"\0") and element.count(b"\0") == 1:
-                    yield priority, element[:-1].decode(errors=_ODD)
+                    yield priority, element[:-1].decode(errors=ODD_BYTES)
 
     def priorities(self) -> Iterator[str]:
         """Yield the priorities that may have pending requests, the first one first."""
@@ -165,7 +165,7 @@ class RedisPendingStore:
             cursor, found = self.client.run(PENDING_RECORDS, [self.key], name, cursor)
             for priority, slot, payload, due, _ in found:
                 left = None if due == b"" else due / 1000
-                yield self._request(slot.decode(errors=_ODD), priority, payload, left)
+                yield self._request(slot.decode(errors=ODD_BYTES), priority, payload, left)
             if int(cursor) == 0:
                 return
 

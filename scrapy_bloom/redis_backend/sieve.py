@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..job.pending import PendingRequest, Selection
 from .codec import page_in
 from .failed_store import details_of
+from .layout import ODD_BYTES
 from .lifecycle import no_crawl
 from .scripts import DROP_LISTS, PENDING_RECORDS, SIEVE
 from .status import require_crawl
@@ -27,7 +28,6 @@ AT_ONCE = 100
 REST = 4
 """While workers are at work, the pause after a call is so many times as long as the call."""
 _LEFT, _DROPPED, _FAILED, _UNKNOWN = "0123"
-_ODD = "surrogateescape"
 
 
 class _Element(NamedTuple):
@@ -94,7 +94,7 @@ class Sieve:
         dropped = 0
         for priority, slot in sorted({(priority, _slot(named)) for priority, named in names}):
             began = time.perf_counter()
-            dropped += self._run(DROP_LISTS, priority, slot.encode(errors=_ODD))
+            dropped += self._run(DROP_LISTS, priority, slot.encode(errors=ODD_BYTES))
             self._pause(began)
         return dropped
 
@@ -123,7 +123,7 @@ class Sieve:
             first = looked - self._dropped if name == "later" else 0
             _, found = self._run(PENDING_RECORDS, name, first, "1")
             elements = [
-                _Element(stored, priority.decode(), slot.decode(errors=_ODD), b"0" + payload)
+                _Element(stored, priority.decode(), slot.decode(errors=ODD_BYTES), b"0" + payload)
                 for priority, slot, payload, _, stored in found
             ]
             if not elements:
@@ -138,7 +138,7 @@ class Sieve:
     def _sieve(self, name: str, elements: Sequence[_Element], began: float) -> int:
         """Drop the selected ones of these, and rest. Return how many were still there."""
         arguments = [part for each in elements for part in self._judged(each)]
-        answers: bytes = self._run(SIEVE, name.encode(errors=_ODD), *arguments)
+        answers: bytes = self._run(SIEVE, name.encode(errors=ODD_BYTES), *arguments)
         self._found.update(answers.decode())
         self._pause(began)
         return len(answers)
@@ -149,7 +149,7 @@ class Sieve:
     def _judged(self, element: _Element) -> Iterator[Any]:
         """Yield what the script is told of an element."""
         stored, priority, slot, entry = element
-        yield from (stored, priority, slot.encode(errors=_ODD), entry)
+        yield from (stored, priority, slot.encode(errors=ODD_BYTES), entry)
         fields: dict[str, Any] = {}
         payload = entry[1:]
         if entry and self._reads and self._selection.includes_slot(slot):
@@ -179,5 +179,5 @@ def _slot(named: str) -> str:
 def _element(name: str, priority: str, stored: bytes) -> _Element:
     if name.startswith("lobby:"):
         raw, _, entry = stored.partition(b"\0")
-        return _Element(stored, priority, raw.decode(errors=_ODD), entry)
+        return _Element(stored, priority, raw.decode(errors=ODD_BYTES), entry)
     return _Element(stored, priority, _slot(name.split(":", 2)[2]), stored)

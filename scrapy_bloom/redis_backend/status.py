@@ -13,7 +13,7 @@ from ..job.figures import COUNTED, SLOTS, Costly, Figures, Sample, State, longes
 from .capped import capped_in
 from .failed_store import RedisFailedStore
 from .filter import RedisBloomFilter
-from .layout import is_in_one_slot
+from .layout import ODD_BYTES, is_in_one_slot
 from .lifecycle import no_crawl
 from .scripts import CRAWL_STATUS, HELD_SLOTS, SLOT_COUNTS, WORKER_STATUS
 
@@ -252,7 +252,7 @@ def held_in(client: RedisClient, key: str) -> dict[str, float]:
     while True:
         cursor, found = client.run(HELD_SLOTS, [key], cursor)
         for slot, left in zip(found[::2], found[1::2], strict=True):
-            held[slot.decode(errors="surrogateescape")] = float(left) / 1000
+            held[slot.decode(errors=ODD_BYTES)] = float(left) / 1000
         if int(cursor) == 0:
             return held
 
@@ -263,7 +263,7 @@ def parked_in(client: RedisClient, key: str) -> Iterator[tuple[str, str]]:
     first = 0
     while found := client.call("zrange", f"{key}:parked", first, first + _SLOTS_AT_ONCE - 1):
         for member in found:
-            priority, _, named = member.decode(errors="surrogateescape").partition(":")
+            priority, _, named = member.decode(errors=ODD_BYTES).partition(":")
             yield priority, named
         first += _SLOTS_AT_ONCE
 

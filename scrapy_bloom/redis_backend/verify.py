@@ -9,7 +9,7 @@ from ..bloom.inspection import Finding
 from ..job.dictionaries import id_of
 from ..reporting import counted
 from .codec import stored_dictionaries
-from .layout import LEAST_MARK, crawl_id
+from .layout import LEAST_MARK, ODD_BYTES, crawl_id
 from .lifecycle import stored_header
 from .scripts import (
     VERIFY_ALONE,
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 500
 _KEYS_AT_ONCE = 1000
-_ODD = "surrogateescape"
 
 
 def queue_findings(client: RedisClient, key: str) -> Iterator[Finding]:
@@ -76,7 +75,7 @@ def _names(client: RedisClient, key: str) -> Iterator[str]:
     cursor = b"0"
     while True:
         cursor, names = client.run(VERIFY_NAMES, [key], cursor)
-        yield from (name.decode(errors=_ODD) for name in names)
+        yield from (name.decode(errors=ODD_BYTES) for name in names)
         if int(cursor) == 0:
             return
 
@@ -103,7 +102,7 @@ def _count_waiting(client: RedisClient, key: str, names: list[str]) -> tuple[int
             span = -read - _AT_ONCE, -read - 1
             elements, entries, wrong_ones, slots = client.run(VERIFY_ENTRIES, [key], name, *span)
             read, count, bad = read + elements, count + entries, bad + wrong_ones
-            found.update((priority, slot.decode(errors=_ODD)) for slot in slots)
+            found.update((priority, slot.decode(errors=ODD_BYTES)) for slot in slots)
             if elements < _AT_ONCE:
                 break
         waiting += count
@@ -131,7 +130,7 @@ def _in_rings(client: RedisClient, key: str) -> Iterator[tuple[str, str]]:
     for priority in client.call("zrange", f"{key}:priorities", 0, -1):
         ring, first = f"{key}:slots:{priority.decode()}", 0
         while slots := client.call("lrange", ring, first, first + _KEYS_AT_ONCE - 1):
-            yield from ((priority.decode(), each.decode(errors=_ODD)) for each in slots)
+            yield from ((priority.decode(), each.decode(errors=ODD_BYTES)) for each in slots)
             first += _KEYS_AT_ONCE
 
 
@@ -188,7 +187,7 @@ def _count_capped(client: RedisClient, key: str, names: list[str]) -> tuple[int,
         while found == _AT_ONCE:
             span = first, first + _AT_ONCE - 1
             found, more, is_named = client.run(
-                VERIFY_CAPPED, [key], name.encode(errors=_ODD), *span
+                VERIFY_CAPPED, [key], name.encode(errors=ODD_BYTES), *span
             )
             bad, first = bad + more, first + found
         total += first

@@ -130,6 +130,11 @@ MUTANTS = {
         "DELETE FROM asked WHERE 0 AND id =",
     ),
     "what_was_noted_is_admitted_in_the_next_round": (BUDGET, '"DELETE FROM asked")', '"SELECT 1")'),
+    "a_kill_forgets_what_a_retry_asks": (
+        LOCAL,
+        "            if asked:\n",
+        "            if False:\n",
+    ),
     "a_retry_has_the_room_of_what_was_noted": (BUDGET, " - noted[slot] for", " for"),
 }
 
