@@ -171,7 +171,8 @@ def test_the_view_fits_the_terminal(watched, width):
     assert len(lines) < 24
     text = "\n".join(lines)
     for expected in (
-        "running, for 30 s  jobs/shop",
+        "running, for 3",
+        " s  jobs/shop",
         "1,580  20.0/s",
         "698,550  -50.0/s",
         "3 h 52 min",
@@ -243,7 +244,7 @@ def test_top_prints_plain_text_without_rich(run, watched, monkeypatch):
     monkeypatch.setitem(sys.modules, "rich.console", None)
     plain = run(watched, "top", ".", "--once")
     assert plain.status == 0
-    assert plain.lines[0].startswith("running, for 30 s  .")
+    assert re.match(r"running, for 3\d s  \.", plain.lines[0])
     assert ["pages", "1,580", "20.0/s", "21,580"] in [line.split() for line in plain.lines]
     assert ["pending", "698,550", "-50.0/s"] in [line.split() for line in plain.lines]
     assert "filter           402,900 of 1,000,000 (40.3 %), 4 MB, grows in" in plain.out
