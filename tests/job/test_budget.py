@@ -7,6 +7,7 @@ import json
 import os
 import random
 import sys
+from functools import partial
 
 import pytest
 from scrapy import Request
@@ -21,7 +22,7 @@ from scrapy_bloom.sqlite_backend.rounds import KEPT, OVER
 from scrapy_bloom.sqlite_backend.status import job_state
 from tests.job.budget_crawls import BUDGET as OF_CRAWLS
 from tests.job.budget_crawls import SLOTS
-from tests.job.engine import STOCK, Job, name_of
+from tests.job.engine import STOCK, Job, name_of, request
 from tests.job.test_children import again, child, give, page_in_progress
 from tests.job.test_rounds import start
 from tests.seeded import run_module, seed_of
@@ -30,6 +31,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux o
 
 SEED = seed_of("BUDGET_SEED")
 CAPPED = Choice(reasons=["capped"])
+STORIES = int(os.environ.get("BUDGET_STORIES", "10"))
 
 
 def capped(folder):
@@ -244,6 +246,109 @@ def test_a_trap_ends_within_its_budget_over_kills(make_round, tmp_path):
     assert fetched | left == {0, *(2 * n + k for n in fetched for k in (1, 2))}
     assert not fetched & left
     assert job_state(tmp_path / "job").state == "finished"
+
+
+class Story:
+    """A crawl over rounds that dies, stops, fails and is retried at random, and whose budget grows.
+    Each page links to two more, for ever."""
+
+    def __init__(self, chance, make, folder):
+        self.chance = chance
+        self.make = partial(make, folder)
+        self.store = SQLiteFailedStore(folder)
+        self.budget = {"even": chance.randrange(6), "*": chance.randrange(6)}
+        self.asked = set()
+        """Rounds and pages."""
+        self.answered = set()
+        self.reached = set()
+        self.number = 1
+        self.went_back = False
+        self.start()
+
+    def start(self):
+        """Start the process, perhaps after a retry."""
+        retries = self.chance.random() < 0.2
+        if self.chance.random() < 0.4:
+            chosen = [{}, {"reasons": ["capped"]}, {"reasons": ["down"]}, {"urls": ["*[0-4]"]}]
+            self.store.retry(Choice(**self.chance.choice(chosen)))
+        if self.chance.random() < 0.2:
+            self.budget[self.chance.choice([*self.budget])] += self.chance.randrange(3)
+        self.job = self.make(BLOOM_BUDGET=self.budget, BLOOM_RETRY_FAILED=retries)
+        if (number := self.job.round.number) < self.number:
+            # a kill came before the round was stored, and a retry made the one before go on
+            self.went_back = True
+            for pages in (self.reached, self.answered):
+                pages -= {each for each in pages if each.startswith(f"{self.number}-")}
+            self.asked = {each for each in self.asked if each[0] <= number}
+        self.number = number
+        self.job.start(self.request(f"{self.number}-0", dont_filter=True))
+
+    def crawl(self):
+        """Go on until nothing is left."""
+        while len(self.job.scheduler) or self.in_progress:
+            action = self.chance.random()
+            if action < 0.1:
+                self.job.drop() if action < 0.07 else self.job.close("shutdown")
+                self.start()
+            elif action < 0.2:
+                self.job.commit()
+            elif self.in_progress and action < 0.6:
+                self.answer(self.chance.choice(self.in_progress))
+            elif (popped := self.job.pop()) is not None:
+                self.asked.add((self.number, name_of(popped)))
+                slot = slot_of(name_of(popped))
+                assert self.pages(slot) <= self.limit(slot)
+        self.job.close()
+
+    @property
+    def in_progress(self):
+        return sorted(self.job.engine._slot.inprogress, key=name_of)
+
+    def pages(self, slot):
+        """Return how many of a slot were asked in this round."""
+        return sum(of == self.number and slot_of(name) == slot for of, name in self.asked)
+
+    def limit(self, slot):
+        return self.budget.get(slot, self.budget["*"])
+
+    def request(self, name, **options):
+        self.reached.add(name)
+        return request(name, meta={"download_slot": slot_of(name)}, **options)
+
+    def answer(self, popped):
+        """Be done with a page, which is down or links to others."""
+        day, number = map(int, name_of(popped).split("-"))
+        if (number + self.number) % 5 == 4:
+            self.job.scheduler.ledger.fail(popped, FailedRequest.of(popped, "down"))
+        else:
+            self.answered.add(name_of(popped))
+            for each in (2 * number + 1, 2 * number + 2):
+                self.job.scheduler.enqueue_request(self.request(f"{day}-{each}"))
+        self.job.done(popped)
+
+
+def slot_of(name):
+    return "odd" if int(name[-1]) % 2 else "even"
+
+
+def test_random_stories(make_round, tmp_path):
+    """Kills, stops, failures, retries and a budget that grows: no slot is asked for more pages of a
+    round than its budget, nor for fewer than it could, and nothing is lost or two things."""
+    print("BUDGET_SEED", SEED)
+    for number in range(STORIES):
+        story = Story(random.Random(f"{SEED} {number}"), make_round, tmp_path / str(number))
+        for _ in range(3):
+            least, before = {**story.budget}, {each.url for each in story.store.requests(CAPPED)}
+            story.crawl()
+            kept = story.store.requests()
+            assert len(kept) == len({each.url for each in kept})
+            assert story.reached - story.answered == {*map(name_of, kept)}
+            for each in [] if story.went_back else kept:
+                if each.reason == "capped" and each.url not in before:
+                    slot = slot_of(name_of(each))
+                    assert story.pages(slot) >= least.get(slot, least["*"])
+            story.start()
+        story.job.close()
 
 
 @pytest.mark.parametrize(
