@@ -15,7 +15,7 @@ from .codec import stored_dictionaries
 from .layout import ODD_BYTES
 from .lifecycle import no_crawl
 from .scripts import HOLD_SLOTS, PENDING_RECORDS
-from .status import held_in, parked_in, pending_of, require_crawl
+from .status import held_in, parked_in, pending_of, require_crawl, scrapys_priority
 
 if TYPE_CHECKING:
     from .client import RedisClient
@@ -29,8 +29,8 @@ class RedisPendingStore:
     unpickled.
 
     While workers are at work, a request that they move meanwhile may count twice or not at all. Its
-    methods raise SharedFilterError. Cost: a call for 500 slots to count by slot or priority; to
-    look into requests, a call for each slot, and one for 500 requests.
+    methods raise SharedFilterError. Cost: to count by slot or priority, a call for 500 slots, and
+    for 500 requests of slots with few; to look into requests, a call for each slot, and for 500.
     """
 
     def __init__(self, client: RedisClient, key: str, *, pickles: bool) -> None:
@@ -49,18 +49,20 @@ class RedisPendingStore:
             for request in self._listed(selection):
                 found.add(request, by, selection)
         else:
-            for priority, counts in pending_of(self.client, self.key).counts.items():
-                for slot, count in counts.items():
-                    if selection.includes_slot(slot):
-                        found.pending[priority if by == "priority" else slot] += count
+            for priority, slot, count in self._counts():
+                if count and selection.includes_slot(slot):
+                    found.pending[priority if by == "priority" else slot] += count
         for request in self._apart():
             found.add(request, by, selection)
         return found
 
     def by_slot(self) -> Counter[str]:
         """Return how many requests each slot has, pending or claimed."""
-        pending = self.count(Selection(), "slot").pending
-        return pending + Counter(request.slot for request in self._claimed())
+        requests = (*self._claimed(), *self._apart())
+        pending = Counter(request.slot for request in requests)
+        for counts in pending_of(self.client, self.key).counts.values():
+            pending.update(counts)
+        return pending
 
     def requests(self, selection: Selection, most: int) -> list[PendingRequest]:
         """Return the first selected ones: by priority, then those that were lost with a worker,
@@ -104,6 +106,19 @@ class RedisPendingStore:
         require_crawl(self.client, self.key)
         kept = stored_dictionaries(self.client, self.key)
         self._dictionaries = Dictionaries(filter(None, kept.values()))
+
+    def _counts(self) -> Iterator[tuple[int, str, int]]:
+        """Yield priorities, slots, and how many requests are in lists; a slot may come often."""
+        for priority, counts in pending_of(self.client, self.key, lobbies=False).counts.items():
+            for slot, count in counts.items():
+                yield priority, slot, count
+        # a script would take four times as long
+        for stored in self.priorities():
+            for element in self._elements(f"lobby:{stored}"):
+                raw, _, entry = element.partition(b"\0")
+                slot = raw.decode(errors=ODD_BYTES)
+                count = 1 if entry else self._length(f"pending:{stored}:{slot}")
+                yield scrapys_priority(stored), slot, count
 
     def _listed(self, selection: Selection) -> Iterator[PendingRequest]:
         """Yield the requests in the lists of the selected slots."""
@@ -151,6 +166,10 @@ class RedisPendingStore:
             yield from found
             first += len(found)
 
+    def _length(self, name: str) -> int:
+        length: int = self.client.call("llen", f"{self.key}:{name}")
+        return length
+
     def _claimed(self) -> Iterator[PendingRequest]:
         for worker in require_crawl(self.client, self.key).workers:
             yield from self._records(f"claims:{worker.name}")
@@ -177,5 +196,4 @@ class RedisPendingStore:
         self, slot: str, priority: str | bytes, payload: bytes, due: float | None = None
     ) -> PendingRequest:
         fields = self.fields(slot, payload)
-        # two for each of Scrapy's: others, start requests
-        return PendingRequest.of(fields, slot, -(int(priority) // 2), due)
+        return PendingRequest.of(fields, slot, scrapys_priority(priority), due)

@@ -222,26 +222,31 @@ def look_at(client: RedisClient, key: str) -> CrawlView | None:
     )
 
 
-def pending_of(client: RedisClient, key: str) -> PendingView:
-    """Return the pending requests of the crawl beside the filter at `key`. Cost: a round trip
-    for five hundred slots of a priority."""
+def pending_of(client: RedisClient, key: str, *, lobbies: bool = True) -> PendingView:
+    """Return the pending requests of the crawl beside the filter at `key`, with those in lobbies
+    or without. Cost: a round trip for five hundred slots of a priority."""
     sizes: list[int] = []
     pending: dict[int, Counter[str]] = {}
     for of in ["", *client.call("zrange", f"{key}:priorities", 0, -1)]:
         first, found = 0, [b""]
         while found:
             last = first + _SLOTS_AT_ONCE - 1
-            found, nbytes = client.run(SLOT_COUNTS, [key], of, first, last)
+            found, nbytes = client.run(SLOT_COUNTS, [key], of, first, last, int(lobbies))
             sizes.append(nbytes)
             for name, count in zip(found[::2], found[1::2], strict=True):
                 # of what is parked the name has the priority
                 priority, slot = (of, name) if of else name.split(b":", 1)
-                # two for each of Scrapy's: others, start requests
-                counts = pending.setdefault(-(int(priority) // 2), Counter())
-                counts[slot.decode()] += count
+                counts = pending.setdefault(scrapys_priority(priority), Counter())
+                counts[slot.decode(errors=ODD_BYTES)] += count
             first += _SLOTS_AT_ONCE
     counts_by_priority = {priority: dict(+counts) for priority, counts in pending.items()}
     return PendingView(counts_by_priority, total_bytes(*sizes))
+
+
+def scrapys_priority(stored: str | bytes) -> int:
+    """Return the priority of requests that are stored under another: two for each of Scrapy's,
+    others and start requests."""
+    return -(int(stored) // 2)
 
 
 def held_in(client: RedisClient, key: str) -> dict[str, float]:

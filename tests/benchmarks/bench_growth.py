@@ -41,7 +41,7 @@ def main() -> None:
     kinds = {"grown": ("grown from 1 M", 1_000_000), "set": ("capacity set", max(steps) * 11 // 10)}
     for title, capacity in [kinds[arguments.only]] if arguments.only else kinds.values():
         dupefilter = open_dupefilter(capacity)
-        keys, until = dupefilter._filter, time.monotonic() + arguments.minutes * 60
+        keys, until = dupefilter.filter, time.monotonic() + arguments.minutes * 60
         costs: dict[int, float] = {}
         for step in sorted(set(steps)):
             while len(keys) < step and time.monotonic() < until:

@@ -1,6 +1,6 @@
 -- KEYS: the filter's header.
 -- ARGV: priority, first and last place in its ring and in its lobby; or '', and the places among
--- the parked lists, whose slots come as priority, ':' and slot.
+-- the parked lists, whose slots come as priority, ':' and slot; '0' to leave out the lobby.
 -- Returns {slot, pending requests, slot, …, bytes of their keys or -1}.
 
 -- include key
@@ -30,7 +30,8 @@ for _, named in ipairs(slice(key('slots:' .. ARGV[1]), ARGV[2], ARGV[3])) do
     add_list(slot, slot)
   end
 end
-for _, element in ipairs(slice(key('lobby:' .. ARGV[1]), ARGV[2], ARGV[3])) do
+local lobby = ARGV[4] == '0' and {} or slice(key('lobby:' .. ARGV[1]), ARGV[2], ARGV[3])
+for _, element in ipairs(lobby) do
   local slot = element:match('^%Z*')
   if #element > #slot + 1 then add(slot, 1) else add_list(slot, slot) end
 end
