@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .redis_backend.scheduler import RedisDurableScheduler
     from .sqlite_backend.scheduler import DurableScheduler
 
-__version__ = "0.3.0.dev0"
+__version__ = "0.3.0"
 
 __all__ = [
     "Addon",
