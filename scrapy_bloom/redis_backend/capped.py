@@ -52,7 +52,9 @@ class CappedRequests:
         """Return how many are chosen. Cost: a call for 500 slots, unless their URLs decide."""
         if choice.urls:
             return len(self.requests(choice))
-        return sum(self._slots().values()) if _may_include(choice) else 0
+        if not _may_include(choice):
+            return 0
+        return sum(capped_in(self._client, self._key)[0].values())
 
     def requests(self, choice: Choice) -> list[FailedRequest]:
         """Return the chosen ones, by slot."""

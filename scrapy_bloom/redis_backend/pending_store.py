@@ -114,9 +114,7 @@ class RedisPendingStore:
                 yield priority, slot, count
         # a script would take four times as long
         for stored in self.priorities():
-            for element in self._elements(f"lobby:{stored}"):
-                raw, _, entry = element.partition(b"\0")
-                slot = raw.decode(errors=ODD_BYTES)
+            for slot, entry in self.lobby(stored):
                 count = 1 if entry else self._length(f"pending:{stored}:{slot}")
                 yield scrapys_priority(stored), slot, count
 
@@ -130,15 +128,16 @@ class RedisPendingStore:
                 if entry:
                     yield self._request(slot, priority, entry[1:])
         for priority in self.priorities():
-            for element in self._elements(f"lobby:{priority}"):
-                raw, _, entry = element.partition(b"\0")
+            for slot, entry in self.lobby(priority):
                 if entry:
-                    yield self._request(raw.decode(errors=ODD_BYTES), priority, entry[1:])
+                    yield self._request(slot, priority, entry[1:])
 
-    def lobby(self, priority: str) -> Iterator[str]:
-        """Yield the slot of each request in the lobby of a priority."""
+    def lobby(self, priority: str) -> Iterator[tuple[str, bytes]]:
+        """Yield slot and entry of each element in the lobby of a priority: no entry is the mark of
+        the slot's own list."""
         for element in self._elements(f"lobby:{priority}"):
-            yield element.partition(b"\0")[0].decode(errors=ODD_BYTES)
+            slot, _, entry = element.partition(b"\0")
+            yield slot.decode(errors=ODD_BYTES), entry
 
     def lists(self) -> Iterator[tuple[str, str]]:
         """Yield priority and name of each list of a slot, in a ring, parked, or behind a mark."""

@@ -64,7 +64,8 @@ class Sieve:
         self._sieve_records("later")
         later = self._dropped
         for priority in self._store.priorities():
-            if self._reads or any(map(self._selection.includes_slot, self._store.lobby(priority))):
+            slots = (slot for slot, _ in self._store.lobby(priority))
+            if self._reads or any(map(self._selection.includes_slot, slots)):
                 self._sieve_list(f"lobby:{priority}", priority)
         at_once = 0
         done: set[tuple[str, str]] = set()
