@@ -337,12 +337,6 @@ DELTA_DAYS: Setting[float | None] = Setting(
     Values("a number of days above 0, or text such as '12h' or '30d'; None is for ever", _period),
     "For how long a page counts as done",
 )
-DELTA_MEMORY = Setting(
-    "BLOOM_DELTA_MEMORY",
-    "table",
-    _one_of("table", "bloom"),
-    "What new marks of a directory go into",
-)
 DELTA_RESET = Setting(
     "BLOOM_DELTA_RESET", False, BOOLEAN, "Whether everything is forgotten when a round begins"
 )

@@ -21,7 +21,7 @@ from scrapy_bloom import settings, signals
 from scrapy_bloom.bloom import header
 from scrapy_bloom.commands import BloomCommand
 from scrapy_bloom.commands.arguments import add_subcommands
-from scrapy_bloom.delta import slices, table
+from scrapy_bloom.delta import table
 from scrapy_bloom.redis_backend import layout
 from scrapy_bloom.sqlite_backend import schema
 from tests.patience import PATIENCE
@@ -58,9 +58,12 @@ def in_code(pattern):
 
 
 def in_documents(pattern):
-    """Return {name: pages} for the names of this kind in the documents."""
+    """Return {name: pages} for the names of this kind in the documents, but not in the changelog,
+    which also has names that are gone."""
     found = defaultdict(set)
     for path, text in TEXT.items():
+        if path.name == "CHANGELOG.md":
+            continue
         for name in re.findall(rf"(?<![\w/.{{:#-])({pattern})(?![\w/.(*…]|\.\w)", text):
             found[name].add(path.name)
     return dict(found)
@@ -206,7 +209,6 @@ def test_formats():
         header.FORMAT_WITH_TABLE,
         schema.VERSION,
         table.VERSION,
-        slices.VERSION,
         layout.FORMAT,
         layout.CRAWL_FORMAT,
     ]

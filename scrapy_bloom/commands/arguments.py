@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..quantities import MOST, whole_number
-from . import copies, fail, failed, filters, marks, pending, queue, study, top
+from . import copies, delta, fail, failed, filters, pending, queue, study, top
 
 if TYPE_CHECKING:
     from .running import Session
@@ -397,18 +397,18 @@ SUBCOMMANDS = (
     ),
     _subcommand(
         "delta",
-        marks.delta,
+        delta.delta,
         "count, list or forget what crawls have done",
         "Count or list the pages that a delta store has as done, with their times, or forget some:"
         " those are fetched again. MEMORY is the directory of a delta store (BLOOM_DELTA_DIR), or"
-        " redis://HOST/DB with --spider or -s BLOOM_DELTA_DIR=NAME. Without a word before it,"
-        " --older forgets.",
+        " redis://HOST/DB with --spider or -s BLOOM_DELTA_DIR=NAME.",
+        _argument("action", choices=delta.ACTIONS, help="what to do"),
+        _argument("place", metavar="MEMORY", help="a delta store"),
         _argument(
-            "words",
-            metavar="WORD",
-            nargs="+",
-            help="count MEMORY, list MEMORY, or forget MEMORY [URL …], with - for one URL a line on"
-            " standard input",
+            "urls",
+            metavar="URL",
+            nargs="*",
+            help="of the pages to forget; - for one a line on standard input",
         ),
         _argument(
             "--older", metavar="AGE", help="such as 30d or 12h: only what is older; whole slices"

@@ -1,73 +1,60 @@
-"""The subcommands of filters, for a delta store in a directory."""
+"""The subcommands of filters, for a delta store in a directory; and `delta`, for its marks."""
 
 from __future__ import annotations
 
+import json
 import time
 from contextlib import closing
 from dataclasses import replace
+from datetime import datetime, timezone
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..bloom.directory import layer_path
 from ..bloom.inspection import Finding
-from ..bloom.inspection import verify as findings_in
 from ..delta.file_store import FileDeltaStore
 from ..delta.importing import is_deltafetchs, marks_in
-from ..delta.settings import key_of_fingerprint
-from ..delta.slice_store import open_slice, shared
-from ..delta.slices import Shape, read
+from ..delta.settings import KEY_BYTES, Lifetime, key_of_fingerprint
 from ..delta.table import Table
 from ..errors import BloomError, FilterFileError
 from ..fingerprints.identity import FingerprinterIdentity
 from ..migration.sources import source_in
-from ..quantities import DAY
+from ..quantities import DAY, seconds
+from ..redis_backend.layout import in_one_slot
 from ..reporting import counted, in_bytes
-from ..settings import DELTA_DAYS, DELTA_MEMORY, BloomSettings
-from .running import print_seen, require_fingerprinter, table
+from ..settings import DELTA_DAYS, DELTA_DIR, REDIS_KEY
+from .running import fingerprints_of, print_seen, require_fingerprinter, table
+from .target import Kind
 
 if TYPE_CHECKING:
+    from ..delta.redis_store import RedisDeltaStore, Slice
     from .running import Session
+
+PATIENCE = 5.0
+"""Seconds to wait for Redis."""
+ACTIONS = ("count", "list", "forget")
 
 
 def info(session: Session, directory: Path) -> int:
-    """Print what is in the table and in the slices of a delta store."""
-    rows, figures = [["", "from", "until", "pages", "memory", ""]], []
-    with shared(directory):
-        found = read(directory)
-        for each in found.slices:
-            with open_slice(directory / each.name, read_only=True) as bloom_filter:
-                pages, nbytes = len(bloom_filter), bloom_filter.nbytes + bloom_filter.table_nbytes
-            expired = "" if each.expired is None else "expired"
-            times = [written(each.start), written(each.end)]
-            rows.append([each.name, *times, f"{pages:,}", in_bytes(nbytes), expired])
-            figures.append({**vars(each), "pages": pages, "bytes": nbytes})
-    longest, parts, described = found.longest, [], None
-    with closing(Table(directory)) as table_:
-        table_.look()
-        if table_.is_open:
-            longest = max(longest, table_.longest)
-            described = {
-                "pages": table_.count,
-                "digests": table_.digests,
-                "oldest": table_.oldest,
-                "newest": table_.newest,
-                "bytes": table_.nbytes,
-            }
-            parts.append(counted(table_.count, "page"))
-            parts += [counted(table_.digests, "digest")] if table_.digests else []
-            times = ["" if t is None else written(t) for t in (table_.oldest, table_.newest)]
-            rows.insert(1, ["table", *times, f"{table_.count:,}", in_bytes(table_.nbytes), ""])
-    if figures or described is None:
-        parts.append(counted(len(figures), "slice"))
-    days = None if longest == inf else longest / DAY
+    """Print what is in a delta store."""
+    with closing(Table(directory)) as store:
+        store.look()
+        figures = {
+            "pages": store.count,
+            "digests": store.digests,
+            "oldest": store.oldest,
+            "newest": store.newest,
+            "bytes": store.nbytes,
+        }
+    days = None if store.longest == inf else store.longest / DAY
     kept = "for ever" if days is None else f"for {days:g} days"
+    parts = [counted(store.count, "page")]
+    parts += [counted(store.digests, "digest")] if store.digests else []
     lines = [f"{directory}, a delta store: {' and '.join(parts)}, kept {kept}"]
-    if rows[1:]:
-        lines += ["", *table(rows)]
-    session.print(
-        {"place": str(directory), "days": days, "table": described, "slices": figures}, lines
-    )
+    if store.oldest is not None and store.newest is not None:
+        times = f"{written(store.oldest)} to {written(store.newest)}"
+        lines += ["", *table([["marked", times], ["memory", in_bytes(store.nbytes)]])]
+    session.print({"place": str(directory), "days": days, "table": figures}, lines)
     return 0
 
 
@@ -109,17 +96,15 @@ def add(session: Session, directory: Path) -> int:
 
 
 def merge(session: Session, directory: Path, sources: list[Path]) -> int:
-    """Copy the marks of `sources` into a delta store, slices each with its own error rate."""
+    """Copy the marks of `sources` into a delta store."""
     for source in sources:
         if source.samefile(directory):
             raise BloomError(f"{source} is no other delta store: give their directories")
-    slices = store_at(session, directory).merge(sources)
+    store_at(session, directory).merge(sources)
     with closing(Table(directory)) as merged:
         merged.look()
-        figures = {"slices": slices, "pages": merged.count}
-        has = [counted(slices, "slice")] if slices or not merged.is_open else []
-        has += [counted(merged.count, "page")] if merged.is_open else []
-    session.print(figures, [f"{directory} has {' and '.join(has)} now"])
+        pages = merged.count
+    session.print({"pages": pages}, [f"{directory} has {counted(pages, 'page')} now"])
     return 0
 
 
@@ -131,36 +116,21 @@ def clear(session: Session, directory: Path) -> int:
 
 
 def findings(directory: Path) -> list[Finding]:
-    """Return what was found out about each file of the delta store."""
-    found: list[Finding] = []
-    for each in read(directory).slices:
-        path = directory / each.name
-        if not layer_path(path, 0).exists():
-            found.append(Finding(str(path), sound=False, text="the slice is missing"))
-            continue
-        # the finding about a whole slice has no path
-        found += (replace(finding, path=finding.path or str(path)) for finding in findings_in(path))
+    """Return what was found out about the table of the delta store."""
     with closing(Table(directory)) as table_:
         try:
             table_.look()
-            if table_.is_open and (wrong := table_.findings()):
-                found.append(Finding(str(table_.path), sound=False, text=wrong))
-            elif table_.is_open:
-                pages = counted(table_.count, "page")
-                found.append(Finding(str(table_.path), sound=True, text=f"{pages}, each readable"))
+            wrong = table_.findings()
         except FilterFileError as error:
-            found.append(Finding(str(table_.path), sound=False, text=str(error)))
-    return found
+            return [Finding(str(table_.path), sound=False, text=str(error))]
+        text = wrong or f"{counted(table_.count, 'page')}, each readable"
+        return [Finding(str(table_.path), sound=not wrong, text=text)]
 
 
 def store_at(session: Session, directory: Path, identity: str = "") -> FileDeltaStore:
     """Return the delta store in `directory`, with the settings of the project."""
-    settings = session.crawler().settings
-    general = BloomSettings.read(settings)
-    shape = Shape(
-        general.capacity, general.error_rate, general.exact, DELTA_DAYS.read(settings), identity
-    )
-    return FileDeltaStore(directory, shape, memory=DELTA_MEMORY.read(settings))
+    period = DELTA_DAYS.read(session.crawler().settings)
+    return FileDeltaStore(directory, Lifetime(period, identity))
 
 
 def written(when: float) -> str:
@@ -169,3 +139,147 @@ def written(when: float) -> str:
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(when))
     except (OSError, OverflowError):  # as a clock or an import has left it
         return f"{when:g} s"
+
+
+def delta(session: Session) -> int:
+    """Count, list or forget the marks of a delta store."""
+    options = session.options
+    action, urls = options.action, options.urls
+    older = None
+    if options.older is not None and (older := seconds(options.older)) is None:
+        raise BloomError(
+            f"--older is {options.older!r}: it must be days, or text such as 12h or 30d"
+        )
+    given = bool(urls or options.hex_keys)
+    if action == "forget" and not given and older is None:
+        raise BloomError("say what to forget: URLs, - for standard input, --key HEX, or --older")
+    if action != "forget" and given:
+        raise BloomError(f"{action} takes no URLs and no --key: 'scrapy bloom check' knows URLs")
+    keys = [_key(text) for text in options.hex_keys]
+    with closing(_store(session, options.place, action)) as store:
+        before = None if older is None else time.time() - older
+        if action == "count":
+            return _count(session, store, before)
+        if action == "list":
+            return _list(session, store, before)
+        return _forget(session, store, keys, older)
+
+
+def _key(text: str) -> bytes:
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise BloomError(
+            f"--key is {text!r}: it must be {2 * KEY_BYTES} hexadecimal digits, as 'delta list'"
+            " prints them"
+        )
+    return key
+
+
+def _store(session: Session, place: str, action: str) -> FileDeltaStore | RedisDeltaStore:
+    """Return the delta store at `place`, open, with all slices that are there."""
+    target = session.target(place, Kind.DELTA_STORE, Kind.REDIS)
+    if Kind.DELTA_STORE in target.kinds:
+        store = store_at(session, target.path)
+        if action == "forget":
+            store.table.roll_back()
+        store.lifetime = replace(store.lifetime, period=None)
+        store.look()
+        return store
+    from ..delta.redis_store import RedisDeltaStore
+
+    crawler = session.crawler()
+    name = DELTA_DIR.read(crawler.settings)
+    if session.options.spider:
+        name = name.replace("%(spider)s", session.options.spider.replace("/", "_"))
+    if "%(spider)s" in name:
+        raise BloomError(
+            "which delta store is meant says BLOOM_DELTA_DIR: give --spider NAME in its project, or"
+            " -s BLOOM_DELTA_DIR=NAME"
+        )
+    found = RedisDeltaStore(place, name, Lifetime(), PATIENCE)
+    if not found.identity:
+        found.close()
+        raise BloomError(f"{found.name} is no delta store: give the BLOOM_DELTA_DIR of its crawl")
+    if action == "forget" and _carry_over(session, found, place):
+        found.close()
+        found = RedisDeltaStore(place, name, Lifetime(), PATIENCE)
+    return found
+
+
+def _carry_over(session: Session, store: RedisDeltaStore, url: str) -> int:
+    """Add the marks for `store` that wait in the crawl of the settings, so that those of pages to
+    forget do not come later; return how many."""
+    from ..delta.waiting import carry_over_left
+
+    waiting, crawl = _waiting(session, store)
+    return carry_over_left(store.client, url, in_one_slot(crawl))[0] if waiting else 0
+
+
+def _count(session: Session, store: FileDeltaStore | RedisDeltaStore, before: float | None) -> int:
+    pages, slices = store.counts(before)
+    parts = [counted(pages, "page")] if pages or not slices else []
+    if slices:
+        parts.append(f"{counted(sum(slices.values()), 'mark')} in {counted(len(slices), 'slice')}")
+    digests = store.digests if before is None else 0
+    parts += [counted(digests, "digest")] if digests else []
+    lines = [f"{store.name}: {' and '.join(parts)}"]
+    figures: dict[str, object] = {"pages": pages, "digests": digests, "slices": slices}
+    if not isinstance(store, FileDeltaStore):
+        waiting, crawl = _waiting(session, store)
+        figures["marks_waiting"] = waiting
+        if waiting:
+            lines.append(f"{counted(waiting, 'mark')} on the way from the crawl {crawl}")
+    session.print(figures, lines)
+    return 0
+
+
+def _waiting(session: Session, store: RedisDeltaStore) -> tuple[int, str]:
+    """Return how many marks for `store` wait in the crawl of the settings, and its key; 0 where the
+    settings name none, or the user has no right to it."""
+    from ..delta.waiting import waiting_in
+
+    key = REDIS_KEY.read(session.crawler().settings)
+    key = key.replace("%(spider)s", session.options.spider or "%(spider)s")
+    if not store.client.may_touch(in_one_slot(key)):
+        return 0, key
+    count, text = waiting_in(store.client, in_one_slot(key))
+    return (count if text and json.loads(text)["name"] == store.key else 0), key
+
+
+def _list(session: Session, store: FileDeltaStore | RedisDeltaStore, before: float | None) -> int:
+    for key, when, digest in store.marks(before):
+        figures = {"key": key.hex(), "time": None, "digest": digest and digest.hex()}
+        if when is not None:
+            figures["time"] = datetime.fromtimestamp(when, timezone.utc).isoformat("T", "seconds")
+        if session.options.json:
+            session.print_json(figures)
+        else:
+            session.print_lines(["  ".join(text or "-" for text in figures.values())])
+    return 0
+
+
+def _forget(
+    session: Session,
+    store: FileDeltaStore | RedisDeltaStore,
+    keys: list[bytes],
+    older: float | None,
+) -> int:
+    if session.options.urls:
+        found = fingerprints_of(session, store.identity, store.name)
+        keys += [key_of_fingerprint(fingerprint) for _, fingerprint in found]
+    dropped: list[Slice] = []
+    pages = store.forget([*dict.fromkeys(keys)])
+    if older is not None:
+        aged, dropped = store.drop_older(older)
+        pages += aged
+    forgot = [counted(pages, "page")] if pages or not dropped else []
+    forgot += [counted(len(dropped), "slice")] if dropped else []
+    times = [f"  {written(each.start)} to {written(each.end)}" for each in dropped]
+    session.print(
+        {"pages": pages, "dropped": [each._asdict() for each in dropped]},
+        [f"forgot {' and '.join(forgot)}", *times],
+    )
+    return 0

@@ -55,9 +55,7 @@ PATIENCE = 30.0
 def info(session: Session) -> int:
     """Print the description of a filter."""
     name = session.options.place
-    target = session.target(
-        name, Kind.FILTER, Kind.FILE, Kind.LAYER, Kind.DELTA_STORE, Kind.SLICE, Kind.REDIS
-    )
+    target = session.target(name, Kind.FILTER, Kind.FILE, Kind.LAYER, Kind.DELTA_STORE, Kind.REDIS)
     if Kind.DELTA_STORE in target.kinds:
         return delta.info(session, target.path)
     if Kind.REDIS in target.kinds:
@@ -110,9 +108,7 @@ def check(session: Session) -> int:
 def verify(session: Session) -> int:
     """Print the findings about each file, and the verdict."""
     name = session.options.place
-    target = session.target(
-        name, Kind.FILTER, Kind.FILE, Kind.LAYER, Kind.DELTA_STORE, Kind.SLICE, Kind.REDIS
-    )
+    target = session.target(name, Kind.FILTER, Kind.FILE, Kind.LAYER, Kind.DELTA_STORE, Kind.REDIS)
     if Kind.DELTA_STORE in target.kinds:
         return print_findings(session, name, delta.findings(target.path))
     if Kind.REDIS in target.kinds:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from ..bloom.directory import layer_path, lock_path
 from ..bloom.header import MAGIC
-from ..delta.slices import MANIFEST
 from ..delta.table import TABLE
 from ..errors import BloomError
 from ..jobdir import JobDirectory
@@ -29,7 +28,6 @@ class Kind(Enum):
     NEW = "a job directory"
     REQUESTS = "the JOBDIR of a crawl with DurableScheduler"
     DELTA_STORE = "the directory of a delta store (BLOOM_DELTA_DIR)"
-    SLICE = "a slice of a delta store"
     REDIS = "redis://HOST/DB with --key"
     SCRAPY_REDIS = "redis://HOST/DB of scrapy-redis with --spider"
 
@@ -57,13 +55,11 @@ class Target:
         path = Path(name)
         if not path.is_dir() and (path.exists() or path.suffix == ".bloom"):
             return cls(name, _kinds_of_file(path), path)
-        if (path / MANIFEST).exists() or (path / TABLE).exists():
+        if (path / TABLE).exists():
             return cls(name, frozenset({Kind.DELTA_STORE}), path)
         if not layer_path(path, 0).exists():
             job = JobDirectory(path)
             return cls(name, _kinds_of_job(job), job.filter, job)
-        if (path.parent / MANIFEST).exists():
-            return cls(name, frozenset({Kind.SLICE}), path)
         job = JobDirectory(path.parent)
         if path == job.filter:
             return cls(name, _kinds_of_job(job), path, job)
@@ -74,7 +70,7 @@ class Target:
         instead."""
         if self.kinds.isdisjoint(takes):
             first, *others = takes
-            hidden = {*Kind} if first is Kind.NEW else {Kind.LAYER, Kind.NEW, Kind.SLICE}
+            hidden = {*Kind} if first is Kind.NEW else {Kind.LAYER, Kind.NEW}
             others = [each for each in others if each not in hidden]
             *most, last = (each.value for each in (first, *others))
             what, remedy = self._described(first)
@@ -101,8 +97,6 @@ class Target:
         whole = f"give {self.path.parent}"
         if Kind.LAYER in self.kinds:
             return "is one file of a growing filter", whole
-        if Kind.SLICE in self.kinds:
-            return "is a slice of a delta store", whole
         if Kind.DELTA_STORE in self.kinds:
             return "is a delta store", ""
         if Kind.FILTER in self.kinds:
@@ -118,7 +112,7 @@ class Target:
 
     def _of_job(self, job: JobDirectory, wanted: Kind) -> tuple[str, str]:
         if wanted is Kind.DELTA_STORE:
-            return f"holds no delta store (there is no {TABLE} and no {MANIFEST})", ""
+            return f"holds no delta store (there is no {TABLE})", ""
         if job.worker_feeds.exists() and not job.requests.exists():
             return "is the JOBDIR of a worker, whose filter and requests are in Redis", ""
         if wanted is Kind.REQUESTS and job.scrapy_queue.exists():

@@ -167,7 +167,7 @@ class DeltaCrawl(CommitHook):
         from .waiting import Carrier, named
 
         store = cast("RedisDeltaStore", self.store)
-        worker.store.delta_store = named(store.key, store.shape.period)
+        worker.store.delta_store = named(store.key, store.lifetime.period)
         self._carrier = Carrier(store, worker.key, self._tell_of_carrying)
 
     # -- which requests are done -------------------------------------------------------

@@ -25,9 +25,8 @@ from ..sqlite_backend.rounds import feeds_of
 from ..startup import announce, fetches_one_page, is_component, refuse
 from .crawl import DeltaCrawl
 from .file_store import FileDeltaStore
-from .settings import DeltaSettings
+from .settings import DeltaSettings, Lifetime
 from .skipping import Skipping
-from .slices import Shape
 from .table import UnfinishedWriteError
 
 if TYPE_CHECKING:
@@ -70,16 +69,9 @@ class DeltaMiddleware:
 
         general = BloomSettings.read(crawler.settings)
         identity = FingerprinterIdentity.of(crawler.request_fingerprinter)
-        shape = Shape(
-            general.capacity,
-            general.error_rate,
-            general.exact,
-            settings.period,
-            identity.to_text(),
-        )
         self._recent_urls = general.recent_urls
         self._logs_all = general.debug
-        self._store = self._store_of(shape)
+        self._store = self._store_of(Lifetime(settings.period, identity.to_text()))
         if isinstance(self._store, FileDeltaStore) and not settings.read_only:
             self._store.require_writable()
         if not settings.reset:
@@ -310,17 +302,16 @@ class DeltaMiddleware:
             if warning := known.require_same(identity, store.name, fresh):
                 logger.warning("%s", warning, extra={"spider": self._crawler.spider})
 
-    def _store_of(self, shape: Shape) -> FileDeltaStore | RedisDeltaStore:
+    def _store_of(self, lifetime: Lifetime) -> FileDeltaStore | RedisDeltaStore:
         """Return the delta store: in Redis with a shared filter, else in its directory."""
         settings, spider = self._crawler.settings, self._crawler.spider
         if not is_component(settings["DUPEFILTER_CLASS"], "RedisBloomDupeFilter"):
-            memory = self._settings.memory
-            return FileDeltaStore(self._settings.directory, shape, self.clock, memory=memory)
+            return FileDeltaStore(self._settings.directory, lifetime, self.clock)
         from .redis_store import RedisDeltaStore
 
         assert spider is not None
         redis = RedisSettings.read(settings, spider.name)
-        return RedisDeltaStore(redis.url, self._settings.name, shape, redis.timeout, self.clock)
+        return RedisDeltaStore(redis.url, self._settings.name, lifetime, redis.timeout, self.clock)
 
 
 def _require_durable_feeds(crawler: Crawler) -> None:

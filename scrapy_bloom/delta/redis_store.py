@@ -11,20 +11,28 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from math import inf
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from ..errors import IncompatibleFilterError
 from ..redis_backend.client import RedisClient
 from ..redis_backend.scripts import DELTA_ADD, DELTA_DIGESTS, DELTA_KNOWS
 from ..reporting import counted
-from .slices import SLICES, Slice
+from .settings import Lifetime
 from .table import Row
 
-if TYPE_CHECKING:
-    from .slices import Shape
-
+SLICES = 8
+"""Number of slices in a period."""
 _AT_ONCE = 500
 """Keys in one script, few enough not to block the server."""
+
+
+class Slice(NamedTuple):
+    """The set `name`, with the marks between two times in seconds since the epoch, infinite without
+    a period."""
+
+    name: str
+    start: float
+    end: float
 
 
 class RedisDeltaStore:
@@ -35,15 +43,16 @@ class RedisDeltaStore:
         self,
         url: str,
         key: str,
-        shape: Shape,
+        lifetime: Lifetime,
         patience: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.shape = shape
+        self.lifetime = lifetime
+        self._width = (lifetime.period or 0.0) / SLICES
         self.clock = clock
         self.client = RedisClient(url, patience)
         self.url = url
-        self._opened = (url, key, shape, patience, clock)
+        self._opened = (url, key, lifetime, patience, clock)
         self.key = key = key.replace("{", "(").replace("}", ")")
         self.name = f"{self.client.name} {key}"
         self._key = f"{{{key}}}:delta"
@@ -80,16 +89,15 @@ class RedisDeltaStore:
     def oldest(self) -> float | None:
         """Start of the oldest slice in seconds since the epoch; None without any, or if marks do
         not expire."""
-        width = self.shape.width
-        if not width:
+        if not self._width:
             return None
-        starts = [int(name.rpartition(":")[2]) * width for name in self._there()]
+        starts = [int(name.rpartition(":")[2]) * self._width for name in self._there()]
         return min(starts, default=None)
 
     def look(self) -> None:
         """Raise IncompatibleFilterError if the store is of another fingerprinter."""
         stored = self.client.call("get", f"{self._key}:identity")
-        if stored not in (None, self.shape.identity.encode()):
+        if stored not in (None, self.lifetime.identity.encode()):
             raise IncompatibleFilterError(
                 f"{self.name} has marks of another fingerprinter (REQUEST_FINGERPRINTER_CLASS):"
                 " set that back, or use another BLOOM_DELTA_DIR, or start afresh with"
@@ -99,7 +107,7 @@ class RedisDeltaStore:
     def open(self) -> None:
         """Record in the store the identity of this fingerprinter. Raises as `look` does."""
         self.look()
-        self.client.call("set", f"{self._key}:identity", self.shape.identity)
+        self.client.call("set", f"{self._key}:identity", self.lifetime.identity)
 
     def known_until(self, key: bytes, period: float | None = None) -> float:
         """Return the time until which `key` is sure to count as marked in the last `period`
@@ -107,7 +115,7 @@ class RedisDeltaStore:
         round trip."""
         if not self.client.run(DELTA_KNOWS, self._names(period), key):
             return 0.0
-        width = self.shape.width
+        width = self._width
         return (self.clock() // width + 1) * width if width else inf
 
     def digest(self, key: bytes) -> bytes | None:
@@ -118,7 +126,7 @@ class RedisDeltaStore:
     def add(self, rows: Iterable[Row | tuple[bytes, float]]) -> None:
         """Add pages: those with a time are done. Cost: a round trip for 500 keys of a slice, and
         for 500 digests."""
-        now, width, period = self.clock(), self.shape.width, self.shape.period
+        now, width, period = self.clock(), self._width, self.lifetime.period
         by_slice: dict[int, list[bytes]] = {}
         digests: list[bytes] = []
         for key, when, digest in (Row(*each) for each in rows):
@@ -138,9 +146,6 @@ class RedisDeltaStore:
             for first in range(0, len(keys), _AT_ONCE):
                 names = [f"{self._key}:slices", self._name(number)]
                 self.client.run(DELTA_ADD, names, left, *keys[first : first + _AT_ONCE])
-
-    unlisted = 0
-    """All slices can be listed."""
 
     @property
     def identity(self) -> str:
@@ -165,7 +170,7 @@ class RedisDeltaStore:
                 cursor, keys = self.client.call("sscan", each.name, cursor or 0)
                 if keys:
                     digests = self.client.call("hmget", self._digests, *keys)
-                    start = None if each.goes_on else each.start
+                    start = None if each.end == inf else each.start
                     yield from (Row(key, start, d) for key, d in zip(keys, digests, strict=True))
         cursor, names = None if before is None else 0, [each.name for each in slices]
         while cursor != 0:
@@ -199,7 +204,7 @@ class RedisDeltaStore:
             width, number = map(float, name.split(":")[-2:])
             end = (number + 1) * width if width else inf
             if (before is None or end < before) and self.client.call("exists", name):
-                found.append(Slice(name, number * width, end, 0.0, True, goes_on=not width))
+                found.append(Slice(name, number * width, end))
         return sorted(found, key=lambda each: each.start)
 
     def clear(self) -> None:
@@ -213,15 +218,15 @@ class RedisDeltaStore:
         self.client.close()
 
     def _name(self, number: int) -> str:
-        return f"{self._key}:{self.shape.width:g}:{number}"
+        return f"{self._key}:{self._width:g}:{number}"
 
     def _names(self, period: float | None = None) -> list[str]:
         """Return the names of the slices that count for the last `period` seconds."""
-        width = self.shape.width
-        if self.shape.period is None:
+        width, longest = self._width, self.lifetime.period
+        if longest is None:
             return [self._name(0)]
-        if period is None or period > self.shape.period:
-            period = self.shape.period
+        if period is None or period > longest:
+            period = longest
         now = self.clock()
         newest = int(now // width)
         numbers = range(newest, newest - SLICES - 2, -1)

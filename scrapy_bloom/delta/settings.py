@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,6 @@ from ..settings import (
     DELTA_DAYS,
     DELTA_DIGEST,
     DELTA_DIR,
-    DELTA_MEMORY,
     DELTA_READ_ONLY,
     DELTA_RESET,
     Digest,
@@ -40,17 +40,30 @@ without DepthMiddleware."""
 
 
 @dataclass(frozen=True)
+class Lifetime:
+    """How long a mark counts: `period` in seconds, None without expiry; and for whom: `identity` is
+    the text about the fingerprinter."""
+
+    period: float | None = None
+    identity: str = ""
+
+    @property
+    def reach(self) -> float:
+        """Seconds for which a mark counts, infinite without expiry."""
+        return inf if self.period is None else self.period
+
+
+@dataclass(frozen=True)
 class DeltaSettings:
     """The `mode` that says which pages are done, None for none, the place of the delta store
     (`name` in Redis, `directory` on the disk), the `period` of a mark in seconds, None for ever,
-    the `memory` that new marks of a directory go into, and how pages are compared by `digest`."""
+    and how pages are compared by `digest`."""
 
     mode: str | None
     name: str
     directory: Path
     period: float | None = None
     reset: bool = False
-    memory: str = DELTA_MEMORY.default
     read_only: bool = False
     digest: Digest | None = None
 
@@ -68,15 +81,9 @@ class DeltaSettings:
             Path(data_path(name)),
             period=DELTA_DAYS.read(settings),
             reset=DELTA_RESET.read(settings),
-            memory=DELTA_MEMORY.read(settings),
             read_only=DELTA_READ_ONLY.read(settings),
             digest=digest,
         )
-        if digest is not None and found.memory != DELTA_MEMORY.default:
-            raise ValueError(
-                f"BLOOM_DELTA_DIGEST is {DELTA_DIGEST.given(settings)!r}, and BLOOM_DELTA_MEMORY"
-                f" is {found.memory!r}, which has no digests: leave one of them out"
-            )
         if found.reset and found.read_only:
             raise ValueError(
                 "BLOOM_DELTA_RESET is True, and so is BLOOM_DELTA_READ_ONLY: what is read only"

@@ -110,7 +110,7 @@ class Skipping:
     def _period(self, wish: object, request: Request) -> float | None:
         """Return the period of a request in seconds, None for a wrong value."""
         period = seconds(wish)
-        if period is not None and self._store.shape.period is not None:
+        if period is not None and self._store.lifetime.period is not None:
             return period
         reason = "it must be True, False, or a number of days above 0"
         if period is not None:

@@ -4,9 +4,8 @@ Its rollback journal, not a write-ahead log, lets readers open it without a chan
 Writers take turns: each transaction has a thousand rows at most. A writer that is killed leaves a
 journal, which the next writer rolls back; readers refuse the file until then.
 
-A row without a time is that of a page that is not done, whatever slices say: one that was
-forgotten, or one that has only a digest, such as an index page. Rows with a digest never expire:
-the page is compared when it is fetched again.
+A row without a time is that of a page that is not done and has a digest, such as an index page.
+Rows with a digest never expire: the page is compared when it is fetched again.
 
 A mark counts if its time is at most a period away from now, before or after: a wrong clock costs
 repetitions, not the table. For the same reason an expired row is removed only when it has been
@@ -26,7 +25,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from ..errors import FilterFileError
 from ..files import make_directory
 from ..sqlite_backend.request_file import connect
-from .slices import SLICES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,6 +42,8 @@ _PATIENCE = 10_000
 """Milliseconds to wait for a process that writes."""
 _PAGES_AT_ONCE = 250
 """Pages of the file that a transaction with expired rows looks through, about."""
+_TURNS = 8
+"""Expired rows are looked for this many times in the longest period."""
 _CACHE = -6000
 """Cache of a writer in KiB: more than the pages that a transaction changes."""
 
@@ -127,17 +127,14 @@ class Table:
             self._expire(now)
             self._count()
 
-    def until(self, key: bytes, period: float, now: float) -> float | None:
+    def until(self, key: bytes, period: float, now: float) -> float:
         """Return the time until which the page of `key` counts as done in the last `period`
-        seconds, 0 if it does not, None if it has no row. Cost: about 10 µs."""
+        seconds, 0 if it does not. Cost: about 10 µs."""
         if self._connection is None:
-            return None
+            return 0.0
         with self._naming():
             row = self._connection.execute("SELECT time FROM pages WHERE key = ?", (key,))
-            found = row.fetchone()
-        if found is None:
-            return None
-        (when,) = found
+            (when,) = row.fetchone() or (None,)
         return 0.0 if when is None or abs(now - when) > period else float(when) + period
 
     def digest(self, key: bytes) -> bytes | None:
@@ -179,31 +176,17 @@ class Table:
                 with self._transaction() as connection:
                     connection.executemany(_ADD, found)
 
-    def undo(self, keys: Iterable[bytes], identity: str) -> None:
-        """Write for each of `keys` that its page is not done; make the file if it is missing."""
-        self._open_to_write(identity, 0.0)
-        with self._naming():
-            for some in _parts(keys):
-                with self._transaction() as connection:
-                    connection.executemany(
-                        "INSERT INTO pages VALUES (?, NULL, NULL) ON CONFLICT DO UPDATE SET"
-                        " time = NULL",
-                        [(key,) for key in sorted(some)],
-                    )
-
-    def remove(self, keys: Iterable[bytes]) -> int:
-        """Remove the rows of `keys`; return how many there were."""
-        removed = 0
+    def remove(self, keys: Iterable[bytes]) -> None:
+        """Remove the rows of `keys`."""
         if not self._is_writable:
             self._open("rw")
         if self._connection is not None:
             with self._naming():
                 for some in _parts(keys):
                     with self._transaction() as connection:
-                        removed += connection.executemany(
+                        connection.executemany(
                             "DELETE FROM pages WHERE key = ?", [(key,) for key in sorted(some)]
-                        ).rowcount
-        return removed
+                        )
 
     def remove_older(self, when: float) -> int:
         """Remove what was done before `when`; return the number of rows."""
@@ -340,7 +323,7 @@ class Table:
             return
         with self._naming():
             (since,) = self._connection.execute("SELECT expiring FROM meta").fetchone()
-            if since is not None and since <= now < since + self.longest / SLICES:
+            if since is not None and since <= now < since + self.longest / _TURNS:
                 return
             if since is not None and since <= now:
                 self._remove_older(since - self.longest, keep_digests=True)

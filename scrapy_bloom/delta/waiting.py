@@ -20,8 +20,7 @@ from ..redis_backend.layout import LEAST_MARK
 from ..redis_backend.lifecycle import stored_header
 from ..redis_backend.scripts import MARKS_CARRIED
 from .redis_store import RedisDeltaStore
-from .settings import KEY_BYTES
-from .slices import Shape
+from .settings import KEY_BYTES, Lifetime
 from .table import Row
 
 if TYPE_CHECKING:
@@ -77,8 +76,8 @@ def carry_over_left(client: RedisClient, url: str, crawl: str) -> tuple[int, str
     if header is None:
         return 0, ""
     found = json.loads(text)
-    shape = Shape(period=found["period"], identity=header.identity)
-    with closing(RedisDeltaStore(url, found["name"], shape, _PATIENCE)) as store:
+    lifetime = Lifetime(found["period"], header.identity)
+    with closing(RedisDeltaStore(url, found["name"], lifetime, _PATIENCE)) as store:
         store.open()
         return carry_over(store, crawl), store.name
 

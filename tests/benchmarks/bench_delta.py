@@ -25,7 +25,7 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_bloom.delta.digests import BYTES, Digests, digest_of
 from scrapy_bloom.delta.file_store import FileDeltaStore
-from scrapy_bloom.delta.slices import Shape
+from scrapy_bloom.delta.settings import Lifetime
 from scrapy_bloom.delta.table import Row
 from scrapy_bloom.quantities import DAY
 from tests.web_server import serve
@@ -103,10 +103,10 @@ def crawl(folder: Path, number: int, url: str) -> float:
 def measure_stores(pages: int) -> None:
     """Print for each kind of store what a page takes: bytes, CPU time of a mark and of a look."""
     keys = [os.urandom(20) for _ in range(pages)]
-    for kind in ("table", "table with digests", "bloom"):
+    for kind in ("table", "table with digests"):
         with tempfile.TemporaryDirectory() as place:
-            shape, began = Shape(pages, period=30 * DAY), time.time()
-            store = FileDeltaStore(Path(place), shape, memory=kind.partition(" ")[0])
+            began = time.time()
+            store = FileDeltaStore(Path(place), Lifetime(30 * DAY))
             digest = os.urandom(BYTES) if "digests" in kind else None
             cpu = time.process_time()
             for first in range(0, pages, 200):  # as many as a crawl adds at a time
@@ -182,8 +182,8 @@ def measure_redis(pages: int) -> None:
             worker.exchange()
             taken[marks] += spent() - before
             if marks:
-                shape = Shape(period=30 * DAY)
-                store = RedisDeltaStore(server.url, "memory", shape, 5.0)
+                lifetime = Lifetime(period=30 * DAY)
+                store = RedisDeltaStore(server.url, "memory", lifetime, 5.0)
                 before = spent()
                 assert carry_over(store, worker.key) == pages // turns
                 carrying += spent() - before

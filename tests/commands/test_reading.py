@@ -10,8 +10,7 @@ from scrapy.utils.request import fingerprint
 
 from scrapy_bloom import BloomFilter, ScalableBloomFilter
 from scrapy_bloom.delta.file_store import FileDeltaStore
-from scrapy_bloom.delta.slice_store import SliceStore
-from scrapy_bloom.delta.slices import Shape
+from scrapy_bloom.delta.settings import Lifetime
 from scrapy_bloom.delta.table import Row
 from scrapy_bloom.quantities import DAY
 from tests.commands.command_line import SUBCOMMANDS, SUBCOMMANDS_OF_JOBS, SUBCOMMANDS_OF_REDIS
@@ -44,15 +43,15 @@ WITHOUT_PLACE = {"size", "compare", "plot", "workers"}
 def make_memory(folder):
     """Marks of an hour, a week and 20 days ago, and of a clock that was ahead."""
     now = time.time()
-    memory = SliceStore(folder, Shape(1000, period=30 * DAY))
-    memory.add((fingerprint(Request(URL)), now - age * DAY) for age in (0.04, 7, 20))
-    ahead = SliceStore(folder, Shape(1000, period=DAY), lambda: now + 90 * DAY)
-    ahead.add([(fingerprint(Request(URL)), now + 90 * DAY)])
-    table = FileDeltaStore(folder, Shape(period=30 * DAY))
-    table.add((fingerprint(Request(URL)), now - age * DAY) for age in (8, 40))
+    ahead = FileDeltaStore(folder, Lifetime(DAY), lambda: now + 90 * DAY)
+    ahead.add([(fingerprint(Request(f"{URL}b")), now + 90 * DAY)])
+    ahead.close()
+    table = FileDeltaStore(folder, Lifetime(30 * DAY))
+    table.add(
+        (fingerprint(Request(f"{URL}{age}")), now - age * DAY) for age in (0.04, 7, 8, 20, 40)
+    )
     table.add([Row(b"k" * 20, None, b"d" * 16)])
     table.close()
-    (folder / "lock").unlink()  # a copy may have none
 
 
 def make_killed(folder):

@@ -9,8 +9,7 @@ from scrapy_bloom import BloomFilter, ScalableBloomFilter
 from scrapy_bloom.commands import main
 from scrapy_bloom.commands.target import Kind, Target
 from scrapy_bloom.delta.file_store import FileDeltaStore
-from scrapy_bloom.delta.slice_store import SliceStore
-from scrapy_bloom.delta.slices import Shape
+from scrapy_bloom.delta.settings import Lifetime
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite_backend.request_file import RequestFile
 
@@ -27,7 +26,7 @@ COMMANDS = {
     "retry": ["PLACE"],
     "drop": ["PLACE", "--yes"],
     "top": ["PLACE", "--json"],
-    "delta": ["PLACE", "--older", "1d"],
+    "delta": ["forget", "PLACE", "--older", "1d"],
     "load": ["PLACE", "redis://127.0.0.1:1/0", "--key", "k"],
     "export": ["redis://127.0.0.1:1/0", "PLACE", "--key", "k"],
     "workers": ["PLACE", "--key", "k"],
@@ -48,8 +47,6 @@ KINDS = {
     "one.bloom": {Kind.FILE},
     "other.bloom": set(),
     "urls.txt": set(),
-    "memory": {Kind.DELTA_STORE},
-    "memory/0": {Kind.SLICE},
     "table": {Kind.DELTA_STORE},
     "table/delta.sqlite": set(),
     "http://example.com/": set(),
@@ -72,10 +69,9 @@ def folder(tmp_path_factory):
     (folder / "seen" / "requests.seen").write_bytes(b"\0\x14" + bytes(20))
     BloomFilter(100, 1e-3, folder / "one.bloom").close()
     (folder / "urls.txt").write_text("http://example.com/\n")
-    table = FileDeltaStore(folder / "table", Shape())
+    table = FileDeltaStore(folder / "table", Lifetime())
     table.add([(bytes(20), time.time())])
     table.close()
-    SliceStore(folder / "memory", Shape(100, 1e-3, period=86400.0)).add([(b"key", time.time())])
     return folder
 
 
@@ -116,10 +112,9 @@ REFUSED = [
     ("load", "worker", "BloomDupeFilter or redis://HOST/DB of scrapy-redis with --spider"),
     ("export", "worker", "whose filter and requests are in Redis: give a job directory"),
     ("add merge clear load failed", "job/bloom/0.bloom", "a growing filter: give job/bloom"),
-    ("check add merge clear load failed", "memory/0", "delta store: give memory"),
     ("info check add merge clear", "table/delta.sqlite", "one file of a delta store: give table"),
     ("failed top delta", "alone", "alone is a filter alone: give the "),
-    ("failed top load export", "memory", "memory is a delta store: give "),
+    ("failed top load export", "table", "table is a delta store: give "),
     ("info verify clear failed", "job/requests.sqlite", "is one file of a job: give job"),
     ("info verify add clear failed", "urls.txt", "is one file, and no filter: give the JOBDIR"),
     ("info check verify merge clear", "half", "only the requests.sqlite of DurableScheduler: look"),
@@ -131,7 +126,7 @@ REFUSED = [
     ("info add failed delta", "", "a PLACE is empty: give a job directory"),
     ("add merge export", URL, "redis://127.0.0.1:1/0 is a URL of Redis: 'scrapy bloom export'"),
     ("delta", URL, "BLOOM_DELTA_DIR: give --spider NAME in its project"),
-    ("merge", "memory", "alone is a filter alone: give the directory of a delta store"),
+    ("merge", "table", "alone is a filter alone: give the directory of a delta store"),
 ]
 
 

@@ -48,7 +48,6 @@ from scrapy_bloom.delta.digests import Digests
 from scrapy_bloom.delta.marks import Marks
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.pages import Pages
-from scrapy_bloom.delta.slices import Slice
 from scrapy_bloom.delta.table import Table
 from scrapy_bloom.dupefilter.local import BloomDupeFilter
 from scrapy_bloom.job.failure import item_refused
@@ -353,7 +352,6 @@ def unsynced_feeds_count():
 
 @mutant
 def never_expires():
-    """A mark counts for ever, and so does a slice."""
+    """A mark counts for ever."""
     until = Table.until
     Table.until = lambda self, key, period, now: until(self, key, inf, now)
-    Slice.until = lambda self, now, width: now

@@ -24,8 +24,7 @@ from scrapy_bloom.delta.digests import Digests, digest_of
 from scrapy_bloom.delta.file_store import FileDeltaStore
 from scrapy_bloom.delta.marks import CHANGED, NEW, UNCHANGED, Marks, Temporary
 from scrapy_bloom.delta.middleware import DeltaMiddleware
-from scrapy_bloom.delta.settings import DeltaSettings
-from scrapy_bloom.delta.slices import Shape
+from scrapy_bloom.delta.settings import DeltaSettings, Lifetime
 from scrapy_bloom.delta.table import Row
 from scrapy_bloom.errors import SharedFilterError
 from scrapy_bloom.settings import Digest
@@ -180,7 +179,7 @@ def test_verdicts(rounds):
     """As dicts have it: of each page what it has said last, and in each round the first verdict
     that is not `unchanged`."""
     with tempfile.TemporaryDirectory() as folder:
-        store = FileDeltaStore(Path(folder), Shape(1000, 1e-9))
+        store = FileDeltaStore(Path(folder), Lifetime())
         said = {}
         for pages in rounds:
             executor, counted = Temporary(), {}
@@ -251,13 +250,6 @@ def test_bad_settings_are_refused(value):
         DeltaSettings.read(Settings({"BLOOM_DELTA_DIGEST": value}), "spider")
 
 
-def test_slices_have_no_digests():
-    """So the start is refused."""
-    given = {"BLOOM_DELTA_DIGEST": True, "BLOOM_DELTA_MEMORY": "bloom"}
-    with pytest.raises(ValueError, match="BLOOM_DELTA_MEMORY is 'bloom', which has no digests"):
-        DeltaSettings.read(Settings(given), "spider")
-
-
 @pytest.mark.parametrize(
     ("given", "missing"),
     [
@@ -285,11 +277,11 @@ def test_digests_without_the_add_on_are_refused(make_dupefilter):
 
 def test_a_mark_keeps_the_digest_that_a_page_has(tmp_path):
     """A crawl without BLOOM_DELTA_DIGEST takes none away."""
-    with closing(FileDeltaStore(tmp_path, Shape())) as store:
+    with closing(FileDeltaStore(tmp_path, Lifetime())) as store:
         store.add([Row(b"k" * 20, None, b"d" * 16)])
         store.add([(b"k" * 20, 5.0)])
         assert store.digest(b"k" * 20) == b"d" * 16
         assert store.holds == "0 pages"
-    again = FileDeltaStore(tmp_path, Shape())
+    again = FileDeltaStore(tmp_path, Lifetime())
     again.open()
     assert again.holds == "1 page, 1 digest"

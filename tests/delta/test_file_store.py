@@ -1,5 +1,5 @@
 """The delta store in a directory: its table against a plain dict, with a clock that goes as it
-likes, and the slices beside it."""
+likes."""
 
 import multiprocessing
 import os
@@ -16,8 +16,7 @@ from scrapy.utils.test import get_crawler
 from scrapy_bloom.delta import table as table_module
 from scrapy_bloom.delta.file_store import FileDeltaStore
 from scrapy_bloom.delta.middleware import DeltaMiddleware
-from scrapy_bloom.delta.slice_store import SliceStore
-from scrapy_bloom.delta.slices import Shape, read
+from scrapy_bloom.delta.settings import Lifetime
 from scrapy_bloom.delta.table import Row, UnfinishedWriteError
 from scrapy_bloom.errors import FilterFileError, IncompatibleFilterError
 from scrapy_bloom.fingerprints.identity import FingerprinterIdentity
@@ -35,10 +34,9 @@ def key(number):
     return number.to_bytes(1, "big") * 20
 
 
-def store(folder, now=NOON, period=PERIOD, memory="table", identity=""):
+def store(folder, now=NOON, period=PERIOD, identity=""):
     """Return a store whose clock stands at `now`."""
-    shape = Shape(1000, 1e-9, period=period, identity=identity)
-    return FileDeltaStore(Path(folder) / "memory", shape, lambda: now, memory=memory)
+    return FileDeltaStore(Path(folder) / "memory", Lifetime(period, identity), lambda: now)
 
 
 def opened(folder, now=NOON, period=PERIOD, **options):
@@ -48,15 +46,9 @@ def opened(folder, now=NOON, period=PERIOD, **options):
     return found
 
 
-def old_slices(folder, now=NOON, period=PERIOD, numbers=(1,)):
-    """Let 0.2.0 have marked pages."""
-    slices = SliceStore(Path(folder) / "memory", Shape(1000, 1e-9, period=period), lambda: now)
-    slices.add((key(number), now) for number in numbers)
-
-
-def knows(folder, number, now=NOON, period=PERIOD, days=None, memory="table"):
+def knows(folder, number, now=NOON, period=PERIOD, days=None):
     """Return what a crawl of that time knows."""
-    with closing(opened(folder, now, period, memory=memory)) as found:
+    with closing(opened(folder, now, period)) as found:
         return found.knows(key(number), days)
 
 
@@ -192,12 +184,11 @@ def test_an_expired_row_stays_for_an_eighth_of_the_period(tmp_path):
     """Of the longest that a crawl has asked for; rows that are not done stay."""
     store(tmp_path).add([(key(1), NOON)])
     opened(tmp_path, NOON, 2 * PERIOD).close()
-    old_slices(tmp_path, numbers=[2])
-    opened(tmp_path).forget([key(2)])
+    store(tmp_path).add([Row(key(2), None, b"d" * 16)])
     for hours, is_there in ((9, True), (15, True), (16.5, True), (18, True), (20, False)):
         opened(tmp_path, NOON + hours * HOUR).close()
         assert (key(1) in rows_in(tmp_path)) is is_there, hours
-    assert rows_in(tmp_path) == {key(2): (None, None)}
+    assert rows_in(tmp_path) == {key(2): (None, b"d" * 16)}
 
 
 def test_a_page_that_has_a_digest_is_compared_after_it_has_expired(tmp_path):
@@ -232,66 +223,19 @@ def test_an_older_mark_does_not_take_the_place_of_a_newer_one(tmp_path):
     assert rows_in(tmp_path) == {key(1): (NOON + HOUR, None), key(2): (NOON + HOUR, None)}
 
 
-def test_days_are_exact_beside_slices_that_are_not(tmp_path):
-    """What 0.2.0 has marked counts until its slice ends; what was marked since, to the second."""
-    old_slices(tmp_path, numbers=[1, 2])
-    found = opened(tmp_path, NOON + HOUR / 2)
-    assert found.holds == "0 pages, and 1 slice that count until 2027-01-15 17:00"
-    found.add([(key(2), NOON + HOUR / 2)])
-    late = NOON + PERIOD + HOUR
-    assert knows(tmp_path, 1, late)
-    assert not knows(tmp_path, 2, late)
-    assert not knows(tmp_path, 1, late + 1)
-    opened(tmp_path, late + 2 * PERIOD).close()
-    opened(tmp_path, late + 3 * PERIOD).close()
-    assert read(tmp_path / "memory").slices == []
-
-
-def test_slices_without_a_period_are_asked_as_long_as_they_are_there(tmp_path):
-    """The start line says so; new marks go into the table."""
-    old_slices(tmp_path, period=None)
-    store(tmp_path, period=None).add([(key(2), NOON)])
-    found = opened(tmp_path, NOON + 1000 * PERIOD, None)
-    assert found.holds == "1 page, and 1 slice that count as long as they are there"
-    assert found.knows(key(1))
-    assert found.knows(key(2))
-    assert found.oldest == NOON
-    assert len(read(tmp_path / "memory").slices) == 1
-
-
-@pytest.mark.parametrize("has_slices", [False, True])
-def test_what_is_forgotten_is_not_done(tmp_path, has_slices):
-    """A slice cannot lose a page: a row says so. The next mark counts again."""
-    if has_slices:
-        old_slices(tmp_path)
-    store(tmp_path).add([(key(2), NOON)])
-    found = opened(tmp_path)
-    assert found.forget([key(1), key(2), key(3)]) == 1 + has_slices
+def test_what_is_forgotten_is_not_done(tmp_path):
+    """The next mark counts again."""
+    store(tmp_path).add([(key(2), NOON), (key(4), NOON)])
+    assert opened(tmp_path).forget([key(1), key(2), key(3)]) == 1
     assert not any(knows(tmp_path, number) for number in (1, 2, 3))
-    assert len(rows_in(tmp_path)) == has_slices
+    assert [*rows_in(tmp_path)] == [key(4)]
     store(tmp_path).add([(key(1), NOON)])
     assert knows(tmp_path, 1)
-
-
-def test_new_marks_go_into_slices_with_bloom(tmp_path):
-    """The table is asked all the same, and gives way to them."""
-    store(tmp_path).add([(key(1), NOON - HOUR), (key(2), NOON - HOUR)])
-    bloom = opened(tmp_path, memory="bloom")
-    bloom.add([(key(2), NOON), (key(3), NOON)])
-    assert [*rows_in(tmp_path)] == [key(1)]
-    assert all(knows(tmp_path, number, memory="bloom") for number in (1, 2, 3))
-    assert knows(tmp_path, 2, NOON + PERIOD)
-    assert opened(tmp_path, memory="bloom").holds == "1 slice and 1 page"
-    alone = opened(tmp_path / "alone", memory="bloom")
-    alone.add([(key(1), NOON)])
-    names = {path.name for path in (tmp_path / "alone" / "memory").iterdir()}
-    assert names == {"0", "delta.json", "lock"}
 
 
 def test_a_look_changes_nothing(tmp_path):
     """Whatever has expired, and where nothing can be written."""
     store(tmp_path).add([(key(1), NOON)])
-    old_slices(tmp_path, numbers=[2])
     before = files_in(tmp_path)
     for hours in (0, 9, 30):
         looking = store(tmp_path, NOON + hours * HOUR, 2 * PERIOD)
@@ -302,9 +246,8 @@ def test_a_look_changes_nothing(tmp_path):
 
 
 def test_a_start_changes_nothing_before_it_is_sure_to_begin(tmp_path):
-    """Something else may refuse it; neither the table nor slices of 0.2.0."""
+    """Something else may refuse it."""
     store(tmp_path).add([(key(1), NOON)])
-    old_slices(tmp_path, numbers=[2])
     before = files_in(tmp_path)
     settings = {
         "BLOOM_DELTA": "item",
@@ -457,19 +400,14 @@ def test_a_file_that_is_still_empty_is_none(tmp_path):
 def test_merging_tables(tmp_path):
     """The later mark stays, what only one store has is in both then; what one has forgotten, the
     other may know."""
-    old_slices(tmp_path / "two", numbers=[4])
     store(tmp_path / "one").add([(key(1), NOON - HOUR), (key(2), NOON)])
     two = store(tmp_path / "two")
     two.add([(key(1), NOON), (key(2), NOON - HOUR), (key(3), NOON)])
-    opened(tmp_path / "two").forget([key(4), key(3)])
+    opened(tmp_path / "two").forget([key(3)])
     before = files_in(tmp_path / "two")
-    assert store(tmp_path / "one").merge([tmp_path / "two" / "memory"]) == 1
-    assert rows_in(tmp_path / "one") == {
-        key(1): (NOON, None),
-        key(2): (NOON, None),
-        key(4): (None, None),
-    }
-    assert [knows(tmp_path / "one", n) for n in (1, 2, 3, 4)] == [True, True, False, False]
+    store(tmp_path / "one").merge([tmp_path / "two" / "memory"])
+    assert rows_in(tmp_path / "one") == {key(1): (NOON, None), key(2): (NOON, None)}
+    assert [knows(tmp_path / "one", n) for n in (1, 2, 3)] == [True, True, False]
     assert files_in(tmp_path / "two") == before
 
 

@@ -10,8 +10,8 @@ from scrapy import Request
 from scrapy.utils.request import RequestFingerprinter, fingerprint
 
 from scrapy_bloom.commands import main
-from scrapy_bloom.delta.redis_store import RedisDeltaStore
-from scrapy_bloom.delta.slices import SLICES, Shape
+from scrapy_bloom.delta.redis_store import SLICES, RedisDeltaStore
+from scrapy_bloom.delta.settings import Lifetime
 from scrapy_bloom.delta.table import Row
 from scrapy_bloom.errors import IncompatibleFilterError
 from scrapy_bloom.fingerprints.identity import FingerprinterIdentity
@@ -37,8 +37,8 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 
 def memory(redis, key, now, period=PERIOD, identity="ours"):
     """Return a memory whose clock stands at `now`."""
-    shape = Shape(period=period, identity=identity)
-    opened = RedisDeltaStore(redis.url, key, shape, 5.0, clock=lambda: now)
+    lifetime = Lifetime(period=period, identity=identity)
+    opened = RedisDeltaStore(redis.url, key, lifetime, 5.0, clock=lambda: now)
     opened.open()
     return opened
 
@@ -188,7 +188,7 @@ def test_marks_in_redis_are_counted_listed_and_forgotten(redis_server, key, caps
     assert delta("forget", redis_server.url, "http://example.com/a") == (0, ["forgot 1 page"])
     assert not marked.known_until(page)
     assert marked.known_until(KEY)
-    _, lines = delta(redis_server.url, "--older", "2h")
+    _, lines = delta("forget", redis_server.url, "--older", "2h")
     assert lines[0] == "forgot 1 slice"
     assert not marked.known_until(KEY)
     marked.clear()

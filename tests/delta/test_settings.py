@@ -58,7 +58,6 @@ def test_off(off):
         ("BLOOM_DELTA_DAYS", 0),
         ("BLOOM_DELTA_DIR", 7),
         ("BLOOM_DELTA_RESET", "perhaps"),
-        ("BLOOM_DELTA_MEMORY", "paper"),
         ("BLOOM_DELTA_READ_ONLY", "perhaps"),
     ],
 )

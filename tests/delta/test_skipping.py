@@ -13,8 +13,8 @@ from scrapy_bloom.delta.file_store import FileDeltaStore
 from scrapy_bloom.delta.marks import Marks, Temporary
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.pages import Pages
+from scrapy_bloom.delta.settings import Lifetime
 from scrapy_bloom.delta.skipping import Skipping
-from scrapy_bloom.delta.slices import Shape
 from scrapy_bloom.errors import BloomError, FilterFileError
 from tests.job.engine import Job
 from tests.job.feed_jobs import FeedJob, run
@@ -33,12 +33,10 @@ def crawler(make_dupefilter):
     return dupefilter.crawler
 
 
-@pytest.mark.parametrize(("memory", "last"), [("table", 8), ("bloom", 9)])
-def test_a_page_is_skipped_until_its_mark_expires(crawler, tmp_path, memory, last):
+def test_a_page_is_skipped_until_its_mark_expires(crawler, tmp_path):
     """By its URL, too, where that is remembered from the first time."""
     now = [NOON]
-    shape = Shape(period=8 * HOUR)
-    memory = FileDeltaStore(tmp_path / "memory", shape, lambda: now[0], memory=memory)
+    memory = FileDeltaStore(tmp_path / "memory", Lifetime(8 * HOUR), lambda: now[0])
     pages = Pages(crawler, Marks(Temporary()), "item", memory.clock)
     request = Request("http://example.com/page")
     memory.add([(pages.key_of(request), NOON)])
@@ -46,7 +44,7 @@ def test_a_page_is_skipped_until_its_mark_expires(crawler, tmp_path, memory, las
     delta = SimpleNamespace(store=memory, pages=pages, marks=pages.marks)
     skipping = Skipping(crawler, delta, recent_urls=100)
     page = Response("http://example.com/list", request=Request("http://example.com/list"))
-    for hours, is_done in ((0, True), (1, True), (last, True), (last + 0.1, False), (20, False)):
+    for hours, is_done in ((0, True), (1, True), (8, True), (8.1, False), (20, False)):
         now[0] = NOON + hours * HOUR
         assert skipping.is_done(request.copy(), page) is is_done
     memory.close()
@@ -54,7 +52,7 @@ def test_a_page_is_skipped_until_its_mark_expires(crawler, tmp_path, memory, las
 
 def test_a_page_that_is_asked_for_once_more_keeps_its_key(crawler, tmp_path):
     """A callback that sends its own request again copies its meta, and means that page."""
-    memory = FileDeltaStore(tmp_path, Shape())
+    memory = FileDeltaStore(tmp_path, Lifetime())
     pages = Pages(crawler, Marks(Temporary()), "item", memory.clock)
     delta = SimpleNamespace(store=memory, pages=pages, marks=pages.marks)
     skipping = Skipping(crawler, delta, recent_urls=100)
@@ -155,6 +153,6 @@ def test_marks_are_in_the_memory_when_the_spider_and_its_feeds_are_closed(jobdir
         job.crawl()
     finally:
         job.drop()
-    memory = FileDeltaStore(tmp_path / "memory", Shape())
+    memory = FileDeltaStore(tmp_path / "memory", Lifetime())
     memory.look()
     assert memory.holds == "1 page"

@@ -10,7 +10,7 @@ import redis as redis_py
 from scrapy_bloom.commands import main
 from scrapy_bloom.delta import waiting
 from scrapy_bloom.delta.redis_store import RedisDeltaStore
-from scrapy_bloom.delta.slices import Shape
+from scrapy_bloom.delta.settings import Lifetime
 from scrapy_bloom.delta.table import Row
 from scrapy_bloom.delta.waiting import Carrier, carry_over, named, packed, unpacked
 from scrapy_bloom.errors import SharedFilterError
@@ -58,7 +58,7 @@ def join(redis_server, key):
 def store(redis_server, key, join):
     """The delta store for which the workers mark."""
     identity = join().dupefilter.shared.header.identity
-    opened = RedisDeltaStore(redis_server.url, key, Shape(identity=identity), 5.0)
+    opened = RedisDeltaStore(redis_server.url, key, Lifetime(identity=identity), 5.0)
     opened.open()
     yield opened
     opened.close()
@@ -359,7 +359,7 @@ def test_what_waits_goes_to_the_store_that_it_is_for(join, store, redis_server, 
     """Also where BLOOM_DELTA_DIR has changed since."""
     worker = join()
     do(worker, 1)
-    other = RedisDeltaStore(redis_server.url, f"{key}-other", store.shape, 5.0)
+    other = RedisDeltaStore(redis_server.url, f"{key}-other", store.lifetime, 5.0)
     other.open()
     Carrier(other, worker.key, pytest.fail).close()
     assert (waits(worker), marked(store), marked(other)) == ([], [1], [])
@@ -377,7 +377,7 @@ def test_a_worker_needs_the_rights_that_the_documents_name(join, store, redis_se
     worker.store.delta_store = named(key, None)
     do(worker, 1)
     told = []
-    allowed = RedisDeltaStore(url, key, store.shape, 5.0)
+    allowed = RedisDeltaStore(url, key, store.lifetime, 5.0)
     allowed.open()
     Carrier(allowed, worker.key, told.append).close()
     assert (told, marked(store)) == ([], [1])

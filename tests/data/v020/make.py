@@ -509,9 +509,10 @@ def text_of_row(stored):
 
 def known_to(folder, day=LAST_DAY):
     """Return the pages that the store of a story knows, and how many slices it has."""
+    from scrapy_bloom.delta.slices import Shape
+
     from scrapy_bloom.delta.file_store import FileDeltaStore
     from scrapy_bloom.delta.settings import key_of_fingerprint
-    from scrapy_bloom.delta.slices import Shape
 
     memory = FileDeltaStore(
         folder / "memory", Shape(period=8 * DAY), lambda: FIRST_DAY + day * DAY + 3600

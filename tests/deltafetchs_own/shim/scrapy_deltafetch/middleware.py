@@ -13,9 +13,8 @@ from scrapy_bloom.delta.file_store import FileDeltaStore
 from scrapy_bloom.delta.importing import is_deltafetchs, marks_in
 from scrapy_bloom.delta.marks import Marks, Temporary
 from scrapy_bloom.delta.pages import Pages
-from scrapy_bloom.delta.settings import DeltaSettings
+from scrapy_bloom.delta.settings import DeltaSettings, Lifetime
 from scrapy_bloom.delta.skipping import Skipping
-from scrapy_bloom.delta.slices import Shape
 from tests.fakes import Engine
 
 
@@ -43,7 +42,7 @@ class DeltaFetch:
         return self
 
     def spider_opened(self, spider):
-        memory = FileDeltaStore(Path(self.dir) / f"{spider.name}.memory", Shape(1000))
+        memory = FileDeltaStore(Path(self.dir) / f"{spider.name}.memory", Lifetime())
         if self.reset or getattr(spider, "deltafetch_reset", False):
             memory.clear()
         elif is_deltafetchs(path := Path(self.dir) / f"{spider.name}.db"):
