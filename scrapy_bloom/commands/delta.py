@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -20,9 +19,8 @@ from ..errors import BloomError, FilterFileError
 from ..fingerprints.identity import FingerprinterIdentity
 from ..migration.sources import source_in
 from ..quantities import DAY, seconds
-from ..redis_backend.layout import in_one_slot
 from ..reporting import counted, in_bytes
-from ..settings import DELTA_DAYS, DELTA_DIR, REDIS_KEY
+from ..settings import DELTA_DAYS, DELTA_DIR
 from .running import fingerprints_of, print_seen, require_fingerprinter, table
 from .target import Kind
 
@@ -203,19 +201,7 @@ def _store(session: Session, place: str, action: str) -> FileDeltaStore | RedisD
     if not found.identity:
         found.close()
         raise BloomError(f"{found.name} is no delta store: give the BLOOM_DELTA_DIR of its crawl")
-    if action == "forget" and _carry_over(session, found, place):
-        found.close()
-        found = RedisDeltaStore(place, name, Lifetime(), PATIENCE)
     return found
-
-
-def _carry_over(session: Session, store: RedisDeltaStore, url: str) -> int:
-    """Add the marks for `store` that wait in the crawl of the settings, so that those of pages to
-    forget do not come later; return how many."""
-    from ..delta.waiting import carry_over_left
-
-    waiting, crawl = _waiting(session, store)
-    return carry_over_left(store.client, url, in_one_slot(crawl))[0] if waiting else 0
 
 
 def _count(session: Session, store: FileDeltaStore | RedisDeltaStore, before: float | None) -> int:
@@ -227,26 +213,8 @@ def _count(session: Session, store: FileDeltaStore | RedisDeltaStore, before: fl
     parts += [counted(digests, "digest")] if digests else []
     lines = [f"{store.name}: {' and '.join(parts)}"]
     figures: dict[str, object] = {"pages": pages, "digests": digests, "slices": slices}
-    if not isinstance(store, FileDeltaStore):
-        waiting, crawl = _waiting(session, store)
-        figures["marks_waiting"] = waiting
-        if waiting:
-            lines.append(f"{counted(waiting, 'mark')} on the way from the crawl {crawl}")
     session.print(figures, lines)
     return 0
-
-
-def _waiting(session: Session, store: RedisDeltaStore) -> tuple[int, str]:
-    """Return how many marks for `store` wait in the crawl of the settings, and its key; 0 where the
-    settings name none, or the user has no right to it."""
-    from ..delta.waiting import waiting_in
-
-    key = REDIS_KEY.read(session.crawler().settings)
-    key = key.replace("%(spider)s", session.options.spider or "%(spider)s")
-    if not store.client.may_touch(in_one_slot(key)):
-        return 0, key
-    count, text = waiting_in(store.client, in_one_slot(key))
-    return (count if text and json.loads(text)["name"] == store.key else 0), key
 
 
 def _list(session: Session, store: FileDeltaStore | RedisDeltaStore, before: float | None) -> int:

@@ -31,7 +31,7 @@ from ..redis_backend.layout import in_one_slot
 from ..redis_backend.lifecycle import delete_filter, remove_queue
 from ..redis_backend.start_marks import StartedPages
 from ..redis_backend.verify import queue_findings
-from ..reporting import counted, in_bytes, in_percent, in_short, pages, visible, waiting
+from ..reporting import counted, in_bytes, in_percent, in_short, pages, waiting
 from ..settings import BloomSettings
 from ..sqlite_backend.start_marks import started_in
 from ..sqlite_backend.status import JobState, Waiting, job_state, unfinished_requests, waiting_in
@@ -250,7 +250,6 @@ def clear(session: Session) -> int:
             removed = 0
             for each in places_of(client, key):
                 if each == in_one_slot(key):
-                    _carry_over(session, client, each)
                     removed += remove_queue(client, each)
                 removed += delete_filter(client, each)
             if not removed:
@@ -263,20 +262,6 @@ def clear(session: Session) -> int:
         if left := [path.name for path in others if path.exists()]:
             session.print_lines([f"{job.path} still holds {', '.join(left)}"])
     return 0
-
-
-def _carry_over(session: Session, client: RedisClient, crawl: str) -> None:
-    """Carry the marks that wait in a crawl over to their delta store. What that fails for goes with
-    the crawl: its pages are fetched again."""
-    from ..delta.waiting import carry_over_left
-
-    try:
-        count, store = carry_over_left(client, session.options.place, crawl)
-    except BloomError as error:
-        sys.stderr.write(f"{visible(f'marks of {crawl} are removed with it: {error}')}\n")
-        return
-    if count:
-        session.print_lines([f"carried {counted(count, 'mark')} over to {store}"])
 
 
 def _info_lines(

@@ -94,7 +94,7 @@ def _queue_lines(queue: Mapping[str, Any]) -> list[str]:
     rate = done / queue["seconds"] if queue["seconds"] > 0 else 0.0
     lately = "" if now is None else f", {now:,.1f} pages a second now"
     failed = ", ".join(f"{n:,} {in_brief(name)}" for name, n in queue["failed_by_reason"].items())
-    workers, marks = queue["workers"], queue["marks_waiting"]
+    workers = queue["workers"]
     rows = [
         ("crawl", f"{queue['state']}, {state}{queue['round'] and ', round '}{queue['round']}"),
         ("pending", f"{queue['pending_count']:,} requests"),
@@ -102,7 +102,6 @@ def _queue_lines(queue: Mapping[str, Any]) -> list[str]:
         ("in flight", f"{queue['in_flight']:,} with {counted(len(workers), 'worker')}"),
         ("done", f"{done:,} requests, {rate:,.1f} a second since it began{lately}"),
         ("failed", f"{queue['failed']:,} requests{failed and ': '}{failed}"),
-        ("marks", f"{marks:,} on their way to the delta store" if marks else ""),
         ("memory", "not known" if nbytes is None else f"{in_bytes(nbytes)} beside the filter"),
     ]
     lines = ["", *aligned((name, value) for name, value in rows if value)]

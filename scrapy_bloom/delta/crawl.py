@@ -16,9 +16,9 @@ A killed job that is deleted loses its waiting marks, and perhaps items: those p
 again. Without a job there is no commit: all marks wait in memory until the crawl has ended, with
 all feeds closed and none failed.
 
-In a crawl in Redis a worker's marks go along with the acknowledgement, if its feeds are files that
-were synced before, and wait in the crawl (`waiting.py`). With feeds that are put together in a
-JOBDIR they wait there, as above; with others, in memory.
+In a crawl in Redis a worker's marks are added after a commit that has synced its feeds, if these
+are local files; what a worker has not added when it is killed is fetched again by the next crawl.
+With feeds that are put together in a JOBDIR they wait there, as above; with others, in memory.
 
 Within the round its own marks do not count, in the delta store or not.
 """
@@ -38,6 +38,7 @@ from ..errors import describe
 from ..job.ledger import CommitHook
 from ..job.ledger_scheduler import LedgerScheduler
 from ..job.session import session_of
+from ..reporting import counted
 from ..scrapy_compat import TIMES_SENT_AGAIN, scheduler_of
 from ..sqlite_backend.rounds import feeds_of
 from ..sqlite_backend.scheduler import DurableScheduler
@@ -58,14 +59,16 @@ if TYPE_CHECKING:
     from .redis_store import RedisDeltaStore
     from .settings import DeltaSettings
     from .table import Row
-    from .waiting import Carrier
 
 logger = logging.getLogger(__name__)
 
 _SHARE = 0.05
 """Most time that adding to the delta store may take during the crawl, as a share."""
 _IN_MEMORY = 100_000
-"""Marks of a round that are added to the delta store at a time."""
+"""Marks of a round that are added to the delta store at a time; and of a worker that wait for a
+store that cannot be reached."""
+_LAST_SECONDS = 10.0
+"""How long a worker tries to add what is left when it closes."""
 _AT_ONCE = 256
 """Without a ledger: callbacks between two looks for finished requests."""
 
@@ -100,12 +103,11 @@ class DeltaCrawl(CommitHook):
             self._round = self._worker.feeds.round
         elif not self._has_scrapys_feeds():
             self._round = _round_of(scheduler)
-        self._sends = self._worker is not None and self._worker.feeds.are_synced
-        """True if marks go along with the acknowledgement."""
-        self._carrier: Carrier | None = None
+        self._is_synced = self._worker is not None and self._worker.feeds.are_synced
+        """True if the items of a page are safe when its request is acknowledged, without a job."""
         self._users = 1
-        self._in_memory: list[Row] = []
-        """The marks of requests that were never in Redis, to be added at the end."""
+        self._lost = 0
+        """Marks that will not be added."""
         self._fresh: list[Row] = []
         """The marks of the last commit, whose items the feeds may not have yet."""
         self._ready: list[Row] = []
@@ -160,15 +162,6 @@ class DeltaCrawl(CommitHook):
         if self._round is not None:
             self._users += 1
             session_of(self._crawler).at_close(self._close)
-        if self._worker is not None:
-            self._open_worker(self._worker)
-
-    def _open_worker(self, worker: Worker) -> None:
-        from .waiting import Carrier, named
-
-        store = cast("RedisDeltaStore", self.store)
-        worker.store.delta_store = named(store.key, store.lifetime.period)
-        self._carrier = Carrier(store, worker.key, self._tell_of_carrying)
 
     # -- which requests are done -------------------------------------------------------
 
@@ -178,24 +171,17 @@ class DeltaCrawl(CommitHook):
         assert ledger is not None
         for request in acknowledged:
             in_doubt = "feed" if request in ledger.has_items_in_memory else None
-            marks = self.pages.done(request, ledger.reasons.get(request, in_doubt))
-            if not self._sends:
-                self._fresh += marks
-            elif marks and not self._send(request, marks):
-                self._in_memory += marks
-
-    def _send(self, request: Request, marks: list[Row]) -> bool:
-        from .waiting import packed
-
-        assert self._worker is not None
-        return self._worker.store.mark_done(request, [*map(packed, marks)])
+            self._fresh += self.pages.done(request, ledger.reasons.get(request, in_doubt))
 
     def after_commit(self) -> None:
         """Add the marks whose items are safe to the delta store, if it is time."""
-        if self._round is not None and self._is_live():
+        if self._is_synced or (self._round is not None and self._is_live()):
             if self._ready and time.monotonic() >= self._not_before:
                 self._add(self._ready)
             self._ready += self._fresh
+            if (too_many := len(self._ready) - _IN_MEMORY) > 0 and self._is_synced:
+                del self._ready[:too_many]
+                self._lost += too_many
         self._fresh.clear()
 
     def _is_unchanged(self, request: Request) -> bool:
@@ -226,18 +212,30 @@ class DeltaCrawl(CommitHook):
     # -- into the delta store ------------------------------------------------------------
 
     def stopped(self) -> None:
-        """Add the marks that wait in memory or in Redis to the delta store, when all feeds are
-        closed."""
-        if self._round is None and not self._settings.read_only and self._all_is_well():
-            self._add(self._in_memory if self._sends else self.marks)
+        """Add the marks that wait in memory to the delta store, when all feeds are closed."""
+        if self._is_synced:
+            self._add_last()
+        elif self._round is None and not self._settings.read_only and self._all_is_well():
+            self._add(self.marks)
         self._release()
+
+    def _add_last(self) -> None:
+        """Add what a worker has left, and say how many marks are lost."""
+        deadline = time.monotonic() + _LAST_SECONDS
+        while self._ready and not self._add(self._ready) and time.monotonic() < deadline:
+            time.sleep(_LAST_SECONDS / 100)
+        if lost := self._lost + len(self._ready):
+            logger.warning(
+                "%(marks)s of this crawl are not in %(store)s, which could not be reached: the next"
+                " crawl fetches those pages again.",
+                {"marks": counted(lost, "mark"), "store": self.store.name},
+                extra={"spider": self._crawler.spider},
+            )
 
     def _release(self) -> None:
         """Close the store after `stopped`, and after `_close` with a job."""
         self._users -= 1
         if not self._users:
-            if self._carrier is not None:
-                self._carrier.close()
             self.store.close()
 
     def _close(self) -> None:
@@ -262,18 +260,20 @@ class DeltaCrawl(CommitHook):
             self.store.add(some)
 
     def _add(self, marks: Iterable[Row]) -> bool:
-        """Add `marks` to the delta store; log an error and return False if that fails."""
-        began = time.monotonic()
+        """Add `marks` to the delta store; return False if that fails. A job's error is logged, the
+        marks of a worker wait."""
+        began, failure = time.monotonic(), None
         try:
             self._deliver(marks)
         except Exception as error:  # noqa: BLE001 - it costs repetitions
-            self._tell(error)
-            return False
-        finally:
-            ended = time.monotonic()
-            self._not_before = ended + max(self.least_seconds, (ended - began) / _SHARE)
+            failure = error
+        ended = time.monotonic()
+        self._not_before = ended + max(self.least_seconds, (ended - began) / _SHARE)
+        if failure is None or not self._is_synced:
             self._ready = []
-        return True
+            if failure is not None:
+                self._tell(failure)
+        return failure is None
 
     def _tell(self, error: Exception) -> None:
         logger.error(
@@ -285,14 +285,6 @@ class DeltaCrawl(CommitHook):
                 if self._round is None
                 else "The next start of the job tries again.",
             },
-            extra={"spider": self._crawler.spider},
-        )
-
-    def _tell_of_carrying(self, error: Exception) -> None:
-        logger.warning(
-            "Marks of this crawl cannot be carried over to %(store)s: %(error)s. They wait in the"
-            " crawl until a worker, or 'scrapy bloom clear', carries them over.",
-            {"store": self.store.name, "error": describe(error)},
             extra={"spider": self._crawler.spider},
         )
 

@@ -51,16 +51,10 @@ class RedisDeltaStore:
         self._width = (lifetime.period or 0.0) / SLICES
         self.clock = clock
         self.client = RedisClient(url, patience)
-        self.url = url
-        self._opened = (url, key, lifetime, patience, clock)
         self.key = key = key.replace("{", "(").replace("}", ")")
         self.name = f"{self.client.name} {key}"
         self._key = f"{{{key}}}:delta"
         self._digests = f"{self._key}:digests"
-
-    def again(self) -> RedisDeltaStore:
-        """Return the same store with another connection."""
-        return RedisDeltaStore(*self._opened)
 
     @property
     def is_empty(self) -> bool:

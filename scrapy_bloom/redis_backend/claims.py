@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,12 +21,11 @@ MOST_GIVEN_UP = 200
 
 class Finished(NamedTuple):
     """A claim that the engine has finished, after the worker's entry number `tail`; its failure, if
-    it has failed; and the marks of its page."""
+    it has failed."""
 
     tail: int
     claim: str
     failing: Failing | None = None
-    marks: Sequence[bytes] = ()
 
 
 class Claims:
@@ -115,14 +114,6 @@ class Claims:
         if claim is not None:
             self.uncommitted[request] = Finished(tail, claim, failing)
 
-    def mark(self, request: Request, marks: Sequence[bytes]) -> bool:
-        """Let the call that acknowledges the claim of `request`, which was finished since the last
-        commit, take `marks` along. Return False, and do nothing, for any other request."""
-        finished = self.uncommitted.get(request)
-        if finished is not None:
-            self.uncommitted[request] = finished._replace(marks=marks)
-        return finished is not None
-
     def commit(self) -> None:
         """Give up what is finished."""
         self.given_up += self.uncommitted.values()
@@ -149,7 +140,6 @@ class Claims:
             owned=[] if last else [number for number in self.all if number not in gone],
             failed=failed,
             returned=returned,
-            marks=[mark for each in due if each.failing is None for mark in each.marks],
         )
 
     def take_answer(self, batch: Batch, claimed: Iterable[Claim]) -> None:

@@ -30,7 +30,6 @@ A crawl, whose keys are all in the hash slot of the filter beside it:
                              dictionaries (see job/dictionaries.py), at most eight unless
                              Redis went back in time; swept (where the owners were looked at
                              last); later (1 where any request may be delayed or held);
-                             delta_store (JSON: name and period of that which marks wait for);
                              budget (JSON), counts (see lua/include/budget.lua), carried (the
                              last claim before the round: what has failed then counts when it is
                              retried), retried (JSON of what the next start is to retry)
@@ -67,8 +66,6 @@ A crawl, whose keys are all in the hash slot of the filter beside it:
     {KEY}:capped:SLOT        list: priority, NUL and payload of each
     {KEY}:start              set: marks of the start requests that were taken
     {KEY}:owners             hash: slot → who has it until when, if one worker may
-    {KEY}:delta_waiting      list: marks of acknowledged pages, on their way to the delta store, in
-                             the form of delta/waiting.py
 
 A list is named in the slots of its priority, in its lobby or among the parked ones, and the
 priority of the first two in the priorities, before the list holds anything, and until it is empty.
@@ -104,8 +101,6 @@ FORMAT = 2
 MOST_LAYERS = 64
 """More than a shard can get: 30 layers that double from one key take 64 GB."""
 
-LEAST_MARK = 28
-"""Bytes of a mark that waits, without a digest: key and time (delta/waiting.py)."""
 
 ODD_BYTES = "surrogateescape"
 """How names of slots that are not UTF-8 are decoded, and encoded."""

@@ -122,8 +122,6 @@ class WorkerState:
     counted: Sequence[int] = (0,) * len(COUNTED)
     """Counts since its last call, in the order of COUNTED."""
     holds: Sequence[Holding] = ()
-    delta_store: str = ""
-    """That which marks are for, as JSON."""
 
 
 @dataclass(frozen=True)
@@ -141,8 +139,8 @@ class Failing:
 
 @dataclass(frozen=True)
 class ClaimReport:
-    """The part of a call about claims, by their numbers: `acknowledged`, with the `marks` of their
-    pages; `dispatched` from now on; all others that the worker owns; the failed ones; and those
+    """The part of a call about claims, by their numbers: `acknowledged`; `dispatched` from
+    now on; all others that the worker owns; the failed ones; and those
     that it returns unasked, the last one first."""
 
     acknowledged: Sequence[str] = ()
@@ -150,7 +148,6 @@ class ClaimReport:
     owned: Sequence[str] = ()
     failed: Sequence[Failing] = ()
     returned: Sequence[str] = ()
-    marks: Sequence[bytes] = ()
 
 
 @dataclass(frozen=True)
@@ -225,12 +222,9 @@ class Batch:
             " ".join(claims.returned),
             "".join(each.encode() for each in state.holds),
             policy.longest_probe,
-            state.delta_store,
-            len(claims.marks),
         ]
         for id_and_text in self._offered.items():
             arguments += id_and_text
-        arguments += claims.marks
         for each in claims.failed:
             arguments += [each.claim, each.page, each.reason]
             arguments += [each.attempts, each.details, each.payload]

@@ -105,8 +105,6 @@ class RedisStore:
         self.starting = False
         self.start_done = False
         """True if this worker has run start() to its end, in this round and under this name."""
-        self.delta_store = ""
-        """That which marks are for, as JSON."""
         self.round = round_
         """The round of the crawl, as of the last reply."""
         self._tail = 0
@@ -254,12 +252,6 @@ class RedisStore:
         self.claims.finish(request, self._tail, failing_of(claim, failed, self._codec))
         return True
 
-    def mark_done(self, request: Request, marks: Sequence[bytes]) -> bool:
-        """Send `marks` in the call that acknowledges `request`, which is done since the last
-        commit. Return False, and do nothing, for a request that was in memory only. The page of a
-        lost claim is its new owner's to mark."""
-        return request in self._lost or self.claims.mark(request, marks)
-
     def commit(self, fingerprints: Collection[bytes]) -> bool:
         """Send all entries unless a call is open, with the `fingerprints` that belong to no request
         here. Return True if a call was made."""
@@ -362,7 +354,6 @@ class RedisStore:
                 slots=self.claims.by_slot,
                 counted=[now - then for now, then in zip(self._counting, self._told, strict=True)],
                 holds=[*self._unsent_holds],
-                delta_store=self.delta_store,
             ),
             self._codec.dictionaries,
             action,

@@ -130,7 +130,6 @@ class CrawlView:
     """Seconds until the next of them is, None without any."""
     held: int
     """How many slots are held; more than 1,000 are counted with those whose hold is over."""
-    marks_waiting: int
     """Marks on their way to the delta store."""
 
     @property
@@ -184,7 +183,7 @@ def look_at(client: RedisClient, key: str) -> CrawlView | None:
     if not is_in_one_slot(key):
         return None
     told = client.run(CRAWL_STATUS, [key], *COUNTED)
-    crawl, now, names, failed, alone, notes, nbytes, later, due, held, marks, slots = told
+    crawl, now, names, failed, alone, notes, nbytes, later, due, held, slots = told
     if crawl[0] is None:
         return None
     lease, round_, start_done, over, began, done, waiting, *counted = crawl
@@ -218,7 +217,6 @@ def look_at(client: RedisClient, key: str) -> CrawlView | None:
         later=later,
         next_due=None if due == b"" else max(0.0, (float(due) - now) / 1000),
         held=held,
-        marks_waiting=marks,
     )
 
 

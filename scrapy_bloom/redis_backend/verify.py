@@ -9,7 +9,7 @@ from ..bloom.inspection import Finding
 from ..job.dictionaries import id_of
 from ..reporting import counted
 from .codec import stored_dictionaries
-from .layout import LEAST_MARK, ODD_BYTES, crawl_id
+from .layout import ODD_BYTES, crawl_id
 from .lifecycle import stored_header
 from .scripts import (
     VERIFY_ALONE,
@@ -46,7 +46,6 @@ def queue_findings(client: RedisClient, key: str) -> Iterator[Finding]:
     failed, bad_records = _records(client, key, "failed", 6)
     if bad_records:
         wrong.append(f"{counted(bad_records, 'failed request')} cannot be read")
-    wrong += _wrong_marks(client, key)
     capped, bad_capped = _count_capped(client, key, names)
     wrong += bad_capped
     if bad_alone := client.run(VERIFY_ALONE, [key]):
@@ -165,15 +164,6 @@ def _wrong_dictionaries(client: RedisClient, key: str) -> Iterator[str]:
         if text is None or id_of(text) != name:
             what = "gone" if text is None else "damaged"
             yield f"the dictionary {name} is {what}: requests that need it cannot be read"
-
-
-def _wrong_marks(client: RedisClient, key: str) -> Iterator[str]:
-    first, bad = 0, 0
-    while found := client.call("lrange", f"{key}:delta_waiting", first, first + _KEYS_AT_ONCE - 1):
-        bad += sum(len(mark) < LEAST_MARK for mark in found)
-        first += _KEYS_AT_ONCE
-    if bad:
-        yield f"{counted(bad, 'mark')} on the way to the delta store cannot be read"
 
 
 def _count_capped(client: RedisClient, key: str, names: list[str]) -> tuple[int, list[str]]:

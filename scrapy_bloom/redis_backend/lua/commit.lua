@@ -1,6 +1,6 @@
 -- One group commit of a worker, in this order: dictionaries; the lease; holds; new requests;
--- acknowledgements, the marks of what they acknowledge, failures and returned claims; claims of dead
--- workers; what is due; new claims; the end of the crawl; its figures.
+-- acknowledgements, failures and returned claims; claims of dead workers; what is due; new claims; the
+-- end of the crawl; its figures.
 --
 -- KEYS: the filter's header.
 -- ARGV:
@@ -25,10 +25,7 @@
 --   23     holds as text with NUL: slot, pause (ms, or inf), how many in a row, 0 by hand; without
 --          a pause, to release it, how many in a row the worker knows
 --   24     longest pause (ms) while one request asks whether a hold may end
---   25     the delta store that marks are for, as JSON: its name and period
---   26     how many marks the acknowledged claims have
 -- then for each dictionary: id; text.
--- then the marks.
 -- then for each failed claim: claim; page; reason; attempts; details as JSON, or ''; the payload of
 -- a retry, or '' for the same.
 -- then for each entry: '1' to test its fingerprint first, '0' to push it anyway, '3' or '2' for the
@@ -49,8 +46,7 @@
 -- for an entry: 0 pushed, 1 seen, 2 the shard has more layers than the caller knows, 4 a start
 -- request that was taken, 5 over the budget of its slot.
 
-local first_mark = 27 + 2 * ARGV[21]
-local first_failed = first_mark + ARGV[26]
+local first_failed = 25 + 2 * ARGV[21]
 local first_entry = first_failed + 6 * ARGV[16]
 local brings = first_entry <= #ARGV
 local function words(text) return string.gmatch(text, '%S+') end
@@ -59,7 +55,7 @@ local function words(text) return string.gmatch(text, '%S+') end
 
 local kept, known, lacking = {}, {}, {}
 for id in words(found[6] or '') do kept[#kept + 1], kept[id] = id, true end
-for at = 27, first_mark - 1, 2 do known[ARGV[at]] = 'offered' end
+for at = 25, first_failed - 1, 2 do known[ARGV[at]] = 'offered' end
 for id in words(ARGV[20]) do
   if not kept[id] and not known[id] then lacking[#lacking + 1] = id end
   known[id] = 'named'
@@ -73,7 +69,7 @@ if #lacking > 0 then return {'dictionary', lacking} end
 -- one that a request may use is kept in any case; of proposals the first, unless there are eight
 local is_first = not full and #kept < 8
 for _, id in ipairs(kept) do is_first = is_first and known[id] == 'named' end
-for at = 27, first_mark - 1, 2 do
+for at = 25, first_failed - 1, 2 do
   local id = ARGV[at]
   if not kept[id] and (known[id] == 'named' or is_first) then
     kept[#kept + 1], kept[id] = id, true
@@ -250,25 +246,16 @@ for at = first_entry, #ARGV, 11 do
   answers[last], layers[last], keys_in[last] = answer, top, in_layer
 end
 
-local function each_of(text, ...)
+local function each_of(text, command, name)
   local claims = {}
   for claim in words(text) do claims[#claims + 1] = claim end
-  if #claims == 0 then return 0, 0 end
-  local removed = 0
-  for _, command in ipairs({...}) do
-    removed = removed + redis.call(command[1], command[2], unpack(claims))
-  end
-  return removed, #claims
+  if #claims == 0 then return 0 end
+  return redis.call(command, name, unpack(claims))
 end
-local done, acknowledged = each_of(ARGV[13], {'HDEL', mine})
-each_of(ARGV[13], {'SREM', handed})
+local done = each_of(ARGV[13], 'HDEL', mine)
+each_of(ARGV[13], 'SREM', handed)
 if done > 0 then redis.call('HINCRBY', key('crawl'), 'done', done) end
--- after the acknowledgement: a page that an aborted call has not marked is fetched by the next crawl
-if first_mark < first_failed and done == acknowledged then
-  redis.call('HSET', key('crawl'), 'delta_store', ARGV[25])
-  redis.call('RPUSH', key('delta_waiting'), unpack(ARGV, first_mark, first_failed - 1))
-end
-each_of(ARGV[14], {'SADD', handed})
+each_of(ARGV[14], 'SADD', handed)
 for at = first_failed, first_entry - 1, 6 do
   local failing, again = ARGV[at], ARGV[at + 5]
   local record = redis.call('HGET', mine, failing)

@@ -2,7 +2,7 @@
 -- ARGV: names of the workers' counts.
 -- Returns {fields of the crawl, time (ms), workers with their leases, failed, alone, progress,
 -- bytes of the keys or -1, requests that are not due, when the next of them is (ms) or '', slots
--- that are held, marks that wait, slots with requests over the budget}; without each worker's and
+-- that are held, slots with requests over the budget}; without each worker's and
 -- each slot's part.
 
 -- include key
@@ -13,7 +13,7 @@
 local time = redis.call('TIME')
 local workers = redis.call('ZRANGE', key('workers'), 0, -1, 'WITHSCORES')
 for _, name in ipairs({'crawl', 'workers', 'starting', 'busy', 'priorities', 'alone', 'failed',
-    'start', 'owners', 'progress', 'few', 'later', 'holds', 'parked', 'delta_waiting', 'limits',
+    'start', 'owners', 'progress', 'few', 'later', 'holds', 'parked', 'limits',
     'counted:0', 'counted:1', 'capped'}) do
   weigh(key(name))
 end
@@ -25,4 +25,4 @@ return {redis.call('HMGET', key('crawl'), 'lease', 'round', 'start_done', 'over'
   unknown and -1 or bytes, redis.call('ZCARD', key('later')),
   redis.call('ZRANGE', key('later'), 0, 0, 'WITHSCORES')[2] or '',
   count_held(key('holds'), now),
-  redis.call('LLEN', key('delta_waiting')), redis.call('ZCARD', key('capped'))}
+  redis.call('ZCARD', key('capped'))}

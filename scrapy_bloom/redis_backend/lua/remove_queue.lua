@@ -40,4 +40,4 @@ end
 if redis.call('EXISTS', key('workers')) == 1 then return math.max(1, gone) end
 return gone + redis.call('UNLINK', key('starting'), key('busy'), key('alone'), key('failed'),
   key('start'), key('owners'), key('progress'), key('few'), key('later'), key('holds'),
-  key('delta_waiting'), key('limits'), key('counted:0'), key('counted:1'))
+  key('limits'), key('counted:0'), key('counted:1'))
