@@ -4,15 +4,15 @@ Up to Scrapy 2.18 it is text, a fingerprint a line in hexadecimal digits; from 2
 binary, each fingerprint behind its length in two bytes, big-endian. A job that was
 started before and resumed after that upgrade has both, one after the other.
 
-An unclean stop can tear the last record, and the next run writes right behind it. All
-records have one length in practice, so the torn one is found, and reading goes on
-with the next.
+An unclean stop can tear the last record, and the next run writes right behind it. A torn line is
+left out; behind a torn record nothing can be told apart any more, so reading ends there.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import chain
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
@@ -39,9 +39,9 @@ def is_seen_file(path: Path) -> bool:
 class SeenFile:
     """The fingerprints in a `requests.seen`, read once by `batches`.
 
-    `keys` is an upper bound of their number; `skipped` counts the damaged records, and
-    `first_skipped` says where the first one is. Raises JobDirectoryError if the file
-    is something else.
+    `keys` is an upper bound of their number, if all are as long as the first; `skipped` counts what
+    is torn and what is left out behind it, about, and `first_skipped` says where that begins.
+    Raises JobDirectoryError if the file is something else.
     """
 
     unit = "B"
@@ -69,15 +69,18 @@ class SeenFile:
 
     def batches(self) -> Iterator[tuple[list[bytes], int]]:
         """Yield fingerprints, and how many bytes of the file are done with them.
-        Cost: 0.3 µs a fingerprint."""
+        Cost: 0.6 µs a fingerprint."""
+        self.skipped, self.first_skipped = 0, ""
         if not self.size:
             return
         with self.path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
-            position = 0
-            if not self._binary:
-                for fingerprints, position in self._text_batches(data):
-                    yield fingerprints, position
-            yield from self._binary_batches(data, position)
+            found = []
+            for fingerprint, position in chain(self._lines(data), self._records(data)):
+                found.append(fingerprint)
+                if len(found) == _BATCH:
+                    yield found, position
+                    found = []
+            yield found, self.size
 
     def _count(self) -> int:
         """Return how many records of the usual length fit into the file."""
@@ -88,105 +91,34 @@ class SeenFile:
         line, record = 2 * self._length + 1, _LENGTH_BYTES + self._length
         return -(-text // line) + -(-(self.size - text) // record)
 
-    def _text_batches(self, data: mmap) -> Iterator[tuple[list[bytes], int]]:
+    def _lines(self, data: mmap) -> Iterator[tuple[bytes, int]]:
         """Read lines up to the first zero byte, where the binary format begins."""
         digits = 2 * self._length
-        found: list[bytes] = []
-        while line := data.readline():
-            text = line.rstrip()
-            if len(text) == digits and _is_hexadecimal(text):
-                found.append(bytes.fromhex(text.decode()))
-                if len(found) == _BATCH:
-                    yield found, data.tell()
-                    found = []
-                continue
-            start = data.tell() - len(line)
+        while not self._binary and (line := data.readline()):
             text, zero, _ = line.partition(b"\0")
-            if text:
-                self._skip(start)
-                # what was torn has the next record on its line
-                if len(text.rstrip()) > digits and _is_hexadecimal(text.rstrip()[-digits:]):
-                    found.append(bytes.fromhex(text.rstrip()[-digits:].decode()))
+            end = data.tell() - len(line) + len(text)
+            # what was torn has the next record on its line
+            whole = text.rstrip()[-digits:]
+            if len(whole) == digits and _is_hexadecimal(whole):
+                yield bytes.fromhex(whole.decode()), end
+            if text.rstrip() and (text.rstrip() != whole or len(whole) < digits):
+                self._skip(end - len(text), 1)
             if zero:
-                yield found, start + len(text)
+                data.seek(end)
                 return
-        yield found, data.tell()
 
-    def _binary_batches(self, data: mmap, position: int) -> Iterator[tuple[list[bytes], int]]:
-        record = _LENGTH_BYTES + self._length
-        size = len(data)
-        high, low = header = self._length.to_bytes(_LENGTH_BYTES, "big")
-        checked = False
-        while position < size:
-            batch = data[position : position + record * _BATCH]
-            whole = len(batch) // record
-            if (
-                whole
-                and batch[: whole * record : record].count(high) == whole
-                and batch[1 : whole * record : record].count(low) == whole
-                and self._goes_on(data, position + whole * record, header)
-            ):
-                ends = range(record, whole * record + 1, record)
-                yield [batch[end - self._length : end] for end in ends], position + ends[-1]
-                position += ends[-1]
-            elif not checked and _is_aligned(data, position):
-                yield list(_any_length(data, position)), size
+    def _records(self, data: mmap) -> Iterator[tuple[bytes, int]]:
+        position = data.tell()
+        while position < self.size:
+            start = position + _LENGTH_BYTES
+            end = start + (length := int.from_bytes(data[position:start], "big"))
+            if not 0 < length <= _LONGEST or end > self.size:
+                left = self.size - position
+                self._skip(position, -(-left // (_LENGTH_BYTES + self._length)))
                 return
-            else:
-                checked = True
-                found, position = self._past_damage(data, position, header)
-                yield found, position
+            yield data[start:end], end
+            position = end
 
-    def _past_damage(self, data: mmap, position: int, header: bytes) -> tuple[list[bytes], int]:
-        """Return the whole records before the next damaged one, and where the first
-        whole one after it begins."""
-        record = _LENGTH_BYTES + self._length
-        found = []
-        while self._is_record(data, position, header):
-            found.append(data[position + _LENGTH_BYTES : position + record])
-            position += record
-        if position == len(data):
-            return found, position
-        self._skip(position)
-        start, following = position, data.find(header, position + 1)
-        while following >= 0 and not self._is_record(data, following, header):
-            following = data.find(header, following + 1)
-        following = following if following >= 0 else len(data)
-        if data[start : start + _LENGTH_BYTES] == header and start + record <= following:
-            # whole; it was the header behind it that was torn
-            found.append(data[start + _LENGTH_BYTES : start + record])
-        return found, following
-
-    def _is_record(self, data: mmap, position: int, header: bytes) -> bool:
-        end = position + _LENGTH_BYTES + self._length
-        return (
-            end <= len(data)
-            and data[position : position + _LENGTH_BYTES] == header
-            and self._goes_on(data, end, header)
-        )
-
-    def _goes_on(self, data: mmap, position: int, header: bytes) -> bool:
-        """Return True if another record begins there, torn or not, or the file ends."""
-        return header.startswith(data[position : position + _LENGTH_BYTES])
-
-    def _skip(self, position: int) -> None:
-        self.skipped += 1
+    def _skip(self, position: int, count: int) -> None:
+        self.skipped += count
         self.first_skipped = self.first_skipped or f"byte {position:,}: a torn record"
-
-
-def _is_aligned(data: mmap, position: int) -> bool:
-    """Return True if records of any length, from there on, fill the file exactly.
-    Lengths out of the middle of a record are random, and nearly all too large."""
-    while position + _LENGTH_BYTES <= len(data):
-        length = int.from_bytes(data[position : position + _LENGTH_BYTES], "big")
-        if not 0 < length <= _LONGEST:
-            return False
-        position += _LENGTH_BYTES + length
-    return position == len(data)
-
-
-def _any_length(data: mmap, position: int) -> Iterator[bytes]:
-    while position < len(data):
-        start = position + _LENGTH_BYTES
-        position = start + int.from_bytes(data[position:start], "big")
-        yield data[start:position]
