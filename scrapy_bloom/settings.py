@@ -249,12 +249,6 @@ AUDIT = Setting(
     PATH,
     "The path of a file that gets a line of JSON for each request that is dropped",
 )
-AUDIT_SHARE = Setting(
-    "BLOOM_AUDIT_SHARE",
-    1.0,
-    _number("above 0 and at most 1, a share of the dropped requests", lambda share: 0 < share <= 1),
-    "The share of the dropped requests that `BLOOM_AUDIT` records",
-)
 DURABLE = Setting("BLOOM_DURABLE", True, BOOLEAN, "Whether the add-on sets `SCHEDULER`")
 DURABLE_FEEDS = Setting(
     "BLOOM_DURABLE_FEEDS",
@@ -382,11 +376,8 @@ REDIS_TIMEOUT = Setting(
     _number("of seconds above 0 and below 3600", lambda timeout: 0 < timeout < 3600),
     "Seconds that a request waits for Redis before that is an outage",
 )
-FILTER_ON_ERROR = Setting(
-    "BLOOM_REDIS_ON_ERROR", "close", _one_of("close", "local"), "What an outage of Redis does"
-)
-QUEUE_ON_ERROR = Setting(
-    "BLOOM_REDIS_ON_ERROR", "wait", _one_of("wait", "close"), FILTER_ON_ERROR.meaning
+REDIS_ON_ERROR = Setting(
+    "BLOOM_REDIS_ON_ERROR", "wait", _one_of("wait", "close"), "What an outage of Redis does"
 )
 REDIS_LEASE = Setting(
     "BLOOM_REDIS_LEASE",
@@ -420,7 +411,7 @@ REDIS_ROUND = Setting(
 )
 
 SETTINGS = tuple(each for each in tuple(globals().values()) if isinstance(each, Setting))
-"""All of them; BLOOM_REDIS_ON_ERROR is there twice."""
+"""All of them."""
 
 
 def wants_delta(settings: BaseSettings) -> bool:
@@ -476,12 +467,12 @@ class RedisSettings:
     url: str = REDIS_URL.default
     key: str = REDIS_KEY.default
     timeout: float = REDIS_TIMEOUT.default
-    on_error: str = FILTER_ON_ERROR.default
+    on_error: str = REDIS_ON_ERROR.default
 
     @classmethod
-    def read(cls, settings: BaseSettings, spider: str, *, queue: bool = False) -> RedisSettings:
-        """Return the values in `settings` for the spider of that name, for the filter alone or
-        with a `queue` in the same place. Raises ValueError as BloomSettings does."""
+    def read(cls, settings: BaseSettings, spider: str) -> RedisSettings:
+        """Return the values in `settings` for the spider of that name. Raises ValueError as
+        BloomSettings does."""
         url = REDIS_URL.read(settings)
         if not REDIS_URL.given(settings):
             url = scrapy_redis_url(settings) or url
@@ -490,7 +481,7 @@ class RedisSettings:
             url=url,
             key=REDIS_KEY.read(settings).replace("%(spider)s", name),
             timeout=REDIS_TIMEOUT.read(settings),
-            on_error=(QUEUE_ON_ERROR if queue else FILTER_ON_ERROR).read(settings),
+            on_error=REDIS_ON_ERROR.read(settings),
         )
 
 
@@ -569,19 +560,6 @@ class HoldSettings:
             longest=HOLD_MAX.read(settings),
             times=HOLD_TIMES.read(settings),
         )
-
-
-@dataclass(frozen=True)
-class AuditSettings:
-    """The file that records dropped requests, none if `path` is empty, and the share of them."""
-
-    path: str = AUDIT.default
-    share: float = AUDIT_SHARE.default
-
-    @classmethod
-    def read(cls, settings: BaseSettings) -> AuditSettings:
-        """Return the values in `settings`. Raises ValueError as BloomSettings does."""
-        return cls(AUDIT.read(settings), AUDIT_SHARE.read(settings))
 
 
 # -- scrapy-redis ---------------------------------------------------------------------

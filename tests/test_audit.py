@@ -97,15 +97,6 @@ def test_what_an_exact_filter_avoids_is_recorded(make_dupefilter, tmp_path, hold
     assert reasons(path)[-1] == ("0", "exact", 0)
 
 
-def test_a_share_is_recorded(make_dupefilter, tmp_path):
-    """By chance; the answers are the same."""
-    path = tmp_path / "dropped.jsonl"
-    dupefilter = make_dupefilter(BLOOM_AUDIT=path, BLOOM_AUDIT_SHARE="0.1")
-    dupefilter.request_seen(request("a"))
-    assert all(dupefilter.request_seen(request("a")) for _ in range(2000))
-    assert 100 < len(recorded(path)) < 320
-
-
 def test_files_are_rotated(make_dupefilter, tmp_path, monkeypatch):
     """The disk has an end."""
     monkeypatch.setattr(audit, "FILE_BYTES", 1000)
@@ -146,9 +137,6 @@ def test_with_an_audit_nothing_is_dropped_early(make_dupefilter, tmp_path):
     [
         ({"BLOOM_AUDIT": "nowhere/dropped.jsonl"}, "BLOOM_AUDIT is 'nowhere/dropped.jsonl', which"),
         ({"BLOOM_AUDIT": 5}, "BLOOM_AUDIT is 5: it must be the path"),
-        ({"BLOOM_AUDIT_SHARE": "0"}, "BLOOM_AUDIT_SHARE is '0': it must be a number above 0"),
-        ({"BLOOM_AUDIT_SHARE": 2}, "at most 1"),
-        ({"BLOOM_AUDIT_SHARE": "all"}, "BLOOM_AUDIT_SHARE is 'all'"),
     ],
 )
 def test_bad_settings_are_refused_by_name(make_dupefilter, settings, message):

@@ -88,10 +88,6 @@ def require_series(name: str, header: Header, number: int, first: Header) -> Non
     """Raise FilterFileError unless `header` fits layer `number` above a layer 0 with the header
     `first`. The message calls the layer `name`."""
     rate = sizing.layer_error_rate(bound_of(first), number)
-    if first.table_pages:
-        rate = (
-            header.error_rate
-        )  # any in a layer that 0.2.0 joined, which costs looks into its table
     for what, found, wanted in (
         ("secret", header.secret.hex(), first.secret.hex()),
         ("identity", header.identity, first.identity),

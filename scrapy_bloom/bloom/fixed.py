@@ -190,16 +190,13 @@ class BloomFilter(Probing):
             table.check(count)
         set_bits = list(self._store.block_counts())
         bits = sum(set_bits)
-        # an exact layer that 0.2.0 joined has all bits of both, and fewer keys in its table
-        may_exceed = self.exact and bits > 0
-        if (bits == 0) != (count == 0) and not may_exceed:
+        if (bits == 0) != (count == 0):
             raise BloomError(f"{self!r} has {bits:,} bits set for {count:,} keys")
         estimate = sizing.estimate_keys(self.header.probes, set_bits)
         error_rate = self.current_error_rate
         # keys taken for known ones are in the estimate, not in the count
         tolerance = (0.02 + error_rate) * count + 10 * count**0.5
-        off = count - estimate if may_exceed else abs(count - estimate)
-        if error_rate < 0.1 and off > tolerance:
+        if error_rate < 0.1 and abs(count - estimate) > tolerance:
             raise BloomError(f"{self!r} counts {count:,} keys, its bits tell of {estimate:,}")
 
     def __repr__(self) -> str:

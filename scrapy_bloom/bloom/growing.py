@@ -173,8 +173,8 @@ class ScalableBloomFilter(Probing):
             layer.check()
             require_series(str(layer.path or number), layer.header, number, self._layers[0].header)
         for layer in self._layers[:-1]:
-            # recounts err by a few percent; an exact layer that 0.2.0 joined may be below capacity
-            if not self.exact and len(layer) < 0.9 * layer.capacity:
+            # recounts err by a few percent
+            if len(layer) < 0.9 * layer.capacity:
                 raise BloomError(f"{layer!r} is not full and has a layer above it")
 
     def __repr__(self) -> str:

@@ -25,8 +25,6 @@ from .sizing import BLOCK_BITS
 PAGE = 4096
 MAGIC = b"\x89BLOOM\r\n"
 FORMAT = 1
-FORMAT_WITH_TABLE = 2
-"""The format of files with an exact table: versions that know no tables refuse it."""
 REMEDY = "restore it from a backup, or move it away to start an empty filter"
 
 _CHECKSUM_BYTES = 32
@@ -65,7 +63,7 @@ class Header:
         """Return page 0. Raises ValueError if `identity` does not fit into it."""
         fields = {"format": FORMAT, "scheme": SCHEME, **asdict(self), "secret": self.secret.hex()}
         if self.table_pages:
-            fields |= {"format": FORMAT_WITH_TABLE, "table_scheme": TABLE_SCHEME}
+            fields["table_scheme"] = TABLE_SCHEME
         else:
             del fields["table_pages"]
         text = json.dumps(fields).encode()
@@ -94,7 +92,7 @@ class Header:
         fields = json.loads(page[len(MAGIC) : -_CHECKSUM_BYTES].rstrip(b"\0"))
         table_scheme = TABLE_SCHEME if fields.get("table_pages") else None
         for name, known in (
-            ("format", FORMAT_WITH_TABLE if table_scheme else FORMAT),
+            ("format", FORMAT),
             ("scheme", SCHEME),
             ("table_scheme", table_scheme),
         ):

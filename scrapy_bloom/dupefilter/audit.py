@@ -6,12 +6,9 @@ import json
 import logging
 import time
 from logging.handlers import RotatingFileHandler
-from random import random
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from scrapy.utils.request import referer_str
-
-from ..settings import AuditSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,12 +65,11 @@ class Audit:
 
     def __init__(
         self,
-        settings: AuditSettings,
+        path: str,
         dupefilter: Asked,
         overlay: Overlay,
         fingerprint: Callable[[Request], bytes],
     ) -> None:
-        self._share = settings.share
         self._ask = dupefilter.request_seen
         self._is_known = dupefilter.is_known
         self._overlay = overlay
@@ -82,10 +78,10 @@ class Audit:
         self._uncommitted: dict[bytes, Request] = {}
         """New requests by uncommitted fingerprint, which an exact filter tests later."""
         try:
-            self._handler = _Handler(settings.path)
+            self._handler = _Handler(path)
         except OSError as error:
             raise ValueError(
-                f"BLOOM_AUDIT is {settings.path!r}, which cannot be written: {error.strerror}"
+                f"BLOOM_AUDIT is {path!r}, which cannot be written: {error.strerror}"
             ) from error
         # set on the instance, so that a crawl without an audit has no cost
         vars(dupefilter)["request_seen"] = self.request_seen
@@ -94,8 +90,6 @@ class Audit:
 
     def request_seen(self, request: Request) -> bool:
         """Return the answer of the dupefilter, and log the request if it is True."""
-        if random() >= self._share:  # noqa: S311 - nothing secret
-            return self._ask(request)
         # before the dupefilter answers, which puts the URL into the cache
         why, avoided = self._why(request), self._avoided
         if self._ask(request):

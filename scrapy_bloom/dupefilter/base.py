@@ -18,7 +18,7 @@ from ..fingerprints.canonical import META_KEY
 from ..fingerprints.identity import FingerprinterIdentity
 from ..fingerprints.unfailing import CALLBACK, META, UnfailingFingerprinter
 from ..scrapy_compat import close_spider
-from ..settings import DELTA, DELTA_DIGEST, AuditSettings, BloomSettings, wants_delta
+from ..settings import AUDIT, DELTA, DELTA_DIGEST, BloomSettings, wants_delta
 from ..startup import announce, fetches_one_page, has_spider_middleware, is_own_method, refuse
 from .overlay import FingerprintFilter, Overlay, closing_line
 from .redirects import RequestChains
@@ -316,11 +316,10 @@ class FilterDupeFilter(BaseDupeFilter):
 
     def _use(self, opened: FingerprintFilter) -> None:
         self._overlay = overlay = Overlay(opened)
-        audit = AuditSettings.read(self._crawler.settings)
-        if audit.path:
+        if path := AUDIT.read(self._crawler.settings):
             from .audit import Audit
 
-            self._audit = Audit(audit, self, overlay, self._fingerprint_of_any)
+            self._audit = Audit(path, self, overlay, self._fingerprint_of_any)
         self._see = opened.add
         if self._is_full:
             opened.growing = False

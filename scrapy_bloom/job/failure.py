@@ -15,7 +15,6 @@ from ..scrapy_compat import HELD
 
 if TYPE_CHECKING:
     from scrapy import Request
-    from scrapy.statscollectors import StatsCollector
 
 item_refused = object()
 """Signal of a feed exporter that cannot take an item, with the `response` of its page, or the
@@ -126,12 +125,6 @@ class Choice(NamedTuple):
 
 
 ALL = Choice()
-
-
-def count_unreadable(stats: StatsCollector) -> None:
-    """Count a request that could not be read back, under its name in 0.2.0, too."""
-    stats.inc_value("scheduler/unreadable")
-    stats.inc_value("scheduler/set_aside")
 
 
 def download_reason(exception: BaseException) -> str:

@@ -9,8 +9,7 @@ a queue, then closes `requests.seen`. A run that resumes the job leaves `active.
 it is until its own clean stop, and whatever it pushes or uses up changes files or
 directories next to it. So after a clean stop, and only then, nothing in
 `requests.queue` is newer than `active.json`. Its directories are newer as soon as the
-scheduler has opened, so this is tested before. Version 0.1.0 kept the result in a file, since a
-crawl that it refused closed the scheduler cleanly.
+scheduler has opened, so this is tested before.
 """
 
 from __future__ import annotations
@@ -34,8 +33,6 @@ def why_unclean(job: JobDirectory) -> str | None:
     """
     queue = job.scrapy_queue
     try:
-        if job.unclean_mark.exists():
-            return job.unclean_mark.read_text(encoding="utf-8").strip()
         state_file = queue / "active.json"
         state = json.loads(state_file.read_bytes())
         written = state_file.stat().st_mtime_ns

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("scrapy_bloom.shared.dupefilter")
 
-MOST_IN_MEMORY = 100_000
-"""Fingerprints in memory at which the spider is closed in an outage: about 10 MB."""
 
 _REPLAYED_AT_ONCE = 100
 
@@ -44,8 +42,8 @@ class RedisBloomDupeFilter(FilterDupeFilter):
     Works with Scrapy's scheduler and with scrapy-redis's. Cost of a new request: one round trip, in
     which the reactor waits; of a duplicate that this process has seen lately: none. When Redis has
     not answered for BLOOM_REDIS_TIMEOUT seconds, new fingerprints stay in memory until it answers,
-    and the spider is closed with reason `bloom_error`: at once or, with BLOOM_REDIS_ON_ERROR
-    "local", at 100,000 of them. An outage never makes a new request count as seen.
+    and the spider is closed with reason `bloom_error`. An outage never makes a new request count as
+    seen.
     """
 
     _remedy_when_full = "Set BLOOM_ON_FULL to 'grow' to go on"
@@ -78,7 +76,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
                 extra={"spider": spider},
             )
         # scrapy-redis could not queue the requests of an outage: let others find them
-        self._replays_at_close = self._redis.on_error == "local"
+        self._replays_at_close = False
         return self
 
     @classmethod
@@ -172,9 +170,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
                 " out, or set DUPEFILTER_CLASS to 'scrapy_bloom.BloomDupeFilter' for a filter of"
                 " one process"
             )
-        self._redis = redis = RedisSettings.read(
-            self._crawler.settings, self._spider.name, queue=self._uses_overlay
-        )
+        self._redis = redis = RedisSettings.read(self._crawler.settings, self._spider.name)
         client = RedisClient(redis.url, redis.timeout)
         try:
             self._shared = self._open_shared(client, settings, identity)
@@ -246,21 +242,16 @@ class RedisBloomDupeFilter(FilterDupeFilter):
             return False
         self._add_unchecked(self._overlay, fingerprint)
         extra: dict[str, Any] = {"spider": self._spider}
-        closing = (
-            self._redis.on_error == "close" or len(self._overlay.uncommitted) >= MOST_IN_MEMORY
-        )
         if not self._outage:
             self._outage = self._watches_each_new = True
             self._crawler.stats.inc_value("bloom/outages")
-            then = "Closing the spider" if closing else f"Closing the spider at {MOST_IN_MEMORY:,}"
             logger.error(
                 "%(error)s. New requests are remembered in memory until Redis answers again."
-                " %(then)s.",
-                {"error": error, "then": then},
+                " Closing the spider.",
+                {"error": error},
                 extra=extra,
             )
-        if closing:
-            self.close_spider("bloom_error")
+        self.close_spider("bloom_error")
         return False
 
     def _do_what_is_due(self) -> None:

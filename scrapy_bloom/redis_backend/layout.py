@@ -14,9 +14,6 @@ nodes. Each shard grows by itself, when its share of the newest layer is full.
 Each script compares the generation, and checks before it writes that all strings exist: a shard
 that was evicted, flushed or made by another filter is gone, and never tells about keys.
 
-A header of format 1 (scrapy-bloom 0.1) differs in one point: its layers were sized
-without regard to the allocator of the server, and those that it grows go on so.
-
 A crawl, whose keys are all in the hash slot of the filter beside it:
 
     {KEY}                    the filter's header; {KEY}:0 … its shards
@@ -57,8 +54,7 @@ A crawl, whose keys are all in the hash slot of the filter beside it:
                              held slots that have left their ring, by the end of the hold
     {KEY}:failed             hash: page → priority, slot, entry, reason, attempts, worker,
                              when (ms), what the worker knows of it as JSON, and the claim;
-                             where no worker has told it, claim → the same, '' for the JSON;
-                             of an earlier version claim → the first six or eight
+                             where no worker has told it, claim → the same, '' for the JSON
     {KEY}:limits             hash: slot, or * → the most requests of it in a round
     {KEY}:counted:PARITY     hash: slot → requests of this round, or of the last one (`counts`)
     {KEY}:capped             sorted set: slots with requests over the budget, by the time of the
@@ -96,7 +92,7 @@ from ..errors import IncompatibleFilterError
 
 SHARD_BITS = 6
 SHARDS = 1 << SHARD_BITS
-FORMAT = 2
+FORMAT = 1
 
 MOST_LAYERS = 64
 """More than a shard can get: 30 layers that double from one key take 64 GB."""
@@ -105,16 +101,14 @@ MOST_LAYERS = 64
 ODD_BYTES = "surrogateescape"
 """How names of slots that are not UTF-8 are decoded, and encoded."""
 
-_FORMATS = (1, FORMAT)
-
-CRAWL_FORMAT = 2
-"""Also in `lua/include/crawl_id.lua`. Crawls of version 0.2.0 have no number for 1."""
+CRAWL_FORMAT = 1
+"""Also in `lua/include/crawl_id.lua`."""
 
 _SELECTOR_BITS = 32
 _LARGEST_STRING_BLOCKS = 1 << 16  # 2**31 bits, half of what a string of Redis holds
 _STRING_OVERHEAD = 10  # bytes that Redis allocates with those of a string (sdshdr32)
 _THREE = Struct("<3I")
-_SLACK = {1: 5.0, 2: 4.0}  # standard deviations: shards get unequal numbers of keys
+_SLACK = 4.0  # standard deviations: shards get unequal numbers of keys
 
 
 @dataclass(frozen=True)
@@ -128,7 +122,7 @@ class LayerShape:
     probes: int
 
     @classmethod
-    def sized(cls, capacity: int, error_rate: float, format_: int = FORMAT) -> LayerShape:
+    def sized(cls, capacity: int, error_rate: float) -> LayerShape:
         """Return the layer for `capacity` keys, which fall on the shards by chance: each has room
         for four standard deviations more than the mean, which is 3 % for a million keys and 0.3 %
         for a hundred million.
@@ -138,20 +132,19 @@ class LayerShape:
         keys at 1e-6 take 64 KiB a shard instead of 80.
         """
         mean = capacity / SHARDS
-        share = ceil(mean + _SLACK[format_] * sqrt(mean))
+        share = ceil(mean + _SLACK * sqrt(mean))
         blocks, probes = sizing.shape(SHARDS * share, error_rate)
         blocks = -(-blocks // SHARDS)
-        if format_ > 1:
-            room, smaller = _rooms(blocks)
-            more = probes + NEXT_PROBES
-            if (
-                smaller
-                and probes >= FIRST_PROBES
-                and (sizing.error_rate_at(SHARDS * smaller, more, SHARDS * share) <= error_rate)
-            ):
-                blocks, probes = smaller, more
-            else:
-                blocks, share = room, share * room // blocks
+        room, smaller = _rooms(blocks)
+        more = probes + NEXT_PROBES
+        if (
+            smaller
+            and probes >= FIRST_PROBES
+            and (sizing.error_rate_at(SHARDS * smaller, more, SHARDS * share) <= error_rate)
+        ):
+            blocks, probes = smaller, more
+        else:
+            blocks, share = room, share * room // blocks
         return cls(capacity, share, SHARDS * blocks, probes)
 
     @classmethod
@@ -196,7 +189,6 @@ class RedisHeader:
     identity: str = ""
     created: str = ""
     software: str = ""
-    format: int = FORMAT
 
     def layer(self, number: int) -> LayerShape:
         """Return the shape of layer `number`, made or not: twice the capacity of the one before as
@@ -207,7 +199,7 @@ class RedisHeader:
 
     def to_text(self) -> str:
         """Return the form that Redis keeps."""
-        first = {"format": self.format, "scheme": SCHEME, "shards": SHARDS}
+        first = {"format": FORMAT, "scheme": SCHEME, "shards": SHARDS}
         return json.dumps({**first, **asdict(self), "secret": self.secret.hex()})
 
     @classmethod
@@ -215,7 +207,7 @@ class RedisHeader:
         """Return the header in `text`; errors name `place`."""
         try:
             fields = json.loads(text)
-            found = [fields["format"], fields.pop("scheme"), fields.pop("shards")]
+            found = [fields.pop(name) for name in ("format", "scheme", "shards")]
             layers = tuple(LayerShape(**layer) for layer in fields.pop("layers"))
             secret = bytes.fromhex(fields.pop("secret"))
             header = cls(layers=layers, secret=secret, **fields)
@@ -225,13 +217,13 @@ class RedisHeader:
                 " use another BLOOM_REDIS_KEY"
             ) from None
         for name, value, known in zip(
-            ("format", "scheme", "shards"), found, (_FORMATS, (SCHEME,), (SHARDS,)), strict=True
+            ("format", "scheme", "shards"), found, (FORMAT, SCHEME, SHARDS), strict=True
         ):
-            if value not in known:
+            if value != known:
                 raise IncompatibleFilterError(
-                    f"{place} has {name} {value!r}, this version of scrapy-bloom reads"
-                    f" {' and '.join(map(repr, known))}; use the version that made it"
-                    f" ({header.software!r}), or another BLOOM_REDIS_KEY"
+                    f"{place} has {name} {value!r}, this version of scrapy-bloom reads {known!r};"
+                    f" use the version that made it ({header.software!r}), or another"
+                    " BLOOM_REDIS_KEY"
                 )
         return header
 
@@ -245,7 +237,7 @@ class RedisHeader:
 def _next_layer(header: RedisHeader, number: int) -> LayerShape:
     capacity = sizing.layer_capacity(header.layer(number - 1).capacity, 0, 0)
     error_rate = sizing.layer_error_rate(header.error_rate, number)
-    while not (layer := LayerShape.sized(capacity, error_rate, header.format)).fits:
+    while not (layer := LayerShape.sized(capacity, error_rate)).fits:
         capacity //= 2
     return layer
 
@@ -278,8 +270,7 @@ def is_in_one_slot(key: str) -> bool:
 
 
 def crawl_id(generation: str) -> str:
-    """Return the id of the crawl beside the filter of that generation. Version 0.2.0 used the
-    generation alone, so its workers are told that their crawl is gone."""
+    """Return the id of the crawl beside the filter of that generation."""
     return f"{CRAWL_FORMAT}:{generation}"
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import IncompatibleFilterError, SharedFilterError
 from ..reporting import waiting
-from .layout import SHARDS, RedisHeader, crawl_id, shard_keys, shards_of
+from .layout import CRAWL_FORMAT, SHARDS, RedisHeader, crawl_id, shard_keys, shards_of
 from .scripts import (
     DELETE_HEADER,
     DELETE_SHARD,
@@ -156,7 +156,7 @@ def open_crawl(
     stays as it is, and the state names that spider. So does that of living workers with another
     `budget` (JSON, empty for that of the crawl), and one that had none, unless what is pending was
     `counted`; the state has its budget then. Raises SharedFilterError for a crawl of another
-    filter or version, and for workers with another lease or of version 0.2.0."""
+    filter or format, and for workers with another lease."""
     lease = int(settings.lease * 1000)
     options = settings.round, spider, "1" * any_spider, budget, "1" * counted
     found, lease_found, round_, start_done, over, _, workers, owner, *waits, begins, has = (
@@ -164,8 +164,7 @@ def open_crawl(
     )
     if found.decode() != crawl_id(crawl):
         raise SharedFilterError(
-            f"the queue {key!r} in Redis at {client.name}"
-            + _why_not(found.decode(), crawl, f"{int(lease_found or 0) / 1000:g}")
+            f"the queue {key!r} in Redis at {client.name}" + _why_not(found.decode(), crawl)
         )
     if int(lease_found) != lease:
         raise SharedFilterError(
@@ -185,7 +184,7 @@ def open_crawl(
     )
 
 
-def _why_not(found: str, crawl: str, lease: str) -> str:
+def _why_not(found: str, crawl: str) -> str:
     """Return why no worker can join the crawl with the id `found`."""
     if not found:
         return (
@@ -193,14 +192,11 @@ def _why_not(found: str, crawl: str, lease: str) -> str:
             " eviction or an interrupted 'scrapy bloom clear'. Remove the rest with that, or use"
             " another BLOOM_REDIS_KEY"
         )
-    if found == crawl:
+    if found.endswith(crawl):
         return (
-            " has workers of scrapy-bloom 0.2.0, which cannot share it with those of this version:"
-            " stop all of them first; if they were killed, wait until their BLOOM_REDIS_LEASE of"
-            f" {lease} seconds has run out"
+            f" has format {found.partition(':')[0]!r}, and this scrapy-bloom reads {CRAWL_FORMAT}:"
+            " use the version that has made it, or another BLOOM_REDIS_KEY"
         )
-    if found.endswith(f":{crawl}"):
-        return " is of a later version of scrapy-bloom: install that"
     return (
         " belongs to a filter that is gone: remove both with 'scrapy bloom clear', or use another"
         " BLOOM_REDIS_KEY"

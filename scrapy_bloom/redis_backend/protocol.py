@@ -31,13 +31,12 @@ LEAVE, OVER = "leave", "over"
 @dataclass(eq=False, slots=True)
 class Entry:
     """A request to push, with its fingerprint unless it bypasses the filter; or a fingerprint or a
-    mark alone. A start request has a mark, and the mark that version 0.2.0 gave it."""
+    mark alone. A start request has a mark."""
 
     number: int
     packed: Packed | None = None
     fingerprint: bytes | None = None
     mark: bytes = b""
-    old_mark: bytes = b""
     due: float | None = None
     """When the request may be asked, by `monotonic`; at once if that is over, or None."""
     counted: bool = True
@@ -58,7 +57,7 @@ class Entry:
         left = 0.0 if self.due is None else self.due - monotonic()
         # a millisecond more: the script's clock has whole ones
         delay = ceil(1000 * left) + 1 if left > 0 else ""
-        return [kind, *probes, *stored, self.mark, self.old_mark, delay], shard
+        return [kind, *probes, *stored, self.mark, delay], shard
 
     @property
     def _kind(self) -> str:

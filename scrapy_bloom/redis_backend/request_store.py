@@ -213,10 +213,9 @@ class RedisStore:
         self._enqueue(Packed("0", slot, b""), None, b"")
         self._unsent[-1].when_counted = then
 
-    def mark(self, mark: bytes, old_mark: bytes = b"") -> None:
-        """Give the request that was pushed last the mark of a start request, and the mark that
-        version 0.2.0 gave it."""
-        self._unsent[-1].mark, self._unsent[-1].old_mark = mark, old_mark
+    def mark(self, mark: bytes) -> None:
+        """Give the request that was pushed last the mark of a start request."""
+        self._unsent[-1].mark = mark
 
     def note(self, *, fingerprint: bytes | None = None, mark: bytes = b"") -> None:
         """Store a fingerprint or a mark without a request."""

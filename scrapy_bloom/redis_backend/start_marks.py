@@ -54,7 +54,6 @@ class SharedStartRequests(StartRequests[bytes]):
                 " once: leave it out, and begin a new round with BLOOM_REDIS_ROUND"
             )
         super().__init__(crawler)
-        self._old_mark = b""
         self._met: Counter[bytes] = Counter()
         self._began_as: tuple[int, str] | None = None
         self._is_through = False
@@ -100,7 +99,7 @@ class SharedStartRequests(StartRequests[bytes]):
 
     def mark_stored(self) -> None:
         """Mark the offered request, which was pushed last."""
-        self._store.mark(self._mark, self._old_mark)
+        self._store.mark(self._mark)
 
     def mark_in_memory(self) -> None:
         """Record that the offered request is in memory only."""
@@ -134,15 +133,11 @@ class SharedStartRequests(StartRequests[bytes]):
         """Offer `thing`: Redis says later whether a worker has taken it."""
         self.offered = None
         if isinstance(thing, Request):
-            fingerprint = self._dupefilter.fingerprint(thing)
+            key = key_of(thing, self._dupefilter.fingerprint(thing))
             self.offered = thing
-            self._mark = self._next_mark(key_of(thing, fingerprint))
-            self._old_mark = self._next_mark(fingerprint)
+            self._met[key] += 1
+            self._mark = mark_of(key, self._met[key])
         return False
-
-    def _next_mark(self, key: bytes) -> bytes:
-        self._met[key] += 1
-        return mark_of(key, self._met[key])
 
     def _take(self, mark: bytes) -> None:
         self._store.note(mark=mark)
@@ -200,8 +195,7 @@ class StartedPages:
     def __contains__(self, fingerprint: bytes) -> bool:
         if self._pages is None:
             self._pages = {*self._read()}
-        # of version 0.2.0 are the second ones
-        return page_key(fingerprint) in self._pages or mark_of(fingerprint, 1) in self._pages
+        return page_key(fingerprint) in self._pages
 
     def _read(self) -> Iterator[bytes]:
         if not is_in_one_slot(self._key):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -91,15 +91,14 @@ class WorkerView:
 
     @property
     def figures(self) -> dict[str, Any]:
-        """All of that for JSON, under the names of `Figures`, and under those that commands of
-        version 0.2.0 had for the same."""
+        """All of that for JSON, under the names of `Figures`."""
         return {
             "name": self.name,
             "in_flight": self.claimed,
             "oldest_seconds": self.oldest,
             "dispatched": self.handed,
             "lease_seconds": self.lease_left,
-            **asdict(self),
+            "in_start": self.in_start,
         }
 
 

@@ -15,7 +15,7 @@ from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.asyncio import call_later
 
 from ..errors import SharedFilterError
-from ..job.failure import ASKING_CAPPED, count_unreadable, described
+from ..job.failure import ASKING_CAPPED, described
 from ..job.figures import counts_of, set_stats
 from ..job.holds import probe_seconds
 from ..job.ledger import Ledger
@@ -90,7 +90,7 @@ class Worker:
         self.feeds = feeds
         self._failures = failures
         self._in_memory = in_memory
-        self._redis = redis = RedisSettings.read(crawler.settings, spider.name, queue=True)
+        self._redis = redis = RedisSettings.read(crawler.settings, spider.name)
         self.key = in_one_slot(redis.key)
         self._timer: CallLaterResult | None = None
         self._outage_since = self._reminded = 0.0
@@ -336,7 +336,7 @@ class Worker:
         self.store.flush()
 
     def _on_unreadable(self, claim: str, error: Exception) -> None:
-        count_unreadable(self._crawler.stats)
+        self._crawler.stats.inc_value("scheduler/unreadable")
         logger.error(
             "Request %(claim)s of %(name)s cannot be made a request again (%(error)s): it has"
             " failed. Restore what is missing in the spider or its project; 'scrapy bloom failed'"

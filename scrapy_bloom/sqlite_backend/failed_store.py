@@ -14,7 +14,6 @@ from ..job.codec import Codec, Stored, plain_fields
 from ..job.dictionaries import Dictionaries
 from ..job.failure import ALL, CAPPED, Choice, FailedRequest
 from ..jobdir import JobDirectory
-from . import schema
 from .request_file import RequestFile, check_header, connect, reading
 from .rounds import KEPT, RUNNING
 
@@ -83,8 +82,6 @@ class SQLiteFailedStore:
         if not check_header(path):
             return []
         with reading(path) as connection:
-            if schema.version(connection) < schema.WITH_FAILED:
-                return []
             return connection.execute(statement).fetchall()
 
     def _has(self, choice: Choice) -> bool:
@@ -189,7 +186,6 @@ def writing(path: Path) -> Iterator[sqlite3.Connection]:
         with closing(connect(path, "rw")) as connection:
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("BEGIN IMMEDIATE")
-            schema.upgrade(connection, schema.version(connection))
             yield connection
             connection.execute("COMMIT")
     except sqlite3.Error as error:

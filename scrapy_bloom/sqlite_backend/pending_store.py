@@ -107,10 +107,9 @@ class SQLitePendingStore:
 
 
 def _noted(connection: sqlite3.Connection) -> str:
-    if schema.version(connection) >= schema.WITH_FAILED:
-        rows = connection.execute("SELECT figures FROM progress ORDER BY time DESC LIMIT 1")
-        for (figures,) in rows:
-            return json.dumps(json.loads(figures).get("popped", []))
+    rows = connection.execute("SELECT figures FROM progress ORDER BY time DESC LIMIT 1")
+    for (figures,) in rows:
+        return json.dumps(json.loads(figures).get("popped", []))
     return "[]"
 
 

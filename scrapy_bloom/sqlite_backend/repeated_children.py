@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 VOLATILE = frozenset({"download_latency", NOT_BEFORE, *TIMES_KEYS})
 """Meta keys that children may copy or have, and whose values differ in a repetition."""
-OF_020 = "_bloom_delta_list"
-"""Meta key that 0.2.0 gave to the children of a page with bloom_delta = True, and to theirs."""
 ROWLESS = -(1 << 62)
 """Parents below this number are pages in memory, the others are rows."""
 ORDER = (
@@ -219,24 +217,8 @@ class RepeatedChildren(CommitHook):
         if parent is None:
             return False
         with self._ledger.guarded():
-            if self._taken.meet(parent, child) or (
-                (of_020 := self._as_in_020(page, child)) is not None
-                and self._taken.meet(parent, of_020)
-            ):
+            if self._taken.meet(parent, child):
                 self._crawler.stats.inc_value("scheduler/children_skipped")
                 return True
         self._parents[child] = parent
         return False
-
-    def _as_in_020(self, page: Request, child: Request) -> Request | None:
-        """Return `child` of `page` as 0.2.0 stored it, None for as it is."""
-        key = page.meta.get(OF_020)
-        if page.meta.get("bloom_delta") is True:
-            with suppress(Exception):  # as above
-                key = self._fingerprint(page).hex()
-        if key is None:
-            return None
-        # the depth came later, and the order counts
-        depth = {"depth": child.meta["depth"]} if "depth" in child.meta else {}
-        others = {name: value for name, value in child.meta.items() if name != "depth"}
-        return child.replace(meta={**others, OF_020: key, **depth})

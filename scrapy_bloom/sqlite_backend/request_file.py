@@ -106,13 +106,11 @@ class RequestFile:
         self.counts: dict[Group, int] = {}
         self._first = self._last = self.later = 0
         self.due: float | None = None
-        self._has_later = schema.version(connection) >= schema.WITH_LATER
         self.recount()
 
     @classmethod
     def open(cls, path: Path) -> RequestFile:
-        """Open or make the file at `path`, and upgrade one of an earlier version. Popped and
-        unreadable requests are pending again.
+        """Open or make the file at `path`. Popped and unreadable requests are pending again.
 
         Cost: reads the index. Raises RequestFileError if the file is locked or not sound; then it
         is unchanged.
@@ -122,11 +120,11 @@ class RequestFile:
                 _create(path)
             # all checks come before the first write
             _require_writable(path)
-            with _looking(path) as (connection, version):
+            with _looking(path) as connection:
                 file = cls(connection)
             file._connection = connect(path, "rw")
             try:
-                file._prepare(version)
+                file._prepare()
             except BaseException:
                 file._connection.close()
                 raise
@@ -325,8 +323,6 @@ class RequestFile:
     def recount_later(self) -> int:
         """Read again how many requests are delayed, and when the next one is due; return the last
         number of one. Raises sqlite3.Error."""
-        if not self._has_later:
-            return 0
         ((self.later, self.due, last),) = self.query(
             "SELECT COUNT(*), MIN(due), MAX(id) FROM later"
         )
@@ -342,12 +338,11 @@ class RequestFile:
         finally:
             self._connection.close()
 
-    def _prepare(self, version: int) -> None:
-        """Make all changes of opening a file of `version`, in one transaction."""
+    def _prepare(self) -> None:
+        """Make all changes of opening the file, in one transaction."""
         _set_up(self._connection)
         self._begin()
         try:
-            schema.upgrade(self._connection, version)
             self._connection.execute("UPDATE job SET clean = 0")
             popped = self._connection.execute("UPDATE requests SET popped = 0 WHERE popped = 1")
             restored = self._connection.execute(
@@ -414,20 +409,18 @@ def check_header(path: Path) -> bool:
     version = int.from_bytes(header[60:64], "big")
     if application != schema.APPLICATION_ID:
         raise _refused(path, f"it is another program's (its id is {application:#x})")
-    _check_version(path, version)
+    _require_version(path, version)
     return True
 
 
 def read_identity(path: Path) -> JobIdentity | None:
-    """Return the identity in the file at `path` without changing it, None if there is no file or
-    its version has none. Raises RequestFileError as `open` does."""
+    """Return the identity in the file at `path` without changing it, None if there is no file.
+    Raises RequestFileError as `open` does."""
     if not check_header(path):
         return None
     with _refusing(path):
         _require_writable(path)
-        with _looking(path) as (connection, version):
-            if version < schema.WITH_IDENTITY:
-                return None
+        with _looking(path) as connection:
             return JobIdentity(*connection.execute("SELECT * FROM identity").fetchone())
 
 
@@ -459,16 +452,14 @@ def _what_is_wrong(job: JobDirectory, found: JobIdentity | None, owner: Owner) -
 
 @contextmanager
 def as_it_is(path: Path) -> Iterator[RequestFile | None]:
-    """Give the file at `path`, read-only, or None if there is no file or its version has no feeds.
-    Raises RequestFileError as `open` does."""
+    """Give the file at `path`, read-only, or None if there is no file. Raises RequestFileError as
+    `open` does."""
     with ExitStack() as stack:
         file = None
         with _refusing(path):
             if check_header(path):
-                connection, version = stack.enter_context(_looking(path))
-                if version >= schema.WITH_FEEDS:
-                    file = RequestFile(connection)
-                    file.name = str(path)
+                file = RequestFile(stack.enter_context(_looking(path)))
+                file.name = str(path)
         yield file
 
 
@@ -478,7 +469,6 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
     a killed job without `-shm` SQLite makes one. Raises RequestFileError."""
     try:
         with closing(connect(path, reading_mode(path))) as connection:
-            schema.look_as_now(connection)
             yield connection
     except sqlite3.Error as error:
         raise RequestFileError(f"{path} cannot be read: {error}") from error
@@ -504,12 +494,13 @@ def _require_writable(path: Path) -> None:
 
 
 @contextmanager
-def _looking(path: Path) -> Iterator[tuple[sqlite3.Connection, int]]:
-    """Give a read-only connection, and the version of the file."""
+def _looking(path: Path) -> Iterator[sqlite3.Connection]:
+    """Give a read-only connection to a file whose tables are as they should be."""
     with closing(connect(path, reading_mode(path))) as connection:
-        version = _check_version(path, schema.version(connection))
-        schema.check(connection, version)
-        yield connection, version
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        _require_version(path, version)
+        schema.check(connection)
+        yield connection
 
 
 def _create(path: Path) -> None:
@@ -543,17 +534,14 @@ def _set_up(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA synchronous = FULL")
 
 
-def _check_version(path: Path, version: int) -> int:
-    """Return `version`, if files of that version can be read."""
-    if version > schema.VERSION:
+def _require_version(path: Path, version: int) -> None:
+    """Raise RequestFileError unless files of that version can be read."""
+    if version != schema.VERSION:
         raise RequestFileError(
-            f"{path} cannot be used: it has version {version}, of a later scrapy-bloom, and this"
-            f" one reads up to version {schema.VERSION}; it was left as it is. Use that"
-            " scrapy-bloom, or a new JOBDIR"
+            f"{path} cannot be used: it has version {version}, and this scrapy-bloom reads version"
+            f" {schema.VERSION}; it was left as it is. Use the scrapy-bloom that has written it, or"
+            " a new JOBDIR"
         )
-    if version not in schema.STEPS:
-        raise _refused(path, f"it has version {version}, which no scrapy-bloom has written")
-    return version
 
 
 def _refused(path: Path, reason: object) -> RequestFileError:

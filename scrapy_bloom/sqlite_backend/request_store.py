@@ -17,7 +17,7 @@ from scrapy.utils.python import global_object_name
 
 from ..errors import JobDirectoryError, encodable
 from ..job.codec import Codec, Stored
-from ..job.failure import count_unreadable, described
+from ..job.failure import described
 from ..job.later import take_delay
 from ..job.queue_settings import SlotQueue, scrapy_disk_queue
 from ..scrapy_compat import SLOT_KEY, path_safe, slot_keys
@@ -341,7 +341,7 @@ class SqliteStore:
     def _keep_unreadable(self, error: UnreadableRequestError) -> None:
         self._failed.add_unreadable(error.row, str(error), self.codec)
         self._file.delete(error.row)
-        count_unreadable(self._crawler.stats)
+        self._crawler.stats.inc_value("scheduler/unreadable")
         logger.error(
             "Row %(row)d of requests.sqlite cannot be made a request again (%(error)s): it has"
             " failed, and is tried again at the next start. Restore what is missing in the spider,"

@@ -46,7 +46,7 @@ class Round:
         self.at_begin: list[Callable[[], None]] = []
         self.at_end: list[Callable[[], None]] = []
         self.number = 1
-        # requests of a job of 0.1.0 or of Scrapy's scheduler belong to a round, too
+        # requests of Scrapy's scheduler belong to a round, too
         self._phase = OVER if file.is_empty else RUNNING
         for number, phase in file.query("SELECT number, phase FROM rounds"):
             self.number, self._phase = number, phase

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
 
-from ..job.start_requests import KEY_PREFIX, StartRequests, key_of, page_key
+from ..job.start_requests import StartRequests, key_of, page_key
 from ..reporting import counted
 from ..settings import REPEAT_START
-from . import schema
 from .request_file import check_header, reading
 
 if TYPE_CHECKING:
@@ -36,9 +35,8 @@ class TakenStartRequests:
     """The start requests in `file` that a round has taken, by occurrence.
 
     They stand beside the rows, and not in the filter, to which a link back to a start page
-    is new. Those of a round that is over stay until the next one begins, for `started_in`. The
-    rows of version 0.2.0 have fingerprints in the place of keys. Any method may raise
-    sqlite3.Error.
+    is new. Those of a round that is over stay until the next one begins, for `started_in`. Any
+    method may raise sqlite3.Error.
     """
 
     def __init__(self, file: RequestFile, fingerprint: Callable[[Request], bytes]) -> None:
@@ -52,22 +50,10 @@ class TakenStartRequests:
             "CREATE TEMP TABLE met_start_requests (fingerprint BLOB PRIMARY KEY,"
             " occurrences INTEGER NOT NULL) WITHOUT ROWID"
         )
-        fingerprints = "SELECT 1 FROM taken_start_requests WHERE fingerprint > ? LIMIT 1"
-        self._has_fingerprints = bool(self._file.query(fingerprints, (KEY_PREFIX + b"\xff" * 20,)))
 
     def meet(self, request: Request) -> Occurrence:
         """Return which occurrence `request` is, the next one of its key."""
-        fingerprint = self._fingerprint(request)
-        occurrence = self._next(key_of(request, fingerprint))
-        if self._has_fingerprints:
-            old = self._next(fingerprint)
-            if occurrence not in self and old in self:
-                self._file.execute(
-                    "UPDATE taken_start_requests SET fingerprint = ?, occurrence = ?"
-                    " WHERE fingerprint = ? AND occurrence = ?",
-                    occurrence + old,
-                )
-        return occurrence
+        return self._next(key_of(request, self._fingerprint(request)))
 
     def __contains__(self, occurrence: Occurrence) -> bool:
         """Return True if the round has taken that one."""
@@ -102,16 +88,12 @@ def started_in(path: Path) -> Iterator[Callable[[bytes], bool]]:
         yield lambda fingerprint: False
         return
     with reading(path) as connection:
-        if schema.version(connection) < schema.WITH_FAILED:
-            yield lambda fingerprint: False
-            return
 
         def is_taken(fingerprint: bytes) -> bool:
             first = page_key(fingerprint)
             found = connection.execute(
-                "SELECT 1 FROM taken_start_requests WHERE fingerprint = ?"
-                " OR fingerprint BETWEEN ? AND ? LIMIT 1",
-                (fingerprint, first, first + b"\xff" * 8),
+                "SELECT 1 FROM taken_start_requests WHERE fingerprint BETWEEN ? AND ? LIMIT 1",
+                (first, first + b"\xff" * 8),
             )
             return found.fetchone() is not None
 

@@ -25,7 +25,6 @@ from ..job.figures import (
 from ..job.ledger import CommitHook
 from ..jobdir import JobDirectory
 from ..reporting import without_user
-from . import schema
 from .failed_store import FAILED_AND_CAPPED, SQLiteFailedStore
 from .request_file import check_header, reading
 from .rounds import KEPT, OVER, RUNNING, TO_BE_STORED
@@ -262,11 +261,10 @@ def _unfinished(connection: sqlite3.Connection) -> int:
 def _state(connection: sqlite3.Connection, is_running: bool) -> JobState:
     (clean,) = connection.execute("SELECT clean FROM job").fetchone()
     is_empty = not connection.execute(f"{_UNFINISHED} LIMIT 1").fetchone()
-    number, phase, failed = None, OVER if is_empty else RUNNING, 0
-    if schema.version(connection) >= schema.WITH_FAILED:
-        for found in connection.execute("SELECT number, phase FROM rounds"):
-            number, phase = found
-        (failed,) = connection.execute(FAILED_AND_CAPPED).fetchone()
+    number, phase = None, OVER if is_empty else RUNNING
+    for found in connection.execute("SELECT number, phase FROM rounds"):
+        number, phase = found
+    (failed,) = connection.execute(FAILED_AND_CAPPED).fetchone()
     state: State = "finished" if phase in (OVER, KEPT) else "stopped"
     if is_running:
         state = "running"
@@ -277,8 +275,6 @@ def _state(connection: sqlite3.Connection, is_running: bool) -> JobState:
 
 def _samples(connection: sqlite3.Connection) -> list[Sample]:
     """Return what the last process of the job has noted, oldest first."""
-    if schema.version(connection) < schema.WITH_FAILED:
-        return []
     rows = connection.execute("SELECT time, figures FROM progress ORDER BY time")
     samples: list[tuple[float, dict[str, Any]]] = [(at, json.loads(text)) for at, text in rows]
     return [each for each in samples if each[1]["began"] == samples[-1][1]["began"]]
@@ -300,8 +296,6 @@ def _of_this_start(
 
 def _feeds(connection: sqlite3.Connection) -> list[tuple[str, int]]:
     """Return each feed of the round, and how many final items it has."""
-    if schema.version(connection) < schema.WITH_FEEDS:
-        return []
     return connection.execute(_FEEDS).fetchall()
 
 

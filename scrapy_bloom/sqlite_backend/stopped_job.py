@@ -39,15 +39,12 @@ class StoppedJob:
         self._connection = connection
         self._dictionaries = Dictionaries(schema.dictionaries(connection))
         self._pickles = pickles
-        self._is_first_version = schema.version(connection) < schema.WITH_FAILED
         self.pending = self._count("SELECT COUNT(*) FROM requests")
         self.later = self._count("SELECT COUNT(*) FROM later")
         ((unreleased,),) = connection.execute("SELECT unreleased FROM job")
         self.unreleased = [bytes.fromhex(text) for text in json.loads(unreleased)]
-        self.failed = self.items = 0
-        if not self._is_first_version:
-            self.failed = self._count(FAILED_AND_CAPPED)
-            self.items = self._count(_FINAL) + self._count(_NOT_STORED)
+        self.failed = self._count(FAILED_AND_CAPPED)
+        self.items = self._count(_FINAL) + self._count(_NOT_STORED)
 
     def requests(self) -> Iterator[dict[str, Any]]:
         """Yield the fields of each request that is due (`Request.to_dict`), oldest first. Raises
@@ -84,13 +81,12 @@ class StoppedJob:
 
     def taken_start_requests(self) -> Iterator[tuple[bytes, int]]:
         """Yield (key, occurrence) of each start request that the round has taken, none after its
-        end: the occurrence counts equal keys. Files of 0.2.0 have fingerprints as keys."""
-        if not self._is_first_version:
-            yield from self._connection.execute(
-                "SELECT fingerprint, occurrence FROM taken_start_requests"
-                " WHERE NOT EXISTS (SELECT 1 FROM rounds WHERE phase = ?)",
-                (OVER,),
-            )
+        end: the occurrence counts equal keys."""
+        yield from self._connection.execute(
+            "SELECT fingerprint, occurrence FROM taken_start_requests"
+            " WHERE NOT EXISTS (SELECT 1 FROM rounds WHERE phase = ?)",
+            (OVER,),
+        )
 
     def _count(self, statement: str) -> int:
         ((count,),) = self._connection.execute(statement)

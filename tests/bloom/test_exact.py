@@ -320,19 +320,18 @@ def test_mode_stays(tmp_path, kind):
 
 @files
 def test_header_names_the_table(tmp_path):
-    """Code that knows no tables refuses the file by its format; a plain file has the header
-    that it always had; a table of another scheme is refused."""
+    """A plain file has none; a table of another scheme, or a file of another format, is refused."""
     plain, exact = tmp_path / "plain", exact_file(tmp_path / "exact", ["a"])
     BloomFilter(1_000, 0.5, plain).close()
     fields = [
         json.loads(path.read_bytes()[len(MAGIC) : PAGE - 32].rstrip(b"\0"))
         for path in (plain, exact)
     ]
-    assert [each["format"] for each in fields] == [1, 2]
+    assert [each["format"] for each in fields] == [1, 1]
     assert fields[1].keys() - fields[0].keys() == {"table_pages", "table_scheme"}
     header = read_header(exact)
     assert exact.stat().st_size == PAGE * (2 + header.blocks + header.table_pages)
-    for old, new in ((b"bucket-63/1", b"bucket-63/2"), (b'"format": 2', b'"format": 3')):
+    for old, new in ((b"bucket-63/1", b"bucket-63/2"), (b'"format": 1', b'"format": 2')):
         content = exact.read_bytes()
         page = content[: PAGE - 32].replace(old, new)
         (tmp_path / "other").write_bytes(page + sha256(page).digest() + content[PAGE:])
@@ -502,23 +501,6 @@ def test_copy_has_the_table():
     assert [str(n) in original for n in range(900)] == [n < 700 for n in range(900)]
     assert [str(n) in copy for n in range(900)] == [n < 800 for n in range(900)]
     copy.check()
-
-
-@files
-def test_filters_that_were_joined_can_be_trusted(tmp_path):
-    """0.2.0 joined exact layers: they have the bits of others too, room left, and any error
-    rate."""
-    with ScalableBloomFilter(500, 0.5, tmp_path / "a", secret=SECRET, exact=True) as made:
-        made.update(map(str, range(300)))
-        other = BloomFilter(500, made.layers[0].error_rate, secret=SECRET, exact=True)
-        other.update(f"other {number}" for number in range(300))
-        made.layers[0]._store.bits |= other._store.bits
-        made._add_layer(made.layers[0].header)
-        made.add("another")
-    assert all(finding.sound for finding in verify(tmp_path / "a"))
-    with ScalableBloomFilter(500, 0.5, tmp_path / "a") as found:
-        assert all(str(number) in found for number in range(300))
-        assert not any(f"other {number}" in found for number in range(300))
 
 
 @files

@@ -4,7 +4,6 @@ import dbm.dumb
 import itertools
 import json
 import os
-import pickle
 import sqlite3
 import time
 from contextlib import closing
@@ -286,13 +285,3 @@ def test_importing_urls_into_a_memory(run, tmp_path):
     (tmp_path / "urls.txt").write_text(f"{URL}x\n{URL}y\n")
     assert run(tmp_path, "add", "memory", "urls.txt", *DAYS).status == 0
     assert run(tmp_path, "check", "memory", f"{URL}x", f"{URL}y", *DAYS).status == 0
-
-
-def test_what_crawl_once_has_remembered_is_refused(run, tmp_path):
-    """Its keys are of no use any more."""
-    with closing(sqlite3.connect(tmp_path / "spider.sqlite")) as database:
-        database.execute("CREATE TABLE requests (key TEXT PRIMARY KEY, value BLOB)")
-        database.execute("INSERT INTO requests VALUES ('00' , ?)", (pickle.dumps(1.0),))
-        database.commit()
-    refusal = run(tmp_path, "add", "memory", "spider.sqlite").refusal
-    assert "scrapy-crawl-once, whose keys are the fingerprints of Scrapy before 2.7" in refusal

@@ -19,11 +19,9 @@ from scrapy_bloom.job.dictionaries import id_of
 from scrapy_bloom.job.failure import FailedRequest
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.stopped_job import stopped_job
-from tests.data.v020 import make as v020
 from tests.job.engine import Job, name_of
 from tests.job.harness import fork
 from tests.job.points import Points
-from tests.test_formats import EXPECTED_020, V020
 
 ONE_QUEUE = {"SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.ScrapyPriorityQueue"}
 MANY = 40
@@ -327,26 +325,3 @@ def test_rows_of_all_forms_are_in_one_job(make, path):
     with stopped_job(path, pickles=True) as left:
         assert [each["url"] for each in left.requests()] == expected
     assert urls(make(**ONE_QUEUE)) == sorted(expected)
-
-
-@pytest.mark.parametrize("story", ["stopped", "killed"])
-def test_a_job_of_version_0_2_0_goes_on_with_rows_of_both(tmp_path, make, story):
-    """Its own requests, among which are some with objects, and many of this version, also after
-    a kill: each comes once, as it was."""
-    place = v020.unpack(V020 / f"{story}.tar.gz", tmp_path / story)
-    path = place / "job" / "requests.sqlite"
-    options = {"BLOOM_CAPACITY": 12, "BLOOM_ERROR_RATE": 1e-6, "BLOOM_EXACT": story in v020.EXACT}
-    job = make(place / "job", spider=v020.Spider020, **options)
-    new = push(job, range(MANY))
-    job.commit()
-    done = job.pop()
-    job.done(done)
-    job.commit()
-    found, stored = rows_of(path)
-    assert {payload[0] for payload in found} == {pickle.PROTO[0], 1, 2}
-    assert len(stored) == 1
-    job = make(place / "job", spider=v020.Spider020, **options)
-    found = [v020.text_of(each) for each in iter(job.pop_any, None)]
-    expected = EXPECTED_020["jobs"][story]
-    old = [text for *_, text in expected["requests"]] + expected["set_aside"]
-    assert sorted([*found, v020.text_of(done)]) == sorted([*old, *(f"GET {url}" for url in new)])

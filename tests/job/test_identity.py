@@ -4,7 +4,6 @@ import os
 import shutil
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +14,6 @@ from scrapy_bloom.errors import JobDirectoryError
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite_backend.request_file import read_identity
 from tests.job.engine import Job, TestSpider
-
-OLD = Path(__file__).parent.parent / "data" / "v010" / "jobs"
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
@@ -150,8 +147,8 @@ class OtherSpider(TestSpider):
 
 
 def test_a_job_takes_the_name_of_the_first_spider_that_opens_it(tmp_path, open_job):
-    """One of an earlier version, too; and with BLOOM_ANY_SPIDER that of each."""
-    folder = shutil.copytree(OLD / "clean", tmp_path / "old")
+    """And with BLOOM_ANY_SPIDER that of each."""
+    folder = tmp_path / "job"
     open_job(folder).close("shutdown")
     with pytest.raises(JobDirectoryError, match=r"of spider 'test', and this is 'other'"):
         open_job(folder, spider=OtherSpider)
@@ -160,16 +157,3 @@ def test_a_job_takes_the_name_of_the_first_spider_that_opens_it(tmp_path, open_j
         open_job(folder)
     with pytest.raises(ValueError, match="BLOOM_ANY_SPIDER is 'perhaps'"):
         open_job(folder, BLOOM_ANY_SPIDER="perhaps")
-
-
-def test_a_job_of_an_earlier_version_gets_an_identity(tmp_path, open_job):
-    """And is refused without the log from then on."""
-    folder = shutil.copytree(OLD / "killed", tmp_path / "job")
-    assert read_identity(folder / "requests.sqlite") is None
-    open_job(folder)
-    assert numbers(folder) == (0, 0)
-    copy = shutil.copytree(folder, tmp_path / "copy")
-    for path in copy.glob("requests.sqlite-*"):
-        path.unlink()
-    with pytest.raises(JobDirectoryError, match="not the one that"):
-        open_job(copy)

@@ -1,7 +1,6 @@
 """When a round of a job begins, goes on and is over."""
 
 import os
-import shutil
 import sqlite3
 from contextlib import closing
 from functools import partial
@@ -14,14 +13,10 @@ from scrapy.utils import signal as dispatching
 
 from scrapy_bloom import JobDirectoryError
 from scrapy_bloom.job.session import session_of
-from tests.data.v010.make import OldSpider
 from tests.fakes import Engine
 from tests.job.engine import STOCK, Job, request
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
-
-
-OLD = Path(__file__).parent.parent / "data" / "v010" / "jobs"
 
 
 def start(name):
@@ -199,24 +194,6 @@ def test_a_job_that_knows_no_rounds(make_round, pending):
     assert (job.round.number, job.round.is_resumed) == (1, pending)
     assert finish(job, "b") == ["b"]
     assert make_round().round.number == 2
-
-
-@pytest.mark.parametrize("name", ["clean", "killed", "held"])
-def test_a_job_of_version_0_1_0_goes_on(make_round, tmp_path, name):
-    """As a round whose start requests nobody knows: they are sent again, once; with the
-    state of its last stop."""
-    shutil.copytree(OLD / name, tmp_path / "job")
-    settings = {"BLOOM_CAPACITY": 200, "spider": OldSpider}
-    job = make_round(**settings)
-    assert (job.round.number, job.round.is_resumed) == (1, True)
-    assert bool(job.spider.state) == (name == "clean")
-    state = dict(job.spider.state)
-    assert job.start(start("a")) == ["a"]
-    job.close("shutdown")
-    job = make_round(**settings)
-    assert job.spider.state == state
-    assert finish(job, "a") == []
-    assert make_round(**settings).round.number == 2
 
 
 def test_without_a_job_directory_there_is_no_round(make_round):

@@ -171,16 +171,6 @@ def test_start_requests_hide_nothing(job):
     assert job.why
 
 
-def test_verdict_that_was_kept_stays(job):
-    """A job that version 0.1.0 has found unclean looks clean since, and is not."""
-    job.start()
-    job.push(3)
-    job.stop()
-    assert job.why is None
-    (job.folder / "requests.seen.unclean").write_text("a reason\n")
-    assert job.why == "a reason"
-
-
 def test_looking_too_late_errs_on_the_safe_side(job):
     """When the scheduler has opened its queues, the job may only look worse."""
     job.start()

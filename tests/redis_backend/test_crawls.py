@@ -221,23 +221,6 @@ def test_a_failover_to_a_lagging_replica_under_a_crawl(own_server, tmp_path, sit
     assert "another server has taken its place" in run.log
 
 
-def test_redis_gone_for_a_while_under_a_crawl(server, site, crawl):
-    """With BLOOM_REDIS_ON_ERROR "local" the crawl runs through an outage to its end, and
-    no page is missed or fetched twice."""
-    settings = {**SCRAPYS, "BLOOM_REDIS_URL": server.with_password, "BLOOM_REDIS_TIMEOUT": 0.5}
-    site.hold_at(HELD_AT)
-    run = crawl(BLOOM_REDIS_ON_ERROR="local", **settings)
-    site.wait_held()
-    server.stop()
-    site.release()
-    wait_for(run, "New requests are remembered in memory")
-    server.start()
-    run.end()
-    assert (run.status, run.reason) == (0, "finished")
-    assert (site.missed, site.twice) == ([], [])
-    assert "Traceback" not in run.log
-
-
 def test_redis_down_at_start(site, crawl):
     """One ERROR line without the password, exit status 1, and nothing is fetched."""
     run = crawl(**SCRAPYS, BLOOM_REDIS_URL=f"redis://:{PASSWORD}@127.0.0.1:1/0").end()

@@ -152,7 +152,7 @@ def test_other_parameters_are_refused(worker, caplog):
         ({"BLOOM_REDIS_KEY": "a{b}"}, r"BLOOM_REDIS_KEY is 'a\{b\}'.*braces"),
         ({"BLOOM_REDIS_TIMEOUT": "0"}, "BLOOM_REDIS_TIMEOUT is '0'.*above 0"),
         ({"BLOOM_REDIS_TIMEOUT": "soon"}, "BLOOM_REDIS_TIMEOUT is 'soon'"),
-        ({"BLOOM_REDIS_ON_ERROR": "panic"}, r"BLOOM_REDIS_ON_ERROR is 'panic'.*'close' or 'local'"),
+        ({"BLOOM_REDIS_ON_ERROR": "panic"}, r"BLOOM_REDIS_ON_ERROR is 'panic'.*'wait' or 'close'"),
         ({"BLOOM_REDIS_URL": 6379}, "BLOOM_REDIS_URL is a int: it must be text"),
         ({"BLOOM_CAPACITY": 10**11}, "BLOOM_CAPACITY is 100000000000.*limit"),
     ],

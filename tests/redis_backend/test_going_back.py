@@ -159,7 +159,7 @@ def test_what_others_had_added_is_forgotten_too(worker, own_server, told):
 def test_a_restart_in_an_outage(worker, own_server, told):
     """What was remembered in memory while Redis was away is in the filter afterwards, what
     Redis has lost is new; while it is away all that was seen is seen."""
-    tested = worker(BLOOM_REDIS_TIMEOUT=1, BLOOM_REDIS_ON_ERROR="local")
+    tested = worker(BLOOM_REDIS_TIMEOUT=1)
     offer(tested, 0, 100)
     own_server.command("SAVE")
     offer(tested, 100, 200)

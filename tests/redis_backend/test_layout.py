@@ -81,12 +81,10 @@ def size_class(size):
 @pytest.mark.parametrize("error_rate", [0.1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-9, 1e-12])
 @pytest.mark.parametrize("capacity", [10**5, 10**6, 2 * 10**6, 5 * 10**6, 10**7, 3 * 10**7, 10**8])
 def test_strings_fit_the_allocator(capacity, error_rate):
-    """A string with its overhead takes no larger allocation than one of the format before
-    and fills it; it has room for its part of the keys, at the error rate."""
+    """A string with its overhead fills its allocation; it has room for its part of the keys, at the
+    error rate."""
     layer = LayerShape.sized(capacity, error_rate)
-    before = LayerShape.sized(capacity, error_rate, 1)
-    taken, took = (size_class(shape.blocks * 64 + 10) for shape in (layer, before))
-    assert taken <= took
+    taken = size_class(layer.blocks * 64 + 10)
     keys = SHARDS * layer.share
     assert sizing.error_rate_at(layer.blocks, layer.probes, keys) <= error_rate
     assert layer.probes in (*range(1, 7), *range(14, 100, 8))
@@ -129,7 +127,10 @@ def test_header_survives_its_text():
         (b"", "no filter"),
         (b"[]", "no filter"),
         (b'{"format": 1}', "no filter"),
-        (header().to_text().replace('"format": 2', '"format": 3').encode(), "format 3.* 1 and 2"),
+        (
+            header().to_text().replace('"format": 1', '"format": 2').encode(),
+            "format 2, .* reads 1; ",
+        ),
         (header().to_text().replace("mmh3", "md5").encode(), "scheme 'md5"),
         (header().to_text().replace('"shards": 64', '"shards": 32').encode(), "shards 32"),
     ],
@@ -165,47 +166,27 @@ def test_a_shard_that_others_grew_is_understood():
     assert shard.counts == [made.layer(0).share, 4]
 
 
-WRITTEN = {
-    1: (
-        '{"format": 1, "scheme": "mmh3-x64-128/block-32768/lanes-16/1", "shards": 64, "capacity":'
-        ' 1000000, "error_rate": 1e-06, "secret": "000102030405060708090a0b0c0d0e0f", "layers":'
-        ' [{"capacity": 1000000, "share": 16250, "blocks": 1024, "probes": 14}], "identity":'
-        ' "{\\"name\\": \\"x\\"}", "created": "2026-01-02T03:04:05.000006+00:00", "software":'
-        ' "scrapy-bloom 0.1.0"}'
-    ),
-    2: (
-        '{"format": 2, "scheme": "mmh3-x64-128/block-32768/lanes-16/1", "shards": 64, "capacity":'
-        ' 1000000, "error_rate": 1e-06, "secret": "000102030405060708090a0b0c0d0e0f", "layers":'
-        ' [{"capacity": 1000000, "share": 16125, "blocks": 960, "probes": 22}], "identity":'
-        ' "{\\"name\\": \\"x\\"}", "created": "2026-01-02T03:04:05.000006+00:00", "software":'
-        ' "scrapy-bloom 0.2.0"}'
-    ),
-}
-GROWN = {
-    1: [
-        (2_000_000, 32_134, 2_176, 14),
-        (4_000_000, 63_750, 4_160, 22),
-        (8_000_000, 126_768, 8_640, 22),
-    ],
-    2: [
-        (2_000_000, 36_657, 2_496, 14),
-        (4_000_000, 77_176, 5_056, 22),
-        (8_000_000, 148_888, 10_176, 22),
-    ],
-}
+WRITTEN = (
+    '{"format": 1, "scheme": "mmh3-x64-128/block-32768/lanes-16/1", "shards": 64, "capacity":'
+    ' 1000000, "error_rate": 1e-06, "secret": "000102030405060708090a0b0c0d0e0f", "layers":'
+    ' [{"capacity": 1000000, "share": 16125, "blocks": 960, "probes": 22}], "identity":'
+    ' "{\\"name\\": \\"x\\"}", "created": "2026-01-02T03:04:05.000006+00:00", "software":'
+    ' "scrapy-bloom 0.4.0"}'
+)
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_filters_keep_their_layers(number):
-    """What any version has written is read, with the shapes that it grows by, and written
-    as it was, since the text tells a filter from others."""
-    text = WRITTEN[number]
-    read = RedisHeader.from_text(text.encode(), "here")
-    assert read.format == number
-    assert read.to_text() == text
-    assert read.generation == {1: "93053e7ba28f7b2c", 2: "1b63a78565b1dada"}[number]
-    assert read.layers == (LayerShape.sized(1_000_000, 5e-7, number),)
+def test_filters_keep_their_layers():
+    """What was written is read, with the shapes that it grows by, and written as it was, since the
+    text tells a filter from others."""
+    read = RedisHeader.from_text(WRITTEN.encode(), "here")
+    assert read.to_text() == WRITTEN
+    assert read.generation == "ed4db094444e8c8b"
+    assert read.layers == (LayerShape.sized(1_000_000, 5e-7),)
     shapes = [
         (each.capacity, each.share, each.blocks, each.probes) for each in map(read.layer, (1, 2, 3))
     ]
-    assert shapes == GROWN[number]
+    assert shapes == [
+        (2_000_000, 36_657, 2_496, 14),
+        (4_000_000, 77_176, 5_056, 22),
+        (8_000_000, 148_888, 10_176, 22),
+    ]

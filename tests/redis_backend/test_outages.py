@@ -136,10 +136,9 @@ def test_an_outage_closes_the_spider(worker, durable_server, next_turn, errors, 
 
 
 @pytest.mark.parametrize("outage", OUTAGES)
-def test_an_outage_is_sat_out_if_asked(worker, durable_server, next_turn, errors, caplog, outage):
-    """With BLOOM_REDIS_ON_ERROR "local" the crawl goes on, and what it has seen meanwhile
-    is replayed, a part with each new request, when Redis answers again."""
-    tested = worker(BLOOM_REDIS_ON_ERROR="local")
+def test_what_an_outage_has_seen_is_replayed(worker, durable_server, errors, caplog, outage):
+    """A part with each request that is new while the spider closes, when Redis answers again."""
+    tested = worker()
     assert offer(tested, 0, 100) == [False] * 100
     with outage(durable_server):
         assert offer(tested, 50, 350) == [True] * 50 + [False] * 250
@@ -148,8 +147,6 @@ def test_an_outage_is_sat_out_if_asked(worker, durable_server, next_turn, errors
     assert len(tested._overlay.uncommitted) == 250
     assert offer(tested, 350, 353) == [False] * 3
     assert len(tested._overlay.uncommitted) == 0
-    next_turn()
-    assert tested.crawler.engine.closed == []
     assert len(errors()) == 1
     assert "Redis answers again" in caplog.text
     assert tested.crawler.stats.get_value("bloom/outages") == 1
@@ -182,44 +179,9 @@ def test_what_scrapy_redis_could_not_queue_in_an_outage_is_new_to_others(durable
     other.close("finished")
 
 
-def test_a_full_filter_closes_the_spider_after_an_outage(worker, durable_server, next_turn, errors):
-    """With BLOOM_ON_FULL "close" it is closed at the request that fills the filter, whether that
-    was in the outage or after it: each one counts, and not only those of every second."""
-    settings = {"BLOOM_ON_FULL": "close", "BLOOM_REDIS_ON_ERROR": "local", "BLOOM_CAPACITY": 100}
-    tested = worker(**settings)
-    offer(tested, 0, 40)
-    with stopped(durable_server):
-        offer(tested, 40, 60)
-    wait_for_an_attempt(tested)
-    offer(tested, 60, 70)
-    assert not tested._outage
-    tested._stats_due = float("inf")  # nothing else looks
-    next_turn()
-    assert tested.crawler.engine.closed == []
-    offer(tested, 70, 101)
-    next_turn()
-    assert tested.crawler.engine.closed == ["bloom_full"]
-    assert "Set BLOOM_ON_FULL to 'grow'" in errors()[-1]
-
-
 def wait_for_an_attempt(tested):
     """Wait until the worker may ask Redis again."""
     time.sleep(max(0, tested._shared._client._not_before - time.monotonic()))
-
-
-def test_the_memory_of_an_outage_is_bounded(worker, own_server, next_turn, monkeypatch, errors):
-    """When it is full the spider is closed after all; nothing is forgotten until then."""
-    monkeypatch.setattr(redis, "MOST_IN_MEMORY", 50)
-    tested = worker(BLOOM_REDIS_ON_ERROR="local")
-    own_server.stop()
-    assert offer(tested, 0, 49) == [False] * 49
-    next_turn()
-    assert tested.crawler.engine.closed == []
-    assert offer(tested, 0, 60) == [True] * 49 + [False] * 11
-    next_turn()
-    assert tested.crawler.engine.closed == ["bloom_error"]
-    tested.close("bloom_error")
-    assert "60 requests of the outage are not in the filter" in errors()[-1]
 
 
 @pytest.mark.parametrize("kind", ["own_server", "own_cluster"])
@@ -227,7 +189,7 @@ def test_an_outage_blocks_the_crawl_for_a_bounded_time(worker, request, monkeypa
     """A server that hangs, or a node of a Cluster that is stopped with SIGSTOP, is asked for
     the time that is set, each time for a third of it; then not before ten times of that."""
     server = request.getfixturevalue(kind)
-    tested = worker(server, BLOOM_REDIS_ON_ERROR="local")
+    tested = worker(server)
     client, asked = tested._shared._client, []
     ask = client._run
 
@@ -321,11 +283,10 @@ def test_an_answer_that_was_lost_is_no_wrong_answer(make_dupefilter, request, ki
 
 
 @pytest.mark.parametrize("lost", ["flushed", "restarted", "evicted"])
-@pytest.mark.parametrize("on_error", ["close", "local"])
-def test_a_filter_that_vanishes_is_an_outage(worker, own_server, next_turn, errors, lost, on_error):
+def test_a_filter_that_vanishes_is_an_outage(worker, own_server, next_turn, errors, lost):
     """Flushed, restarted without persistence or evicted, the filter answers nothing: new
     requests are new, seen ones seen, and the message says what has happened."""
-    tested = worker(BLOOM_REDIS_ON_ERROR=on_error)
+    tested = worker()
     assert offer(tested, 0, 100) == [False] * 100
     if lost == "flushed":
         own_server.command("FLUSHALL")
@@ -341,7 +302,7 @@ def test_a_filter_that_vanishes_is_an_outage(worker, own_server, next_turn, erro
     assert offer(tested, 0, 200) == [True] * 100 + [False] * 100
     assert offer(tested, 0, 200) == [True] * 200
     next_turn()
-    assert tested.crawler.engine.closed == (["bloom_error"] if on_error == "close" else [])
+    assert tested.crawler.engine.closed == ["bloom_error"]
     assert "gone" in errors()[0]
 
 
@@ -373,19 +334,16 @@ def test_a_failover_to_a_replica_is_followed(worker, own_server, tmp_path):
             each.close("finished")
 
 
-@pytest.mark.parametrize("on_error", ["close", "local"])
-def test_a_cluster_that_loses_a_node(
-    make_dupefilter, worker, own_cluster, next_turn, errors, on_error
-):
+def test_a_cluster_that_loses_a_node(make_dupefilter, worker, own_cluster, next_turn, errors):
     """With one node of three killed, the requests of its shards are an outage as any
     other: new is new, seen is seen, nothing is raised."""
-    tested = worker(own_cluster, BLOOM_REDIS_ON_ERROR=on_error)
+    tested = worker(own_cluster)
     assert offer(tested, 0, 100) == [False] * 100
     own_cluster.nodes[1].stop()
     assert offer(tested, 0, 200) == [True] * 100 + [False] * 100
     assert offer(tested, 0, 200) == [True] * 200
     next_turn()
-    assert tested.crawler.engine.closed == (["bloom_error"] if on_error == "close" else [])
+    assert tested.crawler.engine.closed == ["bloom_error"]
     assert len(errors()) == 1
 
 

@@ -31,8 +31,7 @@
 -- then for each entry: '1' to test its fingerprint first, '0' to push it anyway, '3' or '2' for the
 -- same without counting it in the budget of its slot, '4' to count it and no more, '' for a
 -- fingerprint or a mark without a request; shard; positions, blocks and shape as for test_and_set;
--- priority; slot; payload; the mark of a start request, or ''; its mark in version 0.2.0, or '';
--- in how many ms it is due, or ''.
+-- priority; slot; payload; the mark of a start request, or ''; in how many ms it is due, or ''.
 --
 -- Returns {'fenced'}, {'gone'}, {'dictionary', ids} if the crawl lacks some that the worker knows:
 -- nothing was done, and the call is to be sent again with them; or {'done', answers, layers, counts,
@@ -171,14 +170,6 @@ end
 redis.call('ZADD', key('workers'), now + lease, worker)
 redis.call(ARGV[5] == '1' and 'SADD' or 'SREM', key('starting'), worker)
 
-local function is_taken(mark, old)
-  if redis.call('SISMEMBER', key('start'), mark) == 1 then return true end
-  if old == '' or redis.call('SISMEMBER', key('start'), old) == 0 then return false end
-  redis.call('SADD', key('start'), mark)
-  redis.call('SREM', key('start'), old)
-  return true
-end
-
 for slot, pause, times in ARGV[23]:gmatch('(%Z*)%z(%Z*)%z(%Z*)%z') do
   if pause == '' then
     release_slot(slot, times == '0')
@@ -194,10 +185,10 @@ pushed = counting and tonumber(pushed or 0) or 0
 
 local answers, layers, keys_in, adds = {}, {}, {}, 0
 local in_round = found[5] == ARGV[19]
-for at = first_entry, #ARGV, 11 do
+for at = first_entry, #ARGV, 10 do
   local kind, shard, mark = ARGV[at], key(ARGV[at + 1]), ARGV[at + 8]
   local answer, add, top, in_layer = 0, nil, 0, 0
-  if mark ~= '' and is_taken(mark, ARGV[at + 9]) then
+  if mark ~= '' and redis.call('SISMEMBER', key('start'), mark) == 1 then
     answer = 4
   elseif ARGV[at + 2] ~= '' then
     answer, top, in_layer, add = probe(shard, crawl, unpack(ARGV, at + 2, at + 4))
@@ -223,7 +214,7 @@ for at = first_entry, #ARGV, 11 do
       redis.call('HSET', key('crawl'), 'over', '')
       found[4] = ''
     end
-    local priority, slot, delay = ARGV[at + 5], ARGV[at + 6], ARGV[at + 10]
+    local priority, slot, delay = ARGV[at + 5], ARGV[at + 6], ARGV[at + 9]
     local entry = '0' .. ARGV[at + 7]
     if delay == '' then
       put('RPUSH', priority, slot, entry, not is_newest(priority))

@@ -1,5 +1,5 @@
--- Opens a crawl: makes it if there is none, takes over one of version 0.2.0 without living workers,
--- and begins a new round of one that is over. Changes nothing for another spider.
+-- Opens a crawl: makes it if there is none, and begins a new round of one that is over. Changes
+-- nothing for another spider.
 -- KEYS: the filter's header.
 -- ARGV: generation, lease (ms), round, spider or '', '1' if any spider may have the crawl, its budget
 -- as JSON or '' to leave it as it is, '1' if count_pending has counted.
@@ -57,13 +57,6 @@ local found, id = told(), crawl_id(ARGV[1])
 local has_other_budget = ARGV[6] ~= '' and found[13] ~= ARGV[6]
 if ARGV[4] ~= '' and found[8] ~= '' and found[8] ~= ARGV[4] and ARGV[5] == '' then return found end
 if found[1] == id and found[7] > 0 and has_other_budget then return found end
-if found[1] == ARGV[1] and found[7] == 0 then
-  for _, each in ipairs(redis.call('ZRANGE', KEYS[1] .. ':workers', 0, -1)) do
-    redis.call('SADD', KEYS[1] .. ':busy', each)
-  end
-  redis.call('HSET', name, 'id', id)
-  found[1] = id
-end
 if not found[1] then
   local names = {}
   for _, each in ipairs({'priorities', 'alone', 'failed', 'later', 'parked', 'capped'}) do

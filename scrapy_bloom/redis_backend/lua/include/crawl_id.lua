@@ -1,2 +1,2 @@
 -- The id of the crawl beside the filter of a generation: see layout.py.
-local function crawl_id(generation) return '2:' .. generation end
+local function crawl_id(generation) return '1:' .. generation end
