@@ -194,7 +194,7 @@ def _why_not(found: str, crawl: str) -> str:
         )
     if found.endswith(crawl):
         return (
-            f" has format {found.partition(':')[0]!r}, and this scrapy-bloom reads {CRAWL_FORMAT}:"
+            f" has format {found.removesuffix(crawl).rstrip(':') or 'none'}, and this scrapy-bloom reads {CRAWL_FORMAT}:"
             " use the version that has made it, or another BLOOM_REDIS_KEY"
         )
     return (

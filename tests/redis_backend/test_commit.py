@@ -226,35 +226,21 @@ def test_an_empty_server_is_no_end(join, redis_server):
     assert not worker.store.is_quiet
 
 
-def test_a_crawl_of_version_0_2_0(join, redis_server, key):
-    """It is taken over when none of its workers lives; until then nobody of this version joins,
-    and nothing changes. One of 0.2.0 that wakes later knows it by another id, so it is told that
-    its crawl is gone."""
-    old = join()
-    old.enqueue("page")
-    old.next()
-    generation = old.dupefilter.shared.header.generation
-    crawl, workers = f"{old.key}:crawl", f"{old.key}:workers"
-    redis_server.command("HSET", crawl, "id", generation)
-    before = redis_server.command("HGETALL", crawl)
-    with pytest.raises(SharedFilterError, match="has workers of scrapy-bloom 0"):
+@pytest.mark.parametrize("id_", ["2:{}", "{}"])
+def test_a_crawl_of_another_format_is_refused(join, redis_server, key, id_):
+    """To workers and to those who push from outside; no key changes."""
+    made = join()
+    made.enqueue("page")
+    made.exchange()
+    crawl = f"{made.key}:crawl"
+    redis_server.command("HSET", crawl, "id", id_.format(made.dupefilter.shared.header.generation))
+    before = {name: redis_server.command("DUMP", name) for name in redis_server.names()}
+    with pytest.raises(SharedFilterError, match="has format .* this scrapy-bloom reads 1: use the"):
         join()
     pushing = {"settings": Settings(), "fingerprinter": RequestFingerprinter()}
-    with pytest.raises(SharedFilterError, match="has workers of scrapy-bloom 0"):
-        push(old.client, old.key, [Request("http://example.com/")], **pushing)
-    assert redis_server.command("HGETALL", crawl) == before
-    redis_server.command("ZADD", workers, 1, old.store.worker)
-    redis_server.command("DEL", f"{old.key}:busy")
-    new = join()
-    assert redis_server.command("HGET", crawl, "id") == f"2:{generation}".encode()
-    redis_server.command("HSET", crawl, "heard", 1)  # after an outage it counts as alive again
-    new.exchange()
-    assert not new.store.is_quiet
-    redis_server.command("ZADD", workers, 1, old.store.worker)
-    assert new.next().url.endswith("page")
-    redis_server.command("HSET", crawl, "id", f"3:{generation}")
-    with pytest.raises(SharedFilterError, match="a later version"):
-        join()
+    with pytest.raises(SharedFilterError, match="this scrapy-bloom reads 1"):
+        push(made.client, made.key, [Request("http://example.com/")], **pushing)
+    assert {name: redis_server.command("DUMP", name) for name in redis_server.names()} == before
 
 
 def test_order(join):

@@ -6,7 +6,7 @@ local found = redis.call('HSCAN', KEYS[1] .. ':failed', ARGV[1], 'COUNT', ARGV[2
 local told = {}
 for at = 1, #found[2], 2 do
   local record = cmsgpack.unpack(found[2][at + 1])
-  local one = {found[2][at], record[9], record[4]}
+  local one = {found[2][at], record[9] or found[2][at], record[4]}
   if ARGV[3] ~= '1' then
     one = {one[1], one[2], one[3], record[5], record[6], record[7], record[8], record[2],
       record[8] == '' and record[3]:sub(2) or ''}
