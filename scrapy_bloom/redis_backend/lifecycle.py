@@ -194,8 +194,8 @@ def _why_not(found: str, crawl: str) -> str:
         )
     if found.endswith(crawl):
         return (
-            f" has format {found.removesuffix(crawl).rstrip(':') or 'none'}, and this scrapy-bloom reads {CRAWL_FORMAT}:"
-            " use the version that has made it, or another BLOOM_REDIS_KEY"
+            f" has format {found.removesuffix(crawl).rstrip(':') or 'none'}, and this scrapy-bloom"
+            f" reads {CRAWL_FORMAT}: use the version that has made it, or another BLOOM_REDIS_KEY"
         )
     return (
         " belongs to a filter that is gone: remove both with 'scrapy bloom clear', or use another"

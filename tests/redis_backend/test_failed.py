@@ -219,8 +219,7 @@ def test_any_text_is_a_reason(join):  # noqa: F811
 
 
 def test_what_failed_without_a_word_of_the_spider_is_told_in_the_same_way(join, redis_server):  # noqa: F811
-    """Pages that killed their workers, requests that cannot be read, and records of an
-    earlier version, which have neither a time nor a URL of their own."""
+    """Pages that killed their workers, and requests that cannot be read."""
     first = join(BLOOM_REDIS_MAX_ATTEMPTS=1)
     first.enqueue("poison")
     first.leave()
@@ -244,18 +243,6 @@ def test_what_failed_without_a_word_of_the_spider_is_told_in_the_same_way(join, 
         "http://example.com/strange",
         "ZeroDivisionError",
     )
-    with worker.client._redis.client() as client:
-        client.eval(
-            "redis.call('HSET', KEYS[1], 77, cmsgpack.pack({'0', 'a', ARGV[1], 'its workers died',"
-            " 5, 'host:1'}))",
-            1,
-            f"{worker.key}:failed",
-            b"2" + pickle.dumps({"url": "http://example.com/old", "callback": "parse"}, 4),
-        )
-    (old,) = kept(worker, urls=["*/old"])
-    assert (old.reason, old.attempts, old.time) == ("its workers died", 5, 0)
-    assert RedisFailedStore(worker.client, worker.key).retry(Choice(urls=["*/old"])) == 1
-    assert join().next().url == "http://example.com/old"
 
 
 def test_stored_requests_are_read_without_running_anything(tmp_path):
