@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib import import_module
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BloomError, RequestFileError, SharedFilterError
@@ -16,7 +17,6 @@ from ..reporting import (
     counted,
     duration,
     held_for,
-    in_brief,
     in_bytes,
     in_percent,
     shortened,
@@ -39,15 +39,15 @@ SHOWN = 8
 """The view has this many slots, reasons and workers, or fewer in a terminal of few lines, …"""
 LEAST_SHOWN = 2
 """… but at least this many."""
-TALL = 100
-LINES = {2: 11, 3: 14}
-"""Lines of the view beside those of books and in lists, by the number of lists."""
 FEW = 2
 """It names this many held slots and feeds."""
 NAME = 40
 """Their names have at most this many characters."""
-BESIDE_TITLE = 8
 LEAST_NAME = 12
+BETWEEN = 4
+"""Columns between two tables side by side."""
+OVER = "\x1b[H\x1b[J"
+"""Puts the cursor into the first column of the first line, and clears the terminal from there."""
 
 Listing = tuple[list[str], list[list[str]], int, str]
 """Heads, rows, how many there are in all, and what is said without any."""
@@ -98,63 +98,56 @@ def _looks(status: Status, *, once: bool) -> Iterator[Figures]:
 
 
 def _show(name: str, status: Status, *, once: bool) -> None:
-    try:
-        console = import_module("rich.console").Console(highlight=False)
-        live = import_module("rich.live").Live
-    except ImportError:
-        if not once:
-            raise BloomError(
-                "rich is missing: pip install 'scrapy-bloom[cli]' (--once and --json work without)"
-            ) from None
-        for figures in _looks(status, once=True):
-            print(*map(visible, lines(name, figures)), sep="\n")  # noqa: T201 - see Session
-        return
-    if once:
-        for figures in _looks(status, once=True):
-            console.print(view(name, figures, width=console.width))
-        return
-    with live(console=console, auto_refresh=False, screen=True) as screen:
-        for figures in _looks(status, once=False):
-            shown = view(name, figures, width=console.width, height=console.height)
-            screen.update(shown, refresh=True)
+    for figures in _looks(status, once=once):
+        width, height = get_terminal_size() if sys.stdout.isatty() else (None, None)
+        text = "\n".join(lines(name, figures, width, height))
+        sys.stdout.write(f"{text}\n" if once else f"{OVER}{text}")
+        sys.stdout.flush()
 
 
-def lines(name: str, figures: Figures) -> Iterator[str]:
-    """Yield the lines of `figures`, as plain text of any width."""
-    yield f"{_state(figures)}  {name}"
-    for rows in (_counts(figures), _present(figures)):
-        yield ""
-        yield from table(rows)
-    yield ""
-    yield from aligned(_books(figures))
-    for heads, rows, total, none in _lists(figures):
-        yield ""
-        yield from table([heads, *rows[:SHOWN]])
-        if more := _more(rows, SHOWN, total, none):
-            yield more
-
-
-def view(name: str, figures: Figures, *, width: int = 80, height: int = TALL) -> Any:
-    """Return the view of `figures`, for a terminal of at least 80 columns and 24 lines."""
-    group, panel = import_module("rich.console").Group, import_module("rich.panel").Panel
-    text = import_module("rich.text").Text
-    rows, found = _books(figures), _lists(figures)
-    counts = _filled(_grid(*[None] * 4), _counts(figures))
-    present = _filled(_grid(None, None, None), _present(figures))
-    # the lists of a crawl's workers are wide, and stand below
-    lines_left = height - len(rows) - LINES[len(found)]
-    shown = max(LEAST_SHOWN, min(SHOWN, lines_left // (len(found) - 1)))
-    listings = [_listing(each, shown) for each in found]
-    parts = [
-        _beside(None, counts, import_module("rich.align").Align.right(present)),
-        _filled(_grid(None, 1), rows),
-        _beside(1, *listings[:2]),
-        *listings[2:],
-    ]
-    body = group(*[each for part in parts for each in (part, text(""))][:-1])
+def lines(
+    name: str, figures: Figures, width: int | None = None, height: int | None = None
+) -> list[str]:
+    """Return the lines of `figures` for a terminal of that size: tables stand side by side where
+    there is room, lists are shorter where there is none. Without a size all is below each other."""
     state = _state(figures)
-    title = f"{state}  {shortened(name, max(LEAST_NAME, width - len(state) - BESIDE_TITLE))}"
-    return panel(body, title=text(title), title_align="left")
+    most = None if width is None else max(LEAST_NAME, width - len(state) - 2)
+    first = [
+        f"{state}  {visible(name) if most is None else shortened(name, most)}",
+        "",
+        *_beside(table(_counts(figures)), table(_present(figures)), width),
+        "",
+        *aligned(_books(figures)),
+    ]
+    longest = NAME if width is None else max(LEAST_NAME, min(NAME, width // 2 - 16))
+    for shown in range(SHOWN, LEAST_SHOWN - 1, -1):
+        slots, reasons, *more = (_listing(each, shown, longest) for each in _lists(figures))
+        found = [*first, "", *_beside(slots, reasons, width)]
+        found += [line for each in more for line in ("", *each)]
+        if height is None or len(found) < height:
+            break
+    if width is not None:
+        found = [line if len(line) <= width else f"{line[: width - 1]}…" for line in found]
+    return found if height is None else found[: height - 1]
+
+
+def _beside(left: list[str], right: list[str], width: int | None) -> list[str]:
+    """Return two tables side by side if `width` allows it, else one below the other."""
+    start = max(map(len, left)) + BETWEEN
+    if width is None or start + max(map(len, right)) > width:
+        return [*left, "", *right]
+    pairs = zip_longest(left, right, fillvalue="")
+    return [f"{one:<{start}}{other}".rstrip() for one, other in pairs]
+
+
+def _listing(listing: Listing, shown: int, longest: int) -> list[str]:
+    """Return the lines of the first rows of `listing`, with names of at most `longest`
+    characters."""
+    heads, rows, total, none = listing
+    found = table([heads, *([shortened(name, longest), *more] for name, *more in rows[:shown])])
+    left = total - min(shown, len(rows))
+    rest = none if not rows else f"and {left:,} more" if left else ""
+    return [*found, rest] if rest else found
 
 
 def _counts(figures: Figures) -> list[list[str]]:
@@ -241,7 +234,7 @@ def _lists(figures: Figures) -> list[Listing]:
 
 
 def _rows(counts: Mapping[str, int]) -> list[list[str]]:
-    return [[in_brief(name or "(all slots)"), _number(count)] for name, count in counts.items()]
+    return [[name or "(all slots)", _number(count)] for name, count in counts.items()]
 
 
 def _workers(workers: Sequence[Mapping[str, Any]]) -> list[list[str]]:
@@ -249,61 +242,13 @@ def _workers(workers: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     by_age = sorted(workers, key=lambda worker: -(worker["oldest_seconds"] or 0))
     return [
         [
-            in_brief(worker["name"]),
+            worker["name"],
             _number(worker["in_flight"]),
             duration(worker["oldest_seconds"]),
             "run out" if worker["lease_seconds"] < 0 else duration(worker["lease_seconds"]),
         ]
         for worker in by_age
     ]
-
-
-def _more(rows: Sequence[object], shown: int, total: int, none: str) -> str:
-    """Return the line below the first rows of a list."""
-    if not rows:
-        return none
-    left = total - min(shown, len(rows))
-    return f"and {left:,} more" if left else ""
-
-
-def _listing(listing: Listing, shown: int) -> Any:
-    """Return a table of the first rows of `listing`. Their cells may be any text."""
-    heads, rows, total, none = listing
-    table, text = _grid(1, *[None] * (len(heads) - 1)), import_module("rich.text").Text
-    table.add_row(*(text(head, style="bold") for head in heads))
-    _filled(table, rows[:shown])
-    if more := _more(rows, shown, total, none):
-        table.add_row(more)
-    return table
-
-
-def _beside(ratio: int | None, left: Any, right: Any) -> Any:
-    """Return tables side by side: halves, or without a ratio the left one as wide as it is."""
-    table = _grid(ratio, 1)
-    table.add_row(left, right)
-    return table
-
-
-def _filled(table: Any, rows: Iterable[Sequence[str]]) -> Any:
-    """Return `table` with `rows`, of any text."""
-    text = import_module("rich.text").Text
-    for row in rows:
-        table.add_row(*map(text, row))
-    return table
-
-
-def _grid(*ratios: int | None) -> Any:
-    """Return a table without lines, of a column for each ratio. Columns with a ratio share the
-    width; the others, after the first, are numbers."""
-    table = import_module("rich.table").Table.grid(expand=any(ratios), padding=(0, 2))
-    for number, ratio in enumerate(ratios):
-        table.add_column(
-            ratio=ratio,
-            no_wrap=True,
-            overflow="ellipsis",
-            justify="left" if ratio or not number else "right",
-        )
-    return table
 
 
 def _state(figures: Figures) -> str:
