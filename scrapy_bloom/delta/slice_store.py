@@ -118,7 +118,7 @@ class SliceStore:
             by_start.setdefault(self._start_of(when), []).append((key, when))
         if not by_start:
             return
-        make_directory(self.directory)
+        make_directory(self.directory, 0o700)
         with self.locked():
             found = read(self.directory, self.shape.identity)
             before = asdict(found)

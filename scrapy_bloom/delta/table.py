@@ -15,6 +15,7 @@ expired for an eighth of the longest period, in which the clock was not set back
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +25,7 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ..errors import FilterFileError
-from ..files import make_directory
+from ..files import make_directory, privately
 from ..sqlite_backend.request_file import connect
 from .slices import SLICES
 
@@ -306,10 +307,12 @@ class Table:
         if not self._is_writable:
             self._open("rw")
         if self._connection is None:
-            make_directory(self.path.parent)
-            with self._naming(), closing(connect(self.path, "rwc")) as connection:
+            make_directory(self.path.parent, 0o700)
+            with suppress(FileExistsError):  # another process may be faster
+                os.close(privately(self.path, os.O_CREAT | os.O_EXCL))
+            with self._naming(), closing(connect(self.path, "rw")) as connection:
                 connection.execute("BEGIN IMMEDIATE")
-                if not self._read_meta(connection):  # another process may have been faster
+                if not self._read_meta(connection):
                     for statement in _MAKE:
                         connection.execute(statement)
                     connection.execute(

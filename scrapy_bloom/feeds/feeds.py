@@ -106,7 +106,9 @@ class Feeds(CommitHook):
         skip = 0
         for batch in feed.batches:
             is_emptied = batch.state == BEGINNING
-            file = working.files[batch] = FeedFile(plan.place(batch), emptied=is_emptied)
+            file = working.files[batch] = FeedFile(
+                plan.place(batch), emptied=is_emptied, private=not plan.in_place
+            )
             room = -1 if plan.limit is None else max(plan.limit - batch.items, 0)
             items = self.outbox.final_items(feed, skip, room)
             skip += room
@@ -211,10 +213,11 @@ class Feeds(CommitHook):
 
     def begin_batch(self, working: Working, batch: Batch) -> None:
         """Begin the file of `batch`, recorded with the next commit."""
-        path = working.plan.place(batch)
+        plan, path = working.plan, working.plan.place(batch)
         batch.path = str(path)
-        is_emptied = working.plan.overwrites
-        file = working.files[batch] = FeedFile(path, emptied=is_emptied)
+        is_emptied = plan.overwrites
+        file = FeedFile(path, emptied=is_emptied, private=not plan.in_place)
+        working.files[batch] = file
         if not is_emptied:
             file.keep()
         batch.state = BEGINNING if is_emptied else OPEN

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from ..bloom.growing import stored_owner
 from ..errors import JobDirectoryError, RequestFileError
-from ..files import sync_directory
+from ..files import replacing
 from ..jobdir import reading_mode
 from . import schema
 
@@ -513,20 +513,14 @@ def _looking(path: Path) -> Iterator[tuple[sqlite3.Connection, int]]:
 
 
 def _create(path: Path) -> None:
-    """Make an empty file under a temporary name, sync it, and rename it."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    for leftover in path.parent.glob(f"{temporary.name}*"):
+    """Make an empty file; the process has the lock of its directory."""
+    for leftover in path.parent.glob(".*.bloom.tmp*"):
         leftover.unlink()
-    os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    with closing(connect(temporary, "rw")) as connection:
+    with replacing(path) as file, closing(connect(Path(file.name), "rw")) as connection:
         with connection:  # in one transaction: each costs a write to the disk
             connection.execute("BEGIN")
             schema.create(connection)
         _set_up(connection)
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
-    temporary.rename(path)
-    sync_directory(path.parent)
 
 
 def connect(path: Path, mode: str) -> sqlite3.Connection:
