@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from ..errors import FilterFileError
 from ..files import make_directory, privately
 from ..sqlite_backend.request_file import connect
+from ..sqlite_backend.schema import statements
 from .slices import SLICES
 
 if TYPE_CHECKING:
@@ -288,10 +289,10 @@ class Table:
     def _read_meta(self, connection: sqlite3.Connection) -> bool:
         """Return False for a file that is still empty."""
         (application,) = connection.execute("PRAGMA application_id").fetchone()
-        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        tables = statements(connection)
         if not tables and not application:
             return False
-        if application != APPLICATION_ID or not {"pages", "meta"} <= tables:
+        if application != APPLICATION_ID or tables != {*_MAKE[1:]}:
             raise sqlite3.DatabaseError("it is another program's")
         row = connection.execute("SELECT version, identity, longest FROM meta").fetchone()
         version, self.identity, longest = row or (None, "", None)

@@ -189,7 +189,9 @@ def writing(path: Path) -> Iterator[sqlite3.Connection]:
         with closing(connect(path, "rw")) as connection:
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("BEGIN IMMEDIATE")
-            schema.upgrade(connection, schema.version(connection))
+            version = schema.version(connection)
+            schema.check(connection, version)
+            schema.upgrade(connection, version)
             yield connection
             connection.execute("COMMIT")
     except sqlite3.Error as error:

@@ -477,7 +477,7 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
     """Give a connection to the file at `path` that changes nothing, also while the job runs. For
     a killed job without `-shm` SQLite makes one. Raises RequestFileError."""
     try:
-        with closing(connect(path, reading_mode(path))) as connection:
+        with _looking(path) as (connection, _):
             schema.look_as_now(connection)
             yield connection
     except sqlite3.Error as error:
@@ -525,9 +525,11 @@ def _create(path: Path) -> None:
 
 def connect(path: Path, mode: str) -> sqlite3.Connection:
     """Return a connection in one of SQLite's modes, which commits each statement outside a
-    transaction at once."""
+    transaction at once, and overwrites with zeros what it deletes."""
     uri = f"file:{quote(os.fsencode(path.absolute()))}?mode={mode}"
-    return sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+    connection.execute("PRAGMA secure_delete = ON")  # by default it is a build's choice
+    return connection
 
 
 def _set_up(connection: sqlite3.Connection) -> None:

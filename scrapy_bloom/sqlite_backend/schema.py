@@ -145,6 +145,7 @@ STEPS: dict[int, tuple[str, ...]] = {
 """The statements that upgrade a file to each version from the one before. Steps of released
 versions are never changed."""
 
+_SQLITES = "CREATE TABLE sqlite_*"
 VERSION = max(STEPS)
 WITH_FAILED = WITH_FEEDS = 2
 """The first version that has the table `failed`, and those of rounds and feeds."""
@@ -197,10 +198,17 @@ def look_as_now(connection: sqlite3.Connection) -> None:
 
 
 def check(connection: sqlite3.Connection, version: int) -> None:
-    """Raise sqlite3.DatabaseError unless the tables are those of `version`."""
-    found = connection.execute("SELECT sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'")
-    if {text for (text,) in found} != _tables(version):
+    """Raise sqlite3.DatabaseError unless the tables are those of `version`, before any of them is
+    read: a view in the place of one may run for ever."""
+    if statements(connection) != _tables(version):
         raise sqlite3.DatabaseError(f"its tables are not those of version {version}")
+
+
+def statements(connection: sqlite3.Connection) -> set[str]:
+    """Return the statements that have made the tables, views and triggers of a database, but those
+    of SQLite's own tables."""
+    rows = connection.execute("SELECT sql FROM sqlite_master WHERE sql NOT GLOB ?", (_SQLITES,))
+    return {text for (text,) in rows}
 
 
 def create(connection: sqlite3.Connection) -> None:
