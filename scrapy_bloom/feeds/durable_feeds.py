@@ -6,6 +6,7 @@ import logging
 import shutil
 import sqlite3
 from io import BytesIO
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +24,10 @@ from ..reporting import counted
 from .feeds import Feeds, Working
 from .formats import Pickled
 from .outbox import OPEN, WAITING, Outbox
-from .storing import Part, check_stored
+from .storing import Part, check_stored, follow_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from scrapy import Request
 
@@ -112,6 +112,8 @@ class DurableFeeds:
         try:
             plan = self._plans.plan(feed, options, self._directory)
             for batch in feed.batches:
+                if follow_job(batch, plan.job, Path(self._round.file.name).name):
+                    self._feeds.note_changed(batch)
                 check_stored(batch, options)
             return self._feeds.check(feed, plan)
         except FeedError as error:

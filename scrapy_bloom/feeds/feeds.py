@@ -33,14 +33,15 @@ class Plan:
     """How a feed is to be written, by its `options`.
 
     `format` is of this run. A batch ends at `limit` items, if that is not None. The batch is
-    written `in_place`, or else to a part file. `build` makes the feed's exporter over a file,
-    `evaluate` returns the URI of a batch by its number, `place` the file that it is written to.
-    `overwrites` drops earlier contents of the feed.
+    written `in_place`, or else to a part file in the directory `job`. `build` makes the exporter
+    over a file, `evaluate` returns the URI of a batch by its number, `place` the file that it is
+    written to. `overwrites` drops earlier contents of the feed.
     """
 
     format: Format
     limit: int | None
     in_place: bool
+    job: Path
     overwrites: bool
     options: dict[str, Any]
     build: Build
@@ -214,7 +215,7 @@ class Feeds(CommitHook):
     def begin_batch(self, working: Working, batch: Batch) -> None:
         """Begin the file of `batch`, recorded with the next commit."""
         plan, path = working.plan, working.plan.place(batch)
-        batch.path = str(path)
+        batch.path, batch.stored["job"] = str(path), str(plan.job)
         is_emptied = plan.overwrites
         file = FeedFile(path, emptied=is_emptied, private=not plan.in_place)
         working.files[batch] = file

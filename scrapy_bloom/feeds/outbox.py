@@ -42,7 +42,7 @@ class Batch:
 
     `path` is the file that the batch is written to: the feed's own, or a part file in the job
     directory. `items`, `length` and `digest` describe its contents. `stored` describes what was
-    stored of a part file, and has the token of the temporary file for it.
+    stored of a part file, and has the token of the temporary file for it, and the job directory.
     """
 
     id: int

@@ -185,6 +185,28 @@ class Part:
         stored["is_replaced"] = True
 
 
+def follow_job(batch: Batch, job: Path, file: str) -> bool:
+    """Let the files of `batch` be those beside `job` if that was copied, or moved with them; return
+    True if it was not there before. `file` is in each job. Raises FeedError if a file is the
+    original's."""
+    stored, before = batch.stored, Path(batch.stored.get("job", job))
+    if before == job:
+        return False
+    stored["job"], is_copy = str(job), (before / file).exists()
+
+    def followed(path: str) -> str:
+        real = Path(path).parent.resolve() / Path(path).name
+        beside = os.path.normpath(job / os.path.relpath(real, before))
+        if is_copy and beside == str(real):
+            raise FeedError(f"{path} belongs to {before}, of which {job} is a copy")
+        return beside if is_copy or not real.exists() else path
+
+    batch.path = batch.path and followed(batch.path)
+    if "path" in stored:
+        stored["path"] = followed(stored["path"])
+    return True
+
+
 def check_stored(batch: Batch, options: dict[str, Any]) -> None:
     """Raise FeedError if the file in which `batch` was stored has changed since."""
     stored = batch.stored
