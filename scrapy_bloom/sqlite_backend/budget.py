@@ -24,11 +24,15 @@ _COUNT = (
 _COUNT_NOTED = (
     "INSERT INTO budget VALUES (NULL, ?, 1) ON CONFLICT DO UPDATE SET pushed = pushed + 1"
 )
-_COUNT_STORED = (
-    "INSERT INTO budget SELECT NULL, slot, COUNT(*) FROM (SELECT slot FROM requests"
-    " UNION ALL SELECT slot FROM later) WHERE slot != '' GROUP BY slot"
+_STORED = (
+    "SELECT slot, COUNT(*) FROM (SELECT slot FROM requests UNION ALL SELECT slot FROM later)"
+    " WHERE slot != '' GROUP BY slot"
+)
+_COUNT_ALL = (
+    "INSERT INTO budget SELECT NULL, key, value FROM json_each(?) WHERE true"
     " ON CONFLICT DO UPDATE SET pushed = excluded.pushed"
 )
+_FORGET_UNUSED = "DELETE FROM budget WHERE NOT pushed AND id NOT IN (SELECT budget FROM capped)"
 _ROW = (
     "(SELECT COALESCE(MAX(id), 0) FROM (SELECT MAX(id) AS id FROM requests"
     " UNION ALL SELECT MAX(id) FROM later UNION ALL SELECT MAX(id) FROM unreadable))"
@@ -70,13 +74,22 @@ class LocalBudget:
         """The slots of the requests counted since the last commit, by fingerprint."""
         self._asked: Counter[bytes] = Counter()
         """The fingerprints of the table `asked`."""
+        self._next: Counter[str] | None = None
+        """The counts of the round that is to begin."""
+        self.begins_now = False
+        """True until the commit that begins a round, with its counts."""
         if limits and not file.query("SELECT 1 FROM budget WHERE pushed LIMIT 1"):
-            # the start before had no budget, or this one begins a round
+            # the start before had no budget
             self.begin_round()
 
     def admits(self, slot: str) -> bool:
         """Count a new request of `slot`, unless it was counted before a kill. Return False, and
         count nothing, if it is over the budget. Cost: a statement."""
+        slot, limit = encodable(slot), self._limit(slot)
+        if self._next is not None:
+            has_room = self._next[slot] < limit
+            self._next[slot] += has_room
+            return has_room
         if self._asked[self.offered]:
             self._asked[self.offered] -= 1
             self._file.execute(
@@ -84,7 +97,6 @@ class LocalBudget:
                 (self.offered,),
             )
             return True
-        slot, limit = encodable(slot), self._limit(slot)
         if not limit or self._file.execute(_COUNT, (slot, limit)).rowcount != 1:
             return False
         self._uncommitted[self.offered] = slot
@@ -103,6 +115,7 @@ class LocalBudget:
 
     def committed(self) -> None:
         """Forget the notes of what the last commit has counted. Raises OSError."""
+        self.begins_now = False
         self._uncommitted.clear()
         self._notes.clear()
 
@@ -115,18 +128,15 @@ class LocalBudget:
             (priority, start, request, slot),
         )
 
-    def ask_retried(self, *, begins_round: bool) -> int:
+    def ask_retried(self) -> int:
         """Make pending what is retried, as far as the budget of the last round has room, before the
-        first push; return how many. Where this start begins a round, only these count in it, and
-        what is stored."""
+        first push; return how many."""
+        self._count_notes()
         slots = self._file.query(
             "SELECT budget.id, slot, pushed FROM budget WHERE id IN"
             " (SELECT budget FROM capped WHERE retried)"
         )
-        if begins_round:
-            self.begin_round()
-        noted = self._count_notes()
-        rooms = {id_: self._limit(slot) - pushed - noted[slot] for id_, slot, pushed in slots}
+        rooms = {id_: self._limit(slot) - pushed for id_, slot, pushed in slots}
         values = {"rooms": json.dumps(rooms)}
         for statement in _ASK if rooms else ():
             self._file.execute(statement, values)
@@ -134,32 +144,34 @@ class LocalBudget:
         self._file.execute("UPDATE capped SET retried = 0 WHERE retried")
         if not self._limits:
             self._file.execute("UPDATE budget SET pushed = 0")
-        if begins_round:
-            self._file.execute(
-                "DELETE FROM budget WHERE NOT pushed AND id NOT IN (SELECT budget FROM capped)"
-            )
+            self._file.execute(_FORGET_UNUSED)
         if asked:
             self._file.recount()
         return asked
 
+    def await_round(self) -> None:
+        """Count what is stored, and what comes until `begin_round`, for that round only: the last
+        one goes on with its counts if this start comes to nothing."""
+        self._next = Counter(dict(self._file.query(_STORED)))
+
     def begin_round(self) -> None:
         """Count only what is stored, which is fetched in this round; what has failed before counts
         when it is retried."""
+        counts = dict(self._file.query(_STORED)) if self._next is None else self._next
+        self._next, self.begins_now = None, True
         self._file.execute("UPDATE budget SET pushed = 0")
-        self._file.execute(_COUNT_STORED)
+        self._file.execute(_COUNT_ALL, (json.dumps(counts),))
+        self._file.execute(_FORGET_UNUSED)
         self._file.execute("INSERT OR IGNORE INTO carried SELECT id FROM failed")
         self._file.execute("DELETE FROM asked")
+        self._asked.clear()
 
-    def _count_notes(self) -> Counter[str]:
-        """Count what was noted before a kill, in `asked` until it is offered again; return how
-        many in each slot."""
-        slots: Counter[str] = Counter()
+    def _count_notes(self) -> None:
+        """Count what was noted before a kill, in `asked` until it is offered again."""
         for fingerprint, slot in self._notes.read():
             self._file.execute(_COUNT_NOTED, (slot,))
             self._file.execute("INSERT INTO asked VALUES (NULL, ?)", (fingerprint,))
-            slots[slot] += 1
         self._asked.update(each for (each,) in self._file.query("SELECT fingerprint FROM asked"))
-        return slots
 
     def _limit(self, slot: str) -> int:
         return self._limits.get(slot, self._limits.get("*", _UNLIMITED))

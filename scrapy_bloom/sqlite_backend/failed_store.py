@@ -16,7 +16,7 @@ from ..job.failure import ALL, CAPPED, Choice, FailedRequest
 from ..jobdir import JobDirectory
 from . import schema
 from .request_file import RequestFile, check_header, connect, reading
-from .rounds import KEPT, RUNNING
+from .rounds import REOPEN
 
 _COLUMNS = ", ".join(FailedRequest._fields)
 _CHOSEN = "failed.id IN (SELECT value FROM json_each(:chosen))"
@@ -38,7 +38,6 @@ _RETRY = (
     " FROM failed LEFT JOIN unreadable ON record = failed.id"
     f" WHERE {_CHOSEN} AND NOT ({_CARRIED}) ORDER BY failed.id"
 )
-_REOPEN = f"UPDATE rounds SET phase = '{RUNNING}' WHERE phase = '{KEPT}'"  # noqa: S608 - no input
 FAILED_AND_CAPPED = "SELECT (SELECT COUNT(*) FROM failed) + (SELECT COUNT(*) FROM capped)"
 _CAPPED = "SELECT capped.id, slot, request FROM capped JOIN budget ON budget.id = budget ORDER BY 1"
 _DELETE = f"DELETE FROM failed WHERE {_CHOSEN}"  # noqa: S608 - no input
@@ -72,7 +71,7 @@ class SQLiteFailedStore:
     def retry(self, choice: Choice = ALL) -> int:
         """Make the chosen ones pending again; return how many. Capped ones, and with a budget those
         of earlier rounds, are so at the next start, as far as the budget allows."""
-        return self._take(choice, *_RETRY_CARRIED, _RETRY, _REOPEN)
+        return self._take(choice, *_RETRY_CARRIED, _RETRY, REOPEN)
 
     def drop(self, choice: Choice = ALL) -> int:
         """Forget the chosen ones; return how many."""

@@ -23,6 +23,7 @@ from ..job.queue_settings import SlotQueue, scrapy_disk_queue
 from ..scrapy_compat import SLOT_KEY, path_safe, slot_keys
 from .failed_store import OpenFailedStore
 from .request_file import MAX_BYTES, PRIORITIES, RequestFile
+from .rounds import KEPT, REOPEN
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -238,6 +239,20 @@ class SqliteStore:
         if self.budget is not None:
             self.budget.committed()
         return True
+
+    def reopen_round(self) -> None:
+        """Let the last round go on if a request that it has kept is pending again, and can be read.
+        Cost: reads the stored requests of a round that is over, up to the first such one."""
+        if self._file.query("SELECT 1 FROM rounds WHERE phase = ?", (KEPT,)):
+            rows = self._file.iterate("SELECT slot, request FROM requests")
+            if any(self._is_readable(Stored(*row)) for row in rows):
+                self._file.execute(REOPEN)
+
+    def _is_readable(self, stored: Stored) -> bool:
+        try:
+            return bool(self.codec.load(stored))
+        except Exception:  # noqa: BLE001 - it fails again when it is popped
+            return False
 
     def rollback(self) -> None:
         """Drop all changes since the last commit."""
