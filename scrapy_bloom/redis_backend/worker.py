@@ -231,6 +231,8 @@ class Worker:
         remedy = "give each spider a BLOOM_REDIS_KEY of its own"
         require_same_spider(self._name, state.spider, crawler, remedy)
         state = require_budget(client, self.key, state, budget, join)
+        if not state.workers:
+            self._failures.tell_of_lost(self._failed)
         if not state.workers and self._failures.retry(self._failed) + self._retry_ordered():
             state = replace(join(), begins=state.begins)
         return state

@@ -24,12 +24,9 @@ _COUNT = (
 _COUNT_NOTED = (
     "INSERT INTO budget VALUES (NULL, ?, 1) ON CONFLICT DO UPDATE SET pushed = pushed + 1"
 )
-_STORED = (
-    "SELECT slot, COUNT(*) FROM (SELECT slot FROM requests UNION ALL SELECT slot FROM later)"
-    " WHERE slot != '' GROUP BY slot"
-)
-_COUNT_ALL = (
-    "INSERT INTO budget SELECT NULL, key, value FROM json_each(?) WHERE true"
+_COUNT_STORED = (
+    "INSERT INTO budget SELECT NULL, slot, COUNT(*) FROM (SELECT slot FROM requests"
+    " UNION ALL SELECT slot FROM later) WHERE slot != '' GROUP BY slot"
     " ON CONFLICT DO UPDATE SET pushed = excluded.pushed"
 )
 _FORGET_UNUSED = "DELETE FROM budget WHERE NOT pushed AND id NOT IN (SELECT budget FROM capped)"
@@ -74,8 +71,6 @@ class LocalBudget:
         """The slots of the requests counted since the last commit, by fingerprint."""
         self._asked: Counter[bytes] = Counter()
         """The fingerprints of the table `asked`."""
-        self._next: Counter[str] | None = None
-        """The counts of the round that is to begin."""
         self.begins_now = False
         """True until the commit that begins a round, with its counts."""
         if limits and not file.query("SELECT 1 FROM budget WHERE pushed LIMIT 1"):
@@ -85,11 +80,6 @@ class LocalBudget:
     def admits(self, slot: str) -> bool:
         """Count a new request of `slot`, unless it was counted before a kill. Return False, and
         count nothing, if it is over the budget. Cost: a statement."""
-        slot, limit = encodable(slot), self._limit(slot)
-        if self._next is not None:
-            has_room = self._next[slot] < limit
-            self._next[slot] += has_room
-            return has_room
         if self._asked[self.offered]:
             self._asked[self.offered] -= 1
             self._file.execute(
@@ -97,6 +87,7 @@ class LocalBudget:
                 (self.offered,),
             )
             return True
+        slot, limit = encodable(slot), self._limit(slot)
         if not limit or self._file.execute(_COUNT, (slot, limit)).rowcount != 1:
             return False
         self._uncommitted[self.offered] = slot
@@ -149,18 +140,12 @@ class LocalBudget:
             self._file.recount()
         return asked
 
-    def await_round(self) -> None:
-        """Count what is stored, and what comes until `begin_round`, for that round only: the last
-        one goes on with its counts if this start comes to nothing."""
-        self._next = Counter(dict(self._file.query(_STORED)))
-
     def begin_round(self) -> None:
         """Count only what is stored, which is fetched in this round; what has failed before counts
         when it is retried."""
-        counts = dict(self._file.query(_STORED)) if self._next is None else self._next
-        self._next, self.begins_now = None, True
+        self.begins_now = True
         self._file.execute("UPDATE budget SET pushed = 0")
-        self._file.execute(_COUNT_ALL, (json.dumps(counts),))
+        self._file.execute(_COUNT_STORED)
         self._file.execute(_FORGET_UNUSED)
         self._file.execute("INSERT OR IGNORE INTO carried SELECT id FROM failed")
         self._file.execute("DELETE FROM asked")

@@ -56,7 +56,9 @@ class SQLiteFailedStore:
     def requests(self, choice: Choice = ALL) -> list[FailedRequest]:
         """Return the chosen ones, oldest first."""
         rows = self._query(f"SELECT {_COLUMNS} FROM failed ORDER BY id")  # noqa: S608 - no input
-        found = [*map(FailedRequest._make, rows), *(each for _, each in _capped(self._query))]
+        found = [*map(FailedRequest._make, rows)]
+        if choice.has_reason(CAPPED):
+            found += (each for _, each in _capped(self._query))
         return [each for each in found if choice.includes(each.reason, each.url)]
 
     def by_reason(self) -> dict[str, int]:
@@ -121,6 +123,14 @@ class OpenFailedStore(SQLiteFailedStore):
         )
         self.count += 1
 
+    def add_lost(self, slot: str, failed: FailedRequest) -> None:
+        """Add the record of a request of `slot` that cannot be stored."""
+        self._file.execute(
+            "INSERT INTO failed VALUES (NULL, ?, 0, 0, '', x'', ?, ?, ?, ?, ?, ?, ?, ?)",
+            (slot, *failed),
+        )
+        self.count += 1
+
     def add_unreadable(self, row: int, why: str, codec: Codec) -> None:
         """Copy the request of `row` here, which cannot be read back; it is pending again when
         the file is opened."""
@@ -172,7 +182,9 @@ def _take_capped(
 
 
 def _take(file: RequestFile | sqlite3.Connection, choice: Choice, before: Sequence[str]) -> int:
-    rows = file.execute("SELECT id, reason, url FROM failed")
+    # what could not be serialized cannot be retried
+    having = " WHERE request != x''" if before else ""
+    rows = file.execute(f"SELECT id, reason, url FROM failed{having}")  # noqa: S608 - no input
     chosen = [row for row, reason, url in rows if choice.includes(reason, url)]
     if chosen:
         for statement in (*before, _DELETE):

@@ -17,7 +17,7 @@ from scrapy.utils.python import global_object_name
 
 from ..errors import JobDirectoryError, encodable
 from ..job.codec import Codec, Stored
-from ..job.failure import count_unreadable, described
+from ..job.failure import count_unreadable, described, lost
 from ..job.later import take_delay
 from ..job.queue_settings import SlotQueue, scrapy_disk_queue
 from ..scrapy_compat import SLOT_KEY, path_safe, slot_keys
@@ -140,9 +140,14 @@ class SqliteStore:
 
     def cap(self, request: Request) -> None:
         """Keep `request`, which is over the budget, and is not pending. Raises ValueError if it
-        cannot be serialized."""
+        cannot be serialized: then its record is kept."""
         assert self.budget is not None
-        self.budget.keep(*self._stored(request, by_slot=True))
+        try:
+            self.budget.keep(*self._stored(request, by_slot=True))
+        except ValueError:
+            slot = encodable(self._slot_of(request))
+            self._failed.add_lost(slot, lost(request, slot))
+            raise
 
     def take_due(self) -> bool:
         """Make up to 100 requests pending that are due. Return True if there are more. Cost: 10 µs

@@ -77,8 +77,8 @@ class Round:
         return bool(self.file.query("SELECT 1 FROM failed UNION ALL SELECT 1 FROM capped LIMIT 1"))
 
     def begin(self) -> None:
-        """Record, once, that start() runs now, in a new round if the last one is over. Raises
-        sqlite3.Error."""
+        """Record, once, that start() runs now, or that a request comes before it, in a new round if
+        the last one is over. Raises sqlite3.Error."""
         if self._has_begun:
             return
         self._has_begun = True

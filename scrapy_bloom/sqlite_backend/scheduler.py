@@ -178,6 +178,8 @@ class DurableScheduler(LedgerScheduler):
 
     def _is_over(self, budget: Budget, request: Request) -> bool:
         if self._local_budget is not None:
+            assert self.round is not None
+            self.round.begin()  # a handler of spider_opened may be the first
             self._local_budget.offered = self._fingerprint(request)
         return super()._is_over(budget, request)
 
@@ -208,6 +210,7 @@ class DurableScheduler(LedgerScheduler):
                 self._recover(file, dupefilter)
             failed = OpenFailedStore(file)
             self._failures.retry(failed)
+            self._failures.tell_of_lost(failed)
             budget, asked = self._open_budget(job, file)
             queues = QueueSettings.read(settings)
             store = SqliteStore(
@@ -232,8 +235,6 @@ class DurableScheduler(LedgerScheduler):
             self.round = Round(file, ledger.commit)
             if budget is not None:
                 self.round.at_begin.append(budget.begin_round)
-                if not self.round.is_resumed:
-                    budget.await_round()
             taken = TakenStartRequests(file, dupefilter.fingerprint)
             self._start_requests.open(taken, self.round, ledger)
             self._spider_state = KeptSpiderState.of(crawler, file)

@@ -209,17 +209,40 @@ def test_a_budget_that_is_new_counts_what_is_pending(make_round):
     assert sorted(job.names()) == ["a", "b", "c", "start"]
 
 
-def test_what_cannot_be_serialized_counts_and_is_not_kept(make_round, tmp_path):
-    job = make_round(BLOOM_BUDGET={"*": 1})
+def test_of_what_cannot_be_serialized_a_record_is_kept(make_round, crash_round, tmp_path, caplog):
+    """It counts, its record is durable with that, and the next start says what it has lost; no
+    retry brings it back, and it can be dropped."""
+    store, budget = SQLiteFailedStore(tmp_path / "job"), {"BLOOM_BUDGET": {"*": 1}}
+    job = make_round(**budget)
     job.start()
     for name in "abb":
         job.scheduler.enqueue_request(
             Request(f"http://example.com/{name}", meta={"function": lambda: None})
         )
+    job.commit()
+    crashed = crash_round(**budget)
+    assert crashed.scheduler._store.failed == 1
+    crashed.drop()
     assert job.names() == ["a"]
     assert job.stat("scheduler/capped") == 1
+    caplog.clear()
     job.close()
-    assert capped(tmp_path / "job") == []
+    assert "1 request failed and stays in the job: 1 unserializable." in caplog.text
+    assert "ask them once more, but no unserializable one" in caplog.text
+    (found,) = store.requests()
+    assert (name_of(found), found.attempts) == ("b", 0)
+    assert found.exception == "callback parse, slot 'example.com'"
+    assert store.retry() == 0
+    for _ in range(2):
+        job = make_round(**budget, BLOOM_RETRY_FAILED=True)
+        assert job.start(start("start")) == ["start"]
+        assert "such as http://example.com/b (callback parse, slot 'example.com')" in caplog.text
+        assert job.names() == ["start"]
+        job.close()
+        caplog.clear()
+    assert store.drop() == 1
+    make_round(**budget).close()
+    assert "serialized" not in caplog.text
 
 
 def test_without_a_job_requests_over_the_budget_are_counted(make_round):
@@ -464,6 +487,43 @@ def test_what_is_retried_without_a_budget_is_asked(make_round, tmp_path):
     job = make_round()
     job.start()
     assert sorted(job.names()) == [*"abcd"]
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["closed", "killed"])
+def test_a_start_that_comes_to_nothing_leaves_a_round_its_counts(make_round, tmp_path, is_killed):
+    """What is retried after it has no more room than before."""
+    budget = {"BLOOM_BUDGET": {"*": 2}}
+    job = make_round(**budget)
+    job.start(start("start"))
+    push(job, "a", "b")
+    job.names()
+    job.close()
+    job = make_round(**budget)
+    if is_killed:
+        job.commit()
+        job.drop()
+    else:
+        job.close("shutdown")
+    assert SQLiteFailedStore(tmp_path / "job").retry(CAPPED) == 1
+    job = make_round(**budget)
+    assert job.start(start("start")) == ["start"]
+    assert job.names() == ["start"]
+
+
+@pytest.mark.parametrize("queue", [DownloaderAwarePriorityQueue, ScrapyPriorityQueue])
+def test_what_comes_before_start_runs_counts_in_the_round_that_begins(make_round, queue):
+    """Requests of a handler of spider_opened."""
+    options = {"BLOOM_BUDGET": {"*": 2}, "SCHEDULER_PRIORITY_QUEUE": queue}
+    job = make_round(**options)
+    job.start(start("start"))
+    push(job, "a", "b")
+    job.names()
+    job.close()
+    job = make_round(**options)
+    push(job, "c")
+    job.start(start("start"))
+    push(job, "d")
+    assert sorted(job.names()) == ["c", "start"]
 
 
 def test_what_a_start_has_brought_back_counts_once(make_round, crash_round):

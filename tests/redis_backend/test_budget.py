@@ -460,8 +460,9 @@ def test_a_worker_counts_in_its_stats_and_asks_what_is_retried(build, key, caplo
     assert found == ["d"]
 
 
-def test_what_cannot_be_serialized_counts_and_is_not_kept(build):  # noqa: F811
-    """It is asked when Redis has counted it; over the budget it is done."""
+def test_of_what_cannot_be_serialized_a_record_is_kept(build, caplog):  # noqa: F811
+    """It is asked when Redis has counted it; over the budget it is done, and the next worker says
+    what is lost. No retry brings it back, nothing else is wrong with it, and it can be dropped."""
     scheduler = build(BLOOM_BUDGET={"*": 2})
     for name in "abbc":
         scheduler.enqueue_request(request(name, meta={"function": lambda: None}))
@@ -474,6 +475,18 @@ def test_what_cannot_be_serialized_counts_and_is_not_kept(build):  # noqa: F811
     assert (stats.get_value("scheduler/capped"), stats.get_value("scheduler/enqueued")) == (1, 2)
     talk(scheduler)
     assert len(scheduler) == 0
+    failed = scheduler._worker._failed
+    (found,) = failed.requests()
+    assert (name_of(found), found.reason, found.attempts) == ("c", "unserializable", 0)
+    assert found.exception == "callback parse, slot 'example.com'"
+    assert failed.retry() == 0
+    scheduler.close("finished")
+    assert "1 request failed and stays in the crawl: 1 unserializable." in caplog.text
+    client, key = scheduler._worker._transport._client, scheduler._worker.key
+    assert "such as" not in caplog.text
+    scheduler = build(BLOOM_BUDGET={"*": 2}, BLOOM_RETRY_FAILED=True)
+    assert "such as http://example.com/c (callback parse, slot 'example.com')" in caplog.text
+    assert scheduler._worker._failed.drop() == 1
     assert scheduler._worker._failed.by_reason() == {}
 
 
