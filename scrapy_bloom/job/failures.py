@@ -92,8 +92,8 @@ class Failures:
             found = store.requests(Choice([LOST]))
             logger.warning(
                 "%(requests)s over BLOOM_BUDGET could not be serialized, and will not be asked,"
-                " such as %(url)s (%(what)s). Give them a method of the spider as callback, and a meta"
-                " that can be stored; 'scrapy bloom drop --reason unserializable' forgets them.",
+                " such as %(url)s (%(what)s). Give them a method of the spider as callback, and a"
+                " meta that can be stored; 'scrapy bloom drop' forgets them.",
                 {
                     "requests": counted(len(found), "request"),
                     "url": in_brief(found[-1].url),
