@@ -113,6 +113,17 @@ def test_a_kill_loses_no_delayed_request(new_job, clock):
     assert sorted(job.names()) == ["a", "b", "c", "d"]
 
 
+@pytest.mark.parametrize("queue", ["DownloaderAwarePriorityQueue", "ScrapyPriorityQueue"])
+def test_a_request_is_due_at_its_time_and_not_after_it(new_job, clock, queue):
+    """Else an engine that is woken then, by a timer that is exact, has nothing to do; all of those
+    of that time are, however many."""
+    job = new_job(SCHEDULER_PRIORITY_QUEUE=f"scrapy.pqueues.{queue}")
+    for number in range(120):
+        job.push(f"page{number}", meta={later.NOT_BEFORE: clock.now + 10})
+    clock.now += 10
+    assert len({name for _ in range(3) for name in job.names()}) == 120
+
+
 def test_clocks_that_jump(new_job, clock):
     """Back: later. Forward: sooner. Nothing is lost."""
     job = new_job()
