@@ -483,6 +483,33 @@ def test_ctrl_c_before_scrapy_handles_it_loses_no_item(tmp_path, job, monkeypatc
     assert numbers(tmp_path / "a.jl") == [1, 2]
 
 
+def test_what_a_failed_commit_had_begun_is_undone(tmp_path, job):
+    """Its pages are not acknowledged, though the feeds are completed afterwards, and what it would
+    have stored is new to the next start."""
+
+    def fail():
+        raise OSError("no space left")
+
+    feeds = {"a.jl": "jsonlines"}
+    a = job(feeds, GOES_ON)
+    a.pages(p1={"n": 1})
+    two = a.page("p2", {"n": 2})
+    a.commit()
+    a.crawler.signals.connect(fail, scrapy_bloom.signals.before_commit)
+    a.push("p3")
+    a.done(two)
+    a.commit()
+    a.close("bloom_error")
+    b = job(feeds)
+    assert len(b.scheduler) == 2
+    b.pages(p3={"n": 3})
+    while (popped := b.pop()) is not None:
+        b.items(popped, *[{"n": 2}] * popped.url.endswith("p2"))
+        b.done(popped)
+    b.close()
+    assert sorted(numbers(tmp_path / "a.jl")) == [1, 2, 3]
+
+
 def test_zeros_of_a_power_cut_are_no_strangers(tmp_path, job):
     """A file system may have made the file longer and not written it."""
     a = job({"a.jl": "jsonlines"}, GOES_ON)

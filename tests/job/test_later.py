@@ -113,17 +113,6 @@ def test_a_kill_loses_no_delayed_request(new_job, clock):
     assert sorted(job.names()) == ["a", "b", "c", "d"]
 
 
-@pytest.mark.parametrize("queue", ["DownloaderAwarePriorityQueue", "ScrapyPriorityQueue"])
-def test_a_request_is_due_at_its_time_and_not_after_it(new_job, clock, queue):
-    """Else an engine that is woken then, by a timer that is exact, has nothing to do; all of those
-    of that time are, however many."""
-    job = new_job(SCHEDULER_PRIORITY_QUEUE=f"scrapy.pqueues.{queue}")
-    for number in range(120):
-        job.push(f"page{number}", meta={later.NOT_BEFORE: clock.now + 10})
-    clock.now += 10
-    assert len({name for _ in range(3) for name in job.names()}) == 120
-
-
 def test_clocks_that_jump(new_job, clock):
     """Back: later. Forward: sooner. Nothing is lost."""
     job = new_job()
@@ -293,13 +282,14 @@ def test_a_timer_wakes_the_engine(new_job, clock, reactor):
 def test_many_that_are_due_at_once_come_in_groups(
     new_job, clock, reactor, monkeypatch, seconds, turns
 ):
-    """A hundred at once, for a while in each turn, also if the engine asks for none."""
+    """A hundred at once, for a while in each turn, also if the engine asks for none: those of this
+    very moment are due."""
     monkeypatch.setattr(ledger_scheduler, "TURN_SECONDS", seconds)
     job = new_job()
     for number in range(250):
         job.push(str(number), meta={later.NOT_BEFORE: 10})
     store = job.scheduler.ledger.store
-    clock.now += 11
+    clock.now += 10
     assert job.pop() is not None
     assert (store.later, len(store.pending)) == (150, 99)
     for _ in range(turns):
