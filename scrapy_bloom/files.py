@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +24,8 @@ from .errors import FilterFileError, FilterLockedError
 HAS_LOCKS = find_spec("fcntl") is not None  # Windows has none
 if HAS_LOCKS:
     import fcntl
+
+_PID = re.compile(rb"(?:\d{1,18}\n)?")
 
 _locked: WeakSet[IO[bytes]] = WeakSet()
 
@@ -39,8 +43,8 @@ if hasattr(os, "register_at_fork"):
 class DirectoryLock:
     """The lock file `name` of a directory, locked until `release` or the end of the process.
 
-    The process id in it serves the error message only. Raises FilterLockedError if it is
-    locked already.
+    The process id in it serves the error message only. A file with other contents or another name
+    (a hard link) is locked as it is. Raises FilterLockedError if it is locked already.
     """
 
     def __init__(self, directory: Path, name: str) -> None:
@@ -60,8 +64,12 @@ class DirectoryLock:
         if not self._is_there():
             self._file.close()
             return False
-        self._file.truncate(0)
-        self._file.write(f"{os.getpid()}\n".encode())
+        has_one_name = os.fstat(self._file.fileno()).st_nlink == 1
+        self._is_ours = has_one_name and _PID.fullmatch(self._file.read(20)) is not None
+        if self._is_ours:
+            self._file.seek(0)
+            self._file.truncate(0)
+            self._file.write(f"{os.getpid()}\n".encode())
         return True
 
     def _is_there(self) -> bool:
@@ -74,9 +82,9 @@ class DirectoryLock:
         """Release the lock, and remove its file if `remove`. A second call does nothing."""
         if self._file.closed:
             return
-        if remove:
+        if self._is_ours and remove:
             self._path.unlink(missing_ok=True)
-        else:
+        elif self._is_ours:
             self._file.truncate(0)
         unlock(self._file)
 
@@ -121,7 +129,8 @@ def is_held(path: Path) -> bool:
 
 def _in_use(directory: Path, file: IO[bytes]) -> FilterLockedError:
     """Return the refusal of a `directory` whose lock file a process has locked."""
-    pid = file.read(20).decode("ascii", "replace").strip()
+    found = _PID.fullmatch(file.read(20))
+    pid = found[0].decode().strip() if found else ""
     what = "; stop it or wait until it has finished (a second crawl takes another directory)"
     if pid == str(os.getpid()):
         what = ", which is this one; give each crawl in it a job directory of its own"
@@ -184,23 +193,53 @@ def publish(temporary: str, path: Path) -> None:
     sync_directory(path.parent)
 
 
-def replace(path: Path, content: bytes) -> None:
-    """Write the file at `path` durably: after a crash it has the old content or the new one.
-    Raises OSError."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
+def new_token() -> str:
+    """Return a random part of a name."""
+    return secrets.token_hex(8)
+
+
+def privately(path: str | Path, flags: int) -> int:
+    """Open a file as the `opener` of `open`: a new one with mode 600, none through a link."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
+
+
+@contextmanager
+def replacing(path: Path, mode: int = 0o600, token: str | None = None) -> Iterator[IO[bytes]]:
+    """Give a new file with a random name, private until it takes the place of that at `path`, with
+    this `mode`, at the end of the context, durably: after a crash there is the old one or the new
+    one. What a kill has left is removed by a call with the same random `token`. Raises OSError."""
+    temporary = path.with_name(f".{token or new_token()}.bloom.tmp")
+    temporary.unlink(missing_ok=True)
+    with open(temporary, "xb", opener=privately) as file:
+        descriptor = os.dup(file.fileno())  # the writer may close `file`
+        try:
+            yield file
+            file.close()
+            os.fchmod(descriptor, mode)
+            os.fsync(descriptor)
+            temporary.rename(path)
+        except BaseException as error:
+            temporary.unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                error.filename = error.filename or str(path)
+            raise
+        finally:
+            os.close(descriptor)
     sync_directory(path.parent)
 
 
-def make_directory(directory: Path) -> None:
-    """Make a directory and its missing parents, durably."""
+def replace(path: Path, content: bytes) -> None:
+    """Write the file at `path` as `replacing` does."""
+    with replacing(path) as file:
+        file.write(content)
+
+
+def make_directory(directory: Path, mode: int = 0o777) -> None:
+    """Make a directory and its missing parents, durably; `mode` is that of the last one, less the
+    umask."""
     if not directory.is_dir():
         make_directory(directory.parent)
-        directory.mkdir(exist_ok=True)
+        directory.mkdir(mode, exist_ok=True)
         sync_directory(directory.parent)
 
 

@@ -109,7 +109,9 @@ class JobDirectory:
             path = self.requests
             uri = f"file:{quote(os.fsencode(path.absolute()))}?mode={reading_mode(path)}"
             with closing(sqlite3.connect(uri, uri=True)) as connection:
-                found = connection.execute("SELECT name FROM sqlite_master").fetchall()
+                # a view may run for ever
+                tables = "SELECT name FROM sqlite_master WHERE type = 'table'"
+                found = connection.execute(tables).fetchall()
                 return any(
                     connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone()  # noqa: S608
                     for table in ("requests", "later")

@@ -10,6 +10,8 @@ if "FILE_SIZE_LIMIT" in os.environ:
 
     limit = int(os.environ["FILE_SIZE_LIMIT"])
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+if "UMASK" in os.environ:
+    os.umask(int(os.environ["UMASK"], 8))
 
 
 class SmallSpider(scrapy.Spider):
@@ -21,6 +23,7 @@ class SmallSpider(scrapy.Spider):
         yield scrapy.Request(self.first)
 
     def parse(self, response):
+        yield {"page": f"{response.request.method} {response.url} {response.request.body.decode()}"}
         for method, url, body in response.json():
             yield response.follow(url, method=method, body=body)
 

@@ -22,6 +22,8 @@ from scrapy_bloom import (
     ScalableBloomFilter,
 )
 from scrapy_bloom.dupefilter import base as dupefilter
+from scrapy_bloom.jobdir import JobDirectory
+from tests.test_refused_start import contents
 
 
 def requests(start, stop):
@@ -163,6 +165,15 @@ def test_job_in_use_is_refused(make_dupefilter, errors, tmp_path):
     assert verdicts(holder, requests(0, 6)) == [True] * 5 + [False]
     holder.close("finished")
     assert verdicts(make_dupefilter(JOBDIR=tmp_path), requests(0, 7)) == [True] * 6 + [False]
+
+
+def test_a_job_in_use_is_not_taken_over(make_dupefilter, errors, tmp_path):
+    """Its requests.seen is imported by the crawl that holds it, and by no other."""
+    (tmp_path / "requests.seen").write_bytes(b"\0\x14" + bytes(20))
+    with JobDirectory(tmp_path).locked():
+        before = contents(tmp_path)
+        refused(make_dupefilter, errors, FilterLockedError, JOBDIR=tmp_path)
+        assert contents(tmp_path) == before
 
 
 def test_stale_lock_is_no_obstacle(make_dupefilter, tmp_path):

@@ -245,6 +245,33 @@ def test_released_request_stays_seen(make_dupefilter):
     )
 
 
+class FailingOnceFingerprinter(RequestFingerprinter):
+    """Fails on each URL the first time, and gives all its own fingerprints then."""
+
+    bloom_reads = ()
+
+    def __init__(self, crawler=None):
+        super().__init__(crawler)
+        self._met = set()
+
+    def fingerprint(self, request):
+        if request.url not in self._met:
+            self._met.add(request.url)
+            raise LookupError("not yet")
+        return b"own" + super().fingerprint(request)
+
+
+@pytest.mark.parametrize("size", [0, 65_536])
+def test_a_substitute_is_not_remembered(make_dupefilter, size):
+    """It is not what the fingerprinter says of the page: the verdicts are those without a memory
+    of recent URLs."""
+    tested = make_dupefilter(
+        REQUEST_FINGERPRINTER_CLASS=FailingOnceFingerprinter, BLOOM_RECENT_URLS=size
+    )
+    request = Request("http://a.example/not-yet")
+    assert [tested.request_seen(request.copy()) for _ in range(3)] == [False, False, True]
+
+
 def test_nothing_is_remembered_of_a_failure(make_dupefilter, monkeypatch):
     """A request that the filter failed on is not among the recent ones."""
     tested = make_dupefilter()

@@ -86,7 +86,7 @@ class Target:
             )
         if wanted is Kind.REDIS or _is_url(self.name):
             # what follows the first word may be a password
-            (start,) = re.findall(r"^[\w+.-]*", self.name)
+            (start,) = re.findall(r"^\s*[\w+.-]*", self.name)
             return f"'{start}…' is no URL of Redis", ""
         if not self.name:
             return "a PLACE is empty", "give a job directory (. is this one)"
@@ -134,7 +134,11 @@ class Target:
 
 
 def _is_url(name: str) -> bool:
-    return re.match(r"[\w+.-]+:/", name) is not None
+    """Return True for what may be a URL, and so hold a password: also one that begins with
+    something else, such as a space, or that has no scheme."""
+    if re.search(r"^[\w+.-]+:/|://", name) is not None:
+        return True
+    return re.search(":.*@", name) is not None and not Path(name).exists()
 
 
 def _kinds_of_file(path: Path) -> frozenset[Kind]:

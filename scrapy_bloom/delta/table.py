@@ -14,6 +14,7 @@ expired for an eighth of the longest period, in which the clock was not set back
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,8 +24,9 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ..errors import FilterFileError
-from ..files import make_directory
+from ..files import make_directory, privately
 from ..sqlite_backend.request_file import connect
+from ..sqlite_backend.schema import statements
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -270,10 +272,10 @@ class Table:
     def _read_meta(self, connection: sqlite3.Connection) -> bool:
         """Return False for a file that is still empty."""
         (application,) = connection.execute("PRAGMA application_id").fetchone()
-        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        tables = statements(connection)
         if not tables and not application:
             return False
-        if application != APPLICATION_ID or not {"pages", "meta"} <= tables:
+        if application != APPLICATION_ID or tables != {*_MAKE[1:]}:
             raise sqlite3.DatabaseError("it is another program's")
         row = connection.execute("SELECT version, identity, longest FROM meta").fetchone()
         version, self.identity, longest = row or (None, "", None)
@@ -289,10 +291,12 @@ class Table:
         if not self._is_writable:
             self._open("rw")
         if self._connection is None:
-            make_directory(self.path.parent)
-            with self._naming(), closing(connect(self.path, "rwc")) as connection:
+            make_directory(self.path.parent, 0o700)
+            with suppress(FileExistsError):  # another process may be faster
+                os.close(privately(self.path, os.O_CREAT | os.O_EXCL))
+            with self._naming(), closing(connect(self.path, "rw")) as connection:
                 connection.execute("BEGIN IMMEDIATE")
-                if not self._read_meta(connection):  # another process may have been faster
+                if not self._read_meta(connection):
                     for statement in _MAKE:
                         connection.execute(statement)
                     connection.execute(

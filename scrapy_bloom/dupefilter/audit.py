@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import time
+from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from scrapy.utils.request import referer_str
+
+from ..files import privately
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +84,8 @@ class Audit:
             self._handler = _Handler(path)
         except OSError as error:
             raise ValueError(
-                f"BLOOM_AUDIT is {path!r}, which cannot be written: {error.strerror}"
+                f"BLOOM_AUDIT is {path!r}, which cannot be written:"
+                f" {error.strerror}; choose another path"
             ) from error
         # set on the instance, so that a crawl without an audit has no cost
         vars(dupefilter)["request_seen"] = self.request_seen
@@ -148,6 +152,10 @@ class _Handler(RotatingFileHandler):
 
     def __init__(self, path: str) -> None:
         super().__init__(path, maxBytes=FILE_BYTES, backupCount=FILES - 1, encoding="utf-8")
+
+    def _open(self) -> TextIOWrapper:
+        # the lines have URLs, and the directory may be one where others write
+        return open(self.baseFilename, "a", encoding="utf-8", opener=privately)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - its name there
         """Drop the line; log the first failure."""

@@ -6,6 +6,7 @@ import logging
 import shutil
 import sqlite3
 from io import BytesIO
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +24,10 @@ from ..reporting import counted
 from .feeds import Feeds, Working
 from .formats import Pickled
 from .outbox import OPEN, WAITING, Outbox
-from .storing import Part, check_stored
+from .storing import Part, check_stored, follow_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from scrapy import Request
 
@@ -78,8 +78,9 @@ class DurableFeeds:
         self._stores: set[Deferred[None]] = set()
         """Full batches that are being stored."""
         self._failed: list[str] = []
+        self._follows_kept = round_.follows_kept
         # the feeds of a round that waited in vain for failed requests are complete
-        for feed in [] if round_.follows_kept else self.outbox.feeds():
+        for feed in [] if self._follows_kept else self.outbox.feeds():
             if feed.round == round_.number and feed.template in templates:
                 plans.require_same(feed)
                 working = self._check(feed, exporter.feeds[feed.template])
@@ -112,6 +113,8 @@ class DurableFeeds:
         try:
             plan = self._plans.plan(feed, options, self._directory)
             for batch in feed.batches:
+                if follow_job(batch, plan.job, Path(self._round.file.name).name):
+                    self._feeds.note_changed(batch)
                 check_stored(batch, options)
             return self._feeds.check(feed, plan)
         except FeedError as error:
@@ -135,7 +138,7 @@ class DurableFeeds:
         """Continue the feeds of the round, or begin them. An error stops the ledger."""
         ledger, feeds = self._ledger, self._feeds
         try:
-            if follows_kept := self._round.follows_kept:
+            if self._follows_kept:
                 # in the commit that forgets its feeds
                 self._round.begin()
             for feed, error in self._given_up:
@@ -147,7 +150,7 @@ class DurableFeeds:
                 self.outbox.remove_feed(feed)
             feeds.recover(self._left)
             self._record()
-            if follows_kept:
+            if self._follows_kept:
                 shutil.rmtree(self._directory, ignore_errors=True)
             self._is_open = True
             await self._wait_for_stores()

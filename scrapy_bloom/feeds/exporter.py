@@ -238,6 +238,7 @@ class Plans:
             format=form,
             limit=options["batch_item_count"] or None,
             in_place=in_place,
+            job=directory.parent.resolve(),
             overwrites=overwrites(storage, options) if in_place else True,
             options=options,
             build=build,

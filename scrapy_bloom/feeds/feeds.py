@@ -33,14 +33,15 @@ class Plan:
     """How a feed is to be written, by its `options`.
 
     `format` is of this run. A batch ends at `limit` items, if that is not None. The batch is
-    written `in_place`, or else to a part file. `build` makes the feed's exporter over a file,
-    `evaluate` returns the URI of a batch by its number, `place` the file that it is written to.
-    `overwrites` drops earlier contents of the feed.
+    written `in_place`, or else to a part file in the directory `job`. `build` makes the exporter
+    over a file, `evaluate` returns the URI of a batch by its number, `place` the file that it is
+    written to. `overwrites` drops earlier contents of the feed.
     """
 
     format: Format
     limit: int | None
     in_place: bool
+    job: Path
     overwrites: bool
     options: dict[str, Any]
     build: Build
@@ -106,7 +107,9 @@ class Feeds(CommitHook):
         skip = 0
         for batch in feed.batches:
             is_emptied = batch.state == BEGINNING
-            file = working.files[batch] = FeedFile(plan.place(batch), emptied=is_emptied)
+            file = working.files[batch] = FeedFile(
+                plan.place(batch), emptied=is_emptied, private=not plan.in_place
+            )
             room = -1 if plan.limit is None else max(plan.limit - batch.items, 0)
             items = self.outbox.final_items(feed, skip, room)
             skip += room
@@ -211,10 +214,11 @@ class Feeds(CommitHook):
 
     def begin_batch(self, working: Working, batch: Batch) -> None:
         """Begin the file of `batch`, recorded with the next commit."""
-        path = working.plan.place(batch)
-        batch.path = str(path)
-        is_emptied = working.plan.overwrites
-        file = working.files[batch] = FeedFile(path, emptied=is_emptied)
+        plan, path = working.plan, working.plan.place(batch)
+        batch.path, batch.stored["job"] = str(path), str(plan.job)
+        is_emptied = plan.overwrites
+        file = FeedFile(path, emptied=is_emptied, private=not plan.in_place)
+        working.files[batch] = file
         if not is_emptied:
             file.keep()
         batch.state = BEGINNING if is_emptied else OPEN

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import FeedError
-from ..files import make_directory, sync_directory
+from ..files import make_directory, privately, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -24,11 +24,12 @@ class FeedFile:
 
     `open` cuts off later bytes if `check` has recognised them as this job's, or if the file is to
     be `emptied`. Nothing else is ever cut or overwritten: if another program writes to the file,
-    FeedError is raised.
+    FeedError is raised. A `private` file is for its owner alone, and so is its directory.
     """
 
-    def __init__(self, path: Path, *, emptied: bool = False) -> None:
+    def __init__(self, path: Path, *, emptied: bool = False, private: bool = False) -> None:
         self.path = path
+        self._private = private
         self.length = 0
         self._may_cut = emptied
         self._foot = b""
@@ -83,9 +84,9 @@ class FeedFile:
         if self._file != -1:
             return
         is_new = not self.path.exists()
-        make_directory(self.path.parent)
+        make_directory(self.path.parent, 0o700 if self._private else 0o777)
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        file = os.open(self.path, flags, 0o666)
+        file = privately(self.path, flags) if self._private else os.open(self.path, flags, 0o666)
         try:
             if self._may_cut or self._has_foot(file):
                 os.ftruncate(file, self.length)

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..files import new_token
+
 if TYPE_CHECKING:
     import sqlite3
 
@@ -40,7 +42,7 @@ class Batch:
 
     `path` is the file that the batch is written to: the feed's own, or a part file in the job
     directory. `items`, `length` and `digest` describe its contents. `stored` describes what was
-    stored of a part file.
+    stored of a part file, and has the token of the temporary file for it, and the job directory.
     """
 
     id: int
@@ -125,11 +127,12 @@ class Outbox:
     def add_batch(self, feed: Feed, number: int, uri: str) -> Batch:
         """Insert a batch without a path as the last one of `feed`, and return it."""
         feed.last_batch = number
+        stored = {"token": new_token()}
         row = self._insert(
-            "INSERT INTO batches VALUES (NULL, ?, ?, ?, '', 'waiting', 0, 0, x'', '{}')",
-            (feed.id, number, uri),
+            "INSERT INTO batches VALUES (NULL, ?, ?, ?, '', 'waiting', 0, 0, x'', ?)",
+            (feed.id, number, uri, json.dumps(stored)),
         )
-        feed.batches.append(Batch(row, number, uri, ""))
+        feed.batches.append(Batch(row, number, uri, "", stored=stored))
         return feed.batches[-1]
 
     def save_batch(self, batch: Batch) -> None:

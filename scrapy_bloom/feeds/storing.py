@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-import shutil
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from scrapy.utils.defer import ensure_awaitable
 from scrapy.utils.misc import load_object
 
 from ..errors import FeedError
-from ..files import make_directory, sync_directory
+from ..files import make_directory, new_token, replacing
 from .file import AT_ONCE, FeedFile
 from .formats import Pickled, Written, unpickled
 
@@ -171,28 +171,40 @@ class Part:
                 before.keep()
             stored |= {"path": str(path), "base": before.length}
             stored["versions"] = [[before.length, before.digest.hex()]]
-        temporary = path.with_name(f".{path.name}.{self._batch.id}.part")
-        try:
-            with temporary.open("wb") as file:
-                with suppress(FileNotFoundError), path.open("rb") as base:
-                    file.writelines(_chunks(base, stored["base"]))
-                self._write(file)
-            # by its name: a plugin may have closed it
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
-            after = FeedFile(temporary)
+        token = stored.setdefault("token", new_token())
+        with replacing(path, _mode_of(path), token) as file:
+            with suppress(FileNotFoundError), path.open("rb") as base:
+                file.writelines(_chunks(base, stored["base"]))
+            self._write(file)
+            file.close()
+            after = FeedFile(Path(file.name))
             after.keep()
             stored["versions"] = [stored["versions"][-1], [after.length, after.digest.hex()]]
             self._save(self._batch)
-            with suppress(FileNotFoundError):
-                shutil.copymode(path, temporary)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        sync_directory(path.parent)
         stored["versions"] = stored["versions"][-1:]
         stored["is_replaced"] = True
+
+
+def follow_job(batch: Batch, job: Path, file: str) -> bool:
+    """Let the files of `batch` be those beside `job` if that was copied, or moved with them; return
+    True if it was not there before. `file` is in each job. Raises FeedError if a file is the
+    original's."""
+    stored, before = batch.stored, Path(batch.stored.get("job", job))
+    if before == job:
+        return False
+    stored["job"], is_copy = str(job), (before / file).exists()
+
+    def followed(path: str) -> str:
+        real = Path(path).parent.resolve() / Path(path).name
+        beside = os.path.normpath(job / os.path.relpath(real, before))
+        if is_copy and beside == str(real):
+            raise FeedError(f"{path} belongs to {before}, of which {job} is a copy")
+        return beside if is_copy or not real.exists() else path
+
+    batch.path = batch.path and followed(batch.path)
+    if "path" in stored:
+        stored["path"] = followed(stored["path"])
+    return True
 
 
 def check_stored(batch: Batch, options: dict[str, Any]) -> None:
@@ -212,6 +224,15 @@ def local_path(storage: FeedStorageProtocol) -> Path:
     """Return the absolute path of a storage that `is_local`."""
     assert isinstance(storage, FileFeedStorage)
     return Path(storage.path).absolute()
+
+
+def _mode_of(path: Path) -> int:
+    """Return the mode of the feed at `path`, or that of a new file."""
+    with suppress(FileNotFoundError):
+        return stat.S_IMODE(path.stat().st_mode)
+    mask = os.umask(0o077)  # there is no way only to read it
+    os.umask(mask)
+    return 0o666 & ~mask
 
 
 def _is_scrapys(storage: object) -> bool:

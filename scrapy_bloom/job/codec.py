@@ -93,7 +93,7 @@ class Codec:
         if not is_plain and self._stats is not None:
             self._stats.inc_value("scheduler/pickled")
         self.dictionaries.sample(fields, text)
-        return self._stored(text, slot, is_plain=is_plain)
+        return self.stored(text, slot, is_plain=is_plain)
 
     def load(self, stored: Stored) -> Request:
         """Return the request that was stored. Raises anything: its classes run their code, without
@@ -136,9 +136,10 @@ class Codec:
             if moved is None:
                 raise ValueError("its text is damaged")
             text = moved
-        return self._stored(text, slot, is_plain=is_plain)
+        return self.stored(text, slot, is_plain=is_plain)
 
-    def _stored(self, text: bytes, slot: str, *, is_plain: bool) -> Stored:
+    def stored(self, text: bytes, slot: str, *, is_plain: bool) -> Stored:
+        """Return the text or the bytes of a request as they are stored in `slot`."""
         deflated = self.dictionaries.deflate(text, slot)
         if deflated is not None and len(deflated) < len(text):
             return Stored(slot, (DEFLATED if is_plain else DEFLATED_OBJECTS) + deflated)
@@ -146,7 +147,11 @@ class Codec:
 
 
 def load_fields(
-    stored: Stored, dictionaries: Dictionaries, *, pickles: bool = True
+    stored: Stored,
+    dictionaries: Dictionaries,
+    *,
+    pickles: bool = True,
+    unpickle: Callable[[bytes], Any] = pickle.loads,
 ) -> dict[str, Any]:
     """Return the fields of a stored request. Raises anything, as `Codec.load` does; without
     `pickles` only ValueError, also for what is no text."""
@@ -155,9 +160,20 @@ def load_fields(
         return unpack(text, stored.slot)
     if not pickles:
         raise ValueError(f"it is stored by {_format_of(text)}, and BLOOM_PICKLE is False")
-    _, deserialize = FORMATS[_format_of(text)]
-    fields: dict[str, Any] = deserialize(text)
+    fields: dict[str, Any]
+    fields = unpickle(text) if _format_of(text) == "pickle" else marshal.loads(text)  # noqa: S302
     return fields
+
+
+def movable(
+    stored: Stored, dictionaries: Dictionaries, *, pickles: bool
+) -> tuple[dict[str, Any], bytes | None]:
+    """Return the fields of a stored request, and the bytes to be moved as they are if it may hold
+    objects, for which its fields have stand-ins: no code of the request's is run. Raises anything,
+    as `load_fields` does."""
+    text, is_plain = _opened(stored, dictionaries)
+    fields = load_fields(stored, dictionaries, pickles=pickles, unpickle=_inertly)
+    return fields, None if is_plain else text
 
 
 def url_and_method(
@@ -221,6 +237,27 @@ def _format_of(text: bytes) -> str:
 class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"{module}.{name} is an object")
+
+
+class _StandIn:
+    """Stands for an object of any class: takes and does nothing."""
+
+    def __new__(cls, *_: object, **__: object) -> _StandIn:
+        return super().__new__(cls)
+
+    def __call__(self, *_: object, **__: object) -> _StandIn:
+        return self
+
+    __setstate__ = __setitem__ = append = extend = add = __call__
+
+
+class _InertUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        return _StandIn
+
+
+def _inertly(text: bytes) -> Any:
+    return _InertUnpickler(BytesIO(text)).load()
 
 
 class Callbacks:

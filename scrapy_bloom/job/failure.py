@@ -27,6 +27,9 @@ IN_MEMORY = "scheduler/failed_in_memory"
 """The stat that counts failed requests that cannot be serialized, and so are not kept."""
 CAPPED = "capped"
 """The reason of a request that is over BLOOM_BUDGET."""
+LOST = "unserializable"
+"""The reason of a request over BLOOM_BUDGET that cannot be serialized: its record is all that is
+kept, and no retry asks it."""
 ASKING_CAPPED = "Asking %(requests)s that BLOOM_BUDGET had kept"
 UNREADABLE = "unreadable"
 """The reason of a stored request that cannot be read back."""
@@ -109,6 +112,13 @@ class FailedRequest(NamedTuple):
         return cls(url, method, UNREADABLE, None, encodable(why), 1, time.time(), None)
 
 
+def lost(request: Request, slot: str) -> FailedRequest:
+    """Return the record of a request of `slot` that is over the budget and cannot be serialized."""
+    callback = getattr(request.callback, "__qualname__", "parse")
+    what = f"callback {callback}, slot {slot!r}"
+    return FailedRequest.of(request, LOST)._replace(attempts=0, exception=encodable(what))
+
+
 class Choice(NamedTuple):
     """The failed requests whose reason matches one of these globs, and whose URL one of
     those; all, if there are none."""
@@ -122,6 +132,10 @@ class Choice(NamedTuple):
             not globs or any(glob_pattern(glob).fullmatch(text) for glob in globs)
             for globs, text in ((self.reasons, reason), (self.urls, url))
         )
+
+    def has_reason(self, reason: str) -> bool:
+        """Return True if some request that has failed for `reason` may be chosen."""
+        return Choice(self.reasons).includes(reason, "")
 
 
 ALL = Choice()

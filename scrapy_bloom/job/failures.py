@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 
 from ..reporting import counted, in_brief
 from ..scrapy_compat import FailureHooks
-from .failure import CAPPED, IN_MEMORY, FailedRequest, download_reason, item_refused
+from .failure import CAPPED, IN_MEMORY, LOST, Choice, FailedRequest, download_reason, item_refused
 from .origins import origins_of
 
 if TYPE_CHECKING:
@@ -86,6 +86,22 @@ class Failures:
             )
         return count
 
+    def tell_of_lost(self, store: FailedStore) -> None:
+        """Log what the budget has cost since it cannot be serialized. Raises as `store` does."""
+        if LOST in store.by_reason():
+            found = store.requests(Choice([LOST]))
+            logger.warning(
+                "%(requests)s over BLOOM_BUDGET could not be serialized, and will not be asked,"
+                " such as %(url)s (%(what)s). Give them a method of the spider as callback, and a"
+                " meta that can be stored; 'scrapy bloom drop' forgets them.",
+                {
+                    "requests": counted(len(found), "request"),
+                    "url": in_brief(found[-1].url),
+                    "what": found[-1].exception,
+                },
+                extra={"spider": self._crawler.spider},
+            )
+
     def open(self, ledger: Ledger, store: FailedStore) -> None:
         """Begin to tell `ledger`, whose failed requests are in `store`."""
         self._ledger, self._store = ledger, store
@@ -105,7 +121,7 @@ class Failures:
             logger.warning(
                 "%(requests)s failed and %(stay)s in the %(where)s: %(reasons)s. 'scrapy bloom"
                 " failed %(place)s' lists them; 'scrapy bloom retry %(place)s' has the next start"
-                " ask them once more, 'scrapy bloom drop %(place)s' forgets them.",
+                " ask them once more%(but)s, 'scrapy bloom drop %(place)s' forgets them.",
                 {
                     "requests": counted(total, "request"),
                     "stay": "stays" if total == 1 else "stay",
@@ -114,6 +130,7 @@ class Failures:
                         f"{count:,} {in_brief(name)}" for name, count in reasons.items()
                     ),
                     "place": place,
+                    "but": ", but no unserializable one" * (LOST in reasons),
                 },
                 extra={"spider": self._crawler.spider},
             )

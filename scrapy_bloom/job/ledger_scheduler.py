@@ -90,7 +90,7 @@ class Budget(Protocol):
 
     def cap(self, request: Request) -> None:
         """Keep `request`, which is over the budget of its slot, and is not pending. Raises
-        ValueError if it cannot be serialized."""
+        ValueError if it cannot be serialized: then its record is kept."""
 
 
 class BudgetInMemory:

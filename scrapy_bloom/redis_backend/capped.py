@@ -52,13 +52,13 @@ class CappedRequests:
         """Return how many are chosen. Cost: a call for 500 slots, unless their URLs decide."""
         if choice.urls:
             return len(self.requests(choice))
-        if not _may_include(choice):
+        if not choice.has_reason(CAPPED):
             return 0
         return sum(capped_in(self._client, self._key)[0].values())
 
     def requests(self, choice: Choice) -> list[FailedRequest]:
         """Return the chosen ones, by slot."""
-        if not _may_include(choice):
+        if not choice.has_reason(CAPPED):
             return []
         found = (
             self._failed_request(slot, element)
@@ -85,7 +85,7 @@ class CappedRequests:
         return capped
 
     def _take(self, choice: Choice, verdict: str) -> int:
-        if not _may_include(choice):
+        if not choice.has_reason(CAPPED):
             return 0
         taken = 0
         for slot, count in self._slots().items():
@@ -123,7 +123,3 @@ class CappedRequests:
                 f"there is no crawl at {self._key!r} in Redis at {self._client.name}"
             )
         return answer
-
-
-def _may_include(choice: Choice) -> bool:
-    return Choice(choice.reasons).includes(CAPPED, "")

@@ -89,10 +89,12 @@ class RedisCodec:
             fields["callback"] = callback
         return self.dump_fields(fields, self.slot_of(request))
 
-    def dump_fields(self, fields: dict[str, Any], slot: str | None = None) -> Packed:
+    def dump_fields(
+        self, fields: dict[str, Any], slot: str | None = None, *, text: bytes | None = None
+    ) -> Packed:
         """Return the request of these `fields` (`Request.to_dict`) as it is stored: in
-        `slot`, or in the one that it has by its meta or its host. Raises ValueError if it
-        cannot be."""
+        `slot`, or in the one that it has by its meta or its host; as `text`, if it is serialized
+        already. Raises ValueError if it cannot be."""
         priority, meta = fields.get("priority", 0), fields.get("meta", {})
         if priority not in PRIORITIES:
             raise ValueError(f"the priority {priority} does not fit into 51 bits")
@@ -100,10 +102,13 @@ class RedisCodec:
             slot = str(meta.get(SLOT_KEY) or urlsplit(fields["url"]).hostname or "")
         if not is_storable_slot(slot):
             raise ValueError(f"the download slot {slot!r} has a NUL or a lone surrogate in it")
-        if fields.get("dont_filter"):
-            # no filter keeps it from being there twice
-            fields = {**fields, _PAGE: fields.get(_PAGE) or secrets.token_hex(8)}
-        stored = self._codec.dump(fields, slot, self.queues.kind.format)
+        if text is not None:
+            stored = self._codec.stored(text, slot, is_plain=False)
+        else:
+            if fields.get("dont_filter"):
+                # no filter keeps it from being there twice
+                fields = {**fields, _PAGE: fields.get(_PAGE) or secrets.token_hex(8)}
+            stored = self._codec.dump(fields, slot, self.queues.kind.format)
         is_start = self.queues.start is not None and bool(meta.get("is_start_request", False))
         return Packed(str(-2 * priority + is_start), slot, stored.payload)
 

@@ -67,7 +67,7 @@ def load_job(client: RedisClient, key: str, job: JobDirectory, settings: BaseSet
     Cost: two calls for each MB of the filter, one for each 50 requests.
 
     Raises FilterLockedError while the job runs, BloomError or ValueError for a job that cannot be
-    loaded; then Redis is left as it was.
+    loaded; then Redis is left as it was. No code of a stored request is run.
     """
     codec = RedisCodec(settings)
     with job.locked():
@@ -92,7 +92,7 @@ def load_job(client: RedisClient, key: str, job: JobDirectory, settings: BaseSet
                 pusher.push(
                     Entry(0, None, None, mark_of(*taken)) for taken in left.taken_start_requests()
                 )
-                pusher.push(Entry(0, codec.dump_fields(fields)) for fields in left.requests())
+                pusher.push(Entry(0, packed) for packed in left.requests(codec.dump_fields))
                 pusher.hold(
                     Holding(slot, until - time(), times)
                     for slot, until, times in left.holds()
@@ -100,8 +100,8 @@ def load_job(client: RedisClient, key: str, job: JobDirectory, settings: BaseSet
                 )
                 offset = monotonic() - time()
                 pusher.push(
-                    Entry(0, codec.dump_fields(fields), due=due + offset)
-                    for fields, due in left.delayed()
+                    Entry(0, packed, due=due + offset)
+                    for packed, due in left.delayed(codec.dump_fields)
                 )
             return Loaded(len(local), left.pending + left.later, left.failed, left.items)
 

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from ..errors import SharedFilterError
+from ..job.failure import lost
 from ..job.figures import COUNTED
 from ..job.holds import NO_HOLD, Hold
 from .claims import Claims
 from .codec import Packed, is_storable_slot
-from .failed_store import failing_of, unreadable
+from .failed_store import details_of, failing_of, unreadable
 from .protocol import LEAVE, OVER, Batch, Entry, Holding, Policy, Reply, WorkerState
 from .scripts import CAPPED, GROWN, NEW
 
@@ -207,10 +208,12 @@ class RedisStore:
         if delay is not None:
             self._unsent[-1].due = monotonic() + delay
 
-    def count(self, slot: str, then: Callable[[bool], None]) -> None:
-        """Count a request of `slot` that is in memory only. `then` is called with the answer:
-        whether the budget has room for it."""
-        self._enqueue(Packed("0", slot, b""), None, b"")
+    def count(self, request: Request, slot: str, then: Callable[[bool], None]) -> None:
+        """Count `request` of `slot`, which is in memory only. `then` is called with the answer:
+        whether the budget has room for it. If not, its record is kept."""
+        page = self._dupefilter.fingerprint(request).hex()
+        record = f"{page}\0{details_of(lost(request, slot))}".encode()
+        self._enqueue(Packed("0", slot, record), None, b"")
         self._unsent[-1].when_counted = then
 
     def mark(self, mark: bytes) -> None:

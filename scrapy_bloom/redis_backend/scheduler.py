@@ -157,7 +157,7 @@ class RedisDurableScheduler(LedgerScheduler):
             return
         assert self._worker is not None
         self._uncounted += 1
-        self._worker.store.count(slot, partial(self._take_counted, request, delay))
+        self._worker.store.count(request, slot, partial(self._take_counted, request, delay))
 
     def _take_counted(self, request: Request, delay: float | None, has_room: bool) -> None:
         assert self._ledger is not None

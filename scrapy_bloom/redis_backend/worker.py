@@ -231,11 +231,16 @@ class Worker:
         remedy = "give each spider a BLOOM_REDIS_KEY of its own"
         require_same_spider(self._name, state.spider, crawler, remedy)
         state = require_budget(client, self.key, state, budget, join)
-        if not state.workers and self._failures.retry(self._failed) + self._retry_ordered():
-            state = replace(join(), begins=state.begins)
+        if not state.workers:
+            self._failures.tell_of_lost(self._failed)
+            self._failures.retry(self._failed)
+            self._retry_ordered()
+            # the crawl goes on with these; or its new round has waited for them in vain
+            begins, state = state.begins, join()
+            state = replace(state, begins=begins or state.begins)
         return state
 
-    def _retry_ordered(self) -> int:
+    def _retry_ordered(self) -> None:
         asked = self._failed.retry_ordered()
         if asked:
             logger.info(
@@ -243,7 +248,6 @@ class Worker:
                 {"requests": counted(asked, "request")},
                 extra={"spider": self._crawler.spider},
             )
-        return asked
 
     def _report(self) -> None:
         url, key = self._server, shlex.quote(self.key[1:-1])

@@ -29,6 +29,7 @@ _COUNT_STORED = (
     " UNION ALL SELECT slot FROM later) WHERE slot != '' GROUP BY slot"
     " ON CONFLICT DO UPDATE SET pushed = excluded.pushed"
 )
+_FORGET_UNUSED = "DELETE FROM budget WHERE NOT pushed AND id NOT IN (SELECT budget FROM capped)"
 _ROW = (
     "(SELECT COALESCE(MAX(id), 0) FROM (SELECT MAX(id) AS id FROM requests"
     " UNION ALL SELECT MAX(id) FROM later UNION ALL SELECT MAX(id) FROM unreadable))"
@@ -70,8 +71,10 @@ class LocalBudget:
         """The slots of the requests counted since the last commit, by fingerprint."""
         self._asked: Counter[bytes] = Counter()
         """The fingerprints of the table `asked`."""
+        self.begins_now = False
+        """True until the commit that begins a round, with its counts."""
         if limits and not file.query("SELECT 1 FROM budget WHERE pushed LIMIT 1"):
-            # the start before had no budget, or this one begins a round
+            # the start before had no budget
             self.begin_round()
 
     def admits(self, slot: str) -> bool:
@@ -103,6 +106,7 @@ class LocalBudget:
 
     def committed(self) -> None:
         """Forget the notes of what the last commit has counted. Raises OSError."""
+        self.begins_now = False
         self._uncommitted.clear()
         self._notes.clear()
 
@@ -115,18 +119,15 @@ class LocalBudget:
             (priority, start, request, slot),
         )
 
-    def ask_retried(self, *, begins_round: bool) -> int:
+    def ask_retried(self) -> int:
         """Make pending what is retried, as far as the budget of the last round has room, before the
-        first push; return how many. Where this start begins a round, only these count in it, and
-        what is stored."""
+        first push; return how many."""
+        self._count_notes()
         slots = self._file.query(
             "SELECT budget.id, slot, pushed FROM budget WHERE id IN"
             " (SELECT budget FROM capped WHERE retried)"
         )
-        if begins_round:
-            self.begin_round()
-        noted = self._count_notes()
-        rooms = {id_: self._limit(slot) - pushed - noted[slot] for id_, slot, pushed in slots}
+        rooms = {id_: self._limit(slot) - pushed for id_, slot, pushed in slots}
         values = {"rooms": json.dumps(rooms)}
         for statement in _ASK if rooms else ():
             self._file.execute(statement, values)
@@ -134,10 +135,7 @@ class LocalBudget:
         self._file.execute("UPDATE capped SET retried = 0 WHERE retried")
         if not self._limits:
             self._file.execute("UPDATE budget SET pushed = 0")
-        if begins_round:
-            self._file.execute(
-                "DELETE FROM budget WHERE NOT pushed AND id NOT IN (SELECT budget FROM capped)"
-            )
+            self._file.execute(_FORGET_UNUSED)
         if asked:
             self._file.recount()
         return asked
@@ -145,21 +143,20 @@ class LocalBudget:
     def begin_round(self) -> None:
         """Count only what is stored, which is fetched in this round; what has failed before counts
         when it is retried."""
+        self.begins_now = True
         self._file.execute("UPDATE budget SET pushed = 0")
         self._file.execute(_COUNT_STORED)
+        self._file.execute(_FORGET_UNUSED)
         self._file.execute("INSERT OR IGNORE INTO carried SELECT id FROM failed")
         self._file.execute("DELETE FROM asked")
+        self._asked.clear()
 
-    def _count_notes(self) -> Counter[str]:
-        """Count what was noted before a kill, in `asked` until it is offered again; return how
-        many in each slot."""
-        slots: Counter[str] = Counter()
+    def _count_notes(self) -> None:
+        """Count what was noted before a kill, in `asked` until it is offered again."""
         for fingerprint, slot in self._notes.read():
             self._file.execute(_COUNT_NOTED, (slot,))
             self._file.execute("INSERT INTO asked VALUES (NULL, ?)", (fingerprint,))
-            slots[slot] += 1
         self._asked.update(each for (each,) in self._file.query("SELECT fingerprint FROM asked"))
-        return slots
 
     def _limit(self, slot: str) -> int:
         return self._limits.get(slot, self._limits.get("*", _UNLIMITED))

@@ -14,8 +14,9 @@ from ..job.codec import Codec, Stored, plain_fields
 from ..job.dictionaries import Dictionaries
 from ..job.failure import ALL, CAPPED, Choice, FailedRequest
 from ..jobdir import JobDirectory
+from . import schema
 from .request_file import RequestFile, check_header, connect, reading
-from .rounds import KEPT, RUNNING
+from .rounds import REOPEN
 
 _COLUMNS = ", ".join(FailedRequest._fields)
 _CHOSEN = "failed.id IN (SELECT value FROM json_each(:chosen))"
@@ -37,7 +38,6 @@ _RETRY = (
     " FROM failed LEFT JOIN unreadable ON record = failed.id"
     f" WHERE {_CHOSEN} AND NOT ({_CARRIED}) ORDER BY failed.id"
 )
-_REOPEN = f"UPDATE rounds SET phase = '{RUNNING}' WHERE phase = '{KEPT}'"  # noqa: S608 - no input
 FAILED_AND_CAPPED = "SELECT (SELECT COUNT(*) FROM failed) + (SELECT COUNT(*) FROM capped)"
 _CAPPED = "SELECT capped.id, slot, request FROM capped JOIN budget ON budget.id = budget ORDER BY 1"
 _DELETE = f"DELETE FROM failed WHERE {_CHOSEN}"  # noqa: S608 - no input
@@ -56,7 +56,9 @@ class SQLiteFailedStore:
     def requests(self, choice: Choice = ALL) -> list[FailedRequest]:
         """Return the chosen ones, oldest first."""
         rows = self._query(f"SELECT {_COLUMNS} FROM failed ORDER BY id")  # noqa: S608 - no input
-        found = [*map(FailedRequest._make, rows), *(each for _, each in _capped(self._query))]
+        found = [*map(FailedRequest._make, rows)]
+        if choice.has_reason(CAPPED):
+            found += (each for _, each in _capped(self._query))
         return [each for each in found if choice.includes(each.reason, each.url)]
 
     def by_reason(self) -> dict[str, int]:
@@ -71,7 +73,7 @@ class SQLiteFailedStore:
     def retry(self, choice: Choice = ALL) -> int:
         """Make the chosen ones pending again; return how many. Capped ones, and with a budget those
         of earlier rounds, are so at the next start, as far as the budget allows."""
-        return self._take(choice, *_RETRY_CARRIED, _RETRY, _REOPEN)
+        return self._take(choice, *_RETRY_CARRIED, _RETRY, REOPEN)
 
     def drop(self, choice: Choice = ALL) -> int:
         """Forget the chosen ones; return how many."""
@@ -116,6 +118,14 @@ class OpenFailedStore(SQLiteFailedStore):
             "INSERT INTO failed SELECT NULL, COALESCE(?, slot), priority, start, '',"
             " ?, ?, ?, ?, ?, ?, ?, ?, ? FROM requests WHERE id = ?",
             (slot, request, *failed, row),
+        )
+        self.count += 1
+
+    def add_lost(self, slot: str, failed: FailedRequest) -> None:
+        """Add the record of a request of `slot` that cannot be stored."""
+        self._file.execute(
+            "INSERT INTO failed VALUES (NULL, ?, 0, 0, '', x'', ?, ?, ?, ?, ?, ?, ?, ?)",
+            (slot, *failed),
         )
         self.count += 1
 
@@ -170,7 +180,9 @@ def _take_capped(
 
 
 def _take(file: RequestFile | sqlite3.Connection, choice: Choice, before: Sequence[str]) -> int:
-    rows = file.execute("SELECT id, reason, url FROM failed")
+    # what could not be serialized cannot be retried
+    having = " WHERE request != x''" if before else ""
+    rows = file.execute(f"SELECT id, reason, url FROM failed{having}")  # noqa: S608 - no input
     chosen = [row for row, reason, url in rows if choice.includes(reason, url)]
     if chosen:
         for statement in (*before, _DELETE):
@@ -186,6 +198,7 @@ def writing(path: Path) -> Iterator[sqlite3.Connection]:
         with closing(connect(path, "rw")) as connection:
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("BEGIN IMMEDIATE")
+            schema.check(connection)
             yield connection
             connection.execute("COMMIT")
     except sqlite3.Error as error:

@@ -319,7 +319,7 @@ class Orders:
 
 def send(job: JobDirectory, what: Order | HoldOrder) -> Path:
     """Write an order to the process that has `job`, durably. Return where its answer will be."""
-    make_directory(job.orders)
+    make_directory(job.orders, 0o700)
     path = job.orders / f"{time.time_ns()}-{secrets.token_hex(4)}.json"
     replace(path, what.encode().encode())
     return path.with_suffix(".done")

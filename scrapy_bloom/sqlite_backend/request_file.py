@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from ..bloom.growing import stored_owner
 from ..errors import JobDirectoryError, RequestFileError
-from ..files import sync_directory
+from ..files import replacing
 from ..jobdir import reading_mode
 from . import schema
 
@@ -468,7 +468,7 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
     """Give a connection to the file at `path` that changes nothing, also while the job runs. For
     a killed job without `-shm` SQLite makes one. Raises RequestFileError."""
     try:
-        with closing(connect(path, reading_mode(path))) as connection:
+        with _looking(path) as connection:
             yield connection
     except sqlite3.Error as error:
         raise RequestFileError(f"{path} cannot be read: {error}") from error
@@ -504,27 +504,23 @@ def _looking(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _create(path: Path) -> None:
-    """Make an empty file under a temporary name, sync it, and rename it."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    for leftover in path.parent.glob(f"{temporary.name}*"):
+    """Make an empty file; the process has the lock of its directory."""
+    for leftover in path.parent.glob(".*.bloom.tmp*"):
         leftover.unlink()
-    os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    with closing(connect(temporary, "rw")) as connection:
+    with replacing(path) as file, closing(connect(Path(file.name), "rw")) as connection:
         with connection:  # in one transaction: each costs a write to the disk
             connection.execute("BEGIN")
             schema.create(connection)
         _set_up(connection)
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
-    temporary.rename(path)
-    sync_directory(path.parent)
 
 
 def connect(path: Path, mode: str) -> sqlite3.Connection:
     """Return a connection in one of SQLite's modes, which commits each statement outside a
-    transaction at once."""
+    transaction at once, and overwrites with zeros what it deletes."""
     uri = f"file:{quote(os.fsencode(path.absolute()))}?mode={mode}"
-    return sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+    connection.execute("PRAGMA secure_delete = ON")  # by default it is a build's choice
+    return connection
 
 
 def _set_up(connection: sqlite3.Connection) -> None:

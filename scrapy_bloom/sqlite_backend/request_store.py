@@ -17,12 +17,13 @@ from scrapy.utils.python import global_object_name
 
 from ..errors import JobDirectoryError, encodable
 from ..job.codec import Codec, Stored
-from ..job.failure import described
+from ..job.failure import described, lost
 from ..job.later import take_delay
 from ..job.queue_settings import SlotQueue, scrapy_disk_queue
 from ..scrapy_compat import SLOT_KEY, path_safe, slot_keys
 from .failed_store import OpenFailedStore
 from .request_file import MAX_BYTES, PRIORITIES, RequestFile
+from .rounds import KEPT, REOPEN
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -139,9 +140,14 @@ class SqliteStore:
 
     def cap(self, request: Request) -> None:
         """Keep `request`, which is over the budget, and is not pending. Raises ValueError if it
-        cannot be serialized."""
+        cannot be serialized: then its record is kept."""
         assert self.budget is not None
-        self.budget.keep(*self._stored(request, by_slot=True))
+        try:
+            self.budget.keep(*self._stored(request, by_slot=True))
+        except ValueError:
+            slot = encodable(self._slot_of(request))
+            self._failed.add_lost(slot, lost(request, slot))
+            raise
 
     def take_due(self) -> bool:
         """Make up to 100 requests pending that are due. Return True if there are more. Cost: 10 µs
@@ -238,6 +244,20 @@ class SqliteStore:
         if self.budget is not None:
             self.budget.committed()
         return True
+
+    def reopen_round(self) -> None:
+        """Let the last round go on if a request that it has kept is pending again, and can be read.
+        Cost: reads the stored requests of a round that is over, up to the first such one."""
+        if self._file.query("SELECT 1 FROM rounds WHERE phase = ?", (KEPT,)):
+            rows = self._file.iterate("SELECT slot, request FROM requests")
+            if any(self._is_readable(Stored(*row)) for row in rows):
+                self._file.execute(REOPEN)
+
+    def _is_readable(self, stored: Stored) -> bool:
+        try:
+            return bool(self.codec.load(stored))
+        except Exception:  # noqa: BLE001 - it fails again when it is popped
+            return False
 
     def rollback(self) -> None:
         """Drop all changes since the last commit."""

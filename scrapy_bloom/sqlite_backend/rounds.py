@@ -21,6 +21,10 @@ RUNNING = "running"
 TO_BE_STORED = "to be stored"
 KEPT = "over but for failed requests"
 OVER = "over"
+REOPEN = (
+    f"UPDATE rounds SET phase = '{RUNNING}' WHERE phase = '{KEPT}'"  # noqa: S608 - no input
+    " AND EXISTS (SELECT 1 FROM requests)"
+)
 
 
 class Round:
@@ -29,8 +33,8 @@ class Round:
 
     It begins with the first call of `Spider.start()`. A round ends when start() is exhausted, no
     requests are left, and all feeds are stored, whatever the reason of the close. After that a new
-    round begins. While the job has failed requests, retrying one makes a round that is over
-    `RUNNING` again.
+    round begins, unless the job has kept failed, capped or unreadable requests, and one of them is
+    pending again: then the round that is over is `RUNNING` again.
 
     The feeds set `awaits_feeds` before the spider is open, and `feeds_stored` ends the round
     when all are stored. They write through `file`, which stays open until the job's session
@@ -48,17 +52,18 @@ class Round:
         self.number = 1
         # requests of Scrapy's scheduler belong to a round, too
         self._phase = OVER if file.is_empty else RUNNING
+        self._has_begun = False
         for number, phase in file.query("SELECT number, phase FROM rounds"):
             self.number, self._phase = number, phase
         self.follows_kept = self._phase == KEPT
-        """True if the previous round ended with failed requests that were never retried."""
+        """True if the previous round ended with requests that were never retried."""
         self.is_resumed = self._phase != OVER and not self.follows_kept
         if not self.is_resumed and file.query("SELECT 1 FROM rounds"):
             self.number += 1
 
     @property
     def is_over(self) -> bool:
-        """True if the round has ended, with or without failed requests."""
+        """True if the round has ended, with or without requests to retry."""
         return self._phase in (OVER, KEPT)
 
     @property
@@ -68,12 +73,15 @@ class Round:
 
     @property
     def has_failed(self) -> bool:
-        """True if the job has failed requests. Raises sqlite3.Error."""
-        return bool(self.file.query("SELECT 1 FROM failed LIMIT 1"))
+        """True if the job has requests to retry. Raises sqlite3.Error."""
+        return bool(self.file.query("SELECT 1 FROM failed UNION ALL SELECT 1 FROM capped LIMIT 1"))
 
     def begin(self) -> None:
-        """Record that start() runs now, in a new round if the last one is over. Raises
-        sqlite3.Error."""
+        """Record, once, that start() runs now, or that a request comes before it, in a new round if
+        the last one is over. Raises sqlite3.Error."""
+        if self._has_begun:
+            return
+        self._has_begun = True
         if self.is_to_be_stored and not self.awaits_feeds and self.file.is_empty:
             self._leave()
             self.number += 1

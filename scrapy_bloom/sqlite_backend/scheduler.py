@@ -166,7 +166,11 @@ class DurableScheduler(LedgerScheduler):
 
     def next_request(self) -> Request | None:
         """Return the next request, as LedgerScheduler does."""
-        request, budget = super().next_request(), self._local_budget
+        ledger, budget = self._ledger, self._local_budget
+        if ledger is not None and budget is not None and budget.begins_now:
+            # else a kill could let the round before go on without what is asked now
+            ledger.commit()
+        request = super().next_request()
         if request is not None and budget is not None and budget.has_uncommitted:
             with self._guarded():
                 budget.dispatched(self._fingerprint(request))
@@ -174,6 +178,8 @@ class DurableScheduler(LedgerScheduler):
 
     def _is_over(self, budget: Budget, request: Request) -> bool:
         if self._local_budget is not None:
+            assert self.round is not None
+            self.round.begin()  # a handler of spider_opened may be the first
             self._local_budget.offered = self._fingerprint(request)
         return super()._is_over(budget, request)
 
@@ -204,6 +210,7 @@ class DurableScheduler(LedgerScheduler):
                 self._recover(file, dupefilter)
             failed = OpenFailedStore(file)
             self._failures.retry(failed)
+            self._failures.tell_of_lost(failed)
             budget, asked = self._open_budget(job, file)
             queues = QueueSettings.read(settings)
             store = SqliteStore(
@@ -212,6 +219,7 @@ class DurableScheduler(LedgerScheduler):
             self._file, self._store = file, store
             if budget is not None:
                 self._budget, self._local_budget, store.budget = store, budget, budget
+            store.reopen_round()
             self._resume(store, ScrapyQueues(job))
             ledger = Ledger(
                 crawler,
@@ -225,8 +233,7 @@ class DurableScheduler(LedgerScheduler):
             session.begin(self)
             session.put_last(ledger.close)
             self.round = Round(file, ledger.commit)
-            if budget is not None and self.round.is_resumed:
-                # where the feeds of a round that was to be stored are gone
+            if budget is not None:
                 self.round.at_begin.append(budget.begin_round)
             taken = TakenStartRequests(file, dupefilter.fingerprint)
             self._start_requests.open(taken, self.round, ledger)
@@ -262,8 +269,7 @@ class DurableScheduler(LedgerScheduler):
         from .budget import LocalBudget
 
         budget = LocalBudget(file, limits, job.budget_notes)
-        round_ = Round(file, lambda: None)
-        if asked := budget.ask_retried(begins_round=not round_.is_resumed):
+        if asked := budget.ask_retried():
             logger.info(
                 ASKING_CAPPED,
                 {"requests": counted(asked, "request")},

@@ -97,6 +97,8 @@ _TABLES = (
     " DELETE FROM carried WHERE id = OLD.id; END",
 )
 
+_SQLITES = "CREATE TABLE sqlite_*"
+
 
 def dictionaries(connection: sqlite3.Connection) -> list[bytes]:
     """Return the dictionaries of the stored requests, oldest first."""
@@ -105,10 +107,17 @@ def dictionaries(connection: sqlite3.Connection) -> list[bytes]:
 
 
 def check(connection: sqlite3.Connection) -> None:
-    """Raise sqlite3.DatabaseError unless the tables are those of this version."""
-    found = connection.execute("SELECT sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'")
-    if {text for (text,) in found} != {each for each in _TABLES if each.startswith("CREATE")}:
+    """Raise sqlite3.DatabaseError unless the tables are those of this version, before any of them
+    is read: a view in the place of one may run for ever."""
+    if statements(connection) != {each for each in _TABLES if each.startswith("CREATE")}:
         raise sqlite3.DatabaseError(f"its tables are not those of version {VERSION}")
+
+
+def statements(connection: sqlite3.Connection) -> set[str]:
+    """Return the statements that have made the tables, views and triggers of a database, but those
+    of SQLite's own tables."""
+    rows = connection.execute("SELECT sql FROM sqlite_master WHERE sql NOT GLOB ?", (_SQLITES,))
+    return {text for (text,) in rows}
 
 
 def create(connection: sqlite3.Connection) -> None:

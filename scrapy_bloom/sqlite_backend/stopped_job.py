@@ -5,19 +5,21 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from ..errors import RequestFileError
-from ..job.codec import Stored, load_fields
+from ..job.codec import Stored, movable
 from ..job.dictionaries import Dictionaries
 from . import schema
 from .failed_store import FAILED_AND_CAPPED
 from .request_file import check_header, reading
 from .rounds import OVER
+
+T = TypeVar("T")
 
 _FINAL = "SELECT COUNT(*) FROM items WHERE request IS NULL"
 _NOT_STORED = (
@@ -46,18 +48,18 @@ class StoppedJob:
         self.failed = self._count(FAILED_AND_CAPPED)
         self.items = self._count(_FINAL) + self._count(_NOT_STORED)
 
-    def requests(self) -> Iterator[dict[str, Any]]:
-        """Yield the fields of each request that is due (`Request.to_dict`), oldest first. Raises
-        RequestFileError for a request that cannot be read."""
+    def requests(self, move: Callable[..., T]) -> Iterator[T]:
+        """Yield what `move` makes of each request that is due, oldest first, by its fields
+        (`Request.to_dict`) and its bytes, as `movable` has them. Raises RequestFileError for a
+        request that cannot be moved."""
         rows = self._connection.execute("SELECT id, slot, request, 0 FROM requests ORDER BY id")
-        return (fields for fields, _ in self._read(rows))
+        return (moved for moved, _ in self._read(rows, move))
 
-    def delayed(self) -> Iterator[tuple[dict[str, Any], float]]:
-        """Yield the fields of each other request, and when it is due (seconds since 1970), in that
+    def delayed(self, move: Callable[..., T]) -> Iterator[tuple[T, float]]:
+        """Yield the same of each other request, and when it is due (seconds since 1970), in that
         order. Raises as `requests` does."""
-        return self._read(
-            self._connection.execute("SELECT id, slot, request, due FROM later ORDER BY due, id")
-        )
+        rows = self._connection.execute("SELECT id, slot, request, due FROM later ORDER BY due, id")
+        return self._read(rows, move)
 
     def holds(self) -> Iterator[tuple[str, float, int]]:
         """Yield each slot that is held, until when (seconds since 1970, infinite until its release)
@@ -66,18 +68,19 @@ class StoppedJob:
             yield slot, inf if until is None else until, times
 
     def _read(
-        self, rows: Iterable[tuple[int, str, bytes, float]]
-    ) -> Iterator[tuple[dict[str, Any], float]]:
+        self, rows: Iterable[tuple[int, str, bytes, float]], move: Callable[..., T]
+    ) -> Iterator[tuple[T, float]]:
         for row, slot, payload, due in rows:
             stored = Stored(slot, payload)
             try:
-                yield load_fields(stored, self._dictionaries, pickles=self._pickles), due
+                fields, text = movable(stored, self._dictionaries, pickles=self._pickles)
+                moved = move(fields, text=text)
             except Exception as error:
                 raise RequestFileError(
-                    f"row {row} of {self._path} cannot be read ({type(error).__name__}: {error});"
-                    " run the command in the crawl's project, or start the job once more, which"
-                    " keeps it as failed"
+                    f"row {row} of {self._path} cannot be moved ({type(error).__name__}: {error});"
+                    " start the job once more, which keeps it as failed if it cannot be read"
                 ) from error
+            yield moved, due
 
     def taken_start_requests(self) -> Iterator[tuple[bytes, int]]:
         """Yield (key, occurrence) of each start request that the round has taken, none after its
@@ -95,8 +98,8 @@ class StoppedJob:
 
 @contextmanager
 def stopped_job(path: Path, *, pickles: bool) -> Iterator[StoppedJob]:
-    """Give the contents of the file at `path`, no requests if there is no file. Requests are
-    unpickled only with `pickles`. Raises RequestFileError."""
+    """Give the contents of the file at `path`, no requests if there is no file. Pickled ones can be
+    moved only with `pickles`. Raises RequestFileError."""
     if check_header(path):
         with reading(path) as connection:
             yield StoppedJob(path, connection, pickles=pickles)

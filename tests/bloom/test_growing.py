@@ -298,6 +298,23 @@ def test_one_damaged_layer_refuses_all_and_changes_none(tmp_path):
     assert {path.name: path.read_bytes() for path in directory.glob("*.bloom")} == before
 
 
+def test_a_filter_that_was_refused_can_be_opened_when_it_is_mended(tmp_path):
+    """Also by a process that keeps the error, as one with several crawls does: it has locked
+    neither the directory nor a layer."""
+    directory = layered(tmp_path)
+    path = directory / "2.bloom"
+    sound = path.read_bytes()
+    path.write_bytes(sound[:100] + b"X" + sound[101:])
+    kept = []
+    for opening in (partial(ScalableBloomFilter.open, directory), partial(BloomFilter.open, path)):
+        with pytest.raises(FilterFileError) as refused:
+            opening()
+        kept.append(refused.value)
+    path.write_bytes(sound)
+    ScalableBloomFilter.open(directory).close()
+    assert len(kept) == 2
+
+
 def test_file_in_the_place_of_the_directory_is_refused(tmp_path):
     """A growing filter never replaces a file by its directory."""
     (tmp_path / "bloom").write_bytes(b"mine")

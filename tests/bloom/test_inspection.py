@@ -128,6 +128,17 @@ def test_read_only_filter_takes_no_keys(path):
     assert contents(path) == before
 
 
+def test_who_looks_keeps_nobody_out(path):
+    """A crawl can begin meanwhile, and who looks sees what it adds."""
+    with (
+        ScalableBloomFilter.open(path, read_only=True) as looking,
+        BloomFilter.open(path / "0.bloom", read_only=True),
+    ):
+        with ScalableBloomFilter.open(path) as crawling:
+            crawling.add("new")
+        assert "new" in looking
+
+
 def test_files_that_may_only_be_read_are_read(path):
     """Neither write permission nor a lock file is needed."""
     (path / "lock").unlink()

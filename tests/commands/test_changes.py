@@ -12,7 +12,8 @@ import termios
 
 import pytest
 
-from scrapy_bloom import BloomFilter, ScalableBloomFilter
+from scrapy_bloom import BloomFilter, FilterLockedError, ScalableBloomFilter
+from scrapy_bloom.bloom.file import BitStore
 from scrapy_bloom.jobdir import JobDirectory
 from tests.commands.command_line import SEEN, URLS, environment
 from tests.patience import PATIENCE
@@ -29,8 +30,9 @@ def test_held_filter_is_not_changed(run, job):
     assert (job / "bloom" / "0.bloom").exists()
 
 
-def test_job_in_use_gets_no_filter(run, tmp_path):
-    """A crawl that is about to make its filter, or to import one, is not forestalled."""
+def test_job_in_use_gets_no_filter(run, tmp_path, monkeypatch):
+    """A crawl that is about to make its filter, or to import one, is not forestalled, nor does one
+    begin while a command makes it."""
     (tmp_path / "urls.txt").write_text("\n".join(SEEN))
     job = JobDirectory(tmp_path / "job")
     job.make()
@@ -38,7 +40,17 @@ def test_job_in_use_gets_no_filter(run, tmp_path):
         refusal = run(tmp_path, "add", "job", "urls.txt").refusal
         assert f"job is in use by process {os.getpid()}" in refusal
         assert not job.filter.exists()
+    create, made = BitStore.create, []
+
+    def watched(header, path):
+        with pytest.raises(FilterLockedError, match="job is in use"), job.locked():
+            pass
+        made.append(path.name)
+        return create(header, path)
+
+    monkeypatch.setattr(BitStore, "create", watched)
     assert run(tmp_path, "add", "job", "urls.txt").status == 0
+    assert made == ["0.bloom"]
     assert [path.name for path in job.path.iterdir() if path.name != "bloom.lock"] == ["bloom"]
 
 

@@ -215,6 +215,30 @@ def test_without_a_period_a_mark_counts_for_ever(tmp_path):
     assert rows_in(tmp_path)
 
 
+@pytest.mark.parametrize("memory", ["table", "bloom"])
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_for_ever_outlives_crawls_with_a_period(tmp_path, memory, order):
+    """Whichever marks first: in a store of both, which was cleared, and where two were merged."""
+    options = {"memory": memory, "identity": "one"}
+    for places in (("both", "both"), ("lasting", "short")):
+        for name in places:
+            store(tmp_path / name, memory=memory).add([(key(9), NOON)])
+            store(tmp_path / name, memory=memory).clear()
+        crawls = [
+            opened(tmp_path / name, period=period, **options)
+            for name, period in zip(places, (None, PERIOD), strict=True)
+        ]
+        for number in order:
+            crawls[number - 1].add([(key(number), NOON)])
+    sources = [tmp_path / name / "memory" for name in places]
+    (tmp_path / "merged" / "memory").mkdir(parents=True)
+    store(tmp_path / "merged", **options).merge(sources)
+    for place in (tmp_path / "both", tmp_path / "merged"):
+        for hours in (20, 40, 60):
+            opened(place, NOON + hours * HOUR, **options).close()
+        assert knows(place, 1, NOON + 1000 * PERIOD, None, memory=memory)
+
+
 def test_an_older_mark_does_not_take_the_place_of_a_newer_one(tmp_path):
     """A job delivers late what it has kept; a mark from the future is one of now."""
     found = opened(tmp_path, NOON + HOUR)
@@ -352,6 +376,33 @@ def test_no_writer_waits_for_the_one_who_reads(tmp_path):
     first = next(rows)
     store(tmp_path).add([(b"\xff" * 20, NOON)])
     assert {first.key, *(row.key for row in rows)} == {*keys, b"\xff" * 20}
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True])
+def test_a_change_that_fails_half_way_changes_nothing(tmp_path, monkeypatch, is_forgotten):
+    """A reader that keeps the table open lets no commit through. As soon as it ends, other crawls
+    may write, and this one may try again."""
+
+    def change(found):
+        if is_forgotten:
+            found.forget([key(1), key(2)])
+        else:
+            found.add([(key(3), NOON), (key(4), NOON)])
+
+    monkeypatch.setattr(table_module, "_PATIENCE", 10)
+    store(tmp_path).add([(key(1), NOON), (key(2), NOON)])
+    before, found = rows_in(tmp_path), opened(tmp_path)
+    with closing(sqlite3.connect(found.table.path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM sqlite_master").fetchall()
+        with pytest.raises(FilterFileError, match="locked"):
+            change(found)
+    assert rows_in(tmp_path) == before
+    store(tmp_path).add([(key(5), NOON)])
+    assert rows_in(tmp_path) == {**before, key(5): (NOON, None)}
+    change(found)
+    expected = (5,) if is_forgotten else (1, 2, 3, 4, 5)
+    assert {*rows_in(tmp_path)} == {*map(key, expected)}
 
 
 def test_expired_rows_are_removed_a_part_at_a_time(tmp_path, monkeypatch):

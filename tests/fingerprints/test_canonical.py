@@ -99,6 +99,9 @@ def test_path_parameters_are_ignored():
     for url in ("/p/q;v=1", "/p/q;Jsessionid=1", "/p/q;jsessionid=1/r", "/p/q?x=;jsessionid=1"):
         assert not same(tested, page, "http://a.example" + url)
     assert same(tested, "http://a.example/p;v=1;sid=2;w=3", "http://a.example/p;v=1;w=3")
+    inner = "http://a.example/p%s/http://b.example/q%s"
+    assert same(tested, inner % (";sid=1", ";sid=2"), inner % ("", ""))
+    assert not same(tested, "http://a.example;sid=1/", "http://a.example;sid=2/")
 
 
 def test_scheme_is_ignored():
@@ -122,14 +125,15 @@ def test_method_and_body_count():
     assert len(set(found)) == 3
 
 
-def test_meta_key_stands_for_the_request():
-    """bytes and str, and nothing else of the request counts."""
+@pytest.mark.parametrize("text", ["page 1", "página 1", "page \ud83d"])
+def test_meta_key_stands_for_the_request(text):
+    """bytes and str, in UTF-8, and nothing else of the request counts."""
     tested = make()
     found = {
         tested.fingerprint(Request(url, method=method, meta={"bloom_fingerprint": key}))
         for url in ("http://a.example/", "http://b.example/")
         for method in ("GET", "POST")
-        for key in ("page 1", b"page 1")
+        for key in (text, text.encode(errors="surrogatepass"))
     }
     assert len(found) == 1
     assert len(next(iter(found))) == 20

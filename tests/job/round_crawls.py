@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections import Counter
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -26,7 +26,9 @@ import scrapy
 from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 
+from scrapy_bloom.job.failure import Choice
 from scrapy_bloom.job.ledger import Ledger
+from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
 from tests.job.harness import ASYNCIO, SELECT, Crawl, World, side_by_side
 from tests.job.points import Points
@@ -40,6 +42,8 @@ PAGES = 3
 """Behind each start page."""
 FED = 8
 """Pages that come one by one."""
+RETURNING = 60
+"""Pages of which some come back."""
 MADE = 3
 """The commits before that make the file and open it."""
 REACTORS = (ASYNCIO, SELECT)
@@ -128,6 +132,38 @@ class FedSpider(scrapy.Spider):
 
     def parse(self, response):
         yield {"page": response.json()}
+
+
+class Mark:
+    """What can be stored as a pickle only."""
+
+
+class ReturningSpider(scrapy.Spider):
+    """Follows a tree of pages; each third of them is stored as a pickle. Its items go to a feed
+    that a round overwrites, and to one that it appends to."""
+
+    name = "returning"
+    custom_settings = {  # noqa: RUF012
+        "FEEDS": {
+            "over.jsonl": {"format": "jsonlines", "overwrite": True},
+            "append.jsonl": {"format": "jsonlines", "overwrite": False},
+        },
+        "LOG_LEVEL": "INFO",
+    }
+
+    async def start(self):
+        yield self.request(0, dont_filter=True)
+
+    def request(self, number, **options):
+        meta = {"mark": Mark()} if number % 3 == 2 else {}
+        return Request(f"{self.site}/plain/{number}", meta=meta, **options)
+
+    def parse(self, response):
+        number = response.json()
+        yield {"page": number}
+        for child in (2 * number + 1, 2 * number + 2):
+            if child < self.pages:
+                yield self.request(child)
 
 
 @dataclass
@@ -392,9 +428,57 @@ def fed(world, _, options):
     return [stories(name, step) for name, step in steps.items()]
 
 
+def returns(world, _, options):
+    """What a budget has kept is retried, in two ways; what cannot be read for a while, can be
+    again. The start that brings it back is killed now and then; a last one brings nothing."""
+    small, large = {"BLOOM_BUDGET": {"*": 9}}, {"BLOOM_BUDGET": {"*": RETURNING}}
+    stop = Step(signals=[signal.SIGINT], at=5)
+    steps = {
+        "command": [Step(settings=small), Step(retry_capped, settings=large), Step(settings=large)],
+        "setting": [
+            Step(settings=small),
+            Step(settings={**large, "BLOOM_RETRY_FAILED": True}),
+            Step(settings=large),
+        ],
+        "unreadable": [stop, Step(settings={"BLOOM_PICKLE": False}), Step(), Step()],
+    }
+    chance = random.Random(options.seed)
+    for number in range(options.count):
+        for name, each in steps.items():
+            crawl = Crawl(f"{name}{number}", RETURNING, spider=ReturningSpider)
+            of_crawl = [*each]
+            if number % 2:
+                at = chance.randrange(1, 12)
+                of_crawl.insert(-2, replace(each[-2], signals=[signal.SIGKILL], at=at))
+                of_crawl[-2] = replace(of_crawl[-2], before=None)
+            yield returning(world, crawl, of_crawl, options.mutant)
+
+
+def retry_capped():
+    """Have this start ask what is over the budget."""
+    SQLiteFailedStore(Path("job")).retry(Choice(reasons=["capped"]))
+
+
+def returning(world, crawl, steps, mutant):
+    """Yield the story with the feeds as they are after the last start but one."""
+    feeds, expected = {}, {"pages": Counter(), "books": set(), "state": set()}
+
+    def look():
+        for name in ("over", "append"):
+            lines = Path(f"{name}.jsonl").read_text().splitlines()
+            feeds[name] = sorted(json.loads(line)["page"] for line in lines)
+        Path("feeds.json").write_text(json.dumps(feeds))
+
+    steps = [*steps[:-1], replace(steps[-1], before=look)]
+    for report in story(world, crawl, expected, steps, mutant):
+        if report is not None:
+            report["feeds"] = json.loads((world.folder / crawl.name / "feeds.json").read_text())
+        yield report
+
+
 STORIES = {
     function.__name__: function
-    for function in (stock, kills, points, second, stops, daily, refused, gone, fed)
+    for function in (stock, kills, points, second, stops, daily, refused, gone, fed, returns)
 }
 
 

@@ -22,9 +22,10 @@ from scrapy_bloom import DurableFeedExporter, DurableScheduler, FeedError, JobDi
 from scrapy_bloom.feeds import exporter as exporter_module
 from scrapy_bloom.feeds import feeds as feeds_module
 from scrapy_bloom.feeds.exporter import _is_same
+from scrapy_bloom.feeds.file import FeedFile
 from scrapy_bloom.feeds.formats import Divided
 from scrapy_bloom.feeds.storing import Part
-from scrapy_bloom.job.ledger import Ledger
+from scrapy_bloom.job.ledger import CommitHook, Ledger
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.rounds import Round
 from tests.fakes import Engine
@@ -483,6 +484,67 @@ def test_ctrl_c_before_scrapy_handles_it_loses_no_item(tmp_path, job, monkeypatc
     assert numbers(tmp_path / "a.jl") == [1, 2]
 
 
+def fail(*_):
+    raise OSError("no space left")
+
+
+class FailingHook(CommitHook):
+    before_commit = fail
+
+
+@pytest.mark.parametrize("is_hook", [False, True])
+def test_what_a_failed_commit_had_begun_is_undone(tmp_path, job, is_hook):
+    """Its pages are not acknowledged, though the feeds are completed afterwards, and what it would
+    have stored is new to the next start."""
+    feeds = {"a.jl": "jsonlines"}
+    a = job(feeds, GOES_ON)
+    a.pages(p1={"n": 1})
+    two = a.page("p2", {"n": 2})
+    a.commit()
+    if is_hook:
+        a.scheduler.ledger.commit_hooks.append(FailingHook())
+    else:
+        a.crawler.signals.connect(fail, scrapy_bloom.signals.before_commit)
+    a.push("p3")
+    a.done(two)
+    a.commit()
+    a.close("bloom_error")
+    b = job(feeds)
+    assert len(b.scheduler) == 2
+    b.pages(p3={"n": 3})
+    while (popped := b.pop()) is not None:
+        b.items(popped, *[{"n": 2}] * popped.url.endswith("p2"))
+        b.done(popped)
+    b.close()
+    assert sorted(numbers(tmp_path / "a.jl")) == [1, 2, 3]
+
+
+def test_a_full_disk_tears_no_item(tmp_path, job, monkeypatch):
+    """The feed is whole when the crawl has ended, and the next start writes what is missing."""
+    append = FeedFile.append
+
+    def on_a_full_disk(file, chunks):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file.length + 20, most))
+        try:
+            append(file, chunks)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    a = job({"a.json": "json"}, GOES_ON)
+    a.pages(p1={"n": 1})
+    with monkeypatch.context() as patch:
+        patch.setattr(FeedFile, "append", on_a_full_disk)
+        a.pages(p2={"n": 2, "text": "x" * 100})
+    assert a.scheduler._ledger.stopped
+    a.close("bloom_error")
+    assert [each["n"] for each in json.loads((tmp_path / "a.json").read_text())] == [1]
+    b = job({"a.json": "json"})
+    b.done(b.pop())
+    b.close()
+    assert [each["n"] for each in json.loads((tmp_path / "a.json").read_text())] == [1, 2]
+
+
 def test_zeros_of_a_power_cut_are_no_strangers(tmp_path, job):
     """A file system may have made the file longer and not written it."""
     a = job({"a.jl": "jsonlines"}, GOES_ON)
@@ -677,6 +739,52 @@ def test_compressed_feeds_are_whole_after_every_stop(tmp_path, job):
         assert [json.loads(line)["n"] for line in lines] == [*range(number + 1)]
 
 
+ZIPPED = {"a.jl.gz": {"format": "jsonlines", "postprocessing": [GZIP], "overwrite": True}}
+
+
+def unzipped(folder):
+    """Return the numbers in the feed of ZIPPED."""
+    lines = gzip.decompress((folder / "a.jl.gz").read_bytes()).splitlines()
+    return [json.loads(line)["n"] for line in lines]
+
+
+def test_what_a_kill_has_left_beside_a_feed_is_no_part_of_it(tmp_path, job, monkeypatch):
+    """The whole feed was written there, and did not come to its place."""
+    a = job(ZIPPED, GOES_ON)
+    a.pages(p1={"n": 1})
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", fail)
+        patch.setattr(Path, "unlink", lambda *_, **__: None)
+        a.close("shutdown")
+    job(ZIPPED).close("shutdown")
+    assert unzipped(tmp_path) == [1]
+
+
+def test_what_a_kill_has_left_of_a_round_is_no_part_of_the_next(tmp_path, job, monkeypatch):
+    """The process died before the folder of the part files was removed."""
+    a = job(ZIPPED)
+    a.pages(p1={"n": 1})
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", lambda *_, **__: None)
+        a.close()
+    b = job(ZIPPED)
+    b.pages(p2={"n": 2})
+    b.close()
+    assert unzipped(tmp_path) == [2]
+
+
+def test_a_removed_feed_that_was_stored_before_is_stored_whole(tmp_path, job):
+    """With what came since then, and waited for the store when the process died."""
+    a = job(ZIPPED, GOES_ON)
+    a.pages(p1={"n": 1})
+    a.close("shutdown")
+    b = job(ZIPPED)
+    b.pages(p2={"n": 2})
+    b.drop()
+    job({"b.jl": "jsonlines"})
+    assert unzipped(tmp_path) == [1, 2]
+
+
 def test_an_exporter_of_the_users_runs_once(tmp_path, job):
     """Its items are kept as they are until then."""
     feeds = {"a.own": {"format": "own"}}
@@ -774,15 +882,42 @@ def dying(*arguments):
     raise KeyboardInterrupt
 
 
-def test_a_retry_repeats_the_page_of_an_item_in_memory(tmp_path, job):
-    """It stores the feed again, from what waits in the job."""
+def test_a_job_that_cannot_acknowledge_the_last_page_is_not_clean(tmp_path, job, monkeypatch):
+    """Its item in memory was stored; the next start repeats the page, and stores it again."""
+    acknowledge = Ledger.acknowledge_postponed
+
+    def failing(ledger, failed=None):
+        ledger.commit_hooks.append(FailingHook())
+        acknowledge(ledger, failed)
+
+    a = job(OWN_FEEDS)
+    a.pages(p2=Shy(n=2))
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "acknowledge_postponed", failing)
+        a.close()
+    b = job(OWN_FEEDS)
+    assert b.stat("scheduler/recovered") == 1
+    b.items(popped := b.pop(), Shy(n=2))
+    b.done(popped)
+    b.close()
+    assert numbers(tmp_path / "a.own") == [2]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_retry_repeats_the_page_of_an_item_in_memory(tmp_path, job, waits):
+    """It stores the feed again, from what waits in the job; also if the failed page has waited for
+    a request in memory to the end."""
     a = job(OWN_FEEDS)
     a.pages(p1={"n": 1}, p2=Shy(n=2))
     failing = a.page("p3")
     scrapy_bloom.fail(a.response(failing), "login page")
+    if waits:
+        a.scheduler.enqueue_request(request("p4", meta={"function": lambda: None}))
+        a.items(child := a.pop(), Shy(n=4))
+        a.done(child)
     a.done(failing)
     a.close()
-    assert numbers(tmp_path / "a.own") == [1, 2]
+    assert sorted(numbers(tmp_path / "a.own")) == [1, 2] + [4] * waits
     found = SQLiteFailedStore(tmp_path / "job").requests()
     assert sorted(each.reason for each in found) == ["feed", "login page"]
     assert SQLiteFailedStore(tmp_path / "job").retry() == 2

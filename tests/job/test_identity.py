@@ -84,6 +84,21 @@ def test_a_log_of_commits_that_are_gone_is_refused(killed, open_job):
         open_job(killed)
 
 
+def test_requests_without_the_last_commit_are_refused(tmp_path, open_job):
+    """One is enough: what it has pushed would be seen and never fetched."""
+    job = open_job()
+    job.push("a")
+    job.commit()
+    before = shutil.copytree(tmp_path / "job", tmp_path / "before")
+    job.push("b")
+    job.commit()
+    after = shutil.copytree(tmp_path / "job", tmp_path / "after")
+    for path in before.glob("requests.sqlite*"):
+        shutil.copy(path, after)
+    with pytest.raises(JobDirectoryError, match=r"ends with commit 1, .* of commit 2"):
+        open_job(after)
+
+
 def test_the_requests_of_another_job_are_refused(killed, open_job, tmp_path):
     """However many commits they have had."""
     other = open_job(tmp_path / "other")
@@ -138,6 +153,18 @@ def test_a_filter_that_begins_afresh_gets_the_owner(tmp_path, open_job):
     job.push("b")
     job.commit()
     assert numbers(tmp_path / "job") == (2, 2)
+
+
+def test_a_filter_that_begins_afresh_is_not_ahead_of_the_requests(tmp_path, open_job):
+    """What was pushed since the last commit is lost with the process, and new to the next one."""
+    job = open_job()
+    job.push("a")
+    job.close()
+    job = open_job()
+    job.scheduler.df.reset_filter()
+    assert [job.push("a"), job.push("b"), job.push("b")] == [True, True, False]
+    again = open_job(shutil.copytree(tmp_path / "job", tmp_path / "killed"))
+    assert [again.push("b"), again.push("b")] == [True, False]
 
 
 class OtherSpider(TestSpider):

@@ -63,6 +63,15 @@ def test_the_timer_goes_on_while_requests_are_in_flight(job, timers):
     assert timers == []
 
 
+def test_no_timer_is_left_at_the_end(job, timers):
+    """A process may go on with other crawls, and its reactor has nothing of this one."""
+    job.push("a")
+    job.pop()
+    assert len(timers) == 1
+    job.close("shutdown")
+    assert timers == []
+
+
 def test_two_hundred_requests_handed_out_are_a_commit(job, timers):
     """A crawl whose timers are late keeps its rows bounded."""
     for number in range(450):

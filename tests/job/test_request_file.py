@@ -408,8 +408,8 @@ def test_a_refused_file_is_let_go_of(path, monkeypatch):
 
 def test_leftovers_of_a_killed_start_are_removed(open_file, path):
     """A new file gets its name when it is whole; what is older than that goes."""
-    path.with_name("requests.sqlite.tmp").write_bytes(b"half")
-    path.with_name("requests.sqlite.tmp-journal").write_bytes(b"half")
+    path.with_name(".0123456789abcdef.bloom.tmp").write_bytes(b"half")
+    path.with_name(".0123456789abcdef.bloom.tmp-journal").write_bytes(b"half")
     assert not check_header(path)
     open_file()
     assert check_header(path)

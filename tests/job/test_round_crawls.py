@@ -34,7 +34,7 @@ import os
 
 import pytest
 
-from tests.job.round_crawls import FED
+from tests.job.round_crawls import FED, RETURNING
 from tests.seeded import run_module, seed_of
 
 SEED = seed_of("DURABLE_SEED")
@@ -167,3 +167,21 @@ def test_a_database_that_is_gone_costs_a_repetition(reports):
         failed, resumed = reports[name]["runs"]
         assert (failed["reason"], failed["rounds"]) == (reason, [[1, "running"]])
         assert (resumed["reason"], resumed["rounds"]) == ("finished", [[1, "over"]])
+
+
+def test_what_comes_back_goes_on_in_the_round_that_has_kept_it():
+    """What was over a budget, and what could not be read for a start, with and without a kill: each
+    page is once in a feed that a new round would overwrite, and in one that is appended to. A start
+    without begins a new round."""
+    check_returns(2)
+
+
+def check_returns(count):
+    """Tell so many stories of each kind."""
+    for report in tell("returns", "--count", count):
+        *_, back, last = report["runs"]
+        assert [*report["feeds"].values()] == [[*range(RETURNING)]] * 2, report
+        assert (back["rounds"], back["reason"]) == ([[1, "over"]], "finished"), report
+        assert (last["rounds"][0][0], last["answers"]) == (2, 1), report
+        asked = sum(run["answers"] for run in report["runs"] if run["status"] == 0)
+        assert asked <= RETURNING + 1, report

@@ -1,8 +1,10 @@
 """Sources of fingerprints, and what becomes of them in a filter."""
 
 import os
+import shutil
 import sys
 from hashlib import sha1
+from pathlib import Path
 from signal import SIGKILL
 
 import pytest
@@ -112,6 +114,23 @@ def test_the_name_of_an_imported_filter_is_durable(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", note)
     import_job(job, None, BloomSettings(100, 1e-9), "me")
     assert synced[-1]
+
+
+def test_an_imported_filter_is_whole_when_it_has_its_name(tmp_path, monkeypatch):
+    """A kill right then leaves a job that was stopped cleanly, whose filter knows all."""
+    job = JobDirectory(tmp_path / "job")
+    job.make()
+    job.seen_file.write_bytes(b"".join(b"\0\x14" + sha1(b"%d" % n).digest() for n in range(50)))
+    rename, left = Path.rename, tmp_path / "left"
+
+    def rename_and_die(path, target):
+        rename(path, target)
+        shutil.copytree(job.path, left)
+
+    monkeypatch.setattr(Path, "rename", rename_and_die)
+    import_job(job, None, BloomSettings(100, 1e-9), "me")
+    with ScalableBloomFilter.open(left / "bloom") as found:
+        assert (found.clean, len(found)) == (True, 50)
 
 
 def test_the_requests_seen_of_another_job_is_not_taken_for_the_jobs_own(tmp_path):

@@ -317,8 +317,8 @@ def test_a_retry_brings_back_what_a_higher_budget_leaves_room_for(join):  # noqa
     worker = join(BLOOM_BUDGET={"*": 4}, BLOOM_REDIS_ROUND="two")
     assert failed_of_start(worker).retry_ordered() == 2
     push(worker, *"fgh")
-    assert names(worker) == ["b", "c", "f", "g"]
-    assert capped(worker) == [*"deh"]
+    assert (worker.state.round, names(worker)) == ("", ["b", "c"])
+    assert capped(worker) == [*"defgh"]
     assert failed_of_start(worker).retry_ordered() == 0
     worker.store.leave(over=True, seconds=1)
     assert failed(worker).retry(Choice(urls=["*/e"])) == 1
@@ -330,8 +330,8 @@ def test_a_retry_brings_back_what_a_higher_budget_leaves_room_for(join):  # noqa
     assert failed_of_start(worker).retry_ordered() == 1
     assert worker.client.call("hget", f"{worker.key}:crawl", "over") == b""
     assert names(worker) == ["e"]
-    assert failed_of_start(worker).retry() == 1
-    assert names(worker) == ["d"]
+    assert failed_of_start(worker).retry() == 3
+    assert names(worker) == [*"dfg"]
     assert capped(worker) == []
 
 
@@ -460,8 +460,38 @@ def test_a_worker_counts_in_its_stats_and_asks_what_is_retried(build, key, caplo
     assert found == ["d"]
 
 
-def test_what_cannot_be_serialized_counts_and_is_not_kept(build):  # noqa: F811
-    """It is asked when Redis has counted it; over the budget it is done."""
+def test_a_round_goes_on_with_what_is_retried_whatever_the_next_is_called(build, key, caplog):  # noqa: F811
+    """A new one begins if the budget has no room for any of it."""
+
+    def start(round_, most, *names):
+        caplog.clear()
+        scheduler = build(BLOOM_REDIS_ROUND=round_, BLOOM_BUDGET={"*": most})
+        state = scheduler._worker._state
+        for name in names:
+            scheduler.enqueue_request(request(name))
+        talk(scheduler)
+        found = []
+        while (popped := scheduler.next_request()) is not None:
+            found.append(name_of(popped))
+            scheduler._worker.store.done(popped)
+            talk(scheduler)
+        scheduler._worker.store.start_done = True
+        talk(scheduler)
+        scheduler._worker.end(finished=True)
+        with RedisClient(scheduler.crawler.settings["BLOOM_REDIS_URL"]) as client:
+            RedisFailedStore(client, f"{{{key}}}").retry(CAPPED)
+        return state.round, state.begins, sorted(found)
+
+    assert start("1", 2, *"abcd") == ("1", True, ["a", "b"])
+    assert start("2", 3) == ("1", False, ["c"])
+    assert "is in round '1', which is not over" in caplog.text
+    assert start("2", 3, "e") == ("2", True, ["e"])
+    assert start("3", 3) == ("2", False, ["d"])
+
+
+def test_of_what_cannot_be_serialized_a_record_is_kept(build, caplog):  # noqa: F811
+    """It is asked when Redis has counted it; over the budget it is done, and the next worker says
+    what is lost. No retry brings it back, nothing else is wrong with it, and it can be dropped."""
     scheduler = build(BLOOM_BUDGET={"*": 2})
     for name in "abbc":
         scheduler.enqueue_request(request(name, meta={"function": lambda: None}))
@@ -474,6 +504,20 @@ def test_what_cannot_be_serialized_counts_and_is_not_kept(build):  # noqa: F811
     assert (stats.get_value("scheduler/capped"), stats.get_value("scheduler/enqueued")) == (1, 2)
     talk(scheduler)
     assert len(scheduler) == 0
+    failed = scheduler._worker._failed
+    (found,) = failed.requests()
+    assert (name_of(found), found.reason, found.attempts) == ("c", "unserializable", 0)
+    assert found.exception == "callback parse, slot 'example.com'"
+    assert failed.retry() == 0
+    scheduler.close("finished")
+    assert "1 request failed and stays in the crawl: 1 unserializable." in caplog.text
+    assert "such as" not in caplog.text
+    with RedisClient(scheduler.crawler.settings["BLOOM_REDIS_URL"]) as client:
+        books = next(queue_findings(client, scheduler._worker.key)).text
+        assert "1 failed one can be read" in books
+    scheduler = build(BLOOM_BUDGET={"*": 2}, BLOOM_RETRY_FAILED=True)
+    assert "such as http://example.com/c (callback parse, slot 'example.com')" in caplog.text
+    assert scheduler._worker._failed.drop() == 1
     assert scheduler._worker._failed.by_reason() == {}
 
 

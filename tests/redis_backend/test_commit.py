@@ -167,14 +167,22 @@ def test_without_a_right(own_server, command):
 def test_a_lost_lease_is_fenced(join, redis_server):
     """A worker that was away for longer than its lease, while others were not, is told so:
     its claims are somebody else's, its acknowledgements are none, and what it had not sent
-    it sends under a new name."""
+    it sends under a new name. No beat of its heart brings the lease back."""
     sleeper, other = join(), join()
     sleeper.enqueue("page")
     request = sleeper.next()
     name = sleeper.store.worker
+
+    def beat():
+        return sleeper.client.run(HEARTBEAT, [sleeper.key], sleeper.store._crawl, name, 60_000)
+
+    assert beat() == [b"done"]
     redis_server.command("ZADD", f"{sleeper.key}:workers", 1, name)
+    assert beat() == [b"fenced"]
     again = other.next()
     assert again.url == request.url
+    assert beat() == [b"fenced"]
+    assert join().state.workers == 1
     sleeper.enqueue("child")
     sleeper.store.done(request)
     sleeper.exchange()
@@ -441,6 +449,73 @@ def test_more_claims_than_lua_has_room_for(join):
     assert count == 9000
 
 
+class KilledError(Exception):
+    """The process dies between two calls."""
+
+
+def test_a_kill_between_the_calls_of_a_commit(join, redis_server):
+    """One call cannot carry all that a page yields: before the last of it is there the page is not
+    acknowledged, and start() has not ended."""
+    calls = []
+
+    def attempt(worker, arguments):
+        calls.append(arguments)
+        if len(calls) > 1:
+            raise KilledError
+        return worker.call(arguments)
+
+    dying, other = join(), join()
+    dying.store.start_done = False
+    dying.enqueue("0")
+    page = dying.next()
+    dying.sender._attempt = lambda arguments: attempt(dying, arguments)
+    for number in range(1, 121):
+        dying.enqueue(str(number))
+    dying.store.start_done = True
+    dying.store.done(page)
+    with pytest.raises(KilledError):
+        dying.exchange()
+    assert not join().state.start_done
+    redis_server.command("ZADD", f"{dying.key}:workers", 1, dying.store.worker)
+    fetched = crawl([other], lambda page: range(1, 121 * (page == 0)), seeded(1))
+    assert {*fetched} == {*range(121)}
+
+
+def test_more_is_done_than_a_call_can_tell(join):
+    """Each page is acknowledged, and the crawl ends."""
+    worker, held = join(capacity=500), []
+    for number in range(450):
+        worker.enqueue(str(number), meta={"download_slot": str(number % 60)})
+    while (request := worker.next()) is not None:
+        held.append(request)
+    assert len(held) == 450
+    for request in held:
+        worker.store.done(request)
+    for _ in range(4):
+        worker.exchange()
+    assert worker.store.is_quiet
+    worker.leave(over=True)
+    late = join()
+    assert late.state.over
+    assert late.next() is None
+
+
+@pytest.mark.parametrize("is_given_up", [False, True])
+def test_a_rollback_keeps_what_no_call_has_acknowledged(join, is_given_up):
+    """Where a commit hook fails the pages of that commit are fetched again, also if the commit
+    waits for a call that is open."""
+    one, other = join(), join()
+    one.enqueue("page")
+    request = one.next()
+    one.store.done(request)
+    if is_given_up:
+        one.store._call()
+        one.store.commit(())
+    one.store.rollback()
+    one.leave()
+    assert other.next().url == request.url
+
+
 def test_who_pushes_gives_back_as_a_worker_does(join, redis_server):
     """A push that finds dead workers sets nothing aside before BLOOM_REDIS_MAX_ATTEMPTS, and
     gives back what they had in its place."""
@@ -479,13 +554,22 @@ def test_a_push_says_that_redis_has_gone_back(join, redis_server, monkeypatch):
         push(worker.client, worker.key, [Request("http://example.com/")], **pushing)
 
 
-def test_who_leaves_gives_back(join):
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_who_leaves_gives_back(join, redis_server, is_killed):
     """What was claimed and not fetched is there for others at once, in its place, and
-    counts as no loss; what was not sent is sent first, however much it is."""
+    counts as no loss; what was not sent is sent first, however much it is. What a killed worker
+    had comes back in its place, too."""
     one, other = join(capacity=8), join(capacity=8)
+    for name in "12345":
+        one.enqueue(name)
+        one.store.done(one.next())
     for name in "abcdefgh":
         one.enqueue(name)
     one.next()
+    if is_killed:
+        redis_server.command("ZADD", f"{one.key}:workers", 1, one.store.worker)
+        assert [other.next().url[-1] for _ in range(8)] == [*"hgfedcba"]
+        return
     for number in range(120):
         one.enqueue(f"low{number}", priority=-1)
     assert one.store.leave(over=False, seconds=5)
@@ -525,6 +609,23 @@ def test_rounds(join):
     tuesday.enqueue("page")
     tuesday.exchange()
     assert [new for _, new in tuesday.heard] == [True, False]
+
+
+def test_a_worker_of_one_round_ends_nothing_of_the_next(join):
+    """What it says before it has heard of that round is about its own."""
+    monday = [join(BLOOM_REDIS_ROUND="monday") for _ in range(3)]
+    for each in monday:
+        each.exchange()
+    monday[0].leave(over=True)
+    tuesday = join(BLOOM_REDIS_ROUND="tuesday")
+    tuesday.store.start_done = False
+    for each in (tuesday, monday[1], monday[1]):
+        each.exchange()
+        assert not join(BLOOM_REDIS_ROUND="tuesday").state.start_done
+    tuesday.store.start_done = True
+    tuesday.exchange()
+    monday[2].leave(over=True)
+    assert not join(BLOOM_REDIS_ROUND="tuesday").state.over
 
 
 def test_a_new_round_frees_the_marks_of_the_last_one_in_the_background(join, redis_server):

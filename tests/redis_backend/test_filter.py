@@ -407,6 +407,15 @@ def test_deleting_removes_every_key(redis_server, join, key):
     shared.delete()  # which does nothing
 
 
+def test_what_was_deleted_is_new(redis_server, join):
+    """Also to the process that has deleted it, which had seen it lately."""
+    shared = join(redis_server)
+    assert not shared.add(b"key")
+    shared.delete()
+    assert b"key" not in shared
+    assert [shared.add(b"key"), shared.add(b"key")] == [False, True]
+
+
 @pytest.mark.parametrize("lost", ["nothing", "header", "a state", "bits", "all states"])
 def test_deleting_removes_what_is_left(redis_server, join, key, lost):
     """What a filter has left of which somebody deleted the header, as one deletes a set, or

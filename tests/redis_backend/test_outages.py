@@ -153,6 +153,19 @@ def test_what_an_outage_has_seen_is_replayed(worker, durable_server, errors, cap
     assert offer(worker(), 0, 354) == [True] * 353 + [False]
 
 
+def test_an_outage_in_the_replay_loses_nothing(worker, durable_server):
+    """Redis answers again, and takes nothing yet: what it has refused stays in memory."""
+    tested = worker(BLOOM_REDIS_ON_ERROR="local")
+    with stopped(durable_server):
+        assert offer(tested, 0, 10) == [False] * 10
+    wait_for_an_attempt(tested)
+    with out_of_memory(durable_server):
+        assert offer(tested, 10, 11) == [False]
+    wait_for_an_attempt(tested)
+    tested.close("finished")
+    assert offer(worker(), 0, 12) == [True] * 11 + [False]
+
+
 def test_what_scrapy_redis_could_not_queue_in_an_outage_is_new_to_others(durable_server):
     """Its scheduler has lost those requests: whoever finds their links again fetches them."""
 

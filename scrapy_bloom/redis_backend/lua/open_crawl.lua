@@ -1,5 +1,5 @@
--- Opens a crawl: makes it if there is none, and begins a new round of one that is over. Changes
--- nothing for another spider.
+-- Opens a crawl: makes it if there is none, and begins a new round of one that is over, unless capped
+-- requests of it are to be asked. Changes nothing for another spider.
 -- KEYS: the filter's header.
 -- ARGV: generation, lease (ms), round, spider or '', '1' if any spider may have the crawl, its budget
 -- as JSON or '' to leave it as it is, '1' if count_pending has counted.
@@ -71,7 +71,8 @@ if not found[1] then
   begins = 1
 elseif found[1] == id then
   if found[6] == 0 and found[2] ~= ARGV[2] then redis.call('HSET', name, 'lease', ARGV[2]) end
-  if ARGV[3] ~= '' and found[3] ~= ARGV[3] and found[5] == '1' then
+  local retried = redis.call('HGET', name, 'retried')
+  if ARGV[3] ~= '' and found[3] ~= ARGV[3] and found[5] == '1' and not retried then
     -- the marks first: else an aborted script leaves a round without its start requests
     redis.call('UNLINK', KEYS[1] .. ':start')
     -- the counts of the last round stay beside those of this one

@@ -19,6 +19,8 @@ for at = 2, #ARGV do
   local field = ARGV[at]
   local found = redis.call('HGET', key('failed'), field)
   local record = found and cmsgpack.unpack(found)
+  -- what could not be serialized cannot be retried
+  if record and record[3] == '0' then found = false end
   local is_carried = found and counting and tonumber(record[9] or field) <= tonumber(carried or 0)
   if is_carried and ARGV[1] == '' then
     left = left + 1
