@@ -170,8 +170,7 @@ class DeltaCrawl(CommitHook):
         ledger = self._ledger
         assert ledger is not None
         for request in acknowledged:
-            in_doubt = "feed" if request in ledger.has_items_in_memory else None
-            self._fresh += self.pages.done(request, ledger.reasons.get(request, in_doubt))
+            self._fresh += self.pages.done(request, ledger.reasons.get(request))
 
     def after_commit(self) -> None:
         """Add the marks whose items are safe to the delta store, if it is time."""

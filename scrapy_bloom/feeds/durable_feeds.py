@@ -5,16 +5,13 @@ from __future__ import annotations
 import logging
 import shutil
 import sqlite3
-from io import BytesIO
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
-from scrapy.utils.python import global_object_name
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.python.failure import Failure
 
@@ -22,26 +19,22 @@ from ..errors import FeedError, describe
 from ..job.origins import origins_of
 from ..reporting import counted
 from .feeds import Feeds, Working
-from .formats import Pickled
 from .outbox import OPEN, WAITING, Outbox
 from .storing import Part, check_stored, follow_job
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from scrapy import Request
 
     from ..job.ledger import Ledger
     from ..sqlite_backend.rounds import Round
     from .exporter import Plans
-    from .formats import Format
     from .outbox import Batch, Feed
 
 logger = logging.getLogger("scrapy_bloom.durable.feeds.exporter")
 scrapys_logger = logging.getLogger(FeedExporter.__module__)
 """For the lines that Scrapy's exporter logs too."""
-
-_IN_MEMORY_ONLY = "an item of it cannot be pickled, and is in its feed as that was stored"
 
 
 class DurableFeeds:
@@ -73,7 +66,6 @@ class DurableFeeds:
         self._left: list[Working] = []
         """Feeds of earlier runs that are to be completed."""
         self._given_up: list[tuple[Feed, FeedError]] = []
-        self._has_told_of_unpicklable = False
         self._is_open = False
         self._stores: set[Deferred[None]] = set()
         """Full batches that are being stored."""
@@ -100,10 +92,10 @@ class DurableFeeds:
             working.plan.in_place for working in self._feeds.working.values()
         )
 
-    def attach(self, ledger: Ledger, *, repeats: bool, stores_empty: bool) -> None:
+    def attach(self, ledger: Ledger, *, stores_empty: bool) -> None:
         """Write in the commits of `ledger` as soon as the feeds are open. See
         `DurableFeedExporter.attach`."""
-        self._ledger, self._repeats, self._stores_empty = ledger, repeats, stores_empty
+        self._ledger, self._stores_empty = ledger, stores_empty
 
     def leave_out(self, is_left_out: Callable[[Request], bool]) -> None:
         """See `DurableFeedExporter.leave_out`."""
@@ -187,7 +179,7 @@ class DurableFeeds:
         origin = self._origin(response)
         for template, working in self._feeds.working.items():
             if self._exporter.filters[template].accepts(item):
-                exported = self._export(item, working.plan.format, origin)
+                exported = working.plan.format.export(item)
                 try:
                     self._feeds.add(working, origin, exported, is_start_item=is_start_item)
                 except (sqlite3.Error, OSError) as error:
@@ -205,31 +197,6 @@ class DurableFeeds:
         if request is None or not self._ledger.has(request):
             return self._ledger.together()
         return request
-
-    def _export(self, item: Any, form: Format, origin: Request) -> bytes:
-        try:
-            return form.export(item)
-        except Exception as error:
-            if not isinstance(form, Pickled):
-                raise
-            if not self._has_told_of_unpicklable:
-                self._has_told_of_unpicklable = True
-                logger.warning(
-                    "Items of %(kind)s cannot be pickled (%(error)s): they wait in memory until"
-                    " their feed, which is written by an exporter of your own, is stored. If the"
-                    " process is killed before, %(what)s.",
-                    {
-                        "kind": global_object_name(type(item)),
-                        "error": error,
-                        "what": "they are lost" if self._repeats else "their pages are repeated",
-                    },
-                    extra={"spider": self._crawler.spider},
-                )
-            if self._repeats:
-                self._ledger.has_items_in_memory.add(origin)
-            else:
-                self._ledger.postpone(origin)
-            return form.keep(item)
 
     # -- storing -------------------------------------------------------------------
 
@@ -271,10 +238,8 @@ class DurableFeeds:
         await self._wait_for_stores()
         self._failed.clear()
         await self._store_left()
-        with_memory = await self._store_memory()
         for working in self._feeds.working.values():
-            if working not in with_memory:
-                await self._close(working)
+            await self._close(working)
         self._end_round()
         self.all_stored = not self._failed
         if self._failed:
@@ -296,31 +261,6 @@ class DurableFeeds:
             self._feeds.working.clear()
             shutil.rmtree(self._directory, ignore_errors=True)
 
-    async def _store_memory(self) -> list[Working]:
-        """Store the feeds with items in memory, if the round ends with them, and acknowledge the
-        pages of those items; return those feeds."""
-        ledger, feeds, round_ = self._ledger, self._feeds, self._round
-        if not (round_.is_to_be_stored and ledger.waits_for_postponed):
-            return []
-        with_memory = []
-        for working in feeds.working.values():
-            form = working.plan.format
-            if isinstance(form, Pickled) and form.has_kept:
-                dealt = {
-                    batch: [*form.items(BytesIO(data := b"".join(items)), len(data))]
-                    for batch, items in feeds.deal_unfinished(working).items()
-                }
-                await self._close(working, dealt)
-                with_memory.append(working)
-        if not self._failed:
-            for working in with_memory:
-                self.outbox.drop_unfinished_of(working.feed)
-            # a retry stores the feed again, without the items in memory
-            goes_on = round_.has_failed or ledger.has_failures
-            ledger.acknowledge_postponed(FeedError(_IN_MEMORY_ONLY) if goes_on else None)
-            self._record()
-        return with_memory
-
     async def _store_left(self) -> None:
         """Complete the feeds of earlier runs, and forget those of an earlier round: others go on if
         they are in FEEDS again."""
@@ -331,32 +271,29 @@ class DurableFeeds:
             elif working.feed.round != self._round.number:
                 self.outbox.remove_feed(working.feed)
 
-    async def _close(
-        self, working: Working, in_memory: Mapping[Batch, Sequence[Any]] = MappingProxyType({})
-    ) -> bool:
-        """Store the batches of a feed, each with its items `in_memory`. Return False if one could
-        not be stored."""
+    async def _close(self, working: Working) -> bool:
+        """Store the batches of a feed. Return False if one could not be stored."""
         all_stored = True
         for batch in [*working.feed.batches]:
-            is_stored = await self._store(working, batch, in_memory.get(batch, ()))
+            is_stored = await self._store(working, batch)
             all_stored = all_stored and is_stored
             if is_stored and working.is_full(batch):
                 self._feeds.note_stored(working, batch)
         self._record()
         return all_stored
 
-    async def _store(self, working: Working, batch: Batch, in_memory: Sequence[Any] = ()) -> bool:
+    async def _store(self, working: Working, batch: Batch) -> bool:
         """Complete a batch in its place, or store it. Return False after an error, which is logged.
         Signals, stats and log lines are those of Scrapy's exporter."""
         plan, spider = working.plan, self._crawler.spider
         assert spider is not None
         stores_empty = self._stores_empty and plan.options["store_empty"] and batch.number == 1
-        if not (batch.items or in_memory or stores_empty):
+        if not (batch.items or stores_empty):
             return True
         slot = self._plans.slot(working, batch)
-        part = Part(working, batch, slot.storage, self._save, in_memory)
+        part = Part(working, batch, slot.storage, self._save)
         slot.itemcount = batch.items if plan.in_place else part.items
-        stays = part.holds_more or working.feed.template not in self._feeds.working
+        stays = working.feed.template not in self._feeds.working
         if not plan.in_place and part.is_stored and (stays or not slot.itemcount):
             return True
         what = f"{slot.format} feed ({slot.itemcount} items) in: {slot.uri}"
@@ -380,11 +317,12 @@ class DurableFeeds:
         return is_stored
 
     def _complete(self, working: Working, batch: Batch) -> None:
-        """Write the foot of a batch in its own file."""
+        """Make the file of a batch without items, and close it."""
         if batch.state == WAITING:
             self._feeds.begin_batch(working, batch)
             self._save(batch)
-        working.files[batch].finish(working.foot(batch))
+        working.files[batch].open()
+        working.files[batch].close()
         batch.state = OPEN
 
     # -- commits -------------------------------------------------------------------

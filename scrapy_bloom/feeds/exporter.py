@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
-import re
 from functools import cached_property, partial
 from pathlib import Path, PurePath
 from types import SimpleNamespace
@@ -28,8 +26,8 @@ from ..scrapy_compat import FeedExporterView, scheduler_of
 from ..startup import announce
 from .durable_feeds import DurableFeeds, logger
 from .feeds import Plan
-from .formats import Divided, Pickled, Written, is_divisible
-from .storing import is_local, is_stream_of_bytes, local_path, overwrites
+from .formats import Pickled, Text, grows
+from .storing import is_local, local_path, overwrites
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +41,6 @@ if TYPE_CHECKING:
     from ..job.ledger import Ledger
     from ..sqlite_backend.rounds import Round
     from .feeds import Working
-    from .formats import Format
     from .outbox import Batch, Feed
 
 
@@ -53,10 +50,11 @@ class DurableFeedExporter(FeedExporter):
 
     That needs DurableScheduler and JOBDIR; without them it works as Scrapy's, and so does a feed to
     standard output. With RedisDurableScheduler and a JOBDIR for each worker the feeds hold each
-    item at least once. Local files get an item when its request is acknowledged; other feeds are
-    put together in JOBDIR, and stored when the spider closes.
+    item at least once. Local csv and jsonlines files get an item when its request is acknowledged;
+    items of other feeds wait in JOBDIR, pickled, and the feed is stored when the spider closes.
 
-    An item that a feed refuses is logged by Scrapy, and `item_refused` is sent.
+    An item that a feed refuses, or that cannot be pickled for one, is logged by Scrapy, and
+    `item_refused` is sent.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -158,7 +156,7 @@ class DurableFeedExporter(FeedExporter):
         self._announce(len(durable.templates), "at least once" if repeats else "once")
         if durable.has_any:
             self._durable = durable
-            durable.attach(ledger, repeats=repeats, stores_empty=stores_empty)
+            durable.attach(ledger, stores_empty=stores_empty)
             round_.awaits_feeds = True
             session_of(self.crawler).begin(self)
 
@@ -225,17 +223,10 @@ class Plans:
         template = feed.template
         storage = self._storage_of(template, options)
         build = partial(self._build, options)
-        form: Format = Pickled()
-        if is_divisible(self._exporter.exporters[options["format"]]):
-            if is_stream_of_bytes(options):
-                form = Divided(build, feed.head, feed.columns)
-            elif feed.head != b"":  # 0.2.0 has begun it with items as they are
-                head = feed.head and pickle.loads(feed.head)  # noqa: S301 - of this job's own file
-                form = Written(Divided(build, head, feed.columns))
         in_place = is_local(storage) and "postprocessing" not in options
-        in_place = in_place and isinstance(form, Divided)
+        in_place = in_place and grows(self._exporter.exporters[options["format"]])
         return Plan(
-            format=form,
+            format=Text(build, feed.head, feed.columns) if in_place else Pickled(),
             limit=options["batch_item_count"] or None,
             in_place=in_place,
             job=directory.parent.resolve(),
@@ -264,9 +255,8 @@ class Plans:
     def require_same(self, feed: Feed) -> None:
         """Raise FeedError if `feed` has options now other than those that it was begun with."""
         now = self.describe(feed.template)
-        options = {**now, **self._exporter.feeds[feed.template]}
         for name in sorted({*now, *feed.options}):
-            if not _is_same(feed.options.get(name), options.get(name)):
+            if feed.options.get(name) != now.get(name):
                 raise FeedError(
                     f"feed {feed.template!r} was begun with {name} {feed.options.get(name)!r}, and"
                     f" now has {now.get(name)!r}: change it back until the job is finished, or"
@@ -302,7 +292,6 @@ class Plans:
 
 
 _AS_IT_IS = (str, int, float, bool, type(None))
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def _plain(value: Any) -> Any:
@@ -321,23 +310,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (bytes, PurePath)):
         return str(value)
     return global_object_name(value if hasattr(value, "__qualname__") else type(value))
-
-
-def _is_same(stored: Any, value: Any) -> bool:
-    """Return True if the option `value` was `stored` by this version, or by 0.2.0, which kept sets
-    in any order, and `str()` of objects, with their addresses."""
-    if isinstance(value, dict):
-        values = {str(key): each for key, each in value.items()}
-        return (
-            isinstance(stored, dict)
-            and stored.keys() == values.keys()
-            and all(_is_same(stored[key], each) for key, each in values.items())
-        )
-    if isinstance(stored, list) and isinstance(value, (set, frozenset)):
-        value = sorted(value, key=lambda each: json.dumps(_plain(each)))
-        stored = sorted(stored, key=json.dumps)
-    if isinstance(stored, list) and isinstance(value, (list, tuple)):
-        return len(stored) == len(value) and all(map(_is_same, stored, value))
-    if stored == _plain(value) or not isinstance(stored, str) or isinstance(value, _AS_IT_IS):
-        return bool(stored == _plain(value))
-    return _ADDRESS.sub("", stored) == _ADDRESS.sub("", str(value))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from ..errors import FeedError
@@ -61,10 +61,6 @@ class Working:
         """Return True if `batch` takes no more items."""
         return self.plan.limit is not None and batch.items >= self.plan.limit
 
-    def foot(self, batch: Batch) -> bytes:
-        """Return the bytes after the last item of `batch`."""
-        return self.plan.format.foot if batch.items else self.plan.format.empty
-
 
 class Feeds(CommitHook):
     """Tracks which items of the round have been written to which feed.
@@ -115,8 +111,7 @@ class Feeds(CommitHook):
             skip += room
             if batch.state != OPEN:
                 continue
-            endings = _whole(working, batch, items), iter([working.foot(batch)])
-            file.check(batch.length, batch.digest, endings)
+            file.check(batch.length, batch.digest, _placed(feed, batch, items))
         return working
 
     def recover(self, others: Iterable[Working]) -> None:
@@ -196,21 +191,6 @@ class Feeds(CommitHook):
         self._record()
         self._written.clear()
         self._changed.clear()
-
-    def deal_unfinished(self, working: Working) -> dict[Batch, list[bytes]]:
-        """Return the items of `working` whose requests are not acknowledged, each in a batch with
-        room for it. Raises sqlite3.Error."""
-        self._drop_left_out([*self._numbers])
-        self._spill()
-        feed, plan = working.feed, working.plan
-        dealt: dict[Batch, list[bytes]] = {batch: [] for batch in feed.batches}
-        for item in self.outbox.unfinished_items(feed):
-            batch = next(
-                (b for b in dealt if plan.limit is None or b.items + len(dealt[b]) < plan.limit),
-                None,
-            ) or self._next_batch(working)
-            dealt.setdefault(batch, []).append(item)
-        return dealt
 
     def begin_batch(self, working: Working, batch: Batch) -> None:
         """Begin the file of `batch`, recorded with the next commit."""
@@ -307,7 +287,7 @@ class Feeds(CommitHook):
             count = left if plan.limit is None else min(left, plan.limit - batch.items)
             file = working.files[batch]
             try:
-                file.append(_placed(feed, plan, batch, islice(items, count)))
+                file.append(_placed(feed, batch, islice(items, count)))
             except OSError as error:
                 raise FeedError(f"the feed {batch.uri} cannot be written: {error}") from error
             batch.items += count
@@ -321,19 +301,6 @@ class Feeds(CommitHook):
                 self._on_full(working, batch)
 
 
-def _placed(feed: Feed, plan: Plan, batch: Batch, items: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield `items` for the end of `batch`, with head or separators."""
-    before = plan.format.separator if batch.items else feed.head or b""
-    for item in items:
-        yield before
-        yield item
-        before = plan.format.separator
-
-
-def _whole(working: Working, batch: Batch, items: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the end of the file of `batch` after these items and the foot."""
-    is_empty = not batch.items
-    for chunk in _placed(working.feed, working.plan, batch, items):
-        is_empty = False
-        yield chunk
-    yield working.plan.format.empty if is_empty else working.plan.format.foot
+def _placed(feed: Feed, batch: Batch, items: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield `items` for the end of `batch`, the first ones of it after the head."""
+    return chain([] if batch.items else [feed.head or b""], items)

@@ -32,7 +32,6 @@ class FeedFile:
         self._private = private
         self.length = 0
         self._may_cut = emptied
-        self._foot = b""
         self._hash = _hash()
         self._file = -1
 
@@ -48,9 +47,9 @@ class FeedFile:
                 self._hash.update(data)
                 self.length += len(data)
 
-    def check(self, length: int, digest: bytes, endings: Iterable[Iterator[bytes]]) -> None:
+    def check(self, length: int, digest: bytes, ending: Iterator[bytes]) -> None:
         """Take the first `length` bytes as right if their hash is `digest` and the rest is the
-        beginning of one of `endings`, in chunks. Else raise FeedError. Cost: reads the file."""
+        beginning of `ending`, in chunks. Else raise FeedError. Cost: reads the file."""
         try:
             file = self.path.open("rb")
         except FileNotFoundError:
@@ -68,11 +67,9 @@ class FeedFile:
                 self.length += len(data)
             if length and self.digest != digest:
                 raise FeedError(f"the first {length:,} bytes of {self.path} are others now")
-            for ending in endings:
-                file.seek(length)
-                if _is_beginning(file.fileno(), length, ending):
-                    self._may_cut = True
-                    return
+            if _is_beginning(file.fileno(), length, ending):
+                self._may_cut = True
+                return
             size = os.fstat(file.fileno()).st_size
             raise FeedError(
                 f"the last {size - length:,} bytes of {self.path} are not from this job"
@@ -88,7 +85,7 @@ class FeedFile:
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         file = privately(self.path, flags) if self._private else os.open(self.path, flags, 0o666)
         try:
-            if self._may_cut or self._has_foot(file):
+            if self._may_cut:
                 os.ftruncate(file, self.length)
             self._require_length(file)
             if is_new:
@@ -115,20 +112,6 @@ class FeedFile:
                 os.ftruncate(self._file, self.length)
             raise
         self._hash, self.length = after, length
-
-    def finish(self, foot: bytes) -> None:
-        """Write the foot and close the file. `length` excludes the foot, which the next `open` cuts
-        off. Raises OSError, FeedError."""
-        self.open()
-        self._require_length(self._file)
-        self._foot = foot
-        _write(self._file, foot)
-        os.fsync(self._file)
-        self.close()
-
-    def _has_foot(self, file: int) -> bool:
-        tail = os.pread(file, len(self._foot) + 1, self.length)
-        return bool(tail) and self._foot.startswith(tail)
 
     def _require_length(self, file: int) -> None:
         if (size := os.fstat(file).st_size) != self.length:

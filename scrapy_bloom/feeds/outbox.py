@@ -193,17 +193,6 @@ class Outbox:
             (feed, count),
         )
 
-    def unfinished_items(self, feed: Feed) -> list[bytes]:
-        """Return the items of a feed whose requests are not acknowledged, in order."""
-        statement = "SELECT item FROM items WHERE feed = ? AND request IS NOT NULL ORDER BY id"
-        return [item for (item,) in self._executor.query(statement, (feed.id,))]
-
-    def drop_unfinished_of(self, feed: Feed) -> None:
-        """Delete the items of a feed whose requests are not acknowledged."""
-        self._executor.execute(
-            "DELETE FROM items WHERE feed = ? AND request IS NOT NULL", (feed.id,)
-        )
-
     def drop_unfinished(self) -> None:
         """Delete the items of requests that earlier runs have not acknowledged."""
         self._executor.execute("DELETE FROM items WHERE request IS NOT NULL")

@@ -1,10 +1,9 @@
-"""Stores a whole feed at its destination, where it cannot grow during the crawl."""
+"""Makes a whole feed of items that wait, and stores it at its destination."""
 
 from __future__ import annotations
 
 import logging
 import os
-import pickle
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -13,15 +12,14 @@ from typing import IO, TYPE_CHECKING, Any
 from scrapy.extensions.feedexport import FileFeedStorage, GCSFeedStorage, S3FeedStorage
 from scrapy.extensions.postprocessing import PostProcessingManager
 from scrapy.utils.defer import ensure_awaitable
-from scrapy.utils.misc import load_object
 
 from ..errors import FeedError
 from ..files import make_directory, new_token, replacing
 from .file import AT_ONCE, FeedFile
-from .formats import Pickled, Written, unpickled
+from .formats import unpickled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from scrapy import Spider
     from scrapy.exporters import BaseItemExporter
@@ -47,19 +45,9 @@ def overwrites(storage: object, options: dict[str, Any]) -> bool:
     return bool(options.get("overwrite", by_default))
 
 
-def is_stream_of_bytes(options: dict[str, Any]) -> bool:
-    """Return False if a feed has a plugin that is not Scrapy's: it may depend on the bounds of
-    writes."""
-    plugins = map(load_object, options.get("postprocessing", ()))
-    return all(plugin.__module__ == PostProcessingManager.__module__ for plugin in plugins)
-
-
 class Part:
-    """A batch in its part file, stored at `storage` as a whole or only its new part, followed by
-    the items `in_memory`.
-
-    `save` makes `batch.stored` durable.
-    """
+    """A batch in its part file, stored at `storage` as a whole or only its new part. `save` makes
+    `batch.stored` durable."""
 
     def __init__(
         self,
@@ -67,31 +55,24 @@ class Part:
         batch: Batch,
         storage: FeedStorageProtocol,
         save: Callable[[Batch], None],
-        in_memory: Sequence[Any] = (),
     ) -> None:
         self._working = working
         self._batch = batch
         self._storage = storage
         self._options = working.plan.options
         self._save = save
-        self._in_memory = in_memory
         self._is_whole = is_local(storage) or overwrites(storage, self._options)
 
     @property
     def items(self) -> int:
         """Number of items to be stored."""
         stored = 0 if self._is_whole else self._batch.stored.get("items", 0)
-        return self._batch.items - stored + len(self._in_memory)
+        return self._batch.items - stored
 
     @property
     def is_stored(self) -> bool:
         """True if all items are stored."""
-        return self._batch.stored.get("items") == self._batch.items and not self._in_memory
-
-    @property
-    def holds_more(self) -> bool:
-        """True if items in memory were stored, which storing the batch again would lose."""
-        return bool(self._batch.stored.get("in_memory"))
+        return bool(self._batch.stored.get("items") == self._batch.items)
 
     async def store(self, spider: Spider) -> None:
         """Store the feed, or its new part. Raises any exception of the storage."""
@@ -106,7 +87,6 @@ class Part:
                 raise
             await ensure_awaitable(self._storage.store(file))
         self._batch.stored |= {"items": self._batch.items, "length": self._batch.length}
-        self._batch.stored["in_memory"] = len(self._in_memory)
 
     def _write(self, file: IO[bytes]) -> None:
         """Write the feed, or its new part, to `file`, which stays open."""
@@ -114,40 +94,18 @@ class Part:
         if "postprocessing" in self._options:
             target = PostProcessingManager(self._options["postprocessing"], file, self._options)
         since = 0 if self._is_whole else self._batch.stored.get("length", 0)
-        form, path = self._working.plan.format, self._working.plan.place(self._batch)
-        if isinstance(form, Pickled):
-            self._export(form, target, path, since)
-        else:
-            for data in filter(None, self._pieces(path, since)):
-                target.write(data)
+        exporter = self._working.plan.build(target)
+        exporter.start_exporting()
+        path = self._working.plan.place(self._batch)
+        with suppress(FileNotFoundError), path.open("rb") as part:
+            part.seek(since)
+            for item in unpickled(part, self._batch.length):
+                self._export_item(exporter, item)
+        exporter.finish_exporting()
         if target is not file:
             target.close()
             # Python's finalizer would close the plugins once more, with `file` open
             target.close = int
-
-    def _pieces(self, path: Path, since: int) -> Iterator[bytes]:
-        """Yield the feed, or its new part, write by write where the bounds of writes count."""
-        form, end = self._working.plan.format, self._batch.length
-        is_written = isinstance(form, Written)
-        plain: Callable[[bytes], bytes] = pickle.loads if is_written else bytes
-        if since:
-            yield plain(self._working.feed.head or b"")
-            since += len(form.separator)
-        with suppress(FileNotFoundError), path.open("rb") as part:
-            part.seek(since)
-            yield from unpickled(part, end) if is_written else _chunks(part, end)
-        yield plain(self._working.foot(self._batch) if self.items else form.empty)
-
-    def _export(self, form: Pickled, target: Any, path: Path, since: int) -> None:
-        exporter = self._working.plan.build(target)
-        exporter.start_exporting()
-        with suppress(FileNotFoundError), path.open("rb") as part:
-            part.seek(since)
-            for item in form.items(part, self._batch.length):
-                self._export_item(exporter, item)
-        for item in self._in_memory:
-            self._export_item(exporter, item)
-        exporter.finish_exporting()
 
     def _export_item(self, exporter: BaseItemExporter, item: Any) -> None:
         try:

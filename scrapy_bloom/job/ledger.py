@@ -7,7 +7,7 @@ import logging
 from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 from scrapy import Request
 from scrapy.utils.asyncio import call_later
@@ -99,9 +99,6 @@ class Ledger:
         self.reasons: WeakKeyDictionary[Request, str] = WeakKeyDictionary()  # of failures
         self._together: dict[Request, list[Request]] = {}
         self._newest: Request | None = None
-        self._postponed: set[Request] = set()
-        self.has_items_in_memory: WeakSet[Request] = WeakSet()
-        """Requests that are acknowledged though a kill costs an item of them."""
         self._is_committing = False
         self._not_before = 0.0
         self._timer: CallLaterResult | None = None
@@ -197,33 +194,6 @@ class Ledger:
         record counts. Does nothing for any other request."""
         if self.has(request):
             self.reasons[request] = self._marked.setdefault(request, failed).reason
-
-    def postpone(self, request: Request) -> None:
-        """Acknowledge `request`, which was dispatched, no sooner than `acknowledge_postponed`: its
-        items are only in memory."""
-        self._postponed.add(request)
-
-    @property
-    def waits_for_postponed(self) -> bool:
-        """True if there are unacknowledged requests, and all of them are postponed or wait for
-        postponed ones."""
-        return bool(self._postponed) and all(r in self._postponed for r in self._in_flight)
-
-    @property
-    def has_failures(self) -> bool:
-        """True if a dispatched request has failed."""
-        return bool(self._marked)
-
-    def acknowledge_postponed(self, failed: Exception | None = None) -> None:
-        """Acknowledge all requests after the end of the ledger. With an exception in `failed` the
-        postponed ones fail with reason `feed`. Raises as the store and the commit hooks do."""
-        for request in self._postponed:
-            if failed is not None:
-                self.fail(request, FailedRequest.of(request, "feed", exception=failed))
-        self._postponed.clear()
-        self._write_commit()
-        for hook in self.commit_hooks:
-            hook.after_commit()
 
     def finish(self, request: Request) -> None:
         """Acknowledge `request` with the next commit. Does nothing for requests that are not
@@ -358,7 +328,7 @@ class Ledger:
         return self._not_before - monotonic()
 
     def _acknowledge_together(self, stand_in: Request, requests: Iterable[Request]) -> None:
-        if stand_in in self._postponed or any(map(self.has, requests)):
+        if any(map(self.has, requests)):
             return
         if self._newest is stand_in:
             self._newest = None
@@ -367,8 +337,6 @@ class Ledger:
         self._acknowledge(stand_in)
 
     def _acknowledge(self, request: Request) -> None:
-        if request in self._postponed:
-            return
         is_sent_again = request in self._sent_again
         if not is_sent_again and self._engine.is_in_progress(request):
             return

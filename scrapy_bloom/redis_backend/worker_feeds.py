@@ -8,11 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from scrapy import exporters
 from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
 from scrapy.extensions.postprocessing import PostProcessingManager
 from scrapy.utils.python import global_object_name
 
-from ..feeds.formats import is_divisible
 from ..job.ledger import CommitHook
 from ..job.session import session_of
 from ..reporting import feeds_named
@@ -145,7 +145,7 @@ class SyncedFeeds(CommitHook):
         unsynced."""
         exporter = self._exporter
         return exporter is None or all(
-            is_divisible(exporter.exporters[options["format"]])
+            exporter.exporters[options["format"]].__module__ == exporters.__name__
             and exporter.storages.get(urlsplit(uri).scheme) is FileFeedStorage
             and not (options.get("postprocessing") or options["batch_item_count"])
             for uri, options in exporter.feeds.items()

@@ -312,7 +312,7 @@ class DurableScheduler(LedgerScheduler):
         self._failures.report("job", self._job.path)
         if not self._start_requests.exhausted or self._idle_checks.may_give_more:
             return
-        if not len(self) and (round_.file.is_empty or ledger.waits_for_postponed):
+        if not len(self) and round_.file.is_empty:
             round_.complete()
 
     def _recover(self, file: RequestFile, dupefilter: BloomDupeFilter) -> None:
