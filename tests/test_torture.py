@@ -70,11 +70,6 @@ def test_a_thousand_kills_of_crawls_with_feeds():
     assert result["odd"] == []
 
 
-def test_two_hundred_kills_of_crawls_with_items_that_cannot_be_pickled():
-    """For a feed of an exporter of the user's."""
-    assert feed_torture("--kills", 200, "--shy")["odd"] == []
-
-
 def test_kill_points_of_feeds():
     """Before and after the first of each call, and four later ones."""
     assert feed_torture("--points", 4)["odd"] == []

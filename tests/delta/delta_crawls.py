@@ -344,16 +344,15 @@ class DigestSpider(scrapy.Spider):
         yield Request(f"{self.site}/front/1", dont_filter=True)
 
     async def parse(self, response):
-        page, is_shy = "/".join(response.url.split("/")[-2:]), self.settings["SHY"]
+        page = "/".join(response.url.split("/")[-2:])
         if page.startswith("front"):
             yield Part(page)
-            # where a request has failed, items in memory have, too
-            for link in (link for link in FRONTS[page] if not (is_shy and "broken" in link)):
+            for link in FRONTS[page]:
                 polls = link.startswith("poll")
                 yield Request(f"{self.site}/{link}", dont_filter=polls)
         elif page == "shaky/1":
             yield Part(page)
-            if response.body == b"2" and not is_shy:
+            if response.body == b"2":
                 raise LookupError("only today")
         elif response.text == "later":
             yield response.request.replace(dont_filter=True)
@@ -363,8 +362,7 @@ class DigestSpider(scrapy.Spider):
             text = "" if page == "hop/1" else text
             yield Part(page, text)
             yield {"page": "dropped", "noise": random.random()}
-            scraped = (lambda: 0) if is_shy else random.random()
-            yield {"page": page, "parts": [Part(page, text)], "scraped": scraped}
+            yield {"page": page, "parts": [Part(page, text)], "scraped": random.random()}
             if page == "leaf/1":
                 yield response.follow("../child/1")
 
@@ -703,8 +701,8 @@ def digests(world, options):
         "compared_skipped": ({**all_, "BLOOM_DELTA": "item"}, digest_days([1, 2])),
         "compared_test": (skip, [*digest_days([1, 2]), *test, *test, *digest_days([3])]),
         "left_out": (skip, one),
-        "left_out_shy": (
-            {**skip, "SHY": True, "FEED_EXPORTERS": {"own": PageExporter}},
+        "left_out_own": (
+            {**skip, "FEED_EXPORTERS": {"own": PageExporter}},
             [
                 replace(step, settings={"FEEDS": {f"{step.feed}.jsonl": {"format": "own"}}})
                 for step in one[:3]
@@ -912,8 +910,9 @@ def killed_fleet(world, url, number, chance, options):
 def marked_pages(world, url, crawl):
     """Return the details that are marked, in the delta store of `crawl` or on their way to it; and
     the pages that have a digest, with that."""
-    from scrapy_bloom.delta.redis_store import RedisDeltaStore
     from scrapy_bloom.delta.waiting import unpacked
+
+    from scrapy_bloom.delta.redis_store import RedisDeltaStore
 
     store = RedisDeltaStore(url, crawl.name, Lifetime(), 10)
     waiting = store.client.call("lrange", f"{{{crawl.name}-1}}:delta_waiting", 0, -1)

@@ -8,14 +8,10 @@ import json
 import marshal
 import pickle
 from collections import Counter
-from pathlib import Path
 from xml.etree import ElementTree
 
 import scrapy
-from itemadapter import ItemAdapter
 from scrapy import Request
-from scrapy.exporters import JsonLinesItemExporter
-from scrapy.extensions.feedexport import BlockingFeedStorage
 
 from tests.job.spider import TreeSpider, pause
 
@@ -63,60 +59,6 @@ class ItemSpider(TreeSpider):
             yield thing
 
 
-class ShyPage(Page):
-    """One that cannot be pickled."""
-
-    def __reduce_ex__(self, protocol):
-        raise TypeError("shy")
-
-
-class ShySpider(ItemSpider):
-    """Yields some items that cannot be pickled."""
-
-    def children(self, number):
-        for thing in super().children(number):
-            yield ShyPage(thing) if isinstance(thing, Page) and number % 4 == 1 else thing
-
-
-class SlowPipeline:
-    """Takes its time over some items."""
-
-    async def process_item(self, item):
-        if item["number"] % 16 == 7:
-            await pause(0.05)
-        return item
-
-
-class OddPages:
-    """An item filter."""
-
-    def __init__(self, feed_options):
-        pass
-
-    def accepts(self, item):
-        return ItemAdapter(item)["number"] % 2 == 1
-
-
-class Shelf(BlockingFeedStorage):
-    """A storage for `shelf:/path`: stores a whole file, or appends it, as the feed has
-    it. By itself nobody knows what it does."""
-
-    def __init__(self, uri, *, feed_options=None):
-        self.path = Path(uri.removeprefix("shelf:"))
-        self.mode = "wb" if (feed_options or {}).get("overwrite") else "ab"
-
-    def _store_in_thread(self, file):
-        file.seek(0)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open(self.mode) as stored:
-            stored.write(file.read())
-        file.close()
-
-
-class OwnExporter(JsonLinesItemExporter):
-    """An exporter of the user's."""
-
-
 SETTINGS = {
     "FEED_STORAGES": {"shelf": "tests.job.feed_crawls.Shelf"},
     "FEED_EXPORTERS": {"own": "tests.job.feed_crawls.OwnExporter"},
@@ -151,8 +93,6 @@ FEEDS = {
     },
 }
 SMALL_BATCHES = "few-%(batch_id)d.csv"
-WITH_SHY = ("all.jl", "over.json", "all.csv", "own.jl", "all.json.gz", SMALL_BATCHES)
-"""Feeds for a spider with items that cannot be pickled."""
 
 
 def feeds_in(folder, names=FEEDS):

@@ -6,7 +6,6 @@ from scrapy_bloom.feeds import feeds
 from scrapy_bloom.feeds import file as feedfile
 from scrapy_bloom.feeds.feeds import Feeds
 from scrapy_bloom.feeds.file import FeedFile
-from scrapy_bloom.job.ledger import Ledger
 from scrapy_bloom.sqlite_backend.repeated_children import TakenChildren
 from tests.job.points import Proxy
 
@@ -51,12 +50,6 @@ def acknowledged_before_the_items_are_final():
         before_commit(self, due)
 
     Feeds.before_commit = late
-
-
-@mutant
-def acknowledged_before_it_is_stored():
-    """The page of an item that is in memory only is done when the engine is (with `--shy`)."""
-    Ledger.postpone = lambda self, request: None
 
 
 @mutant

@@ -26,9 +26,7 @@ from tests.job.feed_crawls import (
     FEEDS,
     SETTINGS,
     SMALL_BATCHES,
-    WITH_SHY,
     ItemSpider,
-    ShySpider,
     feeds_in,
     items_of,
 )
@@ -274,7 +272,7 @@ def kill_points(
 
 
 FEED_POINTS = (
-    *("before_commit", "after_commit", "record", "recover", "append", "finish", "_write"),
+    *("before_commit", "after_commit", "record", "recover", "append", "_write"),
     *("_replace", "Path.replace", "sql COMMIT"),
     *(f"feed {name}" for name in FEED_CALLS),
 )
@@ -344,7 +342,6 @@ def main():
     parser.add_argument("--beside", type=int, default=3, help="crawls that run at once")
     parser.add_argument("--pages", type=int, help="of each crawl")
     parser.add_argument("--feeds", nargs="*", choices=FEEDS, default=tuple(FEEDS))
-    parser.add_argument("--shy", action="store_true", help="with items that cannot be pickled")
     parser.add_argument("--mutant", help="break the feeds on purpose")
     options = parser.parse_args()
     folder = tempfile.mkdtemp(prefix="durable-")
@@ -354,8 +351,7 @@ def main():
         common["pages"] = options.pages
     broken = {**common, "mutant": options.mutant}
     points = {"numbers": options.points, "names": options.names, "sides": options.sides}
-    feeds, spider = (WITH_SHY, ShySpider) if options.shy else (options.feeds, ItemSpider)
-    stops = {"kills": options.kills, "feeds": feeds, "spider": spider}
+    stops = {"kills": options.kills, "feeds": options.feeds, "spider": ItemSpider}
     strange = []
     with World(folder) as world:
         for what, wanted, run in (

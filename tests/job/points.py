@@ -142,7 +142,6 @@ class Points:
             (feeds.Feeds, "record"),
             (feeds.Feeds, "recover"),
             (feedfile.FeedFile, "append"),
-            (feedfile.FeedFile, "finish"),
             (storing.Part, "_write"),
             (storing.Part, "_replace"),
             (scheduler.DurableScheduler, "open"),

@@ -30,12 +30,6 @@ def test_random_stops_leave_each_item_once():
     assert result["odd"] == []
 
 
-def test_items_that_cannot_be_pickled_are_there_once():
-    """In a feed of an exporter of the user's, whose memory dies with the process, and in the
-    others."""
-    assert feed_torture("--kills", 2, "--pages", 20, "--shy")["odd"] == []
-
-
 def test_each_item_once_wherever_the_process_dies():
     """After each write, sync, record, cut and store, in a first run and in one that goes on from
     a kill."""

@@ -782,10 +782,12 @@ def test_an_item_that_cannot_be_pickled_is_refused(tmp_path, job, uri):
     a = job(feeds)
     a.pages(p1={"n": 1}, p2=Shy(n=2))
     a.close()
-    read = (
-        numbers if uri == "a.own" else lambda path: [i["n"] for i in json.loads(path.read_text())]
-    )
-    assert read(tmp_path / uri) == [1]
+
+    def in_feed():
+        text = (tmp_path / uri).read_text()
+        return numbers(tmp_path / uri) if uri == "a.own" else [i["n"] for i in json.loads(text)]
+
+    assert in_feed() == [1]
     (found,) = SQLiteFailedStore(tmp_path / "job").requests()
     assert (found.url[-2:], found.reason, found.exception) == ("p2", "feed", "TypeError: shy")
     assert SQLiteFailedStore(tmp_path / "job").retry() == 1
