@@ -594,7 +594,7 @@ def modes(world, options):
 
 def periods(world, options):
     """What is done is fetched again after eight days."""
-    crawl = Crawl("days", spider=DeltaSpider, settings={"BLOOM_DELTA_DAYS": "8d"})
+    crawl = Crawl("period", spider=DeltaSpider, settings={"BLOOM_DELTA_DAYS": "8d"})
     return [story(world, crawl, [Step(1), Step(9), Step(11)], options.mutant)]
 
 

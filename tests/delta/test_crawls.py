@@ -110,11 +110,10 @@ def test_success_and_response_count_more_as_done(stories):
     assert {*stories["response"][1]["asked"]} == again
 
 
-@pytest.mark.parametrize("memory", ["table", "bloom"])
-def test_what_is_done_is_fetched_again_after_the_period(stories, memory):
+def test_what_is_done_is_fetched_again_after_the_period(stories):
     """On the ninth day nothing of the first is, on the eleventh all is; what was done on the
     ninth is not."""
-    _, ninth, eleventh = stories[memory]
+    _, ninth, eleventh = stories["period"]
     new = {page for day in range(2, 10) for page in found_on(day)} - ALWAYS
     again = pages(*FAILING) | {"status/29"}
     brief = pages("posted")  # those ask for three days

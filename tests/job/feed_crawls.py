@@ -8,10 +8,14 @@ import json
 import marshal
 import pickle
 from collections import Counter
+from pathlib import Path
 from xml.etree import ElementTree
 
 import scrapy
+from itemadapter import ItemAdapter
 from scrapy import Request
+from scrapy.exporters import JsonLinesItemExporter
+from scrapy.extensions.feedexport import BlockingFeedStorage
 
 from tests.job.spider import TreeSpider, pause
 
@@ -57,6 +61,45 @@ class ItemSpider(TreeSpider):
             if isinstance(thing, Request) and not is_seen_by_middlewares:
                 thing = thing.replace(dont_filter=False)
             yield thing
+
+
+class SlowPipeline:
+    """Takes its time over some items."""
+
+    async def process_item(self, item):
+        if item["number"] % 16 == 7:
+            await pause(0.05)
+        return item
+
+
+class OddPages:
+    """An item filter."""
+
+    def __init__(self, feed_options):
+        pass
+
+    def accepts(self, item):
+        return ItemAdapter(item)["number"] % 2 == 1
+
+
+class Shelf(BlockingFeedStorage):
+    """A storage for `shelf:/path`: stores a whole file, or appends it, as the feed has
+    it. By itself nobody knows what it does."""
+
+    def __init__(self, uri, *, feed_options=None):
+        self.path = Path(uri.removeprefix("shelf:"))
+        self.mode = "wb" if (feed_options or {}).get("overwrite") else "ab"
+
+    def _store_in_thread(self, file):
+        file.seek(0)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open(self.mode) as stored:
+            stored.write(file.read())
+        file.close()
+
+
+class OwnExporter(JsonLinesItemExporter):
+    """An exporter of the user's."""
 
 
 SETTINGS = {
