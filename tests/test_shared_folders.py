@@ -65,7 +65,7 @@ def test_feeds_and_job_in_a_folder_of_many(tmp_path, umask):
         "feeds": feeds,
         "environment": {"UMASK": f"{umask:o}"},
         "BLOOM_AUDIT": tmp_path / "audit",
-        "BLOOM_DELTA": True,
+        "BLOOM_DELTA": "success",
         "BLOOM_DELTA_DIR": tmp_path / "delta",
     }
     with SmallSite() as site:
