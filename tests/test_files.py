@@ -2,10 +2,12 @@
 
 import errno
 import os
+import re
+import resource
 
 import pytest
 
-from scrapy_bloom import FilterLockedError, files
+from scrapy_bloom import FilterLockedError, ScalableBloomFilter, files
 from scrapy_bloom.files import DirectoryLock, publish, replace, replacing
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="locks need Linux or macOS")
@@ -137,3 +139,14 @@ def test_a_temporary_file_is_private_and_goes(tmp_path, umask):
         os.umask(before)
     assert (path.read_bytes(), (tmp_path / "copy").read_bytes()) == (b"new", b"precious")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["copy", "name"]
+
+
+def test_a_full_disk_is_told_with_the_name_of_a_file(tmp_path):
+    """At the start of a crawl, which writes into its lock first."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(OSError, match=re.escape(f"{tmp_path}/bloom/0.bloom")):
+            ScalableBloomFilter(100, 1e-3, tmp_path / "bloom")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
