@@ -168,12 +168,13 @@ def load_fields(
 def movable(
     stored: Stored, dictionaries: Dictionaries, *, pickles: bool
 ) -> tuple[dict[str, Any], bytes | None]:
-    """Return the fields of a stored request, and the bytes to be moved as they are if it may hold
+    """Return the fields of a stored request, and its bytes, to be moved as they are, if it holds
     objects, for which its fields have stand-ins: no code of the request's is run. Raises anything,
     as `load_fields` does."""
-    text, is_plain = _opened(stored, dictionaries)
-    fields = load_fields(stored, dictionaries, pickles=pickles, unpickle=_inertly)
-    return fields, None if is_plain else text
+    if fields := plain_fields(stored, dictionaries, pickles=pickles):
+        return fields, None
+    text, _ = _opened(stored, dictionaries)
+    return load_fields(stored, dictionaries, pickles=pickles, unpickle=_inertly), text
 
 
 def url_and_method(

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import sqlite3
 import tempfile
+import time
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -574,3 +575,26 @@ def test_a_crawl_of_another_fingerprinter_is_refused(tmp_path, caplog):
     DeltaMiddleware.from_crawler(crawler)._spider_opened()
     assert "BLOOM_DELTA is off in this crawl: the fingerprinter of this job was" in caplog.text
     assert len(rows_in(tmp_path)) == 5000
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_a_store_is_for_its_owner_alone(tmp_path, umask):
+    """The directory and the files in it, whatever the umask; a link in the place of the table is
+    not followed to a file that is not there."""
+    before = os.umask(umask)
+    try:
+        for store in (
+            FileDeltaStore(tmp_path / "table", Shape()),
+            SliceStore(tmp_path / "slices", Shape(100, 1e-3, period=86400.0)),
+        ):
+            store.add([(bytes(20), time.time())])
+            store.close()
+        (tmp_path / "linked").mkdir()
+        (tmp_path / "linked" / "delta.sqlite").symlink_to(tmp_path / "new")
+        with pytest.raises(FilterFileError, match="unable to open"):
+            FileDeltaStore(tmp_path / "linked", Shape()).add([(bytes(20), time.time())])
+    finally:
+        os.umask(before)
+    for made in (tmp_path / "table", tmp_path / "slices"):
+        assert [each for each in (made, *made.iterdir()) if each.stat().st_mode & 0o077] == []
+    assert not (tmp_path / "new").exists()

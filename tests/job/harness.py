@@ -251,3 +251,8 @@ def side_by_side(jobs, beside=3):
             if (result := next(job, None)) is not None:
                 running.remove(job)
                 results.append(result)
+
+
+def fields_of(fields, text):
+    """Return the fields of a request of a stopped job."""
+    return fields

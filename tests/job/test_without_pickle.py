@@ -17,6 +17,7 @@ from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.stopped_job import stopped_job
 from tests.job.engine import STOCK
+from tests.job.harness import fields_of
 from tests.job.test_scheduler import make  # noqa: F401
 from tests.redis_backend.test_failed import join  # noqa: F401
 from tests.test_refused_start import contents, run
@@ -197,7 +198,7 @@ def test_load_refuses_pickles(make, tmp_path):  # noqa: F811
         stopped_job(tmp_path / "job" / "requests.sqlite", pickles=False) as left,
         pytest.raises(RequestFileError, match="BLOOM_PICKLE is False"),
     ):
-        list(left.requests())
+        list(left.requests(fields_of))
     for serializer in (None, "pickle", pickle):
         with pytest.raises(BloomError, match="stored by pickle, and BLOOM_PICKLE is False"):
             _loads(Settings({"BLOOM_PICKLE": False, "SCHEDULER_SERIALIZER": serializer}))
