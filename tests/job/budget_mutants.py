@@ -162,4 +162,4 @@ MUTANTS = {
 }
 
 if __name__ == "__main__":
-    sys.exit(run(MUTANTS, ["tests/job/test_budget.py"]))
+    sys.exit(run(MUTANTS, ["tests/job/test_budget.py", "tests/job/test_failed.py"]))
