@@ -213,9 +213,8 @@ class RedisStore:
     def count(self, request: Request, slot: str, then: Callable[[bool], None]) -> None:
         """Count `request` of `slot`, which is in memory only. `then` is called with the answer:
         whether the budget has room for it. If not, its record is kept."""
-        page = self._dupefilter.fingerprint(request).hex()
-        record = f"{page}\0{details_of(lost(request, slot))}".encode()
-        self._enqueue(Packed("0", slot, record), None, b"")
+        details = details_of(lost(request, slot)).encode()
+        self._enqueue(Packed("0", slot, details), None, b"")
         self._unsent[-1].when_counted = then
 
     def mark(self, mark: bytes, old_mark: bytes = b"") -> None:

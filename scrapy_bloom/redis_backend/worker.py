@@ -232,22 +232,12 @@ class Worker:
         require_same_spider(self._name, state.spider, crawler, remedy)
         state = require_budget(client, self.key, state, budget, join)
         if not state.workers:
-            self._failures.tell_of_lost(self._failed)
             self._failures.retry(self._failed)
-            self._retry_ordered()
+            self._failures.tell(ASKING_CAPPED, self._failed.retry_ordered())
             # the crawl goes on with these; or its new round has waited for them in vain
             begins, state = state.begins, join()
             state = replace(state, begins=begins or state.begins)
         return state
-
-    def _retry_ordered(self) -> None:
-        asked = self._failed.retry_ordered()
-        if asked:
-            logger.info(
-                ASKING_CAPPED,
-                {"requests": counted(asked, "request")},
-                extra={"spider": self._crawler.spider},
-            )
 
     def _report(self) -> None:
         url, key = self._server, shlex.quote(self.key[1:-1])

@@ -43,6 +43,7 @@ logger = logging.getLogger("scrapy_bloom.durable.sqlite_store")
 
 MOST_DUE = 100
 """Delayed requests that become pending at once."""
+_OF_KEPT = "SELECT slot, request FROM requests WHERE EXISTS (SELECT 1 FROM rounds WHERE phase = ?)"
 _OF_SCRAPY = (SlotQueue, DownloaderAwarePriorityQueue, ScrapyPriorityQueue)
 """The priority queues that read no more of a request than a _StoredRequest has."""
 
@@ -248,16 +249,13 @@ class SqliteStore:
     def reopen_round(self) -> None:
         """Let the last round go on if a request that it has kept is pending again, and can be read.
         Cost: reads the stored requests of a round that is over, up to the first such one."""
-        if self._file.query("SELECT 1 FROM rounds WHERE phase = ?", (KEPT,)):
-            rows = self._file.iterate("SELECT slot, request FROM requests")
-            if any(self._is_readable(Stored(*row)) for row in rows):
-                self._file.execute(REOPEN)
-
-    def _is_readable(self, stored: Stored) -> bool:
-        try:
-            return bool(self.codec.load(stored))
-        except Exception:  # noqa: BLE001 - it fails again when it is popped
-            return False
+        for row in self._file.iterate(_OF_KEPT, (KEPT,)):
+            with suppress(Exception):  # it fails again when it is popped
+                self.codec.load(Stored(*row))
+                break
+        else:
+            return
+        self._file.execute(REOPEN)
 
     def rollback(self) -> None:
         """Drop all changes since the last commit."""

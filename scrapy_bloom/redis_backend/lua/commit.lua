@@ -32,10 +32,9 @@
 -- then for each failed claim: claim; page; reason; attempts; details as JSON, or ''; the payload of
 -- a retry, or '' for the same.
 -- then for each entry: '1' to test its fingerprint first, '0' to push it anyway, '3' or '2' for the
--- same without counting it in the budget of its slot, '4' to count it and no more (its payload is
--- what is kept of it in `failed` if it is over: page, NUL, details), '' for a
--- fingerprint or a mark without a request; shard; positions, blocks and shape as for test_and_set;
--- priority; slot; payload; the mark of a start request, or ''; its mark in version 0.2.0, or '';
+-- same without counting it in the budget of its slot, '4' to count it and no more (the payload has
+-- the details of its record if it is over), '' for a fingerprint or a mark without a request; shard;
+-- positions, blocks and shape as for test_and_set; priority; slot; payload; the mark of a start request, or ''; its mark in version 0.2.0, or '';
 -- in how many ms it is due, or ''.
 --
 -- Returns {'fenced'}, {'gone'}, {'dictionary', ids} if the crawl lacks some that the worker knows:
@@ -220,9 +219,8 @@ for at = first_entry, #ARGV, 11 do
       count(ARGV[at + 6])
     else
       if kind == '4' then
-        local page, details = ARGV[at + 7]:match('^(%Z*)%z(.*)$')
-        redis.call('HSET', key('failed'), page, cmsgpack.pack({'0', ARGV[at + 6], '0',
-          'unserializable', 0, worker, now, details,
+        redis.call('HSET', key('failed'), ARGV[at + 7], cmsgpack.pack({'0', ARGV[at + 6], '0',
+          'unserializable', 0, worker, now, ARGV[at + 7],
           tonumber(redis.call('HGET', key('crawl'), 'claims') or 0)}))
       else
         cap(ARGV[at + 5], ARGV[at + 6], ARGV[at + 7])
