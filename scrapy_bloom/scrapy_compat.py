@@ -34,6 +34,12 @@ if TYPE_CHECKING:
     from scrapy.http import Response
     from twisted.python.failure import Failure
 
+HELD = "bloom_held"
+"""Meta key: how often a request was sent again for a hold of its download slot."""
+REDIRECT_TIMES = "redirect_times"
+TIMES_SENT_AGAIN = ("retry_times", REDIRECT_TIMES, HELD)
+"""The meta keys of requests that downloader middlewares send again."""
+
 
 @runtime_checkable
 class StartMiddleware(Protocol):
@@ -104,11 +110,13 @@ class EngineView:
         """Yield the requests whose callback or errback runs, or whose items are in pipelines."""
         yield from self._engine.scraper.slot.active
 
-    def sent_again_as(self, request: Request) -> Iterator[Request]:
+    def sent_again_as(
+        self, request: Request, keys: Iterable[str] = TIMES_SENT_AGAIN
+    ) -> Iterator[Request]:
         """Yield the request that a downloader middleware has answered with `request`, a retry, a
         redirect or a copy that waits for the end of a hold, while that one is scheduled. No
-        callback gets the result of the former."""
-        for key in TIMES_SENT_AGAIN:
+        callback gets the result of the former. `keys` count the kinds that are asked for."""
+        for key in keys:
             if times := request.meta.get(key):
                 for source in self.just_downloaded():
                     if source.meta.get(key, 0) == times - 1 and _comes_of(request, source, key):
@@ -195,7 +203,7 @@ def _of_spider_middlewares(crawler: Crawler) -> Any | None:
 
 
 def _comes_of(request: Request, source: Request, key: str) -> bool:
-    if key == "redirect_times":
+    if key == REDIRECT_TIMES:
         return source.url in request.meta.get("redirect_urls", ())[-1:]
     return request.url == source.url
 
@@ -353,12 +361,6 @@ class IdleChecks:
 def _is_foreign(handler: object) -> bool:
     module = getattr(handler, "__module__", None) or ""
     return module.partition(".")[0] not in {"scrapy", "scrapy_bloom"}
-
-
-HELD = "bloom_held"
-"""Meta key: how often a request was sent again for a hold of its download slot."""
-TIMES_SENT_AGAIN = ("retry_times", "redirect_times", HELD)
-"""The meta keys of requests that downloader middlewares send again."""
 
 
 SLOT_KEY = "download_slot"

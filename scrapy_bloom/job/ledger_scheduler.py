@@ -16,7 +16,7 @@ from scrapy.extensions.spiderstate import SpiderState
 from scrapy.settings import SETTINGS_PRIORITIES
 
 from ..errors import JobDirectoryError
-from ..scrapy_compat import EngineView, answer_unsent, close_spider, slot_keys
+from ..scrapy_compat import HELD, EngineView, answer_unsent, close_spider, slot_keys
 from ..settings import ANY_SPIDER, BUDGET, LATER_WAIT
 from ..startup import refuse
 from .holds import NO_HOLD, LocalHolds, probe_seconds, sent_again
@@ -238,7 +238,11 @@ class LedgerScheduler(BaseScheduler):
             return False
         try:
             # in line, since each duplicate comes here
-            if not request.dont_filter and self.df.request_seen(request):
+            if (
+                not request.dont_filter
+                and not (HELD in request.meta and self._waits_again(request))
+                and self.df.request_seen(request)
+            ):
                 assert self.spider is not None
                 self.df.log(request, self.spider)
                 return False
@@ -254,6 +258,11 @@ class LedgerScheduler(BaseScheduler):
         if ledger is not None:
             ledger.pushed()
         return True
+
+    def _waits_again(self, request: Request) -> bool:
+        """Return True for what comes back from a hold. It keeps its `dont_filter`, which redirects
+        inherit."""
+        return any(self._engine.sent_again_as(request, (HELD,)))
 
     def next_request(self) -> Request | None:
         """Return the next request in Scrapy's order; it stays stored until it is acknowledged."""
