@@ -6,18 +6,22 @@ in progress until the output of its callback is scheduled or through the pipelin
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import scrapy
 from scrapy import Request, pqueues, signals, squeues
 from scrapy.core import downloader, engine, scraper
+from scrapy.downloadermiddlewares.httpcache import HttpCacheMiddleware
 from scrapy.exceptions import DontCloseSpider
 from scrapy.extensions import feedexport
+from scrapy.extensions.httpcache import FilesystemCacheStorage
 from scrapy.settings import BaseSettings
 from scrapy.spidermiddlewares import httperror
 from scrapy.utils import reactor
@@ -33,6 +37,8 @@ if TYPE_CHECKING:
     from scrapy.extensions.feedexport import FeedSlot, FeedStorageProtocol, ItemFilter
     from scrapy.http import Response
     from twisted.python.failure import Failure
+
+logger = logging.getLogger(__name__)
 
 HELD = "bloom_held"
 """Meta key: how often a request was sent again for a hold of its download slot."""
@@ -403,6 +409,37 @@ def answer_unsent(crawler: Crawler, slot: str, answer: Callable[[Request], Reque
             found.queue.append((request, deferred))
         else:
             deferred.callback(again)
+
+
+def mend_cache(crawler: Crawler) -> None:
+    """Have the HTTP cache of `crawler`, if its storage is Scrapy's in files or a subclass, take an
+    entry that a kill has cut short for none. Such an entry lacks `request_body`, which is written
+    last. Without the path of an entry, in a later Scrapy, a WARNING says that this is off."""
+    storage = None
+    with suppress(AttributeError, RuntimeError):  # a script without an engine has none
+        storage = getattr(crawler.get_downloader_middleware(HttpCacheMiddleware), "storage", None)
+    if not isinstance(storage, FilesystemCacheStorage):
+        return
+    path_of = getattr(storage, "_get_request_path", None)
+    if not callable(path_of):
+        logger.warning("An entry of the HTTP cache that a kill cuts short is not recognised")
+        return
+    store, retrieve = storage.store_response, storage.retrieve_response
+
+    def store_response(spider: Spider, request: Request, response: Response) -> None:
+        Path(path_of(spider, request), "request_body").unlink(missing_ok=True)
+        store(spider, request, response)
+
+    def retrieve_response(spider: Spider, request: Request) -> Response | None:
+        folder = Path(path_of(spider, request))
+        # a subclass may have files of its own instead
+        if (folder / "pickled_meta").exists() and not (folder / "request_body").exists():
+            return None
+        found: Response | None = retrieve(spider, request)
+        return found
+
+    mended: Any = storage
+    mended.store_response, mended.retrieve_response = store_response, retrieve_response
 
 
 def is_revalidated(request: Request) -> bool:

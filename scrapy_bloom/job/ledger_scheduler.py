@@ -10,13 +10,21 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
+from scrapy import signals
 from scrapy.core.scheduler import BaseScheduler
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.extensions.spiderstate import SpiderState
 from scrapy.settings import SETTINGS_PRIORITIES
 
 from ..errors import JobDirectoryError
-from ..scrapy_compat import HELD, EngineView, answer_unsent, close_spider, slot_keys
+from ..scrapy_compat import (
+    HELD,
+    EngineView,
+    answer_unsent,
+    close_spider,
+    mend_cache,
+    slot_keys,
+)
 from ..settings import ANY_SPIDER, BUDGET, LATER_WAIT
 from ..startup import refuse
 from .holds import NO_HOLD, LocalHolds, probe_seconds, sent_again
@@ -152,11 +160,15 @@ class LedgerScheduler(BaseScheduler):
 
     def _open_memory(self) -> None:
         """Make the queue for requests in memory."""
+        self.crawler.signals.connect(self._spider_opened, signals.spider_opened)
         self.mqs = memory_queue(self.crawler)
         if limits := BUDGET.read(self.crawler.settings):
             self._budget = BudgetInMemory(limits)
         if isinstance(self.mqs, SlotQueue):
             self._local_holds.queues.append(self.mqs)
+
+    def _spider_opened(self) -> None:
+        mend_cache(self.crawler)
 
     def __len__(self) -> int:
         """Number of pending requests, the delayed ones included."""
