@@ -6,18 +6,22 @@ in progress until the output of its callback is scheduled or through the pipelin
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import scrapy
 from scrapy import Request, pqueues, signals, squeues
 from scrapy.core import downloader, engine, scraper
+from scrapy.downloadermiddlewares.httpcache import HttpCacheMiddleware
 from scrapy.exceptions import DontCloseSpider
 from scrapy.extensions import feedexport
+from scrapy.extensions.httpcache import FilesystemCacheStorage
 from scrapy.settings import BaseSettings
 from scrapy.spidermiddlewares import httperror
 from scrapy.utils import reactor
@@ -33,6 +37,14 @@ if TYPE_CHECKING:
     from scrapy.extensions.feedexport import FeedSlot, FeedStorageProtocol, ItemFilter
     from scrapy.http import Response
     from twisted.python.failure import Failure
+
+logger = logging.getLogger(__name__)
+
+HELD = "bloom_held"
+"""Meta key: how often a request was sent again for a hold of its download slot."""
+REDIRECT_TIMES = "redirect_times"
+TIMES_SENT_AGAIN = ("retry_times", REDIRECT_TIMES, HELD)
+"""The meta keys of requests that downloader middlewares send again."""
 
 
 @runtime_checkable
@@ -104,11 +116,13 @@ class EngineView:
         """Yield the requests whose callback or errback runs, or whose items are in pipelines."""
         yield from self._engine.scraper.slot.active
 
-    def sent_again_as(self, request: Request) -> Iterator[Request]:
+    def sent_again_as(
+        self, request: Request, keys: Iterable[str] = TIMES_SENT_AGAIN
+    ) -> Iterator[Request]:
         """Yield the request that a downloader middleware has answered with `request`, a retry, a
         redirect or a copy that waits for the end of a hold, while that one is scheduled. No
-        callback gets the result of the former."""
-        for key in TIMES_SENT_AGAIN:
+        callback gets the result of the former. `keys` count the kinds that are asked for."""
+        for key in keys:
             if times := request.meta.get(key):
                 for source in self.just_downloaded():
                     if source.meta.get(key, 0) == times - 1 and _comes_of(request, source, key):
@@ -195,7 +209,7 @@ def _of_spider_middlewares(crawler: Crawler) -> Any | None:
 
 
 def _comes_of(request: Request, source: Request, key: str) -> bool:
-    if key == "redirect_times":
+    if key == REDIRECT_TIMES:
         return source.url in request.meta.get("redirect_urls", ())[-1:]
     return request.url == source.url
 
@@ -355,12 +369,6 @@ def _is_foreign(handler: object) -> bool:
     return module.partition(".")[0] not in {"scrapy", "scrapy_bloom"}
 
 
-HELD = "bloom_held"
-"""Meta key: how often a request was sent again for a hold of its download slot."""
-TIMES_SENT_AGAIN = ("retry_times", "redirect_times", HELD)
-"""The meta keys of requests that downloader middlewares send again."""
-
-
 SLOT_KEY = "download_slot"
 """Meta key: the download slot that a request names, or was sent in."""
 
@@ -401,6 +409,37 @@ def answer_unsent(crawler: Crawler, slot: str, answer: Callable[[Request], Reque
             found.queue.append((request, deferred))
         else:
             deferred.callback(again)
+
+
+def mend_cache(crawler: Crawler) -> None:
+    """Have the HTTP cache of `crawler`, if its storage is Scrapy's in files or a subclass, take an
+    entry that a kill has cut short for none. Such an entry lacks `request_body`, which is written
+    last. Without the path of an entry, in a later Scrapy, a WARNING says that this is off."""
+    storage = None
+    with suppress(AttributeError, RuntimeError):  # a script without an engine has none
+        storage = getattr(crawler.get_downloader_middleware(HttpCacheMiddleware), "storage", None)
+    if not isinstance(storage, FilesystemCacheStorage):
+        return
+    path_of = getattr(storage, "_get_request_path", None)
+    if not callable(path_of):
+        logger.warning("An entry of the HTTP cache that a kill cuts short is not recognised")
+        return
+    store, retrieve = storage.store_response, storage.retrieve_response
+
+    def store_response(spider: Spider, request: Request, response: Response) -> None:
+        Path(path_of(spider, request), "request_body").unlink(missing_ok=True)
+        store(spider, request, response)
+
+    def retrieve_response(spider: Spider, request: Request) -> Response | None:
+        folder = Path(path_of(spider, request))
+        # a subclass may have files of its own instead
+        if (folder / "pickled_meta").exists() and not (folder / "request_body").exists():
+            return None
+        found: Response | None = retrieve(spider, request)
+        return found
+
+    mended: Any = storage
+    mended.store_response, mended.retrieve_response = store_response, retrieve_response
 
 
 def is_revalidated(request: Request) -> bool:

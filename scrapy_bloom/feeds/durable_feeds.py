@@ -207,11 +207,11 @@ class DurableFeeds:
         return request
 
     def _export(self, item: Any, form: Format, origin: Request) -> bytes:
-        try:
+        if not isinstance(form, Pickled):
             return form.export(item)
-        except Exception as error:
-            if not isinstance(form, Pickled):
-                raise
+        try:
+            data = form.export(item)
+        except Exception as error:  # noqa: BLE001 - objects of any class
             if not self._has_told_of_unpicklable:
                 self._has_told_of_unpicklable = True
                 logger.warning(
@@ -230,6 +230,8 @@ class DurableFeeds:
             else:
                 self._ledger.postpone(origin)
             return form.keep(item)
+        form.require_accepted(data)
+        return data
 
     # -- storing -------------------------------------------------------------------
 

@@ -225,7 +225,7 @@ class Plans:
         template = feed.template
         storage = self._storage_of(template, options)
         build = partial(self._build, options)
-        form: Format = Pickled()
+        form: Format = Pickled(build)
         if is_divisible(self._exporter.exporters[options["format"]]):
             if is_stream_of_bytes(options):
                 form = Divided(build, feed.head, feed.columns)

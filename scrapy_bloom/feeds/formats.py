@@ -11,6 +11,7 @@ import io
 import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import IO, Any, NamedTuple
 
 from scrapy import exporters
@@ -119,18 +120,40 @@ class Written:
 
 class Pickled:
     """Pickled items, for an exporter whose output cannot be divided. An item that cannot be pickled
-    stays in memory, and a placeholder is written."""
+    stays in memory, and a placeholder is written.
+
+    The exporter, which `build` makes, writes when the feed is stored. What it refuses then cannot
+    be asked again, so another one gets each item when it is scraped, and writes nowhere.
+    """
 
     head = separator = foot = empty = b""
     columns = None
 
-    def __init__(self) -> None:
+    def __init__(self, build: Build) -> None:
+        self._build = build
+        self._trial: exporters.BaseItemExporter | None = None
         self._run = os.urandom(8)
         self._in_memory: list[Any] = []
 
     def export(self, item: Any) -> bytes:
         """Return `item`, pickled. Raises any exception of pickle."""
         return pickle.dumps(item)
+
+    def require_accepted(self, data: bytes) -> None:
+        """Raise what the exporter raises for an item, pickled in `data`. An OSError is none of the
+        item, and an exporter that cannot begin is an error of the feed when that is stored."""
+        if self._trial is None:
+            with suppress(Exception):
+                trial = self._build(_Nowhere())
+                trial.start_exporting()
+                self._trial = trial
+        if self._trial is not None:
+            with suppress(OSError):
+                self._trial.export_item(pickle.loads(data))  # noqa: S301 - pickled just now
+
+    def end_trial(self) -> None:
+        """Drop the exporter that gets each item: that which writes may use the same files."""
+        self._trial = None
 
     def keep(self, item: Any) -> bytes:
         """Keep `item` in memory and return a placeholder for it."""
@@ -167,6 +190,13 @@ def unpickled(file: IO[bytes], end: int) -> Iterator[Any]:
     while file.tell() < end:
         # this job's own file; its directory contains pickled requests, too
         yield pickle.load(file)  # noqa: S301
+
+
+class _Nowhere(io.BytesIO):
+    """A file that keeps nothing."""
+
+    def write(self, data: Any) -> int:
+        return memoryview(data).nbytes
 
 
 class _Writes(io.RawIOBase):

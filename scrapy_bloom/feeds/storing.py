@@ -139,6 +139,7 @@ class Part:
         yield plain(self._working.foot(self._batch) if self.items else form.empty)
 
     def _export(self, form: Pickled, target: Any, path: Path, since: int) -> None:
+        form.end_trial()
         exporter = self._working.plan.build(target)
         exporter.start_exporting()
         with suppress(FileNotFoundError), path.open("rb") as part:

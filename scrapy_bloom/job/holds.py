@@ -337,9 +337,8 @@ class LocalHolds:
 
 
 def sent_again(request: Request) -> Request:
-    """Return a copy of `request` for the scheduler, which no filter drops."""
+    """Return a copy of `request` for the scheduler, which does not filter it."""
     again = request.copy()
-    again.dont_filter = True
     again.meta[HELD] = _times_held(request) + 1
     return again
 

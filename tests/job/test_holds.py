@@ -160,7 +160,7 @@ def test_a_host_that_names_a_time_is_left_alone_until_then(crawl, clock):
     refused = crawl.pop()
     refused.meta["retry_times"] = 1
     copy = crawl.again(refused, 429, "60")
-    assert (copy.url, copy.dont_filter, copy.meta["retry_times"]) == (refused.url, True, 1)
+    assert (copy.url, copy.dont_filter, copy.meta["retry_times"]) == (refused.url, False, 1)
     assert (copy.meta["bloom_held"], crawl.left) == (1, 60)
     clock.now += 59.9
     assert crawl.pop() is None
