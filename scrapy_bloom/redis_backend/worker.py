@@ -98,7 +98,6 @@ class Worker:
         self._gone = self._is_late = False
         self._stats_set = 0.0
         self._engine = EngineView(crawler)
-        self._engine.require_wake()
         codec = RedisCodec(crawler.settings, spider, self._slot_of, crawler.stats)
         generation = dupefilter.shared.header.generation
         self._seeds = SeedList.of(crawler, redis, self.key, dupefilter, settings)

@@ -20,7 +20,7 @@ from ..job.codec import Codec, Stored
 from ..job.failure import count_unreadable, described
 from ..job.later import take_delay
 from ..job.queue_settings import SlotQueue, scrapy_disk_queue
-from ..scrapy_compat import SLOT_KEY, path_safe, slot_keys
+from ..scrapy_compat import SCOPES_KEY, SLOT_KEY, path_safe, slot_keys
 from .failed_store import OpenFailedStore
 from .request_file import MAX_BYTES, PRIORITIES, RequestFile
 
@@ -421,7 +421,7 @@ class _StoredRequest:
     def __init__(self, group: Group, payload: bytes) -> None:
         slot, priority, start = group
         self.priority = -priority
-        self.meta = {SLOT_KEY: slot, "is_start_request": start}
+        self.meta = {SLOT_KEY: slot, SCOPES_KEY: slot, "is_start_request": start}
         self.payload = payload
 
 
