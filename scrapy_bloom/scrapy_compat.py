@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from scrapy.extensions.feedexport import FeedSlot, FeedStorageProtocol, ItemFilter
     from scrapy.http import Response
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("scrapy_bloom.startup")
 
 
 @runtime_checkable

@@ -15,7 +15,7 @@ from scrapy.utils.python import global_object_name
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from ..errors import describe
+from ..errors import describe, unforeseen
 from ..signals import before_commit
 from .failure import IN_MEMORY, FailedRequest
 from .in_flight import InFlight
@@ -323,7 +323,7 @@ class Ledger:
             "%(what)s failed: %(error)s. Closing the spider; the job stays as it was at the last"
             " commit. Remove the cause, then resume it.",
             {"what": what, "error": describe(error)},
-            exc_info=error.__cause__ if is_handlers else error,
+            exc_info=error.__cause__ if is_handlers else unforeseen(error, *self.store.failures),
             extra={"spider": self._crawler.spider},
         )
 

@@ -341,11 +341,13 @@ class SqliteStore:
     def _keep_unreadable(self, error: UnreadableRequestError) -> None:
         self._failed.add_unreadable(error.row, str(error), self.codec)
         self._file.delete(error.row)
-        count_unreadable(self._crawler.stats)
+        if not count_unreadable(self._crawler.stats):
+            return
         logger.error(
             "Row %(row)d of requests.sqlite cannot be made a request again (%(error)s): it has"
             " failed, and is tried again at the next start. Restore what is missing in the spider,"
-            " its project or the job; 'scrapy bloom failed' lists such requests.",
+            " its project or the job; 'scrapy bloom failed' lists such requests. No more of them"
+            " are logged (see the stat scheduler/unreadable).",
             {"row": error.row, "error": error},
             extra={"spider": self._crawler.spider},
         )
