@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import venv
 from pathlib import Path
 
@@ -18,9 +17,18 @@ COMMITS = {
     "6931-throttling": "0929c9cf2ddb2fa6d2f0d889f49dff848e5a99eb",
 }
 ARCHIVE = "https://github.com/scrapy/scrapy/archive/{}.tar.gz"
-TESTS = """tests/job tests/delta tests/redis_backend/test_scheduler.py tests/test_crawls.py
-    tests/test_dupefilter.py tests/test_early.py tests/test_early_crawls.py tests/test_redirects.py
-    tests/test_refused_start.py tests/test_start_line.py""".split()
+TESTS = [
+    "tests/job",
+    "tests/delta",
+    "tests/redis_backend/test_scheduler.py",
+    *(
+        f"tests/test_{name}.py"
+        for name in (
+            *("crawls", "dupefilter", "early", "early_crawls", "private_names", "redirects"),
+            *("refused_start", "start_line"),
+        )
+    ),
+]
 
 
 def main() -> None:

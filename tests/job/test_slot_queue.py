@@ -44,7 +44,7 @@ class Pair:
         crawler = SimpleNamespace(
             settings=BaseSettings(),
             engine=SimpleNamespace(downloader=downloader),
-            throttler=HAS_SCOPES and scopes_of(downloader) or None,
+            throttler=(HAS_SCOPES and scopes_of(downloader)) or None,
         )
         self.scrapys, self.ours = (
             queue_class(crawler, FailingQueue, "", start_queue_cls=FifoMemoryQueue)
@@ -275,7 +275,7 @@ def calls_of_a_request(job, slots):
     """Return the number of calls, of Python and of C, that 100 requests take when each of `slots`
     has some. All of them are pushed to slots with requests, and popped from others."""
     job.engine.downloader.get_slot_key = lambda request: request.meta["download_slot"]
-    job.crawler.throttler = HAS_SCOPES and scopes_of(job.engine.downloader) or None
+    job.crawler.throttler = (HAS_SCOPES and scopes_of(job.engine.downloader)) or None
 
     def push(first, count):
         for number in range(first, first + count):
