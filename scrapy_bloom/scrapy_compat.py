@@ -421,8 +421,12 @@ def slot_keys(crawler: Crawler) -> Callable[[Request], str]:
 
 
 def _first_scope(throttler: Any, request: Request) -> str:
+    meta = request.meta
+    before = len(meta)
     throttler.get_scopes_key(request)  # a copied meta has the scopes of another request
     scopes = throttler.get_applied_scopes(request)
+    while len(meta) > before:  # what the throttler notes there is not stored
+        meta.popitem()
     return scopes[0] if scopes else ""
 
 

@@ -168,6 +168,7 @@ class Heartbeat:
         self._client.close()
 
     def _beat(self) -> None:
+        told = ""
         while not self._ending.wait(self._lease / 4):
             worker = self._worker
             if worker and time.monotonic() - self._turned < REACTOR_MAY_REST:
@@ -177,7 +178,9 @@ class Heartbeat:
                 except SharedFilterError:
                     pass  # the calls of the crawl tell of an outage
                 except Exception as error:  # noqa: BLE001 - a thread that ends shows a traceback
-                    logger.warning("The lease of %s was not renewed: %s", worker, describe(error))
+                    if told != describe(error):
+                        told = describe(error)
+                        logger.warning("The lease of %s was not renewed: %s", worker, told)
 
 
 def in_reactor() -> Callable[..., Any]:
