@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -427,6 +428,17 @@ REDIS_ROUND = Setting(
 
 SETTINGS = tuple(each for each in tuple(globals().values()) if isinstance(each, Setting))
 """All of them; BLOOM_REDIS_ON_ERROR is there twice."""
+
+
+def misspelt(settings: BaseSettings) -> list[str]:
+    """Return a line for each setting of the project whose name begins as ours and is none."""
+    names = [each.name for each in SETTINGS]
+    return [
+        f"{name} is no setting of scrapy-bloom: did you mean"
+        f" {get_close_matches(name, names, n=1, cutoff=0)[0]}?"
+        for name in settings
+        if str(name).startswith("BLOOM_") and name not in names
+    ]
 
 
 def wants_delta(settings: BaseSettings) -> bool:

@@ -19,7 +19,7 @@ from ..fingerprints.canonical import META_KEY
 from ..fingerprints.identity import FingerprinterIdentity
 from ..fingerprints.unfailing import CALLBACK, META, UnfailingFingerprinter
 from ..scrapy_compat import close_spider
-from ..settings import DELTA, DELTA_DIGEST, AuditSettings, BloomSettings, wants_delta
+from ..settings import DELTA, DELTA_DIGEST, AuditSettings, BloomSettings, misspelt, wants_delta
 from ..startup import announce, fetches_one_page, has_spider_middleware, is_own_method, refuse
 from .overlay import FingerprintFilter, Overlay, closing_line
 from .redirects import REDIRECT_URLS, RequestChains
@@ -93,6 +93,8 @@ class FilterDupeFilter(BaseDupeFilter):
 
     def open(self) -> None:
         """Write the first stats. The filter has been open since `from_crawler`."""
+        for line in misspelt(self._crawler.settings):
+            logger.warning("%s", line, extra={"spider": self._crawler.spider})
         self._update_stats()
 
     def close(self, reason: str) -> None:

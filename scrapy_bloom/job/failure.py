@@ -142,10 +142,12 @@ class Choice(NamedTuple):
 ALL = Choice()
 
 
-def count_unreadable(stats: StatsCollector) -> None:
-    """Count a request that could not be read back, under its name in 0.2.0, too."""
+def count_unreadable(stats: StatsCollector) -> bool:
+    """Count a request that could not be read back, under its name in 0.2.0, too. Return True for
+    the first one, which the log shows for all."""
     stats.inc_value("scheduler/unreadable")
     stats.inc_value("scheduler/set_aside")
+    return bool(stats.get_value("scheduler/unreadable", 1) == 1)
 
 
 def download_reason(exception: BaseException) -> str:

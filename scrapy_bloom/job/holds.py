@@ -17,12 +17,10 @@ from weakref import WeakKeyDictionary, WeakSet
 from scrapy import signals
 from scrapy.exceptions import IgnoreRequest, NotConfigured
 
-from ..errors import JobDirectoryError
 from ..scrapy_compat import (
     HELD,
     backs_off,
     is_revalidated,
-    require_unsent,
     scheduler_of,
     slot_keys,
 )
@@ -95,8 +93,7 @@ class HoldMiddleware:
         ValueError for a bad setting."""
         try:
             settings = HoldSettings.read(crawler.settings)
-            require_unsent()
-        except (JobDirectoryError, ValueError) as error:
+        except ValueError as error:
             refuse(crawler, error)
         if not settings.on or fetches_one_page(crawler):
             raise NotConfigured

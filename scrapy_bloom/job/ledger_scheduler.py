@@ -80,12 +80,12 @@ def require_same_spider(place: str, found: str, crawler: Crawler, remedy: str) -
 
 
 def refuse_without_delays(crawler: Crawler) -> None:
-    """Refuse the start for a bad BLOOM_LATER_WAIT or BLOOM_BUDGET, or if Scrapy cannot be woken
-    for what is due."""
+    """Refuse the start for a bad BLOOM_LATER_WAIT or BLOOM_BUDGET, or if Scrapy does not tell what
+    is in progress."""
     try:
         LATER_WAIT.read(crawler.settings)
         BUDGET.read(crawler.settings)
-        EngineView(crawler).require_wake()
+        EngineView(crawler)
     except (JobDirectoryError, ValueError) as error:
         refuse(crawler, error)
 

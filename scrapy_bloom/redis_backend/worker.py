@@ -98,7 +98,6 @@ class Worker:
         self._gone = self._is_late = False
         self._stats_set = 0.0
         self._engine = EngineView(crawler)
-        self._engine.require_wake()
         codec = RedisCodec(crawler.settings, spider, self._slot_of, crawler.stats)
         generation = dupefilter.shared.header.generation
         self._seeds = SeedList.of(crawler, redis, self.key, dupefilter, settings)
@@ -330,11 +329,13 @@ class Worker:
         self.store.flush()
 
     def _on_unreadable(self, claim: str, error: Exception) -> None:
-        count_unreadable(self._crawler.stats)
+        if not count_unreadable(self._crawler.stats):
+            return
         logger.error(
             "Request %(claim)s of %(name)s cannot be made a request again (%(error)s): it has"
             " failed. Restore what is missing in the spider or its project; 'scrapy bloom failed'"
-            " lists such requests, 'scrapy bloom retry' has them tried again.",
+            " lists such requests, 'scrapy bloom retry' has them tried again. No more of them are"
+            " logged (see the stat scheduler/unreadable).",
             {"claim": claim, "name": self._name, "error": described(error)},
             extra={"spider": self._crawler.spider},
         )

@@ -20,7 +20,7 @@ from ..job.codec import Codec, Stored
 from ..job.failure import count_unreadable, described, lost
 from ..job.later import take_delay
 from ..job.queue_settings import SlotQueue, scrapy_disk_queue
-from ..scrapy_compat import SLOT_KEY, path_safe, slot_keys
+from ..scrapy_compat import SCOPES_KEY, SLOT_KEY, path_safe, slot_keys
 from .failed_store import OpenFailedStore
 from .request_file import MAX_BYTES, PRIORITIES, RequestFile
 from .rounds import KEPT, REOPEN
@@ -359,11 +359,13 @@ class SqliteStore:
     def _keep_unreadable(self, error: UnreadableRequestError) -> None:
         self._failed.add_unreadable(error.row, str(error), self.codec)
         self._file.delete(error.row)
-        count_unreadable(self._crawler.stats)
+        if not count_unreadable(self._crawler.stats):
+            return
         logger.error(
             "Row %(row)d of requests.sqlite cannot be made a request again (%(error)s): it has"
             " failed, and is tried again at the next start. Restore what is missing in the spider,"
-            " its project or the job; 'scrapy bloom failed' lists such requests.",
+            " its project or the job; 'scrapy bloom failed' lists such requests. No more of them"
+            " are logged (see the stat scheduler/unreadable).",
             {"row": error.row, "error": error},
             extra={"spider": self._crawler.spider},
         )
@@ -439,7 +441,7 @@ class _StoredRequest:
     def __init__(self, group: Group, payload: bytes) -> None:
         slot, priority, start = group
         self.priority = -priority
-        self.meta = {SLOT_KEY: slot, "is_start_request": start}
+        self.meta = {SLOT_KEY: slot, SCOPES_KEY: slot, "is_start_request": start}
         self.payload = payload
 
 

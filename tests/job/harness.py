@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 
+from scrapy.core.downloader import Downloader
 from scrapy.crawler import CrawlerProcess
 from scrapy.settings import default_settings
 from scrapy.utils.misc import load_object
@@ -154,6 +155,11 @@ class World:
     def pages(self, crawl):
         """Return the pages that `crawl` was answered so far, each once."""
         return {page for _, page in self.answers(crawl)}
+
+
+FORCED = (signal.SIGINT,) * (3 if hasattr(Downloader, "stop_async") else 2)
+"""Ctrl-C, as often as ends a process in any case: https://github.com/scrapy/scrapy/pull/7455 waits
+for what it breaks off at the second one, with asyncio for ever."""
 
 
 def write_stats(folder, stats):

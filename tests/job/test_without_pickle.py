@@ -71,6 +71,21 @@ def test_what_is_not_plain_waits_in_memory(make, no_pickle, caplog):  # noqa: F8
     assert job.names() == ["object", "plain"]
 
 
+def test_a_job_full_of_pickles_is_told_of_in_one_line(make, caplog):  # noqa: F811
+    """And a count; all of them are there when they may be read."""
+    job = make()
+    for number in range(9):
+        job.push(f"{number}", meta={"a": {1: object}})
+    job.close()
+    job = make(BLOOM_PICKLE=False)
+    assert job.names() == []
+    job.close()
+    (line,) = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+    assert "BLOOM_PICKLE is False" in line
+    assert "9 unreadable" in caplog.text
+    assert len(make().names()) == 9
+
+
 def test_pickles_are_counted(make):  # noqa: F811
     """By default they are stored, and a stat says how many."""
     job = make()

@@ -17,7 +17,8 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import SharedFilterError
 from scrapy_bloom.redis_backend import dupefilter as redis
-from tests.patience import PATIENCE
+from scrapy_bloom.redis_backend.transport import Heartbeat
+from tests.patience import PATIENCE, wait_until
 from tests.redis_backend.server import Name, Replica
 
 pytest_plugins = ["tests.redis_backend.fixtures"]
@@ -461,3 +462,23 @@ def test_an_eviction_policy_gets_a_warning(worker, own_server, caplog, policy, m
     worker()
     lines = [line for line in caplog.messages if policy in line and "noeviction" in line]
     assert bool(lines) == warned
+
+
+def test_a_heartbeat_that_fails_is_one_line(caplog, capfd):
+    """Whatever it raises; the next ones are tried."""
+    beaten = []
+
+    class Client:
+        def run(self, *_):
+            beaten.append(1)
+            raise TypeError("no such answer")
+
+        def close(self):
+            pass
+
+    heartbeat = Heartbeat(Client(), "key", "crawl", 0.04)
+    heartbeat.turn("worker")
+    wait_until(lambda: len(beaten) > 3)
+    heartbeat.close()
+    assert caplog.messages == ["The lease of worker was not renewed: no such answer"]
+    assert "Traceback" not in capfd.readouterr().err
