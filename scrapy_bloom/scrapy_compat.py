@@ -357,6 +357,8 @@ def _is_foreign(handler: object) -> bool:
 
 HELD = "bloom_held"
 """Meta key: how often a request was sent again for a hold of its download slot."""
+REFUSED = "bloom_refused"
+"""Meta key: how often a request was refused as the probe, in one that was refused at all."""
 TIMES_SENT_AGAIN = ("retry_times", "redirect_times", HELD)
 """The meta keys of requests that downloader middlewares send again."""
 
@@ -376,6 +378,20 @@ def active_slots(crawler: Crawler) -> dict[str, Any]:
     that it has."""
     found: dict[str, Any] = crawler.engine.downloader.slots
     return found
+
+
+def pop_from(queue: pqueues.ScrapyPriorityQueue, *, last: bool) -> Request | None:
+    """Pop the next request, or the `last` in line of the highest priority; the next one where a
+    queue of the project, or this release of Scrapy, hides its line."""
+    both: Any = (queue.queues, getattr(queue, "_start_queues", {})) if last else ()
+    lines: list[Any] = [getattr(each.get(queue.curprio), "q", deque()) for each in both]
+    for line in lines:
+        line.reverse()
+    try:
+        return queue.pop()
+    finally:
+        for line in lines:
+            line.reverse()
 
 
 def require_unsent() -> None:
