@@ -46,6 +46,8 @@ logger = logging.getLogger("scrapy_bloom.startup")
 
 HELD = "bloom_held"
 """Meta key: how often a request was sent again for a hold of its download slot."""
+REFUSED = "bloom_refused"
+"""Meta key: how often a request was refused as the probe, in one that was refused at all."""
 REDIRECT_TIMES = "redirect_times"
 TIMES_SENT_AGAIN = ("retry_times", REDIRECT_TIMES, HELD)
 """The meta keys of requests that downloader middlewares send again."""
@@ -446,6 +448,20 @@ def slot_loads(crawler: Crawler) -> Callable[[str], float]:
         _miss("Downloader.slots", "slots take turns, whatever their load")
         slots = {}
     return lambda slot: len(slots[slot].active) if slot in slots else 0
+
+
+def pop_from(queue: pqueues.ScrapyPriorityQueue, *, last: bool) -> Request | None:
+    """Pop the next request, or the `last` in line of the highest priority; the next one where a
+    queue of the project, or this release of Scrapy, hides its line."""
+    both: Any = (queue.queues, getattr(queue, "_start_queues", {})) if last else ()
+    lines: list[Any] = [getattr(each.get(queue.curprio), "q", deque()) for each in both]
+    for line in lines:
+        line.reverse()
+    try:
+        return queue.pop()
+    finally:
+        for line in lines:
+            line.reverse()
 
 
 def answer_unsent(crawler: Crawler, slot: str, answer: Callable[[Request], Request | None]) -> None:

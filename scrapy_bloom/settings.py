@@ -300,12 +300,6 @@ LATER_WAIT: Setting[float | None] = Setting(
 HOLD = Setting(
     "BLOOM_HOLD", True, BOOLEAN, "Whether a host that answers 429 or 503 is left alone for a while"
 )
-HOLD_AFTER = Setting(
-    "BLOOM_HOLD_AFTER",
-    3,
-    _whole(1, MOST, "the refusals in a row without Retry-After"),
-    "So many refusals in a row without `Retry-After` begin a hold",
-)
 HOLD_MAX = Setting(
     "BLOOM_HOLD_MAX",
     3600.0,
@@ -570,11 +564,10 @@ class FailedSettings:
 
 @dataclass(frozen=True)
 class HoldSettings:
-    """When download slots are held, if they are: after how many refusals in a row without
-    Retry-After, for at most how many seconds, and how many times in a row."""
+    """Whether download slots are held, for at most how many seconds, and how many times in a
+    row."""
 
     on: bool = HOLD.default
-    after: int = HOLD_AFTER.default
     longest: float = HOLD_MAX.default
     times: int = HOLD_TIMES.default
 
@@ -583,7 +576,6 @@ class HoldSettings:
         """Return the values in `settings`. Raises ValueError as BloomSettings does."""
         return cls(
             on=HOLD.read(settings),
-            after=HOLD_AFTER.read(settings),
             longest=HOLD_MAX.read(settings),
             times=HOLD_TIMES.read(settings),
         )

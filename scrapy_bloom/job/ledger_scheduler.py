@@ -165,7 +165,7 @@ class LedgerScheduler(BaseScheduler):
         if limits := BUDGET.read(self.crawler.settings):
             self._budget = BudgetInMemory(limits)
         if isinstance(self.mqs, SlotQueue):
-            self._local_holds.queues.append(self.mqs)
+            self._local_holds.add(self.mqs)
 
     def _spider_opened(self) -> None:
         mend_cache(self.crawler)
@@ -215,8 +215,8 @@ class LedgerScheduler(BaseScheduler):
     def is_probe(self, request: Request, slot: str) -> bool:
         """Return True if `request` was dispatched during the present hold of its slot, to find out
         whether that may end."""
-        hold = self.holds.get(slot)
-        return hold is not None and self._held_times.get(request) == hold.times
+        hold = self.holds.get(slot, NO_HOLD)
+        return hold.times > 0 and self._held_times.get(request) == hold.times
 
     def came_before_hold(self, request: Request) -> bool:
         """Return True if `request` was dispatched before its slot was held, as it is now."""
@@ -292,7 +292,7 @@ class LedgerScheduler(BaseScheduler):
                 ledger.dispatch(request)
             hold = self.holds.get(self._slot_of(request), NO_HOLD) if self.holds else NO_HOLD
             # a hold by hand that is over, of which a worker has not heard yet, is none
-            self._held_times[request] = hold.times or -1
+            self._held_times[request] = hold.times if hold.times > 0 else -1
             self.stats.inc_value(f"scheduler/dequeued/{medium}")
             self.stats.inc_value("scheduler/dequeued")
         return request

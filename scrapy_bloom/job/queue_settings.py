@@ -17,11 +17,13 @@ from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 
-from ..scrapy_compat import path_safe, slot_keys, slot_loads, slots_take_turns
+from ..scrapy_compat import path_safe, pop_from, slot_keys, slot_loads, slots_take_turns
 from ..settings import PICKLE
 from .codec import FORMATS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
@@ -113,6 +115,8 @@ class SlotQueue(DownloaderAwarePriorityQueue):
         self._names = sorted(self.pqueues)
         """The slots that may be popped."""
         self._length: int = super().__len__()
+        self.asks_last: Callable[[str], bool] = lambda slot: False
+        """Whether the last in line of its highest priority is the next request of a slot."""
 
     def hold(self, slot: str) -> None:
         """Pop no request of `slot`, which may be empty, until its `release`."""
@@ -147,7 +151,7 @@ class SlotQueue(DownloaderAwarePriorityQueue):
             queue = self.pqueues[slot]
             before = len(queue)
             try:
-                request: Request | None = queue.pop()
+                request = pop_from(queue, last=self.asks_last(slot))
             finally:
                 left = len(queue)
                 self._length += left - before

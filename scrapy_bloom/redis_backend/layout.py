@@ -52,8 +52,8 @@ A crawl, whose keys are all in the hash slot of the filter beside it:
     {KEY}:later              sorted set: requests that are not due, by the time when they are
                              (ms): 4 bytes of a hash of the call that brought it, then priority,
                              NUL, slot, NUL, entry
-    {KEY}:holds              hash: slot → until when it is held (ms), how many times in a row, its
-                             pause (ms), priorities in which it is parked
+    {KEY}:holds              hash: slot → until when it is held (ms), how many times in a row (it
+                             is not held below 0), its pause (ms), priorities in which it is parked
     {KEY}:parked             sorted set: PRIORITY:SLOT, with a NUL after it for a second list, of
                              held slots that have left their ring, by the end of the hold
     {KEY}:failed             hash: page → priority, slot, entry, reason, attempts, worker,

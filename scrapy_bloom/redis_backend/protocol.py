@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from math import ceil, inf, isinf
+from math import ceil, isinf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -96,7 +96,8 @@ class HeldSlot:
 
 class Holding(NamedTuple):
     """Holds `slot` for so many seconds, which may be infinite, for the `times`-th time in a row, 0
-    by hand; without a number of seconds releases a hold of so many `times`."""
+    by hand; with -inf changes the times of a slot that is not held; without a number of seconds
+    releases a hold of so many `times`."""
 
     slot: str
     seconds: float | None = None
@@ -106,7 +107,7 @@ class Holding(NamedTuple):
         """Return the script's text for it."""
         if self.seconds is None:
             return f"{self.slot}\0\0{self.times}\0"
-        pause = inf if isinf(self.seconds) else ceil(1000 * self.seconds)
+        pause = self.seconds if isinf(self.seconds) else ceil(1000 * self.seconds)
         return f"{self.slot}\0{pause}\0{self.times}\0"
 
 

@@ -306,14 +306,16 @@ class SqliteStore:
         return slot_keys(self._crawler)(request)
 
     def _open_holds(self) -> None:
-        """Go on with the holds of the file that are not over."""
+        """Go on with the holds of the file, but for those by hand that are over."""
         if isinstance(self.pending, SlotQueue):
-            self._holds.queues.append(self.pending)
+            self._holds.add(self.pending)
         now = time.time()
         for slot, until, times, pause in self._file.query("SELECT * FROM holds"):
             # no longer than it was, if the clock was set back
             end = inf if until is None else min(until, now + pause)
-            if end > now:
+            if times < 0:
+                self._holds.hold(slot, -inf, times)
+            elif times or end > now:
                 self._until[slot] = end
                 self._holds.hold(slot, end - now, times, pause=pause)
             else:
@@ -481,6 +483,8 @@ class RowQueue:
         self._start = int(name.endswith("s"))
         self._priority = int(name.removesuffix("s"))
         self._slot = self.slots.get(folder) if folder else ""
+        self.q = [self.kind.newest_first, not self.kind.newest_first]
+        """Whether the newest is next. It is reversed as the line of a queue in memory is."""
         # stored rows count once: if the queue is emptied and made again, its rows are dispatched
         self._length = self.file.counts.pop(self._group, 0) if self._slot is not None else 0
         if self._length:
@@ -509,7 +513,7 @@ class RowQueue:
         a row, once."""
         if not self._length:
             return None
-        row, payload = self.file.pop(self._group, newest=self.kind.newest_first)
+        row, payload = self.file.pop(self._group, newest=self.q[0])
         self._length -= 1
         request = self._read(row, payload)
         self.dispatched[request] = row

@@ -9,6 +9,7 @@ import pytest
 import redis as redis_py
 
 from scrapy_bloom.job.failure import FailedRequest
+from scrapy_bloom.job.holds import FRESH
 from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.protocol import Reply
@@ -354,7 +355,51 @@ def test_until_is_a_maximum(join):  # noqa: F811
     assert other.store.next_due == inf
     assert not other.store.is_still
     other.store.release("held")
-    assert {*taken(other)[0]} >= {"a", "b"}
+    # `one` has asked the last in line
+    assert {*taken(other)[0]} >= {"b", "c"}
+
+
+def test_workers_add_up_what_they_note_of_a_slot(join):  # noqa: F811
+    """It does not hold the slot, a hold takes its place, and at 0 nothing is left of it."""
+    one, other = join(), join()
+    of_slot(one, "slow", *"abcd")
+    for worker in (one, other, one):
+        worker.store.hold("slow", -inf, FRESH)
+        worker.store.hold("slow", -inf, FRESH)
+        worker.exchange()
+    assert one.store.holds["slow"].times == 6 * FRESH
+    assert len(taken(one)[0]) == 4
+    other.store.hold("slow", 10, 1)
+    other.exchange()
+    one.store.hold("slow", -inf, FRESH)
+    of_slot(one, "slow", "e")
+    assert one.next() is None
+    assert one.store.holds["slow"].times == 1
+    one.store.release("slow")
+    one.store.hold("slow", -inf, -2)
+    one.exchange()
+    assert one.store.holds["slow"].times == -2
+    for worker in (one, other):
+        worker.store.hold("slow", -inf, 1)
+        worker.exchange()
+    one.exchange()
+    assert "slow" not in one.store.holds
+    assert not one.client._redis.exists(f"{one.key}:holds")
+    assert is_sound(one)
+
+
+@pytest.mark.parametrize("kind", [LIFO, FIFO], ids=["newest first", "oldest first"])
+def test_the_last_in_line_takes_turns_with_the_first(join, kind):  # noqa: F811
+    """When one request asks whether a hold may end."""
+    worker = join(**kind)
+    of_slot(worker, "held", *"abcd")
+    asked = []
+    for times in range(1, 5):
+        worker.store.hold("held", 1000, times)
+        worker.exchange()
+        let_pass(worker, 1000)
+        asked += taken(worker)[0]
+    assert asked == [*("adbc" if kind is LIFO else "dacb")]
 
 
 def test_one_request_goes_first(join, redis_server):  # noqa: F811
@@ -534,7 +579,8 @@ def test_a_slot_keeps_its_order(join, monkeypatch, kind, seed):  # noqa: F811
                 worker.store.done(request)
                 claimed.pop([*worker.store.claims.uncommitted.values()][-1].claim)
         elif what < 0.7:
-            worker.store.hold(slot, chance.choice([10, 1000, inf]), 1)
+            # a probe of an odd number is the last in line
+            worker.store.hold(slot, chance.choice([10, 1000, inf]), 2)
         elif what < 0.75:
             worker.store.release(slot)
         elif what < 0.85:
@@ -544,7 +590,7 @@ def test_a_slot_keeps_its_order(join, monkeypatch, kind, seed):  # noqa: F811
     for slot in [*worker.store.holds]:
         worker.store.release(slot)
     for number in range(20):
-        worker.store.hold(f"s{number}", 1, 1)
+        worker.store.hold(f"s{number}", 1, 2)
         worker.store.release(f"s{number}")
     while any(slots.waiting.values()) or claimed:
         request = worker.store.next()

@@ -23,7 +23,7 @@
 --   21     how many dictionaries it offers: those that it was asked for, and a proposal
 --   22     claims that it returns, since their slot is held, the last one first
 --   23     holds as text with NUL: slot, pause (ms, or inf), how many in a row, 0 by hand; without
---          a pause, to release it, how many in a row the worker knows
+--          a pause, to release it, how many in a row the worker knows; with -inf, a change of them
 --   24     longest pause (ms) while one request asks whether a hold may end
 --   25     the delta store that marks are for, as JSON: its name and period
 --   26     how many marks the acknowledged claims have
@@ -458,10 +458,17 @@ for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, 99)) do
       end
       local count = room > 0 and math.min(room, redis.call('LLEN', list)) or 0
       if count > 0 and may_have(slot) then
-        if hold then probe_slot(slot, hold) end
+        local place, command = at, pop
+        if hold then
+          -- the last in line takes turns with the first, which may be refused for ever
+          if hold[2] % 2 == 1 and hold[3] > 0 and named == slot then
+            place, command = -1 - at, pop == 'LPOP' and 'RPOP' or 'LPOP'
+          end
+          probe_slot(slot, hold)
+        end
         count_less(count)
         for _ = 1, count do
-          claim(priority, slot, redis.call('LINDEX', list, at), false, pop, list)
+          claim(priority, slot, redis.call('LINDEX', list, place), false, command, list)
         end
         of_slot[slot] = (of_slot[slot] or 0) + count
         wanted, taken = wanted - count, taken + count
@@ -541,7 +548,7 @@ if has_later then
   local slots, holds = {}, {}
   for slot in pairs(of_slot) do slots[#slots + 1] = slot end
   for _, slot in ipairs(slots) do
-    local hold = hold_of(slot)
+    local hold = state_of(slot)
     if hold then
       holds[#holds + 1] = table.concat({slot, hold[1], hold[1] - now, hold[2]}, '\0')
     end

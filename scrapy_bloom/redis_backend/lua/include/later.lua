@@ -9,7 +9,8 @@
 -- `parked` until then, since a ring of held slots would be looked through in vain. In either its
 -- list is named: it joins the ring before it leaves `parked`, and the other way round.
 --
--- One that is by hand has 0 in a row: no answer ends it, and after its time all workers ask.
+-- One that is by hand has 0 in a row: no answer ends it, and after its time all workers ask. With
+-- less than 0 the slot is not held; workers change that number.
 --
 -- A field of the crawl says whether there may be any, so that a call without them asks for no key.
 local has_later = found[7] == '1'
@@ -44,7 +45,7 @@ local function keep_hold(slot, hold)
   redis.call('HSET', key('holds'), slot, cmsgpack.pack(hold))
 end
 
-local function hold_of(slot)
+local function state_of(slot)
   local packed = has_later and redis.call('HGET', key('holds'), slot)
   if not packed then return nil end
   local hold = cmsgpack.unpack(packed)
@@ -60,9 +61,20 @@ local function hold_of(slot)
   return hold
 end
 
+local function hold_of(slot)
+  local hold = state_of(slot)
+  if hold and hold[2] >= 0 then return hold end
+end
+
 local function hold_slot(slot, pause, times)
   note_later()
-  local hold = hold_of(slot) or {0, 0, 0, {}}
+  local hold = state_of(slot) or {0, 0, 0, {}}
+  if pause < 0 then
+    if hold[2] > 0 or hold[1] > now then return end
+    hold[2] = hold[2] + times
+    if hold[2] < 0 then keep_hold(slot, hold) else redis.call('HDEL', key('holds'), slot) end
+    return
+  end
   local is_by_hand = times == 0 or hold[2] == 0 and hold[1] > now
   if now + pause > hold[1] then hold[1], hold[3] = now + pause, pause end
   hold[2] = is_by_hand and 0 or math.max(hold[2], times)
