@@ -17,7 +17,18 @@ if TYPE_CHECKING:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
+    """A parser whose errors are one line. Its list of words may go on behind an option."""
+
+    words: str | None = None
+    """The positional argument that is a list."""
+
+    def parse_known_args(self, *arguments: Any) -> Any:
+        """Return the options, and what is unknown."""
+        found, rest = super().parse_known_args(*arguments)
+        if self.words:  # argparse ends a list at the first option
+            vars(found)[self.words] += [word for word in rest if not word.startswith("-")]
+            rest = [word for word in rest if word.startswith("-")]
+        return found, rest
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2."""
@@ -62,6 +73,8 @@ def add_subcommands(
         subparser.set_defaults(run=run)
         for names, options in arguments:
             subparser.add_argument(*names, **options)
+            if "nargs" in options and not names[0].startswith("-"):
+                subparser.words = names[0]
         add_options(subparser)
 
 

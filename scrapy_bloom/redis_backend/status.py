@@ -20,7 +20,8 @@ from .scripts import CRAWL_STATUS, HELD_SLOTS, SLOT_COUNTS, WORKER_STATUS
 if TYPE_CHECKING:
     from .client import RedisClient
 
-_SLOTS_AT_ONCE = 500
+SLOTS_AT_ONCE = 100
+"""In a call, which takes some ms of the server."""
 _WORKERS_AT_ONCE = 20
 
 
@@ -224,13 +225,13 @@ def look_at(client: RedisClient, key: str) -> CrawlView | None:
 
 def pending_of(client: RedisClient, key: str, *, lobbies: bool = True) -> PendingView:
     """Return the pending requests of the crawl beside the filter at `key`, with those in lobbies
-    or without. Cost: a round trip for five hundred slots of a priority."""
+    or without. Cost: a round trip for a hundred slots of a priority."""
     sizes: list[int] = []
     pending: dict[int, Counter[str]] = {}
     for of in ["", *client.call("zrange", f"{key}:priorities", 0, -1)]:
         first, found = 0, [b""]
         while found:
-            last = first + _SLOTS_AT_ONCE - 1
+            last = first + SLOTS_AT_ONCE - 1
             found, nbytes = client.run(SLOT_COUNTS, [key], of, first, last, int(lobbies))
             sizes.append(nbytes)
             for name, count in zip(found[::2], found[1::2], strict=True):
@@ -238,7 +239,7 @@ def pending_of(client: RedisClient, key: str, *, lobbies: bool = True) -> Pendin
                 priority, slot = (of, name) if of else name.split(b":", 1)
                 counts = pending.setdefault(scrapys_priority(priority), Counter())
                 counts[slot.decode(errors=ODD_BYTES)] += count
-            first += _SLOTS_AT_ONCE
+            first += SLOTS_AT_ONCE
     counts_by_priority = {priority: dict(+counts) for priority, counts in pending.items()}
     return PendingView(counts_by_priority, total_bytes(*sizes))
 
@@ -251,7 +252,7 @@ def scrapys_priority(stored: str | bytes) -> int:
 
 def held_in(client: RedisClient, key: str) -> dict[str, float]:
     """Return the held slots of the crawl beside the filter at `key`, with the seconds of their
-    holds that are left, `inf` until the release. Cost: a call for 500 holds."""
+    holds that are left, `inf` until the release. Cost: a call for 100 holds."""
     held: dict[str, float] = {}
     cursor = b"0"
     while True:
@@ -264,13 +265,13 @@ def held_in(client: RedisClient, key: str) -> dict[str, float]:
 
 def parked_in(client: RedisClient, key: str) -> Iterator[tuple[str, str]]:
     """Yield priority and name of each list that waits for the end of a hold. Cost: a round trip
-    for five hundred."""
+    for a hundred."""
     first = 0
-    while found := client.call("zrange", f"{key}:parked", first, first + _SLOTS_AT_ONCE - 1):
+    while found := client.call("zrange", f"{key}:parked", first, first + SLOTS_AT_ONCE - 1):
         for member in found:
             priority, _, named = member.decode(errors=ODD_BYTES).partition(":")
             yield priority, named
-        first += _SLOTS_AT_ONCE
+        first += SLOTS_AT_ONCE
 
 
 def total_bytes(*sizes: int | None) -> int | None:
