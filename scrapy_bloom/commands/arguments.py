@@ -22,11 +22,11 @@ class Parser(argparse.ArgumentParser):
     words: str | None = None
     """The positional argument that is a list."""
 
-    def parse_known_args(self, *arguments: Any) -> Any:
+    def parse_known_args(self, *arguments: Any) -> Any:  # type: ignore[override]
         """Return the options, and what is unknown."""
         found, rest = super().parse_known_args(*arguments)
         if self.words:  # argparse ends a list at the first option
-            vars(found)[self.words] += [word for word in rest if not word.startswith("-")]
+            getattr(found, self.words).extend(word for word in rest if not word.startswith("-"))
             rest = [word for word in rest if word.startswith("-")]
         return found, rest
 
