@@ -217,7 +217,7 @@ def look_at(client: RedisClient, key: str) -> CrawlView | None:
         samples=[_sample(json.loads(note)) for note in reversed(notes)],
         nbytes=total_bytes(*sizes),
         later=later,
-        next_due=None if due == b"" else max(0.0, (float(due) - now) / 1000),
+        next_due=None if due == b"" else due / 1000,
         held=held,
         marks_waiting=marks,
     )

@@ -1,5 +1,5 @@
--- Requests that are not due, and slots that are held. Comes after put; needs `now`, `is_newest` and
--- `most_probe`, for how long (ms) a hold goes on while one request asks whether it may end.
+-- Requests that are not due, and slots that are held. Comes after put; needs `now`, `is_newest`, `back`
+-- of enter, and `most_probe`, for how long (ms) a hold goes on while one request asks whether it may end.
 --
 -- A request that is not due is in one place, `later`, by the time when it is due: it joins its list
 -- then. A resend of the call that brought it has the same `serial`, and so finds it there.
@@ -24,7 +24,8 @@ end
 local firsts = {}
 local function first_of(name)
   if firsts[name] == nil then
-    firsts[name] = tonumber(redis.call('ZRANGE', key(name), 0, 0, 'WITHSCORES')[2] or '') or false
+    local first = tonumber(redis.call('ZRANGE', key(name), 0, 0, 'WITHSCORES')[2] or '')
+    firsts[name] = first and first - (name == 'later' and back or 0) or false
   end
   return firsts[name]
 end
@@ -32,7 +33,7 @@ end
 local function put_later(serial, priority, slot, entry, delay)
   note_later()
   local member = struct.pack('>I4', serial) .. priority .. '\0' .. slot .. '\0' .. entry
-  local due = math.max(now + delay, tonumber(redis.call('ZSCORE', key('later'), member) or 0))
+  local due = math.max(now + back + delay, tonumber(redis.call('ZSCORE', key('later'), member) or 0))
   firsts.later = nil
   if redis.call('ZADD', key('later'), due, member) == 1 then
     added, added_bytes = added + 1, added_bytes + #entry
@@ -112,7 +113,8 @@ local function move_due()
   end
   local function due(name)
     if (first_of(name) or math.huge) > now then return ipairs({}) end
-    return ipairs(redis.call('ZRANGEBYSCORE', key(name), '-inf', now, 'LIMIT', 0, 100))
+    local till = name == 'later' and now + back or now
+    return ipairs(redis.call('ZRANGEBYSCORE', key(name), '-inf', till, 'LIMIT', 0, 100))
   end
   for _, member in due('later') do
     local priority, slot, entry = member:match('^(%Z*)%z(%Z*)%z(.*)$', 5)
