@@ -122,6 +122,8 @@ class SeedList:
             self._spider.fetch_data = _nothing
         self.is_empty = False
         """True if the last look has found neither seeds nor notes."""
+        self.is_moved = False
+        """True if it has found no more than notes of what this worker has pushed."""
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
         announce(crawler, "seeds", f"from {self._list!r} in Redis at {client.name}")
@@ -181,12 +183,13 @@ class SeedList:
     def _look(self) -> Sequence[Element]:
         """Return some seeds that are noted now, and strike off what need not be noted longer."""
         settled = self._settled()
-        wanted = min(self._at_once, MOST_NOTED - sum(len(names) for _, names in self._pushed))
-        arguments = max(0, wanted), int(self._settings.lease * 1000), self._name, self._cursor
+        noted = sum(len(names) for _, names in self._pushed)
+        wanted = max(0, min(self._at_once, MOST_NOTED - noted))
+        arguments = wanted, int(self._settings.lease * 1000), self._name, self._cursor
         (elements, left, self._cursor, struck), again = self._client.insist(
             TAKE_START_URLS, self._keys, *arguments, *settled
         )
-        self.is_empty = not left
+        self.is_empty, self.is_moved = not left, left <= noted
         if again:  # the lease of what a lost answer named has to run out
             self._name = secrets.token_hex(8)
         if marks := [mark for name in struck for mark in settled[name]]:

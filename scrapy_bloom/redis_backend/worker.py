@@ -164,7 +164,7 @@ class Worker:
     @property
     def only_waits(self) -> bool:
         """True if by the last reply nothing is left but requests that are not due or held."""
-        if self.ledger.stopped or (self._seeds is not None and not self._seeds.is_empty):
+        if self.ledger.stopped or (self._seeds is not None and not self._seeds.is_moved):
             return False
         return self.store.only_later
 
