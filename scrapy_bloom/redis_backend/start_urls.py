@@ -27,7 +27,7 @@ from scrapy import FormRequest, Request
 from ..errors import SharedFilterError, describe
 from ..settings import scrapy_redis_url
 from ..startup import announce
-from .client import RedisClient
+from .client import RedisClient, ScriptError
 from .codec import RedisCodec
 from .filter import RedisBloomFilter
 from .layout import in_one_slot
@@ -128,8 +128,14 @@ class SeedList:
         self._thread: threading.Thread | None = None
         announce(crawler, "seeds", f"from {self._list!r} in Redis at {client.name}")
 
-    def open(self, in_reactor: Callable[..., object], is_hungry: Callable[[], bool]) -> None:
-        """Begin to move seeds."""
+    def open(
+        self,
+        in_reactor: Callable[..., object],
+        is_hungry: Callable[[], bool],
+        on_broken: Callable[[ScriptError], None],
+    ) -> None:
+        """Begin to move seeds. `on_broken` is called where that cannot be."""
+        self._on_broken = on_broken
         self._in_reactor = in_reactor
         self._is_hungry = is_hungry
         self._thread = threading.Thread(target=self._work, name="scrapy-bloom seeds", daemon=True)
@@ -154,6 +160,10 @@ class SeedList:
                 if self._move(shared) and self._is_hungry():
                     pause = 0.0
                 is_down = False
+            except ScriptError as error:
+                with suppress(RuntimeError):
+                    self._in_reactor(self._on_broken, error)
+                break
             except (SharedFilterError, KeyError) as error:
                 if not is_down and not self._ending.is_set():
                     logger.warning(

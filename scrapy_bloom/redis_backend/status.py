@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from ..job.figures import COUNTED, SLOTS, Costly, Figures, Sample, State, longest_held, with_rates
@@ -214,7 +216,7 @@ def look_at(client: RedisClient, key: str) -> CrawlView | None:
         alone=alone,
         waiting=max(0, int(waiting or 0)),
         counted={name: int(value or 0) for name, value in zip(COUNTED, counted, strict=True)},
-        samples=[_sample(json.loads(note)) for note in reversed(notes)],
+        samples=[*filter(None, map(_sample, reversed(notes)))],
         nbytes=total_bytes(*sizes),
         later=later,
         next_due=None if due == b"" else due / 1000,
@@ -280,6 +282,13 @@ def total_bytes(*sizes: int | None) -> int | None:
     return sum(known) if len(known) == len(sizes) else None
 
 
-def _sample(note: dict[str, Any]) -> Sample:
-    note["filter_items"] = note.pop("added")
-    return note.pop("time") / 1000, note
+def _sample(text: bytes) -> Sample | None:
+    """Return a note of progress, None if it has another shape."""
+    with suppress(ValueError, TypeError, KeyError, RecursionError):
+        note = json.loads(text)
+        names = ("time", "pending", "failed", "done", *COUNTED, "added")
+        figures = {name: note[name] + 0 for name in names}
+        if all(map(isfinite, figures.values())):
+            figures["filter_items"] = figures.pop("added")
+            return figures.pop("time") / 1000, figures
+    return None

@@ -184,7 +184,7 @@ class Worker:
             self._is_late = True
             self._dupefilter.close_spider("bloom_over")
         if self._seeds is not None:
-            self._seeds.open(in_reactor(), lambda: not self.store.pending)
+            self._seeds.open(in_reactor(), lambda: not self.store.pending, self.ledger.stop)
         self._tick()
 
     def end(self, *, finished: bool) -> None:

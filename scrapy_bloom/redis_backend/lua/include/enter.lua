@@ -14,7 +14,7 @@ else
 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local gap = now - tonumber(found[2])
+local gap = now - (tonumber(found[2] or '') or now)
 if gap > lease / 2 then
   -- no worker could renew its lease: an outage, and not the death of all
   for _, each in ipairs(redis.call('ZRANGE', key('workers'), 0, -1)) do

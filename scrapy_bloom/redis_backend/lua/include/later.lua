@@ -48,7 +48,7 @@ end
 local function hold_of(slot)
   local packed = has_later and redis.call('HGET', key('holds'), slot)
   if not packed then return nil end
-  local hold = cmsgpack.unpack(packed)
+  local hold = hold_in(packed)
   if hold[1] > now + hold[3] then
     -- by a clock that was ahead
     hold[1] = now + hold[3]
@@ -87,7 +87,7 @@ end
 
 local function unpark(member)
   local priority, named = member:match('^([^:]*):(.*)$')
-  if has_list(priority, named) then join_ring(priority, named) end
+  if named and has_list(priority, named) then join_ring(priority, named) end
   redis.call('ZREM', key('parked'), member)
   firsts.parked = nil
 end
@@ -118,11 +118,16 @@ local function move_due()
   end
   for _, member in due('later') do
     local priority, slot, entry = member:match('^(%Z*)%z(%Z*)%z(.*)$', 5)
-    put('RPUSH', priority, slot, entry, not is_newest(priority))
+    -- it has been counted
+    if tonumber(priority) then
+      put('RPUSH', priority, slot, entry, not is_newest(priority))
+      added, added_bytes = added - 1, added_bytes - #entry
+    else
+      redis.call('HSET', key('failed'), 'later:' .. redis.sha1hex(member), member)
+      added = added - 1
+    end
     redis.call('ZREM', key('later'), member)
     firsts.later = nil
-    -- it has been counted
-    added, added_bytes = added - 1, added_bytes - #entry
   end
   for _, member in due('parked') do unpark(member) end
 end
