@@ -30,6 +30,7 @@ A crawl, whose keys are all in the hash slot of the filter beside it:
                              dictionaries (see job/dictionaries.py), at most eight unless
                              Redis went back in time; swept (where the owners were looked at
                              last); later (1 where any request may be delayed or held);
+                             back (how many ms the clock has gone back since those came);
                              delta_store (JSON: name and period of that which marks wait for);
                              budget (JSON), counts (see lua/include/budget.lua), carried (the
                              last claim before the round: what has failed then counts when it is

@@ -280,10 +280,10 @@ class Reply:
                 Claim(
                     number.decode(),
                     int(priority),
-                    slot.decode(),
+                    slot.decode(errors="replace"),
                     payload,
                     alone == b"1",
-                    until.get(slot.decode()),
+                    until.get(slot.decode(errors="replace")),
                 )
                 for number, priority, slot, alone, payload in (
                     each.split(b"\0", 4) for each in answer[4]
@@ -292,7 +292,7 @@ class Reply:
             self.reclaimed = answer[5]
             self.still, self.start_done = bool(answer[6]), bool(answer[7])
             self.failed, self.waiting, self.waiting_bytes = answer[8:11]
-            self.round = answer[11].decode()
+            self.round = answer[11].decode(errors="replace")
             self.full = bool(answer[12])
             self._dictionaries = answer[13]
 
@@ -303,7 +303,7 @@ class Reply:
         self.due_in = float(due_in) / 1000 if due_in != b"" else None
         self.only_later = bool(only_later)
         for each in holds:
-            slot, until, left, times = each.decode().split("\0")
+            slot, until, left, times = each.decode(errors="replace").split("\0")
             self.holds.append(HeldSlot(slot, float(until), float(left) / 1000, int(times)))
 
     @property

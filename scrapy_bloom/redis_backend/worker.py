@@ -163,7 +163,7 @@ class Worker:
     @property
     def only_waits(self) -> bool:
         """True if by the last reply nothing is left but requests that are not due or held."""
-        if self.ledger.stopped or (self._seeds is not None and not self._seeds.is_empty):
+        if self.ledger.stopped or (self._seeds is not None and not self._seeds.is_moved):
             return False
         return self.store.only_later
 
@@ -183,7 +183,7 @@ class Worker:
             self._is_late = True
             self._dupefilter.close_spider("bloom_over")
         if self._seeds is not None:
-            self._seeds.open(in_reactor(), lambda: not self.store.pending)
+            self._seeds.open(in_reactor(), lambda: not self.store.pending, self.ledger.stop)
         self._tick()
 
     def end(self, *, finished: bool) -> None:

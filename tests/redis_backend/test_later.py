@@ -3,6 +3,7 @@
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 from time import monotonic, time
 
 import pytest
@@ -17,9 +18,10 @@ from scrapy_bloom.redis_backend.scripts import OPEN_CRAWL
 from scrapy_bloom.redis_backend.status import look_at, pending_of
 from scrapy_bloom.redis_backend.verify import queue_findings
 from tests.patience import wait_until
+from tests.redis_backend.server import Server
 from tests.redis_backend.test_commit import aborted, join, raw  # noqa: F401 - a fixture
 from tests.redis_backend.test_lobby import FIFO, LIFO, Slots, name
-from tests.redis_backend.workers import lobby_from, seeded
+from tests.redis_backend.workers import StoreWorker, lobby_from, seeded
 
 pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.usefixtures("few_shards")
@@ -734,3 +736,60 @@ def test_a_retry_into_a_parked_slot(join):  # noqa: F811
     assert worker.next() is None
     worker.store.release("held")
     assert {*taken(worker)[0]} == {"a", "b"}
+
+
+FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+
+
+def shift(worker, seconds):
+    """Set the clock of a crawl, as its keys tell it, by so much."""
+    worker.client._redis.eval(AHEAD, 1, worker.key, -1000 * seconds)
+    worker.client.call("hincrby", f"{worker.key}:crawl", "heard", -1000 * seconds)
+
+
+@pytest.mark.parametrize("jumps", [[-3600], [-3600, -86_400], [-3600, 3600], [3600, -3600]])
+def test_a_clock_that_is_set_puts_nothing_off(join, jumps):  # noqa: F811
+    """A request is due when it was to be, also for those who look; what comes later, too. Where
+    the clock is ahead all is due."""
+    worker = join()
+    enqueue(worker, "before", 100)
+    worker.exchange()
+    for jump in jumps:
+        shift(worker, jump)
+        worker.exchange()
+    if jumps[0] < 0:
+        assert worker.next() is None
+        assert 90 < worker.store.next_due <= 101
+        assert 90 < look_at(worker.client, worker.key).next_due <= 101
+        assert join().state.waits.startswith("1 later, the next in 1 min")
+        enqueue(worker, "after", 200)
+        worker.exchange()
+        let_pass(worker, 101)
+    assert taken(worker)[0] == ["before"]
+    let_pass(worker, 100)
+    assert jumps[0] > 0 or taken(worker)[0] == ["after"]
+
+
+@pytest.mark.skipif(FAKETIME is None, reason="no libfaketime (apt-get install faketime)")
+def test_a_real_server_whose_clock_goes_back(tmp_path, key, monkeypatch):
+    """By an hour, while a request is delayed by some seconds: it is asked some seconds later."""
+    offset = tmp_path / "offset"
+    offset.write_text("+0")
+    with monkeypatch.context() as patch:
+        patch.setenv("LD_PRELOAD", str(FAKETIME))
+        patch.setenv("FAKETIME_TIMESTAMP_FILE", str(offset))
+        patch.setenv("FAKETIME_NO_CACHE", "1")
+        patch.setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+        server = Server(tmp_path)
+    worker = StoreWorker(server.url, key)
+    enqueue(worker, "page", 3)
+    worker.exchange()
+    before = worker.client.call("time")[0]
+    offset.write_text("-3600")
+    assert worker.client.call("time")[0] < before - 3000
+    worker.exchange()
+    assert worker.next() is None
+    assert worker.store.next_due < 5
+    wait_until(lambda: worker.exchange() or worker.store.pending, "the request")
+    worker.close()
+    server.stop()

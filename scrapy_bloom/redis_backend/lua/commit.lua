@@ -68,6 +68,7 @@ if #lacking > 0 then return {'dictionary', lacking} end
 
 -- include enter
 -- include put
+-- include records
 -- include probe
 
 -- one that a request may use is kept in any case; of proposals the first, unless there are eight
@@ -118,9 +119,21 @@ local function put_quarantined(record)
   added, added_bytes = added + 1, added_bytes + #record[3]
 end
 
-local function give_back(from, claim, record, blamed)
+-- Keeps what cannot be read among the failed requests.
+local function set_aside(name, packed)
+  redis.call('HSET', key('failed'), name, packed)
+end
+
+local function give_back(from, claim, packed, blamed)
+  local record = record_of(packed)
+  if not record then
+    set_aside(claim, packed)
+    redis.call('HDEL', key('claims:' .. from), claim)
+    return
+  end
   local priority, slot, entry, alone = unpack(record, 1, 4)
   if alone then
+    alone = tonumber(alone) or 0
     if blamed then alone = alone + 1 end
     if alone >= tonumber(ARGV[12]) then
       redis.call('HSET', key('failed'), claim,
@@ -129,7 +142,7 @@ local function give_back(from, claim, record, blamed)
       put_quarantined({priority, slot, entry, alone})
     end
   else
-    local losses = tonumber(entry:sub(1, 1))
+    local losses = tonumber(entry:sub(1, 1)) or 0
     if blamed then losses = losses + 1 end
     entry = losses .. entry:sub(2)
     if losses >= 2 then
@@ -158,10 +171,10 @@ local function reclaim(each)
     end
   until cursor == '0' or #claims >= most_given_back
   -- from the last one, so that the first is in front again
-  table.sort(claims, function(one, other) return tonumber(one) > tonumber(other) end)
+  table.sort(claims, function(one, other) return (tonumber(one) or 0) > (tonumber(other) or 0) end)
   for _, claim in ipairs(claims) do
     local blamed = redis.call('SISMEMBER', key('handed:' .. each), claim) == 1
-    give_back(each, claim, cmsgpack.unpack(records[claim]), blamed)
+    give_back(each, claim, records[claim], blamed)
   end
   given_back = given_back + #claims + 10
   if cursor == '0' then
@@ -279,7 +292,7 @@ for at = first_failed, first_entry - 1, 6 do
   local failing, again = ARGV[at], ARGV[at + 5]
   local record = redis.call('HGET', mine, failing)
   if record then
-    local priority, slot, entry = unpack(cmsgpack.unpack(record), 1, 3)
+    local priority, slot, entry = unpack(record_of(record) or {'0', '', '0'}, 1, 3)
     if again ~= '' then entry = '0' .. again end
     redis.call('HSET', key('failed'), ARGV[at + 1], cmsgpack.pack({priority, slot, entry,
       ARGV[at + 2], tonumber(ARGV[at + 3]), worker, now, ARGV[at + 4], failing}))
@@ -290,7 +303,7 @@ end
 for returned in words(ARGV[22]) do
   local record = redis.call('HGET', mine, returned)
   if record then
-    give_back(worker, returned, cmsgpack.unpack(record), false)
+    give_back(worker, returned, record, false)
     redis.call('SREM', handed, returned)
   end
 end
@@ -319,9 +332,8 @@ if redis.call('HLEN', mine) ~= owned_count then
   -- claims of a call that was aborted
   local all = redis.call('HGETALL', mine)
   for at = 1, #all, 2 do
-    if not owned[all[at]] and #claimed < 500 then
-      tell(all[at], unpack(cmsgpack.unpack(all[at + 1]), 1, 4))
-    end
+    local record = not owned[all[at]] and #claimed < 500 and record_of(all[at + 1])
+    if record then tell(all[at], unpack(record, 1, 4)) end
   end
 end
 
@@ -343,16 +355,22 @@ if full then wanted = 0 end
 local of_slot, new_owners = {}, 0
 if wanted > 0 and owned_count == 0 and #claimed == 0 then
   for _ = 1, math.min(20, redis.call('LLEN', key('alone'))) do
-    local record = cmsgpack.unpack(redis.call('LINDEX', key('alone'), 0))
-    local hold = hold_of(record[2])
-    if not hold or hold[1] <= now then
+    local packed = redis.call('LINDEX', key('alone'), 0)
+    local record = record_of(packed)
+    local hold = record and hold_of(record[2])
+    if not record then
+      set_aside('alone:' .. redis.sha1hex(packed), packed)
+      count_less(1)
+      redis.call('LPOP', key('alone'))
+    elseif not hold or hold[1] <= now then
       if hold then probe_slot(record[2], hold) end
       count_less(1)
       claim(record[1], record[2], record[3], record[4], 'LPOP', key('alone'))
       of_slot[record[2]], wanted = 1, 0
       break
+    else
+      redis.call('RPOPLPUSH', key('alone'), key('alone'))
     end
-    redis.call('RPOPLPUSH', key('alone'), key('alone'))
   end
 end
 wanted = wanted - #claimed
@@ -369,8 +387,8 @@ local function may_have(slot)
   if keeps == 0 then return true end
   local owner = redis.call('HGET', key('owners'), slot)
   if owner then
-    local who, till = unpack(cmsgpack.unpack(owner))
-    if who ~= worker and till > now and redis.call('ZSCORE', key('workers'), who) then
+    local who, till = unpack(unpacked(owner) or {})
+    if type(till) == 'number' and type(who) == 'string' and who ~= worker and till > now and redis.call('ZSCORE', key('workers'), who) then
       if till > now + keeps then
         -- by a clock that was ahead
         redis.call('HSET', key('owners'), slot, cmsgpack.pack({who, now + keeps}))
@@ -492,7 +510,7 @@ if new_owners > 0 and redis.call('HLEN', key('owners')) > 1000 then
   local from = redis.call('HGET', key('crawl'), 'swept') or '0'
   local found = redis.call('HSCAN', key('owners'), from, 'COUNT', 2 * new_owners)
   for at = 1, #found[2], 2 do
-    if cmsgpack.unpack(found[2][at + 1])[2] <= now then
+    if (tonumber((unpacked(found[2][at + 1]) or {})[2]) or 0) <= now then
       redis.call('HDEL', key('owners'), found[2][at])
     end
   end
@@ -517,6 +535,17 @@ if still and (waiting ~= 0 or waiting_bytes ~= 0) then
   redis.call('HSET', key('crawl'), 'waiting', 0, 'waiting_bytes', 0)
   waiting, waiting_bytes = 0, 0
 end
+if rests then
+  -- what is at work has a lease, or has lost it with its name: pcall, since it may have no right
+  for _, name in ipairs({'starting', 'busy'}) do
+    local members = redis.pcall('SMEMBERS', key(name))
+    for _, each in ipairs(members.err and {} or members) do
+      if not redis.call('ZSCORE', key('workers'), each) then
+        redis.call('ZADD', key('workers'), 0, each)
+      end
+    end
+  end
+end
 rests = rests and redis.call('EXISTS', key('starting'), key('busy')) == 0
 still = still and rests
 if still and ARGV[17] == 'over' and in_round and found[3] == '1' then
@@ -534,12 +563,13 @@ for at, name in ipairs(counted) do
 end
 local failed = redis.call('HLEN', key('failed'))
 local newest_note = redis.call('LINDEX', key('progress'), 0)
-local age = newest_note and now - cjson.decode(newest_note).time
+local is_note, noted = pcall(cjson.decode, newest_note or '')
+local age = is_note and type(noted) == 'table' and type(noted.time) == 'number' and now - noted.time
 if not age or age < 0 or age >= 1000 then
   local note = {time = now, pending = waiting, failed = failed}
   local totals = redis.call('HMGET', key('crawl'), 'done', unpack(counted))
-  note.done = tonumber(totals[1] or 0)
-  for at, name in ipairs(counted) do note[name] = tonumber(totals[at + 1] or 0) end
+  note.done = tonumber(totals[1] or '') or 0
+  for at, name in ipairs(counted) do note[name] = tonumber(totals[at + 1] or '') or 0 end
   redis.call('LPUSH', key('progress'), cjson.encode(note))
   redis.call('LTRIM', key('progress'), 0, 59)
 end
@@ -555,7 +585,7 @@ if has_later then
   end
   later = {first_of('later') and redis.call('ZCARD', key('later')) or 0, next_due(), rests and 1 or 0, holds}
   if not waits and redis.call('EXISTS', key('holds')) == 0 then
-    redis.call('HSET', key('crawl'), 'later', '')
+    redis.call('HSET', key('crawl'), 'later', '', 'back', '')
   end
 end
 local reply = {'done', table.concat(answers), table.concat(layers, ' '),

@@ -1,5 +1,5 @@
--- Requests that are not due, and slots that are held. Comes after put; needs `now`, `is_newest` and
--- `most_probe`, for how long (ms) a hold goes on while one request asks whether it may end.
+-- Requests that are not due, and slots that are held. Comes after put; needs `now`, `is_newest`, `back`
+-- of enter, and `most_probe`, for how long (ms) a hold goes on while one request asks whether it may end.
 --
 -- A request that is not due is in one place, `later`, by the time when it is due: it joins its list
 -- then. A resend of the call that brought it has the same `serial`, and so finds it there.
@@ -25,7 +25,8 @@ end
 local firsts = {}
 local function first_of(name)
   if firsts[name] == nil then
-    firsts[name] = tonumber(redis.call('ZRANGE', key(name), 0, 0, 'WITHSCORES')[2] or '') or false
+    local first = tonumber(redis.call('ZRANGE', key(name), 0, 0, 'WITHSCORES')[2] or '')
+    firsts[name] = first and first - (name == 'later' and back or 0) or false
   end
   return firsts[name]
 end
@@ -33,7 +34,7 @@ end
 local function put_later(serial, priority, slot, entry, delay)
   note_later()
   local member = struct.pack('>I4', serial) .. priority .. '\0' .. slot .. '\0' .. entry
-  local due = math.max(now + delay, tonumber(redis.call('ZSCORE', key('later'), member) or 0))
+  local due = math.max(now + back + delay, tonumber(redis.call('ZSCORE', key('later'), member) or 0))
   firsts.later = nil
   if redis.call('ZADD', key('later'), due, member) == 1 then
     added, added_bytes = added + 1, added_bytes + #entry
@@ -48,7 +49,7 @@ end
 local function state_of(slot)
   local packed = has_later and redis.call('HGET', key('holds'), slot)
   if not packed then return nil end
-  local hold = cmsgpack.unpack(packed)
+  local hold = hold_in(packed)
   if hold[1] > now + hold[3] then
     -- by a clock that was ahead
     hold[1] = now + hold[3]
@@ -98,7 +99,7 @@ end
 
 local function unpark(member)
   local priority, named = member:match('^([^:]*):(.*)$')
-  if has_list(priority, named) then join_ring(priority, named) end
+  if named and has_list(priority, named) then join_ring(priority, named) end
   redis.call('ZREM', key('parked'), member)
   firsts.parked = nil
 end
@@ -124,15 +125,21 @@ local function move_due()
   end
   local function due(name)
     if (first_of(name) or math.huge) > now then return ipairs({}) end
-    return ipairs(redis.call('ZRANGEBYSCORE', key(name), '-inf', now, 'LIMIT', 0, 100))
+    local till = name == 'later' and now + back or now
+    return ipairs(redis.call('ZRANGEBYSCORE', key(name), '-inf', till, 'LIMIT', 0, 100))
   end
   for _, member in due('later') do
     local priority, slot, entry = member:match('^(%Z*)%z(%Z*)%z(.*)$', 5)
-    put('RPUSH', priority, slot, entry, not is_newest(priority))
+    -- it has been counted
+    if tonumber(priority) then
+      put('RPUSH', priority, slot, entry, not is_newest(priority))
+      added, added_bytes = added - 1, added_bytes - #entry
+    else
+      redis.call('HSET', key('failed'), 'later:' .. redis.sha1hex(member), member)
+      added = added - 1
+    end
     redis.call('ZREM', key('later'), member)
     firsts.later = nil
-    -- it has been counted
-    added, added_bytes = added - 1, added_bytes - #entry
   end
   for _, member in due('parked') do unpark(member) end
 end
