@@ -95,7 +95,7 @@ class FailedRequest(NamedTuple):
         """Return the record of `request`, which fails now. Never raises, for any meta or
         exception."""
         referer = request.headers.get("Referer")
-        before = sum(_count(request.meta.get(key)) for key in (ATTEMPTS_KEY, *TIMES_KEYS))
+        before = sum(count_of(request.meta.get(key)) for key in (ATTEMPTS_KEY, *TIMES_KEYS))
         return cls(
             url=request.url,
             method=encodable(request.method),
@@ -170,7 +170,7 @@ def _value(cause: object) -> object:
     return getattr(cause, "value", cause)
 
 
-def _count(value: object) -> int:
+def count_of(value: object) -> int:
     """Return a count of a meta, 0 for a value that is no count."""
     return value if isinstance(value, int) and 0 <= value < _MOST else 0
 

@@ -422,10 +422,10 @@ local function claim_from_lobby(priority, most)
       if not has_own and is_held then park(priority, slot .. suffix, slot, hold)
       elseif not has_own then join_ring(priority, slot .. suffix) end
       redis.call(command, list_of(priority, slot .. suffix), entry)
-      if entry ~= '' then count_few(priority, slot, 0) end
+      if entry ~= '' then count_few(priority, slot, -1) end
       redis.call(pop, lobby)
     else
-      count_few(priority, slot, 0)
+      count_few(priority, slot, -1)
       if hold then probe_slot(slot, hold) end
       claim(priority, slot, entry, false, pop, lobby)
       of_slot[slot] = (of_slot[slot] or 0) + 1
@@ -494,7 +494,7 @@ for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, 99)) do
       if redis.call('EXISTS', list) == 0 then
         redis.call('LREM', ring, 1, named)
         -- a counter that is too high goes down in time
-        if has_many then count_few(priority, slot, 0) end
+        if has_many then count_few(priority, slot, -1) end
       end
     end
     if taken == 0 and in_lobby > 0 then taken = claim_from_lobby(priority, wanted) end
