@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := -m pip install -qq --disable-pip-version-check
 
-.PHONY: demo demo-delta demo-redis test bench bench-quick torture oldest scrapys-own deltafetchs-own field lint docs dist clean
+.PHONY: demo demo-delta demo-redis test bench bench-quick torture oldest next-scrapy scrapys-own deltafetchs-own field lint docs dist clean
 
 demo: .venv/.demo
 	@$(BIN)/python example_project/demo.py
@@ -16,7 +16,7 @@ demo-redis: .venv/.test
 	$(BIN)/python example_project/demo_redis.py
 
 # compiled once, and not in each process of a run
-test oldest: export PYTHONDONTWRITEBYTECODE :=
+test oldest next-scrapy: export PYTHONDONTWRITEBYTECODE :=
 
 test: .venv/.test
 	$(BIN)/python -m pytest -n 4 --dist worksteal
@@ -35,6 +35,10 @@ torture: .venv/.test
 oldest: .venv-oldest/.made
 	.venv-oldest/bin/python -m pytest -n 2 --dist worksteal \
 		tests/bloom tests/fingerprints tests/job tests/test_dupefilter.py
+
+# the same, crawls and more with pull requests of the next Scrapy, or with the tree in NEXT_SCRAPY
+next-scrapy:
+	@$(PYTHON) .ci/next_scrapy.py
 
 # Scrapy's own tests, with our add-on in every crawler
 scrapys-own: .venv-scrapys-own/.made

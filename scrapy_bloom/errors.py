@@ -21,6 +21,11 @@ class BloomError(Exception):
     """Base of the errors below."""
 
 
+def unforeseen(error: BaseException, *known: type[BaseException]) -> BaseException | None:
+    """Return `error` if its log needs a traceback: None for ours, the system's and the `known`."""
+    return None if isinstance(error, (BloomError, OSError, *known)) else error
+
+
 class FeedError(BloomError):
     """A feed that was changed from outside, or is not the expected one; it is left as it is."""
 

@@ -13,7 +13,7 @@ import re
 import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
@@ -69,7 +69,8 @@ class DirectoryLock:
         if self._is_ours:
             self._file.seek(0)
             self._file.truncate(0)
-            self._file.write(f"{os.getpid()}\n".encode())
+            with suppress(OSError):  # a full disk: the next file tells of it
+                self._file.write(f"{os.getpid()}\n".encode())
         return True
 
     def _is_there(self) -> bool:

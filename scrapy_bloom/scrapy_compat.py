@@ -1,29 +1,38 @@
 """Each private name of Scrapy that this package uses, checked when it is first needed.
 
+CONTRIBUTING.md says what each serves. The start is refused without one only where a page could be
+lost; any other is missed in one warning.
+
 No public signal or attribute of Scrapy tells when the engine is done with a request. A request is
 in progress until the output of its callback is scheduled or through the pipelines.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import scrapy
+from pydispatch.dispatcher import getAllReceivers, liveReceivers
 from scrapy import Request, pqueues, signals, squeues
-from scrapy.core import downloader, engine, scraper
+from scrapy.core import engine, scraper
+from scrapy.downloadermiddlewares.httpcache import HttpCacheMiddleware
 from scrapy.exceptions import DontCloseSpider
 from scrapy.extensions import feedexport
+from scrapy.extensions.httpcache import FilesystemCacheStorage
 from scrapy.settings import BaseSettings
 from scrapy.spidermiddlewares import httperror
 from scrapy.utils import reactor
-from scrapy.utils import signal as dispatching
 from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro
+from scrapy.utils.httpobj import urlparse_cached
+from twisted.python.failure import Failure
 
 from .errors import JobDirectoryError
 
@@ -32,7 +41,16 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.extensions.feedexport import FeedSlot, FeedStorageProtocol, ItemFilter
     from scrapy.http import Response
-    from twisted.python.failure import Failure
+
+logger = logging.getLogger("scrapy_bloom.startup")
+
+HELD = "bloom_held"
+"""Meta key: how often a request was sent again for a hold of its download slot."""
+REFUSED = "bloom_refused"
+"""Meta key: how often a request was refused as the probe, in one that was refused at all."""
+REDIRECT_TIMES = "redirect_times"
+TIMES_SENT_AGAIN = ("retry_times", REDIRECT_TIMES, HELD)
+"""The meta keys of requests that downloader middlewares send again."""
 
 
 @runtime_checkable
@@ -66,6 +84,8 @@ class EngineView:
 
     def __init__(self, crawler: Crawler) -> None:
         self._engine: Any = crawler.engine
+        self.cuts_off = False
+        """True as soon as the engine cuts downloads off, if `on_cut_off` was called."""
         # before the spider is open there are no slots yet
         engine_slot = _get(self._engine, "_slot") or _new_engine_slot()
         scraper_slot = _get(self._engine, "scraper", "slot") or _new_scraper_slot()
@@ -77,6 +97,12 @@ class EngineView:
             ("engine.downloader.active", _get(self._engine, "downloader", "active")),
         ):
             _require(name, hasattr(found, "__contains__") and hasattr(found, "__iter__"))
+        if getattr(crawler, "throttler", None) is not None:
+            name = "_throttler_waiting"
+            _require(f"engine.{name}", hasattr(self._engine, name))
+        if hasattr(self._engine.downloader, "stop_async"):
+            name = "_handle_downloader_output"
+            _require(f"engine.{name}", hasattr(self._engine, name))
 
     def is_in_progress(self, request: Request) -> bool:
         """Return True while `request` is downloaded, its callback or errback runs, or their
@@ -93,10 +119,13 @@ class EngineView:
         """Yield the requests between download and callback: those that a downloader middleware
         has answered with another request, such as a redirect, while that one is scheduled."""
         working = self._engine
+        # with https://github.com/scrapy/scrapy/pull/6931 they wait before the downloader
+        waiting = getattr(working, "_throttler_waiting", ())
         for request in working._slot.inprogress:
             if (
                 request not in working.downloader.active
                 and request not in working.scraper.slot.active
+                and request not in waiting
             ):
                 yield request
 
@@ -104,26 +133,45 @@ class EngineView:
         """Yield the requests whose callback or errback runs, or whose items are in pipelines."""
         yield from self._engine.scraper.slot.active
 
-    def sent_again_as(self, request: Request) -> Iterator[Request]:
+    def sent_again_as(
+        self, request: Request, keys: Iterable[str] = TIMES_SENT_AGAIN
+    ) -> Iterator[Request]:
         """Yield the request that a downloader middleware has answered with `request`, a retry, a
         redirect or a copy that waits for the end of a hold, while that one is scheduled. No
-        callback gets the result of the former."""
-        for key in TIMES_SENT_AGAIN:
+        callback gets the result of the former. `keys` count the kinds that are asked for."""
+        for key in keys:
             if times := request.meta.get(key):
                 for source in self.just_downloaded():
                     if source.meta.get(key, 0) == times - 1 and _comes_of(request, source, key):
                         yield source
 
-    def require_wake(self) -> None:
-        """Raise JobDirectoryError if this release of Scrapy does not support `wake`."""
-        slot = _get(self._engine, "_slot") or _new_engine_slot()
-        name = "engine._slot.nextcall.schedule"
-        _require(name, callable(_get(slot, "nextcall", "schedule")))
+    def on_cut_off(self, function: Callable[[Request], object]) -> None:
+        """Call `function` for each request whose download fails after the engine has begun to cut
+        downloads off, as it does with https://github.com/scrapy/scrapy/pull/7455."""
+        engine, downloader = self._engine, self._engine.downloader
+        if not hasattr(downloader, "stop_async"):
+            return
+        stop, handle = downloader.stop_async, engine._handle_downloader_output
+
+        async def note_and_stop() -> Any:
+            self.cuts_off = True
+            return await stop()
+
+        def note_and_handle(result: Any, request: Request) -> Any:
+            if self.cuts_off and isinstance(result, Failure):
+                function(request)
+            return handle(result, request)
+
+        downloader.stop_async, engine._handle_downloader_output = note_and_stop, note_and_handle
 
     def wake(self) -> None:
         """Have the engine ask for requests, and check if it is idle, in the next reactor turn."""
         if self._engine._slot is not None:
-            self._engine._slot.nextcall.schedule()
+            schedule = _get(self._engine._slot, "nextcall", "schedule")
+            if schedule is None:
+                _miss("engine._slot.nextcall.schedule", "what is due comes some seconds late")
+            else:
+                schedule()
 
 
 def close_spider(crawler: Crawler, reason: str) -> None:
@@ -153,6 +201,8 @@ def put_before_engine(crawler: Crawler, middleware: StartMiddleware | OutputMidd
     _require("engine.scraper.spidermw.methods", methods is not None)
     assert methods is not None
     if isinstance(middleware, StartMiddleware):
+        name = "engine.scraper.spidermw.process_start"
+        _require(name, callable(_get(crawler, *name.split("."))))
         methods["process_start"].append(middleware.process_start)
         # Scrapy 2.14 goes through this one for spider middlewares that are older than 2.13
         methods["process_start_requests"].append(middleware.process_start_requests)
@@ -168,6 +218,7 @@ def output_methods(crawler: Crawler) -> list[Callable[..., Any]] | None:
     engine; None where this release of Scrapy hides them."""
     methods = _of_spider_middlewares(crawler)
     if methods is None:
+        _miss("engine.scraper.spidermw.methods", "duplicates are not dropped early")
         return None
     found: list[Callable[..., Any]] = []
     for each in methods["process_spider_output"]:
@@ -195,7 +246,7 @@ def _of_spider_middlewares(crawler: Crawler) -> Any | None:
 
 
 def _comes_of(request: Request, source: Request, key: str) -> bool:
-    if key == "redirect_times":
+    if key == REDIRECT_TIMES:
         return source.url in request.meta.get("redirect_urls", ())[-1:]
     return request.url == source.url
 
@@ -297,8 +348,7 @@ class FailureHooks:
 class IdleChecks:
     """The results of the signal spider_idle of `crawler`.
 
-    To be made before the spider is open. Raises JobDirectoryError that names what this release of
-    Scrapy lacks.
+    To be made before the spider is open.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -306,16 +356,17 @@ class IdleChecks:
         self._signals: Any = crawler.signals
         self.has_closed = False
         """True if the engine has closed the spider because it was idle, with any reason."""
-        for name in ("getAllReceivers", "liveReceivers"):
-            _require(f"scrapy.utils.signal.{name}", callable(_get(dispatching, name)))
-        _require("engine._spider_idle", callable(_get(self._engine, "_spider_idle")))
-        self._watch()
+        if hasattr(self._engine, "_spider_idle"):
+            self._watch()
+        else:
+            _miss("engine._spider_idle", "a spider with handlers of spider_idle ends no round")
 
     @property
     def may_give_more(self) -> bool:
         """True if a handler of the project is connected, and the engine has not closed the spider
         because it was idle."""
-        return not self.has_closed and any(map(_is_foreign, self._handlers()))
+        handlers = liveReceivers(getAllReceivers(self._signals.sender, signals.spider_idle))
+        return not self.has_closed and any(map(_is_foreign, handlers))
 
     def _watch(self) -> None:
         # exceptions of handlers are only in the answers that the engine gets; in between, signals
@@ -339,12 +390,6 @@ class IdleChecks:
 
         self._engine._spider_idle = ask_and_note
 
-    def _handlers(self) -> Iterable[object]:
-        module: Any = dispatching
-        receivers = module.getAllReceivers(self._signals.sender, signals.spider_idle)
-        found: Iterable[object] = module.liveReceivers(receivers)
-        return found
-
     def _note(self, answers: Iterable[tuple[Any, Any]]) -> None:
         held = any(isinstance(_get(answer, "value"), DontCloseSpider) for _, answer in answers)
         self.has_closed = not held and self._engine.spider_is_idle()
@@ -355,43 +400,80 @@ def _is_foreign(handler: object) -> bool:
     return module.partition(".")[0] not in {"scrapy", "scrapy_bloom"}
 
 
-HELD = "bloom_held"
-"""Meta key: how often a request was sent again for a hold of its download slot."""
-TIMES_SENT_AGAIN = ("retry_times", "redirect_times", HELD)
-"""The meta keys of requests that downloader middlewares send again."""
-
-
 SLOT_KEY = "download_slot"
 """Meta key: the download slot that a request names, or was sent in."""
+SCOPES_KEY = "throttling_scopes"
+"""Meta key of https://github.com/scrapy/scrapy/pull/6931: a scope, or several; the first one is our
+slot."""
+
+
+def slot_named(meta: dict[str, Any]) -> Any:
+    """Return the download slot that the `meta` of a request names, None without one."""
+    scopes = meta.get(SCOPES_KEY)
+    if scopes is None or isinstance(scopes, str):
+        return meta.get(SLOT_KEY) if scopes is None else scopes
+    return next(iter(scopes), "")
 
 
 def slot_keys(crawler: Crawler) -> Callable[[Request], str]:
     """Return the function that gives the download slot of a request."""
-    found: Callable[[Request], str] = crawler.engine.downloader.get_slot_key
-    return found
+    throttler = getattr(crawler, "throttler", None)
+    if throttler is not None:
+        return partial(_first_scope, throttler)
+    downloader: Any = crawler.engine.downloader
+    if hasattr(downloader, "get_slot_key"):
+        return downloader.get_slot_key  # type: ignore[no-any-return]
+    _miss("Downloader.get_slot_key", "a slot is what the meta of a request names, or its host")
+    return lambda request: str(slot_named(request.meta) or urlparse_cached(request).hostname or "")
 
 
-def active_slots(crawler: Crawler) -> dict[str, Any]:
-    """Return the downloader's slots by name, which it changes: each has `active`, the requests
-    that it has."""
-    found: dict[str, Any] = crawler.engine.downloader.slots
-    return found
+def _first_scope(throttler: Any, request: Request) -> str:
+    meta = request.meta
+    before = len(meta)
+    throttler.get_scopes_key(request)  # a copied meta has the scopes of another request
+    scopes = throttler.get_applied_scopes(request)
+    while len(meta) > before:  # what the throttler notes there is not stored
+        meta.popitem()
+    return scopes[0] if scopes else ""
 
 
-def require_unsent() -> None:
-    """Raise JobDirectoryError if this release of Scrapy does not support `answer_unsent`."""
+def slot_loads(crawler: Crawler) -> Callable[[str], float]:
+    """Return the function that gives how many requests the downloader has of a slot, or their share
+    of as many as it may have."""
+    throttler: Any = getattr(crawler, "throttler", None)
+    if throttler is not None:
+        return throttler.get_scope_load  # type: ignore[no-any-return]
+    slots = getattr(crawler.engine.downloader, "slots", None)
+    if slots is None:
+        _miss("Downloader.slots", "slots take turns, whatever their load")
+        slots = {}
+    return lambda slot: len(slots[slot].active) if slot in slots else 0
+
+
+def pop_from(queue: pqueues.ScrapyPriorityQueue, *, last: bool) -> Request | None:
+    """Pop the next request, or the `last` in line of the highest priority; the next one where a
+    queue of the project, or this release of Scrapy, hides its line."""
+    both: Any = (queue.queues, getattr(queue, "_start_queues", {})) if last else ()
+    lines: list[Any] = [getattr(each.get(queue.curprio), "q", deque()) for each in both]
+    for line in lines:
+        line.reverse()
     try:
-        queue = getattr(downloader.Slot(1, 0.0, 0.0), "queue", None)
-    except AttributeError:
-        return  # EngineView, which every scheduler of ours makes, names what it lacks
-    _require("downloader.Slot.queue", isinstance(queue, deque))
+        return queue.pop()
+    finally:
+        for line in lines:
+            line.reverse()
 
 
 def answer_unsent(crawler: Crawler, slot: str, answer: Callable[[Request], Request | None]) -> None:
     """Give the engine `answer(request)` for each request that waits in the downloader, and that
     it has not sent, as a downloader middleware may; None leaves it there."""
-    found = active_slots(crawler).get(slot)
+    if getattr(crawler, "throttler", None) is not None:
+        return  # there requests wait before they reach the middlewares
+    found = (_get(crawler.engine, "downloader", "slots") or {}).get(slot)
     if found is None:
+        return
+    if not isinstance(_get(found, "queue"), deque):
+        _miss("downloader.Slot.queue", "what waits for a slot when its hold begins is still sent")
         return
     waiting = [*found.queue]
     found.queue.clear()
@@ -401,6 +483,37 @@ def answer_unsent(crawler: Crawler, slot: str, answer: Callable[[Request], Reque
             found.queue.append((request, deferred))
         else:
             deferred.callback(again)
+
+
+def mend_cache(crawler: Crawler) -> None:
+    """Have the HTTP cache of `crawler`, if its storage is Scrapy's in files or a subclass, take an
+    entry that a kill has cut short for none. Such an entry lacks `request_body`, which is written
+    last. Without the path of an entry, in a later Scrapy, a WARNING says that this is off."""
+    storage = None
+    with suppress(AttributeError, RuntimeError):  # a script without an engine has none
+        storage = getattr(crawler.get_downloader_middleware(HttpCacheMiddleware), "storage", None)
+    if not isinstance(storage, FilesystemCacheStorage):
+        return
+    path_of = getattr(storage, "_get_request_path", None)
+    if not callable(path_of):
+        logger.warning("An entry of the HTTP cache that a kill cuts short is not recognised")
+        return
+    store, retrieve = storage.store_response, storage.retrieve_response
+
+    def store_response(spider: Spider, request: Request, response: Response) -> None:
+        Path(path_of(spider, request), "request_body").unlink(missing_ok=True)
+        store(spider, request, response)
+
+    def retrieve_response(spider: Spider, request: Request) -> Response | None:
+        folder = Path(path_of(spider, request))
+        # a subclass may have files of its own instead
+        if (folder / "pickled_meta").exists() and not (folder / "request_body").exists():
+            return None
+        found: Response | None = retrieve(spider, request)
+        return found
+
+    mended: Any = storage
+    mended.store_response, mended.retrieve_response = store_response, retrieve_response
 
 
 def is_revalidated(request: Request) -> bool:
@@ -415,11 +528,13 @@ def backs_off(crawler: Crawler, request: Request, status: int) -> bool:
     if throttler is None or not crawler.settings.getbool("BACKOFF_ENABLED", True):
         return False
     with suppress(Exception):  # its interface is not released
-        scopes = throttler.get_resolved_scopes(request)
-        return any(
-            throttler.get_scope_manager(scope).triggers_backoff_for_status(status)
-            for scope in ([scopes] if isinstance(scopes, str) else scopes or ())
-        )
+        find = _get(throttler, "get_applied_scopes") or throttler.get_resolved_scopes
+        scopes = find(request)
+        for scope in [scopes] if isinstance(scopes, str) else scopes or ():
+            decides = _get(throttler.get_scope_manager(scope), "triggers_backoff_for_status")
+            if decides is not None and decides(status):
+                return True
+        return False
     return True
 
 
@@ -428,7 +543,10 @@ def scheduler_of(crawler: Crawler) -> object:
     Scrapy hides it."""
     with suppress(RuntimeError):  # Scrapy's own, before there is an engine
         # public since 2.19
-        return _get(crawler.engine, "scheduler") or _get(crawler.engine, "_slot", "scheduler")
+        found = _get(crawler.engine, "scheduler") or _get(crawler.engine, "_slot", "scheduler")
+        if found is None and _get(crawler.engine, "_slot") is not None:
+            _miss("engine._slot.scheduler", "holds and early dropping are off")
+        return found
     return None
 
 
@@ -452,7 +570,11 @@ def slots_take_turns() -> bool | None:
         slots = {"b": SimpleNamespace(active={0}), "c": SimpleNamespace(active=set())}
         downloader = SimpleNamespace(slots=slots, get_slot_key=lambda request: request.meta["slot"])
         crawler: Any = SimpleNamespace(
-            settings=BaseSettings(), engine=SimpleNamespace(downloader=downloader)
+            settings=BaseSettings(),
+            engine=SimpleNamespace(downloader=downloader),
+            throttler=SimpleNamespace(
+                get_scopes_key=downloader.get_slot_key, get_scope_load=lambda slot: slot == "b"
+            ),
         )
         queue = pqueues.DownloaderAwarePriorityQueue(crawler, squeues.FifoMemoryQueue, "")
         for slot in "dcbaabcd":
@@ -470,6 +592,12 @@ def _require(name: str, is_there: bool) -> None:
             " another version of Scrapy or of scrapy-bloom, or set SCHEDULER to"
             " 'scrapy.core.scheduler.Scheduler'"
         )
+
+
+@cache
+def _miss(name: str, without: str) -> None:
+    """Say, once in a process, what a Scrapy without this name does not get from us."""
+    logger.warning("Scrapy %s has no %s: %s", scrapy.__version__, name, without)
 
 
 def _get(thing: Any, *names: str) -> Any:

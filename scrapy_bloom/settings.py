@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -293,12 +294,6 @@ LATER_WAIT: Setting[float | None] = Setting(
 HOLD = Setting(
     "BLOOM_HOLD", True, BOOLEAN, "Whether a host that answers 429 or 503 is left alone for a while"
 )
-HOLD_AFTER = Setting(
-    "BLOOM_HOLD_AFTER",
-    3,
-    _whole(1, MOST, "the refusals in a row without Retry-After"),
-    "So many refusals in a row without `Retry-After` begin a hold",
-)
 HOLD_MAX = Setting(
     "BLOOM_HOLD_MAX",
     3600.0,
@@ -412,6 +407,17 @@ REDIS_ROUND = Setting(
 
 SETTINGS = tuple(each for each in tuple(globals().values()) if isinstance(each, Setting))
 """All of them."""
+
+
+def misspelt(settings: BaseSettings) -> list[str]:
+    """Return a line for each setting of the project whose name begins as ours and is none."""
+    names = [each.name for each in SETTINGS]
+    return [
+        f"{name} is no setting of scrapy-bloom: did you mean"
+        f" {get_close_matches(name, names, n=1, cutoff=0)[0]}?"
+        for name in settings
+        if str(name).startswith("BLOOM_") and name not in names
+    ]
 
 
 def wants_delta(settings: BaseSettings) -> bool:
@@ -543,11 +549,10 @@ class FailedSettings:
 
 @dataclass(frozen=True)
 class HoldSettings:
-    """When download slots are held, if they are: after how many refusals in a row without
-    Retry-After, for at most how many seconds, and how many times in a row."""
+    """Whether download slots are held, for at most how many seconds, and how many times in a
+    row."""
 
     on: bool = HOLD.default
-    after: int = HOLD_AFTER.default
     longest: float = HOLD_MAX.default
     times: int = HOLD_TIMES.default
 
@@ -556,7 +561,6 @@ class HoldSettings:
         """Return the values in `settings`. Raises ValueError as BloomSettings does."""
         return cls(
             on=HOLD.read(settings),
-            after=HOLD_AFTER.read(settings),
             longest=HOLD_MAX.read(settings),
             times=HOLD_TIMES.read(settings),
         )

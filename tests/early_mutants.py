@@ -44,7 +44,7 @@ MUTANTS = {
         "self._reads is not None and self._meta_keys.isdisjoint(request.meta)",
         "self._reads is not None",
     ),
-    "redirects_are_known": (BASE, '            keys.add("redirect_urls")\n', ""),
+    "redirects_are_known": (BASE, " or REDIRECT_URLS in meta", ""),
     "fragments_ignored": (
         BASE,
         "self.ignores_fragments = self._fingerprint_of_url is not None",
@@ -64,8 +64,8 @@ MUTANTS = {
     "urls_never_remembered": (BASE, "if url is None and self._caches", "if self._caches"),
     "recent_fingerprints_of_redirects": (
         BASE,
-        'or "redirect_urls" not in request.meta\n',
-        "or True\n",
+        "elif REDIRECT_URLS not in request.meta:",
+        "else:",
     ),
     "extractor_guesses_callbacks": (
         LINKS,

@@ -24,12 +24,15 @@ class Engine:
         self.downloader = Downloader()
         self.scraper = SimpleNamespace(
             slot=SimpleNamespace(active=set()),
-            spidermw=SimpleNamespace(methods=defaultdict(deque), middlewares=()),
+            spidermw=SimpleNamespace(
+                methods=defaultdict(deque), middlewares=(), process_start=lambda: None
+            ),
         )
         self.woken = 0
         self._slot = SimpleNamespace(
             inprogress=set(), nextcall=SimpleNamespace(schedule=self._wake)
         )
+        self._throttler_waiting = set()
         self.closed = []
 
     def _wake(self):

@@ -23,11 +23,6 @@ ADDON = "scrapy_bloom.Addon"
 OURS_ALONE = "FAILS ONLY WITH OURS"
 STALE = "EXPLAINED, BUT DID NOT FAIL"
 FAULTS = {OURS_ALONE, STALE}
-HELD = (
-    "waits for a page that answers 503 for ever: ours leaves its host alone ten times, for 85"
-    " minutes in all, before the page fails"
-)
-"""Why some tests have to fail with ours."""
 """The reasons that are for us to look into."""
 
 

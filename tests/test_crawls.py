@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+from contextlib import suppress
 from functools import partial
 from signal import SIGINT, SIGKILL, SIGTERM
 from types import SimpleNamespace
@@ -10,6 +12,7 @@ import pytest
 from scrapy import version_info
 
 from scrapy_bloom import ScalableBloomFilter
+from tests.job.harness import FORCED
 from tests.small_site import PAGES, Scrapy, SmallSite, crawl
 
 ASYNCIO = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
@@ -74,6 +77,55 @@ def test_stopped_crawl_resumes_and_misses_nothing(outcome):
     assert STOP_AT <= between < len(PAGES)
     assert (site.missed, site.twice) == ([], [])
     assert second.lines("ERROR") == second.lines("WARNING") == []
+
+
+def broken_off_and_resumed(reactor, folder):
+    with SmallSite() as site:
+        site.hold_at(STOP_AT)
+        queue = {"CONCURRENT_REQUESTS": 60, "CONCURRENT_REQUESTS_PER_DOMAIN": 4, **ADDON}
+        first = crawl(site, folder, TWISTED_REACTOR=reactor, **queue)
+        site.wait_held()
+        for _ in FORCED:
+            first.stop(SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                first.process.wait(1)
+        first.end()
+        site.release()
+        return site, first, crawl(site, folder, TWISTED_REACTOR=reactor, **queue).end()
+
+
+@scenarios(broken_off_and_resumed, (ASYNCIO,), (SELECT,))
+def test_what_ctrl_c_breaks_off_is_fetched_after_a_resumption(outcome):
+    """Where the second one forces the end, and where it drops what waits in the downloader, as with
+    https://github.com/scrapy/scrapy/pull/7455."""
+    site, first, second = outcome
+    assert first.status == 0, first.log
+    assert second.reason == "finished"
+    assert site.missed == []
+    assert second.stat("scheduler/failed") in {None, "0"}
+
+
+def flipped_while_it_runs(folder):
+    with SmallSite() as site:
+        site.hold_at(STOP_AT)
+        run = crawl(site, folder, **ADDON, BLOOM_KEEP_FAILED=0)
+        site.wait_held()
+        path = folder / "job" / "requests.sqlite"
+        for each in (path, path.with_name("requests.sqlite-wal")):
+            with suppress(FileNotFoundError), each.open("r+b") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(0)
+                file.write(b"\x5a" * size)
+        site.release()
+        return run.end()
+
+
+@scenarios(flipped_while_it_runs)
+def test_bytes_that_flip_are_told_of_in_one_line(outcome):
+    """It names what failed, and shows no traceback."""
+    (line,) = outcome.lines("ERROR")
+    assert "job/requests.sqlite: " in line
+    assert "Traceback" not in outcome.log
 
 
 def killed_and_resumed(folder):

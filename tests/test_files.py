@@ -2,11 +2,13 @@
 
 import errno
 import os
+import re
+import resource
 
 import pytest
 
-from scrapy_bloom import FilterLockedError, files
-from scrapy_bloom.files import DirectoryLock, publish, replace
+from scrapy_bloom import FilterLockedError, ScalableBloomFilter, files
+from scrapy_bloom.files import DirectoryLock, publish, replace, replacing
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="locks need Linux or macOS")
 
@@ -86,3 +88,65 @@ def test_lock_file_that_is_removed_while_it_is_locked(tmp_path, monkeypatch):
         assert removed[0].closed
         with pytest.raises(FilterLockedError):
             DirectoryLock(tmp_path, "name")
+
+
+def test_a_lock_file_that_is_something_else_stays_as_it_is(tmp_path):
+    """A hard link to another file, or a file with other contents, is locked, and neither emptied
+    nor removed; one that a killed process has left is taken."""
+    for content in (b"12345\n", b"12 apples", b"1" * 30):
+        (tmp_path / "precious").write_bytes(content)
+        (tmp_path / "name").hardlink_to(tmp_path / "precious")
+        with DirectoryLock(tmp_path, "name") as lock:
+            with pytest.raises(FilterLockedError, match="in use by process"):
+                DirectoryLock(tmp_path, "name")
+            lock.release(remove=True)
+        assert (tmp_path / "precious").read_bytes() == content
+        (tmp_path / "name").unlink()
+    (tmp_path / "name").write_bytes(b"12 apples")
+    with DirectoryLock(tmp_path, "name"):
+        pass
+    assert (tmp_path / "name").read_bytes() == b"12 apples"
+    (tmp_path / "name").write_bytes(b"123456789\n")
+    with (
+        DirectoryLock(tmp_path, "name"),
+        pytest.raises(FilterLockedError, match=f"process {os.getpid()},"),
+    ):
+        DirectoryLock(tmp_path, "name")
+    assert (tmp_path / "name").read_bytes() == b""
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_a_temporary_file_is_private_and_goes(tmp_path, umask):
+    """Whatever the umask; it is gone after an error, which names the file, and what a kill has left
+    of it is gone after the next one with its token, whatever it leads to."""
+    path, before = tmp_path / "name", os.umask(umask)
+    try:
+        with replacing(path, 0o644) as file:
+            (found,) = tmp_path.iterdir()
+            assert found.stat().st_mode & 0o777 == 0o600
+            file.write(b"content")
+        assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"content", 0o644)
+        with pytest.raises(OSError, match=str(path)), replacing(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        with replacing(path, token="token") as file:
+            left = tmp_path / os.path.basename(file.name)
+            os.link(left, tmp_path / "copy")
+        left.symlink_to(tmp_path / "copy")
+        (tmp_path / "copy").write_bytes(b"precious")
+        with replacing(path, token="token") as file:
+            file.write(b"new")
+    finally:
+        os.umask(before)
+    assert (path.read_bytes(), (tmp_path / "copy").read_bytes()) == (b"new", b"precious")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["copy", "name"]
+
+
+def test_a_full_disk_is_told_with_the_name_of_a_file(tmp_path):
+    """At the start of a crawl, which writes into its lock first."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(OSError, match=re.escape(f"{tmp_path}/bloom/0.bloom")):
+            ScalableBloomFilter(100, 1e-3, tmp_path / "bloom")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

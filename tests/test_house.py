@@ -115,7 +115,7 @@ def loggers():
 def test_loggers_keep_their_names():
     """Filters and alerts of users name them, and so do the documents."""
     names = [f"scrapy_bloom.{name}" for name in LOGGERS.split()]
-    assert sorted(loggers()) == names
+    assert sorted({*loggers()}) == names
     pages = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md"))
     assert set(re.findall(r"\[(scrapy_bloom\.[\w.]+)\] [A-Z]+:", pages)) <= set(names)
 

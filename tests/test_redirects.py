@@ -1,13 +1,19 @@
-"""Redirects to what is the same page by an identity wider than Scrapy's."""
+"""Redirects to what is the page of a request that led to them."""
 
 import json
 import logging
+import signal
+from collections import Counter
 
 import pytest
 from scrapy import Request
 
 from tests import processes
+from tests.patience import wait_until
+from tests.redirecting_spider import BUSY, PAGES
+from tests.small_site import PACKAGE, Scrapy
 
+pytest_plugins = ["tests.redis_backend.fixtures"]
 CANONICAL = "scrapy_bloom.CanonicalRequestFingerprinter"
 
 
@@ -21,12 +27,13 @@ def crawl(make_dupefilter):
     return build
 
 
-def redirected(tested, source, url):
+def redirected(tested, source, url, reason=302):
     """Return whether the redirect of `source` to `url`, made as Scrapy does while the
     source is in the engine, is seen."""
     meta = {
         "redirect_times": source.meta.get("redirect_times", 0) + 1,
         "redirect_urls": [*source.meta.get("redirect_urls", []), source.url],
+        "redirect_reasons": [*source.meta.get("redirect_reasons", []), reason],
     }
     target = source.replace(url=url, meta={**source.meta, **meta, "download_latency": 0.1})
     inprogress = tested.crawler.engine._slot.inprogress
@@ -97,15 +104,54 @@ def test_a_source_that_is_in_a_callback_or_downloaded_makes_no_redirect(crawl, w
     assert tested.request_seen(Request("http://a.example/a?sid=1", meta=meta))
 
 
-@pytest.mark.parametrize(
+BOTH = pytest.mark.parametrize(
     "fingerprinter", ["scrapy.utils.request.RequestFingerprinter", CANONICAL], ids=["its", "ours"]
 )
-def test_with_scrapys_identity_the_verdicts_are_scrapys(make_dupefilter, fingerprinter):
-    """A redirect to itself, as for a cookie, is a duplicate there, and here."""
+
+
+@BOTH
+def test_a_redirect_to_itself_is_not_taken_for_its_source(make_dupefilter, fingerprinter):
+    """As for a cookie, or with its parameters in another order; a link to it is a duplicate."""
+    tested = make_dupefilter(REQUEST_FINGERPRINTER_CLASS=fingerprinter)
+    source = Request("http://a.example/a?b=2&c=1")
+    assert not tested.request_seen(source)
+    for url in (source.url, f"{source.url}#part", "http://a.example/a?c=1&b=2", source.url):
+        seen, source = redirected(tested, source, url)
+        assert not seen
+        assert tested.request_seen(Request(url))
+        # a child has the meta of its response, but not what has led to it
+        assert tested.request_seen(Request(url, meta=dict(source.meta)))
+
+
+@BOTH
+def test_a_redirect_to_a_page_that_others_have_led_to_is_seen(make_dupefilter, fingerprinter):
+    """Be it in the copied meta of a child: what has led to that one is its own."""
+    tested = make_dupefilter(REQUEST_FINGERPRINTER_CLASS=fingerprinter)
+    first, other = Request("http://a.example/first"), Request("http://a.example/other")
+    assert [tested.request_seen(each) for each in (first, other)] == [False, False]
+    assert redirected(tested, first, other.url)[0]
+    _, page = redirected(tested, first, "http://a.example/page")
+    child = Request("http://a.example/child", meta=dict(page.meta))
+    assert not tested.request_seen(child)
+    assert redirected(tested, child, first.url)[0]
+    assert redirected(tested, page, first.url)[0] is False
+    seen, hop = redirected(tested, child, "http://a.example/hop")
+    assert not seen
+    assert redirected(tested, hop, first.url)[0]
+    assert not redirected(tested, hop, child.url)[0]
+
+
+@BOTH
+def test_a_page_that_refreshes_itself_does_so_once(make_dupefilter, fingerprinter):
+    """By a meta tag, for a cookie perhaps; one that does it for ever is not asked for ever."""
     tested = make_dupefilter(REQUEST_FINGERPRINTER_CLASS=fingerprinter)
     source = Request("http://a.example/a")
     assert not tested.request_seen(source)
-    assert redirected(tested, source, "http://a.example/a#part")[0]
+    verdicts = []
+    for reason in (302, "meta refresh", 302, "meta refresh"):
+        seen, source = redirected(tested, source, source.url, reason)
+        verdicts.append(seen)
+    assert verdicts == [False, False, False, True]
 
 
 def test_a_copied_key_does_not_count(crawl, caplog):
@@ -185,3 +231,77 @@ def test_a_crawl_fetches_what_redirects_to_the_same_page(tmp_path, job, reactor)
     items = (tmp_path / "items.jsonl").read_text().splitlines()
     urls = sorted(json.loads(item)["url"].partition("example")[2] for item in items)
     assert urls == ["/", "/a?sid=1", "/b"]
+
+
+RUNS = {
+    "job": {"ADDONS": '{"scrapy_bloom.Addon": 300}', "JOBDIR": "job"},
+    "memory": {"ADDONS": '{"scrapy_bloom.Addon": 300}'},
+    "dupefilter": {"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"},
+    "dupefilter with a job": {"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter", "JOBDIR": "job"},
+}
+
+
+def start(folder, settings, **arguments):
+    """Start a crawl of `tests.redirecting_spider`."""
+    options = [f"-a{name}={value}" for name, value in arguments.items()]
+    spider = PACKAGE / "tests" / "redirecting_spider.py"
+    settings = {"DUPEFILTER_CLASS": None, **settings}
+    return Scrapy(folder, "runspider", spider, *options, "-o", "items.jsonl", **settings)
+
+
+def items(folder):
+    """Return the pages of all items, in order."""
+    lines = (folder / "items.jsonl").read_text().splitlines()
+    return sorted(json.loads(line)["url"] for line in lines)
+
+
+def asked(folder):
+    """Return how often each page was asked."""
+    return Counter((folder / "asked").read_text().splitlines())
+
+
+@pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
+def test_a_crawl_gets_what_leads_back_to_itself(tmp_path, settings):
+    """Each page gives its item once, and no page is asked without need."""
+    crawl = start(tmp_path, settings).end()
+    assert items(tmp_path) == PAGES, crawl.log
+    times = asked(tmp_path)
+    assert times.pop("/endless") == 21  # REDIRECT_MAX_TIMES
+    twice = {"/cookie", "/kid", "/page/1", "/page/2", "/refresh", "/endless-refresh"}
+    assert {path for path, count in times.items() if count != 1} == twice
+    assert {times[path] for path in twice} == {2}
+
+
+@pytest.mark.parametrize("how", ["job", "memory", "redis"])
+def test_what_a_hold_gives_back_does_not_lead_to_a_known_page_again(tmp_path, request, how, key):
+    """A redirect has the `dont_filter` of its source, and that is the one that the user gave."""
+    if how == "redis":
+        server = request.getfixturevalue("redis_server")
+        settings = {**RUNS["memory"], "BLOOM_REDIS_URL": server.url, "BLOOM_REDIS_KEY": key}
+    else:
+        settings = RUNS[how]
+    crawl = start(tmp_path, settings, busy=1).end()
+    assert items(tmp_path) == sorted([*PAGES, "/shared"]), crawl.log
+    assert int(crawl.stat("scheduler/held")) == BUSY
+    assert asked(tmp_path)["/shared"] == 1
+
+
+def test_workers_get_what_leads_back_to_itself(tmp_path, redis_server, key):
+    """Whichever of them gets the redirect."""
+    settings = {**RUNS["memory"], "BLOOM_REDIS_URL": redis_server.url, "BLOOM_REDIS_KEY": key}
+    workers = [start(tmp_path, settings, busy=1) for _ in range(3)]
+    for worker in workers:
+        worker.end()
+    assert items(tmp_path) == sorted([*PAGES, "/shared"]), [each.log for each in workers]
+
+
+def test_a_chain_goes_on_after_a_kill(tmp_path):
+    """What has led to a redirect is in the job."""
+    crawl = start(tmp_path, RUNS["job"], busy=1)
+    wait_until(lambda: (tmp_path / "asked").exists() and asked(tmp_path)["/endless"] > 3)
+    crawl.stop(signal.SIGKILL)
+    assert crawl.end().status == -signal.SIGKILL
+    crawl = start(tmp_path, RUNS["job"], busy=1).end()
+    assert items(tmp_path) == sorted([*PAGES, "/shared"]), crawl.log
+    assert asked(tmp_path)["/shared"] <= 2
+    assert 21 <= asked(tmp_path)["/endless"] <= 22

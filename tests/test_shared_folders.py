@@ -65,8 +65,6 @@ def test_feeds_and_job_in_a_folder_of_many(tmp_path, umask):
         "feeds": feeds,
         "environment": {"UMASK": f"{umask:o}"},
         "BLOOM_AUDIT": tmp_path / "audit",
-        "BLOOM_DELTA": True,
-        "BLOOM_DELTA_DIR": tmp_path / "delta",
     }
     with SmallSite() as site:
         halfway(site, tmp_path, **settings)
@@ -76,8 +74,6 @@ def test_feeds_and_job_in_a_folder_of_many(tmp_path, umask):
         assert [oct(mode(path)) for path in private if mode(path) & 0o077] == []
         run = start(site, tmp_path, **settings).end()
     assert run.reason == "finished", run.log
-    for path in (tmp_path / "delta", *(tmp_path / "delta").iterdir()):
-        assert not mode(path) & 0o077
     for number, name in names.items():
         assert len(pages_in(gzip.decompress((shared / name).read_bytes()).decode())) == len(PAGES)
         assert mode(shared / name) == (0o640 if number == 3 else 0o666 & ~umask)

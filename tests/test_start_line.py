@@ -88,7 +88,11 @@ NO_FILTER = "without scrapy-bloom's filter; remove DUPEFILTER_CLASS"
         (
             {"ADDONS": "{}", "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"},
             FEED,
-            [FILTER],
+            [
+                FILTER,
+                "INFO requests: not durable, a kill -9 may lose the pages in flight: ADDONS ="
+                " {'scrapy_bloom.Addon': 300} keeps them",
+            ],
         ),
     ],
     ids=[
@@ -107,3 +111,15 @@ def test_a_line_a_part_says_what_is_on(tmp_path, settings, arguments, expected):
     assert {len(padded) for _, padded, *_ in told} == {max(len(each[2]) for each in told) + 1}
     others = re.findall(r"\[(scrapy_bloom\.\S+)\] WARNING", log)
     assert set(others) <= {"scrapy_bloom.startup"}
+
+
+def test_a_misspelt_setting_is_told_with_the_nearest_name(tmp_path):
+    """What begins with BLOOM_ and is none of ours; those of others are theirs."""
+    settings = {"BLOOM_CAPACTY": "5", "BLOOM_LATER_WAITS": "5", "BLOOMFILTER_BIT": "30"}
+    status, log = run(tmp_path, "-a", "last=3", **settings)
+    assert status == 0, log
+    assert sorted(re.findall(r"WARNING: (BLOOM\S+) is no setting.* mean (\S+)\?", log)) == [
+        ("BLOOM_CAPACTY", "BLOOM_CAPACITY"),
+        ("BLOOM_LATER_WAITS", "BLOOM_LATER_WAIT"),
+    ]
+    assert log.count("is no setting of") == 2

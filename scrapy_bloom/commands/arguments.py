@@ -17,11 +17,23 @@ if TYPE_CHECKING:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
+    """A parser whose errors are one line, and whose options may stand among the words."""
+
+    _is_inside = False
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2."""
         _exit(self, self.prog, message)
+
+    def parse_known_args(self, *arguments: Any, **options: Any) -> Any:
+        """Parse as argparse does, but words that stand behind an option, too."""
+        if self._is_inside:  # called by what is called here
+            return super().parse_known_args(*arguments, **options)
+        self._is_inside = True
+        try:
+            return self.parse_known_intermixed_args(*arguments, **options)
+        finally:
+            self._is_inside = False
 
 
 def _exit(parser: argparse.ArgumentParser, program: str, message: str) -> NoReturn:

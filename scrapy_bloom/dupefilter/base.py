@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from time import monotonic
 from types import MethodType
@@ -14,14 +14,15 @@ from scrapy.dupefilters import BaseDupeFilter
 from scrapy.utils.python import global_object_name
 from scrapy.utils.request import referer_str
 
+from ..errors import JobDirectoryError
 from ..fingerprints.canonical import META_KEY
 from ..fingerprints.identity import FingerprinterIdentity
 from ..fingerprints.unfailing import CALLBACK, META, UnfailingFingerprinter
 from ..scrapy_compat import close_spider
-from ..settings import AUDIT, DELTA, DELTA_DIGEST, BloomSettings, wants_delta
+from ..settings import AUDIT, DELTA, DELTA_DIGEST, BloomSettings, misspelt, wants_delta
 from ..startup import announce, fetches_one_page, has_spider_middleware, is_own_method, refuse
 from .overlay import FingerprintFilter, Overlay, closing_line
-from .redirects import RequestChains
+from .redirects import REDIRECT_URLS, RequestChains
 from .url_cache import UrlCache, is_clean
 
 if TYPE_CHECKING:
@@ -61,7 +62,6 @@ class FilterDupeFilter(BaseDupeFilter):
         self._see: Callable[[bytes], bool] = _not_open
         self._fingerprint_of_url: Callable[[str], bytes | None] | None = None
         self._recent: UrlCache[Any] = UrlCache(0)
-        self._surely_seen: Set[str] = self._recent.urls
         self.ignores_fragments = False
         """True if URLs that differ in their fragments only are known to be one page."""
         self._reads: frozenset[str] | None = None
@@ -93,6 +93,8 @@ class FilterDupeFilter(BaseDupeFilter):
 
     def open(self) -> None:
         """Write the first stats. The filter has been open since `from_crawler`."""
+        for line in misspelt(self._crawler.settings):
+            logger.warning("%s", line, extra={"spider": self._crawler.spider})
         self._update_stats()
 
     def close(self, reason: str) -> None:
@@ -114,8 +116,8 @@ class FilterDupeFilter(BaseDupeFilter):
 
         A URL in the cache, its fragment ignored, needs no fingerprint. Under a fingerprinter of
         others that says what it reads the cache has whole URLs with their callbacks. Where these do
-        not decide, it has fingerprints, which need no look into the filter. Where several URLs
-        share an identity, a redirect does not count as a duplicate of its source.
+        not decide, it has fingerprints, which need no look into the filter. A redirect is no
+        duplicate of the requests that led to it.
         """
         url: Any = None
         fingerprint = None
@@ -126,17 +128,18 @@ class FilterDupeFilter(BaseDupeFilter):
                 self._fingerprint_of_url is not None
                 and request.method == "GET"
                 and not request.body
-                and not ((meta := request.meta) and ("verbatim_url" in meta or META_KEY in meta))
+                and not (
+                    (meta := request.meta)
+                    and ("verbatim_url" in meta or META_KEY in meta or REDIRECT_URLS in meta)
+                )
             ):
                 whole = url = request.url
                 if "#" in whole:
                     url = whole[: whole.index("#")]
-                if url in self._surely_seen:
+                if url in self._recent.urls:
                     return True
-                if self._chains is not None and url in self._recent.urls:
-                    return not self._chains.is_redirect(request)
                 fingerprint = self._fingerprint_of_url(whole)
-            else:
+            elif REDIRECT_URLS not in request.meta:
                 if self._reads is not None and self._meta_keys.isdisjoint(request.meta):
                     prefix = self.prefix_of(request.callback, request.method, request.body, {})
                     if prefix is not None:
@@ -146,11 +149,7 @@ class FilterDupeFilter(BaseDupeFilter):
                 if url is None and self._caches_fingerprints:
                     url = fingerprint = self._fingerprinter.fingerprint(request)
                     if url in self._recent.urls:
-                        return (
-                            self._chains is None
-                            or "redirect_urls" not in request.meta
-                            or not self._chains.is_redirect(request)
-                        )
+                        return True
         except Exception:  # noqa: BLE001 - a request like no other
             url = fingerprint = None
         if fingerprint is not None:
@@ -160,6 +159,9 @@ class FilterDupeFilter(BaseDupeFilter):
             fingerprint = self._fingerprint_of_any(request)
             if url is not None and (self._fingerprinter.has_substituted or not is_clean(url)):
                 url = None
+            if self._chains is not None and self._chains.lead_back(request, self.fingerprint):
+                self._let_pass(fingerprint)
+                return False
         try:
             seen = self._see(fingerprint)
         except Exception as error:  # noqa: BLE001 - whatever fails below, the crawl goes on
@@ -167,7 +169,7 @@ class FilterDupeFilter(BaseDupeFilter):
         if url is not None:
             self._recent.add(url)
         if seen:
-            return self._chains is None or not self._chains.is_redirect(request)
+            return True
         if self._watches_each_new or monotonic() >= self._stats_due:
             self._do_what_is_due()
         return False
@@ -282,6 +284,9 @@ class FilterDupeFilter(BaseDupeFilter):
     ) -> FingerprintFilter:
         """Return the open filter of the crawl. Raises the errors of `from_crawler`."""
 
+    def _let_pass(self, fingerprint: bytes) -> None:
+        """Do what a redirect needs that passes though it was seen; by default nothing."""
+
     @abstractmethod
     def _see_despite(self, error: Exception, fingerprint: bytes) -> bool:
         """Return the answer for a fingerprint on which the filter failed. Never raises."""
@@ -325,7 +330,6 @@ class FilterDupeFilter(BaseDupeFilter):
             opened.growing = False
         self._watches_each_new = self._settings.on_full == "close"
         self._recent = UrlCache(self._settings.recent_urls)
-        self._surely_seen = self._recent.urls
         if self._is_own("fingerprint"):
             self._fingerprint_of_url = self._fingerprinter.of_url
             self._reads = self._fingerprinter.reads
@@ -338,11 +342,12 @@ class FilterDupeFilter(BaseDupeFilter):
         reads = self._reads or frozenset()
         self._reads_callback = CALLBACK in reads
         keys = {word[len(META) :] for word in reads if word.startswith(META)}
-        if not self._fingerprinter.is_scrapys:
-            self._chains = RequestChains(self._crawler, self._fingerprinter)
-            self._surely_seen = frozenset()  # a redirect may still be new
-            keys.add("redirect_urls")
         self._meta_keys = frozenset(keys)
+        try:
+            self._chains = RequestChains(self._crawler, self._fingerprinter)
+        except (JobDirectoryError, RuntimeError):  # in a script there is no engine
+            if not self._fingerprinter.is_scrapys:
+                raise
 
     def _prefix_of_callback(self, callback: object) -> str | None:
         """Return a text for `callback`, None unless it is a method of the spider. Never raises."""

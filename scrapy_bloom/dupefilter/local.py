@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..bloom.growing import ScalableBloomFilter, stored_identity
 from ..bloom.header import Owner
-from ..errors import describe
+from ..errors import describe, unforeseen
 from ..fingerprints.identity import FingerprinterIdentity
 from ..job.session import session_of
 from ..reporting import counted
@@ -58,6 +58,13 @@ class BloomDupeFilter(FilterDupeFilter):
                 " and they will not be fetched: to get them too, crawl again with a new JOBDIR.",
                 {"job": job.path, "items": len(self._open_overlay)},
                 extra={"spider": self._crawler.spider},
+            )
+        if job is not None and not self._uses_overlay:
+            announce(
+                self._crawler,
+                "requests",
+                "not durable, a kill -9 may lose the pages in flight: ADDONS ="
+                " {'scrapy_bloom.Addon': 300} keeps them",
             )
         super().open()
 
@@ -179,7 +186,7 @@ class BloomDupeFilter(FilterDupeFilter):
                 "The filter failed: %(error)s. Closing the spider; until then new requests are"
                 " remembered as well as can be. Free some space or memory, then resume the job.",
                 {"error": describe(error)},
-                exc_info=error,
+                exc_info=unforeseen(error),
                 extra={"spider": self._crawler.spider},
             )
             self.close_spider("bloom_error")

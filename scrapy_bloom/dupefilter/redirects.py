@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..fingerprints.canonical import META_KEY
-from ..scrapy_compat import EngineView
+from ..scrapy_compat import REDIRECT_TIMES, EngineView
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -17,9 +18,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("scrapy_bloom.redirects")
 
+REDIRECT_URLS = "redirect_urls"
+"""Scrapy's meta key: the URLs that led to a redirect, oldest first."""
+COPIED = "bloom_copied_redirects"
+"""Meta key: how many of these URLs are of another request, whose meta was copied."""
+META_REFRESH = "meta refresh"
+"""Scrapy's reason of a redirect by a page, among those in the meta."""
+
 
 class RequestChains:
-    """Recognises redirects of `crawler` to the same page by an identity wider than Scrapy's.
+    """Recognises redirects of `crawler` to one of the pages that led to them.
 
     The meta of a request is not enough: a child may have copied it from its response. A redirect
     is scheduled while its source is in the engine and in no callback. Raises JobDirectoryError
@@ -32,20 +40,29 @@ class RequestChains:
         self._fingerprinter = fingerprinter
         self._has_told = False
 
-    def is_redirect(self, request: Request) -> bool:
-        """Return True for a redirect whose source may have the same fingerprint. Such a request
-        must not be dropped; REDIRECT_MAX_TIMES ends loops. Never raises."""
+    def lead_back(self, request: Request, fingerprint: Callable[[Request], bytes]) -> bool:
+        """Return True for a redirect to the page of a request that led to it, by `fingerprint`.
+
+        Such a redirect must not be dropped; REDIRECT_MAX_TIMES ends loops. By a meta tag a page
+        leads back once. In the meta of any other request with `redirect_urls` it is noted how many
+        of them were copied. Never raises. Source: https://github.com/scrapy/scrapy/issues/1225
+        """
         try:
-            urls = request.meta.get("redirect_urls")
-            if urls and self._fingerprinter.may_merge(request):
-                times = request.meta.get("redirect_times", 0) - 1
-                return any(
-                    source.url == urls[-1] and source.meta.get("redirect_times", 0) == times
-                    for source in self._engine.just_downloaded()
-                )
+            meta = request.meta
+            if REDIRECT_URLS not in meta:
+                return False
+            source = next(self._engine.sent_again_as(request, (REDIRECT_TIMES,)), None)
+            if source is None:
+                meta[COPIED] = len(meta[REDIRECT_URLS])
+                return False
+            first, this = meta.get(COPIED, 0), fingerprint(request)
+            before = [request.replace(url=url) for url in meta[REDIRECT_URLS][first:-1]]
+            leads = [fingerprint(each) == this for each in (*before, source)]
+            reasons = meta.get("redirect_reasons", ())[first:]
+            again = (META_REFRESH, True) in zip(reasons, leads[1:], strict=False)
+            return any(leads) and not (again and reasons[-1] == META_REFRESH)
         except Exception:  # noqa: BLE001 - a request like no other
             return False
-        return False
 
     def drop_copied_key(self, request: Request) -> None:
         """Remove META_KEY from a request that copied the meta of a response, since the key names

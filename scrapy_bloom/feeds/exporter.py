@@ -226,7 +226,7 @@ class Plans:
         in_place = is_local(storage) and "postprocessing" not in options
         in_place = in_place and grows(self._exporter.exporters[options["format"]])
         return Plan(
-            format=Text(build, feed.head, feed.columns) if in_place else Pickled(),
+            format=Text(build, feed.head, feed.columns) if in_place else Pickled(build),
             limit=options["batch_item_count"] or None,
             in_place=in_place,
             job=directory.parent.resolve(),

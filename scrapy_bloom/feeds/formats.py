@@ -7,6 +7,7 @@ import codecs
 import io
 import pickle
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import IO, Any
 
 from scrapy import exporters
@@ -14,6 +15,8 @@ from scrapy import exporters
 Build = Callable[[Any], exporters.BaseItemExporter]
 """Makes the exporter of a feed over a file."""
 
+_TRIED_AT_ONCE = 1000
+"""Items that one exporter gets to try."""
 _GROWING = (exporters.CsvItemExporter, exporters.JsonLinesItemExporter)
 
 
@@ -71,14 +74,43 @@ class Text:
 
 
 class Pickled:
-    """Pickled items, one after the other."""
+    """Pickled items, one after the other.
+
+    The exporter, which `build` makes, writes when the feed is stored. What it refuses then cannot
+    be asked again, so another one gets each item when it is scraped, and writes nowhere.
+    """
 
     head = b""
     columns = None
 
+    def __init__(self, build: Build) -> None:
+        self._build = build
+        self._trial: exporters.BaseItemExporter | None = None
+        self._tried = 0
+
     def export(self, item: Any) -> bytes:
-        """Return `item`, pickled. Raises any exception of pickle."""
-        return pickle.dumps(item)
+        """Return `item`, pickled. Raises any exception of pickle, and of the exporter."""
+        data = pickle.dumps(item)
+        self._require_accepted(data)
+        return data
+
+    def end_trial(self) -> None:
+        """Drop the exporter that gets each item: that which writes may use the same files."""
+        self._trial = None
+
+    def _require_accepted(self, data: bytes) -> None:
+        """Raise what the exporter raises for an item, pickled in `data`. An OSError is none of the
+        item, and an exporter that cannot begin is an error of the feed when that is stored."""
+        if self._tried % _TRIED_AT_ONCE == 0:
+            self.end_trial()  # one that keeps its items would keep them all
+            with suppress(Exception):
+                trial = self._build(_Nowhere())
+                trial.start_exporting()
+                self._trial = trial
+        self._tried += 1
+        if self._trial is not None:
+            with suppress(OSError):
+                self._trial.export_item(pickle.loads(data))  # noqa: S301 - pickled just now
 
 
 def unpickled(file: IO[bytes], end: int) -> Iterator[Any]:
@@ -86,6 +118,13 @@ def unpickled(file: IO[bytes], end: int) -> Iterator[Any]:
     while file.tell() < end:
         # this job's own file; its directory contains pickled requests, too
         yield pickle.load(file)  # noqa: S301
+
+
+class _Nowhere(io.BytesIO):
+    """A file that keeps nothing."""
+
+    def write(self, data: Any) -> int:
+        return memoryview(data).nbytes
 
 
 Format = Text | Pickled

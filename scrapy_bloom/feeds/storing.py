@@ -16,7 +16,7 @@ from scrapy.utils.defer import ensure_awaitable
 from ..errors import FeedError
 from ..files import make_directory, new_token, replacing
 from .file import AT_ONCE, FeedFile
-from .formats import unpickled
+from .formats import Pickled, unpickled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,9 +94,12 @@ class Part:
         if "postprocessing" in self._options:
             target = PostProcessingManager(self._options["postprocessing"], file, self._options)
         since = 0 if self._is_whole else self._batch.stored.get("length", 0)
-        exporter = self._working.plan.build(target)
+        plan = self._working.plan
+        if isinstance(plan.format, Pickled):
+            plan.format.end_trial()
+        exporter = plan.build(target)
         exporter.start_exporting()
-        path = self._working.plan.place(self._batch)
+        path = plan.place(self._batch)
         with suppress(FileNotFoundError), path.open("rb") as part:
             part.seek(since)
             for item in unpickled(part, self._batch.length):

@@ -46,12 +46,7 @@ class UnfailingFingerprinter:
         fast, self.of_url = fast_functions(fingerprinter)
         self._of_request: Callable[[Request], bytes] = fast or fingerprinter.fingerprint
         self.is_scrapys = is_default(fingerprinter)
-        if isinstance(fingerprinter, CanonicalRequestFingerprinter):
-            self.reads_key = True
-            self._merges_urls = fingerprinter.identity != ""
-        else:
-            self.reads_key = False
-            self._merges_urls = not self.is_scrapys
+        self.reads_key = isinstance(fingerprinter, CanonicalRequestFingerprinter)
         self._has_failed = False
         self.has_substituted = False
         self.unknown = ""
@@ -76,11 +71,6 @@ class UnfailingFingerprinter:
             raise TypeError(f"the fingerprint of {request} is {fingerprint!r}, not bytes")
         except Exception as error:  # noqa: BLE001 - foreign code
             return self._substitute(request, error)
-
-    def may_merge(self, request: Request) -> bool:
-        """Return True if `request` may share its fingerprint with requests that Scrapy's
-        default fingerprinter tells apart from it."""
-        return self._merges_urls or (self.reads_key and META_KEY in request.meta)
 
     def _substitute(self, request: Request, error: Exception) -> bytes:
         self.has_substituted = True

@@ -6,10 +6,11 @@ import re
 import zlib
 from collections import deque
 from hashlib import blake2b
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 SIZE = 7_900
 """Most bytes of a dictionary: what a window of 13 bits reaches from the first byte of a text."""
@@ -31,8 +32,8 @@ _SECRET = re.compile(
     rb"(?:key|sid|sig|pass)[=\0\x94]",
     re.IGNORECASE,
 )
-# a value may begin without the scheme: where it ends what is before it, or behind a count
-_USERINFO = re.compile(rb"(?://|\0.)[^/?#\0]*@", re.DOTALL)
+# at the beginning of a value, too: a proxy may have no scheme
+_USERINFO = re.compile(rb"(?:\A|//)[^/?#\0]*@")
 
 
 class Dictionaries:
@@ -50,7 +51,8 @@ class Dictionaries:
         self._deflater: Any = None
         self._newest = b""
         self._samples: deque[bytes] = deque(maxlen=_SAMPLES)
-        self._count = self._due = 0
+        self._count = 0
+        self._due = 0.0
         for text in texts:
             self.learn(text)
 
@@ -95,16 +97,19 @@ class Dictionaries:
 
     def sample(self, fields: Mapping[str, Any], text: bytes) -> None:
         """Count the text of a stored request with these `fields`, and take some for the next
-        `proposal`: spread over all since the last dictionary, none that may hold a secret."""
+        `proposal`: spread over all since the last dictionary, none that may hold a secret. Looks at
+        one in 256 where most may, and at none after the last of PROPOSED_AT."""
         self._count += 1
         stage = len(self.texts)
         if self._count < self._due or self.proposal is not None or stage >= len(PROPOSED_AT):
             return
+        end, before = PROPOSED_AT[stage], PROPOSED_AT[stage - 1] if stage else 0
+        is_last = self._count >= PROPOSED_AT[-1]
+        pause = (max(end, self._count) - before) // _SAMPLES
+        self._due = inf if is_last else self._count + max(1, pause)
         if _may_be_secret(fields, text):
             return
         self._samples.append(text[:_SAMPLE_BYTES])
-        end, before = PROPOSED_AT[stage], PROPOSED_AT[stage - 1] if stage else 0
-        self._due = self._count + max(1, (end - before) // _SAMPLES)
         if self._count >= end and len(self._samples) >= _FEWEST:
             self.proposal = self._proposed()
 
@@ -127,11 +132,25 @@ def _may_be_secret(fields: Mapping[str, Any], text: bytes) -> bool:
         fields.get("body")
         or fields.get("cookies")
         or _SECRET.search(text)
-        or _USERINFO.search(text)
-        or "@" in str(fields.get("url")).partition("//")[2].partition("/")[0]
+        # a text has values without their beginning, and numbers; an object is in the text alone
+        or any(map(_USERINFO.search, (text, *_texts_in(fields))))
         # whose password may have a slash
         or "@" in str(fields.get("meta", {}).get("proxy"))
     )
+
+
+def _texts_in(fields: Mapping[str, Any]) -> Iterator[bytes]:
+    """Yield each text in the values of `fields`, also in containers, however deep or cyclic."""
+    found: list[Any] = [*fields.values()]
+    seen: set[int] = set()
+    for each in found:
+        if type(each) is str:
+            yield each.encode("utf-8", "surrogatepass")
+        elif type(each) is bytes:
+            yield each
+        elif type(each) in {dict, list, tuple, set, frozenset} and id(each) not in seen:
+            seen.add(id(each))
+            found += each.items() if type(each) is dict else each
 
 
 def checksum(text: bytes, slot: str) -> bytes:

@@ -15,6 +15,7 @@ from ..scrapy_compat import HELD
 
 if TYPE_CHECKING:
     from scrapy import Request
+    from scrapy.statscollectors import StatsCollector
 
 item_refused = object()
 """Signal of a feed exporter that cannot take an item, with the `response` of its page, or the
@@ -94,7 +95,7 @@ class FailedRequest(NamedTuple):
         """Return the record of `request`, which fails now. Never raises, for any meta or
         exception."""
         referer = request.headers.get("Referer")
-        before = sum(_count(request.meta.get(key)) for key in (ATTEMPTS_KEY, *TIMES_KEYS))
+        before = sum(count_of(request.meta.get(key)) for key in (ATTEMPTS_KEY, *TIMES_KEYS))
         return cls(
             url=request.url,
             method=encodable(request.method),
@@ -141,6 +142,13 @@ class Choice(NamedTuple):
 ALL = Choice()
 
 
+def count_unreadable(stats: StatsCollector) -> bool:
+    """Count a request that could not be read back. Return True for the first one, which the log
+    shows for all."""
+    stats.inc_value("scheduler/unreadable")
+    return bool(stats.get_value("scheduler/unreadable", 1) == 1)
+
+
 def download_reason(exception: BaseException) -> str:
     """Return the reason of a failed download, such as `download/timeout` or `download/other`."""
     causes: list[object] = [exception]
@@ -161,7 +169,7 @@ def _value(cause: object) -> object:
     return getattr(cause, "value", cause)
 
 
-def _count(value: object) -> int:
+def count_of(value: object) -> int:
     """Return a count of a meta, 0 for a value that is no count."""
     return value if isinstance(value, int) and 0 <= value < _MOST else 0
 

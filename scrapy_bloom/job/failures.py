@@ -74,20 +74,12 @@ class Failures:
         if "feed" in kinds:
             crawler.signals.connect(self._item_refused, item_refused)
 
-    def retry(self, store: FailedStore) -> int:
-        """Make all requests in `store` pending again, if BLOOM_RETRY_FAILED says so; return
-        how many. Raises as `store` does."""
-        count = store.retry() if self._settings.retry else 0
-        if count:
-            logger.info(
-                "Retrying %(requests)s that had failed (BLOOM_RETRY_FAILED)",
-                {"requests": counted(count, "request")},
-                extra={"spider": self._crawler.spider},
-            )
-        return count
-
-    def tell_of_lost(self, store: FailedStore) -> None:
-        """Log what the budget has cost since it cannot be serialized. Raises as `store` does."""
+    def retry(self, store: FailedStore) -> None:
+        """Make all requests in `store` pending again, if BLOOM_RETRY_FAILED says so, and log those
+        that cannot be. Raises as `store` does."""
+        if self._settings.retry:
+            what = "Retrying %(requests)s that had failed (BLOOM_RETRY_FAILED)"
+            self.tell(what, store.retry())
         if LOST in store.by_reason():
             found = store.requests(Choice([LOST]))
             logger.warning(
@@ -101,6 +93,12 @@ class Failures:
                 },
                 extra={"spider": self._crawler.spider},
             )
+
+    def tell(self, what: str, count: int) -> None:
+        """Log `what` is done with so many requests, if there are any."""
+        if count:
+            extra = {"spider": self._crawler.spider}
+            logger.info(what, {"requests": counted(count, "request")}, extra=extra)
 
     def open(self, ledger: Ledger, store: FailedStore) -> None:
         """Begin to tell `ledger`, whose failed requests are in `store`."""

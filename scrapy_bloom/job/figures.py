@@ -25,6 +25,9 @@ COUNTED = {
 RATED = ("pages", "items", "pending")
 RATE_SECONDS = 10.0
 """Rates are taken over this part of the past."""
+MINUTE = 57.0
+"""The time left is known when pending requests have fallen for so many seconds: a minute, less what
+may lie between two notes."""
 SLOTS = 10
 """The figures name this many slots, those with the most requests."""
 COSTLY_SHARE = 0.005
@@ -135,7 +138,7 @@ def with_rates(figures: Figures, samples: Sequence[Sample]) -> Figures:
         "pages_per_second": growth.get("pages"),
         "items_per_second": growth.get("items"),
         "pending_per_second": growth.get("pending"),
-        "seconds_left": _seconds_to(figures["pending"], growth.get("pending"), -1),
+        "seconds_left": _seconds_to(figures["pending"], _fall(samples) if growth else None, -1),
         "seconds_to_growth": _seconds_to(room, growth.get("filter_items"), 1),
     }
 
@@ -156,6 +159,16 @@ def rates_of(samples: Sequence[Sample]) -> dict[str, float]:
         for name in (*RATED, "filter_items")
         if name in last and name in first
     }
+
+
+def _fall(samples: Sequence[Sample]) -> float | None:
+    """Return the growth of pending requests in a second, None unless they have been fewer than at
+    the first sample ever since, for a minute at least."""
+    pending = [figures.get("pending", 0) for _, figures in samples]
+    seconds = samples[-1][0] - samples[0][0]
+    if seconds < MINUTE or max(pending[1:]) >= pending[0]:
+        return None
+    return float((pending[-1] - pending[0]) / seconds)
 
 
 def _seconds_to(distance: float | None, rate: float | None, sign: int) -> float | None:

@@ -12,17 +12,16 @@ from heapq import heappop, heappush
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 from scrapy import signals
 from scrapy.exceptions import IgnoreRequest, NotConfigured
 
-from ..errors import JobDirectoryError
 from ..scrapy_compat import (
     HELD,
+    REFUSED,
     backs_off,
     is_revalidated,
-    require_unsent,
     scheduler_of,
     slot_keys,
 )
@@ -40,26 +39,74 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("scrapy_bloom.holds")
 
-FIRST_SECONDS = 5
-"""The pause of the first hold without Retry-After; each one after it in a row is twice as long."""
+PAUSES = (5, 10, 20, 40, 60)
+"""Seconds of the holds in a row without Retry-After; the last is that of all others."""
+RECOVERY = 16
+"""After a hold a slot is at full speed when so many answers have come after that of the probe: a
+host with a limit lets some of each batch through, too."""
+FRESH = -100
+"""Stands in `Hold.times` for the first refusal of a request, less one for each answer."""
+GIVEN_UP = 1_000_000
+"""Stands there from when a slot is given up until it answers."""
 REFUSALS = frozenset({429, 503})
 _SECONDS = re.compile(rb"\d+(\.\d*)?")
 
 
 class Hold(NamedTuple):
     """A download slot that is not asked before `until` by `monotonic`, infinite until its release.
-    `times` counts the holds in a row, 0 for one by hand."""
+    `times` counts the holds in a row, 0 for one by hand. Below 0 the slot is not held: so many
+    answers are missing to full speed, or refusals are counted, each FRESH."""
 
     until: float
     times: int
 
     def met(self, until: float, times: int) -> Hold:
-        """Return what this hold and that one make together: by hand, while either is."""
+        """Return what this hold and that one make together: by hand, while either is. With -inf the
+        `times` are a change of those of a slot that is not held, and 0 is the end of it."""
+        if until == -inf:
+            if self.times > 0 or self.until > monotonic():
+                return self
+            return Hold(0.0, self.times + times) if self.times + times < 0 else NO_HOLD
         by_hand = not times or (not self.times and self.until > monotonic())
         return Hold(max(self.until, until), 0 if by_hand else max(self.times, times))
 
 
-NO_HOLD = Hold(-inf, 0)
+NO_HOLD = Hold(0.0, 0)
+
+
+class Refusal(NamedTuple):
+    """A refusal as the rules see it. Its request `is_in_flight` if it was sent before its slot was
+    held, and `is_probe` if it was sent to find out whether the hold may end."""
+
+    asked: float | None = None
+    """Seconds in Retry-After."""
+    is_probe: bool = False
+    is_in_flight: bool = False
+    is_suspect: bool = False
+    """The request has used a try, or was refused before a hold that an answer has ended."""
+    returns: int = 0
+    """How often the request was refused as the probe, this time included."""
+
+
+def judge(times: int, refusal: Refusal, most: int) -> tuple[bool, int, float | None]:
+    """Return what a refusal does to a slot whose Hold has these `times`, 0 without one, with `most`
+    holds in a row: whether its request uses a try, or goes back without; the times of the Hold
+    then; and for how many seconds the slot is held, if it is. All rules are here."""
+    used_up, row = refusal.returns > most, max(times, 0) + 1
+    if refusal.asked is not None:
+        return used_up, times if refusal.is_in_flight else row, refusal.asked
+    if refusal.is_in_flight:
+        return used_up, times, None
+    if times >= most:
+        return True, max(times, GIVEN_UP), None
+    if not times or times < -RECOVERY:  # at full speed
+        if refusal.is_suspect and times > 3 * FRESH:  # fewer, unless workers have counted together
+            return True, times, None
+        if times > 2 * FRESH:
+            return True, times + FRESH, None
+    elif refusal.is_probe:
+        used_up = used_up or refusal.is_suspect
+    return used_up, row, PAUSES[min(row, len(PAUSES)) - 1]
 
 
 class HoldMiddleware:
@@ -80,10 +127,9 @@ class HoldMiddleware:
         retried = {int(code) for code in crawler.settings.getlist("RETRY_HTTP_CODES")}
         self._refusals = REFUSALS & retried
         self._has_cache = crawler.settings.getbool("HTTPCACHE_ENABLED")
-        self._refused: dict[str, int] = {}
-        """Refusals in a row by slot, without a hold."""
-        self._noted: WeakSet[Request] = WeakSet()
-        """Refused requests that are in middlewares nearer to the downloader."""
+        self._noted: WeakKeyDictionary[Request, bool] = WeakKeyDictionary()
+        """Refused requests that are in middlewares nearer to the downloader, and whether each goes
+        back."""
         self._own_meta: WeakKeyDictionary[Request, dict[str, Any]] = WeakKeyDictionary()
         """What the meta of a refused request says of the HTTP cache itself."""
         crawler.signals.connect(self._response_downloaded, signals.response_downloaded)
@@ -95,8 +141,7 @@ class HoldMiddleware:
         ValueError for a bad setting."""
         try:
             settings = HoldSettings.read(crawler.settings)
-            require_unsent()
-        except (JobDirectoryError, ValueError) as error:
+        except ValueError as error:
             refuse(crawler, error)
         if not settings.on or fetches_one_page(crawler):
             raise NotConfigured
@@ -114,8 +159,8 @@ class HoldMiddleware:
         return None
 
     def process_response(self, request: Request, response: Response) -> Request | Response:
-        """Return a copy for the scheduler of a `request` that was refused, if its slot is held; the
-        response of any other, and of one that asks to see it or was held too often."""
+        """Return a copy for the scheduler of a `request` that was refused, unless it uses a try;
+        else the response."""
         own_meta = self._own_meta.pop(request, None)
         if own_meta is not None:
             request.meta.pop("dont_cache", None)
@@ -128,21 +173,15 @@ class HoldMiddleware:
             return response
         if not self._is_refusal(request, response):
             return response
-        if request in self._noted:
-            self._noted.remove(request)
-        else:  # it is the answer of another middleware
-            self._note_refusal(scheduler, request, response)
-        hold = scheduler.holds.get(slot_keys(self._crawler)(request))
-        if (
-            hold is None
-            or hold.until <= monotonic()
-            or not scheduler.has_dispatched(request)
-            or _times_held(request) >= self._settings.times
-            or self._is_for_the_spider(request, response)
-        ):
+        goes_back = self._noted.pop(request, None)
+        if goes_back is None:  # it is the answer of another middleware
+            goes_back = self._note_refusal(scheduler, request, response)
+        if not goes_back or not scheduler.has_dispatched(request):
             return response
         self._crawler.stats.inc_value("scheduler/held")
-        return sent_again(request)
+        again = sent_again(request)
+        again.priority -= 1
+        return again
 
     def process_exception(self, request: Request, exception: Exception) -> None:
         """Let another request ask whether a hold may end, if `request` was to and is ignored."""
@@ -163,20 +202,27 @@ class HoldMiddleware:
         if scheduler is None:
             return
         if self._is_refusal(request, response):
-            self._note_refusal(scheduler, request, response)
-            self._noted.add(request)
+            self._noted[request] = self._note_refusal(scheduler, request, response)
             if self._has_cache and not is_revalidated(request):
                 # a retry would be answered with the refusal
                 meta = request.meta
                 own = {"dont_cache": meta["dont_cache"]} if "dont_cache" in meta else {}
                 self._own_meta[request] = own
                 meta["dont_cache"] = True
-        elif self._refused or scheduler.holds:
-            slot = slot_keys(self._crawler)(request)
-            self._refused.pop(slot, None)
-            if scheduler.is_probe(request, slot):
-                logger.debug("%(slot)s answers again", {"slot": slot})
-                scheduler.release(slot)
+        else:
+            request.meta.pop(REFUSED, None)
+            if scheduler.holds:
+                self._note_answer(scheduler, request, slot_keys(self._crawler)(request))
+
+    def _note_answer(self, scheduler: LedgerScheduler, request: Request, slot: str) -> None:
+        times = scheduler.holds.get(slot, NO_HOLD).times
+        if scheduler.is_probe(request, slot):
+            logger.debug("%(slot)s answers again", {"slot": slot})
+            scheduler.release(slot)
+            if times < GIVEN_UP:
+                scheduler.hold(slot, -inf, -RECOVERY)
+        elif times < 0:
+            scheduler.hold(slot, -inf, 1 if times >= -RECOVERY else -FRESH)
 
     def _is_refusal(self, request: Request, response: Response) -> bool:
         status = response.status
@@ -184,53 +230,56 @@ class HoldMiddleware:
 
     def _note_refusal(
         self, scheduler: LedgerScheduler, request: Request, response: Response
-    ) -> None:
-        """Count a refusal, and hold its slot if it is time. A page that was held too often is a
-        matter of its own."""
+    ) -> bool:
+        """Do to the slot what the rules say. Return True if `request` goes back without a try."""
         settings, slot = self._settings, slot_keys(self._crawler)(request)
-        hold = scheduler.holds.get(slot)
-        asked = retry_after(response)
-        if hold is not None and not scheduler.is_probe(request, slot):
-            if asked is not None and hold.until > monotonic():
-                scheduler.hold(slot, min(asked, settings.longest), hold.times)
-            return
-        times = 0 if hold is None else hold.times
-        if times >= settings.times:
-            if hold is not None and hold.until > monotonic():
-                self._give_up(scheduler, slot, times)
-            return
-        if _times_held(request) >= settings.times:
-            return
-        if asked is None and not times:
-            refused = self._refused[slot] = self._refused.get(slot, 0) + 1
-            if refused < settings.after:
-                return
-        self._refused.pop(slot, None)
-        seconds = min(settings.longest, asked or FIRST_SECONDS * 2**times)
-        scheduler.hold(slot, seconds, times + 1)
-        self._crawler.stats.inc_value("scheduler/holds")
-        logger.info(
-            "%(slot)s has answered %(status)d%(asked)s: it is not asked for %(seconds).3g s (hold"
-            " %(times)d of at most %(most)d in a row)",
-            {
-                "slot": slot,
-                "status": response.status,
-                "asked": "" if asked is None else " with Retry-After",
-                "seconds": seconds,
-                "times": times + 1,
-                "most": settings.times,
-            },
-            extra={"spider": self._crawler.spider},
+        hold, asked = scheduler.holds.get(slot, NO_HOLD), retry_after(response)
+        returns, is_probe = request.meta.get(REFUSED), scheduler.is_probe(request, slot)
+        refusal = Refusal(
+            asked=asked,
+            is_probe=is_probe,
+            is_in_flight=not is_probe and (hold.times > 0 or hold.until > monotonic()),
+            is_suspect=bool(request.meta.get("retry_times"))
+            or (returns is not None and hold.times <= 0),
+            returns=is_probe + (returns if isinstance(returns, int) else 0),
         )
+        uses_try, times, pause = judge(hold.times, refusal, settings.times)
+        if pause is not None:
+            scheduler.hold(slot, min(settings.longest, pause), times)
+        elif times >= GIVEN_UP and not refusal.is_in_flight:
+            self._give_up(scheduler, slot, hold)
+        elif times != hold.times:
+            scheduler.hold(slot, -inf, times - hold.times)
+        if pause is not None and not refusal.is_in_flight:
+            self._crawler.stats.inc_value("scheduler/holds")
+            logger.info(
+                "%(slot)s has answered %(status)d%(asked)s: it is not asked for %(seconds).3g s"
+                " (hold %(times)d in a row)",
+                {
+                    "slot": slot,
+                    "status": response.status,
+                    "asked": "" if asked is None else " with Retry-After",
+                    "seconds": min(settings.longest, pause),
+                    "times": times,
+                },
+                extra={"spider": self._crawler.spider},
+            )
+        if self._is_for_the_spider(request, response):
+            return False
+        request.meta[REFUSED] = refusal.returns
+        return not uses_try
 
-    def _give_up(self, scheduler: LedgerScheduler, slot: str, times: int) -> None:
-        logger.warning(
-            "%(slot)s still refuses requests after %(times)d holds in a row (BLOOM_HOLD_TIMES):"
-            " they are retried, and fail, as without holds",
-            {"slot": slot, "times": times},
-            extra={"spider": self._crawler.spider},
-        )
-        self._open(scheduler, slot, times)
+    def _give_up(self, scheduler: LedgerScheduler, slot: str, hold: Hold) -> None:
+        """Let all requests of `slot` go, until it answers."""
+        if hold.times < GIVEN_UP:
+            logger.warning(
+                "%(slot)s still refuses requests after %(times)d holds in a row (BLOOM_HOLD_TIMES):"
+                " they are retried, and fail, as without holds",
+                {"slot": slot, "times": hold.times},
+                extra={"spider": self._crawler.spider},
+            )
+        if hold.times < GIVEN_UP or hold.until > monotonic():
+            self._open(scheduler, slot, max(hold.times, GIVEN_UP))
 
     def _ask_another(self, scheduler: LedgerScheduler, request: Request) -> None:
         """Let other requests be sent if `request`, of which the host has not heard, was to find out
@@ -283,9 +332,12 @@ class LocalHolds:
     def hold(self, slot: str, seconds: float, times: int, *, pause: float | None = None) -> None:
         """Hold `slot` as a RequestStore does; for the rest of a hold of `pause` seconds."""
         until, before = monotonic() + seconds, self.holds.get(slot, NO_HOLD)
-        if until > before.until:
-            self._pauses[slot] = seconds if pause is None else pause
-        self._set(slot, *before.met(until, times))
+        if until > before.until or slot not in self._pauses:
+            self._pauses[slot] = max(0.0, seconds) if pause is None else pause
+        if (hold := before.met(until, times)) is NO_HOLD:
+            self.release(slot)
+        else:
+            self._set(slot, *hold)
 
     def release(self, slot: str) -> None:
         """Release `slot` as a RequestStore does."""
@@ -294,6 +346,17 @@ class LocalHolds:
             for queue in self.queues:
                 queue.release(slot)
             self.keep(slot)
+
+    def asks_last(self, slot: str) -> bool:
+        """Return True if the last in line is to find out whether the hold of `slot` may end: it
+        takes turns with the first."""
+        hold = self.holds.get(slot, NO_HOLD)
+        return hold.times % 2 == 1 and hold.until <= monotonic() and self._pauses[slot] > 0
+
+    def add(self, queue: SlotQueue) -> None:
+        """Apply the holds to `queue`."""
+        queue.asks_last = self.asks_last
+        self.queues.append(queue)
 
     def pause(self, slot: str) -> float:
         """Return how many seconds the hold of `slot` had when it began, or was extended last."""
@@ -337,9 +400,8 @@ class LocalHolds:
 
 
 def sent_again(request: Request) -> Request:
-    """Return a copy of `request` for the scheduler, which no filter drops."""
+    """Return a copy of `request` for the scheduler, which does not filter it."""
     again = request.copy()
-    again.dont_filter = True
     again.meta[HELD] = _times_held(request) + 1
     return again
 

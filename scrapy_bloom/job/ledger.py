@@ -7,7 +7,7 @@ import logging
 from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from scrapy import Request
 from scrapy.utils.asyncio import call_later
@@ -15,7 +15,7 @@ from scrapy.utils.python import global_object_name
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from ..errors import describe
+from ..errors import describe, unforeseen
 from ..signals import before_commit
 from .failure import IN_MEMORY, FailedRequest
 from .in_flight import InFlight
@@ -99,6 +99,9 @@ class Ledger:
         self.reasons: WeakKeyDictionary[Request, str] = WeakKeyDictionary()  # of failures
         self._together: dict[Request, list[Request]] = {}
         self._newest: Request | None = None
+        self._cut_off: WeakSet[Request] = WeakSet()
+        """Requests that stay in the job since a fast stop of the engine has broken them off."""
+        engine.on_cut_off(self._cut_off.add)
         self._is_committing = False
         self._not_before = 0.0
         self._timer: CallLaterResult | None = None
@@ -191,8 +194,11 @@ class Ledger:
 
     def fail(self, request: Request, failed: FailedRequest) -> None:
         """Let the commit that acknowledges a dispatched request make it a failed one. The first
-        record counts. Does nothing for any other request."""
-        if self.has(request):
+        record counts. Does nothing for any other request; what fails in a fast stop stays pending.
+        """
+        if self._engine.cuts_off:
+            self._cut_off.add(request)
+        elif self.has(request):
             self.reasons[request] = self._marked.setdefault(request, failed).reason
 
     def finish(self, request: Request) -> None:
@@ -287,7 +293,7 @@ class Ledger:
             "%(what)s failed: %(error)s. Closing the spider; the job stays as it was at the last"
             " commit. Remove the cause, then resume it.",
             {"what": what, "error": describe(error)},
-            exc_info=error.__cause__ if is_handlers else error,
+            exc_info=error.__cause__ if is_handlers else unforeseen(error, *self.store.failures),
             extra={"spider": self._crawler.spider},
         )
 
@@ -337,6 +343,8 @@ class Ledger:
         self._acknowledge(stand_in)
 
     def _acknowledge(self, request: Request) -> None:
+        if request in self._cut_off:
+            return
         is_sent_again = request in self._sent_again
         if not is_sent_again and self._engine.is_in_progress(request):
             return

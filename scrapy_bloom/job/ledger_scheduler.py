@@ -10,13 +10,21 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
+from scrapy import signals
 from scrapy.core.scheduler import BaseScheduler
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.extensions.spiderstate import SpiderState
 from scrapy.settings import SETTINGS_PRIORITIES
 
 from ..errors import JobDirectoryError
-from ..scrapy_compat import EngineView, answer_unsent, close_spider, slot_keys
+from ..scrapy_compat import (
+    HELD,
+    EngineView,
+    answer_unsent,
+    close_spider,
+    mend_cache,
+    slot_keys,
+)
 from ..settings import ANY_SPIDER, BUDGET, LATER_WAIT
 from ..startup import refuse
 from .holds import NO_HOLD, LocalHolds, probe_seconds, sent_again
@@ -72,12 +80,12 @@ def require_same_spider(place: str, found: str, crawler: Crawler, remedy: str) -
 
 
 def refuse_without_delays(crawler: Crawler) -> None:
-    """Refuse the start for a bad BLOOM_LATER_WAIT or BLOOM_BUDGET, or if Scrapy cannot be woken
-    for what is due."""
+    """Refuse the start for a bad BLOOM_LATER_WAIT or BLOOM_BUDGET, or if Scrapy does not tell what
+    is in progress."""
     try:
         LATER_WAIT.read(crawler.settings)
         BUDGET.read(crawler.settings)
-        EngineView(crawler).require_wake()
+        EngineView(crawler)
     except (JobDirectoryError, ValueError) as error:
         refuse(crawler, error)
 
@@ -152,11 +160,15 @@ class LedgerScheduler(BaseScheduler):
 
     def _open_memory(self) -> None:
         """Make the queue for requests in memory."""
+        self.crawler.signals.connect(self._spider_opened, signals.spider_opened)
         self.mqs = memory_queue(self.crawler)
         if limits := BUDGET.read(self.crawler.settings):
             self._budget = BudgetInMemory(limits)
         if isinstance(self.mqs, SlotQueue):
-            self._local_holds.queues.append(self.mqs)
+            self._local_holds.add(self.mqs)
+
+    def _spider_opened(self) -> None:
+        mend_cache(self.crawler)
 
     def __len__(self) -> int:
         """Number of pending requests, the delayed ones included."""
@@ -203,8 +215,8 @@ class LedgerScheduler(BaseScheduler):
     def is_probe(self, request: Request, slot: str) -> bool:
         """Return True if `request` was dispatched during the present hold of its slot, to find out
         whether that may end."""
-        hold = self.holds.get(slot)
-        return hold is not None and self._held_times.get(request) == hold.times
+        hold = self.holds.get(slot, NO_HOLD)
+        return hold.times > 0 and self._held_times.get(request) == hold.times
 
     def came_before_hold(self, request: Request) -> bool:
         """Return True if `request` was dispatched before its slot was held, as it is now."""
@@ -238,7 +250,11 @@ class LedgerScheduler(BaseScheduler):
             return False
         try:
             # in line, since each duplicate comes here
-            if not request.dont_filter and self.df.request_seen(request):
+            if (
+                not request.dont_filter
+                and not (HELD in request.meta and self._waits_again(request))
+                and self.df.request_seen(request)
+            ):
                 assert self.spider is not None
                 self.df.log(request, self.spider)
                 return False
@@ -254,6 +270,11 @@ class LedgerScheduler(BaseScheduler):
         if ledger is not None:
             ledger.pushed()
         return True
+
+    def _waits_again(self, request: Request) -> bool:
+        """Return True for what comes back from a hold. It keeps its `dont_filter`, which redirects
+        inherit."""
+        return any(self._engine.sent_again_as(request, (HELD,)))
 
     def next_request(self) -> Request | None:
         """Return the next request in Scrapy's order; it stays stored until it is acknowledged."""
@@ -271,7 +292,7 @@ class LedgerScheduler(BaseScheduler):
                 ledger.dispatch(request)
             hold = self.holds.get(self._slot_of(request), NO_HOLD) if self.holds else NO_HOLD
             # a hold by hand that is over, of which a worker has not heard yet, is none
-            self._held_times[request] = hold.times or -1
+            self._held_times[request] = hold.times if hold.times > 0 else -1
             self.stats.inc_value(f"scheduler/dequeued/{medium}")
             self.stats.inc_value("scheduler/dequeued")
         return request

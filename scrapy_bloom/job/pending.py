@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 from ..errors import encodable
-from .failure import ATTEMPTS_KEY, FailedRequest, glob_pattern
+from .failure import ATTEMPTS_KEY, FailedRequest, count_of, glob_pattern
 
 By = Literal["slot", "callback", "priority"]
 DEFAULT_CALLBACK = "parse"
@@ -35,28 +35,30 @@ class PendingRequest(NamedTuple):
         """Return the request of these `fields` (`Request.to_dict`), none for one that only the
         spider can read."""
         return cls(
-            url=encodable(str(fields.get("url", ""))),
-            method=encodable(str(fields.get("method", "GET"))),
+            url=encodable(fields.get("url") or ""),
+            method=encodable(fields.get("method") or "GET"),
             slot=slot,
             priority=priority,
-            callback=encodable(str(fields.get("callback") or DEFAULT_CALLBACK)) if fields else None,
+            callback=encodable(fields.get("callback") or DEFAULT_CALLBACK) if fields else None,
             due=due,
         )
 
     def dropped(self, fields: Mapping[str, Any]) -> FailedRequest:
         """Return the record of this request, of these `fields`, which is dropped and kept."""
-        meta, headers = fields.get("meta", {}), fields.get("headers", {})
-        tries = (meta.get(key, 0) for key in (ATTEMPTS_KEY, "retry_times"))
-        referer = next(iter(headers.get(b"Referer", ())), None)
+        meta, headers = fields.get("meta") or {}, fields.get("headers") or {}
+        values = headers.get(b"Referer")
+        referer = values[0] if isinstance(values, list) and values else None
         return FailedRequest(
             url=self.url,
             method=self.method,
             reason=DROPPED,
             status=None,
             exception=None,
-            attempts=sum(each for each in tries if isinstance(each, int)),
+            attempts=sum(count_of(meta.get(key)) for key in (ATTEMPTS_KEY, "retry_times")),
             time=time.time(),
-            referer=None if referer is None else referer.decode("utf-8", "backslashreplace"),
+            referer=referer.decode("utf-8", "backslashreplace")
+            if isinstance(referer, bytes)
+            else None,
         )
 
 

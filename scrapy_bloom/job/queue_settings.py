@@ -7,7 +7,7 @@ import logging
 from bisect import bisect_left, bisect_right, insort
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +17,13 @@ from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 
-from ..scrapy_compat import active_slots, path_safe, slot_keys, slots_take_turns
+from ..scrapy_compat import path_safe, pop_from, slot_keys, slot_loads, slots_take_turns
 from ..settings import PICKLE
 from .codec import FORMATS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
@@ -106,13 +108,15 @@ class SlotQueue(DownloaderAwarePriorityQueue):
     def __init__(self, crawler: Crawler, *arguments: Any, **options: Any) -> None:
         super().__init__(crawler, *arguments, **options)
         self._slot_of = slot_keys(crawler)
-        self._active = partial(active_slots, crawler)
+        self._load = slot_loads(crawler)
         self._takes_turns = slots_take_turns()
         self._last: str | None = None
         self._held: set[str] = set()
         self._names = sorted(self.pqueues)
         """The slots that may be popped."""
         self._length: int = super().__len__()
+        self.asks_last: Callable[[str], bool] = lambda slot: False
+        """Whether the last in line of its highest priority is the next request of a slot."""
 
     def hold(self, slot: str) -> None:
         """Pop no request of `slot`, which may be empty, until its `release`."""
@@ -147,7 +151,7 @@ class SlotQueue(DownloaderAwarePriorityQueue):
             queue = self.pqueues[slot]
             before = len(queue)
             try:
-                request: Request | None = queue.pop()
+                request = pop_from(queue, last=self.asks_last(slot))
             finally:
                 left = len(queue)
                 self._length += left - before
@@ -179,18 +183,18 @@ class SlotQueue(DownloaderAwarePriorityQueue):
     def _next(self) -> str | None:
         """Return the slot with the fewest active downloads: of equal ones the first by name, or if
         they take turns, the first behind the last that was popped."""
-        names, active = self._names, self._active()
+        names = self._names
         start = 0
         if self._takes_turns and self._last is not None:
             start = bisect_right(names, self._last)
-        found, fewest = None, 0
+        found, least = None, 0.0
         for index in range(start - len(names), start):
             slot = names[index]
-            count = len(active[slot].active) if slot in active else 0
-            if not count:
+            load = self._load(slot)
+            if not load:
                 return slot
-            if found is None or count < fewest:
-                found, fewest = slot, count
+            if found is None or load < least:
+                found, least = slot, load
         return found
 
     def _remove(self, slot: str) -> None:
@@ -239,7 +243,7 @@ def _priority_queue(settings: BaseSettings) -> type:
 def _stand_in() -> type:
     if slots_take_turns() is not None:
         return SlotQueue
-    logger.info(
+    logger.warning(
         "DownloaderAwarePriorityQueue of Scrapy %(version)s has an order that scrapy-bloom does not"
         " know, so it is used itself: each request costs more, the more slots have requests",
         {"version": scrapy.__version__},

@@ -45,7 +45,8 @@ class Holds(Protocol):
     def hold(self, slot: str, seconds: float, times: int) -> None:
         """Dispatch no request of `slot` for so many seconds, or for those that are left, if these
         are more; `inf` is until its release. `times` is 0 for a hold by hand, which no answer ends
-        and whose end no request finds out. Durable with the next commit."""
+        and whose end no request finds out. With -inf seconds it is a change of the times, below 0,
+        of a slot that is not held. Durable with the next commit."""
 
     def release(self, slot: str) -> None:
         """End the hold of `slot`, if there is one. Durable with the next commit."""

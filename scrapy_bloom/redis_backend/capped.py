@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import SharedFilterError, encodable
-from ..job.codec import Stored, plain_fields
+from ..errors import SharedFilterError
+from ..job.codec import Stored, url_and_method
 from ..job.dictionaries import Dictionaries
 from ..job.failure import ALL, CAPPED, Choice, FailedRequest
 from .codec import stored_dictionaries
@@ -112,9 +112,8 @@ class CappedRequests:
 
     def _failed_request(self, slot: str, element: bytes) -> FailedRequest:
         stored = Stored(slot, element.partition(b"\0")[2])
-        fields = plain_fields(stored, self._dictionaries, pickles=False)
-        url, method = (encodable(str(fields.get(name, ""))) for name in ("url", "method"))
-        return FailedRequest(url, method or "GET", CAPPED, None, None, 0, 0.0, None)
+        known = url_and_method(stored, self._dictionaries, pickles=False)
+        return FailedRequest(*known, CAPPED, None, None, 0, 0.0, None)
 
     def _run(self, script: Script, *arguments: Any) -> Any:
         answer = self._client.run(script, [self._key], *arguments)

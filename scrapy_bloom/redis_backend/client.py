@@ -34,9 +34,11 @@ _SERVER = re.compile(rb"^(?:run_id|role|master_replid):(\w+)", re.MULTILINE)
 
 
 # Errors of a script, or of the keys that it finds: a repeated call fails as well.
-_BROKEN = re.compile(
-    r"WRONGTYPE|attempt to |bad argument|too many results|[Bb]ad data format|stack overflow"
-    r"|is not an integer|is not a float|is not a valid float"
+_BROKEN = re.compile(r"user_script|WRONGTYPE|is not an integer|is not a valid float|of seeds$")
+# Errors in a script that are an outage.
+_PASSING = re.compile(
+    r"OOM|READONLY|MISCONF|NOREPLICAS|LOADING|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|MOVED|ASK|NOPERM"
+    r"|BUSY|The user executing|Script attempted|Script killed|NOSCRIPT"
 )
 
 
@@ -113,7 +115,10 @@ class RedisClient:
 
     def call(self, command: str, *arguments: str | bytes | int | None) -> Any:
         """Return the result of redis-py's method `command`, repeated and raising as `run`."""
-        return self._insist(lambda: getattr(self._redis, command)(*arguments))[0]
+        try:
+            return self._insist(lambda: getattr(self._redis, command)(*arguments))[0]
+        except ScriptError as error:
+            raise ScriptError(f"{arguments[0]!s}: {error}") from error
 
     def insist(
         self, script: Script, keys: Sequence[str], *arguments: str | bytes | int
@@ -183,7 +188,7 @@ class RedisClient:
             try:
                 answer = attempt()
             except self._errors as error:
-                if isinstance(error, self._refusals) and _BROKEN.search(str(error)):
+                if self._is_broken(error):
                     raise ScriptError(
                         f"Redis at {self.name} holds what this version cannot work with: {error}."
                         " 'scrapy bloom verify' may tell what it is"
@@ -216,10 +221,21 @@ class RedisClient:
 
     def _run(self, script: Script, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
         keys = script.keys(keys)
+        words = len(keys), *keys, *arguments
         try:
-            return self._redis.evalsha(script.digest, len(keys), *keys, *arguments)
-        except self._no_script:
-            return self._redis.eval(script.text, len(keys), *keys, *arguments)
+            try:
+                return self._redis.evalsha(script.digest, *words)
+            except self._no_script:
+                return self._redis.eval(script.text, *words)
+        except self._refusals as error:
+            if not self._is_broken(error):
+                raise
+            return self._redis.eval(script.traced, *words)  # which fails as well, and names the key
+
+    def _is_broken(self, error: Exception) -> bool:
+        text = str(error)
+        is_refusal = isinstance(error, self._refusals)
+        return is_refusal and bool(_BROKEN.search(text)) and not _PASSING.search(text)
 
     def _set_confirmed(self, since: float) -> float:
         now = time.monotonic()

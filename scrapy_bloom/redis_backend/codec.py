@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from ..errors import encodable
 from ..job.codec import Codec, Stored
 from ..job.queue_settings import QueueSettings
-from ..scrapy_compat import SLOT_KEY
+from ..scrapy_compat import slot_named
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -99,7 +99,7 @@ class RedisCodec:
         if priority not in PRIORITIES:
             raise ValueError(f"the priority {priority} does not fit into 51 bits")
         if slot is None:
-            slot = str(meta.get(SLOT_KEY) or urlsplit(fields["url"]).hostname or "")
+            slot = str(slot_named(meta) or urlsplit(fields["url"]).hostname or "")
         if not is_storable_slot(slot):
             raise ValueError(f"the download slot {slot!r} has a NUL or a lone surrogate in it")
         if text is not None:

@@ -47,7 +47,7 @@ def put_layers(
     key: str,
     header: RedisHeader,
     local: ScalableBloomFilter,
-    beat: Callable[[], None] = lambda: None,
+    beat: Callable[[], object] = lambda: None,
 ) -> None:
     """Fill the shards of the filter at `key`, which has `header`, with the layers of `local`. Calls
     `beat` before each MB; it may raise."""
@@ -156,7 +156,7 @@ def _put(
     layer: BloomFilter,
     first: int,
     blocks: int,
-    beat: Callable[[], None],
+    beat: Callable[[], object],
 ) -> None:
     """Fill the string `name` with some blocks of `layer`, piece by piece."""
     for done in range(0, blocks, _CHUNK_BLOCKS):

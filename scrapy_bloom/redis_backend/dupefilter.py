@@ -224,6 +224,12 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         self._overlay.add_unchecked(fingerprint)
         return False
 
+    def _let_pass(self, fingerprint: bytes) -> None:
+        """Settle `fingerprint`: another worker may have sent it, and a request bypasses the filter
+        in Redis only if its own is not uncommitted."""
+        if self._uses_overlay:
+            self.settle(fingerprint)
+
     def _confirm(self) -> None:
         if self._shared is not None:
             self._shared.confirm()

@@ -27,6 +27,7 @@ A crawl, whose keys are all in the hash slot of the filter beside it:
                              dictionaries (see job/dictionaries.py), at most eight unless
                              Redis went back in time; swept (where the owners were looked at
                              last); later (1 where any request may be delayed or held);
+                             back (how many ms the clock has gone back since those came);
                              budget (JSON), counts (see lua/include/budget.lua), carried (the
                              last claim before the round: what has failed then counts when it is
                              retried), retried (JSON of what the next start is to retry)
@@ -48,8 +49,8 @@ A crawl, whose keys are all in the hash slot of the filter beside it:
     {KEY}:later              sorted set: requests that are not due, by the time when they are
                              (ms): 4 bytes of a hash of the call that brought it, then priority,
                              NUL, slot, NUL, entry
-    {KEY}:holds              hash: slot → until when it is held (ms), how many times in a row, its
-                             pause (ms), priorities in which it is parked
+    {KEY}:holds              hash: slot → until when it is held (ms), how many times in a row (it
+                             is not held below 0), its pause (ms), priorities in which it is parked
     {KEY}:parked             sorted set: PRIORITY:SLOT, with a NUL after it for a second list, of
                              held slots that have left their ring, by the end of the hold
     {KEY}:failed             hash: page → priority, slot, entry, reason, attempts, worker,

@@ -84,7 +84,7 @@ def load_job(client: RedisClient, key: str, job: JobDirectory, settings: BaseSet
         ):
             header = redis_header(local)
 
-            def fill(beat: Callable[[], None]) -> None:
+            def fill(beat: Callable[[], object]) -> None:
                 put_layers(client, key, header, local, beat)
 
             with _crawl(client, key, header, codec, fill) as pusher:
@@ -135,7 +135,7 @@ def load_scrapy_redis(
     identity = FingerprinterIdentity.of(fingerprinter).to_text()
     header = fresh_header(wanted.capacity, wanted.error_rate, identity)
 
-    def fill(_beat: Callable[[], None]) -> None:
+    def fill(_beat: Callable[[], object]) -> None:
         make_shards(client, key, header)
 
     def stored() -> Iterator[Entry]:
@@ -166,7 +166,7 @@ def _crawl(
     key: str,
     header: RedisHeader,
     codec: RedisCodec,
-    fill: Callable[[Callable[[], None]], None],
+    fill: Callable[[Callable[[], object]], None],
 ) -> Iterator[Pusher]:
     """Yield a pusher into a new crawl. Workers can join it after the context; if the context fails,
     the crawl is removed. `fill` makes the shards of the filter, and calls its argument now and

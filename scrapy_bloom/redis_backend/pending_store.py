@@ -15,7 +15,14 @@ from .codec import stored_dictionaries
 from .layout import ODD_BYTES
 from .lifecycle import no_crawl
 from .scripts import HOLD_SLOTS, PENDING_RECORDS
-from .status import held_in, parked_in, pending_of, require_crawl, scrapys_priority
+from .status import (
+    SLOTS_AT_ONCE,
+    held_in,
+    parked_in,
+    pending_of,
+    require_crawl,
+    scrapys_priority,
+)
 
 if TYPE_CHECKING:
     from .client import RedisClient
@@ -29,7 +36,7 @@ class RedisPendingStore:
     unpickled.
 
     While workers are at work, a request that they move meanwhile may count twice or not at all. Its
-    methods raise SharedFilterError. Cost: to count by slot or priority, a call for 500 slots, and
+    methods raise SharedFilterError. Cost: to count by slot or priority, a call for 100 slots, and
     for 500 requests of slots with few; to look into requests, a call for each slot, and for 500.
     """
 
@@ -82,19 +89,20 @@ class RedisPendingStore:
         return sum(map(selection.includes, self._claimed()))
 
     def held(self, selection: Selection) -> dict[str, float]:
-        """Return the held slots that are selected, with seconds. Cost: a call for 500 holds."""
+        """Return the held slots that are selected, with seconds. Cost: a call for 100 holds."""
         held = held_in(self.client, self.key)
         return {slot: left for slot, left in held.items() if selection.includes_slot(slot)}
 
     def hold(self, slots: Sequence[str], seconds: float | None) -> int:
         """Hold `slots` by hand for so many seconds, which may be infinite, for all workers; with
-        None release them. Return how many are held now, or were. Cost: a call for 500 slots."""
+        None release them. Return how many are held now, or were. Cost: a call for 100 slots."""
         pause: str | int = "" if seconds is None else "inf"
         if seconds is not None and not isinf(seconds):
             pause = ceil(1000 * seconds)
         changed = 0
-        for first in range(0, len(slots), AT_ONCE):
-            group = (slot.encode(errors=ODD_BYTES) for slot in slots[first : first + AT_ONCE])
+        for first in range(0, len(slots), SLOTS_AT_ONCE):
+            some = slots[first : first + SLOTS_AT_ONCE]
+            group = (slot.encode(errors=ODD_BYTES) for slot in some)
             count = self.client.run(HOLD_SLOTS, [self.key], pause, *group)
             if count < 0:
                 raise no_crawl(self.client, self.key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from math import ceil, inf, isinf
+from math import ceil, isinf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -95,7 +95,8 @@ class HeldSlot:
 
 class Holding(NamedTuple):
     """Holds `slot` for so many seconds, which may be infinite, for the `times`-th time in a row, 0
-    by hand; without a number of seconds releases a hold of so many `times`."""
+    by hand; with -inf changes the times of a slot that is not held; without a number of seconds
+    releases a hold of so many `times`."""
 
     slot: str
     seconds: float | None = None
@@ -105,7 +106,7 @@ class Holding(NamedTuple):
         """Return the script's text for it."""
         if self.seconds is None:
             return f"{self.slot}\0\0{self.times}\0"
-        pause = inf if isinf(self.seconds) else ceil(1000 * self.seconds)
+        pause = self.seconds if isinf(self.seconds) else ceil(1000 * self.seconds)
         return f"{self.slot}\0{pause}\0{self.times}\0"
 
 
@@ -272,10 +273,10 @@ class Reply:
                 Claim(
                     number.decode(),
                     int(priority),
-                    slot.decode(),
+                    slot.decode(errors="replace"),
                     payload,
                     alone == b"1",
-                    until.get(slot.decode()),
+                    until.get(slot.decode(errors="replace")),
                 )
                 for number, priority, slot, alone, payload in (
                     each.split(b"\0", 4) for each in answer[4]
@@ -284,7 +285,7 @@ class Reply:
             self.reclaimed = answer[5]
             self.still, self.start_done = bool(answer[6]), bool(answer[7])
             self.failed, self.waiting, self.waiting_bytes = answer[8:11]
-            self.round = answer[11].decode()
+            self.round = answer[11].decode(errors="replace")
             self.full = bool(answer[12])
             self._dictionaries = answer[13]
 
@@ -295,7 +296,7 @@ class Reply:
         self.due_in = float(due_in) / 1000 if due_in != b"" else None
         self.only_later = bool(only_later)
         for each in holds:
-            slot, until, left, times = each.decode().split("\0")
+            slot, until, left, times = each.decode(errors="replace").split("\0")
             self.holds.append(HeldSlot(slot, float(until), float(left) / 1000, int(times)))
 
     @property

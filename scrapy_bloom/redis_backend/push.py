@@ -79,9 +79,9 @@ class Pusher:
         while group := [*islice(holds, MOST_ENTRIES)]:
             self._call([], holds=group)
 
-    def beat(self) -> None:
-        """Renew the lease."""
-        self._call([])
+    def beat(self) -> bool:
+        """Renew the lease; return True if nothing is pending or claimed in the crawl."""
+        return self._call([]).still
 
     def leave(self) -> None:
         """Leave the crawl."""

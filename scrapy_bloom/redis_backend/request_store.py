@@ -181,7 +181,8 @@ class RedisStore:
             return  # nothing of it is in Redis
         self._holds[slot] = self._holds.get(slot, NO_HOLD).met(monotonic() + seconds, times)
         self._unsent_holds.append(Holding(slot, seconds, times))
-        self.claims.put_back(slot)
+        if seconds >= 0:
+            self.claims.put_back(slot)
 
     def release(self, slot: str) -> None:
         """End the hold of `slot` for all workers, with the next commit."""
@@ -211,9 +212,8 @@ class RedisStore:
     def count(self, request: Request, slot: str, then: Callable[[bool], None]) -> None:
         """Count `request` of `slot`, which is in memory only. `then` is called with the answer:
         whether the budget has room for it. If not, its record is kept."""
-        page = self._dupefilter.fingerprint(request).hex()
-        record = f"{page}\0{details_of(lost(request, slot))}".encode()
-        self._enqueue(Packed("0", slot, record), None, b"")
+        details = details_of(lost(request, slot)).encode()
+        self._enqueue(Packed("0", slot, details), None, b"")
         self._unsent[-1].when_counted = then
 
     def mark(self, mark: bytes) -> None:

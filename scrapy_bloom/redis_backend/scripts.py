@@ -27,6 +27,11 @@ class Script:
         """The script, each line `-- include NAME` replaced by `include/NAME.lua`."""
         return _read(f"{self._name}.lua")
 
+    @property
+    def traced(self) -> str:
+        """The script, whose errors begin with the key that it has asked for last."""
+        return _read("include/traced.lua").replace("-- the script", self.text)
+
     @cached_property
     def digest(self) -> str:
         """The SHA-1 by which Redis knows the script."""

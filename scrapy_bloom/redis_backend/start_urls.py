@@ -1,10 +1,11 @@
 """Moves seeds from a list in Redis, such as scrapy-redis's `start_urls`, into the crawl.
 
-A seed that is taken from the list is noted beside it, for the length of a lease, until its requests
-are in the crawl. So a worker that dies in between loses none: another worker takes its seeds, and
-pushes at most what was pushed already. The list may be in another hash slot than the crawl, or on
-another server, which does not go back in time when the crawl does. So the note stays for
-KEPT_SECONDS after the push, until a call proves that the crawl still has the requests.
+A seed that is taken from the list is noted beside it, and its requests have marks in the crawl as
+start requests do. So a worker that dies loses none: after its lease another worker takes its seeds,
+and pushes what the crawl does not have. The list may be in another hash slot than the crawl, or on
+another server, which does not go back in time when the crawl does. So note and marks stay for
+KEPT_SECONDS after the push, until a call proves that the crawl still has the requests, or until it
+has nothing left.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import inf
 from queue import Empty, SimpleQueue
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any
@@ -25,7 +27,7 @@ from scrapy import FormRequest, Request
 from ..errors import SharedFilterError, describe
 from ..settings import scrapy_redis_url
 from ..startup import announce
-from .client import RedisClient
+from .client import RedisClient, ScriptError
 from .codec import RedisCodec
 from .filter import RedisBloomFilter
 from .layout import in_one_slot
@@ -44,13 +46,15 @@ logger = logging.getLogger("scrapy_bloom.distributed.seed_list")
 POLL_SECONDS = 0.5
 """The pause between looks at the list; none for an idle worker that has just found seeds."""
 
-KEPT_SECONDS = 3.0
-"""How long a note stays after the push. With `appendfsync everysec` a server goes back by two
-seconds at most."""
+KEPT_SECONDS = 60.0
+"""How long a note stays after the push: by so much the server of the crawl may go back."""
+
+MOST_NOTED = 50_000
+"""A worker with so many notes takes no seed."""
 
 Element = tuple[bytes, bytes]
 """A seed that was taken: the name of its note, and its bytes."""
-Made = tuple[list["Entry"], list[bytes]]
+Made = tuple[list["Entry"], list[Element]]
 
 
 class SeedList:
@@ -94,7 +98,8 @@ class SeedList:
         self._spider: Any = spider
         self._list = name.replace("%(name)s", spider.name)
         slot = self._list if "{" in self._list else in_one_slot(self._list)
-        self._taken, self._unreadable = f"{slot}:taken", f"{slot}:unreadable"
+        self._keys = [self._list, f"{slot}:taken", f"{slot}:workers"]
+        self._unreadable = f"{slot}:unreadable"
         self._client = client
         self._crawl_client = crawl_client
         self._key = key
@@ -102,10 +107,12 @@ class SeedList:
         self._settings = settings
         self._codec = RedisCodec(crawler.settings, spider, stats=crawler.stats)
         concurrency = max(1, crawler.settings.getint("CONCURRENT_REQUESTS"))
-        self._keeps = min(KEPT_SECONDS, settings.lease / 4)
+        self._keeps = KEPT_SECONDS
+        self._name = secrets.token_hex(8)
+        """Under which this worker has a lease beside the list."""
         self._pusher: Pusher | None = None
-        self._pushed: deque[tuple[float, list[bytes]]] = deque()
-        """The time of each push, and its seeds that are still noted."""
+        self._pushed: deque[tuple[float, dict[bytes, list[bytes]]]] = deque()
+        """The time of each push, and the marks of its seeds that are still noted."""
         self._at_once = int(getattr(spider, "redis_batch_size", None) or concurrency)
         self._cursor: bytes | int = 0
         encoding = crawler.settings.get("REDIS_ENCODING") or "utf-8"
@@ -115,12 +122,20 @@ class SeedList:
             self._spider.fetch_data = _nothing
         self.is_empty = False
         """True if the last look has found neither seeds nor notes."""
+        self.is_moved = False
+        """True if it has found no more than notes of what this worker has pushed."""
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
         announce(crawler, "seeds", f"from {self._list!r} in Redis at {client.name}")
 
-    def open(self, in_reactor: Callable[..., object], is_hungry: Callable[[], bool]) -> None:
-        """Begin to move seeds."""
+    def open(
+        self,
+        in_reactor: Callable[..., object],
+        is_hungry: Callable[[], bool],
+        on_broken: Callable[[ScriptError], None],
+    ) -> None:
+        """Begin to move seeds. `on_broken` is called where that cannot be."""
+        self._on_broken = on_broken
         self._in_reactor = in_reactor
         self._is_hungry = is_hungry
         self._thread = threading.Thread(target=self._work, name="scrapy-bloom seeds", daemon=True)
@@ -145,6 +160,10 @@ class SeedList:
                 if self._move(shared) and self._is_hungry():
                     pause = 0.0
                 is_down = False
+            except ScriptError as error:
+                with suppress(RuntimeError):
+                    self._in_reactor(self._on_broken, error)
+                break
             except (SharedFilterError, KeyError) as error:
                 if not is_down and not self._ending.is_set():
                     logger.warning(
@@ -159,50 +178,67 @@ class SeedList:
 
     def _move(self, shared: RedisBloomFilter) -> bool:
         """Move some seeds; return True if there were any."""
-        lease, name = int(self._settings.lease * 1000), secrets.token_hex(8)
-        elements, left, self._cursor = self._client.run(
-            TAKE_START_URLS, [self._list, self._taken], self._at_once, lease, name, self._cursor
-        )
-        self.is_empty = not left
-        made = self._made_in_reactor(elements) if elements else None
         try:
+            elements = self._look()
+            made = self._made_in_reactor(elements) if elements else None
             if made is not None:
                 self._push(shared, elements, *made)
-            self._strike_off()
         except SharedFilterError:
-            # noted seeds are taken again when their notes expire
-            self._pusher = None
+            # noted seeds are taken again when the lease of this name has run out
+            self._name, self._pusher = secrets.token_hex(8), None
             self._pushed.clear()
             raise
         return made is not None
+
+    def _look(self) -> Sequence[Element]:
+        """Return some seeds that are noted now, and strike off what need not be noted longer."""
+        settled = self._settled()
+        noted = sum(len(names) for _, names in self._pushed)
+        wanted = max(0, min(self._at_once, MOST_NOTED - noted))
+        arguments = wanted, int(self._settings.lease * 1000), self._name, self._cursor
+        (elements, left, self._cursor, struck), again = self._client.insist(
+            TAKE_START_URLS, self._keys, *arguments, *settled
+        )
+        self.is_empty, self.is_moved = not left, left <= noted
+        if again:  # the lease of what a lost answer named has to run out
+            self._name = secrets.token_hex(8)
+        if marks := [mark for name in struck for mark in settled[name]]:
+            self._crawl_client.call("srem", f"{self._key}:start", *marks)
+        return elements  # type: ignore[no-any-return]
 
     def _push(
         self,
         shared: RedisBloomFilter,
         elements: Sequence[Element],
         entries: list[Entry],
-        unreadable: list[bytes],
+        unreadable: list[Element],
     ) -> None:
         """Push the requests of `elements`, always under the same worker's name."""
         self._pusher = self._pusher or Pusher(
             self._crawl_client, self._key, shared, self._settings, self._codec, "seeds"
         )
         self._pusher.push(entries)
-        for element in unreadable:
+        marks: dict[bytes, list[bytes]] = {name: [] for name, _ in elements}
+        for entry in entries:
+            marks[entry.mark.rpartition(b":")[0]].append(entry.mark)
+        self._pushed.append((monotonic(), marks))
+        for name, element in unreadable:
             self._client.call("rpush", self._unreadable, element)
-        self._pushed.append((monotonic(), [name for name, _ in elements]))
+            self._pushed.appendleft((-inf, {name: marks.pop(name)}))
 
-    def _strike_off(self) -> None:
-        """Remove the notes of seeds whose push is older than `_keeps`, and was not lost."""
-        if self._pusher is None or monotonic() - self._pushed[0][0] < self._keeps:
-            return
-        self._pusher.beat()
-        while self._pushed and monotonic() - self._pushed[0][0] >= self._keeps:
-            _, names = self._pushed.popleft()
-            self._client.call("hdel", self._taken, *names)
+    def _settled(self) -> dict[bytes, list[bytes]]:
+        """Return the notes, with the marks, of seeds whose push is older than `_keeps` and was not
+        lost, or of all if the crawl has nothing left."""
+        settled: dict[bytes, list[bytes]] = {}
+        if self._pusher is None:
+            return settled
+        pushed_before = inf if self._pusher.beat() else monotonic() - self._keeps
+        while self._pushed and self._pushed[0][0] <= pushed_before:
+            settled |= self._pushed.popleft()[1]
         if not self._pushed:
             self._pusher.leave()
             self._pusher = None
+        return settled
 
     def _made_in_reactor(self, elements: Sequence[Element]) -> Made | None:
         """Return the result of `_make_all` in the reactor's thread; None if the reactor stops."""
@@ -219,17 +255,17 @@ class SeedList:
         if hasattr(self._spider, "spider_idle_start_time"):
             # for scrapy-redis's MAX_IDLE_TIME_BEFORE_CLOSE: the list was not empty
             self._spider.spider_idle_start_time = int(time())
-        made = [(element, self._make_entries(element)) for _, element in elements]
+        made = [(each, self._make_entries(*each)) for each in elements]
         return (
             [entry for _, entries in made for entry in entries or ()],
-            [element for element, entries in made if entries is None],
+            [each for each, entries in made if entries is None],
         )
 
-    def _make_entries(self, element: bytes) -> list[Entry] | None:
+    def _make_entries(self, name: bytes, element: bytes) -> list[Entry] | None:
         try:
             made = self._make(element)
             requests = [made] if isinstance(made, Request) else list(made or ())
-            return [entry_of(r, self._codec, self._dupefilter) for r in requests]
+            entries = [entry_of(r, self._codec, self._dupefilter) for r in requests]
         except Exception as error:  # noqa: BLE001 - the spider's code, and data of others
             logger.error(
                 "The seed %(seed)r of %(list)s makes no request (%(error)s): it is kept in"
@@ -243,6 +279,9 @@ class SeedList:
                 extra={"spider": self._spider},
             )
             return None
+        for number, entry in enumerate(entries):
+            entry.mark = b"%s:%d" % (name, number)
+        return entries
 
     def _request_from(self, data: bytes) -> Request:
         """Return the request for a URL, or for a JSON object with url, method, meta and, in all

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from ..job.figures import COUNTED, SLOTS, Costly, Figures, Sample, State, longest_held, with_rates
@@ -20,7 +22,8 @@ from .scripts import CRAWL_STATUS, HELD_SLOTS, SLOT_COUNTS, WORKER_STATUS
 if TYPE_CHECKING:
     from .client import RedisClient
 
-_SLOTS_AT_ONCE = 500
+SLOTS_AT_ONCE = 100
+"""In a call, which takes some ms of the server."""
 _WORKERS_AT_ONCE = 20
 
 
@@ -211,23 +214,23 @@ def look_at(client: RedisClient, key: str) -> CrawlView | None:
         alone=alone,
         waiting=max(0, int(waiting or 0)),
         counted={name: int(value or 0) for name, value in zip(COUNTED, counted, strict=True)},
-        samples=[_sample(json.loads(note)) for note in reversed(notes)],
+        samples=[*filter(None, map(_sample, reversed(notes)))],
         nbytes=total_bytes(*sizes),
         later=later,
-        next_due=None if due == b"" else max(0.0, (float(due) - now) / 1000),
+        next_due=None if due == b"" else due / 1000,
         held=held,
     )
 
 
 def pending_of(client: RedisClient, key: str, *, lobbies: bool = True) -> PendingView:
     """Return the pending requests of the crawl beside the filter at `key`, with those in lobbies
-    or without. Cost: a round trip for five hundred slots of a priority."""
+    or without. Cost: a round trip for a hundred slots of a priority."""
     sizes: list[int] = []
     pending: dict[int, Counter[str]] = {}
     for of in ["", *client.call("zrange", f"{key}:priorities", 0, -1)]:
         first, found = 0, [b""]
         while found:
-            last = first + _SLOTS_AT_ONCE - 1
+            last = first + SLOTS_AT_ONCE - 1
             found, nbytes = client.run(SLOT_COUNTS, [key], of, first, last, int(lobbies))
             sizes.append(nbytes)
             for name, count in zip(found[::2], found[1::2], strict=True):
@@ -235,7 +238,7 @@ def pending_of(client: RedisClient, key: str, *, lobbies: bool = True) -> Pendin
                 priority, slot = (of, name) if of else name.split(b":", 1)
                 counts = pending.setdefault(scrapys_priority(priority), Counter())
                 counts[slot.decode(errors=ODD_BYTES)] += count
-            first += _SLOTS_AT_ONCE
+            first += SLOTS_AT_ONCE
     counts_by_priority = {priority: dict(+counts) for priority, counts in pending.items()}
     return PendingView(counts_by_priority, total_bytes(*sizes))
 
@@ -248,7 +251,7 @@ def scrapys_priority(stored: str | bytes) -> int:
 
 def held_in(client: RedisClient, key: str) -> dict[str, float]:
     """Return the held slots of the crawl beside the filter at `key`, with the seconds of their
-    holds that are left, `inf` until the release. Cost: a call for 500 holds."""
+    holds that are left, `inf` until the release. Cost: a call for 100 holds."""
     held: dict[str, float] = {}
     cursor = b"0"
     while True:
@@ -261,13 +264,13 @@ def held_in(client: RedisClient, key: str) -> dict[str, float]:
 
 def parked_in(client: RedisClient, key: str) -> Iterator[tuple[str, str]]:
     """Yield priority and name of each list that waits for the end of a hold. Cost: a round trip
-    for five hundred."""
+    for a hundred."""
     first = 0
-    while found := client.call("zrange", f"{key}:parked", first, first + _SLOTS_AT_ONCE - 1):
+    while found := client.call("zrange", f"{key}:parked", first, first + SLOTS_AT_ONCE - 1):
         for member in found:
             priority, _, named = member.decode(errors=ODD_BYTES).partition(":")
             yield priority, named
-        first += _SLOTS_AT_ONCE
+        first += SLOTS_AT_ONCE
 
 
 def total_bytes(*sizes: int | None) -> int | None:
@@ -276,6 +279,13 @@ def total_bytes(*sizes: int | None) -> int | None:
     return sum(known) if len(known) == len(sizes) else None
 
 
-def _sample(note: dict[str, Any]) -> Sample:
-    note["filter_items"] = note.pop("added")
-    return note.pop("time") / 1000, note
+def _sample(text: bytes) -> Sample | None:
+    """Return a note of progress, None if it has another shape."""
+    with suppress(ValueError, TypeError, KeyError, RecursionError):
+        note = json.loads(text)
+        names = ("time", "pending", "failed", "done", *COUNTED, "added")
+        figures = {name: note[name] + 0 for name in names}
+        if all(map(isfinite, figures.values())):
+            figures["filter_items"] = figures.pop("added")
+            return figures.pop("time") / 1000, figures
+    return None

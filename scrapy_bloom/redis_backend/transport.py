@@ -4,6 +4,7 @@ heartbeat."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -11,13 +12,15 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..errors import SharedFilterError
+from ..errors import SharedFilterError, describe
 from .client import ScriptError
 from .scripts import COMMIT, HEARTBEAT
 
 if TYPE_CHECKING:
     from .client import RedisClient
     from .protocol import Argument
+
+logger = logging.getLogger("scrapy_bloom.distributed.worker")
 
 FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 2.0
@@ -165,6 +168,7 @@ class Heartbeat:
         self._client.close()
 
     def _beat(self) -> None:
+        told = ""
         while not self._ending.wait(self._lease / 4):
             worker = self._worker
             if worker and time.monotonic() - self._turned < REACTOR_MAY_REST:
@@ -173,6 +177,10 @@ class Heartbeat:
                     self._client.run(HEARTBEAT, [self._key], self._crawl, worker, lease)
                 except SharedFilterError:
                     pass  # the calls of the crawl tell of an outage
+                except Exception as error:  # noqa: BLE001 - a thread that ends shows a traceback
+                    if told != describe(error):
+                        told = describe(error)
+                        logger.warning("The lease of %s was not renewed: %s", worker, told)
 
 
 def in_reactor() -> Callable[..., Any]:

@@ -15,7 +15,7 @@ from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.asyncio import call_later
 
 from ..errors import SharedFilterError
-from ..job.failure import ASKING_CAPPED, described
+from ..job.failure import ASKING_CAPPED, count_unreadable, described
 from ..job.figures import counts_of, set_stats
 from ..job.holds import probe_seconds
 from ..job.ledger import Ledger
@@ -98,7 +98,6 @@ class Worker:
         self._gone = self._is_late = False
         self._stats_set = 0.0
         self._engine = EngineView(crawler)
-        self._engine.require_wake()
         codec = RedisCodec(crawler.settings, spider, self._slot_of, crawler.stats)
         generation = dupefilter.shared.header.generation
         self._seeds = SeedList.of(crawler, redis, self.key, dupefilter, settings)
@@ -164,7 +163,7 @@ class Worker:
     @property
     def only_waits(self) -> bool:
         """True if by the last reply nothing is left but requests that are not due or held."""
-        if self.ledger.stopped or (self._seeds is not None and not self._seeds.is_empty):
+        if self.ledger.stopped or (self._seeds is not None and not self._seeds.is_moved):
             return False
         return self.store.only_later
 
@@ -184,7 +183,7 @@ class Worker:
             self._is_late = True
             self._dupefilter.close_spider("bloom_over")
         if self._seeds is not None:
-            self._seeds.open(in_reactor(), lambda: not self.store.pending)
+            self._seeds.open(in_reactor(), lambda: not self.store.pending, self.ledger.stop)
         self._tick()
 
     def end(self, *, finished: bool) -> None:
@@ -232,22 +231,12 @@ class Worker:
         require_same_spider(self._name, state.spider, crawler, remedy)
         state = require_budget(client, self.key, state, budget, join)
         if not state.workers:
-            self._failures.tell_of_lost(self._failed)
             self._failures.retry(self._failed)
-            self._retry_ordered()
+            self._failures.tell(ASKING_CAPPED, self._failed.retry_ordered())
             # the crawl goes on with these; or its new round has waited for them in vain
             begins, state = state.begins, join()
             state = replace(state, begins=begins or state.begins)
         return state
-
-    def _retry_ordered(self) -> None:
-        asked = self._failed.retry_ordered()
-        if asked:
-            logger.info(
-                ASKING_CAPPED,
-                {"requests": counted(asked, "request")},
-                extra={"spider": self._crawler.spider},
-            )
 
     def _report(self) -> None:
         url, key = self._server, shlex.quote(self.key[1:-1])
@@ -340,11 +329,13 @@ class Worker:
         self.store.flush()
 
     def _on_unreadable(self, claim: str, error: Exception) -> None:
-        self._crawler.stats.inc_value("scheduler/unreadable")
+        if not count_unreadable(self._crawler.stats):
+            return
         logger.error(
             "Request %(claim)s of %(name)s cannot be made a request again (%(error)s): it has"
             " failed. Restore what is missing in the spider or its project; 'scrapy bloom failed'"
-            " lists such requests, 'scrapy bloom retry' has them tried again.",
+            " lists such requests, 'scrapy bloom retry' has them tried again. No more of them are"
+            " logged (see the stat scheduler/unreadable).",
             {"claim": claim, "name": self._name, "error": described(error)},
             extra={"spider": self._crawler.spider},
         )

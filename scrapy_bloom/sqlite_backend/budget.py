@@ -29,7 +29,6 @@ _COUNT_STORED = (
     " UNION ALL SELECT slot FROM later) WHERE slot != '' GROUP BY slot"
     " ON CONFLICT DO UPDATE SET pushed = excluded.pushed"
 )
-_FORGET_UNUSED = "DELETE FROM budget WHERE NOT pushed AND id NOT IN (SELECT budget FROM capped)"
 _ROW = (
     "(SELECT COALESCE(MAX(id), 0) FROM (SELECT MAX(id) AS id FROM requests"
     " UNION ALL SELECT MAX(id) FROM later UNION ALL SELECT MAX(id) FROM unreadable))"
@@ -135,7 +134,6 @@ class LocalBudget:
         self._file.execute("UPDATE capped SET retried = 0 WHERE retried")
         if not self._limits:
             self._file.execute("UPDATE budget SET pushed = 0")
-            self._file.execute(_FORGET_UNUSED)
         if asked:
             self._file.recount()
         return asked
@@ -146,7 +144,9 @@ class LocalBudget:
         self.begins_now = True
         self._file.execute("UPDATE budget SET pushed = 0")
         self._file.execute(_COUNT_STORED)
-        self._file.execute(_FORGET_UNUSED)
+        self._file.execute(
+            "DELETE FROM budget WHERE NOT pushed AND id NOT IN (SELECT budget FROM capped)"
+        )
         self._file.execute("INSERT OR IGNORE INTO carried SELECT id FROM failed")
         self._file.execute("DELETE FROM asked")
         self._asked.clear()

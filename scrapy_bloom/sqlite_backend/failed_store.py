@@ -9,8 +9,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..errors import RequestFileError, encodable
-from ..job.codec import Codec, Stored, plain_fields
+from ..errors import RequestFileError
+from ..job.codec import Codec, Stored, url_and_method
 from ..job.dictionaries import Dictionaries
 from ..job.failure import ALL, CAPPED, Choice, FailedRequest
 from ..jobdir import JobDirectory
@@ -159,9 +159,8 @@ def _capped(
         if dictionaries is None:
             found = query("SELECT dictionary FROM dictionaries ORDER BY number")
             dictionaries = Dictionaries([each for (each,) in found])
-        fields = plain_fields(Stored(slot, payload), dictionaries, pickles=False)
-        url, method = (encodable(str(fields.get(name, ""))) for name in ("url", "method"))
-        yield number, FailedRequest(url, method or "GET", CAPPED, None, None, 0, 0.0, None)
+        known = url_and_method(Stored(slot, payload), dictionaries, pickles=False)
+        yield number, FailedRequest(*known, CAPPED, None, None, 0, 0.0, None)
 
 
 def _take_capped(

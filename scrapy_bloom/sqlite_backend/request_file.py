@@ -10,7 +10,6 @@ import errno
 import json
 import os
 import sqlite3
-import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial, wraps
@@ -19,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from ..bloom.growing import stored_owner
-from ..errors import JobDirectoryError, RequestFileError
-from ..files import replacing
+from ..errors import FilterFileError, JobDirectoryError, RequestFileError
+from ..files import open_regular, replacing
 from ..jobdir import reading_mode
 from . import schema
 
@@ -392,17 +391,12 @@ def check_header(path: Path) -> bool:
     """Return False if there is no file at `path`. Raise RequestFileError if it is no request file.
     Cost: reads 100 bytes."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open_regular(path, read_only=True) as file:
+            header = file.read(100)
     except FileNotFoundError:
         return False
-    except OSError as error:
-        raise _refused(path, error.strerror) from error
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise _refused(path, "it is not a regular file")
-        header = os.pread(descriptor, 100, 0)
-    finally:
-        os.close(descriptor)
+    except (OSError, FilterFileError) as error:
+        raise _refused(path, error) from error
     if header[:16] != MAGIC or len(header) < 100:
         raise _refused(path, f"it begins with {header[:16]!r}, not with {MAGIC!r}")
     application = int.from_bytes(header[68:72], "big")

@@ -17,10 +17,10 @@ from scrapy.utils.python import global_object_name
 
 from ..errors import JobDirectoryError, encodable
 from ..job.codec import Codec, Stored
-from ..job.failure import described, lost
+from ..job.failure import count_unreadable, described, lost
 from ..job.later import take_delay
 from ..job.queue_settings import SlotQueue, scrapy_disk_queue
-from ..scrapy_compat import SLOT_KEY, path_safe, slot_keys
+from ..scrapy_compat import SCOPES_KEY, SLOT_KEY, path_safe, slot_keys
 from .failed_store import OpenFailedStore
 from .request_file import MAX_BYTES, PRIORITIES, RequestFile
 from .rounds import KEPT, REOPEN
@@ -43,6 +43,7 @@ logger = logging.getLogger("scrapy_bloom.durable.sqlite_store")
 
 MOST_DUE = 100
 """Delayed requests that become pending at once."""
+_OF_KEPT = "SELECT slot, request FROM requests WHERE EXISTS (SELECT 1 FROM rounds WHERE phase = ?)"
 _OF_SCRAPY = (SlotQueue, DownloaderAwarePriorityQueue, ScrapyPriorityQueue)
 """The priority queues that read no more of a request than a _StoredRequest has."""
 
@@ -248,16 +249,13 @@ class SqliteStore:
     def reopen_round(self) -> None:
         """Let the last round go on if a request that it has kept is pending again, and can be read.
         Cost: reads the stored requests of a round that is over, up to the first such one."""
-        if self._file.query("SELECT 1 FROM rounds WHERE phase = ?", (KEPT,)):
-            rows = self._file.iterate("SELECT slot, request FROM requests")
-            if any(self._is_readable(Stored(*row)) for row in rows):
-                self._file.execute(REOPEN)
-
-    def _is_readable(self, stored: Stored) -> bool:
-        try:
-            return bool(self.codec.load(stored))
-        except Exception:  # noqa: BLE001 - it fails again when it is popped
-            return False
+        for row in self._file.iterate(_OF_KEPT, (KEPT,)):
+            with suppress(Exception):  # it fails again when it is popped
+                self.codec.load(Stored(*row))
+                break
+        else:
+            return
+        self._file.execute(REOPEN)
 
     def rollback(self) -> None:
         """Drop all changes since the last commit."""
@@ -308,14 +306,16 @@ class SqliteStore:
         return slot_keys(self._crawler)(request)
 
     def _open_holds(self) -> None:
-        """Go on with the holds of the file that are not over."""
+        """Go on with the holds of the file, but for those by hand that are over."""
         if isinstance(self.pending, SlotQueue):
-            self._holds.queues.append(self.pending)
+            self._holds.add(self.pending)
         now = time.time()
         for slot, until, times, pause in self._file.query("SELECT * FROM holds"):
             # no longer than it was, if the clock was set back
             end = inf if until is None else min(until, now + pause)
-            if end > now:
+            if times < 0:
+                self._holds.hold(slot, -inf, times)
+            elif times or end > now:
                 self._until[slot] = end
                 self._holds.hold(slot, end - now, times, pause=pause)
             else:
@@ -361,11 +361,13 @@ class SqliteStore:
     def _keep_unreadable(self, error: UnreadableRequestError) -> None:
         self._failed.add_unreadable(error.row, str(error), self.codec)
         self._file.delete(error.row)
-        self._crawler.stats.inc_value("scheduler/unreadable")
+        if not count_unreadable(self._crawler.stats):
+            return
         logger.error(
             "Row %(row)d of requests.sqlite cannot be made a request again (%(error)s): it has"
             " failed, and is tried again at the next start. Restore what is missing in the spider,"
-            " its project or the job; 'scrapy bloom failed' lists such requests.",
+            " its project or the job; 'scrapy bloom failed' lists such requests. No more of them"
+            " are logged (see the stat scheduler/unreadable).",
             {"row": error.row, "error": error},
             extra={"spider": self._crawler.spider},
         )
@@ -441,7 +443,7 @@ class _StoredRequest:
     def __init__(self, group: Group, payload: bytes) -> None:
         slot, priority, start = group
         self.priority = -priority
-        self.meta = {SLOT_KEY: slot, "is_start_request": start}
+        self.meta = {SLOT_KEY: slot, SCOPES_KEY: slot, "is_start_request": start}
         self.payload = payload
 
 
@@ -481,6 +483,8 @@ class RowQueue:
         self._start = int(name.endswith("s"))
         self._priority = int(name.removesuffix("s"))
         self._slot = self.slots.get(folder) if folder else ""
+        self.q = [self.kind.newest_first, not self.kind.newest_first]
+        """Whether the newest is next. It is reversed as the line of a queue in memory is."""
         # stored rows count once: if the queue is emptied and made again, its rows are dispatched
         self._length = self.file.counts.pop(self._group, 0) if self._slot is not None else 0
         if self._length:
@@ -509,7 +513,7 @@ class RowQueue:
         a row, once."""
         if not self._length:
             return None
-        row, payload = self.file.pop(self._group, newest=self.kind.newest_first)
+        row, payload = self.file.pop(self._group, newest=self.q[0])
         self._length -= 1
         request = self._read(row, payload)
         self.dispatched[request] = row

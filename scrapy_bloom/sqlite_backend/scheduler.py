@@ -210,7 +210,6 @@ class DurableScheduler(LedgerScheduler):
                 self._recover(file, dupefilter)
             failed = OpenFailedStore(file)
             self._failures.retry(failed)
-            self._failures.tell_of_lost(failed)
             budget, asked = self._open_budget(job, file)
             queues = QueueSettings.read(settings)
             store = SqliteStore(
@@ -269,12 +268,7 @@ class DurableScheduler(LedgerScheduler):
         from .budget import LocalBudget
 
         budget = LocalBudget(file, limits, job.budget_notes)
-        if asked := budget.ask_retried():
-            logger.info(
-                ASKING_CAPPED,
-                {"requests": counted(asked, "request")},
-                extra={"spider": self.spider},
-            )
+        self._failures.tell(ASKING_CAPPED, asked := budget.ask_retried())
         return budget if limits else None, asked
 
     def _resume(self, store: SqliteStore, left_by_scrapy: ScrapyQueues) -> None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .request_file import RequestFile
     from .rounds import Round
 
-KEPT_SECONDS = 60
+KEPT_SECONDS = 70
 """The file keeps this part of the past, for the rates."""
 _UNFINISHED = "SELECT 1 FROM requests UNION ALL SELECT 1 FROM later"
 _COUNT_UNFINISHED = "SELECT (SELECT COUNT(*) FROM requests) + (SELECT COUNT(*) FROM later)"

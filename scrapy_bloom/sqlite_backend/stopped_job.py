@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from math import inf
 from pathlib import Path
@@ -49,17 +49,14 @@ class StoppedJob:
         self.items = self._count(_FINAL) + self._count(_NOT_STORED)
 
     def requests(self, move: Callable[..., T]) -> Iterator[T]:
-        """Yield what `move` makes of each request that is due, oldest first, by its fields
-        (`Request.to_dict`) and its bytes, as `movable` has them. Raises RequestFileError for a
-        request that cannot be moved."""
-        rows = self._connection.execute("SELECT id, slot, request, 0 FROM requests ORDER BY id")
-        return (moved for moved, _ in self._read(rows, move))
+        """Yield what `move` makes of each request that is due, oldest first, by its fields and its
+        bytes, as `movable` has them. Raises RequestFileError for one that cannot be moved."""
+        return (moved for moved, _ in self._read("0 FROM requests ORDER BY id", move))
 
     def delayed(self, move: Callable[..., T]) -> Iterator[tuple[T, float]]:
         """Yield the same of each other request, and when it is due (seconds since 1970), in that
         order. Raises as `requests` does."""
-        rows = self._connection.execute("SELECT id, slot, request, due FROM later ORDER BY due, id")
-        return self._read(rows, move)
+        return self._read("due FROM later ORDER BY due, id", move)
 
     def holds(self) -> Iterator[tuple[str, float, int]]:
         """Yield each slot that is held, until when (seconds since 1970, infinite until its release)
@@ -67,9 +64,8 @@ class StoppedJob:
         for slot, until, times in self._connection.execute("SELECT slot, until, times FROM holds"):
             yield slot, inf if until is None else until, times
 
-    def _read(
-        self, rows: Iterable[tuple[int, str, bytes, float]], move: Callable[..., T]
-    ) -> Iterator[tuple[T, float]]:
+    def _read(self, source: str, move: Callable[..., T]) -> Iterator[tuple[T, float]]:
+        rows = self._connection.execute(f"SELECT id, slot, request, {source}")
         for row, slot, payload, due in rows:
             stored = Stored(slot, payload)
             try:

@@ -206,7 +206,7 @@ def memory(server):
     """Print bytes a pending request, and how soon the first is out."""
     sample = page(12345, 1000)
     print(f"requests such as {sample.url} with a Referer and a depth, {PENDING:,} pending:")
-    for slots in (1, 1000, PENDING):
+    for slots in (1, 1000, 6000, 20_000, PENDING):
         each, strings = fill(server, slots)
         print(
             f"  scrapy-bloom, {slots:>7,} slots  {each - strings:6.0f} bytes a request, and"

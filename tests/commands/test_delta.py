@@ -65,6 +65,9 @@ def test_what_a_delta_store_knows_can_be_looked_at(run, tmp_path):
     forget = ("forget", "memory", "--key", (b"k" * 20).hex())
     assert run(tmp_path, "delta", *forget).lines == ["forgot 1 page"]
     assert run(tmp_path, "delta", *forget).lines == ["forgot 0 pages"]
+    # options may stand anywhere among the words
+    forgotten = run(tmp_path, "delta", "forget", "memory", "--json", URL, f"{URL}1")
+    assert forgotten.json == {"pages": 1, "dropped": []}
 
 
 def test_a_damaged_table_cannot_be_trusted(run, tmp_path):

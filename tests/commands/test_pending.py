@@ -232,9 +232,8 @@ def test_slots_of_a_crawl_in_redis_are_held(run, tmp_path, redis_server, key, mo
     lobby_from(monkeypatch, lobby)
     command = [redis_server.url, "--key", key]
 
-    def queue(*arguments):
-        action, *slots = arguments
-        return run(tmp_path, "queue", action, redis_server.url, *slots, *command[1:], "--json")
+    def queue(action, *slots):
+        return run(tmp_path, "queue", action, *command, *slots, "--json")
 
     def held():
         return queue("count").json["held_slots"]
@@ -269,6 +268,18 @@ def test_slots_of_a_crawl_in_redis_are_held(run, tmp_path, redis_server, key, mo
     assert held() == {}
     for worker in (one, other):
         worker.close()
+
+
+def test_no_call_holds_more_slots_than_a_hundred(run, tmp_path, redis_server, key):
+    """A glob over many is several calls, between which workers have theirs."""
+    worker = StoreWorker(redis_server.url, key)
+    slots = [f"slot{number}" for number in range(250)]
+    for action, words, did in (("hold", slots, "held"), ("release", ["--slot", "*"], "released")):
+        before = redis_server.calls()["time"]
+        done = run(tmp_path, "queue", action, redis_server.url, "--key", key, *words, "--json")
+        assert len(done.json[did]) == 250
+        assert redis_server.calls()["time"] - before >= 3
+    worker.close()
 
 
 def test_drop_in_a_crawl_in_redis(run, tmp_path, redis_server, key):

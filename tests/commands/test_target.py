@@ -33,6 +33,16 @@ COMMANDS = {
     "push": ["PLACE", "http://example.com/", "--key", "k"],
 }
 URL = "redis://:hush@127.0.0.1:1/0"
+WITH_PASSWORDS = (
+    f" {URL}",
+    f"\t{URL}",
+    f"x{URL}",
+    f"x {URL}",
+    f"'{URL}'",
+    URL[6:],
+    URL[8:],
+    f"u{URL[8:]}",
+)
 KINDS = {
     "job": {Kind.FILTER, Kind.REQUESTS},
     "job/bloom": {Kind.FILTER, Kind.REQUESTS},
@@ -52,6 +62,7 @@ KINDS = {
     "http://example.com/": set(),
     "": set(),
     URL: {Kind.REDIS, Kind.SCRAPY_REDIS},
+    **{url: set() for url in WITH_PASSWORDS},
 }
 
 
@@ -106,6 +117,7 @@ def refusal(places, capsys):
 
 
 REFUSED = [
+    *(("info failed top check verify load workers", url, "is no URL") for url in WITH_PASSWORDS),
     ("info failed top retry drop check verify clear", "worker", "worker is the JOBDIR of a worker"),
     ("info failed top retry drop check verify clear", "worker", "or redis://HOST/DB with --key"),
     ("add merge", "worker", "whose filter and requests are in Redis: give "),

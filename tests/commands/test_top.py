@@ -14,6 +14,7 @@ import pytest
 from scrapy_bloom.commands import top
 from scrapy_bloom.commands.top import lines
 from scrapy_bloom.errors import RequestFileError, SharedFilterError
+from scrapy_bloom.job.figures import with_rates
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.reporting import duration
 from scrapy_bloom.sqlite_backend import status
@@ -35,7 +36,7 @@ SLOTS = 12
 
 def note(file, began, **figures):
     """Note how far the job is, as it does itself, once a second."""
-    for second in range(30):
+    for second in range(-32, 30):
         counted = {name: start + second * step for name, (start, step) in figures.items()}
         file.execute(
             "INSERT INTO progress VALUES (?, ?)",
@@ -65,7 +66,7 @@ def watched(failed_job):  # noqa: F811
         file.push((f"slot{number % SLOTS}.example.com", 0, 0), b"request")
     began = time.time() - 30
     # an earlier start, which is none of this one's business
-    file.execute("INSERT INTO progress VALUES (?, ?)", (began - 5, json.dumps({"began": 1})))
+    file.execute("INSERT INTO progress VALUES (?, ?)", (began - 5.5, json.dumps({"began": 1})))
     note(
         file,
         began,
@@ -189,6 +190,22 @@ def test_pending_requests_that_grow_have_no_end(watched):
     """The time left is no number then."""
     figures = {**JobStatus(watched).figures(), "pending_per_second": 3.0, "seconds_left": None}
     assert any("time left" in line and "grows" in line for line in shown(figures, 80))
+
+
+@pytest.mark.parametrize(
+    ("pending", "left"),
+    [
+        ([1000 - second for second in range(60)], 941),
+        ([1000 - second for second in range(50)], None),  # not yet a minute
+        ([1000, *range(1100, 1041, -1)], None),  # the crawl has found more on the way
+        ([1000 + second for second in range(60)], None),
+    ],
+)
+def test_the_time_left_is_said_when_pending_has_fallen_for_a_minute(watched, pending, left):
+    """A crawl that still finds pages takes longer than its last seconds promise."""
+    samples = [(float(second), {"pending": count}) for second, count in enumerate(pending)]
+    figures = {**JobStatus(watched).figures(), "pending": pending[-1]}
+    assert with_rates(figures, samples)["seconds_left"] == left
 
 
 def test_what_reads_many_rows_is_asked_rarely(watched, monkeypatch):

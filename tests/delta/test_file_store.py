@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import sqlite3
 import tempfile
+import time
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -215,15 +216,14 @@ def test_without_a_period_a_mark_counts_for_ever(tmp_path):
     assert rows_in(tmp_path)
 
 
-@pytest.mark.parametrize("memory", ["table", "bloom"])
 @pytest.mark.parametrize("order", [(1, 2), (2, 1)])
-def test_for_ever_outlives_crawls_with_a_period(tmp_path, memory, order):
+def test_for_ever_outlives_crawls_with_a_period(tmp_path, order):
     """Whichever marks first: in a store of both, which was cleared, and where two were merged."""
-    options = {"memory": memory, "identity": "one"}
+    options = {"identity": "one"}
     for places in (("both", "both"), ("lasting", "short")):
         for name in places:
-            store(tmp_path / name, memory=memory).add([(key(9), NOON)])
-            store(tmp_path / name, memory=memory).clear()
+            store(tmp_path / name).add([(key(9), NOON)])
+            store(tmp_path / name).clear()
         crawls = [
             opened(tmp_path / name, period=period, **options)
             for name, period in zip(places, (None, PERIOD), strict=True)
@@ -236,7 +236,7 @@ def test_for_ever_outlives_crawls_with_a_period(tmp_path, memory, order):
     for place in (tmp_path / "both", tmp_path / "merged"):
         for hours in (20, 40, 60):
             opened(place, NOON + hours * HOUR, **options).close()
-        assert knows(place, 1, NOON + 1000 * PERIOD, None, memory=memory)
+        assert knows(place, 1, NOON + 1000 * PERIOD, None)
 
 
 def test_an_older_mark_does_not_take_the_place_of_a_newer_one(tmp_path):
@@ -512,3 +512,22 @@ def test_a_crawl_of_another_fingerprinter_is_refused(tmp_path, caplog):
     DeltaMiddleware.from_crawler(crawler)._spider_opened()
     assert "BLOOM_DELTA is off in this crawl: the fingerprinter of this job was" in caplog.text
     assert len(rows_in(tmp_path)) == 5000
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_a_store_is_for_its_owner_alone(tmp_path, umask):
+    """The directory and the files in it, whatever the umask; a link in the place of the table is
+    not followed to a file that is not there."""
+    before = os.umask(umask)
+    try:
+        with closing(FileDeltaStore(tmp_path / "made", Lifetime())) as found:
+            found.add([(bytes(20), time.time())])
+        (tmp_path / "linked").mkdir()
+        (tmp_path / "linked" / "delta.sqlite").symlink_to(tmp_path / "new")
+        with pytest.raises(FilterFileError, match="unable to open"):
+            FileDeltaStore(tmp_path / "linked", Lifetime()).add([(bytes(20), time.time())])
+    finally:
+        os.umask(before)
+    made = tmp_path / "made"
+    assert [each for each in (made, *made.iterdir()) if each.stat().st_mode & 0o077] == []
+    assert not (tmp_path / "new").exists()

@@ -29,7 +29,6 @@ from tests.small_site import Scrapy
 from tests.suite import (
     ADDON,
     FAULTS,
-    HELD,
     OURS,
     OURS_ALONE,
     STALE,
@@ -59,8 +58,6 @@ class Project:
     explained: dict[str, str] = field(default_factory=dict)
 
 
-_CRAWL = "tests/test_resource_crawl.py::TestCrawlResourceIntegration"
-_METHODS = ("get", "post")
 PROJECTS = [
     Project(
         "scrapy-poet",
@@ -76,7 +73,6 @@ PROJECTS = [
         "scrapyrt",
         options=("-p", "scrapyrt_patience"),
         is_serial=True,  # its servers take ports at random
-        explained={f"{_CRAWL}::test_passing_errback[perform_{each}]": HELD for each in _METHODS},
     ),
     Project(
         "spidermon",

@@ -12,6 +12,7 @@ from tests.text_mutants import run
 BUDGET = "scrapy_bloom/sqlite_backend/budget.py"
 FAILED = "scrapy_bloom/sqlite_backend/failed_store.py"
 LEDGER = "scrapy_bloom/job/ledger.py"
+ROUNDS = "scrapy_bloom/sqlite_backend/rounds.py"
 LOCAL = "scrapy_bloom/sqlite_backend/scheduler.py"
 SCHEDULER = "scrapy_bloom/job/ledger_scheduler.py"
 SCHEMA = "scrapy_bloom/sqlite_backend/schema.py"
@@ -47,9 +48,9 @@ MUTANTS = {
         "pass",
     ),
     "each_start_begins_to_count": (
-        LOCAL,
-        "begins_round=not round_.is_resumed",
-        "begins_round=True",
+        ROUNDS,
+        "if not self.is_resumed:\n            for function",
+        "if True:\n            for function",
     ),
     "what_is_pending_is_not_counted": (BUDGET, "        self._file.execute(_COUNT_STORED)\n", ""),
     "what_is_taken_over_is_not_counted": (STORE, "self.admits(self._slot_of(request))", "pass"),
@@ -115,11 +116,25 @@ MUTANTS = {
         "reasons.pop(CAPPED, None)",
         "pass",
     ),
-    "capped_ones_keep_the_round_open": (
-        "scrapy_bloom/sqlite_backend/rounds.py",
-        "SELECT 1 FROM failed LIMIT 1",
-        "SELECT 1 FROM failed UNION ALL SELECT 1 FROM capped LIMIT 1",
+    "a_round_does_not_wait_for_capped_ones": (ROUNDS, " UNION ALL SELECT 1 FROM capped", ""),
+    "a_round_goes_on_with_nothing": (
+        STORE,
+        "                self.codec.load(Stored(*row))\n",
+        "",
     ),
+    "a_round_begins_with_the_first_commit_of_its_pages": (
+        LOCAL,
+        "budget is not None and budget.begins_now:",
+        "False:",
+    ),
+    "a_round_begins_when_it_is_opened": (
+        BUDGET,
+        "            # the start before had no budget\n",
+        "            pass\n        if limits:\n",
+    ),
+    "what_comes_before_start_is_of_the_last_round": (LOCAL, "            self.round.begin()", "#"),
+    "lost_ones_are_retried": (FAILED, " WHERE request != x''", ""),
+    "lost_ones_are_not_kept": (STORE, "self._failed.add_lost(slot, lost(request, slot))", "pass"),
     "what_is_dispatched_is_not_noted": (BUDGET, "self._notes.add(fingerprint, slot)", "pass"),
     "notes_of_what_is_committed_count": (BUDGET, "if commits == self._file.commits:", "if True:"),
     "notes_stay": (BUDGET, "self._path.unlink(missing_ok=True)", "pass"),
@@ -129,14 +144,22 @@ MUTANTS = {
         "DELETE FROM asked WHERE id =",
         "DELETE FROM asked WHERE 0 AND id =",
     ),
-    "what_was_noted_is_admitted_in_the_next_round": (BUDGET, '"DELETE FROM asked")', '"SELECT 1")'),
+    "what_was_noted_is_admitted_in_the_next_round": (
+        BUDGET,
+        '"DELETE FROM asked")\n        self._asked.clear()',
+        '"SELECT 1")',
+    ),
     "a_kill_forgets_what_a_retry_asks": (
         LOCAL,
         "            if asked:\n",
         "            if False:\n",
     ),
-    "a_retry_has_the_room_of_what_was_noted": (BUDGET, " - noted[slot] for", " for"),
+    "a_retry_has_the_room_of_what_was_noted": (
+        BUDGET,
+        "            self._file.execute(_COUNT_NOTED, (slot,))\n",
+        "",
+    ),
 }
 
 if __name__ == "__main__":
-    sys.exit(run(MUTANTS, ["tests/job/test_budget.py"]))
+    sys.exit(run(MUTANTS, ["tests/job/test_budget.py", "tests/job/test_failed.py"]))

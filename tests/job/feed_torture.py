@@ -31,7 +31,7 @@ from tests.job.feed_crawls import (
     items_of,
 )
 from tests.job.feed_mutants import MUTANTS
-from tests.job.harness import Crawl, World, side_by_side
+from tests.job.harness import FORCED, Crawl, World, side_by_side
 from tests.job.points import FEED_CALLS, Points
 from tests.job.powercut import Synced, cut_power
 from tests.job.torture import SIDES, VARIANTS
@@ -121,9 +121,9 @@ def stop(run, how):
     number = signal.SIGTERM if how == "term" else signal.SIGINT
     try:
         os.kill(run.pid, number)
-        if how == "twice":
+        for again in FORCED[1:] if how == "twice" else ():
             time.sleep(random.random() * 0.02)
-            os.kill(run.pid, number)
+            os.kill(run.pid, again)
     except ProcessLookupError:
         pass
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 
+from scrapy.core.downloader import Downloader
 from scrapy.crawler import CrawlerProcess
 from scrapy.settings import default_settings
 from scrapy.utils.misc import load_object
@@ -156,6 +157,11 @@ class World:
         return {page for _, page in self.answers(crawl)}
 
 
+FORCED = (signal.SIGINT,) * (3 if hasattr(Downloader, "stop_async") else 2)
+"""Ctrl-C, as often as ends a process in any case: https://github.com/scrapy/scrapy/pull/7455 waits
+for what it breaks off at the second one, with asyncio for ever."""
+
+
 def write_stats(folder, stats):
     """Write what a run tells of itself; a kill leaves all of it or nothing."""
     new = folder / "stats.new"
@@ -251,3 +257,8 @@ def side_by_side(jobs, beside=3):
             if (result := next(job, None)) is not None:
                 running.remove(job)
                 results.append(result)
+
+
+def fields_of(fields, text):
+    """Return the fields of a request of a stopped job."""
+    return fields

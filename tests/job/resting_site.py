@@ -35,6 +35,8 @@ class Rest:
     after: int = 4
     status: int = 429
     goes_on: Callable[[], bool] = lambda: False
+    refuses: Callable[[str], bool] | None = None
+    """Says which pages are refused, with a Retry-After of 1 s or none, instead of all that."""
     until: float = math.inf
     asked: int = 0
 
@@ -88,7 +90,9 @@ class RestingSite:
             left = rest.until - came
             if left <= 0 and rest.goes_on():
                 left = 0.5
-            if rest.asked > rest.after and left > 0:
+            if rest.refuses is not None:
+                left = float(rest.refuses(page))
+            if (rest.refuses or rest.asked > rest.after) and left > 0:
                 status = rest.status
                 says = math.ceil(left) if rest.says else None
                 if rest.says == "date":

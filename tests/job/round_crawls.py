@@ -30,7 +30,7 @@ from scrapy_bloom.job.failure import Choice
 from scrapy_bloom.job.ledger import Ledger
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
-from tests.job.harness import ASYNCIO, SELECT, Crawl, World, side_by_side
+from tests.job.harness import ASYNCIO, FORCED, SELECT, Crawl, World, side_by_side
 from tests.job.points import Points
 from tests.job.round_mutants import MUTANTS
 from tests.job.spider import pause
@@ -337,12 +337,12 @@ def stops(world, expected, options):
     return [
         story(
             world,
-            Crawl(f"stop{len(signals)}", PAGES, spider=RoundSpider),
+            Crawl(name, PAGES, spider=RoundSpider),
             expected,
             [Step(signals=signals, at=5), Step()],
             options.mutant,
         )
-        for signals in ([signal.SIGINT], [signal.SIGINT, signal.SIGINT])
+        for name, signals in (("stop1", FORCED[:1]), ("stop2", FORCED))
     ]
 
 

@@ -12,9 +12,7 @@ notice it:
 - `the_length_is_a_sum`, `all_slots_are_asked`: test_no_cost_grows_with_the_number_of_slots
 """
 
-from types import SimpleNamespace
-
-from scrapy.pqueues import DownloaderAwarePriorityQueue, DownloaderInterface
+from scrapy.pqueues import DownloaderAwarePriorityQueue
 
 from scrapy_bloom.job.queue_settings import SlotQueue
 
@@ -45,25 +43,12 @@ def the_other_scrapys_order():
     after("__init__", lambda self, *_: setattr(self, "_takes_turns", not self._takes_turns))
 
 
-class Seen(dict):
-    """The slots of a downloader as a mutant sees them."""
-
-    def __getitem__(self, slot):
-        return SimpleNamespace(active=self.see(super().__getitem__(slot).active))
-
-
 def see(function):
-    """Have each slot that the downloader knows seen as `function` makes it."""
+    """Have the load of each slot seen as `function(queue, slot, load)` makes it."""
 
     def change(self, *_):
-        true = self._active
-
-        def active():
-            seen = Seen(true())
-            seen.see = function
-            return seen
-
-        self._active = active
+        true = self._load
+        self._load = lambda slot: function(self, slot, true(slot))
 
     after("__init__", change)
 
@@ -71,13 +56,13 @@ def see(function):
 @mutant
 def the_first_busy_slot_is_next():
     """One active download is as many as two."""
-    see(lambda active: [*active][:1])
+    see(lambda queue, slot, load: min(load, 1))
 
 
 @mutant
 def an_idle_slot_counts_as_busy():
     """A slot that the downloader still knows comes after the others."""
-    see(lambda active: [None, *active])
+    see(lambda queue, slot, load: load + (slot in queue.crawler.engine.downloader.slots))
 
 
 @mutant
@@ -141,7 +126,7 @@ def all_slots_are_asked():
     next_ = SlotQueue._next
 
     def ask_and_next(self):
-        DownloaderInterface(self.crawler).stats(self._names)
+        [*map(self._load, self._names)]
         return next_(self)
 
     SlotQueue._next = ask_and_next

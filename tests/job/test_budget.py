@@ -6,7 +6,9 @@ Set BUDGET_SEED to repeat a run of what is random. `tests/job/budget_mutants.py`
 import json
 import os
 import random
+import sqlite3
 import sys
+from contextlib import closing
 from functools import partial
 
 import pytest
@@ -487,6 +489,22 @@ def test_what_is_retried_without_a_budget_is_asked(make_round, tmp_path):
     job = make_round()
     job.start()
     assert sorted(job.names()) == [*"abcd"]
+
+
+def test_what_a_round_of_version_0_3_0_has_capped_counts_in_the_next(make_round, tmp_path):
+    """It was over without a word of them, and has forgotten its feeds."""
+    job = make_round(BLOOM_BUDGET={"*": 2})
+    job.start(start("start"))
+    push(job, *"abc")
+    job.names()
+    job.close()
+    with closing(sqlite3.connect(tmp_path / "job" / "requests.sqlite")) as connection, connection:
+        connection.execute("UPDATE rounds SET phase = ?", (OVER,))
+    assert SQLiteFailedStore(tmp_path / "job").retry(CAPPED) == 2
+    job = make_round(BLOOM_BUDGET={"*": 4})
+    assert job.start(start("start")) == ["start"]
+    push(job, "d", "e")
+    assert sorted(job.names()) == ["b", "c", "d", "start"]
 
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["closed", "killed"])

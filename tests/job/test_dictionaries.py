@@ -291,6 +291,9 @@ SECRETS = {
     "user and password": {"meta": {"auth": ("user", SECRET)}},
     "user and password of a proxy": {"meta": {"proxy_auth": f"user:{SECRET}"}},
     "argument": {"cb_kwargs": {"csrf": SECRET}},
+    "user without a scheme": {"meta": {"via": [f"user:{SECRET}@proxy.example:8080"]}},
+    "user in a URL of the meta": {"cb_kwargs": {"from": (f"x http://u:{SECRET}@a.example/",)}},
+    "user in bytes": {"meta": {b"depth": f"user:{SECRET}@a.example".encode()}},
 }
 
 
@@ -318,6 +321,36 @@ def test_no_secret_of_a_pickle(monkeypatch):
         meta = {"account": Account(number)}
         codec.dump(Request(f"{URL}{number}", meta=meta).to_dict(), SLOT, "pickle")
     assert codec.dictionaries.proposal is None
+
+
+@pytest.mark.parametrize("number", [2.0, 3.0, 180.0, 65536.0, 131071.5])
+def test_numbers_are_no_secrets(number):
+    """Of floats, too, whose bytes may look like a user in a URL: there is a dictionary as soon as
+    without them."""
+    codec = Codec(None, 100_000)
+    for page in range(PROPOSED_AT[0]):
+        meta = {"price": number, "download_timeout": 180.0, "depth": 1}
+        codec.dump(Request(f"{URL}{page}", meta=meta).to_dict(), SLOT, "pickle")
+    assert codec.dictionaries.proposal is not None
+
+
+def test_the_search_ends_where_all_may_be_secret(monkeypatch):
+    """What is refused has been looked at: of a million such requests a few thousand are."""
+    looked = []
+
+    def look(_fields, _text):
+        looked.append(1)
+        return True
+
+    monkeypatch.setattr("scrapy_bloom.job.dictionaries._may_be_secret", look)
+    known = Dictionaries()
+    for _ in range(PROPOSED_AT[-1] * 2):
+        known.sample(FIELDS, b"")
+    assert len(looked) < 3000
+    before = len(looked)
+    for _ in range(PROPOSED_AT[-1]):
+        known.sample(FIELDS, b"")
+    assert len(looked) == before
 
 
 class Account:

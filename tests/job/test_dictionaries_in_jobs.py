@@ -20,7 +20,7 @@ from scrapy_bloom.job.failure import FailedRequest
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.stopped_job import stopped_job
 from tests.job.engine import Job, name_of
-from tests.job.harness import fork
+from tests.job.harness import fields_of, fork
 from tests.job.points import Points
 
 ONE_QUEUE = {"SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.ScrapyPriorityQueue"}
@@ -294,15 +294,15 @@ def test_a_stopped_job_is_read_with_its_dictionaries(make, path):
     expected = push(job, range(MANY))
     job.close()
     with stopped_job(path, pickles=True) as left:
-        found = [*left.requests()]
+        found = [*left.requests(fields_of)]
     assert [each["url"] for each in found] == expected
     assert found[-1]["headers"] == {b"Referer": [expected[-1].rpartition("/")[0].encode() + b"/"]}
     change(path, "DELETE FROM dictionaries")
     with (
         stopped_job(path, pickles=True) as left,
-        pytest.raises(RequestFileError, match=r"row \d+ of .* cannot be read .*dictionary"),
+        pytest.raises(RequestFileError, match=r"row \d+ of .* cannot be moved .*dictionary"),
     ):
-        list(left.requests())
+        list(left.requests(fields_of))
 
 
 # Rows of version 0.2.0
@@ -323,5 +323,5 @@ def test_rows_of_all_forms_are_in_one_job(make, path):
             *(row, form, dumps(fields, 4)),
         )
     with stopped_job(path, pickles=True) as left:
-        assert [each["url"] for each in left.requests()] == expected
+        assert [each["url"] for each in left.requests(fields_of)] == expected
     assert urls(make(**ONE_QUEUE)) == sorted(expected)

@@ -393,3 +393,26 @@ def test_a_long_exception_is_cut():
     """A page in an error message does not fill the job."""
     found = FailedRequest.of(request("a"), "x", exception=ValueError("y" * 10_000))
     assert len(found.exception) == 500
+
+
+class Mark:
+    """What can be stored as a pickle only."""
+
+
+def test_a_round_goes_on_at_the_start_that_can_read_what_it_has_kept(make_round):
+    """Each start that can read nothing of it begins a new one."""
+    job = make_round()
+    job.start(start("a"))
+    assert job.names() == ["a"]
+    job.push("b", meta={"mark": Mark()})
+    job.close("shutdown")
+    for sent in ([], ["a"], ["a"]):
+        job = make_round(BLOOM_PICKLE=False)
+        assert job.start(start("a")) == sent
+        assert job.names() == sent
+        job.close()
+    job = make_round()
+    assert (job.round.number, job.start(start("a")), job.names()) == (3, [], ["b"])
+    job.close()
+    job = make_round()
+    assert (job.round.number, job.start(start("a"))) == (4, ["a"])

@@ -807,16 +807,27 @@ class Picky(feed_crawls.OwnExporter):
         super().export_item(item)
 
 
-def test_what_an_exporter_of_the_users_refuses_does_not_keep_the_others(tmp_path, job, caplog):
-    """It is told of when the feed is stored; a file that cannot be written is another thing."""
+def test_a_page_whose_item_an_exporter_of_the_users_refuses_has_failed(tmp_path, job, caplog):
+    """Though that writes when the feed is stored."""
     a = job({"a.own": "own"}, opened=False)
     a.exporter.exporters["own"] = Picky
     a.open()
     a.pages(p1={"n": 1}, p2={"n": 2}, p3={"n": 3})
     a.close()
     assert numbers(tmp_path / "a.own") == [1, 3]
+    assert "1 request failed and stays in the job: 1 feed" in caplog.text
+    (failed,) = SQLiteFailedStore(tmp_path / "job").requests()
+    assert (failed.reason, failed.exception) == ("feed", "ValueError: not this one")
+
+
+def test_what_is_refused_when_a_feed_is_stored_does_not_keep_the_others(tmp_path, job, caplog):
+    """As an exporter may do that has not refused it before; the log names it."""
+    a = job({"a.own": "own"})
+    a.pages(p1={"n": 1}, p2={"n": 2}, p3={"n": 3})
+    a.exporter.exporters["own"] = Picky
+    a.close()
+    assert numbers(tmp_path / "a.own") == [1, 3]
     assert "has refused an item, whose page is done: {'n': 2}" in caplog.text
-    assert job({"a.own": "own"}).scheduler.round.number == 2
 
 
 class Numbering:

@@ -13,7 +13,7 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import HoldMiddleware
 from scrapy_bloom.job import holds, ledger_scheduler
-from scrapy_bloom.job.holds import Hold, retry_after
+from scrapy_bloom.job.holds import RECOVERY, Hold, retry_after
 from scrapy_bloom.sqlite_backend import request_store
 from tests.job.engine import DURABLE, Job, name_of
 
@@ -71,11 +71,15 @@ class Crawl(Job):
         self.done(request)
         return copy
 
+    def fails(self, request):
+        """Have `request` refused, which uses a try: RetryMiddleware gets the refusal."""
+        assert self.answer(request, 503, "soon").status == 503
+
     @property
     def left(self):
         """Seconds until the hold of the host is over, None without one."""
         hold = self.scheduler.holds.get("example.com")
-        return None if hold is None else round(hold.until - holds.monotonic(), 3)
+        return None if hold is None or hold.times < 0 else round(hold.until - holds.monotonic(), 3)
 
 
 @pytest.fixture(params=["disk", "memory"])
@@ -160,7 +164,7 @@ def test_a_host_that_names_a_time_is_left_alone_until_then(crawl, clock):
     refused = crawl.pop()
     refused.meta["retry_times"] = 1
     copy = crawl.again(refused, 429, "60")
-    assert (copy.url, copy.dont_filter, copy.meta["retry_times"]) == (refused.url, True, 1)
+    assert (copy.url, copy.dont_filter, copy.meta["retry_times"]) == (refused.url, False, 1)
     assert (copy.meta["bloom_held"], crawl.left) == (1, 60)
     clock.now += 59.9
     assert crawl.pop() is None
@@ -182,50 +186,80 @@ def test_other_hosts_go_on(crawl):
     ) or crawl.left is None
 
 
-@pytest.mark.parametrize("after", [1, 3])
-def test_refusals_in_a_row_without_a_time_begin_a_hold(make_crawl, after):
-    """The first ones are retried as ever."""
-    crawl = make_crawl(BLOOM_HOLD_AFTER=after)
-    for number in range(after):
-        crawl.push(f"{number}")
-    popped = [crawl.pop() for _ in range(after)]
-    for request in popped[:-1]:
-        assert crawl.answer(request, 503, "soon").status == 503
-        assert crawl.left is None
-    crawl.again(popped[-1], 503)
+@pytest.fixture
+def down(make_crawl):
+    """Return a function that opens a job whose host was refused three requests with no answer
+    between, and is held; and how many it has."""
+
+    def make(pages=6, **settings):
+        crawl = make_crawl(**settings)
+        for number in range(pages):
+            crawl.push(f"{number}")
+        first, second, third = (crawl.pop() for _ in range(3))
+        for request in (first, second):
+            crawl.fails(request)
+        crawl.again(third, 503)
+        return crawl
+
+    return make
+
+
+def test_the_third_request_that_is_refused_without_a_time_begins_a_hold(down):
+    """The first two use a try, as in Scrapy; an unreadable time is none."""
+    crawl = down()
     assert crawl.left == 5
+    assert crawl.stat("scheduler/holds") == 1
 
 
-def test_any_other_answer_ends_the_row(crawl):
-    """It is the refusals in a row that count; a page that is not there is an answer."""
-    first, second = crawl.pop(), crawl.pop()
-    for _ in range(5):
-        assert crawl.answer(first, 429).status == 429
-        assert crawl.answer(first, 429).status == 429
-        assert crawl.answer(second, 404).status == 404
+def test_one_page_that_is_refused_again_and_again_holds_nothing(crawl):
+    """It uses its tries, as in Scrapy, and so does a second one."""
+    pages = crawl.pop(), crawl.pop()
+    for page in pages * 3:
+        crawl.fails(page)
+        page.meta["retry_times"] = 1
     assert crawl.left is None
-    # what a cache answers says nothing of the host
-    crawl.answer(first, 429)
-    crawl.answer(first, 429)
-    crawl.answer(second, 200, None, ["cached"])
-    assert isinstance(crawl.answer(first, 429), Request)
 
 
-def test_pauses_double_up_to_the_longest(make_crawl, clock):
-    """Each hold in a row is twice as long as the one before; an answer begins anew."""
-    crawl = make_crawl(BLOOM_HOLD_AFTER=1, BLOOM_HOLD_MAX=30)
-    crawl.push("page")
+def test_each_other_answer_takes_away_a_refusal(make_crawl):
+    """A page that is not there is an answer; what a cache answers says nothing of the host."""
+    crawl = make_crawl()
+    for number in range(12):
+        crawl.push(f"{number}")
+    for _ in range(4):
+        crawl.fails(crawl.pop())
+        assert crawl.answer(crawl.pop(), 404).status == 404
+    crawl.fails(crawl.pop())
+    crawl.fails(crawl.pop())
+    crawl.answer(crawl.pop(), 200, None, ["cached"])
+    assert isinstance(crawl.answer(crawl.pop(), 503), Request)
+
+
+def test_holds_without_a_time_double_up_to_a_minute(down, clock):
+    """In a row: a good probe begins anew. Until more answers have come one refusal holds."""
+    crawl = down(60)
     pauses = []
-    for _ in range(5):
-        crawl.again(crawl.pop(), 503)
+    for _ in range(7):
         pauses.append(crawl.left)
         clock.now += crawl.left
-    assert pauses == [5, 10, 20, 30, 30]
+        crawl.again(crawl.pop(), 503)
+    assert pauses == [5, 10, 20, 40, 60, 60, 60]
+    clock.now += crawl.left
     crawl.answer(crawl.pop(), 301)
     assert crawl.left is None
-    crawl.push("other")
+    for _ in range(RECOVERY - 1):
+        crawl.answer(crawl.pop(), 200)
     crawl.again(crawl.pop(), 503)
     assert crawl.left == 5
+    clock.now += 5
+    for _ in range(1 + RECOVERY):
+        crawl.answer(crawl.pop(), 200)
+    crawl.fails(crawl.pop())
+    assert crawl.left is None
+
+
+def test_a_hold_is_no_longer_than_the_longest_without_a_time_either(down):
+    """BLOOM_HOLD_MAX."""
+    assert down(BLOOM_HOLD_MAX=3).left == 3
 
 
 @pytest.mark.parametrize("asked", ["10000", "9" * 400, "Fri, 31 Dec 9999 23:59:59 GMT"])
@@ -301,39 +335,59 @@ def test_a_request_that_asks_nothing_lets_another_go(crawl, clock):
     assert (crawl.left, crawl.scheduler.holds["example.com"].times) == (10, 2)
 
 
-def test_after_so_many_holds_in_a_row_pages_are_retried_as_ever(make_crawl, clock, caplog):
+def test_after_so_many_holds_in_a_row_pages_are_retried_as_ever(down, clock, caplog):
     """What a host refuses for ever fails, and the crawl ends; an answer makes it a host like any
-    other again."""
-    crawl = make_crawl(BLOOM_HOLD_TIMES=2)
-    for name in "abc":
-        crawl.push(name)
+    other again, and a host that says how long it takes is waited for."""
+    crawl = down(12, BLOOM_HOLD_TIMES=2)
     for _ in range(2):
-        crawl.again(crawl.pop(), 429, "60")
-        clock.now += 60
-    first = crawl.pop()
-    assert crawl.answer(first, 429, "60").status == 429
+        clock.now += crawl.left
+        last = crawl.pop()
+        if crawl.scheduler.holds["example.com"].times < 2:
+            crawl.again(last, 503)
+    crawl.fails(last)
     assert "still refuses requests after 2 holds in a row" in caplog.text
-    second, third = crawl.pop(), crawl.pop()
-    assert crawl.answer(second, 429, "60").status == 429
-    assert crawl.answer(third, 200).status == 200
+    pages = [crawl.pop() for _ in range(6)]
+    assert None not in pages
+    for page in pages[:3]:
+        crawl.fails(page)
+    crawl.again(pages[3], 429, "60")
+    assert crawl.left == 60
+    clock.now += 60
+    crawl.fails(crawl.pop())
+    crawl.answer(crawl.pop(), 200)
     assert crawl.left is None
-    assert isinstance(crawl.answer(third, 429, "60"), Request)
+    for _ in range(2):
+        crawl.fails(crawl.pop())
     assert caplog.text.count("still refuses") == 1
 
 
-def test_a_page_that_is_refused_alone_does_not_hold_its_host_for_ever(make_crawl, clock):
-    """It was held as often as that, and fails, while others are answered."""
+def test_a_page_that_asks_for_time_again_and_again_fails_in_the_end(make_crawl, clock):
+    """If it was asked alone so often."""
     crawl = make_crawl(BLOOM_HOLD_TIMES=3)
     crawl.push("bad")
-    for _ in range(3):
+    for _ in range(4):
         crawl.again(crawl.pop(), 503, "60")
         clock.now += 60
-        crawl.push("good", dont_filter=True, priority=1)
-        crawl.answer(crawl.pop(), 200)
-    bad = crawl.pop()
-    assert (name_of(bad), bad.meta["bloom_held"]) == ("bad", 3)
-    assert crawl.answer(bad, 503, "60").status == 503
-    assert crawl.left is None
+    assert crawl.answer(crawl.pop(), 503, "60").status == 503
+    assert crawl.left == 60
+
+
+def test_pages_that_were_refused_go_behind_the_others(down, clock):
+    """By one in priority; the first that is asked alone is the last in line, the second the first,
+    since those in front may be the broken ones."""
+    crawl = down(8, SCHEDULER_DISK_QUEUE="scrapy.squeues.PickleFifoDiskQueue")
+    asked = []
+    for _ in range(4):
+        clock.now += crawl.left
+        asked.append(crawl.pop())
+        crawl.again(asked[-1], 503)
+    assert [name_of(each) for each in asked] == ["7", "3", "6", "4"]
+    assert {each.priority for each in asked} == {0}
+    clock.now += crawl.left
+    last = crawl.pop()
+    assert name_of(last) == "5"
+    crawl.answer(last, 200)
+    assert (name_of(crawl.pop()), crawl.left) == ("2", None)
 
 
 # --- what goes its own way ----------------------------------------------------------------
@@ -435,8 +489,9 @@ def test_a_hold_goes_on_after_a_kill(make_crawl, tmp_path, clock, queue):
     crawl.drop()
     clock.now += 61
     crawl = make_crawl(SCHEDULER_PRIORITY_QUEUE=queue)
-    assert crawl.left is None
-    assert len([*iter(crawl.pop, None)]) == 3
+    # it is as before: one goes first
+    assert len([*iter(crawl.pop, None)]) == 1
+    assert crawl.scheduler.holds["example.com"].times == 1
 
 
 @pytest.mark.parametrize("jump", [-1e6, 1e6])
@@ -452,7 +507,7 @@ def test_clocks_that_jump_block_no_slot_longer_than_its_hold(make_crawl, clock, 
     clock.jumped = 0
     clock.jumped -= jump
     crawl = make_crawl()
-    assert crawl.left in {None, 60}
+    assert crawl.left == 60 or crawl.left <= 0
     clock.now += 60
     assert crawl.pop() is not None
 
@@ -578,9 +633,7 @@ def test_it_is_off_where_it_is_told_to_and_where_nothing_would_wait():
     assert alone.process_exception(request, IgnoreRequest()) is None
 
 
-@pytest.mark.parametrize(
-    "settings", [{"BLOOM_HOLD_AFTER": 0}, {"BLOOM_HOLD_MAX": "long"}, {"BLOOM_HOLD_TIMES": 0}]
-)
+@pytest.mark.parametrize("settings", [{"BLOOM_HOLD_MAX": "long"}, {"BLOOM_HOLD_TIMES": 0}])
 def test_a_bad_setting_refuses_the_start(settings):
     """With its name."""
     crawler = get_crawler(settings_dict={"SCHEDULER": "scrapy_bloom.DurableScheduler", **settings})

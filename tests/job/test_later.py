@@ -16,6 +16,7 @@ from scrapy_bloom.sqlite_backend.status import JobStatus
 from scrapy_bloom.sqlite_backend.stopped_job import stopped_job
 from tests import processes
 from tests.job.engine import Job, request
+from tests.job.harness import fields_of
 
 
 @pytest.fixture
@@ -409,8 +410,8 @@ def test_what_is_delayed_is_shown(new_job, tmp_path, clock):
     assert (found["unfinished_requests"], found["later"]) == (2, 1)
     with stopped_job(tmp_path / "job" / "requests.sqlite", pickles=True) as left:
         assert (left.pending, left.later) == (1, 1)
-        assert [fields["url"] for fields in left.requests()] == ["http://example.com/b"]
-        ((fields, due),) = left.delayed()
+        assert [fields["url"] for fields in left.requests(fields_of)] == ["http://example.com/b"]
+        ((fields, due),) = left.delayed(fields_of)
         assert (fields["url"], due) == ("http://example.com/a", clock.now + 41)
 
 

@@ -534,3 +534,15 @@ def test_forty_kills_of_crawls_and_commands(run, tmp_path):
     run(tmp_path, "queue", "release", "job", "slow")
     assert start(crawl).wait() == 0
     require_whole(run, tmp_path, ["job"], pages)
+
+
+def test_orders_are_for_their_owner_alone(tmp_path):
+    """The directory and the orders in it, whatever the umask."""
+    before = os.umask(0)
+    try:
+        send(JobDirectory(tmp_path), HoldOrder(["slot"]))
+    finally:
+        os.umask(before)
+    orders = JobDirectory(tmp_path).orders
+    made = [orders, *orders.iterdir()]
+    assert [path.stat().st_mode & 0o777 for path in made] == [0o700, 0o600]

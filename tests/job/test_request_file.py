@@ -11,6 +11,7 @@ import pytest
 from scrapy_bloom.errors import RequestFileError
 from scrapy_bloom.job.codec import Codec
 from scrapy_bloom.job.failure import Choice, FailedRequest
+from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite_backend import schema
 from scrapy_bloom.sqlite_backend.failed_store import OpenFailedStore, SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.request_file import (
@@ -19,6 +20,7 @@ from scrapy_bloom.sqlite_backend.request_file import (
     check_header,
     read_identity,
 )
+from tests.commands.command_line import bloom
 
 GROUP = ("slot", 0, 0)
 OTHER = ("slot", 0, 1)
@@ -507,3 +509,64 @@ def test_another_programs_file_is_refused_by_its_id(path):
         connection.execute("PRAGMA application_id = 7")
     with pytest.raises(RequestFileError, match=r"another program's \(its id is 0x7\)"):
         RequestFile.open(path)
+
+
+@pytest.mark.parametrize("secure", ["OFF", "FAST"])
+def test_what_is_done_is_gone(tmp_path, monkeypatch, secure):
+    """Of a request that is done nothing is left in the file, whatever SQLite was built to do."""
+    connect = sqlite3.connect
+
+    def connect_otherwise(*arguments, **options):
+        connection = connect(*arguments, **options)
+        connection.execute(f"PRAGMA secure_delete = {secure}")
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", connect_otherwise)
+    path = tmp_path / "requests.sqlite"
+    file = RequestFile.open(path)
+    for number in range(200):
+        file.push(("", 0, 0), b"Authorization: secret" + bytes(100 * (number % 30)))
+    file.commit()
+    for _ in range(200):
+        file.delete(file.pop(("", 0, 0), newest=False)[0])
+    file.commit()
+    file.close(clean=True)
+    assert b"Authorization" not in path.read_bytes()
+
+
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT x AS id"
+IN_VAIN = "FROM n WHERE x > 1"
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["DROP TABLE requests", f"CREATE VIEW requests AS {ENDLESS}, x AS slot {IN_VAIN}"],
+        ["DROP TABLE job", f"CREATE VIEW job AS {ENDLESS} {IN_VAIN}"],
+        [
+            "INSERT INTO failed VALUES (1, '', 0, 0, '', x'', 'u', 'GET', 'r', 0, '', 1, 0, '')",
+            "CREATE TRIGGER endless BEFORE DELETE ON failed BEGIN"
+            f" SELECT id FROM ({ENDLESS} {IN_VAIN}); END",
+        ],
+    ],
+    ids=["view requests", "view job", "trigger"],
+)
+def test_commands_do_not_wait_for_a_table_that_is_none(tmp_path, statements):
+    """A view or a trigger that runs for ever is met by no command: each says in one line that the
+    tables are others."""
+    job = tmp_path / "job"
+    job.mkdir()
+    RequestFile.open(job / "requests.sqlite").close(clean=True)
+    with closing(sqlite3.connect(job / "requests.sqlite", isolation_level=None)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+    for arguments in (
+        ["top", "job", "--once"],
+        ["queue", "count", "job"],
+        ["queue", "drop", "job", "--slot", "x", "--yes"],
+        ["failed", "job"],
+        ["drop", "job", "--yes"],
+        ["retry", "job"],
+    ):
+        assert "its tables are not those of version" in bloom(tmp_path, *arguments).refusal
+    assert not JobDirectory(job).has_stored_requests()

@@ -42,7 +42,9 @@ class Pair:
             slots=self.slots, get_slot_key=lambda request: request.meta["download_slot"]
         )
         crawler = SimpleNamespace(
-            settings=BaseSettings(), engine=SimpleNamespace(downloader=downloader)
+            settings=BaseSettings(),
+            engine=SimpleNamespace(downloader=downloader),
+            throttler=(HAS_SCOPES and scopes_of(downloader)) or None,
         )
         self.scrapys, self.ours = (
             queue_class(crawler, FailingQueue, "", start_queue_cls=FifoMemoryQueue)
@@ -72,6 +74,19 @@ class Pair:
         assert len(self.ours) == len(self.scrapys)
         assert [*self.ours.pqueues] == [*self.scrapys.pqueues]
         assert all(name in self.ours for name in self.scrapys.pqueues)
+
+
+HAS_SCOPES = not hasattr(pqueues, "DownloaderInterface")
+"""True for a Scrapy with https://github.com/scrapy/scrapy/pull/6931."""
+
+
+def scopes_of(downloader):
+    """Return the throttler of such a Scrapy, with the downloader's slots as scopes."""
+    return SimpleNamespace(
+        get_scopes_key=downloader.get_slot_key,
+        get_applied_scopes=lambda request: [downloader.get_slot_key(request)],
+        get_scope_load=lambda slot: len(getattr(downloader.slots.get(slot), "active", ())),
+    )
 
 
 def next_of(queue):
@@ -260,6 +275,7 @@ def calls_of_a_request(job, slots):
     """Return the number of calls, of Python and of C, that 100 requests take when each of `slots`
     has some. All of them are pushed to slots with requests, and popped from others."""
     job.engine.downloader.get_slot_key = lambda request: request.meta["download_slot"]
+    job.crawler.throttler = (HAS_SCOPES and scopes_of(job.engine.downloader)) or None
 
     def push(first, count):
         for number in range(first, first + count):

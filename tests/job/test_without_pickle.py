@@ -3,6 +3,7 @@
 import os
 import pickle
 import sqlite3
+import tracemalloc
 from contextlib import closing
 
 import pytest
@@ -12,14 +13,18 @@ from scrapy.settings import Settings
 from scrapy_bloom import BloomError, JobDirectoryError, RequestFileError
 from scrapy_bloom.job import codec as codecs
 from scrapy_bloom.job.codec import Codec, Stored
+from scrapy_bloom.job.compact import pack
+from scrapy_bloom.job.dictionaries import Dictionaries, checksum
 from scrapy_bloom.migration.scrapy_redis_queue import _loads
 from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.stopped_job import stopped_job
 from tests.job.engine import STOCK
+from tests.job.harness import fields_of
 from tests.job.test_scheduler import make  # noqa: F401
 from tests.redis_backend.test_failed import join  # noqa: F401
-from tests.test_refused_start import contents, run
+from tests.test_refused_start import contents
+from tests.test_refused_start import run as start
 
 pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
@@ -50,7 +55,7 @@ def no_pickle(monkeypatch):
 
 def test_a_crawl(tmp_path):
     """Plain requests need no pickle, with the setting as the command line gives it."""
-    status, log = run(tmp_path, BLOOM_PICKLE="False")
+    status, log = start(tmp_path, BLOOM_PICKLE="False")
     assert status == 0
     assert "'scheduler/enqueued/disk': 30" in log
     assert "'item_scraped_count': 30" in log
@@ -68,6 +73,21 @@ def test_what_is_not_plain_waits_in_memory(make, no_pickle, caplog):  # noqa: F8
     (line,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert "values that are not plain, and BLOOM_PICKLE is False" in line
     assert job.names() == ["object", "plain"]
+
+
+def test_a_job_full_of_pickles_is_told_of_in_one_line(make, caplog):  # noqa: F811
+    """And a count; all of them are there when they may be read."""
+    job = make()
+    for number in range(9):
+        job.push(f"{number}", meta={"a": {1: object}})
+    job.close()
+    job = make(BLOOM_PICKLE=False)
+    assert job.names() == []
+    job.close()
+    (line,) = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+    assert "BLOOM_PICKLE is False" in line
+    assert "9 unreadable" in caplog.text
+    assert len(make().names()) == 9
 
 
 def test_pickles_are_counted(make):  # noqa: F811
@@ -197,8 +217,75 @@ def test_load_refuses_pickles(make, tmp_path):  # noqa: F811
         stopped_job(tmp_path / "job" / "requests.sqlite", pickles=False) as left,
         pytest.raises(RequestFileError, match="BLOOM_PICKLE is False"),
     ):
-        list(left.requests())
+        list(left.requests(fields_of))
     for serializer in (None, "pickle", pickle):
         with pytest.raises(BloomError, match="stored by pickle, and BLOOM_PICKLE is False"):
             _loads(Settings({"BLOOM_PICKLE": False, "SCHEDULER_SERIALIZER": serializer}))
     assert _loads(Settings({"BLOOM_PICKLE": False, "SCHEDULER_SERIALIZER": "json"}))
+
+
+HUGE = 10**5000
+CRAFTED = {
+    "url": HUGE,
+    "method": HUGE,
+    "meta": [1],
+    "headers": 5,
+    "callback": 5,
+    "priority": 1 << 63,
+    "cb_kwargs": (),
+}
+
+
+@pytest.mark.parametrize("name", CRAFTED)
+@pytest.mark.parametrize("pickles", [True, False])
+def test_a_field_of_another_type_is_damage(make, tmp_path, run, name, pickles):  # noqa: F811
+    """It costs one line of each list, can be dropped and kept, and a page beside it is fetched."""
+    job = make()
+    job.push("healthy")
+    job.close()
+    place = tmp_path / "job" / "requests.sqlite"
+    with closing(sqlite3.connect(place)) as connection, connection:
+        slot = connection.execute("SELECT slot FROM requests").fetchone()[0]
+        text = pack({"url": "http://a.example/", name: CRAFTED[name]}, slot)
+        payload = b"\1" + checksum(text, slot) + text
+        connection.execute(
+            "INSERT INTO requests SELECT 9, slot, priority, start, 0, format, ? FROM requests",
+            (payload,),
+        )
+    option = ["-s", f"BLOOM_PICKLE={pickles}"]
+    for command in (["queue", "list"], ["queue", "count"], ["failed"], ["retry"]):
+        assert run(tmp_path, *command, "job", *option).status == 0
+    listed = run(tmp_path, "queue", "list", "job", *option).out
+    assert "only the spider can read" in listed
+    job = make(BLOOM_PICKLE=pickles)
+    assert job.names() == ["healthy"]
+    job.close("shutdown")
+    (found,) = SQLiteFailedStore(tmp_path / "job").requests()
+    assert (found.reason, found.url) == ("unreadable", "")
+    assert run(tmp_path, "retry", "job", *option).status == 0
+    drop = ["queue", "drop", "job", "--slot", "*", "--keep", "--yes", *option]
+    assert run(tmp_path, *drop).status == 0
+    assert "dropped" in run(tmp_path, "failed", "job", *option).out
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"\x80\x04}r\xff\xff\xff\x7f.",  # a memo of 17 GB
+        b"\x80\x04}" + b")" + b"\x85" * 200_000 + b"Ns.",  # a key whose hash has no end
+        b"\x80\x04\x96" + (1 << 40).to_bytes(8, "little") + b".",
+        b"(\xff\xff\xff\x7f",  # to marshal a tuple of 17 GB
+        pickle.dumps([1], 4),
+        pickle.dumps({"url": "http://a.example/", "meta": HUGE}, 4),
+    ],
+    ids=lambda text: repr(text[:12]),
+)
+def test_commands_read_nothing_that_takes_more_than_its_length(text):
+    """Neither memory nor the stack."""
+    tracemalloc.start()
+    try:
+        assert codecs.plain_fields(Stored("a.example", text), Dictionaries()) == {}
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 50_000_000

@@ -2,7 +2,10 @@
 
 import marshal
 import os
+import pickle
+from collections import Counter, OrderedDict
 from functools import partial
+from pathlib import Path
 from signal import SIGINT, SIGKILL
 from time import time
 from types import SimpleNamespace
@@ -20,6 +23,7 @@ from scrapy_bloom import (
     ScrapyRedisFingerprinter,
     SharedFilterError,
 )
+from scrapy_bloom.job.codec import Codec
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.migration import scrapy_redis_queue
 from scrapy_bloom.redis_backend import load as loading
@@ -34,6 +38,7 @@ from scrapy_bloom.sqlite_backend.request_file import RequestFile, reading
 from scrapy_bloom.sqlite_backend.start_marks import TakenStartRequests
 from scrapy_bloom.sqlite_backend.stopped_job import StoppedJob
 from tests.commands.command_line import bloom
+from tests.job.harness import fields_of
 from tests.patience import PATIENCE, wait_until
 from tests.redis_backend.server import Server, missing
 from tests.redis_backend.workers import StoreWorker, waiting
@@ -98,7 +103,7 @@ def has_committed(site, folder):
     """Return True if the job keeps no request that was answered."""
     path = JobDirectory(folder / "job").requests
     with reading(path) as connection:
-        pending = [*StoppedJob(path, connection, pickles=True).requests()]
+        pending = [*StoppedJob(path, connection, pickles=True).requests(fields_of)]
     for fields in pending:
         path = fields["url"].removeprefix(site.url)
         page = (
@@ -386,6 +391,48 @@ def test_requests_of_a_job_keep_what_they_are(redis, client, key, settings, tmp_
     worker.exchange()
     assert worker.heard[0][1] is False
     assert [worker.next().meta["n"] for _ in range(6)] == [5, 4, 3, 2, 1, 0]
+    worker.close()
+
+
+class Evil:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def test_a_load_runs_no_code_of_the_job(redis, client, key, settings, tmp_path):
+    """Requests with objects are moved as they are, with their slot, priority and time, and also
+    objects of classes that are nowhere."""
+    job = JobDirectory(tmp_path / "job")
+    job.make()
+    ScalableBloomFilter(1000, 1e-6, job.filter).close()
+    file = RequestFile.open(job.requests)
+    gone = pickle.dumps({**Request("http://gone.example/").to_dict(), "meta": {"a": Server}}, 4)
+    gone = gone.replace(b"\x8c\x06Server", b"\x8c\x06Sorver")
+    kinds = {"evil": Evil(tmp_path / "evil"), "many": [Path("x"), OrderedDict(a=Counter("b"))]}
+    for number, value in enumerate(kinds.values()):
+        request = Request(f"http://{number}.example/", priority=number, meta={"value": value})
+        stored = Codec(None, 10**6).dump(request.to_dict(), "", "pickle")
+        file.push(("", -number, 0), stored.payload)
+        file.delay(time() + 1000, ("", 0, 0), stored.payload)
+    file.push(("", 5, 0), gone)
+    file.commit([])
+    file.close(clean=True)
+    assert load_job(client, in_one_slot(key), job, settings).pending == 5
+    assert not (tmp_path / "evil").exists()
+    assert dict(waiting(client, in_one_slot(key))) == {
+        (1, "1.example"): 1,
+        (0, "0.example"): 1,
+        (0, "gone.example"): 1,
+    }
+    worker = StoreWorker(redis.url, key)
+    assert worker.next().meta["value"] == kinds["many"]
+    assert worker.next().url == "http://0.example/"
+    assert (tmp_path / "evil").exists()
     worker.close()
 
 

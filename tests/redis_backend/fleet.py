@@ -549,18 +549,19 @@ class SeededTree(TreeSpider):
 
 
 def scene_seeds_elsewhere(world, server, crawl, reference):
-    """Seeds of a list on another server, and the crawl's goes back to before they were pushed."""
+    """Seeds of a list on another server, and the crawl's goes back to before they were pushed, some
+    seconds later."""
     fleet = Fleet(world, replace(crawl, spider=SeededTree), server.url)
     folder = world.folder / "elsewhere"
     folder.mkdir()
     other = Server(folder)
     url = f"http://127.0.0.1:{world._port}/{crawl.name}/pushed"
-    run = fleet.start(REDIS_URL=other.url, DOWNLOAD_DELAY=0.3, BLOOM_REDIS_LEASE=5)
+    run = fleet.start(REDIS_URL=other.url, DOWNLOAD_DELAY=2, BLOOM_REDIS_LEASE=5)
     yield from until(lambda: "Spider opened" in run.log and fleet.answers)
     server.command("SAVE")
     other.command("RPUSH", "seeds", *(f"{url}/{number}" for number in range(1000, 1006)))
     yield from until(lambda: not other.command("EXISTS", "seeds"))
-    yield from pauses(0.5)
+    yield from pauses(5)
     server.stop()
     server.start()
     yield from to_the_end(fleet)

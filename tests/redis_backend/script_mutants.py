@@ -34,7 +34,7 @@ POP_FROM_LIST = "  redis.call(command, list)\n"
 CLAIMED = "  redis.call('HSET', mine, number, cmsgpack.pack({priority, slot, entry, alone, now}))\n"
 KEPT = "if not kept[id] and (known[id] == 'named' or is_first) then"
 MOVED = "      redis.call(command, list_of(priority, slot .. suffix), entry)\n"
-COUNTED = "      if entry ~= '' then count_few(priority, slot, 0) end\n"
+COUNTED = "      if entry ~= '' then count_few(priority, slot, -1) end\n"
 ACKNOWLEDGED = "local done, acknowledged = each_of(ARGV[13], {'HDEL', mine})\n"
 MARKED = "  redis.call('RPUSH', key('delta_waiting'), unpack(ARGV, first_mark, first_failed - 1))\n"
 LEFT = "      redis.call(pop, lobby)\n    else\n"
@@ -74,7 +74,7 @@ MUTANTS = {
         "  redis.call(command, list, ...)\n  if ARGV[at + 4] == '2' then let_fail(at) end\n",
     ),
     "a_mark_is_lost": (SIEVE, "if has_list(priority, ARGV[at + 2]) then", "if false then"),
-    "counters_of_the_lobby_stay": (SIEVE, "count_few(priority, ARGV[at + 2], 0)", "return"),
+    "counters_of_the_lobby_stay": (SIEVE, "count_few(priority, ARGV[at + 2], -1)", "return"),
     "all_delayed_ones_go": (
         SIEVE,
         "if ARGV[at + 4] == '1' or ARGV[at + 4] == '2' then drop(at, 'ZREM', ARGV[at]) end",

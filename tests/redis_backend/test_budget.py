@@ -519,6 +519,7 @@ def test_of_what_cannot_be_serialized_a_record_is_kept(build, caplog):  # noqa: 
     assert "such as http://example.com/c (callback parse, slot 'example.com')" in caplog.text
     assert scheduler._worker._failed.drop() == 1
     assert scheduler._worker._failed.by_reason() == {}
+    scheduler.close("finished")
 
 
 def test_a_page_does_not_wait_for_what_is_over_the_budget(build):  # noqa: F811

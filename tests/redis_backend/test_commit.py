@@ -453,22 +453,27 @@ class KilledError(Exception):
     """The process dies between two calls."""
 
 
-def test_a_kill_between_the_calls_of_a_commit(join, redis_server):
-    """One call cannot carry all that a page yields: before the last of it is there the page is not
-    acknowledged, and start() has not ended."""
+def die_after_a_call(worker):
+    """Let `worker` make one more call."""
     calls = []
 
-    def attempt(worker, arguments):
+    def attempt(arguments):
         calls.append(arguments)
         if len(calls) > 1:
             raise KilledError
         return worker.call(arguments)
 
+    worker.sender._attempt = attempt
+
+
+def test_a_kill_between_the_calls_of_a_commit(join, redis_server):
+    """One call cannot carry all that a page yields: before the last of it is there the page is not
+    acknowledged, and start() has not ended."""
     dying, other = join(), join()
     dying.store.start_done = False
     dying.enqueue("0")
     page = dying.next()
-    dying.sender._attempt = lambda arguments: attempt(dying, arguments)
+    die_after_a_call(dying)
     for number in range(1, 121):
         dying.enqueue(str(number))
     dying.store.start_done = True
@@ -663,6 +668,31 @@ def test_a_filter_that_grows_meanwhile(join):
     for sent in batches:
         numbers = [entry.number for entry in sent.entries]
         assert numbers == sorted(numbers)
+
+
+def test_a_page_waits_for_links_that_meet_a_new_layer(join, redis_server):
+    """They are asked again with the next call; if the worker dies before, the page comes back."""
+    dying, other = join(BLOOM_CAPACITY=64), join(BLOOM_CAPACITY=64)
+    dying.enqueue("page")
+    page = dying.next()
+    for number in range(600):
+        other.enqueue(str(number), priority=-1)
+    while other.store.unsent:
+        other.exchange()
+    heard = len(dying.heard)
+    for name in "abc":
+        dying.enqueue(name)
+    dying.store.done(page)
+    with suppress(KilledError):
+        die_after_a_call(dying)
+        dying.exchange()
+    assert len(dying.heard) == heard
+    redis_server.command("ZADD", f"{dying.key}:workers", 1, dying.store.worker)
+    found = []
+    for _ in range(10):
+        found.append(other.next())
+        other.store.done(found[-1])
+    assert page.url in {request.url for request in found}
 
 
 @pytest.mark.parametrize("lost", [0, 1])

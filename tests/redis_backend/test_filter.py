@@ -113,6 +113,25 @@ def test_a_client_that_missed_a_layer_adds_to_a_full_one(redis_server, few_shard
     stale.check()
 
 
+def test_an_answer_that_was_lost_while_the_filter_grew(redis_server, few_shards, join, monkeypatch):
+    """What the server has then is the key of that very call: it is new."""
+    shared, other = (join(redis_server, 100) for _ in range(2))
+    insist, lost = shared._client.insist, []
+
+    def lose_the_first(*arguments):
+        if lost:
+            return insist(*arguments)
+        lost.append(insist(*arguments))
+        for number in keys(0, 400):
+            other.add(number)
+        return insist(*arguments)[0], True
+
+    monkeypatch.setattr(shared._client, "insist", lose_the_first)
+    assert not shared.add(b"key")
+    assert len(shared.layers) > 1
+    assert other.add(b"key")
+
+
 def test_text_keys_are_utf8(redis_server, join):
     """A str is the key of its UTF-8 bytes; what is no key is a TypeError."""
     bloom_filter = join(redis_server)

@@ -3,12 +3,14 @@
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 from time import monotonic, time
 
 import pytest
 import redis as redis_py
 
 from scrapy_bloom.job.failure import FailedRequest
+from scrapy_bloom.job.holds import FRESH
 from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.protocol import Reply
@@ -16,9 +18,10 @@ from scrapy_bloom.redis_backend.scripts import OPEN_CRAWL
 from scrapy_bloom.redis_backend.status import look_at, pending_of
 from scrapy_bloom.redis_backend.verify import queue_findings
 from tests.patience import wait_until
+from tests.redis_backend.server import Server
 from tests.redis_backend.test_commit import aborted, join, raw  # noqa: F401 - a fixture
 from tests.redis_backend.test_lobby import FIFO, LIFO, Slots, name
-from tests.redis_backend.workers import lobby_from, seeded
+from tests.redis_backend.workers import StoreWorker, lobby_from, seeded
 
 pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.usefixtures("few_shards")
@@ -354,7 +357,51 @@ def test_until_is_a_maximum(join):  # noqa: F811
     assert other.store.next_due == inf
     assert not other.store.is_still
     other.store.release("held")
-    assert {*taken(other)[0]} >= {"a", "b"}
+    # `one` has asked the last in line
+    assert {*taken(other)[0]} >= {"b", "c"}
+
+
+def test_workers_add_up_what_they_note_of_a_slot(join):  # noqa: F811
+    """It does not hold the slot, a hold takes its place, and at 0 nothing is left of it."""
+    one, other = join(), join()
+    of_slot(one, "slow", *"abcd")
+    for worker in (one, other, one):
+        worker.store.hold("slow", -inf, FRESH)
+        worker.store.hold("slow", -inf, FRESH)
+        worker.exchange()
+    assert one.store.holds["slow"].times == 6 * FRESH
+    assert len(taken(one)[0]) == 4
+    other.store.hold("slow", 10, 1)
+    other.exchange()
+    one.store.hold("slow", -inf, FRESH)
+    of_slot(one, "slow", "e")
+    assert one.next() is None
+    assert one.store.holds["slow"].times == 1
+    one.store.release("slow")
+    one.store.hold("slow", -inf, -2)
+    one.exchange()
+    assert one.store.holds["slow"].times == -2
+    for worker in (one, other):
+        worker.store.hold("slow", -inf, 1)
+        worker.exchange()
+    one.exchange()
+    assert "slow" not in one.store.holds
+    assert not one.client._redis.exists(f"{one.key}:holds")
+    assert is_sound(one)
+
+
+@pytest.mark.parametrize("kind", [LIFO, FIFO], ids=["newest first", "oldest first"])
+def test_the_last_in_line_takes_turns_with_the_first(join, kind):  # noqa: F811
+    """When one request asks whether a hold may end."""
+    worker = join(**kind)
+    of_slot(worker, "held", *"abcd")
+    asked = []
+    for times in range(1, 5):
+        worker.store.hold("held", 1000, times)
+        worker.exchange()
+        let_pass(worker, 1000)
+        asked += taken(worker)[0]
+    assert asked == [*("adbc" if kind is LIFO else "dacb")]
 
 
 def test_one_request_goes_first(join, redis_server):  # noqa: F811
@@ -534,7 +581,8 @@ def test_a_slot_keeps_its_order(join, monkeypatch, kind, seed):  # noqa: F811
                 worker.store.done(request)
                 claimed.pop([*worker.store.claims.uncommitted.values()][-1].claim)
         elif what < 0.7:
-            worker.store.hold(slot, chance.choice([10, 1000, inf]), 1)
+            # a probe of an odd number is the last in line
+            worker.store.hold(slot, chance.choice([10, 1000, inf]), 2)
         elif what < 0.75:
             worker.store.release(slot)
         elif what < 0.85:
@@ -544,7 +592,7 @@ def test_a_slot_keeps_its_order(join, monkeypatch, kind, seed):  # noqa: F811
     for slot in [*worker.store.holds]:
         worker.store.release(slot)
     for number in range(20):
-        worker.store.hold(f"s{number}", 1, 1)
+        worker.store.hold(f"s{number}", 1, 2)
         worker.store.release(f"s{number}")
     while any(slots.waiting.values()) or claimed:
         request = worker.store.next()
@@ -688,3 +736,60 @@ def test_a_retry_into_a_parked_slot(join):  # noqa: F811
     assert worker.next() is None
     worker.store.release("held")
     assert {*taken(worker)[0]} == {"a", "b"}
+
+
+FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+
+
+def shift(worker, seconds):
+    """Set the clock of a crawl, as its keys tell it, by so much."""
+    worker.client._redis.eval(AHEAD, 1, worker.key, -1000 * seconds)
+    worker.client.call("hincrby", f"{worker.key}:crawl", "heard", -1000 * seconds)
+
+
+@pytest.mark.parametrize("jumps", [[-3600], [-3600, -86_400], [-3600, 3600], [3600, -3600]])
+def test_a_clock_that_is_set_puts_nothing_off(join, jumps):  # noqa: F811
+    """A request is due when it was to be, also for those who look; what comes later, too. Where
+    the clock is ahead all is due."""
+    worker = join()
+    enqueue(worker, "before", 100)
+    worker.exchange()
+    for jump in jumps:
+        shift(worker, jump)
+        worker.exchange()
+    if jumps[0] < 0:
+        assert worker.next() is None
+        assert 90 < worker.store.next_due <= 101
+        assert 90 < look_at(worker.client, worker.key).next_due <= 101
+        assert join().state.waits.startswith("1 later, the next in 1 min")
+        enqueue(worker, "after", 200)
+        worker.exchange()
+        let_pass(worker, 101)
+    assert taken(worker)[0] == ["before"]
+    let_pass(worker, 100)
+    assert jumps[0] > 0 or taken(worker)[0] == ["after"]
+
+
+@pytest.mark.skipif(FAKETIME is None, reason="no libfaketime (apt-get install faketime)")
+def test_a_real_server_whose_clock_goes_back(tmp_path, key, monkeypatch):
+    """By an hour, while a request is delayed by some seconds: it is asked some seconds later."""
+    offset = tmp_path / "offset"
+    offset.write_text("+0")
+    with monkeypatch.context() as patch:
+        patch.setenv("LD_PRELOAD", str(FAKETIME))
+        patch.setenv("FAKETIME_TIMESTAMP_FILE", str(offset))
+        patch.setenv("FAKETIME_NO_CACHE", "1")
+        patch.setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+        server = Server(tmp_path)
+    worker = StoreWorker(server.url, key)
+    enqueue(worker, "page", 3)
+    worker.exchange()
+    before = worker.client.call("time")[0]
+    offset.write_text("-3600")
+    assert worker.client.call("time")[0] < before - 3000
+    worker.exchange()
+    assert worker.next() is None
+    assert worker.store.next_due < 5
+    wait_until(lambda: worker.exchange() or worker.store.pending, "the request")
+    worker.close()
+    server.stop()

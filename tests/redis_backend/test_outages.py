@@ -9,6 +9,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import count
 
 import pytest
 from scrapy import Request
@@ -16,7 +17,8 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import SharedFilterError
 from scrapy_bloom.redis_backend import dupefilter as redis
-from tests.patience import PATIENCE
+from scrapy_bloom.redis_backend.transport import Heartbeat
+from tests.patience import PATIENCE, wait_until
 from tests.redis_backend.server import Name, Replica
 
 pytest_plugins = ["tests.redis_backend.fixtures"]
@@ -153,17 +155,23 @@ def test_what_an_outage_has_seen_is_replayed(worker, durable_server, errors, cap
     assert offer(worker(), 0, 354) == [True] * 353 + [False]
 
 
-def test_an_outage_in_the_replay_loses_nothing(worker, durable_server):
-    """Redis answers again, and takes nothing yet: what it has refused stays in memory."""
+def test_an_outage_in_the_replay_loses_nothing(worker, durable_server, monkeypatch):
+    """Redis has answered once, and does not for the next: that one stays in memory, too."""
     tested = worker(BLOOM_REDIS_ON_ERROR="local")
     with stopped(durable_server):
         assert offer(tested, 0, 10) == [False] * 10
     wait_for_an_attempt(tested)
-    with out_of_memory(durable_server):
-        assert offer(tested, 10, 11) == [False]
-    wait_for_an_attempt(tested)
+    insist, calls = tested._client.insist, count()
+
+    def answer(*arguments):
+        if next(calls) == 1:
+            raise SharedFilterError("no answer")
+        return insist(*arguments)
+
+    monkeypatch.setattr(tested._client, "insist", answer)
+    assert offer(tested, 10, 12) == [False] * 2
     tested.close("finished")
-    assert offer(worker(), 0, 12) == [True] * 11 + [False]
+    assert offer(worker(), 0, 13) == [True] * 12 + [False]
 
 
 def test_what_scrapy_redis_could_not_queue_in_an_outage_is_new_to_others(durable_server):
@@ -412,3 +420,23 @@ def test_an_eviction_policy_gets_a_warning(worker, own_server, caplog, policy, m
     worker()
     lines = [line for line in caplog.messages if policy in line and "noeviction" in line]
     assert bool(lines) == warned
+
+
+def test_a_heartbeat_that_fails_is_one_line(caplog, capfd):
+    """Whatever it raises; the next ones are tried."""
+    beaten = []
+
+    class Client:
+        def run(self, *_):
+            beaten.append(1)
+            raise TypeError("no such answer")
+
+        def close(self):
+            pass
+
+    heartbeat = Heartbeat(Client(), "key", "crawl", 0.04)
+    heartbeat.turn("worker")
+    wait_until(lambda: len(beaten) > 3)
+    heartbeat.close()
+    assert caplog.messages == ["The lease of worker was not renewed: no such answer"]
+    assert "Traceback" not in capfd.readouterr().err

@@ -16,7 +16,7 @@ from scrapy_bloom.redis_backend.layout import in_one_slot
 from scrapy_bloom.redis_backend.lifecycle import open_crawl
 from scrapy_bloom.redis_backend.protocol import Policy
 from scrapy_bloom.redis_backend.request_store import Observers, RedisStore
-from scrapy_bloom.redis_backend.scripts import COMMIT, RETRY_FAILED
+from scrapy_bloom.redis_backend.scripts import COMMIT, RETRY_FAILED, SIEVE, TAKE_CAPPED
 from scrapy_bloom.settings import BUDGET, WorkerSettings
 from tests.fakes import Engine
 
@@ -209,10 +209,13 @@ def seeded(number):
 
 
 def lobby_from(monkeypatch, slots):
-    """Let slots share a lobby where a priority has `slots`, instead of 256."""
-    for script in (COMMIT, RETRY_FAILED):
+    """Let slots share a lobby where a priority has `slots`, instead of 256, and have three in it,
+    instead of 15."""
+    for script in (COMMIT, RETRY_FAILED, SIEVE, TAKE_CAPPED):
         text = script.text.replace("has_few = 256,", f"has_few = {slots},")
         assert (text == script.text) == (slots == 256)
+        assert "'u4'" in text
+        text = text.replace("'u4'", "'u2'")
         digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
         monkeypatch.setitem(script.__dict__, "text", text)
         monkeypatch.setitem(script.__dict__, "digest", digest)

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from tests.suite import (
     FAULTS,
-    HELD,
     OURS,
     STALE,
     STOCK,
@@ -40,8 +39,6 @@ EXPLAINED = {
     "tests/test_addons.py::TestAddonManager::test_no_update_settings": _ADDONS,
     "tests/test_addons.py::TestAddonManager::test_notconfigured": _ADDONS,
     "tests/test_addons.py::TestAddonManager::test_notconfigured_with_args": _ADDONS,
-    "tests/test_crawl.py::TestCrawl::test_retry_503": HELD,
-    "tests/test_crawler_runners.py::test_crawl_multiple": HELD,
     "tests/test_dupefilters.py::TestRFPDupeFilter::test_fingerprints_deprecation": (
         "reads RFPDupeFilter's deprecated set of fingerprints"
     ),

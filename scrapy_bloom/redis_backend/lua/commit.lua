@@ -23,16 +23,16 @@
 --   21     how many dictionaries it offers: those that it was asked for, and a proposal
 --   22     claims that it returns, since their slot is held, the last one first
 --   23     holds as text with NUL: slot, pause (ms, or inf), how many in a row, 0 by hand; without
---          a pause, to release it, how many in a row the worker knows
+--          a pause, to release it, how many in a row the worker knows; with -inf, a change of them
 --   24     longest pause (ms) while one request asks whether a hold may end
 -- then for each dictionary: id; text.
 -- then for each failed claim: claim; page; reason; attempts; details as JSON, or ''; the payload of
 -- a retry, or '' for the same.
 -- then for each entry: '1' to test its fingerprint first, '0' to push it anyway, '3' or '2' for the
--- same without counting it in the budget of its slot, '4' to count it and no more (its payload is
--- what is kept of it in `failed` if it is over: page, NUL, details), '' for a
--- fingerprint or a mark without a request; shard; positions, blocks and shape as for test_and_set;
--- priority; slot; payload; the mark of a start request, or ''; in how many ms it is due, or ''.
+-- same without counting it in the budget of its slot, '4' to count it and no more (the payload has
+-- the details of its record if it is over), '' for a fingerprint or a mark without a request; shard;
+-- positions, blocks and shape as for test_and_set; priority; slot; payload; the mark of a start
+-- request, or ''; in how many ms it is due, or ''.
 --
 -- Returns {'fenced'}, {'gone'}, {'dictionary', ids} if the crawl lacks some that the worker knows:
 -- nothing was done, and the call is to be sent again with them; or {'done', answers, layers, counts,
@@ -64,6 +64,7 @@ if #lacking > 0 then return {'dictionary', lacking} end
 
 -- include enter
 -- include put
+-- include records
 -- include probe
 
 -- one that a request may use is kept in any case; of proposals the first, unless there are eight
@@ -114,9 +115,21 @@ local function put_quarantined(record)
   added, added_bytes = added + 1, added_bytes + #record[3]
 end
 
-local function give_back(from, claim, record, blamed)
+-- Keeps what cannot be read among the failed requests.
+local function set_aside(name, packed)
+  redis.call('HSET', key('failed'), name, packed)
+end
+
+local function give_back(from, claim, packed, blamed)
+  local record = record_of(packed)
+  if not record then
+    set_aside(claim, packed)
+    redis.call('HDEL', key('claims:' .. from), claim)
+    return
+  end
   local priority, slot, entry, alone = unpack(record, 1, 4)
   if alone then
+    alone = tonumber(alone) or 0
     if blamed then alone = alone + 1 end
     if alone >= tonumber(ARGV[12]) then
       redis.call('HSET', key('failed'), claim,
@@ -125,7 +138,7 @@ local function give_back(from, claim, record, blamed)
       put_quarantined({priority, slot, entry, alone})
     end
   else
-    local losses = tonumber(entry:sub(1, 1))
+    local losses = tonumber(entry:sub(1, 1)) or 0
     if blamed then losses = losses + 1 end
     entry = losses .. entry:sub(2)
     if losses >= 2 then
@@ -154,10 +167,10 @@ local function reclaim(each)
     end
   until cursor == '0' or #claims >= most_given_back
   -- from the last one, so that the first is in front again
-  table.sort(claims, function(one, other) return tonumber(one) > tonumber(other) end)
+  table.sort(claims, function(one, other) return (tonumber(one) or 0) > (tonumber(other) or 0) end)
   for _, claim in ipairs(claims) do
     local blamed = redis.call('SISMEMBER', key('handed:' .. each), claim) == 1
-    give_back(each, claim, cmsgpack.unpack(records[claim]), blamed)
+    give_back(each, claim, records[claim], blamed)
   end
   given_back = given_back + #claims + 10
   if cursor == '0' then
@@ -207,9 +220,8 @@ for at = first_entry, #ARGV, 10 do
       count(ARGV[at + 6])
     else
       if kind == '4' then
-        local page, details = ARGV[at + 7]:match('^(%Z*)%z(.*)$')
-        redis.call('HSET', key('failed'), page, cmsgpack.pack({'0', ARGV[at + 6], '0',
-          'unserializable', 0, worker, now, details,
+        redis.call('HSET', key('failed'), ARGV[at + 7], cmsgpack.pack({'0', ARGV[at + 6], '0',
+          'unserializable', 0, worker, now, ARGV[at + 7],
           tonumber(redis.call('HGET', key('crawl'), 'claims') or 0)}))
       else
         cap(ARGV[at + 5], ARGV[at + 6], ARGV[at + 7])
@@ -259,7 +271,7 @@ for at = first_failed, first_entry - 1, 6 do
   local failing, again = ARGV[at], ARGV[at + 5]
   local record = redis.call('HGET', mine, failing)
   if record then
-    local priority, slot, entry = unpack(cmsgpack.unpack(record), 1, 3)
+    local priority, slot, entry = unpack(record_of(record) or {'0', '', '0'}, 1, 3)
     if again ~= '' then entry = '0' .. again end
     redis.call('HSET', key('failed'), ARGV[at + 1], cmsgpack.pack({priority, slot, entry,
       ARGV[at + 2], tonumber(ARGV[at + 3]), worker, now, ARGV[at + 4], failing}))
@@ -270,7 +282,7 @@ end
 for returned in words(ARGV[22]) do
   local record = redis.call('HGET', mine, returned)
   if record then
-    give_back(worker, returned, cmsgpack.unpack(record), false)
+    give_back(worker, returned, record, false)
     redis.call('SREM', handed, returned)
   end
 end
@@ -299,9 +311,8 @@ if redis.call('HLEN', mine) ~= owned_count then
   -- claims of a call that was aborted
   local all = redis.call('HGETALL', mine)
   for at = 1, #all, 2 do
-    if not owned[all[at]] and #claimed < 500 then
-      tell(all[at], unpack(cmsgpack.unpack(all[at + 1]), 1, 4))
-    end
+    local record = not owned[all[at]] and #claimed < 500 and record_of(all[at + 1])
+    if record then tell(all[at], unpack(record, 1, 4)) end
   end
 end
 
@@ -323,16 +334,22 @@ if full then wanted = 0 end
 local of_slot, new_owners = {}, 0
 if wanted > 0 and owned_count == 0 and #claimed == 0 then
   for _ = 1, math.min(20, redis.call('LLEN', key('alone'))) do
-    local record = cmsgpack.unpack(redis.call('LINDEX', key('alone'), 0))
-    local hold = hold_of(record[2])
-    if not hold or hold[1] <= now then
+    local packed = redis.call('LINDEX', key('alone'), 0)
+    local record = record_of(packed)
+    local hold = record and hold_of(record[2])
+    if not record then
+      set_aside('alone:' .. redis.sha1hex(packed), packed)
+      count_less(1)
+      redis.call('LPOP', key('alone'))
+    elseif not hold or hold[1] <= now then
       if hold then probe_slot(record[2], hold) end
       count_less(1)
       claim(record[1], record[2], record[3], record[4], 'LPOP', key('alone'))
       of_slot[record[2]], wanted = 1, 0
       break
+    else
+      redis.call('RPOPLPUSH', key('alone'), key('alone'))
     end
-    redis.call('RPOPLPUSH', key('alone'), key('alone'))
   end
 end
 wanted = wanted - #claimed
@@ -349,8 +366,8 @@ local function may_have(slot)
   if keeps == 0 then return true end
   local owner = redis.call('HGET', key('owners'), slot)
   if owner then
-    local who, till = unpack(cmsgpack.unpack(owner))
-    if who ~= worker and till > now and redis.call('ZSCORE', key('workers'), who) then
+    local who, till = unpack(unpacked(owner) or {})
+    if type(till) == 'number' and type(who) == 'string' and who ~= worker and till > now and redis.call('ZSCORE', key('workers'), who) then
       if till > now + keeps then
         -- by a clock that was ahead
         redis.call('HSET', key('owners'), slot, cmsgpack.pack({who, now + keeps}))
@@ -384,10 +401,10 @@ local function claim_from_lobby(priority, most)
       if not has_own and is_held then park(priority, slot .. suffix, slot, hold)
       elseif not has_own then join_ring(priority, slot .. suffix) end
       redis.call(command, list_of(priority, slot .. suffix), entry)
-      if entry ~= '' then count_few(priority, slot, 0) end
+      if entry ~= '' then count_few(priority, slot, -1) end
       redis.call(pop, lobby)
     else
-      count_few(priority, slot, 0)
+      count_few(priority, slot, -1)
       if hold then probe_slot(slot, hold) end
       claim(priority, slot, entry, false, pop, lobby)
       of_slot[slot] = (of_slot[slot] or 0) + 1
@@ -438,10 +455,17 @@ for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, 99)) do
       end
       local count = room > 0 and math.min(room, redis.call('LLEN', list)) or 0
       if count > 0 and may_have(slot) then
-        if hold then probe_slot(slot, hold) end
+        local place, command = at, pop
+        if hold then
+          -- the last in line takes turns with the first, which may be refused for ever
+          if hold[2] % 2 == 1 and hold[3] > 0 and named == slot then
+            place, command = -1 - at, pop == 'LPOP' and 'RPOP' or 'LPOP'
+          end
+          probe_slot(slot, hold)
+        end
         count_less(count)
         for _ = 1, count do
-          claim(priority, slot, redis.call('LINDEX', list, at), false, pop, list)
+          claim(priority, slot, redis.call('LINDEX', list, place), false, command, list)
         end
         of_slot[slot] = (of_slot[slot] or 0) + count
         wanted, taken = wanted - count, taken + count
@@ -449,7 +473,7 @@ for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, 99)) do
       if redis.call('EXISTS', list) == 0 then
         redis.call('LREM', ring, 1, named)
         -- a counter that is too high goes down in time
-        if has_many then count_few(priority, slot, 0) end
+        if has_many then count_few(priority, slot, -1) end
       end
     end
     if taken == 0 and in_lobby > 0 then taken = claim_from_lobby(priority, wanted) end
@@ -465,7 +489,7 @@ if new_owners > 0 and redis.call('HLEN', key('owners')) > 1000 then
   local from = redis.call('HGET', key('crawl'), 'swept') or '0'
   local found = redis.call('HSCAN', key('owners'), from, 'COUNT', 2 * new_owners)
   for at = 1, #found[2], 2 do
-    if cmsgpack.unpack(found[2][at + 1])[2] <= now then
+    if (tonumber((unpacked(found[2][at + 1]) or {})[2]) or 0) <= now then
       redis.call('HDEL', key('owners'), found[2][at])
     end
   end
@@ -490,6 +514,17 @@ if still and (waiting ~= 0 or waiting_bytes ~= 0) then
   redis.call('HSET', key('crawl'), 'waiting', 0, 'waiting_bytes', 0)
   waiting, waiting_bytes = 0, 0
 end
+if rests then
+  -- what is at work has a lease, or has lost it with its name: pcall, since it may have no right
+  for _, name in ipairs({'starting', 'busy'}) do
+    local members = redis.pcall('SMEMBERS', key(name))
+    for _, each in ipairs(members.err and {} or members) do
+      if not redis.call('ZSCORE', key('workers'), each) then
+        redis.call('ZADD', key('workers'), 0, each)
+      end
+    end
+  end
+end
 rests = rests and redis.call('EXISTS', key('starting'), key('busy')) == 0
 still = still and rests
 if still and ARGV[17] == 'over' and in_round and found[3] == '1' then
@@ -507,12 +542,13 @@ for at, name in ipairs(counted) do
 end
 local failed = redis.call('HLEN', key('failed'))
 local newest_note = redis.call('LINDEX', key('progress'), 0)
-local age = newest_note and now - cjson.decode(newest_note).time
+local is_note, noted = pcall(cjson.decode, newest_note or '')
+local age = is_note and type(noted) == 'table' and type(noted.time) == 'number' and now - noted.time
 if not age or age < 0 or age >= 1000 then
   local note = {time = now, pending = waiting, failed = failed}
   local totals = redis.call('HMGET', key('crawl'), 'done', unpack(counted))
-  note.done = tonumber(totals[1] or 0)
-  for at, name in ipairs(counted) do note[name] = tonumber(totals[at + 1] or 0) end
+  note.done = tonumber(totals[1] or '') or 0
+  for at, name in ipairs(counted) do note[name] = tonumber(totals[at + 1] or '') or 0 end
   redis.call('LPUSH', key('progress'), cjson.encode(note))
   redis.call('LTRIM', key('progress'), 0, 59)
 end
@@ -521,14 +557,14 @@ if has_later then
   local slots, holds = {}, {}
   for slot in pairs(of_slot) do slots[#slots + 1] = slot end
   for _, slot in ipairs(slots) do
-    local hold = hold_of(slot)
+    local hold = state_of(slot)
     if hold then
       holds[#holds + 1] = table.concat({slot, hold[1], hold[1] - now, hold[2]}, '\0')
     end
   end
   later = {first_of('later') and redis.call('ZCARD', key('later')) or 0, next_due(), rests and 1 or 0, holds}
   if not waits and redis.call('EXISTS', key('holds')) == 0 then
-    redis.call('HSET', key('crawl'), 'later', '')
+    redis.call('HSET', key('crawl'), 'later', '', 'back', '')
   end
 end
 local reply = {'done', table.concat(answers), table.concat(layers, ' '),

@@ -1,7 +1,7 @@
 -- KEYS: the filter's header.
 -- ARGV: names of the workers' counts.
 -- Returns {fields of the crawl, time (ms), workers with their leases, failed, alone, progress,
--- bytes of the keys or -1, requests that are not due, when the next of them is (ms) or '', slots
+-- bytes of the keys or -1, requests that are not due, in how many ms the next of them is or '', slots
 -- that are held, slots with requests over the budget}; without each worker's and
 -- each slot's part.
 
@@ -17,12 +17,14 @@ for _, name in ipairs({'crawl', 'workers', 'starting', 'busy', 'priorities', 'al
     'counted:0', 'counted:1', 'capped'}) do
   weigh(key(name))
 end
+local due = redis.call('ZRANGE', key('later'), 0, 0, 'WITHSCORES')[2]
+local back = tonumber(redis.call('HGET', key('crawl'), 'back') or '') or 0
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 return {redis.call('HMGET', key('crawl'), 'lease', 'round', 'start_done', 'over', 'began', 'done',
     'waiting', unpack(ARGV)),
   now, workers, redis.call('HLEN', key('failed')),
   redis.call('LLEN', key('alone')), slice(key('progress'), 0, 59),
   unknown and -1 or bytes, redis.call('ZCARD', key('later')),
-  redis.call('ZRANGE', key('later'), 0, 0, 'WITHSCORES')[2] or '',
+  due and math.max(0, due - now - back) or '',
   count_held(key('holds'), now),
   redis.call('ZCARD', key('capped'))}

@@ -6,6 +6,7 @@
 -- include key
 -- include crawl_id
 -- include put
+-- include records
 
 local found = redis.call('HMGET', key('crawl'), 'id', '', '', '', '', '', 'later')
 if (found[1] or ''):sub(1, 2) ~= crawl_id('') then return -1 end

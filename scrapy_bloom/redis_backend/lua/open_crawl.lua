@@ -23,7 +23,8 @@ local function told()
   found[8] = redis.call('HGET', name, 'spider') or ''
   found[9] = redis.call('ZCARD', KEYS[1] .. ':later')
   local due = redis.call('ZRANGE', KEYS[1] .. ':later', 0, 0, 'WITHSCORES')[2]
-  found[10] = due and math.max(0, due - now) or ''
+  local back = tonumber(redis.call('HGET', name, 'back') or '') or 0
+  found[10] = due and math.max(0, due - now - back) or ''
   found[11] = count_held(KEYS[1] .. ':holds', now)
   found[12] = begins
   found[13] = redis.call('HGET', name, 'budget') or '{}'

@@ -24,10 +24,11 @@ elseif ARGV[1] == 'later' then
   local from, to = first, first + 99
   if ARGV[3] then from, to = -first - 100, -first - 1 end
   local found = redis.call('ZRANGE', name, from, to, 'WITHSCORES')
+  local back = tonumber(redis.call('HGET', key('crawl'), 'back') or '') or 0
   for at = 1, #found, 2 do
     -- behind the serial: see include/later.lua
     records[#records + 1] = {found[at]:match('^(%Z*)%z(%Z*)%z(.*)$', 5)}
-    due[#records], elements[#records] = math.max(0, found[at + 1] - now), found[at]
+    due[#records], elements[#records] = math.max(0, found[at + 1] - now - back), found[at]
   end
 else
   for _, packed in ipairs(slice(name, first, first + 99)) do

@@ -6,6 +6,7 @@
 
 -- include key
 -- include put
+-- include records
 
 local counts, carried = unpack(redis.call('HMGET', key('crawl'), 'counts', 'carried'))
 if redis.call('EXISTS', key('crawl')) == 0 then return {-1} end
@@ -18,11 +19,12 @@ local left = 0
 for at = 2, #ARGV do
   local field = ARGV[at]
   local found = redis.call('HGET', key('failed'), field)
-  local record = found and cmsgpack.unpack(found)
+  local record = found and record_of(found)
   -- what could not be serialized cannot be retried
-  if record and record[3] == '0' then found = false end
-  local is_carried = found and counting and tonumber(record[9] or field) <= tonumber(carried or 0)
-  if is_carried and ARGV[1] == '' then
+  if record and record[3] == '0' then found, record = false, false end
+  local is_carried = record and counting
+    and (tonumber(record[9] or field) or 0) <= tonumber(carried or 0)
+  if found and not record or is_carried and ARGV[1] == '' then
     left = left + 1
   elseif found then
     local priority, slot, entry = unpack(record, 1, 3)

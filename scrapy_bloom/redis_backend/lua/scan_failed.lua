@@ -2,10 +2,12 @@
 -- ARGV: cursor, about how many, '1' for fields, claims and reasons alone.
 -- Returns {next cursor, failed requests}; one may come twice.
 
+-- include records
+
 local found = redis.call('HSCAN', KEYS[1] .. ':failed', ARGV[1], 'COUNT', ARGV[2])
 local told = {}
 for at = 1, #found[2], 2 do
-  local record = cmsgpack.unpack(found[2][at + 1])
+  local record = record_of(found[2][at + 1]) or {'', '', '0', 'unreadable', 0, '', 0, ''}
   local one = {found[2][at], record[9] or found[2][at], record[4]}
   if ARGV[3] ~= '1' then
     one = {one[1], one[2], one[3], record[5], record[6], record[7], record[8], record[2],

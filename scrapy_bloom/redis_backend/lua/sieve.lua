@@ -32,7 +32,7 @@ local function drop(at, command, ...)
   count_less(1, #ARGV[at + 3])
   if ARGV[at + 4] == '2' then let_fail(at) end
   redis.call(command, list, ...)
-  if ARGV[1]:find('^lobby:') then count_few(priority, ARGV[at + 2], 0) end
+  if ARGV[1]:find('^lobby:') then count_few(priority, ARGV[at + 2], -1) end
 end
 
 for at = 2, #ARGV, 8 do

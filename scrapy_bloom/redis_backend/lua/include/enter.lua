@@ -14,7 +14,7 @@ else
 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local gap = now - tonumber(found[2])
+local gap = now - (tonumber(found[2] or '') or now)
 if gap > lease / 2 then
   -- no worker could renew its lease: an outage, and not the death of all
   for _, each in ipairs(redis.call('ZRANGE', key('workers'), 0, -1)) do
@@ -37,6 +37,12 @@ local function wake_parked()
   end
 end
 if gap < -1000 then wake_parked() end
+-- how far the clock has gone back: what is `later` is due by the clock as it was
+local back = tonumber(found[9]) or 0
+if gap < -1000 or back > 0 and gap > lease / 2 then
+  back = math.max(0, back - gap)
+  redis.call('HSET', key('crawl'), 'back', back)
+end
 redis.call('HSET', key('crawl'), 'heard', now)
 local expiry = tonumber(redis.call('ZSCORE', key('workers'), worker) or nil)
 if expiry and expiry < now then return {'fenced'} end

@@ -1,5 +1,5 @@
--- Requests that are not due, and slots that are held. Comes after put; needs `now`, `is_newest` and
--- `most_probe`, for how long (ms) a hold goes on while one request asks whether it may end.
+-- Requests that are not due, and slots that are held. Comes after put; needs `now`, `is_newest`, `back`
+-- of enter, and `most_probe`, for how long (ms) a hold goes on while one request asks whether it may end.
 --
 -- A request that is not due is in one place, `later`, by the time when it is due: it joins its list
 -- then. A resend of the call that brought it has the same `serial`, and so finds it there.
@@ -9,7 +9,8 @@
 -- `parked` until then, since a ring of held slots would be looked through in vain. In either its
 -- list is named: it joins the ring before it leaves `parked`, and the other way round.
 --
--- One that is by hand has 0 in a row: no answer ends it, and after its time all workers ask.
+-- One that is by hand has 0 in a row: no answer ends it, and after its time all workers ask. With
+-- less than 0 the slot is not held; workers change that number.
 --
 -- A field of the crawl says whether there may be any, so that a call without them asks for no key.
 local has_later = found[7] == '1'
@@ -24,7 +25,8 @@ end
 local firsts = {}
 local function first_of(name)
   if firsts[name] == nil then
-    firsts[name] = tonumber(redis.call('ZRANGE', key(name), 0, 0, 'WITHSCORES')[2] or '') or false
+    local first = tonumber(redis.call('ZRANGE', key(name), 0, 0, 'WITHSCORES')[2] or '')
+    firsts[name] = first and first - (name == 'later' and back or 0) or false
   end
   return firsts[name]
 end
@@ -32,7 +34,7 @@ end
 local function put_later(serial, priority, slot, entry, delay)
   note_later()
   local member = struct.pack('>I4', serial) .. priority .. '\0' .. slot .. '\0' .. entry
-  local due = math.max(now + delay, tonumber(redis.call('ZSCORE', key('later'), member) or 0))
+  local due = math.max(now + back + delay, tonumber(redis.call('ZSCORE', key('later'), member) or 0))
   firsts.later = nil
   if redis.call('ZADD', key('later'), due, member) == 1 then
     added, added_bytes = added + 1, added_bytes + #entry
@@ -44,10 +46,10 @@ local function keep_hold(slot, hold)
   redis.call('HSET', key('holds'), slot, cmsgpack.pack(hold))
 end
 
-local function hold_of(slot)
+local function state_of(slot)
   local packed = has_later and redis.call('HGET', key('holds'), slot)
   if not packed then return nil end
-  local hold = cmsgpack.unpack(packed)
+  local hold = hold_in(packed)
   if hold[1] > now + hold[3] then
     -- by a clock that was ahead
     hold[1] = now + hold[3]
@@ -60,9 +62,20 @@ local function hold_of(slot)
   return hold
 end
 
+local function hold_of(slot)
+  local hold = state_of(slot)
+  if hold and hold[2] >= 0 then return hold end
+end
+
 local function hold_slot(slot, pause, times)
   note_later()
-  local hold = hold_of(slot) or {0, 0, 0, {}}
+  local hold = state_of(slot) or {0, 0, 0, {}}
+  if pause < 0 then
+    if hold[2] > 0 or hold[1] > now then return end
+    hold[2] = hold[2] + times
+    if hold[2] < 0 then keep_hold(slot, hold) else redis.call('HDEL', key('holds'), slot) end
+    return
+  end
   local is_by_hand = times == 0 or hold[2] == 0 and hold[1] > now
   if now + pause > hold[1] then hold[1], hold[3] = now + pause, pause end
   hold[2] = is_by_hand and 0 or math.max(hold[2], times)
@@ -86,7 +99,7 @@ end
 
 local function unpark(member)
   local priority, named = member:match('^([^:]*):(.*)$')
-  if has_list(priority, named) then join_ring(priority, named) end
+  if named and has_list(priority, named) then join_ring(priority, named) end
   redis.call('ZREM', key('parked'), member)
   firsts.parked = nil
 end
@@ -112,15 +125,21 @@ local function move_due()
   end
   local function due(name)
     if (first_of(name) or math.huge) > now then return ipairs({}) end
-    return ipairs(redis.call('ZRANGEBYSCORE', key(name), '-inf', now, 'LIMIT', 0, 100))
+    local till = name == 'later' and now + back or now
+    return ipairs(redis.call('ZRANGEBYSCORE', key(name), '-inf', till, 'LIMIT', 0, 100))
   end
   for _, member in due('later') do
     local priority, slot, entry = member:match('^(%Z*)%z(%Z*)%z(.*)$', 5)
-    put('RPUSH', priority, slot, entry, not is_newest(priority))
+    -- it has been counted
+    if tonumber(priority) then
+      put('RPUSH', priority, slot, entry, not is_newest(priority))
+      added, added_bytes = added - 1, added_bytes - #entry
+    else
+      redis.call('HSET', key('failed'), 'later:' .. redis.sha1hex(member), member)
+      added = added - 1
+    end
     redis.call('ZREM', key('later'), member)
     firsts.later = nil
-    -- it has been counted
-    added, added_bytes = added - 1, added_bytes - #entry
   end
   for _, member in due('parked') do unpark(member) end
 end

@@ -3,11 +3,12 @@
 -- adds it, to a new layer if the newest is full and it `may_grow`, and returns layers and count as
 -- they are then. The other arguments are those of test_and_set. A key is new only if all layers
 -- exist and none has it: a shard that has lost a layer is gone.
+-- include layers
 local function probe(state, generation, positions, origins, shapes)
   local function bits(layer) return state .. ':' .. layer - 1 end
   local known = redis.call('HMGET', state, 'generation', 'layers', 'count')
   if known[1] ~= generation then return 3, 0, 0 end
-  local layers, count = tonumber(known[2]), tonumber(known[3])
+  local layers, count = layers_of(state, known[2], known[3])
   local lanes = {struct.unpack('<' .. string.rep('H', #positions / 2), positions)}
   local blocks = {struct.unpack('<' .. string.rep('I4', #origins / 4), origins)}
   local shape = {struct.unpack('<' .. string.rep('I4', #shapes / 4), shapes)}

@@ -1,9 +1,9 @@
 -- `put` makes an entry pending; `added` and `added_bytes` count. Needs `key`.
 --
 -- Where a priority has many slots, those with few requests share its lobby, a list of slot, NUL and
--- entry. A slot gets a list of its own when its counter says that it has three in the lobby: three
--- bits of one string from a hash of priority and slot on, of which as many are set. They may be
--- wrong in any way, and counters may overlap: they only say where an entry goes.
+-- entry. A slot gets a list of its own, whose key takes the memory of ten entries, when its counter
+-- says that it has 15 in the lobby: four bits of one string, at a hash of priority and slot. It may be
+-- wrong in any way, and slots may share one: counters only say where an entry goes.
 --
 -- A slot with a list of its own is not pushed to the lobby: what is in that list is newer than what
 -- the slot has in the lobby. Where the newest request is next, the list joins the ring at once.
@@ -13,6 +13,7 @@
 -- their slot had its share, and those that were given back. It is claimed before the slot's own.
 local added, added_bytes = 0, 0
 local many_slots, shares, has_few = 256, {}, false
+local few_counters = 2097024
 
 local function list_of(priority, named) return key('pending:' .. priority .. ':' .. named) end
 local function has_list(priority, named)
@@ -33,21 +34,17 @@ local function shares_lobby(priority)
   return shares[priority]
 end
 
--- Counts an entry of the slot in the lobby (1), or no more (0); returns false where the counter is
+-- Counts an entry of the slot in the lobby (1), or no more (-1); returns false where the counter is
 -- at its end.
-local function count_few(priority, slot, bit)
-  local last = 8388095
+local function count_few(priority, slot, more)
   if not has_few and redis.call('EXISTS', key('few')) == 0 then
     -- only a new string is allocated in its exact size, just below a megabyte
-    redis.call('SETBIT', key('few'), last, 0)
+    redis.call('SETBIT', key('few'), 4 * few_counters - 1, 0)
   end
   has_few = true
   local hash = tonumber(redis.sha1hex(priority .. ':' .. slot):sub(1, 8), 16)
-  local first = hash % (last - 1)
-  for at = first, first + 2 do
-    if redis.call('SETBIT', key('few'), at, bit) ~= bit then return true end
-  end
-  return false
+  local place = '#' .. hash % few_counters
+  return redis.call('BITFIELD', key('few'), 'OVERFLOW', 'FAIL', 'INCRBY', 'u4', place, more)[1]
 end
 
 -- `command` is LPUSH for the oldest request where that is next, else RPUSH.

@@ -1,0 +1,16 @@
+-- include unpacked
+-- Returns the record of a request, nil where that cannot be read.
+local function record_of(packed)
+  local record = unpacked(packed)
+  if record and tonumber(record[1]) and type(record[2]) == 'string'
+      and type(record[3]) == 'string' then return record end
+end
+
+-- Returns a hold, one that is over where that cannot be read: see include/later.lua.
+local function hold_in(packed)
+  local hold = unpacked(packed) or {}
+  for at, kind in ipairs({'number', 'number', 'number', 'table'}) do
+    if type(hold[at]) ~= kind then return {0, 0, 0, {}} end
+  end
+  return hold
+end

@@ -1,0 +1,22 @@
+"""A key of a crawl in Redis is damaged: no command and no worker breaks, hangs or grows of it."""
+
+import json
+
+import pytest
+
+from tests.redis_backend.server import missing
+from tests.seeded import run_module, seed_of
+
+SEED = seed_of("DAMAGES_SEED")
+
+
+@pytest.mark.skipif(bool(missing()), reason=str(missing()))
+@pytest.mark.parametrize("count", [4, pytest.param(200, marks=pytest.mark.torture)])
+def test_random_damages(count):
+    """A healthy page is fetched, or the worker names the key and closes, and the page is fetched
+    when that is mended."""
+    run = run_module("tests.redis_backend.damages", "--damages", count, seed=SEED)
+    assert run.returncode == 0
+    told = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
+    assert len(told) == count
+    assert [each for each in told if each["wrong"]] == []

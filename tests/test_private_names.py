@@ -1,0 +1,186 @@
+"""Each private name of Scrapy, taken away: a start is refused, or a WARNING says what is off."""
+
+import logging
+import re
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from scrapy import Request, pqueues
+from scrapy.extensions.feedexport import FeedExporter
+from scrapy.http import Response
+from twisted.python.failure import Failure
+
+from scrapy_bloom import JobDirectoryError, scrapy_compat
+from scrapy_bloom.job import queue_settings
+from scrapy_bloom.job.failure import FailedRequest
+from scrapy_bloom.job.holds import sent_again
+from scrapy_bloom.scrapy_compat import EngineView, FeedExporterView, scheduler_of, slot_keys
+from tests import fakes
+from tests.job.engine import Job, name_of
+
+TABLE = Path(__file__).parents[1].joinpath("CONTRIBUTING.md").read_text(encoding="utf-8")
+ROWS = {
+    name: without
+    for names, without in re.findall(
+        r"^\| (`.*?`) \| .* \| (.*) \|$",
+        TABLE.partition("### Private names")[2].partition("\n## ")[0],
+        re.MULTILINE,
+    )
+    for name in re.findall("`(.*?)`", names)
+}
+REFUSED = [name for name, without in ROWS.items() if without.startswith("refused")]
+MISSED = [name for name in ROWS if name not in REFUSED]
+HAS_SCOPES = not hasattr(pqueues, "DownloaderInterface")
+OF_SLOTS = ("Downloader.get_slot_key", "Downloader.slots", "downloader.Slot.queue")
+
+
+@pytest.fixture(autouse=True)
+def _anew():
+    """Have everything be found, and said, anew."""
+    caches = scrapy_compat._miss, scrapy_compat.slots_take_turns, queue_settings._stand_in
+    for cached in caches:
+        cached.cache_clear()
+    yield
+    for cached in caches:
+        cached.cache_clear()
+
+
+class Throttler:
+    """As that of https://github.com/scrapy/scrapy/pull/6931."""
+
+    def get_scopes_key(self, request):
+        return "|".join(sorted(self.get_applied_scopes(request)))
+
+    def get_applied_scopes(self, request):
+        return request.meta.get("throttling_scopes", [])
+
+    def get_scope_load(self, scope):
+        return 0.0
+
+
+def take_away(job, name, monkeypatch):
+    """Have `job`, which is not open, find a Scrapy without `name`."""
+    engine = job.engine
+    if name == "engine._throttler_waiting":
+        job.crawler.throttler = Throttler()
+    engine.downloader.stop_async = lambda: None
+    engine._handle_downloader_output = lambda result, request: None
+    *path, last = name.split(".")
+    if name == "scrapy.pqueues._path_safe":
+        monkeypatch.delattr(pqueues, last)
+    elif name in {"engine._spider_idle", "Downloader.get_slot_key"}:
+        monkeypatch.delattr(getattr(fakes, path[0].title()), last)
+    elif name == "downloader.Slot.queue":
+        engine.downloader.slots["example.com"] = SimpleNamespace(active=set())
+    else:
+        owner = engine.downloader if path == ["Downloader"] else engine
+        for each in path[1:]:
+            owner = getattr(owner, each, SimpleNamespace())
+        with suppress(AttributeError):
+            delattr(owner, last)
+
+
+def test_the_table_has_every_name():
+    """Also what a Scrapy that is to come has."""
+    source = Path(scrapy_compat.__file__).read_text(encoding="utf-8")
+    named = {*re.findall(r'"((?:engine|Downloader|downloader|scrapy)\.[\w.]*_?\w+)"', source)}
+    named -= {"scrapy.core.scheduler.Scheduler"}
+    # these two come with what is in them
+    named -= {"engine._slot", "engine.scraper.slot"}
+    assert {name for name in named if not name.startswith("scrapy.utils")} <= {*ROWS}
+    assert len(REFUSED) >= 10
+    assert len(MISSED) >= 5
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_start_that_could_lose_a_page_is_refused(tmp_path, monkeypatch, name):
+    """Before a file is made, with the name and the version."""
+    if name.startswith("FeedExporter."):
+        monkeypatch.delattr(FeedExporter, name.partition(".")[2])
+        with pytest.raises(JobDirectoryError, match=re.escape(name)):
+            FeedExporterView(FeedExporter.__new__(FeedExporter))
+        return
+    job = Job(tmp_path / "job", BLOOM_FAILED=["download", "ignored"])
+    job.engine.downloader.middleware = SimpleNamespace(methods={"process_exception": []})
+    take_away(job, name, monkeypatch)
+    with pytest.raises(JobDirectoryError, match=re.escape(name)):
+        job.open()
+    assert [*(tmp_path / "job").iterdir()] == []
+
+
+@pytest.mark.parametrize("name", MISSED)
+def test_any_other_is_missed_in_one_line(tmp_path, monkeypatch, caplog, name):
+    """And no request is lost without it."""
+    if HAS_SCOPES and name in OF_SLOTS:
+        pytest.skip("this Scrapy has scopes in their place")
+    with caplog.at_level(logging.WARNING):
+        for expected in "cba":
+            job = Job(tmp_path / "job")
+            job.engine._slot.scheduler = object()
+            take_away(job, name, monkeypatch)
+            job.open()
+            for page in "abc":
+                job.push(page)
+            job.scheduler.hold("example.com", 60, 0)
+            job.scheduler.release("example.com")
+            scheduler_of(job.crawler)
+            popped = job.pop()
+            assert name_of(popped) == expected
+            job.done(popped)
+            job.close()
+            monkeypatch.undo()
+    lines = [each.getMessage() for each in caplog.records]
+    assert [line for line in lines if f"has no {name}: " in line] == lines
+    assert len(lines) == 1
+
+
+def test_what_a_fast_stop_breaks_off_stays_pending(tmp_path):
+    """As https://github.com/scrapy/scrapy/pull/7455 does: it may call an errback, but it has not
+    failed. What was answered, or has failed before, is done."""
+    job, handled = Job(tmp_path / "job"), []
+
+    async def stop():
+        return 1
+
+    job.engine.downloader.stop_async = stop
+    job.engine._handle_downloader_output = lambda result, request: handled.append(request)
+    job.open()
+    for name in "abc":
+        job.push(name)
+    failed, broken_off, answered = requests = [job.pop() for _ in range(3)]
+    ledger = job.scheduler.ledger
+    job.engine._handle_downloader_output(Failure(OSError("before")), failed)
+    ledger.fail(failed, FailedRequest.of(failed, "download/other"))
+    with suppress(StopIteration):
+        job.engine.downloader.stop_async().send(None)
+    job.engine._handle_downloader_output(Failure(OSError("cut off")), broken_off)
+    ledger.fail(broken_off, FailedRequest.of(broken_off, "download/cancelled"))
+    job.engine._handle_downloader_output(Response(answered.url), answered)
+    assert handled == requests
+    for request in requests:
+        job.done(request)
+    job.close()
+    job = Job(tmp_path / "job").open()
+    assert job.scheduler.ledger.store.failed == 1
+    assert job.names() == [name_of(broken_off)]
+
+
+def test_what_waits_for_its_scopes_is_not_what_is_sent_again(tmp_path):
+    """Two forms of one URL: that which waits is not the source of the other's retry."""
+    job = Job(tmp_path / "job")
+    job.crawler.throttler = Throttler()
+    sent, waits = (Request("http://example.com/form", method="POST", body=body) for body in "ab")
+    job.engine._slot.inprogress |= {sent, waits}
+    job.engine._throttler_waiting = {waits}
+    assert [*EngineView(job.crawler).sent_again_as(sent_again(sent))] == [sent]
+
+
+@pytest.mark.parametrize(("scopes", "slot"), [(["z", "a"], "z"), (["only"], "only"), ([], "")])
+def test_the_first_scope_is_the_slot(scopes, slot):
+    """Of those that the throttler applies."""
+    crawler = SimpleNamespace(throttler=Throttler())
+    request = Request("http://example.com/", meta={"throttling_scopes": scopes})
+    assert slot_keys(crawler)(request) == slot
+    assert scrapy_compat.slot_named({"throttling_scopes": scopes}) == slot
