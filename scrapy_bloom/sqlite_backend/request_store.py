@@ -168,10 +168,9 @@ class SqliteStore:
         fail."""
         empty = len(self._queues)
         while True:
-            try:
-                request = self.pending.pop()
-            except UnreadableRequestError as error:
-                self._keep_unreadable(error)
+            request = self.pending.pop()
+            if isinstance(request, UnreadableRequestError):
+                self._keep_unreadable(request)
                 continue
             if request is None and empty and self._may_have_empty_queues():
                 empty -= 1
@@ -486,14 +485,17 @@ class RowQueue:
         if self._length == 1:
             self.queues[self._group] = self
 
-    def pop(self) -> Request | None:
-        """Return the next request, which keeps its row, or None. Raises UnreadableRequestError for
-        a row, once."""
+    def pop(self) -> Request | UnreadableRequestError | None:
+        """Return the next request, which keeps its row, or None; for a row that is none, once, an
+        UnreadableRequestError. Raised, it would leave a queue of Scrapy's between two states."""
         if not self._length:
             return None
         row, payload = self.file.pop(self._group, newest=self.kind.newest_first)
         self._length -= 1
-        request = self._read(row, payload)
+        try:
+            request = self._read(row, payload)
+        except UnreadableRequestError as error:
+            return error
         self.dispatched[request] = row
         return request
 
