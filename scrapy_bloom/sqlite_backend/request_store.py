@@ -248,7 +248,8 @@ class SqliteStore:
     def reopen_round(self) -> None:
         """Let the last round go on if a request that it has kept is pending again, and can be read.
         Cost: reads the stored requests of a round that is over, up to the first such one."""
-        for row in self._file.iterate(_OF_KEPT, (KEPT,)):
+        kept = self._file.query("SELECT 1 FROM rounds WHERE phase = ?", (KEPT,))
+        for row in self._file.iterate("SELECT slot, request FROM requests") if kept else ():
             with suppress(Exception):  # it fails again when it is popped
                 self.codec.load(Stored(*row))
                 break
