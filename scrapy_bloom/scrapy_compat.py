@@ -9,6 +9,7 @@ in progress until the output of its callback is scheduled or through the pipelin
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
