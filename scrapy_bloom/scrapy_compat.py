@@ -485,19 +485,18 @@ def answer_unsent(crawler: Crawler, slot: str, answer: Callable[[Request], Reque
             deferred.callback(again)
 
 
-def mend_cache(crawler: Crawler) -> None:
+def mend_cache(crawler: Crawler) -> bool:
     """Have the HTTP cache of `crawler`, if its storage is Scrapy's in files or a subclass, take an
     entry that a kill has cut short for none. Such an entry lacks `request_body`, which is written
-    last. Without the path of an entry, in a later Scrapy, a WARNING says that this is off."""
+    last. Return False where this release of Scrapy does not tell the path of an entry."""
     storage = None
     with suppress(AttributeError, RuntimeError):  # a script without an engine has none
         storage = getattr(crawler.get_downloader_middleware(HttpCacheMiddleware), "storage", None)
     if not isinstance(storage, FilesystemCacheStorage):
-        return
+        return True
     path_of = getattr(storage, "_get_request_path", None)
     if not callable(path_of):
-        logger.warning("An entry of the HTTP cache that a kill cuts short is not recognised")
-        return
+        return False
     store, retrieve = storage.store_response, storage.retrieve_response
 
     def store_response(spider: Spider, request: Request, response: Response) -> None:
@@ -514,6 +513,7 @@ def mend_cache(crawler: Crawler) -> None:
 
     mended: Any = storage
     mended.store_response, mended.retrieve_response = store_response, retrieve_response
+    return True
 
 
 def is_revalidated(request: Request) -> bool:

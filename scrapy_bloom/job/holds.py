@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -42,9 +43,8 @@ logger = logging.getLogger("scrapy_bloom.holds")
 PAUSES = (5, 10, 20, 40, 60)
 """Seconds of the holds in a row without Retry-After; the last is that of all others."""
 RECOVERY = 16
-"""After a hold a slot is at full speed when so many answers have come after that of the probe: a
-host with a limit lets some of each batch through, too."""
-FRESH = -100
+"""After a hold a slot is at full speed when so many answers have come after that of the probe."""
+FRESH = -1000
 """Stands in `Hold.times` for the first refusal of a request, less one for each answer."""
 GIVEN_UP = 1_000_000
 """Stands there from when a slot is given up until it answers."""
@@ -99,7 +99,7 @@ def judge(times: int, refusal: Refusal, most: int) -> tuple[bool, int, float | N
         return used_up, times, None
     if times >= most:
         return True, max(times, GIVEN_UP), None
-    if not times or times < -RECOVERY:  # at full speed
+    if not times or times <= FRESH:  # at full speed
         if refusal.is_suspect and times > 3 * FRESH:  # fewer, unless workers have counted together
             return True, times, None
         if times > 2 * FRESH:
@@ -107,6 +107,12 @@ def judge(times: int, refusal: Refusal, most: int) -> tuple[bool, int, float | N
     elif refusal.is_probe:
         used_up = used_up or refusal.is_suspect
     return used_up, row, PAUSES[min(row, len(PAUSES)) - 1]
+
+
+def recovery(rows: int) -> int:
+    """Return how many answers lead back to full speed after so many rows of holds: twice as many
+    after each, since a host with a limit answers, too."""
+    return RECOVERY << min(max(0, rows - 1), 5)
 
 
 class HoldMiddleware:
@@ -127,6 +133,8 @@ class HoldMiddleware:
         retried = {int(code) for code in crawler.settings.getlist("RETRY_HTTP_CODES")}
         self._refusals = REFUSALS & retried
         self._has_cache = crawler.settings.getbool("HTTPCACHE_ENABLED")
+        self._rows: Counter[str] = Counter()
+        """The rows of holds that this process has begun, by slot."""
         self._noted: WeakKeyDictionary[Request, bool] = WeakKeyDictionary()
         """Refused requests that are in middlewares nearer to the downloader, and whether each goes
         back."""
@@ -220,9 +228,9 @@ class HoldMiddleware:
             logger.debug("%(slot)s answers again", {"slot": slot})
             scheduler.release(slot)
             if times < GIVEN_UP:
-                scheduler.hold(slot, -inf, -RECOVERY)
+                scheduler.hold(slot, -inf, -recovery(self._rows[slot]))
         elif times < 0:
-            scheduler.hold(slot, -inf, 1 if times >= -RECOVERY else -FRESH)
+            scheduler.hold(slot, -inf, 1 if times > FRESH else -FRESH)
 
     def _is_refusal(self, request: Request, response: Response) -> bool:
         status = response.status
@@ -251,6 +259,7 @@ class HoldMiddleware:
         elif times != hold.times:
             scheduler.hold(slot, -inf, times - hold.times)
         if pause is not None and not refusal.is_in_flight:
+            self._rows[slot] += times == 1
             self._crawler.stats.inc_value("scheduler/holds")
             logger.info(
                 "%(slot)s has answered %(status)d%(asked)s: it is not asked for %(seconds).3g s"

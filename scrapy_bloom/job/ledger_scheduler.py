@@ -168,7 +168,8 @@ class LedgerScheduler(BaseScheduler):
             self._local_holds.add(self.mqs)
 
     def _spider_opened(self) -> None:
-        mend_cache(self.crawler)
+        if not mend_cache(self.crawler):
+            logger.warning("This Scrapy hides which entries of its HTTP cache a kill has cut short")
 
     def __len__(self) -> int:
         """Number of pending requests, the delayed ones included."""

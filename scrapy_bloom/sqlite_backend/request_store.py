@@ -175,10 +175,9 @@ class SqliteStore:
         fail."""
         empty = len(self._queues)
         while True:
-            try:
-                request = self.pending.pop()
-            except UnreadableRequestError as error:
-                self._keep_unreadable(error)
+            request = self.pending.pop()
+            if isinstance(request, UnreadableRequestError):
+                self._keep_unreadable(request)
                 continue
             if request is None and empty and self._may_have_empty_queues():
                 empty -= 1
@@ -249,7 +248,8 @@ class SqliteStore:
     def reopen_round(self) -> None:
         """Let the last round go on if a request that it has kept is pending again, and can be read.
         Cost: reads the stored requests of a round that is over, up to the first such one."""
-        for row in self._file.iterate(_OF_KEPT, (KEPT,)):
+        kept = self._file.query("SELECT 1 FROM rounds WHERE phase = ?", (KEPT,))
+        for row in self._file.iterate("SELECT slot, request FROM requests") if kept else ():
             with suppress(Exception):  # it fails again when it is popped
                 self.codec.load(Stored(*row))
                 break
@@ -508,14 +508,17 @@ class RowQueue:
         if self._length == 1:
             self.queues[self._group] = self
 
-    def pop(self) -> Request | None:
-        """Return the next request, which keeps its row, or None. Raises UnreadableRequestError for
-        a row, once."""
+    def pop(self) -> Request | UnreadableRequestError | None:
+        """Return the next request, which keeps its row, or None; for a row that is none, once, an
+        UnreadableRequestError. Raised, it would leave a queue of Scrapy's between two states."""
         if not self._length:
             return None
         row, payload = self.file.pop(self._group, newest=self.q[0])
         self._length -= 1
-        request = self._read(row, payload)
+        try:
+            request = self._read(row, payload)
+        except UnreadableRequestError as error:
+            return error
         self.dispatched[request] = row
         return request
 

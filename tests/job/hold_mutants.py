@@ -19,7 +19,11 @@ MUTANTS = {
     "workers_do_not_add_up": (HOLDS, "times > 3 * FRESH:  #", "True:  #"),
     "no_probe_uses_a_try": (HOLDS, "used_up = used_up or refusal.is_suspect", "pass"),
     "an_answer_takes_away_none": (HOLDS, "else -FRESH", "else 0"),
-    "at_full_speed_at_once": (HOLDS, "scheduler.hold(slot, -inf, -RECOVERY)", "pass"),
+    "at_full_speed_at_once": (
+        HOLDS,
+        "scheduler.hold(slot, -inf, -recovery(self._rows[slot]))",
+        "pass",
+    ),
     "what_was_refused_stays_in_front": (HOLDS, "again.priority -= 1", "pass"),
     "the_first_in_line_asks": (HOLDS, "hold.times % 2 == 1", "False"),
     "a_kill_forgets_the_row": (STORE, "elif times or end > now:", "elif end > now:"),

@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from scrapy_bloom.job.holds import FRESH, GIVEN_UP, RECOVERY, Refusal, judge
+from scrapy_bloom.job.holds import FRESH, GIVEN_UP, RECOVERY, Refusal, judge, recovery
 
 CONCURRENT, TRIES, MOST = 8, 3, 10
 
@@ -29,7 +29,7 @@ class Slot:
         self.sign = -1 if newest_first else 1
         for number in range(pages):
             self.push(Page(number))
-        self.times, self.until, self.pause = 0, 0.0, 0.0
+        self.times, self.until, self.pause, self.rows = 0, 0.0, 0.0, 0
         self.done, self.lost, self.asked = {}, [], 0
         chance, under_way = random.Random(seed), []
         while (self.waiting or under_way) and self.now < 9000:
@@ -63,9 +63,10 @@ class Slot:
     def note_answer(self, page, is_probe):
         self.done[page.number] = self.now
         if is_probe:
-            self.times, self.until = -RECOVERY if self.times < GIVEN_UP else 0, self.now
+            self.times = -recovery(self.rows) if self.times < GIVEN_UP else 0
+            self.until = self.now
         elif self.times < 0:
-            self.times += 1 if self.times >= -RECOVERY else -FRESH
+            self.times += 1 if self.times > FRESH else -FRESH
 
     def note_refusal(self, page, asked, is_probe):
         page.returns += is_probe
@@ -85,6 +86,7 @@ class Slot:
         else:
             self.push(page)
         if self.held:
+            self.rows += times == 1 != self.times
             self.times = times
         if self.held and seconds is not None:
             self.until, self.pause = max(self.until, self.now + seconds), seconds

@@ -235,8 +235,9 @@ def test_each_other_answer_takes_away_a_refusal(make_crawl):
 
 
 def test_holds_without_a_time_double_up_to_a_minute(down, clock):
-    """In a row: a good probe begins anew. Until more answers have come one refusal holds."""
-    crawl = down(60)
+    """In a row: a good probe begins anew. Until more answers have come one refusal holds; the
+    next time twice as many."""
+    crawl = down(80)
     pauses = []
     for _ in range(7):
         pauses.append(crawl.left)
@@ -251,7 +252,7 @@ def test_holds_without_a_time_double_up_to_a_minute(down, clock):
     crawl.again(crawl.pop(), 503)
     assert crawl.left == 5
     clock.now += 5
-    for _ in range(1 + RECOVERY):
+    for _ in range(1 + 2 * RECOVERY):
         crawl.answer(crawl.pop(), 200)
     crawl.fails(crawl.pop())
     assert crawl.left is None
