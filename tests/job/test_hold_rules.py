@@ -182,3 +182,12 @@ def test_several_workers_count_refusals_together():
     suspect = Refusal(is_suspect=True)
     assert judge(2 * FRESH, suspect, MOST) == (True, 2 * FRESH, None)
     assert judge(3 * FRESH, suspect, MOST) == judge(5 * FRESH, suspect, MOST) == (False, 1, 5)
+
+
+def test_only_a_page_that_is_asked_alone_and_has_used_a_try_uses_one_in_a_row_of_holds():
+    """Which holds all the same."""
+    for is_probe, is_suspect in ((True, True), (True, False), (False, True)):
+        refusal = Refusal(is_probe=is_probe, is_in_flight=not is_probe, is_suspect=is_suspect)
+        expected = (is_suspect, 3, 20) if is_probe else (False, 2, None)
+        assert judge(2, refusal, MOST) == expected
+    assert judge(-3, Refusal(is_suspect=True), MOST) == (False, 1, 5)

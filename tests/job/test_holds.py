@@ -495,6 +495,18 @@ def test_a_hold_goes_on_after_a_kill(make_crawl, tmp_path, clock, queue):
     assert crawl.scheduler.holds["example.com"].times == 1
 
 
+def test_a_kill_does_not_bring_a_slot_back_to_full_speed(down, make_crawl, clock):
+    """One refusal holds it before and after."""
+    crawl = down()
+    clock.now += 5
+    crawl.answer(crawl.pop(), 200)
+    crawl.commit()
+    crawl.drop()
+    crawl = make_crawl()
+    crawl.again(crawl.pop(), 503)
+    assert crawl.left == 5
+
+
 @pytest.mark.parametrize("jump", [-1e6, 1e6])
 def test_clocks_that_jump_block_no_slot_longer_than_its_hold(make_crawl, clock, jump):
     """While a crawl runs they change nothing."""
