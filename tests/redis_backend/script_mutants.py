@@ -9,7 +9,7 @@ import sys
 
 from tests.text_mutants import run
 
-COMMIT, PUT, LATER, ENTER, REMOVE, CARRIED, OPEN, LISTS, SIEVE, LESS = (
+COMMIT, PUT, LATER, ENTER, REMOVE, LISTS, SIEVE, LESS = (
     f"scrapy_bloom/redis_backend/lua/{name}.lua"
     for name in (
         "commit",
@@ -17,8 +17,6 @@ COMMIT, PUT, LATER, ENTER, REMOVE, CARRIED, OPEN, LISTS, SIEVE, LESS = (
         "include/later",
         "include/enter",
         "remove_queue",
-        "marks_carried",
-        "open_crawl",
         "drop_lists",
         "sieve",
         "include/count_less",
@@ -28,15 +26,12 @@ TESTS = [
     f"tests/redis_backend/test_{name}.py"
     for name in ("later", "dictionaries", "lobby", "commit", "sieve")
 ]
-TESTS += ["tests/delta/test_waiting.py"]
 
 POP_FROM_LIST = "  redis.call(command, list)\n"
 CLAIMED = "  redis.call('HSET', mine, number, cmsgpack.pack({priority, slot, entry, alone, now}))\n"
 KEPT = "if not kept[id] and (known[id] == 'named' or is_first) then"
 MOVED = "      redis.call(command, list_of(priority, slot .. suffix), entry)\n"
 COUNTED = "      if entry ~= '' then count_few(priority, slot, -1) end\n"
-ACKNOWLEDGED = "local done, acknowledged = each_of(ARGV[13], {'HDEL', mine})\n"
-MARKED = "  redis.call('RPUSH', key('delta_waiting'), unpack(ARGV, first_mark, first_failed - 1))\n"
 LEFT = "      redis.call(pop, lobby)\n    else\n"
 
 PUSHED = "    put('RPUSH', priority, slot, entry, not is_newest(priority))\n"
@@ -203,39 +198,6 @@ MUTANTS = {
         REMOVE,
         "  gone = gone + unlink_lists(member",
         "  local _ = (member",
-    ),
-    # marks of pages that are not acknowledged, or no marks
-    "marked_before_acknowledged": (
-        COMMIT,
-        ACKNOWLEDGED,
-        "if first_mark < first_failed then\n" + MARKED + "end\n" + ACKNOWLEDGED,
-    ),
-    "marked_though_not_acknowledged": (COMMIT, "and done == acknowledged then", "then"),
-    "failed_pages_are_marked": (
-        "scrapy_bloom/redis_backend/claims.py",
-        "for each in due if each.failing is None for mark",
-        "for each in due for mark",
-    ),
-    "removed_what_another_wrote": (
-        CARRIED,
-        "if redis.sha1hex(table.concat(first)) ~= ARGV[2] then return 0 end\n",
-        "",
-    ),
-    "marks_end_with_the_round": (
-        OPEN,
-        "redis.call('UNLINK', KEYS[1] .. ':start')",
-        "redis.call('UNLINK', KEYS[1] .. ':start', KEYS[1] .. ':delta_waiting')",
-    ),
-    "clear_forgets_what_waits": (
-        "scrapy_bloom/commands/filters.py",
-        "                    _carry_over(session, client, each)\n",
-        "",
-    ),
-    "removed_before_it_was_added": (
-        "scrapy_bloom/delta/waiting.py",
-        "        store.add(",
-        "        store.client.call('ltrim', f'{crawl}:delta_waiting', len(marks), -1)\n"
-        "        store.add(",
     ),
     # owners stay for ever
     "owners_stay": (COMMIT, "HLEN', key('owners')) > 1000", "HLEN', key('owners')) < 0"),
