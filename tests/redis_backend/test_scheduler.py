@@ -20,7 +20,6 @@ from scrapy_bloom.redis_backend import worker as worker_module
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.filter_status import RedisPlace
 from scrapy_bloom.redis_backend.lifecycle import open_crawl
-from scrapy_bloom.redis_backend.start_marks import mark_of
 from tests.fakes import Engine
 from tests.job.engine import TestSpider, name_of, request
 from tests.job.feed_jobs import run
