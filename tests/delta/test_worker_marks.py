@@ -203,5 +203,8 @@ def test_a_worker_needs_the_rights_that_the_documents_name(begin, redis_server, 
     redis_server.command("ACL", "SETUSER", f"{key}-crawl", *words)
     worker = begin(url)
     worker.do("one", "two")
+    worker.ledger.commit()
+    assert worker.store.holds == "1 slice"
+    assert worker.store.nbytes > 0
     worker.close()
     assert len([*reader.marks(None)]) == 2
