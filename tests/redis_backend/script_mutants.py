@@ -34,12 +34,12 @@ MOVED = "      redis.call(command, list_of(priority, slot .. suffix), entry)\n"
 COUNTED = "      if entry ~= '' then count_few(priority, slot, -1) end\n"
 LEFT = "      redis.call(pop, lobby)\n    else\n"
 
-PUSHED = "    put('RPUSH', priority, slot, entry, not is_newest(priority))\n"
+COUNTED_ONCE = "    -- it has been counted\n"
 NOT_DELAYED = "    redis.call('ZREM', key('later'), member)\n"
-JOINED = "  if has_list(priority, named) then join_ring(priority, named) end\n"
+JOINED = "  if named and has_list(priority, named) then join_ring(priority, named) end\n"
 FIRST = (
     "(first_of(name) or math.huge) > now then return ipairs({}) end\n"
-    "    return ipairs(redis.call('ZRANGEBYSCORE', key(name), '-inf', "
+    "    local till = name == 'later' and now + back or now\n"
 )
 PARKED = "  redis.call('ZADD', key('parked'), hold[1], priority .. ':' .. named)\n"
 NOT_PARKED = "  redis.call('ZREM', key('parked'), member)\n"
@@ -123,11 +123,21 @@ MUTANTS = {
         "      elseif false then\n",
     ),
     # delayed requests
-    "due_ones_leave_first": (LATER, PUSHED + NOT_DELAYED, NOT_DELAYED + PUSHED),
+    "due_ones_leave_first": (LATER, COUNTED_ONCE, NOT_DELAYED),
     "a_resend_is_another": (COMMIT, "number .. ':' .. #answers", "now .. ':' .. #answers"),
-    "a_resend_is_sooner": (LATER, "math.max(now + delay, tonumber(", "(now + delay or tonumber("),
+    "a_resend_is_sooner": (
+        LATER,
+        "math.max(now + back + delay, tonumber(",
+        "(now + back + delay or tonumber(",
+    ),
     "counted_twice": (LATER, "    added, added_bytes = added - 1, added_bytes - #entry\n", ""),
-    "asked_early": (LATER, FIRST + "now,", FIRST.replace("> now", "> now + 100") + "now + 100,"),
+    "asked_early": (
+        LATER,
+        FIRST,
+        FIRST.replace("> now", "> now + 100")
+        .replace("or now", "or now + 100")
+        .replace("+ back", "+ back + 100"),
+    ),
     "all_at_once": (LATER, "'LIMIT', 0, 100", "'LIMIT', 0, 1000"),
     "end_without_the_delayed": (
         COMMIT,
@@ -158,8 +168,8 @@ MUTANTS = {
     "held_by_the_lobby": (COMMIT, "has_own or is_held or", "has_own or"),
     "all_at_the_end_of_a_hold": (
         COMMIT,
-        "        if hold then probe_slot(slot, hold) end\n        count_less",
-        "        count_less",
+        "          probe_slot(slot, hold)\n        end\n        count_less",
+        "        end\n        count_less",
     ),
     "all_in_the_lobby_at_the_end": (
         COMMIT,
@@ -176,8 +186,8 @@ MUTANTS = {
     "release_without_the_older": (LATER, "ipairs({slot, slot .. '\\0'})", "ipairs({slot})"),
     "returned_is_a_loss": (
         COMMIT,
-        "cmsgpack.unpack(record), false)",
-        "cmsgpack.unpack(record), true)",
+        "give_back(worker, returned, record, false)",
+        "give_back(worker, returned, record, true)",
     ),
     "quarantined_of_held_slots": (COMMIT, "if not hold or hold[1] <= now then", "if true then"),
     "the_quarantined_wait_for_each_other": (
