@@ -542,8 +542,9 @@ def scheduler_of(crawler: Crawler) -> object:
     """Return the scheduler of `crawler`, or None before the crawl starts, and where this release of
     Scrapy hides it."""
     with suppress(RuntimeError):  # Scrapy's own, before there is an engine
-        # public since 2.19
-        found = _get(crawler.engine, "scheduler") or _get(crawler.engine, "_slot", "scheduler")
+        found = _get(crawler.engine, "scheduler")  # public since 2.19, and false when it is empty
+        if found is None:
+            found = _get(crawler.engine, "_slot", "scheduler")
         if found is None and _get(crawler.engine, "_slot") is not None:
             _miss("engine._slot.scheduler", "holds and early dropping are off")
         return found

@@ -65,8 +65,9 @@ logger = logging.getLogger(__name__)
 _SHARE = 0.05
 """Most time that adding to the delta store may take during the crawl, as a share."""
 _IN_MEMORY = 100_000
-"""Marks of a round that are added to the delta store at a time; and of a worker that wait for a
-store that cannot be reached."""
+"""Marks of a round that are added to the delta store at a time."""
+_MOST_READY = 100_000
+"""Marks of a worker that wait for a store that cannot be reached."""
 _LAST_SECONDS = 10.0
 """How long a worker tries to add what is left when it closes."""
 _AT_ONCE = 256
@@ -178,9 +179,11 @@ class DeltaCrawl(CommitHook):
             if self._ready and time.monotonic() >= self._not_before:
                 self._add(self._ready)
             self._ready += self._fresh
-            if (too_many := len(self._ready) - _IN_MEMORY) > 0 and self._is_synced:
+            if (too_many := len(self._ready) - _MOST_READY) > 0 and self._is_synced:
                 del self._ready[:too_many]
                 self._lost += too_many
+            if self._ready and self._is_synced and self._ledger is not None:
+                self._ledger.commit_later()  # a worker may have nothing to do for long
         self._fresh.clear()
 
     def _is_unchanged(self, request: Request) -> bool:

@@ -138,7 +138,7 @@ class Ledger:
         if self.store.uncommitted >= self._operations and self._wait <= 0:
             self.commit()
         else:
-            self._commit_later()
+            self.commit_later()
 
     def next(self) -> Request | None:
         """Return the next stored request, or None."""
@@ -162,7 +162,7 @@ class Ledger:
         except Exception as error:  # noqa: BLE001 - see `next`
             self.stop(error)
             return False
-        self._commit_later()
+        self.commit_later()
         return more
 
     def dispatch(self, request: Request) -> None:
@@ -170,7 +170,7 @@ class Ledger:
         self._dispatched += 1
         self._newest = None
         self._in_flight.start(request)
-        self._commit_later()
+        self.commit_later()
 
     def has(self, request: Request) -> bool:
         """Return True if `request` is dispatched and may not be acknowledged."""
@@ -189,7 +189,7 @@ class Ledger:
             self._newest = Request("data:,")
             self._together[self._newest] = [*self._in_flight]
             self._in_flight.keep(self._newest, (), comes_again=True)
-            self._commit_later()
+            self.commit_later()
         return self._newest
 
     def fail(self, request: Request, failed: FailedRequest) -> None:
@@ -208,7 +208,7 @@ class Ledger:
         if not self.stopped and not self._is_committing:
             with self.guarded():
                 self._acknowledge(request)
-            self._commit_later()
+            self.commit_later()
 
     def skip(self, request: Request, error: Exception) -> None:
         """Drop `request`, which cannot be scheduled; the requests that may have yielded it stay in
@@ -365,7 +365,8 @@ class Ledger:
         fingerprint = self._dupefilter.fingerprint(request)
         return [fingerprint] if fingerprint in self._dupefilter.uncommitted else []
 
-    def _commit_later(self) -> None:
+    def commit_later(self) -> None:
+        """Commit when it is time, also if nothing happens until then."""
         if self._timer is None and not self.stopped:
             # a timer, so that an idle spider commits, too; without a reactor there is none
             with suppress(RuntimeError):
@@ -375,4 +376,4 @@ class Ledger:
         self._timer = None
         self.commit()
         if len(self._in_flight) or self._together:
-            self._commit_later()
+            self.commit_later()

@@ -143,57 +143,26 @@ def measure_digests(pages: int) -> None:
 
 
 def measure_redis(pages: int) -> None:
-    """Print what a page takes of the server's CPU time, with a mark and without, in turns; and what
-    carrying the mark over takes."""
+    """Print what a mark takes of the server's CPU time."""
     from scrapy_bloom.delta.redis_store import RedisDeltaStore
-    from scrapy_bloom.delta.waiting import carry_over, named, packed
     from tests.redis_backend.server import Server, described
-    from tests.redis_backend.workers import StoreWorker
 
     print(described())
-    turns = 4
     with tempfile.TemporaryDirectory() as place:
         server = Server(Path(place))
+        store = RedisDeltaStore(server.url, "memory", Lifetime(period=30 * DAY), 5.0)
 
         def spent() -> float:
             with server.client() as client:
                 used = client.info("cpu")
             return float(used["used_cpu_user"] + used["used_cpu_sys"]) * 1e6
 
-        taken = {False: 0.0, True: 0.0}
-        carrying = 0.0
-        for turn in range(2 * turns):
-            marks = bool(turn % 2)
-            worker = StoreWorker(server.url, f"crawl{turn}", capacity=16, BLOOM_CAPACITY=pages)
-            worker.store.delta_store = named("memory", 30 * DAY)
-            for number in range(pages // turns):
-                worker.enqueue(str(number))
-                if number % 50 == 0:
-                    worker.exchange()
-            before, done = spent(), 0
-            while (request := worker.next()) is not None:
-                worker.store.done(request)
-                if marks:
-                    row = Row(os.urandom(20), time.time())
-                    worker.store.mark_done(request, [packed(row)])
-                done += 1
-                if done % 16 == 0:
-                    worker.exchange()
-            worker.exchange()
-            taken[marks] += spent() - before
-            if marks:
-                lifetime = Lifetime(period=30 * DAY)
-                store = RedisDeltaStore(server.url, "memory", lifetime, 5.0)
-                before = spent()
-                assert carry_over(store, worker.key) == pages // turns
-                carrying += spent() - before
-                store.close()
-            worker.close()
+        before = spent()
+        store.add(Row(os.urandom(20), time.time()) for _ in range(pages))
+        taken = (spent() - before) / pages
+        store.close()
         server.stop()
-    without, with_marks = taken[False] / pages, taken[True] / pages
-    print(f"  claimed and acknowledged: {without:.1f} µs of the server's CPU a page, 16 in a call")
-    print(f"  and marked: {with_marks:.1f} µs, {with_marks / without:.2f} of that")
-    print(f"  carried over: {carrying / pages:.1f} µs a page, 500 at a time")
+    print(f"  marked: {taken:.1f} µs of the server's CPU a page, 500 in a call")
 
 
 def main() -> None:
@@ -202,7 +171,7 @@ def main() -> None:
     parser.add_argument("--lists", type=int, default=200)
     parser.add_argument("--new", type=int, default=1, help="new details of each list")
     parser.add_argument("--store", action="store_true", help="the stores by themselves")
-    parser.add_argument("--redis", action="store_true", help="marks on their way in Redis")
+    parser.add_argument("--redis", action="store_true", help="marks in Redis")
     parser.add_argument("--pages", type=int, default=200_000, help="of each store")
     options = parser.parse_args()
     if options.redis:

@@ -61,7 +61,7 @@ def test_help_of_each_subcommand_is_complete():
         (["info"], "required: PLACE"),
         (["info", "a", "b"], "unrecognized: b"),
         (["info", "a", "--nonsense"], "unrecognized: --nonsense"),
-        (["queue", "hold", "a", "--json", "b", "--nonsense", "c"], "unrecognized: --nonsense ("),
+        (["queue", "hold", "a", "--json", "b", "--nonsense", "c"], "unrecognized: --nonsense"),
         (["size", "--urls", "many"], "'many' is not a whole number"),
         (["plot", "pie", "x.png"], "invalid choice: 'pie'"),
     ],

@@ -228,7 +228,7 @@ def test_a_job_and_a_crawl_have_the_same_figures(tmp_path, worker):
 def test_a_crawl_that_rests_has_no_speed(redis_server, worker):
     """And what follows from it; what was counted stays."""
     watch = CrawlStatus(worker.client, worker.key)
-    note = {"time": 1, "pages": 0, "items": 0, "pending": 9, "added": 0}
+    note = dict.fromkeys((*COUNTED, "pending", "failed", "done", "added"), 0) | {"time": 1}
     redis_server.command("RPUSH", f"{worker.key}:progress", json.dumps(note))
     assert watch.figures()["pages_per_second"] > 0
     worker.store.leave(over=False, seconds=1)

@@ -1,12 +1,8 @@
 """`scrapy bloom check` knows the pages that a crawl began with, which are not in the filter."""
 
 import os
-import sqlite3
-from contextlib import closing
 
 import pytest
-from scrapy import Request
-from scrapy.utils.request import fingerprint
 
 from scrapy_bloom.redis_backend import start_marks as shared_marks
 from tests.small_site import Scrapy
@@ -84,15 +80,3 @@ def test_start_pages_of_a_crawl_in_redis_are_seen(
     crawl(BLOOM_REDIS_URL=redis_server.url, BLOOM_REDIS_KEY=key)
     checked = run(tmp_path, "check", redis_server.url, *PAGES, OTHER, "--key", key)
     assert verdicts(checked) == [START, START, "seen", "new"]
-
-
-def test_start_pages_of_version_0_2_0_are_seen(run, tmp_path, redis_server, key, crawl):
-    """It marked them with their fingerprints."""
-    old = fingerprint(Request(OTHER))
-    crawl(JOBDIR="job")
-    with closing(sqlite3.connect(tmp_path / "job" / "requests.sqlite")) as connection, connection:
-        connection.execute("INSERT INTO taken_start_requests VALUES (?, 1)", (old,))
-    crawl(BLOOM_REDIS_URL=redis_server.url, BLOOM_REDIS_KEY=key)
-    redis_server.command("SADD", f"{{{key}}}:start", shared_marks.mark_of(old, 1))
-    assert verdicts(run(tmp_path, "check", "job", OTHER)) == [START]
-    assert verdicts(run(tmp_path, "check", redis_server.url, OTHER, "--key", key)) == [START]

@@ -485,7 +485,7 @@ def prepared(folder, step, mutant):
         delta_crawl._IN_MEMORY = 7
         DeltaMiddleware.clock = staticmethod(lambda: FIRST_DAY + (step.day - 1) * DAY)
         if step.dies_at is not None:
-            die_in_a_commit(step)
+            die_in_a_commit(step, folder)
         if step.dies_undelivered:
             DeltaCrawl._close = lambda self: os._exit(9)
             DeltaCrawl.least_seconds = inf
@@ -493,8 +493,8 @@ def prepared(folder, step, mutant):
     return before
 
 
-def die_in_a_commit(step):
-    """Let this process die as `step` says."""
+def die_in_a_commit(step, folder):
+    """Let this process die as `step` says, and leave the marks that are in its memory only."""
     before, after, acknowledged = DeltaCrawl.before_commit, DeltaCrawl.after_commit, []
 
     def before_commit(self, requests):
@@ -506,6 +506,7 @@ def die_in_a_commit(step):
     def after_commit(self):
         after(self)
         if len(acknowledged) >= step.dies_at:
+            (folder / "lost").write_text("\n".join(row.key.hex() for row in self._ready))
             os.kill(os.getpid(), signal.SIGKILL)
 
     DeltaCrawl.before_commit, DeltaCrawl.after_commit = before_commit, after_commit
@@ -528,6 +529,7 @@ def seen(world, crawl, run, began, step):
         "drops_early": bool(re.search("duplicates: +dropped early", run.log)),
         "warned": [line for line in run.log.splitlines() if "is an index page" in line],
         "memory": hashes_of(folder / "memory"),
+        "lost": lost_pages(world, crawl),
         "errors": [line for line in run.log.splitlines() if "] ERROR" in line],
     }
 
@@ -831,22 +833,29 @@ FEEDS = {
 
 
 def fleet_job(world, options):
-    """A worker on Redis is killed, with a feed that is stored at the end, and goes on."""
-    steps = [
-        Step(day, kill, settings={"BLOOM_REDIS_KEY": f"jobbed{day}", "JOBDIR": f"job{day}"})
-        for day, kill in ((1, 20), (1, None), (2, None))
-    ]
+    """A worker on Redis is killed and goes on: with a JOBDIR, and a feed that is stored at the end;
+    and without, in a commit."""
     settings = {
         "SCHEDULER": "scrapy_bloom.RedisDurableScheduler",
         "BLOOM_REDIS_URL": os.environ["DELTA_REDIS"],
         "BLOOM_REDIS_LEASE": 1.0,
-        "BLOOM_DELTA_DIR": "memory of a worker with a job",
         "DOWNLOAD_DELAY": 0.02,
-        "FEEDS": {"items.jsonl.gz": {"format": "jsonlines", "postprocessing": [GzipPlugin]}},
         "_job": False,
     }
-    crawl = Crawl("jobbed", spider=DeltaSpider, settings=settings)
-    return [story(world, crawl, steps, options.mutant)]
+    zipped = {"items.jsonl.gz": {"format": "jsonlines", "postprocessing": [GzipPlugin]}}
+    stories = []
+    for name, how, job in (
+        ("jobbed", {"kill": 20}, {"FEEDS": zipped}),
+        ("jobless", {"dies_at": 20, "is_committed": True}, {}),
+    ):
+        steps = [Step(1, **how), Step(1), Step(2)]
+        for step in steps:
+            step.settings |= {"BLOOM_REDIS_KEY": f"{name}{step.day}"}
+            step.settings |= {"JOBDIR": f"job{step.day}"} if job else {}
+        every = {**settings, **job, "BLOOM_DELTA_DIR": f"memory of {name}"}
+        crawl = Crawl(name, spider=DeltaSpider, settings=every)
+        stories.append(story(world, crawl, steps, options.mutant))
+    return stories
 
 
 def fleet(world, options):
@@ -908,28 +917,35 @@ def killed_fleet(world, url, number, chance, options):
 
 
 def marked_pages(world, url, crawl):
-    """Return the details that are marked, in the delta store of `crawl` or on their way to it; and
-    the pages that have a digest, with that."""
-    from scrapy_bloom.delta.waiting import unpacked
-
+    """Return the details that are marked in the delta store of `crawl`, and the pages that have a
+    digest, with that."""
     from scrapy_bloom.delta.redis_store import RedisDeltaStore
 
     store = RedisDeltaStore(url, crawl.name, Lifetime(), 10)
-    waiting = store.client.call("lrange", f"{{{crawl.name}-1}}:delta_waiting", 0, -1)
-    rows = [*store.marks(None), *map(unpacked, waiting)]
+    digests = {row.key: row.digest.hex() for row in store.marks(None) if row.digest}
     done = {*store.client.call("smembers", f"{{{crawl.name}}}:delta:0:0")}
-    done |= {row.key for row in map(unpacked, waiting) if row.time is not None}
     store.close()
-    digests = {row.key: row.digest.hex() for row in rows if row.digest}
-    spider = DeltaSpider(site=f"http://127.0.0.1:{world._port}/{crawl.name}")
-    spider.settings = Settings()
-    lists = [f"list/{number + 1}" for number in range(LISTS)]
-    keys = {}
-    for page in [*details(1), *lists]:
-        request = spider.request(page)
-        keys[page] = given_key(request.meta) or fingerprint(request)
+    keys = keys_of_pages(world, crawl)
     marked = sorted(page for page in details(1) if keys[page] in done)
     return marked, {page: digests[key] for page, key in keys.items() if key in digests}
+
+
+def lost_pages(world, crawl):
+    """Return the pages whose marks a process had in memory when it died in a commit."""
+    path = world.folder / crawl.name / "lost"
+    lost = path.read_text().split() if path.exists() else []
+    return [page for page, key in keys_of_pages(world, crawl).items() if key.hex() in lost]
+
+
+def keys_of_pages(world, crawl):
+    """Return the keys of the details and lists of the first day."""
+    spider = DeltaSpider(site=f"http://127.0.0.1:{world._port}/{crawl.name}")
+    spider.settings = Settings()
+    requests = {
+        page: spider.request(page)
+        for page in [*details(1), *(f"list/{number + 1}" for number in range(LISTS))]
+    }
+    return {page: given_key(each.meta) or fingerprint(each) for page, each in requests.items()}
 
 
 STORIES = {

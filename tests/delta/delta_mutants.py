@@ -31,9 +31,8 @@ test notices it:
 - `verdicts_end_with_the_process`: test_kills_change_no_verdict
 - `digests_do_not_wait`: the same
 - `never_expires`: test_what_is_done_is_fetched_again_after_the_period
-- `marked_before_the_acknowledgement`, `unsynced_feeds_count`:
-  test_broken_marks_of_a_fleet_are_noticed in tests/test_torture.py, where the first two are
-  noticed for certain, too
+- `unsynced_feeds_count`: test_broken_marks_of_a_fleet_are_noticed in tests/test_torture.py, where
+  the first two are noticed for certain, too
 """
 
 import dataclasses
@@ -327,19 +326,6 @@ def digests_do_not_wait():
         time.sleep(0.1 if self._fresh else 0)
 
     DeltaCrawl.before_commit = early
-
-
-@mutant
-def marked_before_the_acknowledgement():
-    """Marks of a worker come into the store before the call that acknowledges."""
-    send = DeltaCrawl._send
-
-    def early(self, request, marks):
-        self.store.add(marks)
-        time.sleep(0.1)
-        return send(self, request, marks)
-
-    DeltaCrawl._send = early
 
 
 @mutant

@@ -15,12 +15,13 @@ from scrapy_bloom.delta.settings import Lifetime
 from scrapy_bloom.delta.table import Row
 from scrapy_bloom.errors import IncompatibleFilterError
 from scrapy_bloom.fingerprints.identity import FingerprinterIdentity
-from tests.delta.delta_crawls import FAILING, REWRITTEN
+from tests.delta.delta_crawls import FAILING, REWRITTEN, details
 from tests.delta.test_crawls import (
     KNOWN,
     PER_DAY,
     check_fleet,
     found_on,
+    item_of,
     pages,
     tell,
     verdicts,
@@ -143,9 +144,20 @@ def test_a_reset_forgets_when_a_round_begins(stories):
     assert {*third["asked"]} == found_on(3)
 
 
-def test_workers_that_are_killed_have_marked_what_they_have_acknowledged(stories):
+def test_workers_that_are_killed_have_marked_no_page_without_its_items(stories):
     """Three of them, with and without a JOBDIR, which is thrown away."""
     check_fleet(stories["fleet0"])
+
+
+def test_the_last_second_of_a_killed_worker_is_fetched_again(stories):
+    """By the next crawl: the marks that it had in memory, and nothing else."""
+    killed, again, second = stories["jobless"]
+    assert (killed["status"], again["reason"]) == (-9, "finished")
+    expected, lost = found_on(2) | pages(*FAILING) | {"status/29"}, {*killed["lost"]}
+    assert expected <= {*second["asked"]} <= expected | lost | {*map(item_of, lost)}
+    # what Redis had not heard of is fetched again by the crawl itself
+    assert lost <= {*second["asked"], *again["asked"]}
+    assert {item_of(page) for page in details(2) - pages("error")} <= {*second["written"]}
 
 
 def test_marks_of_feeds_that_are_stored_at_the_end_wait_in_the_job_of_their_worker(stories):

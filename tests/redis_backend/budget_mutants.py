@@ -25,7 +25,7 @@ COMMIT, COUNTING, OPEN, TAKE, RETRY, REMOVE, PENDING = (
 TESTS = ["tests/redis_backend/test_budget.py"]
 
 COUNTED = "      count(ARGV[at + 6])\n"
-CAPPED = "      if kind ~= '4' then cap(ARGV[at + 5], ARGV[at + 6], ARGV[at + 7]) end\n"
+CAPPED = "        cap(ARGV[at + 5], ARGV[at + 6], ARGV[at + 7])\n"
 SEEN = "    adds = adds + 1\n  end\n"
 
 
@@ -40,7 +40,7 @@ MUTANTS = {
     "counted_after_it_was_pushed": later(
         COUNTED, "answer == 0 and counting and kind ~= '' and kind < '2' or kind == '4'"
     ),
-    "kept_after_it_was_seen": later(CAPPED, "answer == 5"),
+    "kept_after_it_was_seen": later(CAPPED, "answer == 5 and kind ~= '4'"),
     "never_counted_durably": (
         COUNTING,
         "  redis.call('HSET', counting, slot, counted[slot])\n",
@@ -114,8 +114,8 @@ MUTANTS = {
     ),
     "what_is_claimed_is_not_counted": (
         f"{HERE}pending_store.py",
-        "return pending + Counter(request.slot for request in self._claimed())",
-        "return pending",
+        "requests = (*self._claimed(), *self._apart())",
+        "requests = (*self._apart(),)",
     ),
     "old_counts_stay": (
         OPEN,
@@ -125,12 +125,12 @@ MUTANTS = {
     "old_limits_stay": (OPEN, "  redis.call('UNLINK', key('limits'))\n", ""),
     "failed_ones_are_free": (
         RETRY,
-        "local is_carried = found and counting and",
-        "local is_carried = false and",
+        "local is_carried = record and counting\n",
+        "local is_carried = false\n",
     ),
     "all_failed_ones_count": (
         RETRY,
-        "tonumber(record[9] or field) <= tonumber(carried or 0)",
+        "(tonumber(record[9] or field) or 0) <= tonumber(carried or 0)",
         "true",
     ),
     "new_budget_and_old_failures": (OPEN, "'counts', 0, 'carried', last_claim())", "'counts', 0)"),

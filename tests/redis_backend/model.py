@@ -7,9 +7,6 @@ needs has a name in RULES and can be left out.
 A page whose name says so lives in the memory of the worker that yields it, now and then.
 Seeds are in a list on another server, which does not go back in time with the crawl's. A stored
 request may need a dictionary, without which a worker cannot read it.
-
-What is acknowledged leaves a mark, which any worker carries over to a store that does not go back
-in time. A mark may be missing where a script was aborted or Redis has forgotten it.
 """
 
 import pickle
@@ -62,9 +59,6 @@ RULES = {
     "the end waits for what is delayed or parked": "delays holds",
     "until is a maximum": "holds",
     "the first request after a hold holds the slot again": "holds",
-    "a page is marked after its acknowledgement": "abort",
-    "only marks that were carried over are removed": "kill",
-    "marks outlive the round": "rounds fail",
     "what is dropped is counted before it goes": "abort drops",
     "a dropped list goes before its name": "abort drops",
     "what is sieved is pushed before it is popped": "abort drops",
@@ -155,7 +149,6 @@ class State:
     """No claim may take anything of that slot before."""
     promised_by_hand: int = 0
     """Nor before this, which no worker ends."""
-    delta_waiting: list = field(default_factory=list)
     counted: int = 0
     """Pages of the slot with a budget that the round has had."""
     carried: int = 0
@@ -223,8 +216,6 @@ class Server:
         s = self.state
         begins = s.over and s.round != round_
         if begins:
-            if "marks outlive the round" in self.without:
-                s.delta_waiting.clear()
             s.marks.clear()
             s.round, s.start_done, s.over = round_, False, False
             s.counted, s.carried = 0, s.serial
@@ -339,11 +330,7 @@ class Server:
                 yield
                 s.counted += 1
             answers.append("new")
-        marks_first = "a page is marked after its acknowledgement" in rules
         for claim, page in call.done:
-            if marks_first:
-                yield
-                s.delta_waiting.append(page)
             if "a worker acknowledges its own claims only" in rules:
                 owners = [(o, c) for o, held in s.claims.items() for c in held if held[c] == page]
             else:
@@ -354,9 +341,6 @@ class Server:
                 yield
                 del s.claims[w][claim]
                 self.acknowledged.add(page)
-                if not marks_first:
-                    yield
-                    s.delta_waiting.append(page)
         for claim, page in call.failed:
             if claim not in s.claims[w]:
                 continue
@@ -740,7 +724,6 @@ class Worker:
         """Pages in memory: how much each has yielded, the claims that came with it, its mark as a
         start request, and whether Redis may have forgotten something of it."""
         self.pusher = None
-        self.carries = None
         self.extra = world.chance.random() < 0.5
         self.dictionaries = []
         self.proposal = None
@@ -777,8 +760,6 @@ class Worker:
             yield lambda claim=claim: self.fetch(claim)
         for page in self.memory:
             yield lambda page=page: self.fetch_in_memory(page)
-        if self.carries or self.world.server.state.delta_waiting:
-            yield self.carry_marks
         if self.world.seeds or self.world.noted:
             yield self.move_seeds
         if (
@@ -880,22 +861,6 @@ class Worker:
         if not is_doubtful:
             self.tail += 1
             self.unsent.append((self.tail, *((None, mark) if mark else (page, NOTE))))
-
-    def carry_marks(self):
-        """Read what waits; then add it to the store; then remove it, if it is still the first."""
-        waiting = self.world.server.state.delta_waiting
-        if not self.carries:
-            self.carries = ("read", waiting[:3])
-            return
-        step, marks = self.carries
-        if step == "read":
-            self.world.add_marks(marks)
-            self.carries = ("added", marks)
-            return
-        self.carries = None
-        rule = "only marks that were carried over are removed"
-        if waiting[: len(marks)] == marks or rule in self.world.without:
-            del waiting[: len(marks)]
 
     def move_seeds(self):
         """Take a seed, push it, and strike it off when the push was kept."""
@@ -1113,7 +1078,6 @@ class World:
         self.noted = {}
         """Seeds that were taken: until when, and by whom."""
         self.may_miss = set()
-        self.delta_store = set()
         self.workers = []
         self.paused = {}
 
@@ -1148,12 +1112,6 @@ class World:
         forgets = self.went_back or self.lost_everything or self.evicted
         if len(self.asked[round_]) > self.server.budget and not forgets:
             raise ViolatedError(f"{self.asked[round_]} are more than {self.server.budget}")
-
-    def add_marks(self, marks):
-        """Add marks to the delta store."""
-        if not {*marks} <= self.server.acknowledged:
-            raise ViolatedError("a page was marked that was not acknowledged")
-        self.delta_store.update(marks)
 
     def deliver(self, worker, call):
         """Return the reply, or None if the worker does not get it."""
@@ -1208,10 +1166,6 @@ class World:
             return None if excused else "an error without a cause"
         self._require_start(self.server.state.round)
         self._require_budget(self.server.state.round)
-        self.add_marks(self.server.state.delta_waiting)
-        forgets = {"abort", "back", "wipe"} & self.kinds
-        if not forgets and self.delta_store != self.server.acknowledged:
-            return f"unmarked {sorted(self.server.acknowledged - self.delta_store)}"
         dropped |= self.server.dropped | {*self.server.state.capped}
         missed = self._reachable(dropped) - {page for page, _ in self.fetched} - dropped
         return f"lost {sorted(missed)}" if missed else None

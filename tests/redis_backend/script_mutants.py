@@ -9,7 +9,7 @@ import sys
 
 from tests.text_mutants import run
 
-COMMIT, PUT, LATER, ENTER, REMOVE, CARRIED, OPEN, LISTS, SIEVE, LESS = (
+COMMIT, PUT, LATER, ENTER, REMOVE, LISTS, SIEVE, LESS = (
     f"scrapy_bloom/redis_backend/lua/{name}.lua"
     for name in (
         "commit",
@@ -17,8 +17,6 @@ COMMIT, PUT, LATER, ENTER, REMOVE, CARRIED, OPEN, LISTS, SIEVE, LESS = (
         "include/later",
         "include/enter",
         "remove_queue",
-        "marks_carried",
-        "open_crawl",
         "drop_lists",
         "sieve",
         "include/count_less",
@@ -28,23 +26,20 @@ TESTS = [
     f"tests/redis_backend/test_{name}.py"
     for name in ("later", "dictionaries", "lobby", "commit", "sieve")
 ]
-TESTS += ["tests/delta/test_waiting.py"]
 
 POP_FROM_LIST = "  redis.call(command, list)\n"
 CLAIMED = "  redis.call('HSET', mine, number, cmsgpack.pack({priority, slot, entry, alone, now}))\n"
 KEPT = "if not kept[id] and (known[id] == 'named' or is_first) then"
 MOVED = "      redis.call(command, list_of(priority, slot .. suffix), entry)\n"
 COUNTED = "      if entry ~= '' then count_few(priority, slot, -1) end\n"
-ACKNOWLEDGED = "local done, acknowledged = each_of(ARGV[13], {'HDEL', mine})\n"
-MARKED = "  redis.call('RPUSH', key('delta_waiting'), unpack(ARGV, first_mark, first_failed - 1))\n"
 LEFT = "      redis.call(pop, lobby)\n    else\n"
 
-PUSHED = "    put('RPUSH', priority, slot, entry, not is_newest(priority))\n"
+COUNTED_ONCE = "    -- it has been counted\n"
 NOT_DELAYED = "    redis.call('ZREM', key('later'), member)\n"
-JOINED = "  if has_list(priority, named) then join_ring(priority, named) end\n"
+JOINED = "  if named and has_list(priority, named) then join_ring(priority, named) end\n"
 FIRST = (
     "(first_of(name) or math.huge) > now then return ipairs({}) end\n"
-    "    return ipairs(redis.call('ZRANGEBYSCORE', key(name), '-inf', "
+    "    local till = name == 'later' and now + back or now\n"
 )
 PARKED = "  redis.call('ZADD', key('parked'), hold[1], priority .. ':' .. named)\n"
 NOT_PARKED = "  redis.call('ZREM', key('parked'), member)\n"
@@ -128,11 +123,21 @@ MUTANTS = {
         "      elseif false then\n",
     ),
     # delayed requests
-    "due_ones_leave_first": (LATER, PUSHED + NOT_DELAYED, NOT_DELAYED + PUSHED),
+    "due_ones_leave_first": (LATER, COUNTED_ONCE, NOT_DELAYED),
     "a_resend_is_another": (COMMIT, "number .. ':' .. #answers", "now .. ':' .. #answers"),
-    "a_resend_is_sooner": (LATER, "math.max(now + delay, tonumber(", "(now + delay or tonumber("),
+    "a_resend_is_sooner": (
+        LATER,
+        "math.max(now + back + delay, tonumber(",
+        "(now + back + delay or tonumber(",
+    ),
     "counted_twice": (LATER, "    added, added_bytes = added - 1, added_bytes - #entry\n", ""),
-    "asked_early": (LATER, FIRST + "now,", FIRST.replace("> now", "> now + 100") + "now + 100,"),
+    "asked_early": (
+        LATER,
+        FIRST,
+        FIRST.replace("> now", "> now + 100")
+        .replace("or now", "or now + 100")
+        .replace("+ back", "+ back + 100"),
+    ),
     "all_at_once": (LATER, "'LIMIT', 0, 100", "'LIMIT', 0, 1000"),
     "end_without_the_delayed": (
         COMMIT,
@@ -163,8 +168,8 @@ MUTANTS = {
     "held_by_the_lobby": (COMMIT, "has_own or is_held or", "has_own or"),
     "all_at_the_end_of_a_hold": (
         COMMIT,
-        "        if hold then probe_slot(slot, hold) end\n        count_less",
-        "        count_less",
+        "          probe_slot(slot, hold)\n        end\n        count_less",
+        "        end\n        count_less",
     ),
     "all_in_the_lobby_at_the_end": (
         COMMIT,
@@ -181,8 +186,8 @@ MUTANTS = {
     "release_without_the_older": (LATER, "ipairs({slot, slot .. '\\0'})", "ipairs({slot})"),
     "returned_is_a_loss": (
         COMMIT,
-        "cmsgpack.unpack(record), false)",
-        "cmsgpack.unpack(record), true)",
+        "give_back(worker, returned, record, false)",
+        "give_back(worker, returned, record, true)",
     ),
     "quarantined_of_held_slots": (COMMIT, "if not hold or hold[1] <= now then", "if true then"),
     "the_quarantined_wait_for_each_other": (
@@ -203,39 +208,6 @@ MUTANTS = {
         REMOVE,
         "  gone = gone + unlink_lists(member",
         "  local _ = (member",
-    ),
-    # marks of pages that are not acknowledged, or no marks
-    "marked_before_acknowledged": (
-        COMMIT,
-        ACKNOWLEDGED,
-        "if first_mark < first_failed then\n" + MARKED + "end\n" + ACKNOWLEDGED,
-    ),
-    "marked_though_not_acknowledged": (COMMIT, "and done == acknowledged then", "then"),
-    "failed_pages_are_marked": (
-        "scrapy_bloom/redis_backend/claims.py",
-        "for each in due if each.failing is None for mark",
-        "for each in due for mark",
-    ),
-    "removed_what_another_wrote": (
-        CARRIED,
-        "if redis.sha1hex(table.concat(first)) ~= ARGV[2] then return 0 end\n",
-        "",
-    ),
-    "marks_end_with_the_round": (
-        OPEN,
-        "redis.call('UNLINK', KEYS[1] .. ':start')",
-        "redis.call('UNLINK', KEYS[1] .. ':start', KEYS[1] .. ':delta_waiting')",
-    ),
-    "clear_forgets_what_waits": (
-        "scrapy_bloom/commands/filters.py",
-        "                    _carry_over(session, client, each)\n",
-        "",
-    ),
-    "removed_before_it_was_added": (
-        "scrapy_bloom/delta/waiting.py",
-        "        store.add(",
-        "        store.client.call('ltrim', f'{crawl}:delta_waiting', len(marks), -1)\n"
-        "        store.add(",
     ),
     # owners stay for ever
     "owners_stay": (COMMIT, "HLEN', key('owners')) > 1000", "HLEN', key('owners')) < 0"),

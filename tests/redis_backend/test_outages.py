@@ -157,7 +157,7 @@ def test_what_an_outage_has_seen_is_replayed(worker, durable_server, errors, cap
 
 def test_an_outage_in_the_replay_loses_nothing(worker, durable_server, monkeypatch):
     """Redis has answered once, and does not for the next: that one stays in memory, too."""
-    tested = worker(BLOOM_REDIS_ON_ERROR="local")
+    tested = worker()
     with stopped(durable_server):
         assert offer(tested, 0, 10) == [False] * 10
     wait_for_an_attempt(tested)

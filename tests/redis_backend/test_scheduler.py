@@ -20,7 +20,6 @@ from scrapy_bloom.redis_backend import worker as worker_module
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.filter_status import RedisPlace
 from scrapy_bloom.redis_backend.lifecycle import open_crawl
-from scrapy_bloom.redis_backend.start_marks import mark_of
 from tests.fakes import Engine
 from tests.job.engine import TestSpider, name_of, request
 from tests.job.feed_jobs import run
@@ -87,7 +86,7 @@ class OtherSpider(TestSpider):
 
 def test_another_spider_is_refused(build, key, redis_server):
     """It would get requests whose callbacks are the first one's: nothing in Redis changes. A
-    crawl of 0.2.0, which knows no name, takes that of the first one."""
+    crawl that knows no name takes that of the first one."""
     first = build()
     first.enqueue_request(request("page"))
     talk(first)
@@ -226,21 +225,6 @@ def test_start_that_fails_in_old_middlewares_is_over(build):
         list(scheduler._start_requests.process_start_requests(things(), scheduler.spider))
     assert scheduler._start_requests.failed
     assert not scheduler._worker.store.starting
-
-
-def test_marks_of_version_0_2_0_go_on_to_count(build, redis_server, key):
-    """They are known by fingerprint and order, until each has met the one that it means."""
-    sessions = [
-        request("login", dont_filter=True, meta={"cookiejar": number}) for number in range(4)
-    ]
-    workers = [build(), build(), build()]
-    for number in (1, 2):
-        mark = mark_of(workers[0].df.fingerprint(sessions[0]), number)
-        redis_server.command("SADD", f"{{{key}}}:start", mark)
-    for worker, order in zip(workers, ([0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]), strict=True):
-        start(worker, *(sessions[number] for number in order))
-    assert [each.stats.get_value("scheduler/enqueued", 0) for each in workers] == [2, 0, 0]
-    assert {workers[0].next_request().meta["cookiejar"] for _ in range(2)} == {2, 3}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,210 @@
+"""Marks of a worker on Redis: from its commits to the delta store."""
+
+import re
+from pathlib import Path
+
+import pytest
+from scrapy.utils.misc import build_from_crawler, load_object
+from scrapy.utils.test import get_crawler
+
+from scrapy_bloom.delta import crawl as delta_crawl
+from scrapy_bloom.delta.crawl import DeltaCrawl
+from scrapy_bloom.delta.redis_store import RedisDeltaStore
+from scrapy_bloom.delta.settings import DeltaSettings, Lifetime
+from scrapy_bloom.errors import SharedFilterError
+from scrapy_bloom.job.failure import FailedRequest
+from scrapy_bloom.redis_backend.worker_feeds import SyncedFeeds
+from tests.commands.test_rights import DOCS, user
+from tests.fakes import Engine
+from tests.job.engine import TestSpider, name_of, request
+
+pytest_plugins = ["tests.redis_backend.fixtures"]
+pytestmark = pytest.mark.usefixtures("few_shards")
+
+
+class Marking:
+    """A worker whose engine only keeps its books, with a delta store called `key`."""
+
+    def __init__(self, url, key, *, read_only=False):
+        settings = {
+            "ADDONS": {"scrapy_bloom.Addon": 300},
+            "BLOOM_CAPACITY": 1000,
+            "BLOOM_REDIS_URL": url,
+            "BLOOM_REDIS_KEY": f"{key}-crawl",
+        }
+        crawler = get_crawler(TestSpider, settings_dict=settings)
+        crawler.engine = Engine()
+        crawler.engine.scraper.logformatter = crawler.logformatter
+        crawler.spider = TestSpider.from_crawler(crawler)
+        crawler.engine.scheduler = self.scheduler = build_from_crawler(
+            load_object(crawler.settings["SCHEDULER"]), crawler
+        )
+        self.scheduler.open(crawler.spider)
+        self.ledger = self.scheduler.ledger
+        self.store = RedisDeltaStore(url, key, Lifetime(), 5.0)
+        marking = DeltaSettings("success", key, Path(key), read_only=read_only)
+        self.delta = DeltaCrawl(crawler, marking, self.store)
+        self.keys = {}
+        self.is_open = True
+
+    def do(self, *names, fails=()):
+        """Fetch pages, and commit."""
+        for name in names:
+            self.scheduler.enqueue_request(request(name))
+        for _ in names:
+            while (fetched := self.scheduler.next_request()) is None:
+                self.ledger.commit()
+                self.scheduler._worker._transport.wait(1)
+            name = name_of(fetched)
+            self.keys[self.delta.pages.key_of(fetched)] = name
+            self.delta.pages.begin(fetched).is_complete = True
+            if name in fails:
+                record = FailedRequest(fetched.url, "GET", "callback", 200, "", 1, 0.0, "")
+                self.ledger.fail(fetched, record)
+        self.ledger.commit()
+
+    @property
+    def marked(self):
+        """The pages that are in the delta store."""
+        return sorted(self.keys[row.key] for row in self.store.marks(None))
+
+    def close(self):
+        """End the worker, as Scrapy does."""
+        if self.is_open:
+            self.is_open = False
+            self.scheduler.close("finished")
+            self.delta.stopped()
+
+
+@pytest.fixture
+def begin(redis_server, key, monkeypatch):
+    """Return a function that makes a worker."""
+    monkeypatch.setattr(DeltaCrawl, "least_seconds", 0.0)
+    monkeypatch.setattr(delta_crawl, "_SHARE", 1e9)
+    monkeypatch.setattr(delta_crawl, "_LAST_SECONDS", 0.2)
+    made = []
+
+    def begin(url=redis_server.url, **options):
+        made.append(Marking(url, key, **options))
+        return made[-1]
+
+    yield begin
+    for worker in made:
+        worker.close()
+
+
+@pytest.fixture
+def reader(redis_server, key):
+    """The delta store, for one who only looks."""
+    store = RedisDeltaStore(redis_server.url, key, Lifetime(), 5.0)
+    yield store
+    store.close()
+
+
+def broken(*_):
+    """Stand in for a store that cannot be reached."""
+    raise SharedFilterError("no answer")
+
+
+def test_marks_follow_the_commit_that_has_synced_their_items(begin, reader, monkeypatch):
+    """Not before, once each, and not of a page that has failed."""
+    worker, events = begin(), []
+    sync, add = SyncedFeeds.before_commit, worker.store.add
+
+    def synced(self, acknowledged):
+        sync(self, acknowledged)
+        events.extend(("synced", name_of(each)) for each in acknowledged)
+
+    def added(rows):
+        events.extend(("added", worker.keys[row.key]) for row in rows)
+        add(rows)
+
+    monkeypatch.setattr(SyncedFeeds, "before_commit", synced)
+    worker.store.add = added
+    worker.do("one", "two", "three", fails=["two"])
+    worker.ledger.commit()
+    assert worker.marked == ["one", "three"]
+    worker.do("four")
+    worker.close()
+    assert {*events} == {("synced", each) for each in ("one", "two", "three", "four")} | {
+        ("added", each) for each in ("one", "three", "four")
+    }
+    assert len(events) == 7
+    for name in ("one", "three", "four"):
+        assert events.index(("synced", name)) < events.index(("added", name))
+    assert len([*reader.marks(None)]) == 3
+
+
+def test_an_idle_worker_keeps_no_marks(begin, monkeypatch):
+    """A commit is due for what is left, though it has nothing else to do."""
+    worker, due = begin(), []
+    monkeypatch.setattr(worker.ledger, "commit_later", lambda: due.append(1))
+    worker.do("one")
+    due.clear()
+    worker.ledger.commit()
+    assert (worker.marked, due) == (["one"], [])
+    worker.store.add = broken
+    worker.do("two")
+    due.clear()
+    worker.ledger.commit()
+    assert due
+
+
+def test_a_test_crawl_marks_nothing(begin, reader):
+    worker = begin(read_only=True)
+    worker.do("one", "two")
+    worker.close()
+    assert [*reader.marks(None)] == []
+
+
+def test_marks_wait_for_a_store_that_does_not_answer(begin, caplog, reader):
+    """Tried again at longer and longer intervals, and at the close: none is lost."""
+    worker, tries = begin(), []
+    add = worker.store.add
+
+    def slow(_rows):
+        tries.append(1)
+        raise SharedFilterError("no answer")
+
+    worker.store.add = slow
+    worker.delta.least_seconds = 1000.0
+    for number in range(5):
+        worker.do(f"page{number}")
+    assert (worker.marked, len(tries)) == ([], 1)
+    answers = iter([broken, broken, add])
+    worker.store.add = lambda rows: next(answers)(rows)
+    worker.close()
+    assert len([*reader.marks(None)]) == 5
+    assert not [each for each in caplog.records if "not in" in each.getMessage()]
+
+
+def test_what_is_lost_is_told_once(begin, caplog, monkeypatch):
+    """The oldest marks beyond the most that wait, and what is left when the worker closes."""
+    monkeypatch.setattr(delta_crawl, "_MOST_READY", 3)
+    worker = begin()
+    worker.store.add = broken
+    worker.do(*(f"page{number}" for number in range(5)))
+    assert len(worker.delta._ready) == 3
+    worker.close()
+    (record,) = [each for each in caplog.records if "not in" in each.getMessage()]
+    assert record.levelname == "WARNING"
+    assert record.getMessage() == (
+        f"5 marks of this crawl are not in {worker.store.name}, which could not be reached: the"
+        " next crawl fetches those pages again."
+    )
+
+
+def test_a_worker_needs_the_rights_that_the_documents_name(begin, redis_server, key, reader):
+    """And no others, to mark."""
+    text = (DOCS / "delta.md").read_text()
+    more = re.search(r"needs these \[rights\].*?\n(.*?), and for", text, re.DOTALL)[1]
+    words = more.replace("books:done", key).replace("`", "").replace(",", "").split()
+    url = user(redis_server, "workers.md", f"{key}-crawl")
+    redis_server.command("ACL", "SETUSER", f"{key}-crawl", *words)
+    worker = begin(url)
+    worker.do("one", "two")
+    worker.ledger.commit()
+    assert worker.store.holds == "1 slice"
+    assert worker.store.nbytes > 0
+    worker.close()
+    assert len([*reader.marks(None)]) == 2
