@@ -132,7 +132,6 @@ class CrawlView:
     """Seconds until the next of them is, None without any."""
     held: int
     """How many slots are held; more than 1,000 are counted with those whose hold is over."""
-    """Marks on their way to the delta store."""
 
     @property
     def seconds(self) -> float:

@@ -820,6 +820,20 @@ def test_a_page_whose_item_an_exporter_of_the_users_refuses_has_failed(tmp_path,
     assert (failed.reason, failed.exception) == ("feed", "ValueError: not this one")
 
 
+def test_an_item_is_refused_after_a_batch_was_stored_as_before(tmp_path, job):
+    """The exporter that writes a batch ends the one that gets each item; another one goes on."""
+    feeds = {str(tmp_path / "%(batch_id)d.own"): {"format": "own", "batch_item_count": 1}}
+    a = job(feeds, opened=False)
+    a.exporter.exporters["own"] = Picky
+    a.open()
+    a.pages(p1={"n": 1})
+    a.pages(p2={"n": 2}, p3={"n": 3})
+    a.close()
+    assert [numbers(tmp_path / f"{n}.own") for n in (1, 2)] == [[1], [3]]
+    (failed,) = SQLiteFailedStore(tmp_path / "job").requests()
+    assert (failed.url[-2:], failed.reason) == ("p2", "feed")
+
+
 def test_what_is_refused_when_a_feed_is_stored_does_not_keep_the_others(tmp_path, job, caplog):
     """As an exporter may do that has not refused it before; the log names it."""
     a = job({"a.own": "own"})
