@@ -680,6 +680,18 @@ def test_a_storage_that_overwrites_gets_the_whole_round(tmp_path, job):
     assert not (tmp_path / "job" / "feeds").exists()
 
 
+def test_what_is_appended_to_csv_has_the_columns_of_the_first_item(tmp_path, job):
+    """Whatever the first item after a stop has."""
+    feeds = {f"shelf:{tmp_path}/a": {"format": "csv"}}
+    a = job(feeds, GOES_ON)
+    a.pages(p1={"n": 1, "m": 1})
+    a.close("shutdown")
+    b = job(feeds)
+    b.pages(p2={"n": 2}, p3={"m": 3, "n": 3})
+    b.close("shutdown")
+    assert (tmp_path / "a").read_bytes() == b"n,m\r\n1,1\r\nn,m\r\n2,\r\n3,3\r\n"
+
+
 def test_a_storage_that_fails_is_tried_again(tmp_path, job, caplog):
     """By the next start, which does nothing else if that was all that was missing."""
     feeds = {f"shelf:{tmp_path}/shelf/a.jl": {"format": "jsonlines", "overwrite": True}}
