@@ -105,9 +105,8 @@ def make(server):
     packed = "cmsgpack.pack({'0', 'alone.example.com', '2' .. ARGV[1], 0})"
     payload = one.codec.dump(Request("http://alone.example.com/")).payload
     client.eval(f"redis.call('RPUSH', KEYS[1], {packed})", 1, f"{one.key}:alone", payload)
-    client.rpush(f"{one.key}:delta_waiting", b"m" * 40)
     client.rpush("seeds", f"{HEALTHY}seed")
-    note = "cmsgpack.pack({1, ARGV[1], 'dead'})"
+    note = "cmsgpack.pack({ARGV[1], 'dead'})"
     client.eval(f"redis.call('HSET', KEYS[1], '1', {note})", 1, "{seeds}:taken", f"{HEALTHY}noted")
     client.hset("{seeds}:workers", "dead", 1)
     one.leave()
