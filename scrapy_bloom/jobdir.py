@@ -58,7 +58,6 @@ class JobDirectory:
     in the same directory."""
     seen_file = _In("requests.seen")
     """What Scrapy's RFPDupeFilter has seen."""
-    """Why a job of Scrapy's own scheduler did not count as stopped cleanly."""
     scrapy_queue = _In("requests.queue")
     """The pending requests of Scrapy's own scheduler, a directory."""
     scrapy_queue_copy = _In("requests.queue.copy")

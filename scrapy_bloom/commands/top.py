@@ -101,7 +101,7 @@ def _show(name: str, status: Status, *, once: bool) -> None:
     for figures in _looks(status, once=once):
         width, height = get_terminal_size() if sys.stdout.isatty() else (None, None)
         text = "\n".join(lines(name, figures, width, height))
-        sys.stdout.write(f"{text}\n" if once else f"{OVER}{text}")
+        sys.stdout.write(f"{'' if once else OVER}{text}\n")
         sys.stdout.flush()
 
 

@@ -95,14 +95,16 @@ class Pickled:
         return data
 
     def end_trial(self) -> None:
-        """Drop the exporter that gets each item: that which writes may use the same files."""
-        self._trial = None
+        """Drop the exporter that gets each item, up to the next item: that which writes may use the
+        same files."""
+        self._trial, self._tried = None, 0
 
     def _require_accepted(self, data: bytes) -> None:
         """Raise what the exporter raises for an item, pickled in `data`. An OSError is none of the
         item, and an exporter that cannot begin is an error of the feed when that is stored."""
-        if self._tried % _TRIED_AT_ONCE == 0:
+        if self._tried == _TRIED_AT_ONCE:
             self.end_trial()  # one that keeps its items would keep them all
+        if self._tried == 0:
             with suppress(Exception):
                 trial = self._build(_Nowhere())
                 trial.start_exporting()

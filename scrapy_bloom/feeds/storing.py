@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from scrapy.exporters import CsvItemExporter
 from scrapy.extensions.feedexport import FileFeedStorage, GCSFeedStorage, S3FeedStorage
 from scrapy.extensions.postprocessing import PostProcessingManager
 from scrapy.utils.defer import ensure_awaitable
@@ -97,7 +98,9 @@ class Part:
         plan = self._working.plan
         if isinstance(plan.format, Pickled):
             plan.format.end_trial()
-        exporter = plan.build(target)
+        exporter, stored = plan.build(target), self._batch.stored
+        if since:  # the columns of csv, which the first item has given
+            exporter.fields_to_export = exporter.fields_to_export or stored.get("columns")
         exporter.start_exporting()
         path = plan.place(self._batch)
         with suppress(FileNotFoundError), path.open("rb") as part:
@@ -105,6 +108,8 @@ class Part:
             for item in unpickled(part, self._batch.length):
                 self._export_item(exporter, item)
         exporter.finish_exporting()
+        if isinstance(exporter, CsvItemExporter):
+            stored["columns"] = [*(exporter.fields_to_export or ())]
         if target is not file:
             target.close()
             # Python's finalizer would close the plugins once more, with `file` open

@@ -7,7 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 
 import pytest
 
@@ -367,6 +367,26 @@ def test_json_follows_a_job_until_it_is_interrupted(watched):
     first, second = (json.loads(line) for line in lines)
     assert second["time"] - first["time"] > 0.5
     assert (process.returncode, error) == (0, "")
+
+
+def test_ctrl_c_leaves_a_terminal_at_the_beginning_of_a_line(watched):
+    """What the shell prints then is not the end of a figure."""
+    import pty
+
+    leader, follower = pty.openpty()
+    command = ["-m", "scrapy_bloom", "top", "."]
+    process = Process(command, cwd=watched, env=environment(), stdout=follower, text=True)
+    os.close(follower)
+    shown = b""
+    while b"failed by reason" not in shown:
+        shown += os.read(leader, 1 << 16)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(PATIENCE) == 0
+    with suppress(OSError):  # the other end is closed
+        while part := os.read(leader, 1 << 16):
+            shown += part
+    os.close(leader)
+    assert shown.endswith(b"\n")
 
 
 @pytest.mark.parametrize("error", [RequestFileError, SharedFilterError])

@@ -680,6 +680,18 @@ def test_a_storage_that_overwrites_gets_the_whole_round(tmp_path, job):
     assert not (tmp_path / "job" / "feeds").exists()
 
 
+def test_what_is_appended_to_csv_has_the_columns_of_the_first_item(tmp_path, job):
+    """Whatever the first item after a stop has."""
+    feeds = {f"shelf:{tmp_path}/a": {"format": "csv"}}
+    a = job(feeds, GOES_ON)
+    a.pages(p1={"n": 1, "m": 1})
+    a.close("shutdown")
+    b = job(feeds)
+    b.pages(p2={"n": 2}, p3={"m": 3, "n": 3})
+    b.close("shutdown")
+    assert (tmp_path / "a").read_bytes() == b"n,m\r\n1,1\r\nn,m\r\n2,\r\n3,3\r\n"
+
+
 def test_a_storage_that_fails_is_tried_again(tmp_path, job, caplog):
     """By the next start, which does nothing else if that was all that was missing."""
     feeds = {f"shelf:{tmp_path}/shelf/a.jl": {"format": "jsonlines", "overwrite": True}}
@@ -818,6 +830,20 @@ def test_a_page_whose_item_an_exporter_of_the_users_refuses_has_failed(tmp_path,
     assert "1 request failed and stays in the job: 1 feed" in caplog.text
     (failed,) = SQLiteFailedStore(tmp_path / "job").requests()
     assert (failed.reason, failed.exception) == ("feed", "ValueError: not this one")
+
+
+def test_an_item_is_refused_after_a_batch_was_stored_as_before(tmp_path, job):
+    """The exporter that writes a batch ends the one that gets each item; another one goes on."""
+    feeds = {str(tmp_path / "%(batch_id)d.own"): {"format": "own", "batch_item_count": 1}}
+    a = job(feeds, opened=False)
+    a.exporter.exporters["own"] = Picky
+    a.open()
+    a.pages(p1={"n": 1})
+    a.pages(p2={"n": 2}, p3={"n": 3})
+    a.close()
+    assert [numbers(tmp_path / f"{n}.own") for n in (1, 2)] == [[1], [3]]
+    (failed,) = SQLiteFailedStore(tmp_path / "job").requests()
+    assert (failed.url[-2:], failed.reason) == ("p2", "feed")
 
 
 def test_what_is_refused_when_a_feed_is_stored_does_not_keep_the_others(tmp_path, job, caplog):

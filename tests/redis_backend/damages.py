@@ -106,7 +106,7 @@ def make(server):
     payload = one.codec.dump(Request("http://alone.example.com/")).payload
     client.eval(f"redis.call('RPUSH', KEYS[1], {packed})", 1, f"{one.key}:alone", payload)
     client.rpush("seeds", f"{HEALTHY}seed")
-    note = "cmsgpack.pack({1, ARGV[1], 'dead'})"
+    note = "cmsgpack.pack({ARGV[1], 'dead'})"
     client.eval(f"redis.call('HSET', KEYS[1], '1', {note})", 1, "{seeds}:taken", f"{HEALTHY}noted")
     client.hset("{seeds}:workers", "dead", 1)
     one.leave()

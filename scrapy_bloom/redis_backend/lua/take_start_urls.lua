@@ -1,8 +1,8 @@
 -- Takes seeds from a list and notes each beside it until the worker strikes it off, or its lease has
 -- run out: then the next one takes it. A note that cannot be read is a seed itself, which makes no
 -- request.
--- KEYS: the list, set or sorted set of seeds; the hash of taken ones: name → {end of the note for
--- version 0.3.0 (ms), seed, worker}; the hash of workers → end of the lease (ms).
+-- KEYS: the list, set or sorted set of seeds; the hash of taken ones: name → {seed, worker}; the hash
+-- of workers → end of the lease (ms).
 -- ARGV: how many are wanted; the lease (ms); the worker; the cursor in the hash of taken ones, of
 -- which a call reads some hundred; names of notes to strike off.
 -- Returns {{name, seed} of each, how many are left (0, or more than 0), next cursor, the names that
@@ -14,13 +14,13 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local wanted, lease, worker, taken = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], {}
 local function note(name, element)
-  redis.call('HSET', KEYS[2], name, cmsgpack.pack({now + lease, element, worker}))
+  redis.call('HSET', KEYS[2], name, cmsgpack.pack({element, worker}))
   taken[#taken + 1] = {name, element}
 end
 local function note_of(packed)
   local record = unpacked(packed) or {}
-  if type(record[1]) == 'number' and type(record[2]) == 'string' then return record end
-  return {0, packed}
+  if type(record[1]) == 'string' and type(record[2]) == 'string' then return record end
+  return {packed, ''}
 end
 
 redis.call('HSET', KEYS[3], worker, now + lease)
@@ -35,7 +35,7 @@ end
 
 local struck = {}
 for at = 5, #ARGV do
-  if note_of(redis.call('HGET', KEYS[2], ARGV[at]))[3] == worker then
+  if note_of(redis.call('HGET', KEYS[2], ARGV[at]))[2] == worker then
     redis.call('HDEL', KEYS[2], ARGV[at])
     struck[#struck + 1] = ARGV[at]
   end
@@ -44,8 +44,8 @@ end
 local found, met = redis.call('HSCAN', KEYS[2], ARGV[4], 'COUNT', 500), {}
 local next_cursor, records = found[1], found[2]
 for at = 1, #records, 2 do
-  local name, till, element, by = records[at], unpack(note_of(records[at + 1]))
-  local is_over = not has_lease[by or ''] and (by or till < now or till > now + lease)
+  local name, element, by = records[at], unpack(note_of(records[at + 1]))
+  local is_over = not has_lease[by]
   if is_over and #taken >= wanted then
     next_cursor = ARGV[4]
   elseif is_over and not met[name] then
