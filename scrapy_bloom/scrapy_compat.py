@@ -464,6 +464,14 @@ def pop_from(queue: pqueues.ScrapyPriorityQueue, *, last: bool) -> Request | Non
             line.reverse()
 
 
+def leave_emptied(queue: Any) -> None:
+    """Have Scrapy's priority queues of `queue` go on behind a priority whose requests were dropped.
+    With throttling they know none that is empty; other releases go on by themselves."""
+    for each in (queue, *getattr(queue, "pqueues", {}).values()):
+        if _get(each, "_queue_at") is not None:
+            each._update_curprio()
+
+
 def answer_unsent(crawler: Crawler, slot: str, answer: Callable[[Request], Request | None]) -> None:
     """Give the engine `answer(request)` for each request that waits in the downloader, and that
     it has not sent, as a downloader middleware may; None leaves it there."""

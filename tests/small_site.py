@@ -188,8 +188,10 @@ class Scrapy:
         return self.stat("finish_reason")
 
     def lines(self, level):
-        """The lines of the log with that level."""
-        return [line for line in self.log.splitlines() if f"] {level}: " in line]
+        """The lines of the log with that level, but for what a Scrapy with throttling says of its
+        own default."""
+        lines = [line for line in self.log.splitlines() if f"] {level}: " in line]
+        return [line for line in lines if "THROTTLING_SCOPE_CONCURRENCY" not in line]
 
 
 def crawl(site, folder, job=True, **options):

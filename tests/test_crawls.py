@@ -110,13 +110,12 @@ def flipped_while_it_runs(folder):
         site.hold_at(STOP_AT)
         run = crawl(site, folder, **ADDON, BLOOM_KEEP_FAILED=0)
         site.wait_held()
-        path = folder / "job" / "requests.sqlite"
-        for each in (path, path.with_name("requests.sqlite-wal")):
-            with suppress(FileNotFoundError), each.open("r+b") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(0)
-                file.write(b"\x5a" * size)
         site.release()
+        # until it reads some of them: what SQLite has in memory heals others
+        while run.process.poll() is None:
+            for each in (folder / "job").glob("requests.sqlite*"):
+                with suppress(FileNotFoundError), each.open("r+b") as file:
+                    file.write(b"\x5a" * each.stat().st_size)
         return run.end()
 
 

@@ -127,8 +127,11 @@ class DurableFeeds:
     # -- opening -------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Continue the feeds of the round, or begin them. An error stops the ledger."""
+        """Continue the feeds of the round, or begin them, if it awaits them. An error stops the
+        ledger."""
         ledger, feeds = self._ledger, self._feeds
+        if not self._round.awaits_feeds:
+            return
         try:
             if self._follows_kept:
                 # in the commit that forgets its feeds

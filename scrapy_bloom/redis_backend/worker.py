@@ -95,7 +95,7 @@ class Worker:
         self._timer: CallLaterResult | None = None
         self._outage_since = self._reminded = 0.0
         self._quiet_since = 0.0
-        self._gone = self._is_late = False
+        self._gone = False
         self._stats_set = 0.0
         self._engine = EngineView(crawler)
         codec = RedisCodec(crawler.settings, spider, self._slot_of, crawler.stats)
@@ -141,7 +141,9 @@ class Worker:
             seconds=COMMIT_SECONDS,
         )
         done = self._state.start_done or self._state.over
-        feeds.open(self.ledger, over=self._state.over)
+        self._is_late = self._state.over and not settings.idle and self._seeds is None
+        crawl = f"{generation} {self._state.round}"
+        feeds.open(self.ledger, crawl, over=self._state.over, late=self._is_late)
         start_requests.open(self.store, self.ledger, dupefilter, done=done)
         failures.open(self.ledger, self._failed)
         self._announce()
@@ -170,7 +172,7 @@ class Worker:
     def begin(self) -> None:
         """Make the first call, and one each TICK_SECONDS if it is due."""
         self._crawler.signals.connect(self._spider_idle, signals.spider_idle)
-        if self._state.over and not self._settings.idle and self._seeds is None:
+        if self._is_late:
             logger.warning(
                 "%(name)s: the crawl is over%(round)s. Set BLOOM_REDIS_ROUND to any other text,"
                 " such as a date, to begin a new round, or BLOOM_REDIS_IDLE to wait for requests.",
@@ -180,7 +182,6 @@ class Worker:
                 },
                 extra={"spider": self._crawler.spider},
             )
-            self._is_late = True
             self._dupefilter.close_spider("bloom_over")
         if self._seeds is not None:
             self._seeds.open(in_reactor(), lambda: not self.store.pending, self.ledger.stop)

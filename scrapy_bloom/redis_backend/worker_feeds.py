@@ -35,9 +35,10 @@ class WorkerFeeds(CommitHook):
 
     With DurableFeedExporter and JOBDIR, items wait in a file there until the request that
     they come from is acknowledged, and feeds that are stored at the end are put together
-    beside it: a worker that is started again with that JOBDIR goes on with them. They are
-    on the disk before Redis hears of the acknowledgement, so a kill loses none and may
-    repeat some. Else see SyncedFeeds. Raises FilterLockedError if another process has JOBDIR.
+    beside it: a worker that is started again with that JOBDIR goes on with them, also where
+    the round was over and goes on. They are on the disk before Redis hears of the
+    acknowledgement, so a kill loses none and may repeat some. Else see SyncedFeeds. Raises
+    FilterLockedError if another process has JOBDIR.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -49,9 +50,10 @@ class WorkerFeeds(CommitHook):
             put_before_engine(crawler, self._exporter.start_items)
         session_of(crawler).begin(self)
 
-    def open(self, ledger: Ledger, *, over: bool) -> None:
-        """Take part in the commits of `ledger`. If the crawl is `over` and the feeds are stored,
-        they begin anew with an item only. Raises RequestFileError, FeedError."""
+    def open(self, ledger: Ledger, crawl: str, *, over: bool, late: bool) -> None:
+        """Take part in the commits of `ledger`, for a round of a `crawl`. If that is `over` and the
+        feeds are stored, those of another round begin with an item only. A `late` worker, which has
+        nothing to do, leaves them as they are. Raises RequestFileError, FeedError."""
         self._ledger = ledger
         is_kept = self._job is not None and self._exporter is not None
         self._synced = SyncedFeeds(self._crawler, tells=not is_kept)
@@ -59,7 +61,7 @@ class WorkerFeeds(CommitHook):
         if self._job is None or self._exporter is None:
             return
         self._file = RequestFile.open(self._job.worker_feeds)
-        self._round = Round(self._file, self._commit)
+        self._round = Round(self._file, self._commit, crawl, late=late)
         begins = not (over and self._round.is_over)
         parts = self._job.worker_parts
         try:
@@ -67,6 +69,8 @@ class WorkerFeeds(CommitHook):
         except BaseException:
             self._file.close(clean=True)
             raise
+        if late and self._round.follows_kept:
+            self._round.awaits_feeds = False
         session_of(self._crawler).put_last(partial(self._file.close, clean=True))
         if self._round.awaits_feeds:
             if begins:
@@ -91,8 +95,8 @@ class WorkerFeeds(CommitHook):
 
     def conclude(self, *, over: bool) -> None:
         """End the round of the feeds if the crawl is `over`. Raises sqlite3.Error."""
-        if self._round is not None and over:
-            self._round.complete()
+        if (round_ := self.round) is not None and over:
+            round_.complete()
             self._commit()
 
     def close(self) -> None:

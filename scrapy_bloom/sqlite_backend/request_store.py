@@ -20,7 +20,7 @@ from ..job.codec import Codec, Stored
 from ..job.failure import count_unreadable, described, lost
 from ..job.later import take_delay
 from ..job.queue_settings import SlotQueue, scrapy_disk_queue
-from ..scrapy_compat import SCOPES_KEY, SLOT_KEY, path_safe, slot_keys
+from ..scrapy_compat import SCOPES_KEY, SLOT_KEY, leave_emptied, path_safe, slot_keys
 from .failed_store import OpenFailedStore
 from .request_file import MAX_BYTES, PRIORITIES, RequestFile
 from .rounds import KEPT, REOPEN
@@ -165,6 +165,7 @@ class SqliteStore:
         has dropped them. Cost: a step for each slot."""
         for group, number in groups.items():
             self._queues[group].dropped(number)
+        leave_emptied(self.pending)
         if isinstance(self.pending, SlotQueue):
             self.pending.recount()
         self._file.recount_later()

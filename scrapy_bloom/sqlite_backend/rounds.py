@@ -40,10 +40,21 @@ class Round:
     when all are stored. They write through `file`, which stays open until the job's session
     closes, and make that durable with `commit`. The functions of `at_begin` and `at_end` are called
     in the transaction that begins a new round, or ends one.
+
+    That of a worker's feeds belongs to a `crawl`, whose requests are not in `file`: when it is over
+    it is kept, and goes on if the same crawl does, unless this start is `late`.
     """
 
-    def __init__(self, file: RequestFile, commit: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        file: RequestFile,
+        commit: Callable[[], object],
+        crawl: str = "",
+        *,
+        late: bool = False,
+    ) -> None:
         self.file = file
+        self._crawl = crawl
         self.commit = commit
         """Make what was written through `file` durable. Raises sqlite3.Error."""
         self.awaits_feeds = False
@@ -53,8 +64,9 @@ class Round:
         # requests of Scrapy's scheduler belong to a round, too
         self._phase = OVER if file.is_empty else RUNNING
         self._has_begun = False
-        for number, phase in file.query("SELECT number, phase FROM rounds"):
-            self.number, self._phase = number, phase
+        for self.number, self._phase, of_crawl in file.query("SELECT * FROM rounds"):
+            if self._phase == KEPT and crawl and of_crawl == crawl and not late:
+                self._phase = RUNNING
         self.follows_kept = self._phase == KEPT
         """True if the previous round ended with requests that were never retried."""
         self.is_resumed = self._phase != OVER and not self.follows_kept
@@ -111,10 +123,11 @@ class Round:
     def _enter(self, phase: str) -> None:
         self._phase = phase
         self.file.execute("DELETE FROM rounds")
-        self.file.execute("INSERT INTO rounds VALUES (?, ?)", (self.number, phase))
+        values = (self.number, phase, self._crawl)
+        self.file.execute("INSERT INTO rounds VALUES (?, ?, ?)", values)
 
     def _end(self) -> None:
-        if self.has_failed:
+        if self._crawl or self.has_failed:
             self._enter(KEPT)
             return
         self._leave()

@@ -29,8 +29,8 @@ _TABLES = (
     " referer TEXT)",
     # the figures of the job, once a second of the last minute: status.py
     "CREATE TABLE progress (time REAL PRIMARY KEY, figures TEXT NOT NULL) WITHOUT ROWID",
-    # the one row, if any, is that of the last round
-    "CREATE TABLE rounds (number INTEGER NOT NULL, phase TEXT NOT NULL)",
+    # the one row, if any, is that of the last round; `crawl` is empty but for feeds of a worker
+    "CREATE TABLE rounds (number INTEGER NOT NULL, phase TEXT NOT NULL, crawl TEXT NOT NULL)",
     "CREATE TABLE taken_start_requests (fingerprint BLOB NOT NULL,"
     " occurrence INTEGER NOT NULL, PRIMARY KEY (fingerprint, occurrence)) WITHOUT ROWID",
     # goes with the row of its parent: repeated_children.py

@@ -6,7 +6,7 @@ from email.utils import formatdate
 from math import inf
 
 import pytest
-from scrapy import Request
+from scrapy import Request, pqueues
 from scrapy.exceptions import IgnoreRequest, NotConfigured
 from scrapy.http import Response
 from scrapy.utils.test import get_crawler
@@ -451,6 +451,10 @@ def test_a_refusal_is_not_cached_and_what_a_request_says_of_the_cache_stays(make
         assert {key: meta[key] for key in meta if key == "dont_cache"} == own
 
 
+@pytest.mark.skipif(
+    not hasattr(pqueues, "DownloaderInterface"),
+    reason="with throttling requests wait before they reach the middlewares",
+)
 def test_what_the_downloader_has_not_sent_goes_back(crawl):
     """Once a hold is known, no request of its slot is sent."""
     from collections import deque

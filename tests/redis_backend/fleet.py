@@ -26,6 +26,7 @@ from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 
 import scrapy_bloom.redis_backend.scheduler  # noqa: F401 - before the forks, not in each
+from scrapy_bloom.job.failure import Choice
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.layout import in_one_slot
@@ -636,6 +637,53 @@ def scene_parts(world, server, crawl, reference):
         items=len(zipped),
         refused=len(refused),
         told=sum("2 feeds with each item at least once" in run.log for run in fleet.all),
+    )
+
+
+def scene_returns(world, server, crawl, reference):
+    """What was over the budget of a crawl is retried by a worker with the JOBDIR of the first one;
+    others come when the crawl is over, and the last one begins a round."""
+    fleet = Fleet(world, crawl, server.url)
+    folder = world.folder / crawl.name
+    names = ("over.jsonl", "over.json", "behind.jsonl")
+    feeds = {
+        str(folder / name): {
+            "format": "json" if name.endswith("json") else "jsonlines",
+            "overwrite": name.startswith("over"),
+        }
+        for name in names
+    }
+    found = []
+    for step, settings in {
+        "capped": {"BLOOM_BUDGET": {"*": 12}},
+        "late": {"BLOOM_BUDGET": {"*": 12}},
+        "retried": {},
+        "late again": {},
+        "killed": {"BLOOM_REDIS_IDLE": 600},
+        "late at last": {},
+        "next round": {"BLOOM_REDIS_ROUND": "next"},
+    }.items():
+        if step == "retried":
+            with RedisClient(server.url) as client:
+                failed = RedisFailedStore(client, in_one_slot(crawl.name))
+                failed.retry(Choice(reasons=["capped"]))
+        run = fleet.start(
+            ADDONS={"scrapy_bloom.Addon": 300},
+            JOBDIR=str(folder / "job"),
+            FEEDS=feeds,
+            **settings,
+        )
+        if step == "killed":
+            yield from until(lambda run=run: "Spider opened" in run.log)
+            fleet.kill(run)
+        yield from to_the_end(fleet)
+        # the lines of both formats
+        texts = [(folder / name).read_text() for name in names]
+        found.append([sorted(map(int, re.findall(r'"number": (\d+)', text))) for text in texts])
+    yield fleet.report(
+        reference,
+        wanted=sorted(int(page[5:]) for page in reference if page.startswith("item/")),
+        found=found,
     )
 
 

@@ -41,6 +41,7 @@ SCENES = [
     "failing_start",
     "back_in_time",
     "parts",
+    "returns",
 ]
 SCENES += ["start_urls"] if importlib.util.find_spec("scrapy_redis") else []
 
@@ -169,6 +170,20 @@ def test_feeds_that_are_stored_at_the_end_outlive_their_worker(reports):
     assert report["reasons"] == ["finished", "bloom_over", "bloom_over"]
     assert report["refused"] >= 1
     assert report["told"] >= 3
+
+
+def test_what_is_retried_goes_on_in_the_feeds_of_its_round(reports):
+    """The items of a worker's JOBDIR stay where the crawl was over, and what was over its budget
+    is retried: in feeds that overwrite, too. A worker that comes when it is over, or is killed
+    while it waits for more, changes none of them; a new round begins them anew."""
+    report = reports["returns"]
+    assert (report["lost"], report["errors"]) == ([], [])
+    first, late, *whole, begun = report["found"]
+    wanted = report["wanted"]
+    assert first == late
+    assert all(0 < len(feed) < len(wanted) for feed in first)
+    assert whole == [[wanted] * 3] * 4
+    assert begun == [[], [], wanted]
 
 
 def test_an_outage_may_close_workers(reports):
