@@ -248,7 +248,7 @@ def test_of_what_cannot_be_serialized_a_record_is_kept(make_round, crash_round, 
 
 
 def test_a_start_request_that_cannot_be_serialized_is_recorded_once(make_round, crash_round):
-    """However often the round is resumed, as one that is kept."""
+    """However often the round is resumed: it is taken, as one that is kept over the budget."""
     budget = {"BLOOM_BUDGET": {"*": 1}}
     requests = [
         Request(f"http://example.com/{name}", dont_filter=True, callback=lambda _: None)
