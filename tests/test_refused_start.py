@@ -344,6 +344,32 @@ def test_a_feed_that_cannot_go_on_refuses_the_start(tmp_path, is_killed, bad):
     assert len(feed.read_text().splitlines()) == 30
 
 
+@pytest.mark.parametrize("how", ["ordered", "by the setting"])
+def test_a_feed_of_a_round_that_goes_on_refuses_the_start(tmp_path, how):
+    """As that of any other, though the round was over but for requests that are retried now."""
+    given = {"FEEDS": json.dumps(FEED)}
+    status, log = run(tmp_path, **given, BLOOM_BUDGET='{"*": 10}')
+    assert (status, lines(log, "ERROR")) == (0, []), log
+    feed = tmp_path / "i.jl"
+    whole = feed.read_text()
+    if how == "ordered":
+        command = ["-m", "scrapy", "bloom", "retry", "job", "--reason", "capped"]
+        subprocess.run([sys.executable, *command], cwd=tmp_path, check=True)
+    else:
+        given["BLOOM_RETRY_FAILED"] = "1"
+    feed.write_text(whole + FOREIGN)
+    before = contents(tmp_path)
+    status, log = run(tmp_path, **given)
+    assert status == 1, log
+    (error,) = lines(log, "ERROR")
+    assert "i.jl" in error
+    assert contents(tmp_path) == before
+    feed.write_text(whole)
+    status, log = run(tmp_path, **given)
+    assert (status, lines(log, "ERROR")) == (0, []), log
+    assert len(feed.read_text().splitlines()) == 30
+
+
 def test_another_spider_is_refused(stopped):
     """With both names: it would get pages whose callbacks are the first one's."""
     folder = stopped()

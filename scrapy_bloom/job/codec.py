@@ -6,7 +6,7 @@ import marshal
 import pickle
 import pickletools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -112,6 +112,14 @@ class Codec:
         if not self._pickles and "_class" in fields:
             _require_loaded(fields["_class"])
         return request_from_dict(fields, spider=self._spider)
+
+    def loads_any(self, rows: Iterable[tuple[Any, ...]]) -> bool:
+        """Return True if any of these slots and payloads can be loaded. Cost: up to the first."""
+        for row in rows:
+            with suppress(Exception):
+                self.load(Stored(*row))
+                return True
+        return False
 
     def load_fields(self, stored: Stored) -> dict[str, Any]:
         """Return the fields of a stored request. Raises anything, as `load` does."""

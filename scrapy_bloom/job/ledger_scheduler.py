@@ -323,14 +323,15 @@ class LedgerScheduler(BaseScheduler):
         if self._ledger is None:
             return
         self._ledger.leave_out(request)
+        is_kept = True
         try:
             budget.cap(request)
         except ValueError as error:
+            is_kept = False
             self._tell_of_unserializable(request, error)
-            return
         if request is self._start_requests.offered:
             self._start_requests.mark_stored()
-        if request.dont_filter:
+        if is_kept and request.dont_filter:
             self._note_stored(request, ())
 
     def _count_stored(self) -> None:

@@ -35,10 +35,10 @@ _SERVER = re.compile(rb"^(?:run_id|role|master_replid):(\w+)", re.MULTILINE)
 
 # Errors of a script, or of the keys that it finds: a repeated call fails as well.
 _BROKEN = re.compile(r"user_script|WRONGTYPE|is not an integer|is not a valid float|of seeds$")
-# Errors in a script that are an outage.
+# Errors in a script that are an outage: the name of a key may have such words.
 _PASSING = re.compile(
-    r"OOM|READONLY|MISCONF|NOREPLICAS|LOADING|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|MOVED|ASK|NOPERM"
-    r"|BUSY|The user executing|Script attempted|Script killed|NOSCRIPT"
+    r"(?:^|: |-)(?:OOM|READONLY|MISCONF|NOREPLICAS|LOADING|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|MOVED"
+    r"|ASK|NOPERM|BUSY|NOSCRIPT) |The user executing|Script attempted|Script killed"
 )
 
 

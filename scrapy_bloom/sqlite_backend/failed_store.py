@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,15 @@ _RETRY = (
     " slot, priority, start, 0, format, request"
     " FROM failed LEFT JOIN unreadable ON record = failed.id"
     f" WHERE {_CHOSEN} AND NOT ({_CARRIED}) ORDER BY failed.id"
+)
+# what a start makes pending: by an order, by BLOOM_RETRY_FAILED (?1), or since it can be read
+_COMING_BACK = (
+    "SELECT slot, request FROM failed WHERE id IN (SELECT record FROM unreadable)"
+    " OR ?1 AND request != x'' AND NOT (slot != '' AND id IN carried)"
+    " UNION ALL SELECT slot, request FROM capped JOIN budget ON budget.id = budget"
+    " WHERE (retried OR ?1) AND pushed < COALESCE("
+    "(SELECT value FROM json_each(?2) WHERE key = slot),"
+    " (SELECT value FROM json_each(?2) WHERE key = '*'), 9e18)"
 )
 FAILED_AND_CAPPED = "SELECT (SELECT COUNT(*) FROM failed) + (SELECT COUNT(*) FROM capped)"
 _CAPPED = "SELECT capped.id, slot, request FROM capped JOIN budget ON budget.id = budget ORDER BY 1"
@@ -148,6 +157,14 @@ class OpenFailedStore(SQLiteFailedStore):
             self._file.recount()
             self.count -= count
         return count
+
+
+def coming_back(
+    file: RequestFile, limits: Mapping[str, int], *, retry: bool
+) -> Iterator[tuple[Any, ...]]:
+    """Give slots and payloads of the kept requests that a start makes pending: with `retry` all,
+    but for what is over the budget. Raises sqlite3.Error."""
+    return file.iterate(_COMING_BACK, (retry, json.dumps(limits)))
 
 
 def _capped(

@@ -43,7 +43,6 @@ logger = logging.getLogger("scrapy_bloom.durable.sqlite_store")
 
 MOST_DUE = 100
 """Delayed requests that become pending at once."""
-_OF_KEPT = "SELECT slot, request FROM requests WHERE EXISTS (SELECT 1 FROM rounds WHERE phase = ?)"
 _OF_SCRAPY = (SlotQueue, DownloaderAwarePriorityQueue, ScrapyPriorityQueue)
 """The priority queues that read no more of a request than a _StoredRequest has."""
 
@@ -250,13 +249,9 @@ class SqliteStore:
         """Let the last round go on if a request that it has kept is pending again, and can be read.
         Cost: reads the stored requests of a round that is over, up to the first such one."""
         kept = self._file.query("SELECT 1 FROM rounds WHERE phase = ?", (KEPT,))
-        for row in self._file.iterate("SELECT slot, request FROM requests") if kept else ():
-            with suppress(Exception):  # it fails again when it is popped
-                self.codec.load(Stored(*row))
-                break
-        else:
-            return
-        self._file.execute(REOPEN)
+        # the others fail again when they are popped
+        if kept and self.codec.loads_any(self._file.iterate("SELECT slot, request FROM requests")):
+            self._file.execute(REOPEN)
 
     def rollback(self) -> None:
         """Drop all changes since the last commit."""

@@ -88,6 +88,12 @@ class Round:
         """True if the job has requests to retry. Raises sqlite3.Error."""
         return bool(self.file.query("SELECT 1 FROM failed UNION ALL SELECT 1 FROM capped LIMIT 1"))
 
+    def reopen(self) -> None:
+        """Be the round that has kept requests, as one that goes on; changes nothing in the file."""
+        self.number -= 1
+        self.is_resumed, self.follows_kept = True, False
+        self._phase = RUNNING
+
     def begin(self) -> None:
         """Record, once, that start() runs now, or that a request comes before it, in a new round if
         the last one is over. Raises sqlite3.Error."""

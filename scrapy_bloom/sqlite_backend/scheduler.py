@@ -13,6 +13,7 @@ from scrapy.utils.python import global_object_name
 
 from ..dupefilter.local import BloomDupeFilter
 from ..errors import JobDirectoryError, RequestFileError
+from ..job.codec import Codec
 from ..job.failure import ASKING_CAPPED
 from ..job.failures import Failures
 from ..job.later import Alarm
@@ -30,9 +31,9 @@ from ..reporting import counted, waiting
 from ..scrapy_compat import EngineView, FeedExporterView, IdleChecks, path_safe, put_before_engine
 from ..settings import BUDGET, FailedSettings
 from ..startup import announce, fetches_one_page, refuse
-from .failed_store import OpenFailedStore
+from .failed_store import OpenFailedStore, coming_back
 from .repeated_children import RepeatedChildren, TakenChildren
-from .request_file import RequestFile, as_it_is, check_header, require_whole_job
+from .request_file import MAX_BYTES, RequestFile, as_it_is, check_header, require_whole_job
 from .request_store import SqliteStore
 from .rounds import Round, feeds_of
 from .scrapy_queues import ScrapyQueues
@@ -349,8 +350,21 @@ def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None
         FeedExporterView(feeds)
         with as_it_is(job.requests) as file:
             if file is not None:
-                feeds.look(Round(file, lambda: None), job.feeds)
+                feeds.look(_round_of(crawler, file, queues), job.feeds)
     left_by_scrapy.look(partial(scrapy_disk_queue, crawler))
+
+
+def _round_of(crawler: Crawler, file: RequestFile, queues: QueueSettings) -> Round:
+    """Return the round that a start is in which finds the job as in `file`."""
+    round_ = Round(file, lambda: None)
+    if round_.follows_kept:
+        codec = Codec(crawler.spider, MAX_BYTES, pickles=queues.pickles)
+        for dictionary in file.dictionaries():
+            codec.dictionaries.learn(dictionary)
+        retry = FailedSettings.read(crawler.settings).retry
+        if codec.loads_any(coming_back(file, BUDGET.read(crawler.settings), retry=retry)):
+            round_.reopen()
+    return round_
 
 
 def _require_bloom(dupefilter_class: object) -> None:

@@ -247,6 +247,25 @@ def test_of_what_cannot_be_serialized_a_record_is_kept(make_round, crash_round, 
     assert "serialized" not in caplog.text
 
 
+def test_a_start_request_that_cannot_be_serialized_is_recorded_once(make_round, crash_round):
+    """However often the round is resumed: it is taken, as one that is kept over the budget."""
+    budget = {"BLOOM_BUDGET": {"*": 1}}
+    requests = [
+        Request(f"http://example.com/{name}", dont_filter=True, callback=lambda _: None)
+        for name in "ab"
+    ]
+    job = make_round(**budget)
+    job.start(start("start"), *requests)
+    job.commit()
+    for _ in range(2):
+        job = crash_round(**budget)
+        job.start(start("start"), *requests)
+        job.commit()
+        assert job.scheduler._store.failed == 2
+    assert job.names() == ["start"]
+    job.close()
+
+
 def test_without_a_job_requests_over_the_budget_are_counted(make_round):
     job = make_round(None, BLOOM_BUDGET={"*": 2})
     push(job, *"abc")
@@ -779,7 +798,7 @@ def test_to_retry_all_that_is_capped_no_request_is_read(make_round, tmp_path, mo
     job.names()
     job.close()
     with monkeypatch.context() as patch:
-        patch.setattr(failed_store, "plain_fields", lambda *_, **__: pytest.fail("it was read"))
+        patch.setattr(failed_store, "url_and_method", lambda *_, **__: pytest.fail("it was read"))
         assert store.retry(Choice(reasons=["callback"])) == 0
         assert store.retry(Choice(reasons=["cap*"])) == 3
     assert store.drop(Choice(urls=["*/b"])) == 1

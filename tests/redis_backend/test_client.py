@@ -7,7 +7,7 @@ import pytest
 from scrapy_bloom import SharedFilterError
 from scrapy_bloom.dupefilter.overlay import FingerprintFilter
 from scrapy_bloom.redis_backend import layout, scripts
-from scrapy_bloom.redis_backend.client import RedisClient, public_url
+from scrapy_bloom.redis_backend.client import RedisClient, ScriptError, public_url
 from scrapy_bloom.redis_backend.filter import RedisBloomFilter
 from tests.redis_backend.server import lua_script
 
@@ -80,6 +80,23 @@ def test_what_redis_refuses_is_an_error_in_its_words(redis_server):
         with pytest.raises(SharedFilterError, match="no such thing"):
             client.run(lua_script("return redis.error_reply('no such thing')"), ["x"])
         assert client.call("ping")
+
+
+@pytest.mark.parametrize("name", ["BLOOM:TASKS", "a BUSY one"])
+def test_damage_is_no_outage_whatever_the_key_is_called(redis_server, key, name):
+    """Though errors of an outage have such words; what the script says names the key."""
+    name = f"{{{name}:{key}}}"
+    with RedisClient(redis_server.url) as client:
+        tested = RedisBloomFilter(client, name, 10, 1e-6)
+        tested.add(b"a")
+        for state in redis_server.names(key):
+            if redis_server.command("TYPE", state) in (b"hash", "hash"):
+                redis_server.command("HSET", state, "count", "x")
+        tested.forget_known()
+        with pytest.raises(ScriptError, match=f"{key}.* has no layers or no count"):
+            b"a" in tested  # noqa: B015
+        for state in redis_server.names(key):
+            redis_server.command("DEL", state)
 
 
 @pytest.mark.parametrize("kind", ["redis_server", "redis_cluster"])
