@@ -40,7 +40,7 @@ _NONE = type(None)
 _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("slot", "reason", "url", "method", "figures", "phase", "spider"), (str,)),
     **dict.fromkeys(("priority", "start", "attempts", "times", "commits", "pushed"), (int,)),
-    **dict.fromkeys(("due", "until", "pause"), (float, _NONE)),
+    **dict.fromkeys(("due", "MIN(due)", "until", "pause"), (float, _NONE)),
     **dict.fromkeys(("exception", "referer"), (str, _NONE)),
     "status": (int, _NONE),
     "time": (float,),

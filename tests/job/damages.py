@@ -270,7 +270,6 @@ def trial_of_redis(folder, server, dump, payload):
     shutil.rmtree(folder / "copy", ignore_errors=True)
     damages.restore(client, filled)
     text = in_a_fork(folder, damages.work, server.url)
-    # of a request whose download cannot begin, Scrapy logs the traceback
     told["wrong"] += faults(text)
     told["fetched"] = fetched(text)
     if not told["fetched"]:
