@@ -168,7 +168,7 @@ def load_fields(
     dictionaries: Dictionaries,
     *,
     pickles: bool = True,
-    unpickle: Callable[[bytes], Any] = pickle.loads,
+    unpickler: type[pickle.Unpickler] = pickle.Unpickler,
 ) -> dict[str, Any]:
     """Return the fields of a stored request. Raises anything, as `Codec.load` does; without
     `pickles` only ValueError, also for what is no text."""
@@ -179,7 +179,7 @@ def load_fields(
         raise ValueError(f"it is stored by {_format_of(text)}, and BLOOM_PICKLE is False")
     if _format_of(text) == "pickle":
         _require_bounded(text)
-        return _checked(unpickle(text))
+        return _checked(unpickler(BytesIO(text)).load())
     _require_short(text)
     return _checked(marshal.loads(text))  # noqa: S302 - it makes no objects
 
@@ -206,7 +206,7 @@ def movable(
     if fields := plain_fields(stored, dictionaries, pickles=pickles):
         return fields, None
     text, _ = _opened(stored, dictionaries)
-    return load_fields(stored, dictionaries, pickles=pickles, unpickle=_inertly), text
+    return load_fields(stored, dictionaries, pickles=pickles, unpickler=_InertUnpickler), text
 
 
 def url_and_method(
@@ -225,7 +225,7 @@ def plain_fields(
     code of the request's; none, if they are damaged, hold objects, or are no text and there are no
     `pickles`. Cost: 1 µs for each opcode of a pickle."""
     try:
-        return load_fields(stored, dictionaries, pickles=pickles, unpickle=_plainly)
+        return load_fields(stored, dictionaries, pickles=pickles, unpickler=_PlainUnpickler)
     except Exception:  # noqa: BLE001 - whatever is wrong with it
         return {}
 
@@ -298,10 +298,6 @@ class _PlainUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"{module}.{name} is an object")
 
 
-def _plainly(text: bytes) -> Any:
-    return _PlainUnpickler(BytesIO(text)).load()
-
-
 class _StandIn:
     """Stands for an object of any class: takes and does nothing."""
 
@@ -317,10 +313,6 @@ class _StandIn:
 class _InertUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         return _StandIn
-
-
-def _inertly(text: bytes) -> Any:
-    return _InertUnpickler(BytesIO(text)).load()
 
 
 class Callbacks:

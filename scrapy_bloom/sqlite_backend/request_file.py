@@ -42,7 +42,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("priority", "start", "attempts", "times", "commits", "pushed"), (int,)),
     **dict.fromkeys(("due", "MIN(due)", "until", "pause"), (float, _NONE)),
     **dict.fromkeys(("exception", "referer"), (str, _NONE)),
-    "status": (int, _NONE),
+    **dict.fromkeys(("status", "pages", "items", "duplicates", "retries"), (int, _NONE)),
     "time": (float,),
 }
 """Of the columns with these names; SQLite has values of any type in each."""

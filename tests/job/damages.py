@@ -226,7 +226,7 @@ def trial_of_job(folder, server, damage):
     told["fetched"] = fetched(text)
     told["error"] = [line[:400] for line in text.splitlines() if "ERROR" in line][:3]
     if not told["fetched"]:
-        if FILE not in "".join(told["error"]):
+        if str(job) not in "".join(told["error"]):
             told["wrong"].append(f"lost\n{text[-3000:]}")
         if "cannot be used" in text and (job / FILE).read_bytes() != before:
             told["wrong"].append(f"a refused start has changed it\n{text[-3000:]}")
