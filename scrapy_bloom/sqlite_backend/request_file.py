@@ -535,7 +535,7 @@ def _typed(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return `row`. Raises DatabaseError for a value of another type than its column has."""
     for (name, *_), value in zip(cursor.description, row, strict=True):
         if name in _TYPES and type(value) not in _TYPES[name]:
-            raise sqlite3.DatabaseError(f"a {name} is of type {type(value).__name__}")
+            raise sqlite3.DatabaseError(f"{name} has a value of type {type(value).__name__}")
     return row
 
 
