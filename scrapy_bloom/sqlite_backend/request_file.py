@@ -39,7 +39,9 @@ _DAMAGED = (sqlite3.Error, TypeError, ValueError, AttributeError, LookupError, A
 _NONE = type(None)
 _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("slot", "reason", "url", "method", "figures", "phase", "spider"), (str,)),
-    **dict.fromkeys(("priority", "start", "attempts", "times", "commits", "pushed"), (int,)),
+    **dict.fromkeys(
+        ("priority", "start", "attempts", "times", "commits", "pushed", "number"), (int,)
+    ),
     **dict.fromkeys(("due", "MIN(due)", "until", "pause"), (float, _NONE)),
     **dict.fromkeys(("exception", "referer"), (str, _NONE)),
     **dict.fromkeys(("status", "pages", "items", "duplicates", "retries"), (int, _NONE)),
