@@ -143,9 +143,7 @@ def make_job(folder):
 
 def changing(job):
     """Give a connection to the file of a job, which changes it at once."""
-    connection = sqlite3.connect(job / FILE, isolation_level=None)
-    connection.execute("PRAGMA journal_mode = DELETE")
-    return closing(connection)
+    return closing(sqlite3.connect(job / FILE, isolation_level=None))
 
 
 def craft(job, payload):
@@ -184,7 +182,7 @@ def damage_row(job, chance):
 
 def damage_bytes(job, chance):
     """Damage bytes of the file, or tear it; say how."""
-    with changing(job), (job / FILE).open("r+b") as file:
+    with (job / FILE).open("r+b") as file:
         at, length = chance.randrange(file.seek(0, 2)), chance.choice([1, 1, 2, 8, 100, 4096])
         if chance.random() < 0.1:
             file.truncate(at)
