@@ -40,6 +40,12 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "priority": (int,),
 }
 _PRIORITIES = range(-(2**63), 2**63)
+_WIDTHS = {
+    tag: width
+    for width, tags in {0: b"NFTS.0{:", 1: b"zZ)", 4: b"ilrstuaA([<>", 8: b"g", 16: b"y"}.items()
+    for tag in tags
+}
+"""The bytes behind each tag of marshal: a length, or the value itself."""
 _MOST_TUPLES = 10_000
 """A hash of so many inside each other does not reach the end of the stack."""
 
@@ -170,7 +176,7 @@ def load_fields(
     dictionaries: Dictionaries,
     *,
     pickles: bool = True,
-    unpickle: Callable[[bytes], Any] = pickle.loads,
+    unpickler: type[pickle.Unpickler] = pickle.Unpickler,
 ) -> dict[str, Any]:
     """Return the fields of a stored request. Raises anything, as `Codec.load` does; without
     `pickles` only ValueError, also for what is no text."""
@@ -179,8 +185,11 @@ def load_fields(
         return _checked(unpack(text, stored.slot))
     if not pickles:
         raise ValueError(f"it is stored by {_format_of(text)}, and BLOOM_PICKLE is False")
-    found = unpickle(text) if _format_of(text) == "pickle" else marshal.loads(text)  # noqa: S302
-    return _checked(found)
+    if _format_of(text) == "pickle":
+        _require_bounded(text)
+        return _checked(unpickler(BytesIO(text)).load())
+    _require_short(text)
+    return _checked(marshal.loads(text))  # noqa: S302 - it makes no objects
 
 
 def _checked(fields: Any) -> dict[str, Any]:
@@ -205,7 +214,7 @@ def movable(
     if fields := plain_fields(stored, dictionaries, pickles=pickles):
         return fields, None
     text, _ = _opened(stored, dictionaries)
-    return load_fields(stored, dictionaries, pickles=pickles, unpickle=_inertly), text
+    return load_fields(stored, dictionaries, pickles=pickles, unpickler=_InertUnpickler), text
 
 
 def url_and_method(
@@ -224,15 +233,7 @@ def plain_fields(
     code of the request's; none, if they are damaged, hold objects, or are no text and there are no
     `pickles`. Cost: 1 µs for each opcode of a pickle."""
     try:
-        text, is_plain = _opened(stored, dictionaries)
-        if is_plain:
-            return _checked(unpack(text, stored.slot))
-        if not pickles:
-            return {}
-        if _format_of(text) == "pickle":
-            _require_bounded(text)
-            return _checked(_PlainUnpickler(BytesIO(text)).load())
-        return _checked(marshal.loads(text))  # noqa: S302 - it makes no objects
+        return load_fields(stored, dictionaries, pickles=pickles, unpickler=_PlainUnpickler)
     except Exception:  # noqa: BLE001 - whatever is wrong with it
         return {}
 
@@ -245,6 +246,25 @@ def _require_bounded(text: bytes) -> None:
         is_far = opcode.name.endswith("PUT") and (argument or 0) > len(text)
         if is_far or tuples > _MOST_TUPLES:
             raise ValueError("it is damaged (it would take too much memory)")
+
+
+def _require_short(text: bytes) -> None:
+    """Raise ValueError for what marshal would take more memory for than its length. Cost: 0.3 µs
+    for each value."""
+    at = items = 0
+    while at < len(text) and items <= len(text):
+        tag = text[at] & 0x7F
+        width = _WIDTHS.get(tag, len(text))
+        count = int.from_bytes(text[at + 1 : at + 1 + width], "little", signed=tag in b"l")
+        at += 1 + width
+        if tag in b"stuaAzZ":
+            at += count
+        elif tag in b"l":
+            at += 2 * abs(count)
+        elif tag in b"([<>)":
+            items += count
+    if at != len(text) or items > len(text):
+        raise ValueError("it is damaged (it is shorter than it says)")
 
 
 def _opened(stored: Stored, dictionaries: Dictionaries) -> tuple[bytes, bool]:
@@ -301,10 +321,6 @@ class _StandIn:
 class _InertUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         return _StandIn
-
-
-def _inertly(text: bytes) -> Any:
-    return _InertUnpickler(BytesIO(text)).load()
 
 
 class Callbacks:

@@ -55,8 +55,8 @@ class SQLitePendingStore:
             later = _groups(connection, "later WHERE 1", selection, by)
             found.later = later.total()
             pending += later
-        for value, number in pending.items():
-            found.pending[-int(value) if by == "priority" else value] = number
+            for value, number in pending.items():
+                found.pending[-int(value) if by == "priority" else value] = number
         return found
 
     def requests(self, selection: Selection, most: int) -> list[PendingRequest]:

@@ -34,6 +34,20 @@ POPPED_IN_MEMORY = 100
 PRIORITIES = range(-(2**63), 2**63)
 MAX_BYTES = 500_000_000
 """Most bytes of a request; SQLite's own limit is twice that."""
+_DAMAGED = (sqlite3.Error, TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
+"""What reading a damaged file raises."""
+_NONE = type(None)
+_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("slot", "reason", "url", "method", "figures", "phase", "spider"), (str,)),
+    **dict.fromkeys(
+        ("priority", "start", "attempts", "times", "commits", "pushed", "number"), (int,)
+    ),
+    **dict.fromkeys(("due", "MIN(due)", "until", "pause"), (float, _NONE)),
+    **dict.fromkeys(("exception", "referer"), (str, _NONE)),
+    **dict.fromkeys(("status", "pages", "items", "duplicates", "retries"), (int, _NONE)),
+    "time": (float,),
+}
+"""Of the columns with these names; SQLite has values of any type in each."""
 MAGIC = b"SQLite format 3\0"
 
 OLDEST = (
@@ -212,6 +226,7 @@ class RequestFile:
         popped; the row stays, and with `keep` it is not popped. Raises sqlite3.Error."""
         self.write()
         ids = self._connection.execute(NEWEST if newest else OLDEST, group)
+        ids.row_factory = None  # for the speed
         row = next((row for (row,) in ids if row not in self._popped), None)
         ids.close()
         if row is None:
@@ -464,7 +479,7 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
     try:
         with _looking(path) as connection:
             yield connection
-    except sqlite3.Error as error:
+    except _DAMAGED as error:
         raise RequestFileError(f"{path} cannot be read: {error}") from error
 
 
@@ -476,7 +491,7 @@ def _refusing(path: Path) -> Iterator[None]:
         raise RequestFileError(
             f"{path} cannot be opened: {error}; remove the cause, then start again"
         ) from error
-    except (sqlite3.Error, TypeError, ValueError) as error:
+    except _DAMAGED as error:
         raise _refused(path, error) from error
 
 
@@ -513,8 +528,17 @@ def connect(path: Path, mode: str) -> sqlite3.Connection:
     transaction at once, and overwrites with zeros what it deletes."""
     uri = f"file:{quote(os.fsencode(path.absolute()))}?mode={mode}"
     connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+    connection.row_factory = _typed
     connection.execute("PRAGMA secure_delete = ON")  # by default it is a build's choice
     return connection
+
+
+def _typed(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return `row`. Raises DatabaseError for a value of another type than its column has."""
+    for (name, *_), value in zip(cursor.description, row, strict=True):
+        if name in _TYPES and type(value) not in _TYPES[name]:
+            raise sqlite3.DatabaseError(f"{name} has a value of type {type(value).__name__}")
+    return row
 
 
 def _set_up(connection: sqlite3.Connection) -> None:

@@ -544,8 +544,6 @@ class RowQueue:
     def _read(self, row: int, payload: bytes) -> Request:
         try:
             return self.codec.load(Stored(self._slot or "", payload))
-        except MemoryError:
-            raise
         except Exception as error:
             raise UnreadableRequestError(row, error) from error
 

@@ -35,6 +35,8 @@ HEALTHIES = {f"{HEALTHY}{name}" for name in ("first", "later")}
 PATIENCE = 60
 """Seconds after which a command or a worker hangs."""
 MOST_BYTES = 100 << 20
+ROOM = 512 << 20
+"""Bytes of addresses for a command or a crawl: stacks of threads are in it, too."""
 SETTINGS = {
     "BLOOM_REDIS_LEASE": 1,
     "BLOOM_REDIS_SLOT_WORKERS": 1,
@@ -179,32 +181,38 @@ def damage(client, chance, key):
     return f"has {member[:40]} at {score}"
 
 
-def run_commands(url, folder, lines):
-    """Run commands, each of which has to end with one line at most of an error."""
+def run_commands(folder, lines, place, *options):
+    """Run commands on a place, each of which has to end with one line at most of an error."""
     for line in lines:
         name, *words = line.format(folder=folder).split()
-        place = 1 if name == "queue" else 0
-        words.insert(place, url)
+        words.insert(1 if name == "queue" else 0, place)
         print(f"== {line}", file=sys.stderr, flush=True)
         signal.alarm(PATIENCE)
         with suppress(SystemExit):
-            bloom([name, *words, "--key", KEY])
+            bloom([name, *words, *options])
         signal.alarm(0)
 
 
 def work(url):
     """Run a worker to its end."""
+    crawl(
+        BLOOM_REDIS_URL=url,
+        BLOOM_REDIS_KEY=KEY,
+        SCHEDULER="scrapy_bloom.RedisDurableScheduler",
+        DUPEFILTER_CLASS="scrapy_bloom.RedisBloomDupeFilter",
+    )
+
+
+def crawl(**settings):
+    """Run a crawl to its end."""
     signal.alarm(PATIENCE)
     settings = {
         **SETTINGS,
         "ADDONS": {"scrapy_bloom.Addon": 300},
-        "BLOOM_REDIS_URL": url,
-        "BLOOM_REDIS_KEY": KEY,
         "DOWNLOADER_MIDDLEWARES": {Answer: 1},
-        "SCHEDULER": "scrapy_bloom.RedisDurableScheduler",
-        "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
         "TELNETCONSOLE_ENABLED": False,
         "TWISTED_REACTOR": ASYNCIO,
+        **settings,
     }
     process = CrawlerProcess(settings)
     crawler = process.create_crawler(Pages)
@@ -219,6 +227,9 @@ def in_a_fork(folder, function, *arguments):
     log.unlink(missing_ok=True)
 
     def limited():
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = pages * resource.getpagesize() + ROOM
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         function(*arguments)
         grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
@@ -250,7 +261,7 @@ def trial(server, dump, chance, folder):
     for lines in (LOOKS, *([each] for each in CHANGES)):
         if lines is not LOOKS:
             again()
-        text = in_a_fork(folder, run_commands, server.url, folder, lines)
+        text = in_a_fork(folder, run_commands, folder, lines, server.url, "--key", KEY)
         if "Traceback" in text:
             told["wrong"].append(text[-3000:])
             with suppress(Exception):
@@ -262,8 +273,8 @@ def trial(server, dump, chance, folder):
     told["fetched"] = bool(HEALTHIES & {*re.findall("^fetched (.*)", text, re.M)})
     told["reason"] = text.rpartition("reason ")[2].strip()[:80]
     # its filter is gone where a part of it is
-    is_gone = "the filter '{books}'" in text and "is gone, or a part of it" in text
-    named = key.decode() in text or is_gone
+    is_gone = re.search("the (filter|queue) '{books}'.* is gone", text)
+    named = key.decode() in text or is_gone is not None
     told["error"] = [line[:400] for line in text.splitlines() if "ERROR" in line][:3]
     if "Traceback" in text or not (told["fetched"] or named):
         told["wrong"].append(text[-3000:])
@@ -290,11 +301,7 @@ def main():
         folder = Path(name)
         server = Server(folder)
         try:
-            run = fork(lambda: _keep(server, folder), folder / "made")
-            run = Run(run, folder)
-            run.wait()
-            assert (folder / "dump").exists(), (folder / "made").read_text()
-            dump = eval((folder / "dump").read_text())
+            dump = made(server, folder)
             for number in range(options.first, options.first + options.damages):
                 chance = random.Random(options.seed + number)
                 told = trial(server, dump, chance, folder)
@@ -303,8 +310,12 @@ def main():
             server.stop()
 
 
-def _keep(server, folder):
-    (folder / "dump").write_text(repr(make(server)))
+def made(server, folder):
+    """Return what `make` does, called in a process of its own."""
+    dump = folder / "dump"
+    Run(fork(lambda: dump.write_text(repr(make(server))), folder / "made"), folder).wait()
+    assert dump.exists(), (folder / "made").read_text()
+    return eval(dump.read_text())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,30 @@
+"""Stored requests are crafted, or a job's file is damaged: no command and no start breaks, hangs or
+grows of it."""
+
+import json
+import os
+
+import pytest
+
+from tests.redis_backend.server import missing
+from tests.seeded import run_module, seed_of
+
+SEED = seed_of("DAMAGES_SEED")
+pytestmark = [
+    pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS"),
+    pytest.mark.skipif(bool(missing()), reason=str(missing())),
+]
+
+
+@pytest.mark.parametrize(
+    ("payloads", "damages"), [(2, 4), pytest.param(99, 200, marks=pytest.mark.torture)]
+)
+def test_payloads_and_damages(payloads, damages):
+    """A healthy page beside them is fetched, in a job and in Redis; or an error names the file, and
+    a start that is refused has changed nothing."""
+    words = ("--payloads", payloads, "--damages", damages)
+    run = run_module("tests.job.damages", *words, seed=SEED)
+    assert run.returncode == 0
+    told = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
+    assert len(told) >= 2 * min(payloads, 40) + damages
+    assert [each for each in told if each["wrong"]] == []
