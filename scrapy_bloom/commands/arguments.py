@@ -10,7 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..quantities import MOST, whole_number
-from . import copies, delta, fail, failed, filters, pending, queue, study, top
+from . import copies, delta, failed, filters, pending, queue, study, top
+from .running import fail
 
 if TYPE_CHECKING:
     from .running import Session

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,7 +29,6 @@ from ..redis_backend.layout import in_one_slot
 from ..redis_backend.lifecycle import no_crawl
 from ..reporting import in_brief, visible
 from ..settings import REDIS_KEY
-from . import drop_output, fail, flush
 from .target import Kind, Target
 
 
@@ -241,6 +241,27 @@ def run(program: str, options: argparse.Namespace, unknown: list[str], settings:
     except (BloomError, ValueError) as error:
         return fail(program, error)
     return status
+
+
+def fail(program: str, message: object) -> int:
+    """Print one line of an error and return the exit status of errors."""
+    try:
+        flush()
+    except OSError:
+        drop_output()
+    if sys.stderr is not None:
+        sys.stderr.write(f"{program}: error: {visible(' '.join(str(message).split()))}\n")
+    return 2
+
+
+def flush() -> None:
+    """Let out what was printed, if there is a standard output."""
+    print(end="", flush=True)  # noqa: T201
+
+
+def drop_output() -> None:
+    """Forget what is still to be printed, since it cannot be."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def aligned(rows: Iterable[tuple[str, str]]) -> list[str]:

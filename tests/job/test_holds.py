@@ -13,7 +13,8 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import HoldMiddleware
 from scrapy_bloom.job import holds, ledger_scheduler
-from scrapy_bloom.job.holds import RECOVERY, Hold, retry_after
+from scrapy_bloom.job.holds import RECOVERY, retry_after
+from scrapy_bloom.job.later import Hold
 from scrapy_bloom.sqlite_backend import request_store
 from tests.job.engine import DURABLE, Job, name_of
 
