@@ -10,7 +10,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from io import TextIOWrapper
+from pathlib import Path
+from typing import TypeVar
 
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
@@ -30,6 +33,9 @@ from ..redis_backend.lifecycle import no_crawl
 from ..reporting import in_brief, visible
 from ..settings import REDIS_KEY
 from .target import Kind, Target
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 @dataclass
@@ -104,6 +110,18 @@ class Session:
                 raise no_crawl(client, key)
             yield client, key
 
+    @contextmanager
+    def job_or_crawl(
+        self, of_job: Callable[[Path], A], of_crawl: Callable[[RedisClient, str], B]
+    ) -> Iterator[tuple[str, A | B]]:
+        """Yield the name of the JOB, and what one of these makes of it. Raises BloomError."""
+        target = self.target(self.options.place, Kind.REQUESTS, Kind.REDIS)
+        if target.job is not None:
+            yield str(target.job.path), of_job(target.job.path)
+            return
+        with self.crawl(target.name) as (client, key):
+            yield f"{client.name} {key[1:-1]}", of_crawl(client, key)
+
     def print(self, figures: object, lines: Iterable[str]) -> None:
         """Print `figures` as JSON with --json, else `lines`."""
         if self.options.json:
@@ -119,6 +137,19 @@ class Session:
         """Print `lines` for a person, with escapes for what hostile pages put into them."""
         for line in lines:
             print(visible(line))  # noqa: T201 - see print_json
+
+
+@dataclass
+class Place:
+    """What a subcommand is about. A subclass has a method for each subcommand that takes it."""
+
+    session: Session
+    target: Target
+
+    @cached_property
+    def name(self) -> str:
+        """Its name in lines for a person."""
+        return self.target.name
 
 
 def require_fingerprinter(

@@ -169,10 +169,10 @@ def load_fields(
     text, is_plain = _opened(stored, dictionaries)
     if is_plain:
         return _checked(unpack(text, stored.slot))
+    format_ = _format_of(text)
     if not pickles:
-        raise ValueError(f"it is stored by {_format_of(text)}, and BLOOM_PICKLE is False")
-    found = unpickle(text) if _format_of(text) == "pickle" else marshal.loads(text)  # noqa: S302
-    return _checked(found)
+        raise ValueError(f"it is stored by {format_}, and BLOOM_PICKLE is False")
+    return _checked(unpickle(text) if format_ == "pickle" else marshal.loads(text))  # noqa: S302
 
 
 def _checked(fields: Any) -> dict[str, Any]:
@@ -216,27 +216,21 @@ def plain_fields(
     code of the request's; none, if they are damaged, hold objects, or are no text and there are no
     `pickles`. Cost: 1 µs for each opcode of a pickle."""
     try:
-        text, is_plain = _opened(stored, dictionaries)
-        if is_plain:
-            return _checked(unpack(text, stored.slot))
-        if not pickles:
-            return {}
-        if _format_of(text) == "pickle":
-            _require_bounded(text)
-            return _checked(_PlainUnpickler(BytesIO(text)).load())
-        return _checked(marshal.loads(text))  # noqa: S302 - it makes no objects
+        return load_fields(stored, dictionaries, pickles=pickles, unpickle=_plainly)
     except Exception:  # noqa: BLE001 - whatever is wrong with it
         return {}
 
 
-def _require_bounded(text: bytes) -> None:
-    """Raise ValueError for a pickle that would take more memory than its length, or the stack."""
+def _plainly(text: bytes) -> Any:
+    """Return what is pickled without an object of a class. Raises ValueError for a pickle that
+    would take more memory than its length, or the stack."""
     tuples = 0
     for opcode, argument, _ in pickletools.genops(text):
         tuples += "TUPLE" in opcode.name or opcode.name == "FROZENSET"
         is_far = opcode.name.endswith("PUT") and (argument or 0) > len(text)
         if is_far or tuples > _MOST_TUPLES:
             raise ValueError("it is damaged (it would take too much memory)")
+    return _PlainUnpickler(BytesIO(text)).load()
 
 
 def _opened(stored: Stored, dictionaries: Dictionaries) -> tuple[bytes, bool]:

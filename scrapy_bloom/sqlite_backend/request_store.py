@@ -44,7 +44,6 @@ logger = logging.getLogger("scrapy_bloom.durable.sqlite_store")
 
 MOST_DUE = 100
 """Delayed requests that become pending at once."""
-_OF_KEPT = "SELECT slot, request FROM requests WHERE EXISTS (SELECT 1 FROM rounds WHERE phase = ?)"
 _OF_SCRAPY = (SlotQueue, DownloaderAwarePriorityQueue, ScrapyPriorityQueue)
 """The priority queues that read no more of a request than a _StoredRequest has."""
 

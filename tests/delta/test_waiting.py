@@ -6,13 +6,13 @@ from contextlib import suppress
 
 import pytest
 import redis as redis_py
+from scrapy_bloom.delta.waiting import Carrier, carry_over, named, packed, unpacked
 
 from scrapy_bloom.commands import main
 from scrapy_bloom.delta import waiting
 from scrapy_bloom.delta.redis_store import RedisDeltaStore
 from scrapy_bloom.delta.settings import Lifetime
 from scrapy_bloom.delta.table import Row
-from scrapy_bloom.delta.waiting import Carrier, carry_over, named, packed, unpacked
 from scrapy_bloom.errors import SharedFilterError
 from scrapy_bloom.job.failure import FailedRequest
 from tests.commands.test_rights import DOCS, user
