@@ -779,7 +779,7 @@ def test_to_retry_all_that_is_capped_no_request_is_read(make_round, tmp_path, mo
     job.names()
     job.close()
     with monkeypatch.context() as patch:
-        patch.setattr(failed_store, "plain_fields", lambda *_, **__: pytest.fail("it was read"))
+        patch.setattr(failed_store, "url_and_method", lambda *_, **__: pytest.fail("it was read"))
         assert store.retry(Choice(reasons=["callback"])) == 0
         assert store.retry(Choice(reasons=["cap*"])) == 3
     assert store.drop(Choice(urls=["*/b"])) == 1
