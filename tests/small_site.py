@@ -12,7 +12,7 @@ import re
 import subprocess
 from collections import Counter
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 
 from scrapy import Request
 from scrapy.utils.request import fingerprint
@@ -21,7 +21,7 @@ from w3lib.url import canonicalize_url
 import scrapy_bloom
 from tests.patience import PATIENCE
 from tests.processes import Process
-from tests.web_server import serve
+from tests.web_server import ServedInThread
 
 TESTS = Path(__file__).resolve().parent
 PACKAGE = Path(scrapy_bloom.__file__).resolve().parent.parent
@@ -60,7 +60,7 @@ def _links(number):
     return [_disguised(n, chance) for n in linked if n < len(PAGES)]
 
 
-class SmallSite:
+class SmallSite(ServedInThread):
     """The site, on a free port of the loopback interface, in a thread."""
 
     def __init__(self):
@@ -68,29 +68,10 @@ class SmallSite:
         self._limit = None
         self._held = Event()
         self._released = Event()
-        self._served = Event()
-        self._thread = Thread(target=asyncio.run, args=[self._serve()], daemon=True)
-
-    def __enter__(self):
-        self._thread.start()
-        assert self._served.wait(PATIENCE)
-        return self
 
     def __exit__(self, *_):
         self.release()
-        self._loop.call_soon_threadsafe(self._ended.set)
-        self._thread.join()
-
-    async def _serve(self):
-        def ready(port):
-            self.url = f"http://127.0.0.1:{port}"
-            self._served.set()
-
-        self._loop = asyncio.get_running_loop()
-        self._ended = asyncio.Event()
-        serving = asyncio.create_task(serve(self._answer, ready))
-        await self._ended.wait()
-        serving.cancel()
+        super().__exit__()
 
     async def _answer(self, method, path, body):
         if path.startswith("/moved/"):

@@ -2,6 +2,9 @@
 
 import asyncio
 from functools import partial
+from threading import Event, Thread
+
+from tests.patience import PATIENCE
 
 
 async def serve(answer, ready):
@@ -13,6 +16,32 @@ async def serve(answer, ready):
     server = await asyncio.start_server(partial(_client, answer), "127.0.0.1", 0, backlog=200)
     ready(server.sockets[0].getsockname()[1])
     await server.serve_forever()
+
+
+class ServedInThread:
+    """A site of which `_answer` is the handler, on a free port of the loopback interface."""
+
+    def __enter__(self):
+        self._served = Event()
+        self._thread = Thread(target=asyncio.run, args=[self._serve()], daemon=True)
+        self._thread.start()
+        assert self._served.wait(PATIENCE)
+        return self
+
+    def __exit__(self, *_):
+        self._loop.call_soon_threadsafe(self._ended.set)
+        self._thread.join()
+
+    async def _serve(self):
+        def ready(port):
+            self.url = f"http://127.0.0.1:{port}"
+            self._served.set()
+
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        serving = asyncio.create_task(serve(self._answer, ready))
+        await self._ended.wait()
+        serving.cancel()
 
 
 async def _client(answer, reader, writer):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from ..errors import BloomError, IncompatibleFilterError
 from . import sizing
 from .file import BitStore, read_header
-from .header import new_header, require_secret, require_table, too_imprecise
+from .header import new_header, require_wanted
 from .probing import Probing
 
 if TYPE_CHECKING:
@@ -70,10 +70,7 @@ class BloomFilter(Probing):
                 f"{path} has capacity {found.capacity:,}, not the {capacity:,} asked for, and"
                 " cannot grow; use a ScalableBloomFilter or another path"
             )
-        if found.error_rate > error_rate:
-            raise too_imprecise(path, found.error_rate, error_rate)
-        require_secret(path, found, secret)
-        require_table(path, found, exact=exact)
+        require_wanted(path, found, found.error_rate, error_rate, secret, exact=exact)
         self._use(BitStore.open(path))
 
     @classmethod

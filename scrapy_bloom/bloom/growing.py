@@ -20,7 +20,7 @@ from .directory import (
 )
 from .file import BitStore, read_header, read_owner, refuse_writing
 from .fixed import BloomFilter, PathArgument
-from .header import Header, Owner, new_header, require_secret, require_table, too_imprecise
+from .header import Header, Owner, new_header, require_wanted
 from .probing import Probing
 
 if TYPE_CHECKING:
@@ -76,10 +76,7 @@ class ScalableBloomFilter(Probing):
             headers = read_layers(path)
             if headers:
                 bound = bound_of(headers[0])
-                if bound > error_rate:
-                    raise too_imprecise(path, bound, error_rate)
-                require_secret(path, headers[0], secret)
-                require_table(path, headers[0], exact=exact)
+                require_wanted(path, headers[0], bound, error_rate, secret, exact=exact)
                 layers = _open_layers(path, len(headers))
             else:
                 bound = error_rate

@@ -180,28 +180,30 @@ def _version(package: str) -> str:
         return "(not installed)"
 
 
-def require_secret(path: Path, found: Header, secret: bytes | None) -> None:
-    """Raise IncompatibleFilterError if a secret is given and is not the file's."""
+def require_wanted(
+    path: Path,
+    found: Header,
+    bound: float,
+    error_rate: float,
+    secret: bytes | None,
+    *,
+    exact: bool,
+) -> None:
+    """Raise IncompatibleFilterError unless the filter at `path`, whose error rate is `bound`, has
+    at most the one asked for, the secret if one is given, and a table if it is to be `exact`."""
+    if bound > error_rate:
+        raise IncompatibleFilterError(
+            f"{path} was made for error rate {bound:g} and cannot keep the lower {error_rate:g}"
+            f" asked for; ask for {bound:g} or more, or start a new filter"
+        )
     if secret is not None and found.secret != secret:
         raise IncompatibleFilterError(
             f"{path} has another secret than the one given; leave the secret out, or use"
             " another path"
         )
-
-
-def require_table(path: Path, found: Header, *, exact: bool) -> None:
-    """Raise IncompatibleFilterError if a table is requested and the file has none."""
     if exact and not found.table_pages:
         raise IncompatibleFilterError(
             f"{path} has no exact table, and gets none: of the keys in it only their bits are"
             " left. Leave BLOOM_EXACT (exact=True) out to go on with it as it is, or start a new"
             " job or filter"
         )
-
-
-def too_imprecise(path: Path, stored: float, asked: float) -> IncompatibleFilterError:
-    """Return the error for a filter whose error rate is above the requested one."""
-    return IncompatibleFilterError(
-        f"{path} was made for error rate {stored:g} and cannot keep the lower {asked:g} asked for;"
-        f" ask for {stored:g} or more, or start a new filter"
-    )

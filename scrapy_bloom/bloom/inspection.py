@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from ..errors import BloomError
 from ..files import is_held
@@ -62,6 +63,44 @@ class Description:
     clean: bool
     held_by: int | None
 
+    @classmethod
+    def of(
+        cls,
+        place: str,
+        bloom_filter: Any,
+        header: Any,
+        fingerprinter: tuple[str | None, str | None],
+        layers: list[Layer],
+        *,
+        file_bytes: int,
+        clean: bool = True,
+        held_by: int | None = None,
+    ) -> Description:
+        """Return the description of a filter of any kind, whose header tells when it was made, and
+        by what."""
+        return cls(
+            place=place,
+            items=len(bloom_filter),
+            items_exact=clean or bloom_filter.exact,
+            capacity=sum(layer.capacity for layer in layers),
+            layers=layers,
+            bits=bloom_filter.nbytes * 8,
+            bytes=bloom_filter.nbytes,
+            table_bytes=bloom_filter.table_nbytes,
+            file_bytes=file_bytes,
+            fill_ratio=bloom_filter.fill_ratio,
+            error_rate=bloom_filter.current_error_rate,
+            error_rate_bound=bloom_filter.error_rate,
+            expected_pages_lost=bloom_filter.expected_false_positives,
+            has_secret=any(header.secret),
+            fingerprinter=fingerprinter[0],
+            fingerprinter_identity=fingerprinter[1],
+            created=header.created,
+            software=header.software,
+            clean=clean,
+            held_by=held_by,
+        )
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -84,14 +123,12 @@ def describe(
     """
     with open_filter(path, read_only=True) as bloom_filter:
         layers = bloom_filter.layers
-        header = layers[0].header
-        fingerprinter, identity = fingerprinter_in(bloom_filter.identity)
-        return Description(
-            place=name,
-            items=len(bloom_filter),
-            items_exact=bloom_filter.clean or bloom_filter.exact,
-            capacity=sum(layer.capacity for layer in layers),
-            layers=[
+        return Description.of(
+            name,
+            bloom_filter,
+            layers[0].header,
+            fingerprinter_in(bloom_filter.identity),
+            [
                 Layer(
                     capacity=layer.capacity,
                     items=len(layer),
@@ -103,19 +140,7 @@ def describe(
                 )
                 for layer in layers
             ],
-            bits=bloom_filter.nbytes * 8,
-            bytes=bloom_filter.nbytes,
-            table_bytes=bloom_filter.table_nbytes,
             file_bytes=sum(layer.header.file_bytes for layer in layers),
-            fill_ratio=bloom_filter.fill_ratio,
-            error_rate=bloom_filter.current_error_rate,
-            error_rate_bound=bloom_filter.error_rate,
-            expected_pages_lost=bloom_filter.expected_false_positives,
-            has_secret=any(header.secret),
-            fingerprinter=fingerprinter,
-            fingerprinter_identity=identity,
-            created=header.created,
-            software=header.software,
             clean=bloom_filter.clean,
             held_by=None if bloom_filter.clean else holder(path),
         )

@@ -7,8 +7,6 @@ imported when it is asked for.
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from typing import TYPE_CHECKING
 
 from scrapy.commands import ScrapyCommand
@@ -81,26 +79,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     command.run(rest, options)
     return command.exitcode
-
-
-def fail(program: str, message: object) -> int:
-    """Print one line of an error and return the exit status of errors."""
-    try:
-        flush()
-    except OSError:
-        drop_output()
-    if sys.stderr is not None:
-        from ..reporting import visible
-
-        sys.stderr.write(f"{program}: error: {visible(' '.join(str(message).split()))}\n")
-    return 2
-
-
-def flush() -> None:
-    """Let out what was printed, if there is a standard output."""
-    print(end="", flush=True)  # noqa: T201
-
-
-def drop_output() -> None:
-    """Forget what is still to be printed, since it cannot be."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -10,7 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..quantities import MOST, whole_number
-from . import copies, delta, fail, failed, filters, pending, queue, study, top
+from . import copies, delta, failed, filters, pending, queue, study, top
+from .running import fail
 
 if TYPE_CHECKING:
     from .running import Session
@@ -98,6 +99,12 @@ def _argument(*names: str, **options: Any) -> Argument:
     return names, options
 
 
+def _several(name: str, metavar: str, help_: str, **options: Any) -> Argument:
+    """Return an option that takes several values, and may come several times."""
+    more: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}
+    return _argument(name, metavar=metavar, help=help_, **more, **options)
+
+
 def _subcommand(
     name: str, run: Callable[[Session], int], help_: str, description: str, *arguments: Argument
 ) -> tuple[str, Callable[[Session], int], str, str, tuple[Argument, ...]]:
@@ -115,25 +122,21 @@ _JOB = (
     ),
     _argument("--key", help="of the crawl in Redis (default: BLOOM_REDIS_KEY)"),
 )
-_URLS = _argument(
-    "--url", metavar="GLOB", nargs="+", action="extend", default=[], help="only such URLs"
-)
+_URLS = _several("--url", "GLOB", "only such URLs")
 _FAILED = (
     *_JOB,
-    _argument(
-        "--reason",
-        metavar="GLOB",
-        nargs="+",
-        action="extend",
-        default=[],
-        help="only those that failed for such a reason, such as 'download/*'",
-    ),
+    _several("--reason", "GLOB", "only those that failed for such a reason, such as 'download/*'"),
     _URLS,
 )
 _SPIDER = _argument(
     "--spider",
     metavar="NAME",
     help="the project's spider whose own settings (custom_settings) apply",
+)
+_REQUESTS = (
+    _argument("--method", default="GET", help="of the requests (default: GET)"),
+    _argument("--body", default="", help="of the requests, as UTF-8 (default: empty)"),
+    _SPIDER,
 )
 _YES = _argument("--yes", action="store_true", help="needed: there is no way back")
 _JSON = _argument("--json", action="store_true", help="print JSON instead of text")
@@ -142,7 +145,7 @@ _JSON = _argument("--json", action="store_true", help="print JSON instead of tex
 SUBCOMMANDS = (
     _subcommand(
         "info",
-        filters.info,
+        filters.on_place,
         "what is in a filter, a job or a crawl in Redis",
         "Print what there is to know about a filter: requests, capacity, layers, memory, error"
         " rate, pages probably lost, fingerprinter, versions, whether it was closed cleanly, and"
@@ -184,7 +187,7 @@ SUBCOMMANDS = (
     ),
     _subcommand(
         "check",
-        filters.check,
+        filters.on_place,
         "which URLs were seen",
         "Say for each URL whether the filter has seen it, through the job's own fingerprinter."
         " 'seen (start request)' is a page that start() asked, to which a link is new. The exit"
@@ -194,14 +197,12 @@ SUBCOMMANDS = (
         _argument(
             "urls", metavar="URL", nargs="+", help="a URL, or - for one a line on standard input"
         ),
-        _argument("--method", default="GET", help="of the requests (default: GET)"),
-        _argument("--body", default="", help="of the requests, as UTF-8 (default: empty)"),
-        _SPIDER,
+        *_REQUESTS,
         _JSON,
     ),
     _subcommand(
         "add",
-        filters.add,
+        filters.on_place,
         "import URLs, a requests.seen or a scrapy-redis set",
         "Import URLs into a filter, one a line, as the GET requests they would be made into, or"
         " fingerprints: a requests.seen of Scrapy in either format, which its content tells, or"
@@ -294,7 +295,7 @@ SUBCOMMANDS = (
     ),
     _subcommand(
         "merge",
-        filters.merge,
+        filters.on_place,
         "join filters of one origin into one of them",
         "Join filters into one of them, DEST. They must be of one origin: copies of one filter"
         " that have gone separate ways (same secret, shape and fingerprinter).",
@@ -309,7 +310,7 @@ SUBCOMMANDS = (
     ),
     _subcommand(
         "clear",
-        filters.clear,
+        filters.on_place,
         "forget everything: remove a filter",
         "Remove a filter from the disk, sound or not, or from Redis. What else is in the job"
         " directory stays.",
@@ -344,23 +345,9 @@ SUBCOMMANDS = (
         ),
         *_JOB,
         _argument("slots", metavar="SLOT", nargs="*", help="hold, release: these download slots"),
-        _argument(
-            "--slot",
-            metavar="GLOB",
-            nargs="+",
-            action="extend",
-            default=[],
-            help="only of such download slots, such as '*.example.com'",
-        ),
+        _several("--slot", "GLOB", "only of such download slots, such as '*.example.com'"),
         _URLS,
-        _argument(
-            "--callback",
-            metavar="NAME",
-            nargs="+",
-            action="extend",
-            default=[],
-            help="only for these methods of the spider",
-        ),
+        _several("--callback", "NAME", "only for these methods of the spider"),
         _argument("--by", choices=("slot", "callback", "priority"), help="count them by this"),
         _argument(
             "--limit", metavar="N", type=number, help=f"print so many (default: {pending.SHOWN})"
@@ -425,23 +412,15 @@ SUBCOMMANDS = (
         _argument(
             "--older", metavar="AGE", help="such as 30d or 12h: only what is older; whole slices"
         ),
-        _argument(
-            "--key",
-            dest="hex_keys",
-            metavar="HEX",
-            nargs="+",
-            action="extend",
-            default=[],
-            help="forget the pages of these keys, as list prints them",
+        _several(
+            "--key", "HEX", "forget the pages of these keys, as list prints them", dest="hex_keys"
         ),
-        _argument("--method", default="GET", help="of the requests (default: GET)"),
-        _argument("--body", default="", help="of the requests, as UTF-8 (default: empty)"),
-        _SPIDER,
+        *_REQUESTS,
         _JSON,
     ),
     _subcommand(
         "verify",
-        filters.verify,
+        filters.on_place,
         "find out whether a filter can be trusted",
         "Read a whole filter, compare headers, sizes, checksums and counts with the bits, and say"
         " whether it can be trusted (exit status 0) or not (2). Changes nothing.",

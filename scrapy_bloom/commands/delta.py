@@ -21,7 +21,14 @@ from ..migration.sources import source_in
 from ..quantities import DAY, seconds
 from ..reporting import counted, in_bytes
 from ..settings import DELTA_DAYS, DELTA_DIR
-from .running import fingerprints_of, print_seen, require_fingerprinter, table
+from .running import (
+    Place,
+    fingerprints_of,
+    print_findings,
+    print_seen,
+    require_fingerprinter,
+    table,
+)
 from .target import Kind
 
 if TYPE_CHECKING:
@@ -33,96 +40,101 @@ PATIENCE = 5.0
 ACTIONS = ("count", "list", "forget")
 
 
-def info(session: Session, directory: Path) -> int:
-    """Print what is in a delta store."""
-    with closing(Table(directory)) as store:
-        store.look()
-        figures = {
-            "pages": store.count,
-            "digests": store.digests,
-            "oldest": store.oldest,
-            "newest": store.newest,
-            "bytes": store.nbytes,
-        }
-    days = None if store.longest == inf else store.longest / DAY
-    kept = "for ever" if days is None else f"for {days:g} days"
-    parts = [counted(store.count, "page")]
-    parts += [counted(store.digests, "digest")] if store.digests else []
-    lines = [f"{directory}, a delta store: {' and '.join(parts)}, kept {kept}"]
-    if store.oldest is not None and store.newest is not None:
-        times = f"{written(store.oldest)} to {written(store.newest)}"
-        lines += ["", *table([["marked", times], ["memory", in_bytes(store.nbytes)]])]
-    session.print({"place": str(directory), "days": days, "table": figures}, lines)
-    return 0
+class DeltaPlace(Place):
+    """A delta store in a directory."""
 
+    def info(self) -> int:
+        """Print what is in it."""
+        with closing(Table(self.target.path)) as store:
+            store.look()
+            figures = {
+                "pages": store.count,
+                "digests": store.digests,
+                "oldest": store.oldest,
+                "newest": store.newest,
+                "bytes": store.nbytes,
+            }
+        days = None if store.longest == inf else store.longest / DAY
+        kept = "for ever" if days is None else f"for {days:g} days"
+        parts = [counted(store.count, "page")]
+        parts += [counted(store.digests, "digest")] if store.digests else []
+        lines = [f"{self.target.path}, a delta store: {' and '.join(parts)}, kept {kept}"]
+        if store.oldest is not None and store.newest is not None:
+            times = f"{written(store.oldest)} to {written(store.newest)}"
+            lines += ["", *table([["marked", times], ["memory", in_bytes(store.nbytes)]])]
+        self.session.print({"place": str(self.target.path), "days": days, "table": figures}, lines)
+        return 0
 
-def check(session: Session, directory: Path) -> int:
-    """Print for each URL whether the delta store has it."""
-    with closing(store_at(session, directory)) as store:
+    def check(self) -> int:
+        """Print for each URL whether it has a mark."""
+        with closing(store_at(self.session, self.target.path)) as store:
+            store.look()
+            return print_seen(
+                self.session,
+                lambda fingerprint: store.knows(key_of_fingerprint(fingerprint)),
+                store.identity,
+                self.name,
+            )
+
+    def verify(self) -> int:
+        """Print the finding about its table, and the verdict."""
+        with closing(Table(self.target.path)) as table_:
+            try:
+                table_.look()
+                wrong = table_.findings()
+            except FilterFileError as error:
+                wrong = str(error)
+            text = wrong or f"{counted(table_.count, 'page')}, each readable"
+        finding = Finding(str(table_.path), sound=not wrong, text=text)
+        return print_findings(self.session, self.name, [finding])
+
+    def add(self) -> int:
+        """Import what the files hold; it is made if it is missing."""
+        fingerprinter = self.session.fingerprinter(self.session.crawler())
+        identity = FingerprinterIdentity.of(fingerprinter).to_text()
+        store = store_at(self.session, self.target.path, identity)
+        store.roll_back()
         store.look()
-        return print_seen(
-            session,
-            lambda fingerprint: store.knows(key_of_fingerprint(fingerprint)),
-            store.identity,
-            session.options.place,
+        require_fingerprinter(store.identity, fingerprinter, self.name)
+        now, figures = time.time(), []
+        for path in map(Path, self.session.options.files):
+            if is_deltafetchs(path):
+                marks = dict(marks_in(path, now))
+            else:
+                batches = source_in(path, fingerprinter).batches()
+                marks = {key_of_fingerprint(key): now for keys, _ in batches for key in keys}
+            store.add(marks.items())
+            figures.append({"file": str(path), "keys": len(marks)})
+        store.close()
+        self.session.print(
+            {"place": self.name, "files": figures},
+            [
+                f"{each['file']}: {each['keys']:,} keys, which may be known already"
+                for each in figures
+            ],
         )
+        return 0
 
+    def merge(self) -> int:
+        """Copy the marks of others into it."""
+        names = self.session.options.sources
+        sources = [self.session.target(name, Kind.DELTA_STORE).path for name in names]
+        for source in sources:
+            if source.samefile(self.target.path):
+                raise BloomError(f"{source} is no other delta store: give their directories")
+        store_at(self.session, self.target.path).merge(sources)
+        with closing(Table(self.target.path)) as merged:
+            merged.look()
+            pages = merged.count
+        line = f"{self.target.path} has {counted(pages, 'page')} now"
+        self.session.print({"pages": pages}, [line])
+        return 0
 
-def add(session: Session, directory: Path) -> int:
-    """Import what the files hold into the delta store, which is made if it is missing."""
-    options = session.options
-    fingerprinter = session.fingerprinter(session.crawler())
-    store = store_at(session, directory, FingerprinterIdentity.of(fingerprinter).to_text())
-    store.table.roll_back()
-    store.look()
-    require_fingerprinter(store.identity, fingerprinter, options.place)
-    now, figures = time.time(), []
-    for path in map(Path, options.files):
-        if is_deltafetchs(path):
-            marks = dict(marks_in(path, now))
-        else:
-            batches = source_in(path, fingerprinter).batches()
-            marks = {key_of_fingerprint(key): now for keys, _ in batches for key in keys}
-        store.add(marks.items())
-        figures.append({"file": str(path), "keys": len(marks)})
-    store.close()
-    session.print(
-        {"place": options.place, "files": figures},
-        [f"{each['file']}: {each['keys']:,} keys, which may be known already" for each in figures],
-    )
-    return 0
-
-
-def merge(session: Session, directory: Path, sources: list[Path]) -> int:
-    """Copy the marks of `sources` into a delta store."""
-    for source in sources:
-        if source.samefile(directory):
-            raise BloomError(f"{source} is no other delta store: give their directories")
-    store_at(session, directory).merge(sources)
-    with closing(Table(directory)) as merged:
-        merged.look()
-        pages = merged.count
-    session.print({"pages": pages}, [f"{directory} has {counted(pages, 'page')} now"])
-    return 0
-
-
-def clear(session: Session, directory: Path) -> int:
-    """Remove all marks of a delta store."""
-    store_at(session, directory).clear()
-    session.print_lines([f"forgot what {directory} knew"])
-    return 0
-
-
-def findings(directory: Path) -> list[Finding]:
-    """Return what was found out about the table of the delta store."""
-    with closing(Table(directory)) as table_:
-        try:
-            table_.look()
-            wrong = table_.findings()
-        except FilterFileError as error:
-            return [Finding(str(table_.path), sound=False, text=str(error))]
-        text = wrong or f"{counted(table_.count, 'page')}, each readable"
-        return [Finding(str(table_.path), sound=not wrong, text=text)]
+    def clear(self) -> int:
+        """Remove all of its marks."""
+        store_at(self.session, self.target.path).clear()
+        self.session.print_lines([f"forgot what {self.target.path} knew"])
+        return 0
 
 
 def store_at(session: Session, directory: Path, identity: str = "") -> FileDeltaStore:
@@ -182,7 +194,7 @@ def _store(session: Session, place: str, action: str) -> FileDeltaStore | RedisD
     if Kind.DELTA_STORE in target.kinds:
         store = store_at(session, target.path)
         if action == "forget":
-            store.table.roll_back()
+            store.roll_back()
         store.lifetime = replace(store.lifetime, period=None)
         store.look()
         return store

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,6 @@ from ..redis_backend.failed_store import RedisFailedStore
 from ..reporting import counted, in_brief
 from ..settings import PICKLE
 from ..sqlite_backend.failed_store import SQLiteFailedStore
-from .target import Kind
 
 if TYPE_CHECKING:
     from ..job.failure import FailedRequest
@@ -30,7 +30,7 @@ SHOWN = 5
 def failed(session: Session) -> int:
     """List the requests that have failed."""
     options = session.options
-    with _store(session) as (name, store, _):
+    with _store(session) as (name, store):
         found = store.requests(_choice(session))
     if options.output is not None:
         _write_urls(session, found)
@@ -43,8 +43,9 @@ def failed(session: Session) -> int:
 
 def retry(session: Session) -> int:
     """Make requests that have failed pending again."""
-    with _store(session) as (_, store, taker):
+    with _store(session) as (_, store):
         count = store.retry(_choice(session))
+    taker = "the next start" if isinstance(store, SQLiteFailedStore) else "all workers"
     session.print({"retried": count}, [f"{counted(count, 'request')} pending again, for {taker}"])
     return 0
 
@@ -52,7 +53,7 @@ def retry(session: Session) -> int:
 def drop(session: Session) -> int:
     """Forget requests that have failed."""
     choice = _choice(session)
-    with _store(session) as (name, store, _):
+    with _store(session) as (name, store):
         if not session.options.yes:
             count = len(store.requests(choice))
             raise BloomError(
@@ -63,17 +64,10 @@ def drop(session: Session) -> int:
     return 0
 
 
-@contextmanager
-def _store(session: Session) -> Iterator[tuple[str, FailedStore, str]]:
-    """Yield the name of the job or the crawl, its failed requests, and what takes those that are
-    pending again."""
-    target = session.target(session.options.place, Kind.REQUESTS, Kind.REDIS)
-    if target.job is not None:
-        yield str(target.job.path), SQLiteFailedStore(target.job.path), "the next start"
-        return
-    with session.crawl(target.name) as (client, key):
-        store = RedisFailedStore(client, key, pickles=PICKLE.read(session.settings))
-        yield f"{client.name} {key[1:-1]}", store, "all workers"
+def _store(session: Session) -> AbstractContextManager[tuple[str, FailedStore]]:
+    """Give the name of the job or the crawl, and its failed requests."""
+    of_crawl = partial(RedisFailedStore, pickles=PICKLE.read(session.settings))
+    return session.job_or_crawl(SQLiteFailedStore, of_crawl)
 
 
 def _choice(session: Session) -> Choice:

@@ -1,6 +1,7 @@
 """The subcommands about a filter, wherever it is: info, check, verify, add, merge, clear.
 
-Each does the same for a delta store, which consists of filters (delta.py).
+There is a class for each kind of place, with a method for each subcommand that takes it; that of a
+delta store is in delta.py.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +39,7 @@ from ..sqlite_backend.start_marks import started_in
 from ..sqlite_backend.status import JobState, Waiting, job_state, unfinished_requests, waiting_in
 from . import delta
 from .queue import queue_in
-from .running import aligned, print_findings, print_seen, require_fingerprinter, table
+from .running import Place, aligned, print_findings, print_seen, require_fingerprinter, table
 from .target import Kind
 
 if TYPE_CHECKING:
@@ -52,99 +54,161 @@ PATIENCE = 30.0
 """Seconds to wait for a large set in Redis."""
 
 
-def info(session: Session) -> int:
-    """Print the description of a filter."""
-    name = session.options.place
-    target = session.target(name, Kind.FILTER, Kind.FILE, Kind.LAYER, Kind.DELTA_STORE, Kind.REDIS)
-    if Kind.DELTA_STORE in target.kinds:
-        return delta.info(session, target.path)
-    if Kind.REDIS in target.kinds:
-        with session.shared_filter(name) as shared:
+_ON_DISK = (Kind.FILTER, Kind.FILE)
+_READABLE = (*_ON_DISK, Kind.LAYER, Kind.DELTA_STORE, Kind.REDIS)
+_TAKES = {
+    "info": _READABLE,
+    "check": _READABLE,
+    "verify": _READABLE,
+    "add": (*_ON_DISK, Kind.NEW, Kind.DELTA_STORE),
+    "merge": (*_ON_DISK, Kind.DELTA_STORE),
+    "clear": (*_ON_DISK, Kind.DELTA_STORE, Kind.REDIS),
+}
+
+
+def on_place(session: Session) -> int:
+    """Do what the subcommand says with the PLACE, of whatever kind it is."""
+    options = session.options
+    target = session.target(options.place, *_TAKES[options.subcommand])
+    kinds = {Kind.DELTA_STORE: delta.DeltaPlace, Kind.REDIS: SharedPlace}
+    kind = next((kinds[each] for each in kinds if each in target.kinds), FilterPlace)
+    place: Place = kind(session, target)
+    if options.subcommand == "clear" and not options.yes:
+        raise BloomError(f"{place.name} would be forgotten for good: say so with --yes")
+    status: int = getattr(place, options.subcommand)()
+    return status
+
+
+class SharedPlace(Place):
+    """A filter in Redis, and the crawl beside it."""
+
+    @cached_property
+    def _key(self) -> str:
+        return self.session.key(self.target.name)
+
+    @cached_property
+    def name(self) -> str:
+        """URL and key."""
+        return f"{public_url(self.target.name)} {self._key}"
+
+    def info(self) -> int:
+        """Print the description of both."""
+        with self.session.shared_filter(self.target.name) as shared:
             description = shared.describe()
             queue, lines = queue_in(shared.client, shared.key)
-        session.print(
+        self.session.print(
             {**asdict(description), "queue": queue},
             [*_info_lines(description, None, on_disk=False), *lines],
         )
         return 0
-    description = describe(name, target.path, fingerprinter_in)
-    unfinished, state, waits = None, None, Waiting()
-    if target.job is not None:
-        state = job_state(target.job.path)
-        unfinished = unfinished_requests(target.job.path)
-        waits = waiting_in(target.job.path)
-    session.print(
-        {
-            **asdict(description),
-            "job": state and state._asdict(),
-            "unfinished_requests": unfinished,
-            **waits._asdict(),
-        },
-        _info_lines(description, unfinished, on_disk=True, state=state, waits=waits),
-    )
-    return 0
 
+    def check(self) -> int:
+        """Print for each URL whether the filter has seen it."""
+        with self.session.shared_filter(self.target.name) as shared:
+            knows, identity = shared.filter.__contains__, shared.filter.header.identity
+            is_started = StartedPages(shared.client, shared.key).__contains__
+            return print_seen(self.session, knows, identity, shared.name, is_started)
 
-def check(session: Session) -> int:
-    """Print for each URL whether the filter has seen it."""
-    name = session.options.place
-    target = session.target(name, Kind.FILTER, Kind.FILE, Kind.LAYER, Kind.DELTA_STORE, Kind.REDIS)
-    if Kind.DELTA_STORE in target.kinds:
-        return delta.check(session, target.path)
-    if Kind.REDIS in target.kinds:
-        with session.shared_filter(name) as shared:
-            found, asked = shared.filter, StartedPages(shared.client, shared.key)
-            identity = found.header.identity
-            return print_seen(
-                session, found.__contains__, identity, shared.name, asked.__contains__
-            )
-    started = started_in(target.job.requests) if target.job is not None else nullcontext()
-    with open_filter(target.path, read_only=True) as bloom_filter, started as is_started:
-        return print_seen(
-            session, bloom_filter.__contains__, bloom_filter.identity, name, is_started
-        )
-
-
-def verify(session: Session) -> int:
-    """Print the findings about each file, and the verdict."""
-    name = session.options.place
-    target = session.target(name, Kind.FILTER, Kind.FILE, Kind.LAYER, Kind.DELTA_STORE, Kind.REDIS)
-    if Kind.DELTA_STORE in target.kinds:
-        return print_findings(session, name, delta.findings(target.path))
-    if Kind.REDIS in target.kinds:
-        with session.shared_filter(name) as shared:
+    def verify(self) -> int:
+        """Print the findings about both, and the verdict."""
+        with self.session.shared_filter(self.target.name) as shared:
             findings = [shared.verify(), *queue_findings(shared.client, shared.key)]
-            return print_findings(session, shared.name, findings)
-    return print_findings(session, name, list(findings_in(target.path)))
+            return print_findings(self.session, shared.name, findings)
+
+    def clear(self) -> int:
+        """Remove both."""
+        with RedisClient(self.target.name) as client:
+            removed = 0
+            for each in places_of(client, self._key):
+                if each == in_one_slot(self._key):
+                    removed += remove_queue(client, each)
+                removed += delete_filter(client, each)
+            if not removed:
+                raise BloomError(f"{self.name} is no filter, and nothing is left of one")
+        self.session.print_lines([f"deleted {self.name}"])
+        return 0
 
 
-def add(session: Session) -> int:
-    """Import what the files hold into a filter, which is made if it is not there."""
-    options = session.options
-    target = session.target(options.place, Kind.FILTER, Kind.FILE, Kind.NEW, Kind.DELTA_STORE)
-    if Kind.DELTA_STORE in target.kinds:
-        return delta.add(session, target.path)
-    if Kind.NEW in target.kinds and any(map(is_deltafetchs, map(Path, options.files))):
-        return delta.add(session, Path(options.place))
-    fingerprinter = session.fingerprinter(session.crawler())
-    figures = []
-    with ExitStack() as stack:
-        sources = [_source(session, name, fingerprinter, stack) for name in options.files]
-        _warn_of_pending(options.files)
-        bloom_filter = _filter(session, target, sources, fingerprinter)
-        stack.callback(bloom_filter.close)
-        for source in sources:
-            with progress(source.name, source.size, source.unit) as show:
-                imported = import_into(bloom_filter, source, show)
-            figures.append(_figures(source, imported))
-            if not options.json:
-                session.print_lines(_lines(source, imported))
-        items = len(bloom_filter)
-    session.print(
-        {"place": options.place, "items": items, "files": figures},
-        [f"{options.place} holds {counted(items, 'item')} now"],
-    )
-    return 0
+class FilterPlace(Place):
+    """A filter on the disk, of a job or alone."""
+
+    def info(self) -> int:
+        """Print its description."""
+        target = self.target
+        description = describe(self.name, target.path, fingerprinter_in)
+        unfinished, state, waits = None, None, Waiting()
+        if target.job is not None:
+            state = job_state(target.job.path)
+            unfinished = unfinished_requests(target.job.path)
+            waits = waiting_in(target.job.path)
+        self.session.print(
+            {
+                **asdict(description),
+                "job": state and state._asdict(),
+                "unfinished_requests": unfinished,
+                **waits._asdict(),
+            },
+            _info_lines(description, unfinished, on_disk=True, state=state, waits=waits),
+        )
+        return 0
+
+    def check(self) -> int:
+        """Print for each URL whether it was seen."""
+        job, path = self.target.job, self.target.path
+        started = started_in(job.requests) if job is not None else nullcontext()
+        with open_filter(path, read_only=True) as bloom_filter, started as is_started:
+            knows, identity = bloom_filter.__contains__, bloom_filter.identity
+            return print_seen(self.session, knows, identity, self.name, is_started)
+
+    def verify(self) -> int:
+        """Print the findings about each file, and the verdict."""
+        return print_findings(self.session, self.name, list(findings_in(self.target.path)))
+
+    def add(self) -> int:
+        """Import what the files hold; it is made if it is not there."""
+        session, target, options = self.session, self.target, self.session.options
+        if Kind.NEW in target.kinds and any(map(is_deltafetchs, map(Path, options.files))):
+            return delta.DeltaPlace(session, replace(target, path=Path(self.name))).add()
+        fingerprinter = session.fingerprinter(session.crawler())
+        figures = []
+        with ExitStack() as stack:
+            sources = [_source(session, name, fingerprinter, stack) for name in options.files]
+            _warn_of_pending(options.files)
+            bloom_filter = _filter(session, target, sources, fingerprinter)
+            stack.callback(bloom_filter.close)
+            for source in sources:
+                with progress(source.name, source.size, source.unit) as show:
+                    imported = import_into(bloom_filter, source, show)
+                figures.append(_figures(source, imported))
+                if not options.json:
+                    session.print_lines(_lines(source, imported))
+            items = len(bloom_filter)
+        session.print(
+            {"place": self.name, "items": items, "files": figures},
+            [f"{self.name} holds {counted(items, 'item')} now"],
+        )
+        return 0
+
+    def merge(self) -> int:
+        """Join others of one origin into it."""
+        options = self.session.options
+        sources = [self.session.target(name, *_ON_DISK).path for name in options.sources]
+        path = self.target.path
+        before, after = merge_filters(path, sources, over_capacity=options.over_capacity)
+        self.session.print(
+            {"place": self.name, "items_before": before, "items": after},
+            [f"{self.name} holds {counted(after, 'item')} now (by its bits), {before:,} before"],
+        )
+        return 0
+
+    def clear(self) -> int:
+        """Remove its files."""
+        self.session.print_lines([f"removed {path}" for path in remove(self.target.path)])
+        if (job := self.target.job) is not None:
+            others = (job.seen_file, job.scrapy_queue, job.requests)
+            if left := [path.name for path in others if path.exists()]:
+                self.session.print_lines([f"{job.path} still holds {', '.join(left)}"])
+        return 0
 
 
 def _source(
@@ -215,53 +279,6 @@ def _lines(source: Source, imported: Imported) -> Iterator[str]:
     if source.skipped:
         skipped = counted(source.skipped, source.noun)
         yield f"  {skipped} skipped, the first is {source.first_skipped}"
-
-
-def merge(session: Session) -> int:
-    """Join filters of one origin into one of them."""
-    options = session.options
-    target = session.target(options.place, Kind.FILTER, Kind.FILE, Kind.DELTA_STORE)
-    takes = (Kind.DELTA_STORE,) if Kind.DELTA_STORE in target.kinds else (Kind.FILTER, Kind.FILE)
-    sources = [session.target(name, *takes).path for name in options.sources]
-    if Kind.DELTA_STORE in target.kinds:
-        return delta.merge(session, target.path, sources)
-    before, after = merge_filters(target.path, sources, over_capacity=options.over_capacity)
-    session.print(
-        {"place": options.place, "items_before": before, "items": after},
-        [f"{options.place} holds {counted(after, 'item')} now (by its bits), {before:,} before"],
-    )
-    return 0
-
-
-def clear(session: Session) -> int:
-    """Remove a filter from the disk, or from Redis."""
-    options = session.options
-    target = session.target(options.place, Kind.FILTER, Kind.FILE, Kind.DELTA_STORE, Kind.REDIS)
-    name = target.name
-    if Kind.REDIS in target.kinds:
-        name = f"{public_url(name)} {session.key(name)}"
-    if not options.yes:
-        raise BloomError(f"{name} would be forgotten for good: say so with --yes")
-    if Kind.DELTA_STORE in target.kinds:
-        return delta.clear(session, target.path)
-    if Kind.REDIS in target.kinds:
-        key = session.key(target.name)
-        with RedisClient(target.name) as client:
-            removed = 0
-            for each in places_of(client, key):
-                if each == in_one_slot(key):
-                    removed += remove_queue(client, each)
-                removed += delete_filter(client, each)
-            if not removed:
-                raise BloomError(f"{name} is no filter, and nothing is left of one")
-        session.print_lines([f"deleted {name}"])
-        return 0
-    session.print_lines([f"removed {path}" for path in remove(target.path)])
-    if (job := target.job) is not None:
-        others = (job.seen_file, job.scrapy_queue, job.requests)
-        if left := [path.name for path in others if path.exists()]:
-            session.print_lines([f"{job.path} still holds {', '.join(left)}"])
-    return 0
 
 
 def _info_lines(

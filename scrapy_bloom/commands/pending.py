@@ -6,7 +6,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
+from functools import partial
 from itertools import islice
 from math import inf, isinf
 from typing import TYPE_CHECKING, Any
@@ -236,13 +237,8 @@ _ACTIONS: dict[str, tuple[Callable[[Session, Selection], int], set[str]]] = {
 ACTIONS = tuple(_ACTIONS)
 
 
-@contextmanager
-def _store(session: Session) -> Iterator[tuple[str, PendingStore]]:
-    """Yield the name of the job or the crawl, and its pending requests."""
-    target = session.target(session.options.place, Kind.REQUESTS, Kind.REDIS)
+def _store(session: Session) -> AbstractContextManager[tuple[str, PendingStore]]:
+    """Give the name of the job or the crawl, and its pending requests."""
     pickles = PICKLE.read(session.settings)
-    if target.job is not None:
-        yield str(target.job.path), SQLitePendingStore(target.job.path, pickles=pickles)
-        return
-    with session.crawl(target.name) as (client, key):
-        yield f"{client.name} {key[1:-1]}", RedisPendingStore(client, key, pickles=pickles)
+    stores = (SQLitePendingStore, RedisPendingStore)
+    return session.job_or_crawl(*(partial(each, pickles=pickles) for each in stores))

@@ -55,7 +55,7 @@ def workers(session: Session) -> int:
         raise BloomError(f"{name} is a job without workers: 'scrapy bloom top' shows it")
     with session.crawl(name) as (client, key):
         crawl = require_crawl(client, key)
-    figures = [worker.figures for worker in crawl.workers]
+    figures = [*map(asdict, crawl.workers)]
     session.print(figures, _worker_lines(figures))
     return 0
 
@@ -70,7 +70,6 @@ def queue_in(client: RedisClient, key: str) -> tuple[dict[str, Any] | None, list
     lately = rates_of(crawl.samples) if crawl.state == "running" else {}
     figures = {
         **asdict(crawl),
-        "workers": [worker.figures for worker in crawl.workers],
         **crawl.counted,
         "state": crawl.state,
         "seconds": crawl.seconds,

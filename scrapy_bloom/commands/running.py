@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from io import TextIOWrapper
+from pathlib import Path
+from typing import TypeVar
 
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
@@ -28,8 +32,10 @@ from ..redis_backend.layout import in_one_slot
 from ..redis_backend.lifecycle import no_crawl
 from ..reporting import in_brief, visible
 from ..settings import REDIS_KEY
-from . import drop_output, fail, flush
 from .target import Kind, Target
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 @dataclass
@@ -104,6 +110,18 @@ class Session:
                 raise no_crawl(client, key)
             yield client, key
 
+    @contextmanager
+    def job_or_crawl(
+        self, of_job: Callable[[Path], A], of_crawl: Callable[[RedisClient, str], B]
+    ) -> Iterator[tuple[str, A | B]]:
+        """Yield the name of the JOB, and what one of these makes of it. Raises BloomError."""
+        target = self.target(self.options.place, Kind.REQUESTS, Kind.REDIS)
+        if target.job is not None:
+            yield str(target.job.path), of_job(target.job.path)
+            return
+        with self.crawl(target.name) as (client, key):
+            yield f"{client.name} {key[1:-1]}", of_crawl(client, key)
+
     def print(self, figures: object, lines: Iterable[str]) -> None:
         """Print `figures` as JSON with --json, else `lines`."""
         if self.options.json:
@@ -119,6 +137,19 @@ class Session:
         """Print `lines` for a person, with escapes for what hostile pages put into them."""
         for line in lines:
             print(visible(line))  # noqa: T201 - see print_json
+
+
+@dataclass
+class Place:
+    """What a subcommand is about. A subclass has a method for each subcommand that takes it."""
+
+    session: Session
+    target: Target
+
+    @cached_property
+    def name(self) -> str:
+        """Its name in lines for a person."""
+        return self.target.name
 
 
 def require_fingerprinter(
@@ -241,6 +272,27 @@ def run(program: str, options: argparse.Namespace, unknown: list[str], settings:
     except (BloomError, ValueError) as error:
         return fail(program, error)
     return status
+
+
+def fail(program: str, message: object) -> int:
+    """Print one line of an error and return the exit status of errors."""
+    try:
+        flush()
+    except OSError:
+        drop_output()
+    if sys.stderr is not None:
+        sys.stderr.write(f"{program}: error: {visible(' '.join(str(message).split()))}\n")
+    return 2
+
+
+def flush() -> None:
+    """Let out what was printed, if there is a standard output."""
+    print(end="", flush=True)  # noqa: T201
+
+
+def drop_output() -> None:
+    """Forget what is still to be printed, since it cannot be."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def aligned(rows: Iterable[tuple[str, str]]) -> list[str]:

@@ -26,8 +26,7 @@ from ..study.comparison import (
 from ..study.comparison import compare as compare_methods
 from ..study.planning import Plan, plan, set_bytes
 from ..study.plots import draw
-from . import flush
-from .running import table
+from .running import flush, table
 
 if TYPE_CHECKING:
     from .running import Session

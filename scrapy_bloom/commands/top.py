@@ -25,7 +25,6 @@ from ..reporting import (
 )
 from ..sqlite_backend.status import JobStatus
 from .running import aligned, table
-from .target import Kind
 
 if TYPE_CHECKING:
     from ..job.figures import Figures, Status
@@ -55,11 +54,8 @@ Listing = tuple[list[str], list[list[str]], int, str]
 
 def top(session: Session) -> int:
     """Show the figures once, or each second until an interrupt."""
-    target = session.target(session.options.place, Kind.REQUESTS, Kind.REDIS)
-    if target.job is not None:
-        return _top(session, JobStatus(target.job.path), target.name)
-    with session.crawl(target.name) as (client, key):
-        return _top(session, CrawlStatus(client, key), f"{client.name} {key[1:-1]}")
+    with session.job_or_crawl(JobStatus, CrawlStatus) as (name, status):
+        return _top(session, status, name)
 
 
 def _top(session: Session, status: Status, name: str) -> int:

@@ -120,15 +120,6 @@ class Table:
         self._open("rw")
         self.close()
 
-    def open(self, reach: float, now: float) -> None:
-        """Open the file for a crawl that asks for `reach` seconds, if there is one; remove what has
-        been expired for long."""
-        self._open("rw")
-        if self._connection is not None:
-            self._record(reach)
-            self._expire(now)
-            self._count()
-
     def until(self, key: bytes, period: float, now: float) -> float:
         """Return the time until which the page of `key` counts as done in the last `period`
         seconds, 0 if it does not. Cost: about 10 µs."""
@@ -147,7 +138,7 @@ class Table:
             row = self._connection.execute("SELECT digest FROM pages WHERE key = ?", (key,))
             return (row.fetchone() or (None,))[0]
 
-    def rows(self, before: float | None = None) -> Iterator[Row]:
+    def marks(self, before: float | None = None) -> Iterator[Row]:
         """Yield all rows in the order of their keys, or those of pages that were done `before`. No
         writer waits for the one who reads them."""
         last, query = b"", "SELECT key, time, digest FROM pages WHERE key > ?"
@@ -161,15 +152,7 @@ class Table:
             yield from map(Row._make, found)
             last = found[-1][0]
 
-    def count_before(self, before: float | None) -> int:
-        """Return the number of pages that are done, or were `before`."""
-        if self._connection is None or before is None:
-            return self.count
-        with self._naming():
-            query = "SELECT COUNT(*) FROM pages WHERE time < ?"
-            return int(self._connection.execute(query, (before,)).fetchone()[0])
-
-    def add(self, rows: Iterable[Row], now: float, identity: str, reach: float) -> None:
+    def write(self, rows: Iterable[Row], now: float, identity: str, reach: float) -> None:
         """Write rows durably, in the place of older ones; make the file if it is missing."""
         self._open_to_write(identity, reach)
         with self._naming():
@@ -190,20 +173,15 @@ class Table:
                             "DELETE FROM pages WHERE key = ?", [(key,) for key in sorted(some)]
                         )
 
-    def remove_older(self, when: float) -> int:
-        """Remove what was done before `when`; return the number of rows."""
-        self._open("rw")
-        return 0 if self._connection is None else self._remove_older(when)
-
-    def merge(self, others: Sequence[Table], identity: str, reach: float) -> None:
+    def join(self, others: Sequence[Table], identity: str, reach: float) -> None:
         """Add the rows of other tables. Of two rows for a page the later one stays."""
         self._open_to_write(identity, reach)
         with self._naming():
-            for some in _parts(chain.from_iterable(other.rows() for other in others)):
+            for some in _parts(chain.from_iterable(other.marks() for other in others)):
                 with self._transaction() as connection:
                     connection.executemany(_MERGE, some)
 
-    def clear(self, identity: str) -> None:
+    def empty(self, identity: str) -> None:
         """Remove all rows; a file that is damaged, whole."""
         if not self.path.exists():
             return

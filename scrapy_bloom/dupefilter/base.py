@@ -15,9 +15,9 @@ from scrapy.utils.python import global_object_name
 from scrapy.utils.request import referer_str
 
 from ..errors import JobDirectoryError
-from ..fingerprints.canonical import META_KEY
+from ..fingerprints.canonical import CALLBACK, META, META_KEY
 from ..fingerprints.identity import FingerprinterIdentity
-from ..fingerprints.unfailing import CALLBACK, META, UnfailingFingerprinter
+from ..fingerprints.unfailing import UnfailingFingerprinter
 from ..scrapy_compat import close_spider
 from ..settings import AUDIT, DELTA, DELTA_DIGEST, BloomSettings, misspelt, wants_delta
 from ..startup import announce, fetches_one_page, has_spider_middleware, is_own_method, refuse

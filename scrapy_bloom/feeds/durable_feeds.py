@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from ..job.ledger import Ledger
     from ..sqlite_backend.rounds import Round
-    from .exporter import Plans
     from .outbox import Batch, Feed
+    from .plans import Plans
 
 logger = logging.getLogger("scrapy_bloom.durable.feeds.exporter")
 scrapys_logger = logging.getLogger(FeedExporter.__module__)

@@ -15,7 +15,7 @@ from scrapy.extensions.postprocessing import PostProcessingManager
 from scrapy.utils.defer import ensure_awaitable
 
 from ..errors import FeedError
-from ..files import make_directory, new_token, replacing
+from ..files import make_directory, replacing
 from .file import AT_ONCE, FeedFile
 from .formats import Pickled, unpickled
 
@@ -137,8 +137,7 @@ class Part:
                 before.keep()
             stored |= {"path": str(path), "base": before.length}
             stored["versions"] = [[before.length, before.digest.hex()]]
-        token = stored.setdefault("token", new_token())
-        with replacing(path, _mode_of(path), token) as file:
+        with replacing(path, _mode_of(path), stored["token"]) as file:
             with suppress(FileNotFoundError), path.open("rb") as base:
                 file.writelines(_chunks(base, stored["base"]))
             self._write(file)

@@ -35,6 +35,12 @@ if TYPE_CHECKING:
 META_KEY = "bloom_fingerprint"
 """The meta key whose value stands for a request instead of its method, URL and body."""
 
+CALLBACK = "callback"
+META = "meta:"
+"""What a fingerprint may depend on besides URL, method and body: CALLBACK, and META with a key."""
+READ_BY_OURS = frozenset((f"{META}verbatim_url", META + META_KEY))
+"""What Scrapy's default fingerprinter and those of this package read."""
+
 _path_param = re.compile(r";([^/;=]*)[^/;]*")
 
 

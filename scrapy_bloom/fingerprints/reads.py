@@ -18,8 +18,7 @@ from types import FunctionType, MemberDescriptorType
 from scrapy.utils.python import global_object_name
 
 from ..startup import is_own_method
-from .canonical import fast_functions
-from .unfailing import CALLBACK, META, READ_BY_OURS
+from .canonical import CALLBACK, META, READ_BY_OURS, fast_functions
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from scrapy.utils.request import fingerprint as scrapy_fingerprint
 
 from ..errors import describe
-from .canonical import META_KEY, CanonicalRequestFingerprinter, fast_functions
+from .canonical import READ_BY_OURS, CanonicalRequestFingerprinter, fast_functions
 from .fast import is_default
 
 if TYPE_CHECKING:
@@ -20,12 +20,6 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
 logger = logging.getLogger(__name__)
-
-CALLBACK = "callback"
-META = "meta:"
-"""What a fingerprint may depend on besides URL, method and body: CALLBACK, and META with a key."""
-READ_BY_OURS = frozenset((f"{META}verbatim_url", META + META_KEY))
-"""What Scrapy's default fingerprinter and those of this package read."""
 
 
 class UnfailingFingerprinter:

@@ -183,9 +183,10 @@ def load_fields(
     text, is_plain = _opened(stored, dictionaries)
     if is_plain:
         return _checked(unpack(text, stored.slot))
+    format_ = _format_of(text)
     if not pickles:
-        raise ValueError(f"it is stored by {_format_of(text)}, and BLOOM_PICKLE is False")
-    if _format_of(text) == "pickle":
+        raise ValueError(f"it is stored by {format_}, and BLOOM_PICKLE is False")
+    if format_ == "pickle":
         _require_bounded(text)
         return _checked(unpickler(BytesIO(text)).load())
     _require_short(text)

@@ -78,11 +78,11 @@ class Figures(TypedDict, total=False):
     filter_bytes: int | None
     seconds_to_growth: float | None
     # of a job alone
-    round_pages: int | None
+    round_pages: int
     """These four count from the beginning of the round, in all starts."""
-    round_items: int | None
-    round_duplicates: int | None
-    round_retries: int | None
+    round_items: int
+    round_duplicates: int
+    round_retries: int
     feeds: Sequence[Mapping[str, Any]]
     """The `uri` of each feed of the round, and how many `items` are in it, or will be."""
     commits: int | None

@@ -28,6 +28,7 @@ from ..scrapy_compat import (
 )
 from ..settings import HoldSettings
 from ..startup import fetches_one_page, is_component, refuse
+from .later import NO_HOLD, Hold
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
     from scrapy.http import Response
     from typing_extensions import Self
 
-    from .ledger_scheduler import LedgerScheduler
     from .queue_settings import SlotQueue
+    from .store import HoldingScheduler
 
 logger = logging.getLogger("scrapy_bloom.holds")
 
@@ -50,28 +51,6 @@ GIVEN_UP = 1_000_000
 """Stands there from when a slot is given up until it answers."""
 REFUSALS = frozenset({429, 503})
 _SECONDS = re.compile(rb"\d+(\.\d*)?")
-
-
-class Hold(NamedTuple):
-    """A download slot that is not asked before `until` by `monotonic`, infinite until its release.
-    `times` counts the holds in a row, 0 for one by hand. Below 0 the slot is not held: so many
-    answers are missing to full speed, or refusals are counted, each FRESH."""
-
-    until: float
-    times: int
-
-    def met(self, until: float, times: int) -> Hold:
-        """Return what this hold and that one make together: by hand, while either is. With -inf the
-        `times` are a change of those of a slot that is not held, and 0 is the end of it."""
-        if until == -inf:
-            if self.times > 0 or self.until > monotonic():
-                return self
-            return Hold(0.0, self.times + times) if self.times + times < 0 else NO_HOLD
-        by_hand = not times or (not self.times and self.until > monotonic())
-        return Hold(max(self.until, until), 0 if by_hand else max(self.times, times))
-
-
-NO_HOLD = Hold(0.0, 0)
 
 
 class Refusal(NamedTuple):
@@ -198,7 +177,7 @@ class HoldMiddleware:
             self._ask_another(scheduler, request)
 
     @property
-    def _scheduler(self) -> LedgerScheduler | None:
+    def _scheduler(self) -> HoldingScheduler | None:
         """The scheduler of the crawler, None before it is built."""
         found: Any = scheduler_of(self._crawler)
         return found  # type: ignore[no-any-return]
@@ -222,7 +201,7 @@ class HoldMiddleware:
             if scheduler.holds:
                 self._note_answer(scheduler, request, slot_keys(self._crawler)(request))
 
-    def _note_answer(self, scheduler: LedgerScheduler, request: Request, slot: str) -> None:
+    def _note_answer(self, scheduler: HoldingScheduler, request: Request, slot: str) -> None:
         times = scheduler.holds.get(slot, NO_HOLD).times
         if scheduler.is_probe(request, slot):
             logger.debug("%(slot)s answers again", {"slot": slot})
@@ -237,7 +216,7 @@ class HoldMiddleware:
         return status in self._refusals and not backs_off(self._crawler, request, status)
 
     def _note_refusal(
-        self, scheduler: LedgerScheduler, request: Request, response: Response
+        self, scheduler: HoldingScheduler, request: Request, response: Response
     ) -> bool:
         """Do to the slot what the rules say. Return True if `request` goes back without a try."""
         settings, slot = self._settings, slot_keys(self._crawler)(request)
@@ -278,7 +257,7 @@ class HoldMiddleware:
         request.meta[REFUSED] = refusal.returns
         return not uses_try
 
-    def _give_up(self, scheduler: LedgerScheduler, slot: str, hold: Hold) -> None:
+    def _give_up(self, scheduler: HoldingScheduler, slot: str, hold: Hold) -> None:
         """Let all requests of `slot` go, until it answers."""
         if hold.times < GIVEN_UP:
             logger.warning(
@@ -290,7 +269,7 @@ class HoldMiddleware:
         if hold.times < GIVEN_UP or hold.until > monotonic():
             self._open(scheduler, slot, max(hold.times, GIVEN_UP))
 
-    def _ask_another(self, scheduler: LedgerScheduler, request: Request) -> None:
+    def _ask_another(self, scheduler: HoldingScheduler, request: Request) -> None:
         """Let other requests be sent if `request`, of which the host has not heard, was to find out
         whether a hold may end."""
         if scheduler.holds:
@@ -299,7 +278,7 @@ class HoldMiddleware:
             if hold is not None and scheduler.is_probe(request, slot):
                 self._open(scheduler, slot, hold.times)
 
-    def _open(self, scheduler: LedgerScheduler, slot: str, times: int) -> None:
+    def _open(self, scheduler: HoldingScheduler, slot: str, times: int) -> None:
         """End the hold of `slot`, but not the row of its holds."""
         scheduler.release(slot)
         scheduler.hold(slot, 0.0, times)

@@ -1,4 +1,4 @@
-"""Requests that are not to be sent before a time: `bloom_not_before`."""
+"""What is not to be sent before a time: a request with `bloom_not_before`, a slot on hold."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import datetime
 from heapq import heappop, heappush
 from itertools import count
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy.utils.asyncio import call_later
 
@@ -30,6 +30,28 @@ MOST_SECONDS = 60.0
 EARLY_SECONDS = 0.001
 _FARTHEST = 1e12
 """No time is later: 31,000 years."""
+
+
+class Hold(NamedTuple):
+    """A download slot that is not asked before `until` by `monotonic`, infinite until its release.
+    `times` counts the holds in a row, 0 for one by hand. Below 0 the slot is not held: so many
+    answers are missing to full speed, or refusals are counted, each `holds.FRESH`."""
+
+    until: float
+    times: int
+
+    def met(self, until: float, times: int) -> Hold:
+        """Return what this hold and that one make together: by hand, while either is. With -inf the
+        `times` are a change of those of a slot that is not held, and 0 is the end of it."""
+        if until == -math.inf:
+            if self.times > 0 or self.until > monotonic():
+                return self
+            return Hold(0.0, self.times + times) if self.times + times < 0 else NO_HOLD
+        by_hand = not times or (not self.times and self.until > monotonic())
+        return Hold(max(self.until, until), 0 if by_hand else max(self.times, times))
+
+
+NO_HOLD = Hold(0.0, 0)
 
 
 def take_delay(request: Request) -> float | None:

@@ -27,8 +27,8 @@ from ..scrapy_compat import (
 )
 from ..settings import ANY_SPIDER, BUDGET, LATER_WAIT
 from ..startup import refuse
-from .holds import NO_HOLD, LocalHolds, probe_seconds, sent_again
-from .later import Alarm, DelayedInMemory, take_delay
+from .holds import LocalHolds, probe_seconds, sent_again
+from .later import NO_HOLD, Alarm, DelayedInMemory, take_delay
 from .queue_settings import SlotQueue, memory_queue
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from scrapy.dupefilters import BaseDupeFilter
     from scrapy.pqueues import ScrapyPriorityQueue
 
-    from .holds import Hold
+    from .later import Hold
     from .ledger import Ledger
     from .start_requests import StartRequests
     from .store import Holds

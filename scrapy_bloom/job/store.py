@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from scrapy import Request
 
     from .failure import FailedRequest
-    from .holds import Hold
+    from .later import Hold
 
 
 class FingerprintKeeper(Protocol):
@@ -50,6 +50,20 @@ class Holds(Protocol):
 
     def release(self, slot: str) -> None:
         """End the hold of `slot`, if there is one. Durable with the next commit."""
+
+
+class HoldingScheduler(Holds, Protocol):
+    """The scheduler, as the middleware that holds slots sees it."""
+
+    def has_dispatched(self, request: Request) -> bool:
+        """Return True if `request` came from this scheduler."""
+
+    def is_probe(self, request: Request, slot: str) -> bool:
+        """Return True if `request` was dispatched during the present hold of its slot, to find out
+        whether that may end."""
+
+    def came_before_hold(self, request: Request) -> bool:
+        """Return True if `request` was dispatched before its slot was held, as it is now."""
 
 
 class RequestStore(Holds, Protocol):

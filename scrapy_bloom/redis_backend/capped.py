@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..errors import SharedFilterError
 from ..job.codec import Stored, url_and_method
 from ..job.dictionaries import Dictionaries
 from ..job.failure import ALL, CAPPED, Choice, FailedRequest
 from .codec import stored_dictionaries
 from .layout import ODD_BYTES
+from .lifecycle import run_in_crawl
 from .scripts import CAPPED_COUNTS, READ_CAPPED, TAKE_CAPPED
 
 if TYPE_CHECKING:
     from .client import RedisClient
-    from .scripts import Script
 
 AT_ONCE = 100
 """So many are moved by a script, or read."""
@@ -93,7 +92,9 @@ class CappedRequests:
             while looked < count:
                 most = min(AT_ONCE, count - looked)
                 told = [verdict] if not choice.urls else ["", *self._judged(slot, choice, verdict)]
-                answers = self._run(TAKE_CAPPED, slot.encode(errors=ODD_BYTES), most, *told)
+                answers = run_in_crawl(
+                    self._client, TAKE_CAPPED, self._key, slot.encode(errors=ODD_BYTES), most, *told
+                )
                 taken += answers.count(verdict.encode())
                 looked += len(answers)
                 if len(answers) < most:
@@ -107,18 +108,12 @@ class CappedRequests:
 
     def _read(self, slot: str, first: int) -> Sequence[bytes]:
         last = first + AT_ONCE - 1
-        found: Sequence[bytes] = self._run(READ_CAPPED, slot.encode(errors=ODD_BYTES), first, last)
+        found: Sequence[bytes] = run_in_crawl(
+            self._client, READ_CAPPED, self._key, slot.encode(errors=ODD_BYTES), first, last
+        )
         return found
 
     def _failed_request(self, slot: str, element: bytes) -> FailedRequest:
         stored = Stored(slot, element.partition(b"\0")[2])
         known = url_and_method(stored, self._dictionaries, pickles=False)
         return FailedRequest(*known, CAPPED, None, None, 0, 0.0, None)
-
-    def _run(self, script: Script, *arguments: Any) -> Any:
-        answer = self._client.run(script, [self._key], *arguments)
-        if answer == -1:
-            raise SharedFilterError(
-                f"there is no crawl at {self._key!r} in Redis at {self._client.name}"
-            )
-        return answer

@@ -113,6 +113,16 @@ class RedisClient:
         SharedFilterError. Cost: one round trip, two if Redis does not know the script yet."""
         return self._insist(lambda: self._run(script, keys, arguments))[0]
 
+    def scan(self, script: Script, key: str, *arguments: str | bytes | int | None) -> Iterator[Any]:
+        """Yield the answers of `script`, each without its cursor, which goes to the next call in
+        the place of None. Raises SharedFilterError as `run` does."""
+        cursor: Any = b"0"
+        while cursor is not None:
+            given = (cursor if each is None else each for each in arguments)
+            cursor, *found = self.run(script, [key], *given)
+            yield found[0] if len(found) == 1 else found
+            cursor = cursor if int(cursor) else None
+
     def call(self, command: str, *arguments: str | bytes | int | None) -> Any:
         """Return the result of redis-py's method `command`, repeated and raising as `run`."""
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
@@ -14,6 +13,7 @@ from ..errors import encodable
 from ..job.codec import Codec, Stored
 from ..job.queue_settings import QueueSettings
 from ..scrapy_compat import slot_named
+from .protocol import Packed
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -31,15 +31,6 @@ MAX_BYTES = 100_000_000
 _PAGE = "bloom:page"
 """The field with the page's name, of a stored request that sends a page again or may have equal
 ones. No attribute of a request has such a name, so Scrapy leaves the field out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """A request as it is stored: in the list of `priority` (lower first) and `slot`."""
-
-    priority: str
-    slot: str
-    payload: bytes
 
 
 class SlotOf(Protocol):

@@ -15,12 +15,12 @@ from ..bloom.fixed import BloomFilter, PathArgument
 from ..bloom.growing import ScalableBloomFilter
 from ..bloom.header import PAGE, Header
 from ..bloom.removal import remove_filter
-from ..errors import IncompatibleFilterError, SharedFilterError
+from ..errors import IncompatibleFilterError
 from ..files import sync_directory
 from .client import RedisClient
 from .filter import RedisBloomFilter
 from .layout import SHARDS, LayerShape, RedisHeader, shards_of
-from .lifecycle import filling
+from .lifecycle import filling, gone
 from .scripts import MAKE_SHARD
 
 _CHUNK_BLOCKS = 256  # 1 MiB
@@ -201,5 +201,5 @@ def _get(client: RedisClient, name: str, store: BitStore, first: int, blocks: in
         stop = min(done + _CHUNK_BLOCKS, blocks)
         piece = client.call("getrange", name, done * PAGE, stop * PAGE - 1)
         if len(piece) != (stop - done) * PAGE:
-            raise SharedFilterError(f"{name} in Redis at {client.name} is gone, or a part of it")
+            raise gone(f"{name} in Redis at {client.name}")
         store.join_blocks(first + done, piece.translate(_REVERSED))

@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import SharedFilterError
 from ..job.codec import Stored, url_and_method
 from ..job.dictionaries import Dictionaries
 from ..job.failure import ALL, CAPPED, Choice, FailedRequest, described
 from .capped import CappedRequests
 from .codec import stored_dictionaries
+from .lifecycle import no_crawl
 from .protocol import Failing
 from .scripts import CRAWL_STATUS, RETRY_FAILED, SCAN_FAILED
 
@@ -80,9 +80,7 @@ class RedisFailedStore:
         for fields in self._groups(choice):
             moved, *others = self._client.run(RETRY_FAILED, [self._key], "1" * is_now, *fields)
             if moved < 0:
-                raise SharedFilterError(
-                    f"there is no crawl at {self._key!r} in Redis at {self._client.name}"
-                )
+                raise no_crawl(self._client, self._key)
             count += moved
             left += sum(others)
         if is_now:
@@ -160,14 +158,9 @@ class RedisFailedStore:
         return FailedRequest(reason=reason.decode(), attempts=attempts, time=when / 1000, **known)
 
     def _scan(self, *, brief: bool = False) -> Iterator[Any]:
-        cursor: bytes | str = "0"
-        while True:
-            cursor, found = self._client.run(
-                SCAN_FAILED, [self._key], cursor, AT_ONCE, "1" if brief else ""
-            )
+        flag = "1" if brief else ""
+        for found in self._client.scan(SCAN_FAILED, self._key, None, AT_ONCE, flag):
             yield from found
-            if int(cursor) == 0:
-                return
 
 
 def _is_at_work(client: RedisClient, key: str) -> bool:

@@ -38,30 +38,9 @@ class RedisPlace:
     def describe(self) -> Description:
         """Return all figures of the filter."""
         shared, header = self.filter, self.filter.header
-        name, identity = fingerprinter_in(header.identity)
         layers = [self._layer(number) for number in range(len(shared.layers))]
-        return Description(
-            place=self.name,
-            items=len(shared),
-            items_exact=True,
-            capacity=sum(layer.capacity for layer in layers),
-            layers=layers,
-            bits=shared.nbytes * 8,
-            bytes=shared.nbytes,
-            table_bytes=0,
-            file_bytes=shared.nbytes,
-            fill_ratio=shared.fill_ratio,
-            error_rate=shared.current_error_rate,
-            error_rate_bound=header.error_rate,
-            expected_pages_lost=shared.expected_false_positives,
-            has_secret=any(header.secret),
-            fingerprinter=name,
-            fingerprinter_identity=identity,
-            created=header.created,
-            software=header.software,
-            clean=True,
-            held_by=None,
-        )
+        known = fingerprinter_in(header.identity)
+        return Description.of(self.name, shared, header, known, layers, file_bytes=shared.nbytes)
 
     def _layer(self, number: int) -> Layer:
         """Return the layer of that number in all shards that have it; each shard grows alone."""

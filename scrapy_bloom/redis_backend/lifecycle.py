@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import IncompatibleFilterError, SharedFilterError
 from ..reporting import waiting
@@ -24,6 +24,7 @@ from .scripts import (
 if TYPE_CHECKING:
     from ..settings import WorkerSettings
     from .client import RedisClient
+    from .scripts import Script
 
 _REMOVED_AT_ONCE = 100
 
@@ -164,7 +165,7 @@ def open_crawl(
     )
     if found.decode() != crawl_id(crawl):
         raise SharedFilterError(
-            f"the queue {key!r} in Redis at {client.name}" + _why_not(found.decode(), crawl)
+            f"the queue {key!r} in Redis at {client.name}" + why_not(found.decode(), crawl)
         )
     if int(lease_found) != lease:
         raise SharedFilterError(
@@ -184,7 +185,7 @@ def open_crawl(
     )
 
 
-def _why_not(found: str, crawl: str) -> str:
+def why_not(found: str, crawl: str) -> str:
     """Return why no worker can join the crawl with the id `found`."""
     if not found:
         return (
@@ -211,20 +212,20 @@ def remove_queue(client: RedisClient, key: str) -> int:
     return removed
 
 
+def run_in_crawl(client: RedisClient, script: Script, key: str, *arguments: Any) -> Any:
+    """Return the answer of `script`, which is -1 where no crawl is beside the filter at `key`.
+    Raises SharedFilterError then, and without an answer."""
+    answer = client.run(script, [key], *arguments)
+    if answer == -1:
+        raise no_crawl(client, key)
+    return answer
+
+
 def no_crawl(client: RedisClient, key: str) -> SharedFilterError:
     """Return the error of a command for a `key` without a crawl."""
     return SharedFilterError(
         f"there is no crawl {key[1:-1]!r} in Redis at {client.name}: --key must be the"
-        " BLOOM_REDIS_KEY of its workers"
-    )
-
-
-def crawl_is_gone(name: str) -> SharedFilterError:
-    """Return the error for a running crawl of which Redis has lost a part."""
-    return SharedFilterError(
-        f"the crawl of {name} is gone, or a part of it: it was removed, or Redis was"
-        " flushed, restarted without persistence, or has evicted keys (maxmemory-policy). To begin"
-        " anew, remove what is left with 'scrapy bloom clear' and start the workers again"
+        " BLOOM_REDIS_KEY of its workers, of which the first one begins it"
     )
 
 
@@ -239,11 +240,11 @@ def require_no_eviction(client: RedisClient) -> None:
 
 
 def gone(name: str) -> SharedFilterError:
-    """Return the error for a filter of which Redis has lost a part."""
+    """Return the error for a filter or a crawl of which Redis has lost a part."""
     return SharedFilterError(
-        f"{name} is gone, or a part of it: it was deleted, Redis was flushed or restarted"
-        " without persistence, or has evicted keys (maxmemory-policy); to start with an empty"
-        " one, remove it with 'scrapy bloom clear' or use another BLOOM_REDIS_KEY"
+        f"{name} is gone, or a part of it: it was removed, or Redis was flushed, restarted without"
+        " persistence, or has evicted keys (maxmemory-policy). To begin anew, remove what is left"
+        " with 'scrapy bloom clear', or use another BLOOM_REDIS_KEY"
     )
 
 

@@ -201,10 +201,10 @@ def _remove_interrupted(client: RedisClient, key: str) -> None:
         return
     queue = look_at(client, key)
     for worker in queue.workers if queue else ():
-        if worker.lease_left > 0:
+        if worker.lease_seconds > 0:
             raise SharedFilterError(
                 f"{key} in Redis at {client.name} is being loaded ({worker.name}): wait for the"
-                f" end, or, if that was killed, {worker.lease_left:.0f} seconds"
+                f" end, or, if that was killed, {worker.lease_seconds:.0f} seconds"
             )
     remove_queue(client, key)
     delete_filter(client, key)

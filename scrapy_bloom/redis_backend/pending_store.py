@@ -13,7 +13,7 @@ from ..job.dictionaries import Dictionaries
 from ..job.pending import By, PendingCount, PendingRequest, Selection
 from .codec import stored_dictionaries
 from .layout import ODD_BYTES
-from .lifecycle import no_crawl
+from .lifecycle import run_in_crawl
 from .scripts import HOLD_SLOTS, PENDING_RECORDS
 from .status import (
     SLOTS_AT_ONCE,
@@ -103,10 +103,7 @@ class RedisPendingStore:
         for first in range(0, len(slots), SLOTS_AT_ONCE):
             some = slots[first : first + SLOTS_AT_ONCE]
             group = (slot.encode(errors=ODD_BYTES) for slot in some)
-            count = self.client.run(HOLD_SLOTS, [self.key], pause, *group)
-            if count < 0:
-                raise no_crawl(self.client, self.key)
-            changed += count
+            changed += run_in_crawl(self.client, HOLD_SLOTS, self.key, pause, *group)
         return changed
 
     def learn_dictionaries(self) -> None:
@@ -186,14 +183,10 @@ class RedisPendingStore:
         yield from self._records("later")
 
     def _records(self, name: str) -> Iterator[PendingRequest]:
-        cursor = b"0"
-        while True:
-            cursor, found = self.client.run(PENDING_RECORDS, [self.key], name, cursor)
+        for found in self.client.scan(PENDING_RECORDS, self.key, name, None):
             for priority, slot, payload, due, _ in found:
                 left = None if due == b"" else due / 1000
                 yield self._request(slot.decode(errors=ODD_BYTES), priority, payload, left)
-            if int(cursor) == 0:
-                return
 
     def fields(self, slot: str, payload: bytes) -> dict[str, Any]:
         """Return the fields of a stored request, none if only the spider can read them."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..job.dictionaries import id_of
 from ..job.figures import COUNTED
-from .codec import Packed
 from .scripts import GROWN
 
 if TYPE_CHECKING:
@@ -26,6 +25,15 @@ another one; the crawl lacks dictionaries that were named; all went well."""
 
 LEAVE, OVER = "leave", "over"
 """The action of a worker's last call: leave the crawl, or end it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A request as it is stored: in the list of `priority` (lower first) and `slot`."""
+
+    priority: str
+    slot: str
+    payload: bytes
 
 
 @dataclass(eq=False, slots=True)

@@ -14,11 +14,11 @@ from ..errors import SharedFilterError
 from ..settings import WorkerSettings
 from .codec import RedisCodec
 from .filter import RedisBloomFilter
-from .lifecycle import open_crawl
+from .lifecycle import gone, open_crawl
 from .protocol import LEAVE, Batch, ClaimReport, Entry, Holding, Policy, Reply, WorkerState
 from .request_store import MOST_ENTRIES
 from .scripts import CAPPED, COMMIT, GROWN, NEW
-from .status import look_at
+from .status import require_crawl
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -98,9 +98,7 @@ class Pusher:
             reply, again = self._send(batch)
         name = f"the crawl at {self._key!r} in Redis at {self._client.name}"
         if reply.gone:
-            raise SharedFilterError(
-                f"{name} is gone: start its workers again, or use another BLOOM_REDIS_KEY"
-            )
+            raise gone(name)
         # a worker that has left is unknown when its last call is repeated
         if reply.fenced and not (action and again):
             raise SharedFilterError(
@@ -134,12 +132,7 @@ def push(
     Raises SharedFilterError if there is no crawl, or Redis does not answer: some requests may be
     pushed then, and all can be pushed again. Raises ValueError if one cannot be stored.
     """
-    state = look_at(client, key)
-    if state is None:
-        raise SharedFilterError(
-            f"there is no crawl at {key!r} in Redis at {client.name}: start a worker first, with"
-            " BLOOM_REDIS_IDLE to have it wait"
-        )
+    state = require_crawl(client, key)
     codec = RedisCodec(settings)
     entries = (entry_of(each, codec, fingerprinter, callback) for each in requests)
     workers = replace(WorkerSettings.read(settings), lease=state.lease, round="")

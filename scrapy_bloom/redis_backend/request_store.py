@@ -16,11 +16,11 @@ from weakref import WeakSet
 from ..errors import SharedFilterError
 from ..job.failure import lost
 from ..job.figures import COUNTED
-from ..job.holds import NO_HOLD, Hold
+from ..job.later import NO_HOLD, Hold
 from .claims import Claims
-from .codec import Packed, is_storable_slot
+from .codec import is_storable_slot
 from .failed_store import details_of, failing_of, unreadable
-from .protocol import LEAVE, OVER, Batch, Entry, Holding, Policy, Reply, WorkerState
+from .protocol import LEAVE, OVER, Batch, Entry, Holding, Packed, Policy, Reply, WorkerState
 from .scripts import CAPPED, GROWN, NEW
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from ..job.pending import PendingRequest, Selection
 from .codec import page_in
 from .failed_store import details_of
 from .layout import ODD_BYTES
-from .lifecycle import no_crawl
+from .lifecycle import run_in_crawl
 from .scripts import DROP_LISTS, PENDING_RECORDS, SIEVE
 from .status import require_crawl
 
@@ -166,10 +166,7 @@ class Sieve:
             yield from (_FAILED, page_in(fields, payload), failed.attempts, details_of(failed))
 
     def _run(self, script: Any, *arguments: Any) -> Any:
-        answer = self._client.run(script, [self._key], *arguments)
-        if answer == -1:
-            raise no_crawl(self._client, self._key)
-        return answer
+        return run_in_crawl(self._client, script, self._key, *arguments)
 
 
 def _slot(named: str) -> str:

@@ -13,7 +13,6 @@ from scrapy.utils.defer import deferred_from_coro
 
 from ..job.start_requests import (
     AT_ONCE,
-    KEY_PREFIX,
     PAGE_KEY_LENGTH,
     StartRequests,
     give_turn,
@@ -206,4 +205,4 @@ class StartedPages:
                 "sscan", f"{self._key}:start", cursor or 0, None, _MARKS_AT_ONCE
             )
             for mark in marks:
-                yield mark[:PAGE_KEY_LENGTH] if mark.startswith(KEY_PREFIX) else mark
+                yield mark[:PAGE_KEY_LENGTH]

@@ -6,10 +6,10 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..job.figures import COUNTED, SLOTS, Costly, Figures, Sample, State, longest_held, with_rates
 from .capped import capped_in
@@ -74,35 +74,22 @@ class CrawlStatus:
             "filter_layers": len(found.layers),
             "filter_bytes": found.nbytes,
             "memory_bytes": total_bytes(found.nbytes, crawl.nbytes, pending.nbytes),
-            "workers": [worker.figures for worker in crawl.workers],
+            "workers": [*map(asdict, crawl.workers)],
         }
         return with_rates(figures, crawl.samples)
 
 
 @dataclass(frozen=True)
 class WorkerView:
-    """One worker. Its lease lasts `lease_left` seconds, below 0 after its end. Of its `claimed`
-    requests the `oldest` was claimed that many seconds ago (None without one), and `handed` are
-    dispatched."""
+    """One worker, under the names of `Figures`. Its lease lasts `lease_seconds`, below 0 after its
+    end. The oldest of its claims is of that many seconds ago, None without one."""
 
     name: str
-    lease_left: float
-    claimed: int
-    oldest: float | None
-    handed: int
+    in_flight: int
+    oldest_seconds: float | None
+    dispatched: int
+    lease_seconds: float
     in_start: bool
-
-    @property
-    def figures(self) -> dict[str, Any]:
-        """All of that for JSON, under the names of `Figures`."""
-        return {
-            "name": self.name,
-            "in_flight": self.claimed,
-            "oldest_seconds": self.oldest,
-            "dispatched": self.handed,
-            "lease_seconds": self.lease_left,
-            "in_start": self.in_start,
-        }
 
 
 @dataclass(frozen=True)
@@ -141,12 +128,12 @@ class CrawlView:
     @property
     def in_flight(self) -> int:
         """The number of claimed requests."""
-        return sum(worker.claimed for worker in self.workers)
+        return sum(worker.in_flight for worker in self.workers)
 
     @property
     def living(self) -> Sequence[WorkerView]:
         """The workers with a lease."""
-        return [worker for worker in self.workers if worker.lease_left >= 0]
+        return [worker for worker in self.workers if worker.lease_seconds >= 0]
 
     @property
     def state(self) -> State:
@@ -199,7 +186,7 @@ def look_at(client: RedisClient, key: str) -> CrawlView | None:
         for (name, until), (claimed, handed, in_start, oldest) in zip(group, found, strict=True):
             age = max(0.0, (now - oldest) / 1000) if oldest else None
             left = (float(until) - now) / 1000
-            workers.append(WorkerView(name.decode(), left, claimed, age, handed, bool(in_start)))
+            workers.append(WorkerView(name.decode(), claimed, age, handed, left, bool(in_start)))
     return CrawlView(
         round=round_.decode(),
         start_done=start_done == b"1",
@@ -252,13 +239,10 @@ def held_in(client: RedisClient, key: str) -> dict[str, float]:
     """Return the held slots of the crawl beside the filter at `key`, with the seconds of their
     holds that are left, `inf` until the release. Cost: a call for 100 holds."""
     held: dict[str, float] = {}
-    cursor = b"0"
-    while True:
-        cursor, found = client.run(HELD_SLOTS, [key], cursor)
+    for found in client.scan(HELD_SLOTS, key, None):
         for slot, left in zip(found[::2], found[1::2], strict=True):
             held[slot.decode(errors=ODD_BYTES)] = float(left) / 1000
-        if int(cursor) == 0:
-            return held
+    return held
 
 
 def parked_in(client: RedisClient, key: str) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from ..job.dictionaries import id_of
 from ..reporting import counted
 from .codec import stored_dictionaries
 from .layout import ODD_BYTES, crawl_id
-from .lifecycle import stored_header
+from .lifecycle import stored_header, why_not
 from .scripts import (
     VERIFY_ALONE,
     VERIFY_BOOKS,
@@ -71,21 +71,14 @@ def _of_the_dead(count: int) -> str:
 
 
 def _names(client: RedisClient, key: str) -> Iterator[str]:
-    cursor = b"0"
-    while True:
-        cursor, names = client.run(VERIFY_NAMES, [key], cursor)
+    for names in client.scan(VERIFY_NAMES, key, None):
         yield from (name.decode(errors=ODD_BYTES) for name in names)
-        if int(cursor) == 0:
-            return
 
 
 def _count_waiting(client: RedisClient, key: str, names: list[str]) -> tuple[int, list[str]]:
     """Return how many requests are pending, and what is wrong with them."""
-    waiting, wrong = client.call("llen", f"{key}:alone"), []
-    cursor, bad_later = b"", 0
-    while cursor != b"0":
-        cursor, count, bad = client.run(VERIFY_LATER, [key], cursor or b"0")
-        waiting, bad_later = waiting + count, bad_later + bad
+    later, bad_later = map(sum, zip(*client.scan(VERIFY_LATER, key, None), strict=True))
+    waiting, wrong = client.call("llen", f"{key}:alone") + later, []
     if bad_later:
         wrong.append(f"{counted(bad_later, 'delayed request')} cannot be read")
     lists: list[tuple[str, int]] = []
@@ -151,8 +144,8 @@ def _wrong_claims(client: RedisClient, key: str, names: list[str]) -> Iterator[s
 def _wrong_books(client: RedisClient, key: str) -> Iterator[str]:
     crawl, over, strangers, claims, waits = client.run(VERIFY_BOOKS, [key])
     header = stored_header(client, key)
-    if header is None or crawl.decode() not in {header.generation, crawl_id(header.generation)}:
-        yield "the queue belongs to a filter that is gone: remove both with 'scrapy bloom clear'"
+    if header is None or crawl.decode() != crawl_id(header.generation):
+        yield "the queue" + why_not(crawl.decode(), header.generation if header else "-")
     if strangers:
         yield f"{counted(strangers, 'worker')} at work without a lease: the crawl has no end"
     if over and (claims or waits):
@@ -193,9 +186,5 @@ def _count_capped(client: RedisClient, key: str, names: list[str]) -> tuple[int,
 
 def _records(client: RedisClient, key: str, name: str, parts: int) -> tuple[int, int]:
     """Return how many records a hash has, and how many of them cannot be read."""
-    cursor, records, bad = b"0", 0, 0
-    while True:
-        cursor, count, more = client.run(VERIFY_RECORDS, [key], name, cursor, parts)
-        records, bad = records + count, bad + more
-        if int(cursor) == 0:
-            return records, bad
+    records, bad = zip(*client.scan(VERIFY_RECORDS, key, name, None, parts), strict=True)
+    return sum(records), sum(bad)

@@ -29,7 +29,7 @@ from .client import RedisClient, ScriptError
 from .codec import RedisCodec
 from .failed_store import RedisFailedStore
 from .layout import in_one_slot
-from .lifecycle import crawl_is_gone, open_crawl
+from .lifecycle import gone, open_crawl
 from .protocol import Policy
 from .request_store import Observers, RedisStore
 from .start_urls import SeedList
@@ -343,7 +343,7 @@ class Worker:
 
     def _on_gone(self) -> None:
         self._gone = True
-        self.ledger.stop(crawl_is_gone(self._name))
+        self.ledger.stop(gone(f"the crawl of {self._name}"))
 
     def _on_outage(self, error: SharedFilterError) -> None:
         if isinstance(error, ScriptError):

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ..job.failure import FailedRequest
-    from ..job.holds import Hold, LocalHolds
+    from ..job.holds import LocalHolds
+    from ..job.later import Hold
     from ..job.queue_settings import QueueKind, QueueSettings
     from .budget import LocalBudget
     from .request_file import Group

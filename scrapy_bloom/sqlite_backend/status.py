@@ -97,9 +97,9 @@ class Progress(CommitHook):
         self._of_earlier_starts = tuple(-now for now in counts_of(self._crawler).values())
 
     def _count(self) -> None:
-        """Note what the round has counted, None where that of its earlier starts is not known."""
+        """Note what the round has counted."""
         counts = zip(self._of_earlier_starts, counts_of(self._crawler).values(), strict=True)
-        counted = tuple(None if before is None else before + now for before, now in counts)
+        counted = tuple(map(sum, counts))
         if counted != self._counted:
             self._file.execute(
                 "UPDATE round_counts SET (pages, items, duplicates, retries) = (?, ?, ?, ?)",
@@ -281,17 +281,13 @@ def _samples(connection: sqlite3.Connection) -> list[Sample]:
 
 
 def _of_this_start(
-    of_round: Sequence[int | None], of_earlier_starts: Sequence[int | None] | None
+    of_round: Sequence[int], of_earlier_starts: Sequence[int] | None
 ) -> dict[str, int]:
     """Return what this start has counted up to its last commit, which may be newer than its last
-    figures, as far as that is known."""
+    figures."""
     counts = zip(COUNTED, of_round, of_earlier_starts or (), strict=False)
-    return {
-        name: now - before
-        for name, now, before in counts
-        # a round that has just begun is not in the figures yet
-        if now is not None and before is not None and now >= before
-    }
+    # a round that has just begun is not in the figures yet
+    return {name: now - before for name, now, before in counts if now >= before}
 
 
 def _feeds(connection: sqlite3.Connection) -> list[tuple[str, int]]:

@@ -118,8 +118,8 @@ MUTANTS = {
     ),
     "mode_not_kept": (
         GROWING,
-        "                require_table(path, headers[0], exact=exact)\n",
-        "",
+        "bound, error_rate, secret, exact=exact)",
+        "bound, error_rate, secret, exact=False)",
     ),
 }
 

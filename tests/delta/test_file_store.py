@@ -86,7 +86,7 @@ def test_a_mark_counts_for_the_period_to_the_second(steps):
             now += hours * HOUR
             period = 4 * PERIOD if is_long else PERIOD
             with closing(opened(folder, now, period)) as found:
-                there = {*rows_in(folder)} if found.table.is_open else set()
+                there = {*rows_in(folder)} if found.is_open else set()
                 removed |= {n for n in marked if key(n) not in there}
                 for number in range(10):
                     age = abs(now - marked.get(number, -1e12))
@@ -147,7 +147,7 @@ def test_a_digest_stays_until_there_is_a_newer_one(steps):
                 for number, waited, digest in pages:
                     row = Row(key(number), None if waited is None else now - waited * HOUR, digest)
                     if row[1:] != (None, None):
-                        in_table = dict(rows_in(folder)) if found.table.path.exists() else {}
+                        in_table = dict(rows_in(folder)) if found.path.exists() else {}
                         found.add([row])
                         known[number] = _added(in_table.get(key(number)), row, now)
                 found.forget([key(number) for number in forgotten])
@@ -202,7 +202,7 @@ def test_a_page_that_has_a_digest_is_compared_after_it_has_expired(tmp_path):
     found = opened(tmp_path, NOON + 60 * HOUR)
     assert [found.digest(key(number)) for number in (1, 2, 3)] == [b"d" * 16, b"e" * 16, None]
     assert not any(map(found.knows, map(key, (1, 2, 3))))
-    assert (found.table.total, found.table.count, found.table.digests) == (2, 1, 2)
+    assert (found.total, found.count, found.digests) == (2, 1, 2)
     assert found.drop_older(HOUR) == (1, [])
     assert [*rows_in(tmp_path)] == [key(2)]
 
@@ -305,7 +305,7 @@ def test_what_a_killed_writer_has_begun_is_rolled_back_by_the_next_crawl(tmp_pat
         store(tmp_path).look()
     assert files_in(tmp_path) == before
     found = opened(tmp_path)
-    assert found.table.count == 5000
+    assert found.count == 5000
     assert {time for time, _ in rows_in(tmp_path).values()} == {NOON}
     assert len(files_in(tmp_path)) == 1
 
@@ -337,7 +337,7 @@ def test_a_table_that_is_made_while_one_looks_is_not_anothers(tmp_path, monkeypa
     made.add([(key(1), NOON)])
     made.close()
     found = store(tmp_path)
-    file = found.table.path
+    file = found.path
     file.parent.mkdir()
     file.touch()
 
@@ -345,7 +345,7 @@ def test_a_table_that_is_made_while_one_looks_is_not_anothers(tmp_path, monkeypa
         if "sqlite_master" in statement:
             with (
                 suppress(sqlite3.OperationalError),  # it is locked, which is as good
-                closing(sqlite3.connect(made.table.path)) as source,
+                closing(sqlite3.connect(made.path)) as source,
                 closing(sqlite3.connect(file, timeout=0)) as target,
             ):
                 target.execute("BEGIN IMMEDIATE")
@@ -363,7 +363,7 @@ def test_a_table_that_is_made_while_one_looks_is_not_anothers(tmp_path, monkeypa
     table_connect = table_module.connect
     monkeypatch.setattr(table_module, "connect", traced)
     found.look()
-    assert not found.table.count
+    assert not found.count
 
 
 def test_no_writer_waits_for_the_one_who_reads(tmp_path):
@@ -392,7 +392,7 @@ def test_a_change_that_fails_half_way_changes_nothing(tmp_path, monkeypatch, is_
     monkeypatch.setattr(table_module, "_PATIENCE", 10)
     store(tmp_path).add([(key(1), NOON), (key(2), NOON)])
     before, found = rows_in(tmp_path), opened(tmp_path)
-    with closing(sqlite3.connect(found.table.path, isolation_level=None)) as reader:
+    with closing(sqlite3.connect(found.path, isolation_level=None)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT * FROM sqlite_master").fetchall()
         with pytest.raises(FilterFileError, match="locked"):
@@ -413,7 +413,7 @@ def test_expired_rows_are_removed_a_part_at_a_time(tmp_path, monkeypatch):
     opened(tmp_path).close()
     found = opened(tmp_path, NOON + 2 * HOUR)
     assert {time for time, _ in rows_in(tmp_path).values()} == {NOON}
-    assert found.table.count == len(rows_in(tmp_path)) == 1000
+    assert found.count == len(rows_in(tmp_path)) == 1000
 
 
 @pytest.mark.parametrize("what", ["text", "another program's", "of a later version", "torn"])

@@ -44,7 +44,7 @@ MUTANTS = {
     "a_bad_page_holds_for_ever": (HOLDS, "refusal.returns > most", "False"),
     "all_go_at_the_end": (HOLDS, "if probe > 0:", "if False:"),
     "until_is_the_last": (
-        HOLDS,
+        "scrapy_bloom/job/later.py",
         "Hold(max(self.until, until)",
         "Hold(until",
     ),

@@ -7,11 +7,10 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from email.utils import formatdate
-from threading import Event, Thread
+from threading import Event
 from typing import NamedTuple
 
-from tests.patience import PATIENCE
-from tests.web_server import serve
+from tests.web_server import ServedInThread
 
 
 class Asked(NamedTuple):
@@ -42,35 +41,13 @@ class Rest:
 
 
 @dataclass
-class RestingSite:
+class RestingSite(ServedInThread):
     """The site, on a free port of the loopback interface, in a thread. Paths are `/HOST/NUMBER`:
     hosts without a Rest answer when `go` says so, and "moved" redirects to the host "named"."""
 
     rests: dict[str, Rest]
     asked: dict[str, list[Asked]] = field(default_factory=lambda: defaultdict(list))
-
-    def __enter__(self):
-        self.go = Event()
-        self._served = Event()
-        self._thread = Thread(target=asyncio.run, args=[self._serve()], daemon=True)
-        self._thread.start()
-        assert self._served.wait(PATIENCE)
-        return self
-
-    def __exit__(self, *_):
-        self._loop.call_soon_threadsafe(self._ended.set)
-        self._thread.join()
-
-    async def _serve(self):
-        def ready(port):
-            self.url = f"http://127.0.0.1:{port}"
-            self._served.set()
-
-        self._loop = asyncio.get_running_loop()
-        self._ended = asyncio.Event()
-        serving = asyncio.create_task(serve(self._answer, ready))
-        await self._ended.wait()
-        serving.cancel()
+    go: Event = field(default_factory=Event)
 
     async def _answer(self, _method, path, _body):
         came = time.monotonic()

@@ -64,3 +64,17 @@ def few_shards(monkeypatch):
     for module in (layout, lifecycle, copying):
         monkeypatch.setattr(module, "SHARDS", 2)
     monkeypatch.setattr(layout, "SHARD_BITS", 1)
+
+
+def lone_worker(make_dupefilter, own, timeout, server=None, **settings):
+    """Return the dupefilter of a worker that shares a filter alone, at its `own` server or another
+    one."""
+    return make_dupefilter(
+        **{
+            "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
+            "BLOOM_REDIS_URL": (server or own).url,
+            "BLOOM_REDIS_TIMEOUT": timeout,
+            "BLOOM_CAPACITY": 10_000,
+            **settings,
+        }
+    )

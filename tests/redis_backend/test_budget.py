@@ -423,6 +423,16 @@ def test_many_are_dropped_or_removed_with_the_crawl(join, redis_server):  # noqa
     assert not any(name in left for name in ("capped", "counted", "limits"))
 
 
+def fetched(scheduler):
+    """Return the names of what the worker fetches, one after the other."""
+    found = []
+    while (popped := scheduler.next_request()) is not None:
+        found.append(name_of(popped))
+        scheduler._worker.store.done(popped)
+        talk(scheduler)
+    return found
+
+
 def test_a_worker_counts_in_its_stats_and_asks_what_is_retried(build, key, caplog):  # noqa: F811
     """As DurableScheduler does with a job. What is capped does not count for the warning at the
     end."""
@@ -432,11 +442,7 @@ def test_a_worker_counts_in_its_stats_and_asks_what_is_retried(build, key, caplo
         for name in names:
             scheduler.enqueue_request(request(name))
         talk(scheduler)
-        found = []
-        while (popped := scheduler.next_request()) is not None:
-            found.append(name_of(popped))
-            scheduler._worker.store.done(popped)
-            talk(scheduler)
+        found = fetched(scheduler)
         return scheduler, sorted(found)
 
     scheduler, found = start(*"abcd", BLOOM_BUDGET={"*": 2})
@@ -470,11 +476,7 @@ def test_a_round_goes_on_with_what_is_retried_whatever_the_next_is_called(build,
         for name in names:
             scheduler.enqueue_request(request(name))
         talk(scheduler)
-        found = []
-        while (popped := scheduler.next_request()) is not None:
-            found.append(name_of(popped))
-            scheduler._worker.store.done(popped)
-            talk(scheduler)
+        found = fetched(scheduler)
         scheduler._worker.store.start_done = True
         talk(scheduler)
         scheduler._worker.end(finished=True)

@@ -5,6 +5,7 @@ In each test other workers have added more since than was lost, so no count of k
 
 import logging
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 from scrapy import Request
@@ -12,6 +13,7 @@ from scrapy import Request
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.filter import RedisBloomFilter
 from tests.patience import wait_until
+from tests.redis_backend.fixtures import lone_worker
 from tests.redis_backend.server import Name, Replica
 
 pytest_plugins = ["tests.redis_backend.fixtures"]
@@ -20,19 +22,7 @@ pytest_plugins = ["tests.redis_backend.fixtures"]
 @pytest.fixture
 def worker(own_server, make_dupefilter):
     """Return a function that makes the dupefilter of a worker at `own_server`."""
-
-    def make(server=own_server, **settings):
-        return make_dupefilter(
-            **{
-                "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
-                "BLOOM_REDIS_URL": server.url,
-                "BLOOM_REDIS_TIMEOUT": 10,
-                "BLOOM_CAPACITY": 10_000,
-                **settings,
-            }
-        )
-
-    return make
+    return partial(lone_worker, make_dupefilter, own_server, 10)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 
 import pytest
@@ -19,6 +20,7 @@ from scrapy_bloom import SharedFilterError
 from scrapy_bloom.redis_backend import dupefilter as redis
 from scrapy_bloom.redis_backend.transport import Heartbeat
 from tests.patience import PATIENCE, wait_until
+from tests.redis_backend.fixtures import lone_worker
 from tests.redis_backend.server import Name, Replica
 
 pytest_plugins = ["tests.redis_backend.fixtures"]
@@ -29,19 +31,7 @@ TIMEOUT = 1.2
 @pytest.fixture
 def worker(own_server, make_dupefilter):
     """Return a function that makes the dupefilter of a worker at `own_server`."""
-
-    def make(server=own_server, **settings):
-        return make_dupefilter(
-            **{
-                "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
-                "BLOOM_REDIS_URL": server.url,
-                "BLOOM_REDIS_TIMEOUT": TIMEOUT,
-                "BLOOM_CAPACITY": 10_000,
-                **settings,
-            }
-        )
-
-    return make
+    return partial(lone_worker, make_dupefilter, own_server, TIMEOUT)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@
 -- include weigh
 -- include count_held
 
-local time = redis.call('TIME')
+-- include now
 local workers = redis.call('ZRANGE', key('workers'), 0, -1, 'WITHSCORES')
 for _, name in ipairs({'crawl', 'workers', 'starting', 'busy', 'priorities', 'alone', 'failed',
     'start', 'owners', 'progress', 'few', 'later', 'holds', 'parked', 'limits',
@@ -19,7 +19,6 @@ for _, name in ipairs({'crawl', 'workers', 'starting', 'busy', 'priorities', 'al
 end
 local due = redis.call('ZRANGE', key('later'), 0, 0, 'WITHSCORES')[2]
 local back = tonumber(redis.call('HGET', key('crawl'), 'back') or '') or 0
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
 return {redis.call('HMGET', key('crawl'), 'lease', 'round', 'start_done', 'over', 'began', 'done',
     'waiting', unpack(ARGV)),
   now, workers, redis.call('HLEN', key('failed')),

@@ -5,8 +5,7 @@
 -- include key
 -- include records
 
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- include now
 local found, held = redis.call('HSCAN', key('holds'), ARGV[1], 'COUNT', 100), {}
 for at = 1, #found[2], 2 do
   local left = hold_in(found[2][at + 1])[1] - now

@@ -10,8 +10,7 @@
 
 local found = redis.call('HMGET', key('crawl'), 'id', '', '', '', '', '', 'later')
 if (found[1] or ''):sub(1, 2) ~= crawl_id('') then return -1 end
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- include now
 
 -- include later
 

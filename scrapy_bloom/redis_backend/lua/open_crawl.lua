@@ -13,8 +13,7 @@
 -- include count_held
 
 local name = KEYS[1] .. ':crawl'
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- include now
 local begins = 0
 local function told()
   local found = redis.call('HMGET', name, 'id', 'lease', 'round', 'start_done', 'over')

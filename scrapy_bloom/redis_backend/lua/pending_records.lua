@@ -6,21 +6,16 @@
 
 -- include key
 -- include slice
+-- include unpacked
+-- include now
 
-local name, first, records, due = key(ARGV[1]), tonumber(ARGV[2]), {}, {}
-local elements = {}
+local name, first, records, due, elements = key(ARGV[1]), tonumber(ARGV[2]), {}, {}, {}
 local following = 0
-local function unpacked(packed)
-  local is_packed, record = pcall(cmsgpack.unpack, packed)
-  records[#records + 1] = is_packed and record or false
-end
 if ARGV[1]:find('^claims:') then
   local found = redis.call('HSCAN', name, ARGV[2], 'COUNT', 100)
   following = found[1]
-  for at = 2, #found[2], 2 do unpacked(found[2][at]) end
+  for at = 2, #found[2], 2 do records[#records + 1] = unpacked(found[2][at]) or {} end
 elseif ARGV[1] == 'later' then
-  local time = redis.call('TIME')
-  local now = time[1] * 1000 + math.floor(time[2] / 1000)
   local from, to = first, first + 99
   if ARGV[3] then from, to = -first - 100, -first - 1 end
   local found = redis.call('ZRANGE', name, from, to, 'WITHSCORES')
@@ -32,14 +27,14 @@ elseif ARGV[1] == 'later' then
   end
 else
   for _, packed in ipairs(slice(name, first, first + 99)) do
-    unpacked(packed)
+    records[#records + 1] = unpacked(packed) or {}
     elements[#records] = packed
   end
 end
 if following == 0 and #records == 100 then following = first + 100 end
 local told = {}
 for at, record in ipairs(records) do
-  if type(record) == 'table' and type(record[3]) == 'string' then
+  if type(record[3]) == 'string' then
     told[#told + 1] = {record[1], record[2], record[3]:sub(2), due[at] or '',
       ARGV[3] and elements[at] or ''}
   end

@@ -10,8 +10,7 @@
 
 local counts, carried = unpack(redis.call('HMGET', key('crawl'), 'counts', 'carried'))
 if redis.call('EXISTS', key('crawl')) == 0 then return {-1} end
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- include now
 
 -- include budget
 

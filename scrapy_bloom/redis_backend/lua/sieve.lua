@@ -18,8 +18,7 @@
 
 if not begins_to_drop() then return -1 end
 local list, priority, named = key(ARGV[1]), ARGV[1]:match('^%a+:([^:]*):?(.*)$')
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- include now
 local known, answers = {}, {}
 
 local function let_fail(at)

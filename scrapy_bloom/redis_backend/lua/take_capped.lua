@@ -10,8 +10,7 @@
 -- include put
 
 local slot, list = ARGV[1], key('capped:' .. ARGV[1])
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- include now
 local counts = redis.call('HGET', key('crawl'), 'counts')
 if redis.call('EXISTS', key('crawl')) == 0 then return -1 end
 

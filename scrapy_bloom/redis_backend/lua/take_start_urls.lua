@@ -10,8 +10,7 @@
 
 -- include unpacked
 
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- include now
 local wanted, lease, worker, taken = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], {}
 local function note(name, element)
   redis.call('HSET', KEYS[2], name, cmsgpack.pack({element, worker}))

@@ -3,11 +3,11 @@
 
 -- include key
 -- include readable
+-- include unpacked
 
 local bad = 0
 for _, packed in ipairs(redis.call('LRANGE', key('alone'), 0, -1)) do
-  local is_packed, record = pcall(cmsgpack.unpack, packed)
-  local entry = is_packed and type(record) == 'table' and record[3]
+  local entry = (unpacked(packed) or {})[3]
   if type(entry) ~= 'string' or not is_readable(entry) then bad = bad + 1 end
 end
 return bad

@@ -4,12 +4,12 @@
 
 -- include key
 -- include readable
+-- include unpacked
 
 local found, bad = redis.call('HSCAN', key(ARGV[1]), ARGV[2], 'COUNT', 100), 0
 for at = 2, #found[2], 2 do
-  local is_packed, record = pcall(cmsgpack.unpack, found[2][at])
-  if not is_packed or type(record) ~= 'table' or type(record[3]) ~= 'string'
-      or #record < tonumber(ARGV[3])
+  local record = unpacked(found[2][at]) or {}
+  if type(record[3]) ~= 'string' or #record < tonumber(ARGV[3])
       or not (record[4] == 'unserializable' or is_readable(record[3])) then
     bad = bad + 1
   end

@@ -4,6 +4,7 @@
 -- about a hundred claims (ms, 0 for none)}, bytes of their keys or -1}.
 
 -- include key
+-- include unpacked
 -- include weigh
 
 local found = {}
@@ -11,8 +12,7 @@ for _, each in ipairs(ARGV) do
   local name, oldest = key('claims:' .. each), nil
   local claims = redis.call('HSCAN', name, 0, 'COUNT', 100)[2]
   for at = 2, #claims, 2 do
-    local is_packed, record = pcall(cmsgpack.unpack, claims[at])
-    local at = is_packed and type(record) == 'table' and record[5]
+    local at = (unpacked(claims[at]) or {})[5]
     if at and (not oldest or at < oldest) then oldest = at end
   end
   -- workers, which count what is pending under a new budget, have no right to SCARD

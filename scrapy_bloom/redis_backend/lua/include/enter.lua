@@ -12,8 +12,7 @@ elseif brings or not full.err:find('OOM', 1, true) then
 else
   redis.call('SREM', key('starting'), '')
 end
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- include now
 local gap = now - (tonumber(found[2] or '') or now)
 if gap > lease / 2 then
   -- no worker could renew its lease: an outage, and not the death of all
