@@ -42,7 +42,7 @@ MOVED = {
 LINKS = {
     "/": ["/cookie", "/order?b=2&a=1", "/page/1", "/page/2", "/refresh", "/endless", "/home"],
     "/cookie": ["/leaf", "/cookie", "/endless-refresh"],
-    "/leaf": ["/old", "/page/1", "/consent?to=/page/1"],
+    "/leaf": ["/old", "/page/1"],
     "/new": ["/kid", "/child", "/old"],
 }
 

@@ -97,7 +97,7 @@ class Marks:
         return map(
             Row._make,
             self._executor.iterate(
-                "SELECT key, time, digest FROM delta_pages"
+                "SELECT key, time AS done, digest FROM delta_pages"
                 " WHERE time IS NOT NULL OR digest IS NOT NULL"
             ),
         )

@@ -229,6 +229,7 @@ class Table:
             return
         with self._naming():
             connection = connect(self.path, mode)
+            connection.row_factory = None  # for tables of another file
             try:
                 connection.execute(f"PRAGMA busy_timeout = {_PATIENCE}")
                 if mode == "rw":

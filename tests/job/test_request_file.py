@@ -12,7 +12,7 @@ from scrapy_bloom.errors import RequestFileError
 from scrapy_bloom.job.codec import Codec
 from scrapy_bloom.job.failure import Choice, FailedRequest
 from scrapy_bloom.jobdir import JobDirectory
-from scrapy_bloom.sqlite_backend import schema
+from scrapy_bloom.sqlite_backend import request_file, schema
 from scrapy_bloom.sqlite_backend.failed_store import OpenFailedStore, SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.request_file import (
     POPPED_IN_MEMORY,
@@ -400,7 +400,7 @@ def test_a_refused_file_is_let_go_of(path, monkeypatch):
         raise sqlite3.OperationalError("disk I/O error")
 
     RequestFile.open(path).close(clean=True)
-    monkeypatch.setattr(schema, "upgrade", fail)
+    monkeypatch.setattr(request_file, "_set_up", fail)
     before = os.listdir("/proc/self/fd")
     with pytest.raises(RequestFileError, match="disk I/O error") as caught:
         RequestFile.open(path)
@@ -476,10 +476,10 @@ def test_a_later_version_is_refused_by_name(open_file, path, only_in_log, tmp_pa
             check_header(copy)
     before = {each: each.read_bytes() for each in copy.parent.iterdir()}
     with pytest.raises(
-        RequestFileError, match=f"has version {later}.*later scrapy-bloom"
+        RequestFileError, match=f"has version {later}, and .* reads version {schema.VERSION};"
     ) as caught:
         RequestFile.open(copy)
-    assert f"reads up to version {schema.VERSION}" in str(caught.value)
+    assert f"reads version {schema.VERSION}" in str(caught.value)
     for each, contents in before.items():
         assert each.name.endswith("-shm") or each.read_bytes() == contents
 

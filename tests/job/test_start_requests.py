@@ -146,27 +146,6 @@ def test_what_differs_in_each_run_does_not_tell_start_requests_apart(
     assert len(crash_round().start(start("a", **options()), start("a", **options()))) == 1
 
 
-def test_start_requests_of_version_0_2_0_go_on_to_count(make_round, crash_round):
-    """They are known by fingerprint and order, until each has met the one that it means; what
-    was not taken then is not left out in any order."""
-    sessions = [start("login", meta={"cookiejar": number}) for number in range(4)]
-    job = make_round()
-    job.round.begin()
-    fingerprint = job.scheduler.df.fingerprint(sessions[0])
-    for number in (1, 2):
-        job.push(f"of session {number}")
-        job.round.file.execute(
-            "INSERT INTO taken_start_requests VALUES (?, ?)", (fingerprint, number)
-        )
-    job.commit()
-    resumed = crash_round()
-    assert [each.meta["cookiejar"] for each in resumed.starting(*sessions)] == [2, 3]
-    resumed.close("shutdown")
-    resumed = make_round(resumed.crawler.settings["JOBDIR"])
-    assert resumed.start(*reversed(sessions)) == []
-    assert len(resumed.scheduler) == 4
-
-
 def test_a_request_that_was_dropped_is_no_occurrence_that_was_taken(make_round, crash_round):
     """A filtered start request leaves its later, unfiltered twin alone, and the other way
     round."""

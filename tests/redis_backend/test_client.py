@@ -125,7 +125,7 @@ def test_each_lua_file_belongs_to_a_script():
     joined = "".join(texts.values())
     assert "-- include" not in joined
     pieces = {path.stem: path.read_text() for path in folder.glob("include/*.lua")}
-    assert [
-        name for name, text in pieces.items() if text.partition("\n\nlocal")[2] not in joined
-    ] == []
+    bodies = {name: text.partition("\n\nlocal")[2] for name, text in pieces.items()}
+    found = {name: text.partition("-- include")[0] in joined for name, text in bodies.items()}
+    assert all(found.values()), found
     assert f"return '{layout.crawl_id('')}'" in texts["commit"]

@@ -44,7 +44,7 @@ class Cut:
             local left = {n}
             local function call(command, ...)
               left = left - 1
-              if left < 0 then error('OOM: cut off before ' .. command) end
+              if left < 0 then error('OOM cut off before ' .. command) end
               return redis.call(command, ...)
             end
         """
