@@ -5,6 +5,7 @@ import json
 import os
 
 import pytest
+import scrapy
 
 from tests.redis_backend.server import missing
 from tests.seeded import run_module, seed_of
@@ -13,17 +14,19 @@ SEED = seed_of("DAMAGES_SEED")
 pytestmark = [
     pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS"),
     pytest.mark.skipif(bool(missing()), reason=str(missing())),
+    pytest.mark.skipif(scrapy.version_info < (2, 15), reason="get_crawler needs a reactor there"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("payloads", "damages"), [(2, 4), pytest.param(99, 200, marks=pytest.mark.torture)]
+    ("payloads", "damages", "seed"),
+    [(2, 4, 7000), pytest.param(99, 200, SEED, marks=pytest.mark.torture)],
 )
-def test_payloads_and_damages(payloads, damages):
+def test_payloads_and_damages(payloads, damages, seed):
     """A healthy page beside them is fetched, in a job and in Redis; or an error names the file, and
     a start that is refused has changed nothing."""
     words = ("--payloads", payloads, "--damages", damages)
-    run = run_module("tests.job.damages", *words, seed=SEED)
+    run = run_module("tests.job.damages", *words, seed=seed)
     assert run.returncode == 0
     told = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
     assert len(told) >= 2 * min(payloads, 40) + damages
