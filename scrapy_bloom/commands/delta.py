@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from datetime import datetime, timezone
 from math import inf
 from pathlib import Path
@@ -14,7 +14,6 @@ from ..bloom.inspection import Finding
 from ..delta.file_store import FileDeltaStore
 from ..delta.importing import is_deltafetchs, marks_in
 from ..delta.settings import KEY_BYTES, Lifetime, key_of_fingerprint
-from ..delta.table import Table
 from ..errors import BloomError, FilterFileError
 from ..fingerprints.identity import FingerprinterIdentity
 from ..migration.sources import source_in
@@ -45,7 +44,7 @@ class DeltaPlace(Place):
 
     def info(self) -> int:
         """Print what is in it."""
-        with closing(Table(self.target.path)) as store:
+        with closing(FileDeltaStore(self.target.path, Lifetime())) as store:
             store.look()
             figures = {
                 "pages": store.count,
@@ -78,14 +77,14 @@ class DeltaPlace(Place):
 
     def verify(self) -> int:
         """Print the finding about its table, and the verdict."""
-        with closing(Table(self.target.path)) as table_:
+        with closing(FileDeltaStore(self.target.path, Lifetime())) as store:
             try:
-                table_.look()
-                wrong = table_.findings()
+                store.look()
+                wrong = store.findings()
             except FilterFileError as error:
                 wrong = str(error)
-            text = wrong or f"{counted(table_.count, 'page')}, each readable"
-        finding = Finding(str(table_.path), sound=not wrong, text=text)
+            text = wrong or f"{counted(store.count, 'page')}, each readable"
+        finding = Finding(str(store.path), sound=not wrong, text=text)
         return print_findings(self.session, self.name, [finding])
 
     def add(self) -> int:
@@ -122,12 +121,11 @@ class DeltaPlace(Place):
         for source in sources:
             if source.samefile(self.target.path):
                 raise BloomError(f"{source} is no other delta store: give their directories")
-        store_at(self.session, self.target.path).merge(sources)
-        with closing(Table(self.target.path)) as merged:
-            merged.look()
-            pages = merged.count
-        line = f"{self.target.path} has {counted(pages, 'page')} now"
-        self.session.print({"pages": pages}, [line])
+        with closing(store_at(self.session, self.target.path)) as store:
+            store.merge(sources)
+            store.look()
+        line = f"{store.name} has {counted(store.count, 'page')} now"
+        self.session.print({"pages": store.count}, [line])
         return 0
 
     def clear(self) -> int:
@@ -193,9 +191,9 @@ def _store(session: Session, place: str, action: str) -> FileDeltaStore | RedisD
     target = session.target(place, Kind.DELTA_STORE, Kind.REDIS)
     if Kind.DELTA_STORE in target.kinds:
         store = store_at(session, target.path)
+        store.lifetime = Lifetime()
         if action == "forget":
             store.roll_back()
-        store.lifetime = replace(store.lifetime, period=None)
         store.look()
         return store
     from ..delta.redis_store import RedisDeltaStore
@@ -250,7 +248,7 @@ def _forget(
     if session.options.urls:
         found = fingerprints_of(session, store.identity, store.name)
         keys += [key_of_fingerprint(fingerprint) for _, fingerprint in found]
-    dropped: list[Slice] = []
+    dropped: Sequence[Slice] = ()
     pages = store.forget([*dict.fromkeys(keys)])
     if older is not None:
         aged, dropped = store.drop_older(older)

@@ -55,10 +55,9 @@ if TYPE_CHECKING:
     from ..redis_backend.scheduler import RedisDurableScheduler
     from ..redis_backend.worker import Worker
     from ..sqlite_backend.rounds import Round
-    from .file_store import FileDeltaStore
+    from .file_store import FileDeltaStore, Row
     from .redis_store import RedisDeltaStore
     from .settings import DeltaSettings
-    from .table import Row
 
 logger = logging.getLogger(__name__)
 

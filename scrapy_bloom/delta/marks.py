@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..sqlite_backend.schema import PAGES_OF_A_ROUND
-from .table import Row
+from .file_store import Row
 
 if TYPE_CHECKING:
     from ..feeds.outbox import Executor

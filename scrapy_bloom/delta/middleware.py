@@ -24,10 +24,9 @@ from ..settings import DELTA_DIGEST, BloomSettings, RedisSettings
 from ..sqlite_backend.rounds import feeds_of
 from ..startup import announce, fetches_one_page, is_component, refuse
 from .crawl import DeltaCrawl
-from .file_store import FileDeltaStore
+from .file_store import FileDeltaStore, UnfinishedWriteError
 from .settings import DeltaSettings, Lifetime
 from .skipping import Skipping
-from .table import UnfinishedWriteError
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler

@@ -12,9 +12,9 @@ from ..dupefilter.redirects import RequestChains
 from ..fingerprints.unfailing import UnfailingFingerprinter
 from ..scrapy_compat import EngineView
 from .digests import digest_of
+from .file_store import Row
 from .marks import CHANGED, NEW, UNCHANGED
 from .settings import SOURCES, drop_key, given_key, key_of_fingerprint, wish_of
-from .table import Row
 
 if TYPE_CHECKING:
     from hashlib import blake2b

@@ -13,10 +13,9 @@ import pytest
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 
-from scrapy_bloom.delta import table
-from scrapy_bloom.delta.file_store import FileDeltaStore
+from scrapy_bloom.delta import file_store
+from scrapy_bloom.delta.file_store import FileDeltaStore, Row
 from scrapy_bloom.delta.settings import Lifetime, key_of_text
-from scrapy_bloom.delta.table import Row
 from scrapy_bloom.quantities import DAY
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
@@ -209,7 +208,7 @@ def test_a_merge_that_is_killed_can_be_run_again(run, tmp_path, monkeypatch, num
     make(tmp_path / "one", 1)
     for url in (f"{URL}b", f"{URL}c", f"{URL}d"):
         make(tmp_path / "two", 1, url=url)
-    monkeypatch.setattr(table, "_AT_ONCE", 1)
+    monkeypatch.setattr(file_store, "_AT_ONCE", 1)
     commits = itertools.count(1)
     if (child := os.fork()) == 0:
         # the pause before each transaction
