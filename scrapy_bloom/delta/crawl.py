@@ -199,16 +199,12 @@ class DeltaCrawl(CommitHook):
         """Without a ledger, look for finished requests after some callbacks."""
         self._begun += 1
         if self._ledger is None and self._begun % _AT_ONCE == 0:
-            self._note_done(self.pages.finished())
+            self.pages.finish()
 
     def ended(self) -> None:
         """Without a ledger, finish all requests, since the spider has closed."""
         if self._ledger is None:
-            self._note_done(self.pages.left())
-
-    def _note_done(self, requests: Sequence[Request]) -> None:
-        for request in requests:
-            self.pages.done(request)
+            self.pages.finish(all_=True)
 
     # -- into the delta store ------------------------------------------------------------
 
@@ -255,17 +251,13 @@ class DeltaCrawl(CommitHook):
         except Exception as error:  # noqa: BLE001 - it costs repetitions
             self._tell(error)
 
-    def _deliver(self, marks: Iterable[Row]) -> None:
-        left = iter(marks)
-        while some := [*islice(left, _IN_MEMORY)]:
-            self.store.add(some)
-
     def _add(self, marks: Iterable[Row]) -> bool:
         """Add `marks` to the delta store; return False if that fails. A job's error is logged, the
         marks of a worker wait."""
-        began, failure = time.monotonic(), None
+        began, failure, left = time.monotonic(), None, iter(marks)
         try:
-            self._deliver(marks)
+            while some := [*islice(left, _IN_MEMORY)]:
+                self.store.add(some)
         except Exception as error:  # noqa: BLE001 - it costs repetitions
             failure = error
         ended = time.monotonic()
