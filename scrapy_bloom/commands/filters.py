@@ -290,11 +290,12 @@ def _info_lines(
     waits: Sequence[Any] = (0, None, 0),
 ) -> list[str]:
     about = "" if filter_.items_exact else "about "
+    in_files = f"{in_bytes(filter_.table_bytes)} of the files"
     rows = [
         ("requests", f"{about}{filter_.items:,}"),
         ("capacity", f"{filter_.capacity:,} in {counted(len(filter_.layers), 'layer')}"),
-        ("memory", _memory(filter_)),
-        ("exact table", _table(filter_)),
+        ("memory", _a_request(filter_, in_bytes(filter_.bytes), filter_.bits, "bits")),
+        ("exact table", _a_request(filter_, in_files, filter_.table_bytes, "bytes")),
         ("file size", f"{filter_.file_bytes:,} bytes" if on_disk else ""),
         ("fill", f"{in_percent(filter_.fill_ratio)} of the bits are set"),
         ("error rate", f"{in_short(filter_.error_rate)} now, at most {filter_.error_rate_bound:g}"),
@@ -315,21 +316,11 @@ def _info_lines(
     return lines
 
 
-def _memory(filter_: Description) -> str:
-    memory = in_bytes(filter_.bytes)
-    # in a filter that is nearly empty the bits a request say nothing
-    if filter_.items < filter_.capacity / 2:
-        return memory
-    return f"{memory} ({filter_.bits / filter_.items:.1f} bits a request)"
-
-
-def _table(filter_: Description) -> str:
-    if not filter_.table_bytes:
-        return ""
-    table = f"{in_bytes(filter_.table_bytes)} of the files"
-    if filter_.items < filter_.capacity / 2:
-        return table
-    return f"{table} ({filter_.table_bytes / filter_.items:.1f} bytes a request)"
+def _a_request(filter_: Description, text: str, amount: float, unit: str) -> str:
+    # in a filter that is nearly empty they say nothing
+    if amount and filter_.items >= filter_.capacity / 2:
+        text += f" ({amount / filter_.items:.1f} {unit} a request)"
+    return text if amount else ""
 
 
 def _closed(filter_: Description) -> str:
