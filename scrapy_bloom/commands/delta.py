@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from datetime import datetime, timezone
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +17,7 @@ from ..errors import BloomError, FilterFileError
 from ..fingerprints.identity import FingerprinterIdentity
 from ..migration.sources import source_in
 from ..quantities import DAY, seconds
-from ..reporting import counted, in_bytes
+from ..reporting import counted, in_bytes, in_utc
 from ..settings import DELTA_DAYS, DELTA_DIR
 from .running import (
     Place,
@@ -229,9 +228,8 @@ def _count(session: Session, store: FileDeltaStore | RedisDeltaStore, before: fl
 
 def _list(session: Session, store: FileDeltaStore | RedisDeltaStore, before: float | None) -> int:
     for key, when, digest in store.marks(before):
-        figures = {"key": key.hex(), "time": None, "digest": digest and digest.hex()}
-        if when is not None:
-            figures["time"] = datetime.fromtimestamp(when, timezone.utc).isoformat("T", "seconds")
+        time_ = None if when is None else in_utc(when)
+        figures = {"key": key.hex(), "time": time_, "digest": digest and digest.hex()}
         if session.options.json:
             session.print_json(figures)
         else:

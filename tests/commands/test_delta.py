@@ -251,6 +251,15 @@ def test_what_can_be_no_time_is_now(run, tmp_path, time_of):
         assert run(tmp_path, "info", f"memory{days}").status == 0
 
 
+def test_times_that_no_calendar_has_are_listed(run, tmp_path):
+    """A page that a wrong clock or a damage has left so is shown with the seconds."""
+    make(tmp_path / "memory", 1)
+    with closing(sqlite3.connect(tmp_path / "memory" / "delta.sqlite")) as table, table:
+        table.execute("UPDATE pages SET time = 1e300")
+    listed = run(tmp_path, "delta", "list", "memory")
+    assert (listed.status, listed.lines[0].split("  ")[1]) == (0, "1e+300 s")
+
+
 def test_urls_on_standard_input_are_checked(run, tmp_path, monkeypatch):
     """As with a filter: a list, without its empty lines; what is no URL is refused."""
     make(tmp_path / "memory", 1)
