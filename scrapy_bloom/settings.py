@@ -221,6 +221,10 @@ PATTERNS = Values(
 )
 
 
+def _switch(name: str, default: bool, meaning: str) -> Setting[bool]:
+    return Setting(name, default, BOOLEAN, meaning)
+
+
 # -- the table -----------------------------------------------------------------------
 
 CAPACITY = Setting(
@@ -235,7 +239,7 @@ ERROR_RATE = Setting(
     _number(ERROR_RATES, is_error_rate),
     "The bound on the chance that a new request is taken for a seen one",
 )
-EXACT = Setting("BLOOM_EXACT", False, BOOLEAN, "Whether an exact table stands behind the filter")
+EXACT = _switch("BLOOM_EXACT", False, "Whether an exact table stands behind the filter")
 ON_FULL = Setting(
     "BLOOM_ON_FULL", "grow", _one_of("grow", "close"), "What happens at `BLOOM_CAPACITY`"
 )
@@ -257,28 +261,21 @@ AUDIT = Setting(
     PATH,
     "The path of a file that gets a line of JSON for each request that is dropped",
 )
-DURABLE = Setting("BLOOM_DURABLE", True, BOOLEAN, "Whether the add-on sets `SCHEDULER`")
-DURABLE_FEEDS = Setting(
+DURABLE = _switch("BLOOM_DURABLE", True, "Whether the add-on sets `SCHEDULER`")
+DURABLE_FEEDS = _switch(
     "BLOOM_DURABLE_FEEDS",
     True,
-    BOOLEAN,
     "Whether the add-on puts [`DurableFeedExporter`](feeds.md) in the place of Scrapy's",
 )
-REPEAT_START = Setting(
-    "BLOOM_REPEAT_START",
-    False,
-    BOOLEAN,
-    "Whether each start of an unfinished job sends all start requests",
+REPEAT_START = _switch(
+    "BLOOM_REPEAT_START", False, "Whether each start of an unfinished job sends all start requests"
 )
-ANY_SPIDER = Setting("BLOOM_ANY_SPIDER", False, BOOLEAN, "Whether a spider may go on with a job")
-PICKLE = Setting(
-    "BLOOM_PICKLE",
-    True,
-    BOOLEAN,
-    "Whether a stored request may be a pickle, where its values are not plain",
+ANY_SPIDER = _switch("BLOOM_ANY_SPIDER", False, "Whether a spider may go on with a job")
+PICKLE = _switch(
+    "BLOOM_PICKLE", True, "Whether a stored request may be a pickle, where its values are not plain"
 )
-KEEP_FAILED = Setting(
-    "BLOOM_KEEP_FAILED", True, BOOLEAN, "Whether requests that have failed stay in the job"
+KEEP_FAILED = _switch(
+    "BLOOM_KEEP_FAILED", True, "Whether requests that have failed stay in the job"
 )
 FAILED = Setting(
     "BLOOM_FAILED",
@@ -286,11 +283,8 @@ FAILED = Setting(
     _some_of("download", "status", "callback", "feed", "ignored", "item"),
     "What [counts as failed](failed.md#what-has-failed)",
 )
-RETRY_FAILED = Setting(
-    "BLOOM_RETRY_FAILED",
-    False,
-    BOOLEAN,
-    "Whether each start of the job retries failed requests",
+RETRY_FAILED = _switch(
+    "BLOOM_RETRY_FAILED", False, "Whether each start of the job retries failed requests"
 )
 LATER_WAIT: Setting[float | None] = Setting(
     "BLOOM_LATER_WAIT",
@@ -298,8 +292,8 @@ LATER_WAIT: Setting[float | None] = Setting(
     Values("a number of seconds from 0, or text such as '90s' or '12h'; None is for ever", _wait),
     "How long a spider with nothing else to do waits for a delayed request",
 )
-HOLD = Setting(
-    "BLOOM_HOLD", True, BOOLEAN, "Whether a host that answers 429 or 503 is left alone for a while"
+HOLD = _switch(
+    "BLOOM_HOLD", True, "Whether a host that answers 429 or 503 is left alone for a while"
 )
 HOLD_MAX = Setting(
     "BLOOM_HOLD_MAX",
@@ -333,14 +327,11 @@ DELTA_DAYS: Setting[float | None] = Setting(
     Values("a number of days above 0, or text such as '12h' or '30d'; None is for ever", _period),
     "For how long a page counts as done",
 )
-DELTA_RESET = Setting(
-    "BLOOM_DELTA_RESET", False, BOOLEAN, "Whether everything is forgotten when a round begins"
+DELTA_RESET = _switch(
+    "BLOOM_DELTA_RESET", False, "Whether everything is forgotten when a round begins"
 )
-DELTA_READ_ONLY = Setting(
-    "BLOOM_DELTA_READ_ONLY",
-    False,
-    BOOLEAN,
-    "Whether nothing is marked, while what is done is skipped",
+DELTA_READ_ONLY = _switch(
+    "BLOOM_DELTA_READ_ONLY", False, "Whether nothing is marked, while what is done is skipped"
 )
 DELTA_DIGEST: Setting[Digest | None] = Setting(
     "BLOOM_DELTA_DIGEST",
@@ -357,9 +348,7 @@ IGNORE_QUERY_PARAMS: Setting[tuple[str, ...]] = Setting(
 IGNORE_PATH_PARAMS: Setting[tuple[str, ...]] = Setting(
     "BLOOM_IGNORE_PATH_PARAMS", (), PATTERNS, "Names and globs of path parameters to leave out"
 )
-IGNORE_SCHEME = Setting(
-    "BLOOM_IGNORE_SCHEME", False, BOOLEAN, "Whether `https` is the same as `http`"
-)
+IGNORE_SCHEME = _switch("BLOOM_IGNORE_SCHEME", False, "Whether `https` is the same as `http`")
 REDIS_URL = Setting(
     "BLOOM_REDIS_URL",
     "redis://localhost:6379/0",
