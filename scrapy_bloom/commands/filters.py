@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from ..bloom.fixed import BloomFilter
     from ..bloom.growing import ScalableBloomFilter
     from .running import Session
-    from .target import Target
 
 PATIENCE = 30.0
 """Seconds to wait for a large set in Redis."""
@@ -174,8 +173,9 @@ class FilterPlace(Place):
         with ExitStack() as stack:
             sources = [_source(session, name, fingerprinter, stack) for name in options.files]
             _warn_of_pending(options.files)
-            bloom_filter = _filter(session, target, sources, fingerprinter)
+            bloom_filter = self._open(sources, fingerprinter)
             stack.callback(bloom_filter.close)
+            require_fingerprinter(bloom_filter.identity, fingerprinter, target.name)
             for source in sources:
                 with progress(source.name, source.size, source.unit) as show:
                     imported = import_into(bloom_filter, source, show)
@@ -188,6 +188,25 @@ class FilterPlace(Place):
             [f"{self.name} holds {counted(items, 'item')} now"],
         )
         return 0
+
+    def _open(
+        self, sources: list[Source], fingerprinter: RequestFingerprinterProtocol
+    ) -> BloomFilter | ScalableBloomFilter:
+        """Return the filter, open; a new one for what the sources hold if there is none."""
+        job, options = self.target.job, self.session.options
+        if Kind.NEW not in self.target.kinds:
+            return open_filter(self.target.path)
+        assert job is not None
+        settings = BloomSettings.read(self.session.crawler().settings)
+        rate = settings.error_rate if options.error_rate is None else options.error_rate
+        capacity = options.capacity or settings.capacity
+        settings = replace(settings, capacity=capacity, error_rate=rate)
+        identity = FingerprinterIdentity.of(fingerprinter).to_text()
+        made = make_filter(job, sources, settings, identity)
+        if not options.json:
+            kind = "an exact filter" if made.exact else "a filter"
+            self.session.print_lines([f"made {kind} for {made.capacity:,} in {self.target.path}"])
+        return made
 
     def merge(self) -> int:
         """Join others of one origin into it."""
@@ -237,38 +256,10 @@ def _warn_of_pending(names: list[str]) -> None:
             )
 
 
-def _filter(
-    session: Session,
-    target: Target,
-    sources: list[Source],
-    fingerprinter: RequestFingerprinterProtocol,
-) -> BloomFilter | ScalableBloomFilter:
-    """Return the filter of `target`, open; a new one if there is none."""
-    options = session.options
-    if Kind.NEW not in target.kinds:
-        with ExitStack() as undo:
-            bloom_filter = open_filter(target.path)
-            undo.callback(bloom_filter.close)
-            require_fingerprinter(bloom_filter.identity, fingerprinter, target.name)
-            undo.pop_all()
-        return bloom_filter
-    assert target.job is not None
-    settings = BloomSettings.read(session.crawler().settings)
-    rate = settings.error_rate if options.error_rate is None else options.error_rate
-    settings = replace(settings, capacity=options.capacity or settings.capacity, error_rate=rate)
-    identity = FingerprinterIdentity.of(fingerprinter).to_text()
-    made = make_filter(target.job, sources, settings, identity)
-    if not options.json:
-        kind = "an exact filter" if made.exact else "a filter"
-        session.print_lines([f"made {kind} for {made.capacity:,} in {target.path}"])
-    return made
-
-
 def _figures(source: Source, imported: Imported) -> dict[str, object]:
     return {
         "file": source.name,
-        "added": imported.added,
-        "known": imported.known,
+        **asdict(imported),
         "skipped": source.skipped,
         "first_skipped": source.first_skipped or None,
     }
