@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from .running import Session
 
 _MOST_SHOWN = 10
-_WAITS = ("later", "next_due", "held")
 
 
 def push(session: Session) -> int:
@@ -97,7 +96,7 @@ def _queue_lines(queue: Mapping[str, Any]) -> list[str]:
     rows = [
         ("crawl", f"{queue['state']}, {state}{queue['round'] and ', round '}{queue['round']}"),
         ("pending", f"{queue['pending_count']:,} requests"),
-        *([("waiting", waits)] if (waits := waiting(*(queue[n] for n in _WAITS))) else []),
+        ("waiting", waiting(*(queue[name] for name in ("later", "next_due", "held")))),
         ("in flight", f"{queue['in_flight']:,} with {counted(len(workers), 'worker')}"),
         ("done", f"{done:,} requests, {rate:,.1f} a second since it began{lately}"),
         ("failed", f"{queue['failed']:,} requests{failed and ': '}{failed}"),
