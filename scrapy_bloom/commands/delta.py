@@ -24,7 +24,6 @@ from .running import (
     fingerprints_of,
     print_findings,
     print_seen,
-    require_fingerprinter,
     table,
 )
 from .target import Kind
@@ -88,12 +87,12 @@ class DeltaPlace(Place):
 
     def add(self) -> int:
         """Import what the files hold; it is made if it is missing."""
-        fingerprinter = self.session.fingerprinter(self.session.crawler())
+        fingerprinter = self.session.fingerprinter
         identity = FingerprinterIdentity.of(fingerprinter).to_text()
         store = store_at(self.session, self.target.path, identity)
         store.roll_back()
         store.look()
-        require_fingerprinter(store.identity, fingerprinter, self.name)
+        self.session.require_fingerprinter(store.identity, self.name)
         now, figures = time.time(), []
         for path in map(Path, self.session.options.files):
             if is_deltafetchs(path):
@@ -136,7 +135,7 @@ class DeltaPlace(Place):
 
 def store_at(session: Session, directory: Path, identity: str = "") -> FileDeltaStore:
     """Return the delta store in `directory`, with the settings of the project."""
-    period = DELTA_DAYS.read(session.crawler().settings)
+    period = DELTA_DAYS.read(session.crawler.settings)
     return FileDeltaStore(directory, Lifetime(period, identity))
 
 
@@ -197,8 +196,7 @@ def _store(session: Session, place: str, action: str) -> FileDeltaStore | RedisD
         return store
     from ..delta.redis_store import RedisDeltaStore
 
-    crawler = session.crawler()
-    name = DELTA_DIR.read(crawler.settings)
+    name = DELTA_DIR.read(session.crawler.settings)
     if session.options.spider:
         name = name.replace("%(spider)s", session.options.spider.replace("/", "_"))
     if "%(spider)s" in name:

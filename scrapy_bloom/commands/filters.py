@@ -39,12 +39,10 @@ from ..sqlite_backend.start_marks import started_in
 from ..sqlite_backend.status import JobState, Waiting, job_state, unfinished_requests, waiting_in
 from . import delta
 from .queue import queue_in
-from .running import Place, aligned, print_findings, print_seen, require_fingerprinter, table
+from .running import Place, aligned, print_findings, print_seen, table
 from .target import Kind
 
 if TYPE_CHECKING:
-    from scrapy.utils.request import RequestFingerprinterProtocol
-
     from ..bloom.fixed import BloomFilter
     from ..bloom.growing import ScalableBloomFilter
     from .running import Session
@@ -168,14 +166,13 @@ class FilterPlace(Place):
         session, target, options = self.session, self.target, self.session.options
         if Kind.NEW in target.kinds and any(map(is_deltafetchs, map(Path, options.files))):
             return delta.DeltaPlace(session, replace(target, path=Path(self.name))).add()
-        fingerprinter = session.fingerprinter(session.crawler())
         figures = []
         with ExitStack() as stack:
-            sources = [_source(session, name, fingerprinter, stack) for name in options.files]
+            sources = [_source(session, name, stack) for name in options.files]
             _warn_of_pending(options.files)
-            bloom_filter = self._open(sources, fingerprinter)
+            bloom_filter = self._open(sources)
             stack.callback(bloom_filter.close)
-            require_fingerprinter(bloom_filter.identity, fingerprinter, target.name)
+            session.require_fingerprinter(bloom_filter.identity, target.name)
             for source in sources:
                 with progress(source.name, source.size, source.unit) as show:
                     imported = import_into(bloom_filter, source, show)
@@ -189,19 +186,17 @@ class FilterPlace(Place):
         )
         return 0
 
-    def _open(
-        self, sources: list[Source], fingerprinter: RequestFingerprinterProtocol
-    ) -> BloomFilter | ScalableBloomFilter:
+    def _open(self, sources: list[Source]) -> BloomFilter | ScalableBloomFilter:
         """Return the filter, open; a new one for what the sources hold if there is none."""
         job, options = self.target.job, self.session.options
         if Kind.NEW not in self.target.kinds:
             return open_filter(self.target.path)
         assert job is not None
-        settings = BloomSettings.read(self.session.crawler().settings)
+        settings = BloomSettings.read(self.session.crawler.settings)
         rate = settings.error_rate if options.error_rate is None else options.error_rate
         capacity = options.capacity or settings.capacity
         settings = replace(settings, capacity=capacity, error_rate=rate)
-        identity = FingerprinterIdentity.of(fingerprinter).to_text()
+        identity = FingerprinterIdentity.of(self.session.fingerprinter).to_text()
         made = make_filter(job, sources, settings, identity)
         if not options.json:
             kind = "an exact filter" if made.exact else "a filter"
@@ -230,19 +225,17 @@ class FilterPlace(Place):
         return 0
 
 
-def _source(
-    session: Session, name: str, fingerprinter: RequestFingerprinterProtocol, stack: ExitStack
-) -> Source:
+def _source(session: Session, name: str, stack: ExitStack) -> Source:
     """Return the source called `name`; its connection, if it has one, lives in `stack`."""
     if not name.startswith(REDIS_SCHEMES):
-        return source_in(Path(name), fingerprinter)
+        return source_in(Path(name), session.fingerprinter)
     if not session.options.key:
         raise BloomError(
             "a set in Redis needs --key, its name (in scrapy-redis that of the spider and"
             " ':dupefilter')"
         )
     client = stack.enter_context(RedisClient(name, PATIENCE))
-    return RedisSet(client, session.options.key, fingerprinter)
+    return RedisSet(client, session.options.key, session.fingerprinter)
 
 
 def _warn_of_pending(names: list[str]) -> None:

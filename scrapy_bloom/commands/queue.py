@@ -31,14 +31,14 @@ def push(session: Session) -> int:
     """Push URLs into a crawl."""
     options = session.options
     key = in_one_slot(session.key(options.url))
-    crawler = session.crawler()
+    settings = session.crawler.settings
     with RedisClient(options.url) as client:
         new, seen, over = push_into(
             client,
             key,
             _requests(options.urls, options.priority),
-            settings=crawler.settings,
-            fingerprinter=session.fingerprinter(crawler),
+            settings=settings,
+            fingerprinter=session.fingerprinter,
             callback=options.callback,
         )
     line = f"pushed {counted(new, 'request')}, {seen:,} were seen before"

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def size(session: Session) -> int:
     """Print what a filter for so many URLs takes."""
     options = session.options
-    settings = BloomSettings.read(session.crawler().settings)
+    settings = BloomSettings.read(session.crawler.settings)
     rate = settings.error_rate if options.error_rate is None else options.error_rate
     check_error_rate(rate, "--error-rate")
     start = options.start or settings.capacity
@@ -93,7 +93,7 @@ def compare(session: Session) -> int:
     """Print how the methods do on the user's list."""
     options = session.options
     urls = [url for name in options.files for url in _urls(name)]
-    rate = BloomSettings.read(session.crawler().settings).error_rate
+    rate = BloomSettings.read(session.crawler.settings).error_rate
     one, classic, eight = (
         single_hash(options.slots),
         classic_bloom(options.bits, options.hashes),
