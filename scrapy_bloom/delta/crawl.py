@@ -269,15 +269,12 @@ class DeltaCrawl(CommitHook):
         return failure is None
 
     def _tell(self, error: Exception) -> None:
+        then = "Those pages are fetched again."
+        if self._round is not None:
+            then = "The next start of the job tries again."
         logger.error(
             "What this crawl has done is not in %(store)s: %(error)s. %(then)s",
-            {
-                "store": self.store.name,
-                "error": describe(error),
-                "then": "Those pages are fetched again."
-                if self._round is None
-                else "The next start of the job tries again.",
-            },
+            {"store": self.store.name, "error": describe(error), "then": then},
             extra={"spider": self._crawler.spider},
         )
 

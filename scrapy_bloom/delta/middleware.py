@@ -174,15 +174,10 @@ class DeltaMiddleware(_Watch):
         self._skipped += 1
         crawler.stats.inc_value("bloom/delta_skipped")
         if self._skipped == 1 or self._logs_all:
+            rest = " - no more such requests will be shown (see DUPEFILTER_DEBUG to show all)"
             logger.debug(
                 "Skipped, since an earlier crawl has done it: %(request)s%(rest)s",
-                {
-                    "request": request,
-                    "rest": ""
-                    if self._logs_all
-                    else " - no more such requests will be shown"
-                    " (see DUPEFILTER_DEBUG to show all)",
-                },
+                {"request": request, "rest": "" if self._logs_all else rest},
                 extra={"spider": crawler.spider},
             )
         crawler.signals.send_catch_log(
@@ -339,16 +334,12 @@ class DeltaMiddleware(_Watch):
 def _require_durable_feeds(crawler: Crawler) -> None:
     """Raise ValueError unless there are feeds that items can be left out of."""
     settings = crawler.settings
-    missing = [
-        text
-        for text, is_there in (
-            ("JOBDIR", settings.get("JOBDIR")),
-            ("scrapy-bloom's SCHEDULER", is_component(settings["SCHEDULER"], LedgerScheduler)),
-            ("FEEDS with DurableFeedExporter", feeds_of(crawler)),
-        )
-        if not is_there
-    ]
-    if missing:
+    needed = {
+        "JOBDIR": settings.get("JOBDIR"),
+        "scrapy-bloom's SCHEDULER": is_component(settings["SCHEDULER"], LedgerScheduler),
+        "FEEDS with DurableFeedExporter": feeds_of(crawler),
+    }
+    if missing := [text for text, found in needed.items() if not found]:
         raise ValueError(
             f"BLOOM_DELTA_DIGEST is {DELTA_DIGEST.given(settings)!r}, which leaves items out of"
             f" durable feeds, and there is no {' and no '.join(missing)}: add that, or say True"
