@@ -89,27 +89,21 @@ class DeltaPlace(Place):
         """Import what the files hold; it is made if it is missing."""
         fingerprinter = self.session.fingerprinter
         identity = FingerprinterIdentity.of(fingerprinter).to_text()
-        store = store_at(self.session, self.target.path, identity)
-        store.roll_back()
-        store.look()
-        self.session.require_fingerprinter(store.identity, self.name)
         now, figures = time.time(), []
-        for path in map(Path, self.session.options.files):
-            if is_deltafetchs(path):
-                marks = dict(marks_in(path, now))
-            else:
-                batches = source_in(path, fingerprinter).batches()
-                marks = {key_of_fingerprint(key): now for keys, _ in batches for key in keys}
-            store.add(marks.items())
-            figures.append({"file": str(path), "keys": len(marks)})
-        store.close()
-        self.session.print(
-            {"place": self.name, "files": figures},
-            [
-                f"{each['file']}: {each['keys']:,} keys, which may be known already"
-                for each in figures
-            ],
-        )
+        with closing(store_at(self.session, self.target.path, identity)) as store:
+            store.roll_back()
+            store.look()
+            self.session.require_fingerprinter(store.identity, self.name)
+            for path in map(Path, self.session.options.files):
+                if is_deltafetchs(path):
+                    marks = dict(marks_in(path, now))
+                else:
+                    batches = source_in(path, fingerprinter).batches()
+                    marks = {key_of_fingerprint(key): now for keys, _ in batches for key in keys}
+                store.add(marks.items())
+                figures.append({"file": str(path), "keys": len(marks)})
+        lines = [f"{e['file']}: {e['keys']:,} keys, which may be known already" for e in figures]
+        self.session.print({"place": self.name, "files": figures}, lines)
         return 0
 
     def merge(self) -> int:

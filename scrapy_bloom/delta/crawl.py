@@ -312,10 +312,8 @@ def _round_of(scheduler: object) -> Round | None:
 
 
 def _worker_of(scheduler: object) -> Worker | None:
-    if not _is(scheduler, "RedisDurableScheduler"):
-        return None
-    worker: Worker | None = cast("RedisDurableScheduler", scheduler).worker
-    return worker
+    is_ours = _is(scheduler, "RedisDurableScheduler")
+    return cast("RedisDurableScheduler", scheduler).worker if is_ours else None
 
 
 def _is(scheduler: object, kind: type | str) -> bool:
