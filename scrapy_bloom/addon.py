@@ -76,26 +76,20 @@ class Addon:
                 settings.set("SCHEDULER", "scrapy_bloom.RedisDurableScheduler", "addon")
             elif is_component(settings["DUPEFILTER_CLASS"], BloomDupeFilter):
                 settings.set("SCHEDULER", "scrapy_bloom.DurableScheduler", "addon")
+        add = settings.setdefault_in_component_priority_dict
         if _is_durable(settings):
-            settings.setdefault_in_component_priority_dict(
-                "DOWNLOADER_MIDDLEWARES", HoldMiddleware, HoldMiddleware.order
-            )
-        needs_origins = _has_durable_job(settings) or wants_delta(settings)
+            add("DOWNLOADER_MIDDLEWARES", HoldMiddleware, HoldMiddleware.order)
+        has_durable_job = bool(settings.get("JOBDIR")) and _is_durable(settings)
+        needs_origins = has_durable_job or wants_delta(settings)
         if needs_origins:
-            settings.setdefault_in_component_priority_dict(
-                "DOWNLOADER_MIDDLEWARES", ResponseOrigins, AT_THE_ENGINES_END
-            )
+            add("DOWNLOADER_MIDDLEWARES", ResponseOrigins, AT_THE_ENGINES_END)
         if (needs_origins or _shares(settings)) and DURABLE_FEEDS.read(settings):
             _replace_feed_exporter(settings)
-        settings.setdefault_in_component_priority_dict(
-            "SPIDER_MIDDLEWARES", DropEarlyMiddleware, DropEarlyMiddleware.order
-        )
+        add("SPIDER_MIDDLEWARES", DropEarlyMiddleware, DropEarlyMiddleware.order)
         if wants_delta(settings):
             from .delta.middleware import DeltaMiddleware
 
-            settings.setdefault_in_component_priority_dict(
-                "SPIDER_MIDDLEWARES", DeltaMiddleware, DeltaMiddleware.order
-            )
+            add("SPIDER_MIDDLEWARES", DeltaMiddleware, DeltaMiddleware.order)
 
     def _spider_opened(self, spider: Spider) -> None:
         crawler = spider.crawler
@@ -202,10 +196,6 @@ def _shares(settings: BaseSettings) -> bool:
 
 def _is_durable(settings: BaseSettings) -> bool:
     return _shares(settings) or is_component(settings["SCHEDULER"], DurableScheduler)
-
-
-def _has_durable_job(settings: BaseSettings) -> bool:
-    return bool(settings.get("JOBDIR")) and _is_durable(settings)
 
 
 def _replace_feed_exporter(settings: BaseSettings) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime, timezone
 from math import isinf
 
 _BRIEF = 100
@@ -80,6 +81,15 @@ def duration(seconds: float | None) -> str:
         if seconds >= size:
             return f"{seconds // size:,.0f} {unit} {seconds % size // rest:.0f} {part}"
     return f"{seconds // 60:.0f} min {seconds % 60:.0f} s" if seconds >= 60 else f"{seconds:.0f} s"
+
+
+def in_utc(when: float) -> str:
+    """Return seconds since the epoch as a date and a time of ISO 8601, or as they are where a wrong
+    clock or a damage has left what no calendar has."""
+    try:
+        return datetime.fromtimestamp(when, timezone.utc).isoformat(timespec="seconds")
+    except (OSError, OverflowError, ValueError):
+        return f"{when:g} s"
 
 
 def waiting(later: int, next_due: float | None, held: int) -> str:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from urllib.parse import parse_qs, quote, urlencode
 
 from scrapy.settings import BaseSettings
@@ -20,6 +20,9 @@ from .bloom.growing import ScalableBloomFilter
 from .bloom.sizing import ERROR_RATES, is_error_rate
 from .jobdir import JobDirectory
 from .quantities import MOST, seconds, whole_number
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 T = TypeVar("T")
 
@@ -61,6 +64,10 @@ class Setting(Generic[T]):
     def given(self, settings: BaseSettings) -> Any:
         """Return the unchecked value in `settings`, None for none."""
         return settings.get(self.name)
+
+    def field(self) -> T:
+        """Return the field of this setting in a group."""
+        return field(default=self.default, metadata={"setting": self})
 
 
 def _require(is_allowed: bool) -> None:
@@ -214,6 +221,10 @@ PATTERNS = Values(
 )
 
 
+def _switch(name: str, default: bool, meaning: str) -> Setting[bool]:
+    return Setting(name, default, BOOLEAN, meaning)
+
+
 # -- the table -----------------------------------------------------------------------
 
 CAPACITY = Setting(
@@ -228,7 +239,7 @@ ERROR_RATE = Setting(
     _number(ERROR_RATES, is_error_rate),
     "The bound on the chance that a new request is taken for a seen one",
 )
-EXACT = Setting("BLOOM_EXACT", False, BOOLEAN, "Whether an exact table stands behind the filter")
+EXACT = _switch("BLOOM_EXACT", False, "Whether an exact table stands behind the filter")
 ON_FULL = Setting(
     "BLOOM_ON_FULL", "grow", _one_of("grow", "close"), "What happens at `BLOOM_CAPACITY`"
 )
@@ -250,28 +261,21 @@ AUDIT = Setting(
     PATH,
     "The path of a file that gets a line of JSON for each request that is dropped",
 )
-DURABLE = Setting("BLOOM_DURABLE", True, BOOLEAN, "Whether the add-on sets `SCHEDULER`")
-DURABLE_FEEDS = Setting(
+DURABLE = _switch("BLOOM_DURABLE", True, "Whether the add-on sets `SCHEDULER`")
+DURABLE_FEEDS = _switch(
     "BLOOM_DURABLE_FEEDS",
     True,
-    BOOLEAN,
     "Whether the add-on puts [`DurableFeedExporter`](feeds.md) in the place of Scrapy's",
 )
-REPEAT_START = Setting(
-    "BLOOM_REPEAT_START",
-    False,
-    BOOLEAN,
-    "Whether each start of an unfinished job sends all start requests",
+REPEAT_START = _switch(
+    "BLOOM_REPEAT_START", False, "Whether each start of an unfinished job sends all start requests"
 )
-ANY_SPIDER = Setting("BLOOM_ANY_SPIDER", False, BOOLEAN, "Whether a spider may go on with a job")
-PICKLE = Setting(
-    "BLOOM_PICKLE",
-    True,
-    BOOLEAN,
-    "Whether a stored request may be a pickle, where its values are not plain",
+ANY_SPIDER = _switch("BLOOM_ANY_SPIDER", False, "Whether a spider may go on with a job")
+PICKLE = _switch(
+    "BLOOM_PICKLE", True, "Whether a stored request may be a pickle, where its values are not plain"
 )
-KEEP_FAILED = Setting(
-    "BLOOM_KEEP_FAILED", True, BOOLEAN, "Whether requests that have failed stay in the job"
+KEEP_FAILED = _switch(
+    "BLOOM_KEEP_FAILED", True, "Whether requests that have failed stay in the job"
 )
 FAILED = Setting(
     "BLOOM_FAILED",
@@ -279,11 +283,8 @@ FAILED = Setting(
     _some_of("download", "status", "callback", "feed", "ignored", "item"),
     "What [counts as failed](failed.md#what-has-failed)",
 )
-RETRY_FAILED = Setting(
-    "BLOOM_RETRY_FAILED",
-    False,
-    BOOLEAN,
-    "Whether each start of the job retries failed requests",
+RETRY_FAILED = _switch(
+    "BLOOM_RETRY_FAILED", False, "Whether each start of the job retries failed requests"
 )
 LATER_WAIT: Setting[float | None] = Setting(
     "BLOOM_LATER_WAIT",
@@ -291,8 +292,8 @@ LATER_WAIT: Setting[float | None] = Setting(
     Values("a number of seconds from 0, or text such as '90s' or '12h'; None is for ever", _wait),
     "How long a spider with nothing else to do waits for a delayed request",
 )
-HOLD = Setting(
-    "BLOOM_HOLD", True, BOOLEAN, "Whether a host that answers 429 or 503 is left alone for a while"
+HOLD = _switch(
+    "BLOOM_HOLD", True, "Whether a host that answers 429 or 503 is left alone for a while"
 )
 HOLD_MAX = Setting(
     "BLOOM_HOLD_MAX",
@@ -326,14 +327,11 @@ DELTA_DAYS: Setting[float | None] = Setting(
     Values("a number of days above 0, or text such as '12h' or '30d'; None is for ever", _period),
     "For how long a page counts as done",
 )
-DELTA_RESET = Setting(
-    "BLOOM_DELTA_RESET", False, BOOLEAN, "Whether everything is forgotten when a round begins"
+DELTA_RESET = _switch(
+    "BLOOM_DELTA_RESET", False, "Whether everything is forgotten when a round begins"
 )
-DELTA_READ_ONLY = Setting(
-    "BLOOM_DELTA_READ_ONLY",
-    False,
-    BOOLEAN,
-    "Whether nothing is marked, while what is done is skipped",
+DELTA_READ_ONLY = _switch(
+    "BLOOM_DELTA_READ_ONLY", False, "Whether nothing is marked, while what is done is skipped"
 )
 DELTA_DIGEST: Setting[Digest | None] = Setting(
     "BLOOM_DELTA_DIGEST",
@@ -350,9 +348,7 @@ IGNORE_QUERY_PARAMS: Setting[tuple[str, ...]] = Setting(
 IGNORE_PATH_PARAMS: Setting[tuple[str, ...]] = Setting(
     "BLOOM_IGNORE_PATH_PARAMS", (), PATTERNS, "Names and globs of path parameters to leave out"
 )
-IGNORE_SCHEME = Setting(
-    "BLOOM_IGNORE_SCHEME", False, BOOLEAN, "Whether `https` is the same as `http`"
-)
+IGNORE_SCHEME = _switch("BLOOM_IGNORE_SCHEME", False, "Whether `https` is the same as `http`")
 REDIS_URL = Setting(
     "BLOOM_REDIS_URL",
     "redis://localhost:6379/0",
@@ -430,30 +426,34 @@ def wants_delta(settings: BaseSettings) -> bool:
 
 
 @dataclass(frozen=True)
-class BloomSettings:
+class Group:
+    """Settings that are read together: a dataclass with a `Setting.field` for each."""
+
+    @classmethod
+    def read(cls, settings: BaseSettings) -> Self:
+        """Return the values in `settings`. Raises ValueError for the first bad one, as
+        `Setting.read` does."""
+        found = {each.name: each.metadata["setting"] for each in fields(cls) if each.metadata}
+        return cls(**{name: setting.read(settings) for name, setting in found.items()})
+
+
+@dataclass(frozen=True)
+class BloomSettings(Group):
     """The settings of a dupefilter."""
 
-    capacity: int = CAPACITY.default
-    error_rate: float = ERROR_RATE.default
-    exact: bool = EXACT.default
-    on_full: str = ON_FULL.default
-    recent_urls: int = RECENT_URLS.default
+    capacity: int = CAPACITY.field()
+    error_rate: float = ERROR_RATE.field()
+    exact: bool = EXACT.field()
+    on_full: str = ON_FULL.field()
+    recent_urls: int = RECENT_URLS.field()
     job: JobDirectory | None = None
     debug: bool = False
 
     @classmethod
-    def read(cls, settings: BaseSettings) -> BloomSettings:
-        """Return the values in `settings`. Raises ValueError for the first bad one, as
-        `Setting.read` does."""
-        return cls(
-            capacity=CAPACITY.read(settings),
-            error_rate=ERROR_RATE.read(settings),
-            exact=EXACT.read(settings),
-            on_full=ON_FULL.read(settings),
-            recent_urls=RECENT_URLS.read(settings),
-            job=JobDirectory.of(settings.get("JOBDIR")),
-            debug=settings.getbool("DUPEFILTER_DEBUG"),
-        )
+    def read(cls, settings: BaseSettings) -> Self:
+        """Return the values in `settings`, also of JOBDIR and DUPEFILTER_DEBUG."""
+        job, debug = JobDirectory.of(settings.get("JOBDIR")), settings.getbool("DUPEFILTER_DEBUG")
+        return replace(super().read(settings), job=job, debug=debug)
 
     def open_filter(
         self, path: Path | None, identity: str = "", keys: int = 0
@@ -467,103 +467,67 @@ class BloomSettings:
 
 
 @dataclass(frozen=True)
-class RedisSettings:
+class RedisSettings(Group):
     """The place of a shared filter, and the reaction to an outage of Redis."""
 
-    url: str = REDIS_URL.default
-    key: str = REDIS_KEY.default
-    timeout: float = REDIS_TIMEOUT.default
-    on_error: str = REDIS_ON_ERROR.default
+    url: str = REDIS_URL.field()
+    key: str = REDIS_KEY.field()
+    timeout: float = REDIS_TIMEOUT.field()
+    on_error: str = REDIS_ON_ERROR.field()
 
     @classmethod
-    def read(cls, settings: BaseSettings, spider: str) -> RedisSettings:
-        """Return the values in `settings` for the spider of that name. Raises ValueError as
-        BloomSettings does."""
-        url = REDIS_URL.read(settings)
-        if not REDIS_URL.given(settings):
-            url = scrapy_redis_url(settings) or url
+    def read(cls, settings: BaseSettings, spider: str) -> Self:  # type: ignore[override]
+        """Return the values in `settings` for the spider of that name."""
+        found = super().read(settings)
+        url = None if REDIS_URL.given(settings) else scrapy_redis_url(settings)
         name = spider.replace("{", "(").replace("}", ")")
-        return cls(
-            url=url,
-            key=REDIS_KEY.read(settings).replace("%(spider)s", name),
-            timeout=REDIS_TIMEOUT.read(settings),
-            on_error=REDIS_ON_ERROR.read(settings),
-        )
+        return replace(found, url=url or found.url, key=found.key.replace("%(spider)s", name))
 
 
 @dataclass(frozen=True)
-class WorkerSettings:
+class WorkerSettings(Group):
     """The timing of a worker, its share of the slots, and its round."""
 
-    lease: float = REDIS_LEASE.default
-    slot_workers: int = REDIS_SLOT_WORKERS.default
-    max_attempts: int = REDIS_MAX_ATTEMPTS.default
-    idle: float = REDIS_IDLE.default
-    round: str = REDIS_ROUND.default
-
-    @classmethod
-    def read(cls, settings: BaseSettings) -> WorkerSettings:
-        """Return the values in `settings`. Raises ValueError as BloomSettings does."""
-        return cls(
-            lease=REDIS_LEASE.read(settings),
-            slot_workers=REDIS_SLOT_WORKERS.read(settings),
-            max_attempts=REDIS_MAX_ATTEMPTS.read(settings),
-            idle=REDIS_IDLE.read(settings),
-            round=REDIS_ROUND.read(settings),
-        )
+    lease: float = REDIS_LEASE.field()
+    slot_workers: int = REDIS_SLOT_WORKERS.field()
+    max_attempts: int = REDIS_MAX_ATTEMPTS.field()
+    idle: float = REDIS_IDLE.field()
+    round: str = REDIS_ROUND.field()
 
 
 @dataclass(frozen=True)
-class IdentitySettings:
+class IdentitySettings(Group):
     """The parts of a URL that CanonicalRequestFingerprinter leaves out."""
 
-    query_params: tuple[str, ...] = IGNORE_QUERY_PARAMS.default
-    path_params: tuple[str, ...] = IGNORE_PATH_PARAMS.default
-    scheme: bool = IGNORE_SCHEME.default
-
-    @classmethod
-    def read(cls, settings: BaseSettings) -> IdentitySettings:
-        """Return the values in `settings`. Raises ValueError as BloomSettings does."""
-        return cls(
-            query_params=IGNORE_QUERY_PARAMS.read(settings),
-            path_params=IGNORE_PATH_PARAMS.read(settings),
-            scheme=IGNORE_SCHEME.read(settings),
-        )
+    query_params: tuple[str, ...] = IGNORE_QUERY_PARAMS.field()
+    path_params: tuple[str, ...] = IGNORE_PATH_PARAMS.field()
+    scheme: bool = IGNORE_SCHEME.field()
 
 
 @dataclass(frozen=True)
-class FailedSettings:
+class FailedSettings(Group):
     """The `kinds` of failure that keep a request in the job without a call of `fail`, whether
     failed requests are kept at all, and whether each start retries them once."""
 
-    kinds: frozenset[str] = FAILED.default
-    keep: bool = KEEP_FAILED.default
-    retry: bool = RETRY_FAILED.default
+    kinds: frozenset[str] = FAILED.field()
+    keep: bool = KEEP_FAILED.field()
+    retry: bool = RETRY_FAILED.field()
 
     @classmethod
-    def read(cls, settings: BaseSettings) -> FailedSettings:
-        """Return the values in `settings`. Raises ValueError as BloomSettings does."""
-        kinds, keep = FAILED.read(settings), KEEP_FAILED.read(settings)
-        return cls(kinds if keep else frozenset(), keep, RETRY_FAILED.read(settings))
+    def read(cls, settings: BaseSettings) -> Self:
+        """Return the values in `settings`, no `kinds` where none are kept."""
+        found = super().read(settings)
+        return found if found.keep else replace(found, kinds=frozenset())
 
 
 @dataclass(frozen=True)
-class HoldSettings:
+class HoldSettings(Group):
     """Whether download slots are held, for at most how many seconds, and how many times in a
     row."""
 
-    on: bool = HOLD.default
-    longest: float = HOLD_MAX.default
-    times: int = HOLD_TIMES.default
-
-    @classmethod
-    def read(cls, settings: BaseSettings) -> HoldSettings:
-        """Return the values in `settings`. Raises ValueError as BloomSettings does."""
-        return cls(
-            on=HOLD.read(settings),
-            longest=HOLD_MAX.read(settings),
-            times=HOLD_TIMES.read(settings),
-        )
+    on: bool = HOLD.field()
+    longest: float = HOLD_MAX.field()
+    times: int = HOLD_TIMES.field()
 
 
 # -- scrapy-redis ---------------------------------------------------------------------

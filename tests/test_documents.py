@@ -21,7 +21,7 @@ from scrapy_bloom import settings, signals
 from scrapy_bloom.bloom import header
 from scrapy_bloom.commands import BloomCommand
 from scrapy_bloom.commands.arguments import add_subcommands
-from scrapy_bloom.delta import table
+from scrapy_bloom.delta import file_store
 from scrapy_bloom.redis_backend import layout
 from scrapy_bloom.sqlite_backend import schema
 from tests.patience import PATIENCE
@@ -207,7 +207,7 @@ def test_formats():
     assert [int(written) for written in rows] == [
         header.FORMAT,
         schema.VERSION,
-        table.VERSION,
+        file_store.VERSION,
         layout.FORMAT,
         layout.CRAWL_FORMAT,
     ]

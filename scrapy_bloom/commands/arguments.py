@@ -73,8 +73,8 @@ def add_subcommands(
             name, help=help_, description=description, formatter_class=layout
         )
         subparser.set_defaults(run=run)
-        for names, options in arguments:
-            subparser.add_argument(*names, **options)
+        for argument, options in arguments:
+            subparser.add_argument(argument, **options)
         add_options(subparser)
 
 
@@ -91,18 +91,19 @@ def number(text: str, most: int = MOST) -> int:
 _bits = partial(number, most=10**11)  # 12.5 GB
 
 
-Argument = tuple[tuple[str, ...], dict[str, Any]]
+Argument = tuple[str, dict[str, Any]]
 """What `add_argument` of a parser takes."""
 
 
-def _argument(*names: str, **options: Any) -> Argument:
-    return names, options
+def _argument(usage: str, help_: str, **options: Any) -> Argument:
+    """Return an argument: `usage` is its name, and a metavar where that is another word."""
+    name, *metavar = usage.split()
+    return name, {"help": help_, **({"metavar": metavar[0]} if metavar else {}), **options}
 
 
-def _several(name: str, metavar: str, help_: str, **options: Any) -> Argument:
+def _several(usage: str, help_: str, **options: Any) -> Argument:
     """Return an option that takes several values, and may come several times."""
-    more: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}
-    return _argument(name, metavar=metavar, help=help_, **more, **options)
+    return _argument(usage, help_, nargs="+", action="extend", default=[], **options)
 
 
 def _subcommand(
@@ -112,34 +113,30 @@ def _subcommand(
 
 
 _A_FILTER = "a job directory (JOBDIR), the directory of a filter or a delta store, or a filter file"
-_PLACE = _argument("place", metavar="PLACE", help=f"{_A_FILTER}, or redis://HOST/DB with --key")
-_PLACE_ON_DISK = _argument("place", metavar="PLACE", help=_A_FILTER)
-_REDIS = _argument("url", metavar="REDIS", help="redis://HOST/DB")
-_KEY = _argument("--key", help="of the filter in Redis (default: BLOOM_REDIS_KEY)")
+_PLACE = _argument("place PLACE", f"{_A_FILTER}, or redis://HOST/DB with --key")
+_PLACE_ON_DISK = _argument("place PLACE", _A_FILTER)
+_REDIS = _argument("url REDIS", "redis://HOST/DB")
+_KEY = _argument("--key", "of the filter in Redis (default: BLOOM_REDIS_KEY)")
 _JOB = (
-    _argument(
-        "place", metavar="JOB", help="a job directory (JOBDIR), or redis://HOST/DB with --key"
-    ),
-    _argument("--key", help="of the crawl in Redis (default: BLOOM_REDIS_KEY)"),
+    _argument("place JOB", "a job directory (JOBDIR), or redis://HOST/DB with --key"),
+    _argument("--key", "of the crawl in Redis (default: BLOOM_REDIS_KEY)"),
 )
-_URLS = _several("--url", "GLOB", "only such URLs")
+_URLS = _several("--url GLOB", "only such URLs")
 _FAILED = (
     *_JOB,
-    _several("--reason", "GLOB", "only those that failed for such a reason, such as 'download/*'"),
+    _several("--reason GLOB", "only those that failed for such a reason, such as 'download/*'"),
     _URLS,
 )
 _SPIDER = _argument(
-    "--spider",
-    metavar="NAME",
-    help="the project's spider whose own settings (custom_settings) apply",
+    "--spider NAME", "the project's spider whose own settings (custom_settings) apply"
 )
 _REQUESTS = (
-    _argument("--method", default="GET", help="of the requests (default: GET)"),
-    _argument("--body", default="", help="of the requests, as UTF-8 (default: empty)"),
+    _argument("--method", "of the requests (default: GET)", default="GET"),
+    _argument("--body", "of the requests, as UTF-8 (default: empty)", default=""),
     _SPIDER,
 )
-_YES = _argument("--yes", action="store_true", help="needed: there is no way back")
-_JSON = _argument("--json", action="store_true", help="print JSON instead of text")
+_YES = _argument("--yes", "needed: there is no way back", action="store_true")
+_JSON = _argument("--json", "print JSON instead of text", action="store_true")
 
 
 SUBCOMMANDS = (
@@ -163,25 +160,19 @@ SUBCOMMANDS = (
         " capacity, without and with BLOOM_EXACT, whose table is on the disk, beside that of"
         " Scrapy's RFPDupeFilter; with --json exact to the byte.",
         _argument(
-            "--urls",
-            metavar="N",
-            type=number,
-            required=True,
-            help="requests expected, such as 5000000, 5M or 5e6",
+            "--urls N", "requests expected, such as 5000000, 5M or 5e6", type=number, required=True
         ),
         _argument(
-            "--error-rate",
-            metavar="P",
-            type=float,
-            help="bound on the chance that a new request is taken for a seen one"
+            "--error-rate P",
+            "bound on the chance that a new request is taken for a seen one"
             " (default: BLOOM_ERROR_RATE)",
+            type=float,
         ),
         _argument(
-            "--from",
+            "--from N",
+            "the smaller capacity to grow from (default: BLOOM_CAPACITY)",
             dest="start",
-            metavar="N",
             type=number,
-            help="the smaller capacity to grow from (default: BLOOM_CAPACITY)",
         ),
         _JSON,
     ),
@@ -194,9 +185,7 @@ SUBCOMMANDS = (
         " status is 1 if any is new. Changes nothing.",
         _PLACE,
         _KEY,
-        _argument(
-            "urls", metavar="URL", nargs="+", help="a URL, or - for one a line on standard input"
-        ),
+        _argument("urls URL", "a URL, or - for one a line on standard input", nargs="+"),
         *_REQUESTS,
         _JSON,
     ),
@@ -210,24 +199,17 @@ SUBCOMMANDS = (
         " known already stays as it is, so an interrupted import can be run again.",
         _PLACE_ON_DISK,
         _argument(
-            "files",
-            metavar="FILE",
+            "files FILE",
+            "a list of URLs (plain or gzip), a requests.seen, or redis://HOST/DB with --key",
             nargs="+",
-            help="a list of URLs (plain or gzip), a requests.seen, or redis://HOST/DB with --key",
         ),
-        _argument("--key", help="of the scrapy-redis set, such as myspider:dupefilter"),
+        _argument("--key", "of the scrapy-redis set, such as myspider:dupefilter"),
         _argument(
-            "--capacity",
-            metavar="N",
+            "--capacity N",
+            "of a new filter (default: BLOOM_CAPACITY, or what is imported if that is more)",
             type=number,
-            help="of a new filter (default: BLOOM_CAPACITY, or what is imported if that is more)",
         ),
-        _argument(
-            "--error-rate",
-            metavar="P",
-            type=float,
-            help="of a new filter (default: BLOOM_ERROR_RATE)",
-        ),
+        _argument("--error-rate P", "of a new filter (default: BLOOM_ERROR_RATE)", type=float),
         _SPIDER,
         _JSON,
     ),
@@ -241,12 +223,10 @@ SUBCOMMANDS = (
         " BLOOM_CAPACITY and BLOOM_ERROR_RATE. The source stays as it is; what was interrupted can"
         " be run again.",
         _argument(
-            "place",
-            metavar="SOURCE",
-            help="a job directory, or redis://HOST/DB, where scrapy-redis has the crawl of"
-            " --spider",
+            "place SOURCE",
+            "a job directory, or redis://HOST/DB, where scrapy-redis has the crawl of --spider",
         ),
-        _argument("url", metavar="URL", help="redis://HOST/DB, where the crawl goes on"),
+        _argument("url URL", "redis://HOST/DB, where the crawl goes on"),
         _KEY,
         _SPIDER,
         _JSON,
@@ -256,8 +236,8 @@ SUBCOMMANDS = (
         copies.export,
         "copy a filter in Redis into a job",
         "Copy a filter in Redis into a job directory that has none yet.",
-        _argument("url", metavar="URL", help="redis://HOST/DB"),
-        _argument("place", metavar="PLACE", help="a job directory"),
+        _argument("url URL", "redis://HOST/DB"),
+        _argument("place PLACE", "a job directory"),
         _KEY,
         _JSON,
     ),
@@ -268,10 +248,10 @@ SUBCOMMANDS = (
         "Push URLs into a crawl with RedisDurableScheduler, as GET requests, unless it has seen"
         " them. Run it in the crawl's project. What was interrupted can be run again.",
         _REDIS,
-        _argument("urls", metavar="URL", nargs="+", help="a URL, or - for one a line"),
+        _argument("urls URL", "a URL, or - for one a line", nargs="+"),
         _KEY,
-        _argument("--priority", type=int, default=0, help="of the requests (default: 0)"),
-        _argument("--callback", help="the spider's method (default: parse)"),
+        _argument("--priority", "of the requests (default: 0)", type=int, default=0),
+        _argument("--callback", "the spider's method (default: parse)"),
         _SPIDER,
         _JSON,
     ),
@@ -299,12 +279,12 @@ SUBCOMMANDS = (
         "join filters of one origin into one of them",
         "Join filters into one of them, DEST. They must be of one origin: copies of one filter"
         " that have gone separate ways (same secret, shape and fingerprinter).",
-        _argument("place", metavar="DEST", help=f"{_A_FILTER}; it gets what the others know"),
-        _argument("sources", metavar="SRC", nargs="+", help=_A_FILTER),
+        _argument("place DEST", f"{_A_FILTER}; it gets what the others know"),
+        _argument("sources SRC", _A_FILTER, nargs="+"),
         _argument(
             "--over-capacity",
+            "accept more items than a layer was made for, and a higher error rate",
             action="store_true",
-            help="accept more items than a layer was made for, and a higher error rate",
         ),
         _JSON,
     ),
@@ -326,9 +306,9 @@ SUBCOMMANDS = (
         " terminal: its speed, what waits and has failed, and what it keeps, as it was last"
         " committed. Changes nothing. Ctrl-C ends it.",
         *_JOB,
-        _argument("--once", action="store_true", help="print it once"),
+        _argument("--once", "print it once", action="store_true"),
         _JSON,
-        _argument("--follow", action="store_true", help="with --json: a line of JSON a second"),
+        _argument("--follow", "with --json: a line of JSON a second", action="store_true"),
     ),
     _subcommand(
         "queue",
@@ -337,27 +317,20 @@ SUBCOMMANDS = (
         "Count, list or drop pending requests of a job or a crawl, or hold hosts, also while it"
         " runs: queue count JOB --by slot. What is dropped stays seen. Nothing of a host on hold is"
         " asked. The exit status is 1 if nothing is selected.",
-        _argument(
-            "action",
-            metavar="ACTION",
-            choices=pending.ACTIONS,
-            help="count, list, drop, hold or release",
-        ),
+        _argument("action ACTION", "count, list, drop, hold or release", choices=pending.ACTIONS),
         *_JOB,
-        _argument("slots", metavar="SLOT", nargs="*", help="hold, release: these download slots"),
-        _several("--slot", "GLOB", "only of such download slots, such as '*.example.com'"),
+        _argument("slots SLOT", "hold, release: these download slots", nargs="*"),
+        _several("--slot GLOB", "only of such download slots, such as '*.example.com'"),
         _URLS,
-        _several("--callback", "NAME", "only for these methods of the spider"),
-        _argument("--by", choices=("slot", "callback", "priority"), help="count them by this"),
-        _argument(
-            "--limit", metavar="N", type=number, help=f"print so many (default: {pending.SHOWN})"
-        ),
+        _several("--callback NAME", "only for these methods of the spider"),
+        _argument("--by", "count them by this", choices=("slot", "callback", "priority")),
+        _argument("--limit N", f"print so many (default: {pending.SHOWN})", type=number),
         _argument(
             "--keep",
+            "drop: they have failed, and 'scrapy bloom retry' brings them back",
             action="store_true",
-            help="drop: they have failed, and 'scrapy bloom retry' brings them back",
         ),
-        _argument("--for", metavar="AGE", help="hold: such as 30m or 12h (default: until release)"),
+        _argument("--for AGE", "hold: such as 30m or 12h (default: until release)"),
         _YES,
         _JSON,
     ),
@@ -368,12 +341,7 @@ SUBCOMMANDS = (
         "List the requests of a job or a crawl that have failed, by reason, with how often they"
         " were asked and why they failed. Changes nothing, and works while the job runs.",
         *_FAILED,
-        _argument(
-            "-o",
-            dest="output",
-            metavar="FILE",
-            help="write their URLs to a new file, - to print them",
-        ),
+        _argument("-o FILE", "write their URLs to a new file, - to print them", dest="output"),
         _JSON,
     ),
     _subcommand(
@@ -401,19 +369,14 @@ SUBCOMMANDS = (
         "Count or list the pages that a delta store has as done, with their times, or forget some:"
         " those are fetched again. MEMORY is the directory of a delta store (BLOOM_DELTA_DIR), or"
         " redis://HOST/DB with --spider or -s BLOOM_DELTA_DIR=NAME.",
-        _argument("action", choices=delta.ACTIONS, help="what to do"),
-        _argument("place", metavar="MEMORY", help="a delta store"),
+        _argument("action", "what to do", choices=delta.ACTIONS),
+        _argument("place MEMORY", "a delta store"),
         _argument(
-            "urls",
-            metavar="URL",
-            nargs="*",
-            help="of the pages to forget; - for one a line on standard input",
+            "urls URL", "of the pages to forget; - for one a line on standard input", nargs="*"
         ),
-        _argument(
-            "--older", metavar="AGE", help="such as 30d or 12h: only what is older; whole slices"
-        ),
+        _argument("--older AGE", "such as 30d or 12h: only what is older; whole slices"),
         _several(
-            "--key", "HEX", "forget the pages of these keys, as list prints them", dest="hex_keys"
+            "--key HEX", "forget the pages of these keys, as list prints them", dest="hex_keys"
         ),
         *_REQUESTS,
         _JSON,
@@ -437,23 +400,13 @@ SUBCOMMANDS = (
         " one hash, a small classic Bloom filter, eight multiplicative hash functions as copied"
         " from crawler to crawler, and the filter of this package without and with its exact"
         " table.",
-        _argument("files", metavar="FILE", nargs="+", help="URLs, one a line, plain or gzip"),
+        _argument("files FILE", "URLs, one a line, plain or gzip", nargs="+"),
+        _argument("--slots N", "bits of the one-hash table", type=_bits, default=1_000_000),
+        _argument("--bits N", "bits of the classic filter", type=_bits, default=480_833),
         _argument(
-            "--slots", metavar="N", type=_bits, default=1_000_000, help="bits of the one-hash table"
+            "--hashes K", "hashes of the classic filter", type=partial(number, most=100), default=3
         ),
-        _argument(
-            "--bits", metavar="N", type=_bits, default=480_833, help="bits of the classic filter"
-        ),
-        _argument(
-            "--hashes",
-            metavar="K",
-            type=partial(number, most=100),
-            default=3,
-            help="hashes of the classic filter",
-        ),
-        _argument(
-            "--every", metavar="N", type=number, default=10_000, help="lines between two rows"
-        ),
+        _argument("--every N", "lines between two rows", type=number, default=10_000),
         _JSON,
     ),
     _subcommand(
@@ -462,35 +415,31 @@ SUBCOMMANDS = (
         "draw error rates and memory",
         "Draw a chart into a PNG or SVG file, readable in black and white (needs matplotlib).",
         _argument(
-            "chart",
-            metavar="CHART",
+            "chart CHART",
+            "error-by-bits, error-by-probes or memory",
             choices=("error-by-bits", "error-by-probes", "memory"),
-            help="error-by-bits, error-by-probes or memory",
         ),
-        _argument("file", metavar="FILE", help="the file to write, .png or .svg"),
+        _argument("file FILE", "the file to write, .png or .svg"),
         _argument(
-            "--probes",
-            metavar="K",
+            "--probes K",
+            "probes of the curves of error-by-bits",
             type=number,
             nargs="+",
             default=[1, 2, 3, 6, 10, 14, 22],
-            help="probes of the curves of error-by-bits",
         ),
         _argument(
-            "--bits",
-            metavar="B",
+            "--bits B",
+            "bits an item of the curves of error-by-probes",
             type=float,
             nargs="+",
             default=[8, 12, 16, 24, 32],
-            help="bits an item of the curves of error-by-probes",
         ),
         _argument(
-            "--error-rate",
-            metavar="P",
+            "--error-rate P",
+            "error rates of the curves of memory",
             type=float,
             nargs="+",
             default=[1e-2, 1e-4, 1e-6, 1e-9],
-            help="error rates of the curves of memory",
         ),
     ),
 )

@@ -27,25 +27,25 @@ def load(session: Session) -> int:
     """Copy the filter of a job, or a crawl that is not finished, into Redis."""
     options = session.options
     key = session.key(options.url)
-    crawler = session.crawler()
+    settings = session.crawler.settings
     where = f"{public_url(options.url)} {key}"
     target = session.target(options.place, Kind.FILTER, Kind.SCRAPY_REDIS)
     if Kind.SCRAPY_REDIS in target.kinds:
         if not options.spider:
             raise BloomError("a crawl of scrapy-redis needs --spider, the name of its spider")
-        fingerprinter = session.fingerprinter(crawler)
+        fingerprinter = session.fingerprinter
         with RedisClient(options.place, PATIENCE) as source, RedisClient(options.url) as client:
             loaded = load_scrapy_redis(
-                client, in_one_slot(key), source, options.spider, crawler.settings, fingerprinter
+                client, in_one_slot(key), source, options.spider, settings, fingerprinter
             )
             name = f"scrapy-redis's {options.spider!r} at {source.name}"
         session.print(asdict(loaded), _loaded_lines(loaded, name, where))
         return 0
-    if is_component(crawler.settings["SCHEDULER"], RedisDurableScheduler):
+    if is_component(settings["SCHEDULER"], RedisDurableScheduler):
         if target.job is None:
             raise BloomError(f"{target.name} is a filter alone: give a job directory, JOBDIR")
         with RedisClient(options.url) as client:
-            loaded = load_job(client, in_one_slot(key), target.job, crawler.settings)
+            loaded = load_job(client, in_one_slot(key), target.job, settings)
         session.print(asdict(loaded), _loaded_lines(loaded, options.place, where))
         return 0
     if target.job and (pending := unfinished_requests(target.job.path)):

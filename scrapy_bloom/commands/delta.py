@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
-from datetime import datetime, timezone
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,19 +13,17 @@ from ..bloom.inspection import Finding
 from ..delta.file_store import FileDeltaStore
 from ..delta.importing import is_deltafetchs, marks_in
 from ..delta.settings import KEY_BYTES, Lifetime, key_of_fingerprint
-from ..delta.table import Table
 from ..errors import BloomError, FilterFileError
 from ..fingerprints.identity import FingerprinterIdentity
 from ..migration.sources import source_in
 from ..quantities import DAY, seconds
-from ..reporting import counted, in_bytes
+from ..reporting import counted, in_bytes, in_utc
 from ..settings import DELTA_DAYS, DELTA_DIR
 from .running import (
     Place,
     fingerprints_of,
     print_findings,
     print_seen,
-    require_fingerprinter,
     table,
 )
 from .target import Kind
@@ -45,7 +42,7 @@ class DeltaPlace(Place):
 
     def info(self) -> int:
         """Print what is in it."""
-        with closing(Table(self.target.path)) as store:
+        with closing(FileDeltaStore(self.target.path, Lifetime())) as store:
             store.look()
             figures = {
                 "pages": store.count,
@@ -78,41 +75,35 @@ class DeltaPlace(Place):
 
     def verify(self) -> int:
         """Print the finding about its table, and the verdict."""
-        with closing(Table(self.target.path)) as table_:
+        with closing(FileDeltaStore(self.target.path, Lifetime())) as store:
             try:
-                table_.look()
-                wrong = table_.findings()
+                store.look()
+                wrong = store.findings()
             except FilterFileError as error:
                 wrong = str(error)
-            text = wrong or f"{counted(table_.count, 'page')}, each readable"
-        finding = Finding(str(table_.path), sound=not wrong, text=text)
+            text = wrong or f"{counted(store.count, 'page')}, each readable"
+        finding = Finding(str(store.path), sound=not wrong, text=text)
         return print_findings(self.session, self.name, [finding])
 
     def add(self) -> int:
         """Import what the files hold; it is made if it is missing."""
-        fingerprinter = self.session.fingerprinter(self.session.crawler())
+        fingerprinter = self.session.fingerprinter
         identity = FingerprinterIdentity.of(fingerprinter).to_text()
-        store = store_at(self.session, self.target.path, identity)
-        store.roll_back()
-        store.look()
-        require_fingerprinter(store.identity, fingerprinter, self.name)
         now, figures = time.time(), []
-        for path in map(Path, self.session.options.files):
-            if is_deltafetchs(path):
-                marks = dict(marks_in(path, now))
-            else:
-                batches = source_in(path, fingerprinter).batches()
-                marks = {key_of_fingerprint(key): now for keys, _ in batches for key in keys}
-            store.add(marks.items())
-            figures.append({"file": str(path), "keys": len(marks)})
-        store.close()
-        self.session.print(
-            {"place": self.name, "files": figures},
-            [
-                f"{each['file']}: {each['keys']:,} keys, which may be known already"
-                for each in figures
-            ],
-        )
+        with closing(store_at(self.session, self.target.path, identity)) as store:
+            store.roll_back()
+            store.look()
+            self.session.require_fingerprinter(store.identity, self.name)
+            for path in map(Path, self.session.options.files):
+                if is_deltafetchs(path):
+                    marks = dict(marks_in(path, now))
+                else:
+                    batches = source_in(path, fingerprinter).batches()
+                    marks = {key_of_fingerprint(key): now for keys, _ in batches for key in keys}
+                store.add(marks.items())
+                figures.append({"file": str(path), "keys": len(marks)})
+        lines = [f"{e['file']}: {e['keys']:,} keys, which may be known already" for e in figures]
+        self.session.print({"place": self.name, "files": figures}, lines)
         return 0
 
     def merge(self) -> int:
@@ -122,12 +113,11 @@ class DeltaPlace(Place):
         for source in sources:
             if source.samefile(self.target.path):
                 raise BloomError(f"{source} is no other delta store: give their directories")
-        store_at(self.session, self.target.path).merge(sources)
-        with closing(Table(self.target.path)) as merged:
-            merged.look()
-            pages = merged.count
-        line = f"{self.target.path} has {counted(pages, 'page')} now"
-        self.session.print({"pages": pages}, [line])
+        with closing(store_at(self.session, self.target.path)) as store:
+            store.merge(sources)
+            store.look()
+        line = f"{store.name} has {counted(store.count, 'page')} now"
+        self.session.print({"pages": store.count}, [line])
         return 0
 
     def clear(self) -> int:
@@ -139,7 +129,7 @@ class DeltaPlace(Place):
 
 def store_at(session: Session, directory: Path, identity: str = "") -> FileDeltaStore:
     """Return the delta store in `directory`, with the settings of the project."""
-    period = DELTA_DAYS.read(session.crawler().settings)
+    period = DELTA_DAYS.read(session.crawler.settings)
     return FileDeltaStore(directory, Lifetime(period, identity))
 
 
@@ -193,15 +183,14 @@ def _store(session: Session, place: str, action: str) -> FileDeltaStore | RedisD
     target = session.target(place, Kind.DELTA_STORE, Kind.REDIS)
     if Kind.DELTA_STORE in target.kinds:
         store = store_at(session, target.path)
+        store.lifetime = Lifetime()
         if action == "forget":
             store.roll_back()
-        store.lifetime = replace(store.lifetime, period=None)
         store.look()
         return store
     from ..delta.redis_store import RedisDeltaStore
 
-    crawler = session.crawler()
-    name = DELTA_DIR.read(crawler.settings)
+    name = DELTA_DIR.read(session.crawler.settings)
     if session.options.spider:
         name = name.replace("%(spider)s", session.options.spider.replace("/", "_"))
     if "%(spider)s" in name:
@@ -231,9 +220,8 @@ def _count(session: Session, store: FileDeltaStore | RedisDeltaStore, before: fl
 
 def _list(session: Session, store: FileDeltaStore | RedisDeltaStore, before: float | None) -> int:
     for key, when, digest in store.marks(before):
-        figures = {"key": key.hex(), "time": None, "digest": digest and digest.hex()}
-        if when is not None:
-            figures["time"] = datetime.fromtimestamp(when, timezone.utc).isoformat("T", "seconds")
+        time_ = None if when is None else in_utc(when)
+        figures = {"key": key.hex(), "time": time_, "digest": digest and digest.hex()}
         if session.options.json:
             session.print_json(figures)
         else:
@@ -250,7 +238,7 @@ def _forget(
     if session.options.urls:
         found = fingerprints_of(session, store.identity, store.name)
         keys += [key_of_fingerprint(fingerprint) for _, fingerprint in found]
-    dropped: list[Slice] = []
+    dropped: Sequence[Slice] = ()
     pages = store.forget([*dict.fromkeys(keys)])
     if older is not None:
         aged, dropped = store.drop_older(older)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..errors import BloomError
 from ..job.failure import Choice
 from ..redis_backend.failed_store import RedisFailedStore
-from ..reporting import counted, in_brief
+from ..reporting import counted, in_brief, in_utc
 from ..settings import PICKLE
 from ..sqlite_backend.failed_store import SQLiteFailedStore
 
@@ -35,9 +34,9 @@ def failed(session: Session) -> int:
     if options.output is not None:
         _write_urls(session, found)
         return 0
-    session.print(
-        [{**each._asdict(), "time": _written(each.time)} for each in found], _lines(name, found)
-    )
+    times = [in_utc(each.time) if each.time else None for each in found]
+    figures = [{**each._asdict(), "time": time} for each, time in zip(found, times, strict=True)]
+    session.print(figures, _lines(name, found))
     return 0
 
 
@@ -108,15 +107,9 @@ def _lines(name: str, found: Sequence[FailedRequest]) -> Iterator[str]:
 def _details(each: FailedRequest) -> str:
     parts = [counted(each.attempts, "attempt")]
     if each.time:
-        parts.append(f"last {_written(each.time)}")
+        parts.append(f"last {in_utc(each.time)}")
     if each.status is not None:
         parts.append(f"status {each.status}")
     if each.exception is not None:
         parts.append(in_brief(each.exception))
     return ", ".join(parts)
-
-
-def _written(seconds: float) -> str | None:
-    if not seconds:
-        return None
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")

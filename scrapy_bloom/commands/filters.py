@@ -39,16 +39,13 @@ from ..sqlite_backend.start_marks import started_in
 from ..sqlite_backend.status import JobState, Waiting, job_state, unfinished_requests, waiting_in
 from . import delta
 from .queue import queue_in
-from .running import Place, aligned, print_findings, print_seen, require_fingerprinter, table
+from .running import Place, aligned, print_findings, print_seen, table
 from .target import Kind
 
 if TYPE_CHECKING:
-    from scrapy.utils.request import RequestFingerprinterProtocol
-
     from ..bloom.fixed import BloomFilter
     from ..bloom.growing import ScalableBloomFilter
     from .running import Session
-    from .target import Target
 
 PATIENCE = 30.0
 """Seconds to wait for a large set in Redis."""
@@ -169,13 +166,13 @@ class FilterPlace(Place):
         session, target, options = self.session, self.target, self.session.options
         if Kind.NEW in target.kinds and any(map(is_deltafetchs, map(Path, options.files))):
             return delta.DeltaPlace(session, replace(target, path=Path(self.name))).add()
-        fingerprinter = session.fingerprinter(session.crawler())
         figures = []
         with ExitStack() as stack:
-            sources = [_source(session, name, fingerprinter, stack) for name in options.files]
+            sources = [_source(session, name, stack) for name in options.files]
             _warn_of_pending(options.files)
-            bloom_filter = _filter(session, target, sources, fingerprinter)
+            bloom_filter = self._open(sources)
             stack.callback(bloom_filter.close)
+            session.require_fingerprinter(bloom_filter.identity, target.name)
             for source in sources:
                 with progress(source.name, source.size, source.unit) as show:
                     imported = import_into(bloom_filter, source, show)
@@ -188,6 +185,23 @@ class FilterPlace(Place):
             [f"{self.name} holds {counted(items, 'item')} now"],
         )
         return 0
+
+    def _open(self, sources: list[Source]) -> BloomFilter | ScalableBloomFilter:
+        """Return the filter, open; a new one for what the sources hold if there is none."""
+        job, options = self.target.job, self.session.options
+        if Kind.NEW not in self.target.kinds:
+            return open_filter(self.target.path)
+        assert job is not None
+        settings = BloomSettings.read(self.session.crawler.settings)
+        rate = settings.error_rate if options.error_rate is None else options.error_rate
+        capacity = options.capacity or settings.capacity
+        settings = replace(settings, capacity=capacity, error_rate=rate)
+        identity = FingerprinterIdentity.of(self.session.fingerprinter).to_text()
+        made = make_filter(job, sources, settings, identity)
+        if not options.json:
+            kind = "an exact filter" if made.exact else "a filter"
+            self.session.print_lines([f"made {kind} for {made.capacity:,} in {self.target.path}"])
+        return made
 
     def merge(self) -> int:
         """Join others of one origin into it."""
@@ -211,19 +225,17 @@ class FilterPlace(Place):
         return 0
 
 
-def _source(
-    session: Session, name: str, fingerprinter: RequestFingerprinterProtocol, stack: ExitStack
-) -> Source:
+def _source(session: Session, name: str, stack: ExitStack) -> Source:
     """Return the source called `name`; its connection, if it has one, lives in `stack`."""
     if not name.startswith(REDIS_SCHEMES):
-        return source_in(Path(name), fingerprinter)
+        return source_in(Path(name), session.fingerprinter)
     if not session.options.key:
         raise BloomError(
             "a set in Redis needs --key, its name (in scrapy-redis that of the spider and"
             " ':dupefilter')"
         )
     client = stack.enter_context(RedisClient(name, PATIENCE))
-    return RedisSet(client, session.options.key, fingerprinter)
+    return RedisSet(client, session.options.key, session.fingerprinter)
 
 
 def _warn_of_pending(names: list[str]) -> None:
@@ -237,38 +249,10 @@ def _warn_of_pending(names: list[str]) -> None:
             )
 
 
-def _filter(
-    session: Session,
-    target: Target,
-    sources: list[Source],
-    fingerprinter: RequestFingerprinterProtocol,
-) -> BloomFilter | ScalableBloomFilter:
-    """Return the filter of `target`, open; a new one if there is none."""
-    options = session.options
-    if Kind.NEW not in target.kinds:
-        with ExitStack() as undo:
-            bloom_filter = open_filter(target.path)
-            undo.callback(bloom_filter.close)
-            require_fingerprinter(bloom_filter.identity, fingerprinter, target.name)
-            undo.pop_all()
-        return bloom_filter
-    assert target.job is not None
-    settings = BloomSettings.read(session.crawler().settings)
-    rate = settings.error_rate if options.error_rate is None else options.error_rate
-    settings = replace(settings, capacity=options.capacity or settings.capacity, error_rate=rate)
-    identity = FingerprinterIdentity.of(fingerprinter).to_text()
-    made = make_filter(target.job, sources, settings, identity)
-    if not options.json:
-        kind = "an exact filter" if made.exact else "a filter"
-        session.print_lines([f"made {kind} for {made.capacity:,} in {target.path}"])
-    return made
-
-
 def _figures(source: Source, imported: Imported) -> dict[str, object]:
     return {
         "file": source.name,
-        "added": imported.added,
-        "known": imported.known,
+        **asdict(imported),
         "skipped": source.skipped,
         "first_skipped": source.first_skipped or None,
     }
@@ -290,11 +274,12 @@ def _info_lines(
     waits: Sequence[Any] = (0, None, 0),
 ) -> list[str]:
     about = "" if filter_.items_exact else "about "
+    in_files = f"{in_bytes(filter_.table_bytes)} of the files"
     rows = [
         ("requests", f"{about}{filter_.items:,}"),
         ("capacity", f"{filter_.capacity:,} in {counted(len(filter_.layers), 'layer')}"),
-        ("memory", _memory(filter_)),
-        ("exact table", _table(filter_)),
+        ("memory", _a_request(filter_, in_bytes(filter_.bytes), filter_.bits, "bits")),
+        ("exact table", _a_request(filter_, in_files, filter_.table_bytes, "bytes")),
         ("file size", f"{filter_.file_bytes:,} bytes" if on_disk else ""),
         ("fill", f"{in_percent(filter_.fill_ratio)} of the bits are set"),
         ("error rate", f"{in_short(filter_.error_rate)} now, at most {filter_.error_rate_bound:g}"),
@@ -315,21 +300,11 @@ def _info_lines(
     return lines
 
 
-def _memory(filter_: Description) -> str:
-    memory = in_bytes(filter_.bytes)
-    # in a filter that is nearly empty the bits a request say nothing
-    if filter_.items < filter_.capacity / 2:
-        return memory
-    return f"{memory} ({filter_.bits / filter_.items:.1f} bits a request)"
-
-
-def _table(filter_: Description) -> str:
-    if not filter_.table_bytes:
-        return ""
-    table = f"{in_bytes(filter_.table_bytes)} of the files"
-    if filter_.items < filter_.capacity / 2:
-        return table
-    return f"{table} ({filter_.table_bytes / filter_.items:.1f} bytes a request)"
+def _a_request(filter_: Description, text: str, amount: float, unit: str) -> str:
+    # in a filter that is nearly empty they say nothing
+    if amount and filter_.items >= filter_.capacity / 2:
+        text += f" ({amount / filter_.items:.1f} {unit} a request)"
+    return text if amount else ""
 
 
 def _closed(filter_: Description) -> str:

@@ -23,10 +23,8 @@ from ..settings import PICKLE
 from ..sqlite_backend.orders import HoldOrder, Order, carry_out, send
 from ..sqlite_backend.pending_store import SQLitePendingStore
 from .running import table
-from .target import Kind
 
 if TYPE_CHECKING:
-    from ..job.pending import PendingStore
     from ..jobdir import JobDirectory
     from .running import Session
 
@@ -124,8 +122,6 @@ def _drop(session: Session, selection: Selection) -> int:
     options = session.options
     if not any(selection):
         raise BloomError("say what to drop: --slot, --url or --callback")
-    job = session.target(options.place, Kind.REQUESTS, Kind.REDIS).job
-    pickles = PICKLE.read(session.settings)
     with _store(session) as (name, store):
         if not options.yes:
             count = store.count(selection, "priority").pending.total()
@@ -133,13 +129,14 @@ def _drop(session: Session, selection: Selection) -> int:
             raise BloomError(
                 f"{counted(count, 'pending request')} of {name} would {end}: say so with --yes"
             )
-        figures: dict[str, int] | None = None
+        figures: dict[str, int] | None
         if isinstance(store, RedisPendingStore):
             figures = Sieve(store, selection, keep=options.keep).drop()
-        elif job is not None:
-            figures = _ordered(job, Order(selection, options.keep), pickles=pickles)
+        else:
+            pickles = PICKLE.read(session.settings)
+            figures = _ordered(store.job, Order(selection, options.keep), pickles=pickles)
     if figures is None:
-        return _stands(session, job)
+        return _stands(session, name)
     session.print({"stands": False, **figures}, _drop_lines(name, figures))
     return 0 if figures["dropped"] else 1
 
@@ -175,7 +172,6 @@ def _set_holds(session: Session, selection: Selection, seconds: float | None) ->
     for slot in slots:
         if not is_storable_slot(slot):
             raise BloomError(f"{slot!r} is no download slot: it has a NUL or half a character")
-    job = session.target(options.place, Kind.REQUESTS, Kind.REDIS).job
     with _store(session) as (name, store):
         if selection.slots:
             slots |= dict.fromkeys(store.held(selection))
@@ -183,12 +179,13 @@ def _set_holds(session: Session, selection: Selection, seconds: float | None) ->
                 slots |= dict.fromkeys(map(str, store.count(selection, "slot").pending))
         if seconds is None:
             slots = dict.fromkeys(each for each in store.held(Selection()) if each in slots)
-        if slots and isinstance(store, RedisPendingStore):
-            store.hold([*slots], seconds)
-        elif slots and job is not None:
+        if isinstance(store, RedisPendingStore):
+            if slots:
+                store.hold([*slots], seconds)
+        elif slots:
             until = None if seconds is None else time.time() + seconds
-            if _ordered(job, HoldOrder([*slots], until), pickles=False) is None:
-                return _stands(session, job)
+            if _ordered(store.job, HoldOrder([*slots], until), pickles=False) is None:
+                return _stands(session, name)
     verb = "released" if seconds is None else "held"
     figures: dict[str, Any] = {"stands": False, verb: [*slots]}
     line = f"{name}: {counted(len(slots), 'download slot')} {verb}"
@@ -200,10 +197,9 @@ def _set_holds(session: Session, selection: Selection, seconds: float | None) ->
     return 0 if slots else 1
 
 
-def _stands(session: Session, job: JobDirectory | None) -> int:
-    assert job is not None
+def _stands(session: Session, name: str) -> int:
     line = (
-        f"the order stands: the process that has {job.path} has not answered in {PATIENCE:.0f} s;"
+        f"the order stands: the process that has {name} has not answered in {PATIENCE:.0f} s;"
         " it, or the next start, carries it out"
     )
     session.print({"stands": True}, [line])
@@ -237,8 +233,10 @@ _ACTIONS: dict[str, tuple[Callable[[Session, Selection], int], set[str]]] = {
 ACTIONS = tuple(_ACTIONS)
 
 
-def _store(session: Session) -> AbstractContextManager[tuple[str, PendingStore]]:
+def _store(
+    session: Session,
+) -> AbstractContextManager[tuple[str, SQLitePendingStore | RedisPendingStore]]:
     """Give the name of the job or the crawl, and its pending requests."""
     pickles = PICKLE.read(session.settings)
-    stores = (SQLitePendingStore, RedisPendingStore)
-    return session.job_or_crawl(*(partial(each, pickles=pickles) for each in stores))
+    of_job = partial(SQLitePendingStore, pickles=pickles)
+    return session.job_or_crawl(of_job, partial(RedisPendingStore, pickles=pickles))

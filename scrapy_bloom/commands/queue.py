@@ -25,21 +25,20 @@ if TYPE_CHECKING:
     from .running import Session
 
 _MOST_SHOWN = 10
-_WAITS = ("later", "next_due", "held")
 
 
 def push(session: Session) -> int:
     """Push URLs into a crawl."""
     options = session.options
     key = in_one_slot(session.key(options.url))
-    crawler = session.crawler()
+    settings = session.crawler.settings
     with RedisClient(options.url) as client:
         new, seen, over = push_into(
             client,
             key,
             _requests(options.urls, options.priority),
-            settings=crawler.settings,
-            fingerprinter=session.fingerprinter(crawler),
+            settings=settings,
+            fingerprinter=session.fingerprinter,
             callback=options.callback,
         )
     line = f"pushed {counted(new, 'request')}, {seen:,} were seen before"
@@ -97,7 +96,7 @@ def _queue_lines(queue: Mapping[str, Any]) -> list[str]:
     rows = [
         ("crawl", f"{queue['state']}, {state}{queue['round'] and ', round '}{queue['round']}"),
         ("pending", f"{queue['pending_count']:,} requests"),
-        *([("waiting", waits)] if (waits := waiting(*(queue[n] for n in _WAITS))) else []),
+        ("waiting", waiting(*(queue[name] for name in ("later", "next_due", "held")))),
         ("in flight", f"{queue['in_flight']:,} with {counted(len(workers), 'worker')}"),
         ("done", f"{done:,} requests, {rate:,.1f} a second since it began{lately}"),
         ("failed", f"{queue['failed']:,} requests{failed and ': '}{failed}"),

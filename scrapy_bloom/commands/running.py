@@ -45,9 +45,10 @@ class Session:
     options: argparse.Namespace
     settings: Settings
 
+    @cached_property
     def crawler(self) -> Crawler:
-        """Return a crawler that does not crawl, with the settings of the project, its
-        add-ons and, if one is named, its spider. Raises BloomError."""
+        """A crawler that does not crawl, with the settings of the project, its add-ons and, if one
+        is named, its spider. Raises BloomError."""
         name = getattr(self.options, "spider", None)
         try:
             spider = get_spider_loader(self.settings).load(name) if name else Spider
@@ -62,18 +63,38 @@ class Session:
             raise BloomError(f"cannot use the project's settings: {error}") from error
         return crawler
 
-    def fingerprinter(self, crawler: Crawler) -> RequestFingerprinterProtocol:
-        """Return the fingerprinter that requests of that crawler get."""
-        setting = crawler.settings["REQUEST_FINGERPRINTER_CLASS"]
+    @cached_property
+    def fingerprinter(self) -> RequestFingerprinterProtocol:
+        """The fingerprinter that requests of that crawler get. Raises BloomError."""
+        setting = self.crawler.settings["REQUEST_FINGERPRINTER_CLASS"]
         try:
             fingerprinter: RequestFingerprinterProtocol = build_from_crawler(
-                load_object(setting), crawler
+                load_object(setting), self.crawler
             )
         except Exception as error:
             raise BloomError(
                 f"REQUEST_FINGERPRINTER_CLASS is {setting!r}, which fails: {error}"
             ) from error
         return fingerprinter
+
+    def require_fingerprinter(self, identity: str, place: str) -> None:
+        """Raise IncompatibleFilterError if the filter at `place`, of that identity, knows other
+        fingerprints; write a warning if they differ for unusual URLs only."""
+        if not identity:
+            return
+        try:
+            then = FingerprinterIdentity.from_text(identity)
+        except ValueError:
+            return  # made by hand, with some identity of its own
+        try:
+            warning = then.require_same(FingerprinterIdentity.of(self.fingerprinter), place)
+        except IncompatibleFilterError as error:
+            raise IncompatibleFilterError(
+                f"{error}; for this command: run it in the job's project, with --spider if its"
+                " spider has settings of its own, or with -s REQUEST_FINGERPRINTER_CLASS=..."
+            ) from None
+        if warning:
+            sys.stderr.write(f"{visible(warning)}\n")
 
     def target(self, name: str, *takes: Kind) -> Target:
         """Return what `name` means, of one of the kinds that are taken. Raises BloomError."""
@@ -152,28 +173,6 @@ class Place:
         return self.target.name
 
 
-def require_fingerprinter(
-    identity: str, fingerprinter: RequestFingerprinterProtocol, place: str
-) -> None:
-    """Raise IncompatibleFilterError if the filter at `place`, of that identity, knows
-    other fingerprints; write a warning if they differ for unusual URLs only."""
-    if not identity:
-        return
-    try:
-        then = FingerprinterIdentity.from_text(identity)
-    except ValueError:
-        return  # made by hand, with some identity of its own
-    try:
-        warning = then.require_same(FingerprinterIdentity.of(fingerprinter), place)
-    except IncompatibleFilterError as error:
-        raise IncompatibleFilterError(
-            f"{error}; for this command: run it in the job's project, with --spider if its spider"
-            " has settings of its own, or with -s REQUEST_FINGERPRINTER_CLASS=..."
-        ) from None
-    if warning:
-        sys.stderr.write(f"{visible(warning)}\n")
-
-
 def print_seen(
     session: Session,
     knows: Callable[[bytes], bool],
@@ -201,8 +200,8 @@ def fingerprints_of(session: Session, identity: str, name: str) -> Iterator[tupl
     """Yield the URLs that were given, with their fingerprints. `name` and `identity` are those of
     the filter or the delta store. Raises BloomError."""
     options = session.options
-    fingerprinter = session.fingerprinter(session.crawler())
-    require_fingerprinter(identity, fingerprinter, name)
+    fingerprinter = session.fingerprinter
+    session.require_fingerprinter(identity, name)
     for line in _lines_of(options.urls):
         try:
             url = url_in(line)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..bloom.sizing import check_error_rate
 from ..errors import BloomError
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def size(session: Session) -> int:
     """Print what a filter for so many URLs takes."""
     options = session.options
-    settings = BloomSettings.read(session.crawler().settings)
+    settings = BloomSettings.read(session.crawler.settings)
     rate = settings.error_rate if options.error_rate is None else options.error_rate
     check_error_rate(rate, "--error-rate")
     start = options.start or settings.capacity
@@ -93,7 +93,7 @@ def compare(session: Session) -> int:
     """Print how the methods do on the user's list."""
     options = session.options
     urls = [url for name in options.files for url in _urls(name)]
-    rate = BloomSettings.read(session.crawler().settings).error_rate
+    rate = BloomSettings.read(session.crawler.settings).error_rate
     one, classic, eight = (
         single_hash(options.slots),
         classic_bloom(options.bits, options.hashes),
@@ -116,7 +116,7 @@ def compare(session: Session) -> int:
         name: expected_false_positives(bits, hashes, last.urls)
         for name, (bits, hashes) in theory.items()
     }
-    found = [
+    found: list[dict[str, Any]] = [
         {
             "name": method.name,
             "bytes": method.nbytes,
@@ -128,7 +128,7 @@ def compare(session: Session) -> int:
         for method in methods
     ]
     figures = {"rows": [asdict(row) for row in rows], "methods": found}
-    session.print(figures, ["", *table(_summary(methods, last, expected))])
+    session.print(figures, ["", *table(_summary(found, last))])
     return 0
 
 
@@ -167,19 +167,17 @@ def _in_percent(share: float) -> str:
     return f"{100 * share:.3f} %"
 
 
-def _summary(
-    methods: Sequence[Method], last: Row, expected: dict[str, float]
-) -> Iterator[list[str]]:
+def _summary(methods: Sequence[Mapping[str, Any]], last: Row) -> Iterator[list[str]]:
     yield ["", "memory", "µs/URL", "false positives", "share", "in theory"]
-    for method in methods:
-        name = method.name
+    for each in methods:
+        expected = each["expected"]
         yield [
-            name,
-            in_bytes(method.nbytes),
-            f"{1e6 * last.seconds[name] / last.lines:.2f}",
-            f"{last.false_positives[name]:,}",
-            _in_percent(last.share(name)),
-            _in_percent(expected[name] / last.urls) if name in expected else "",
+            each["name"],
+            in_bytes(each["bytes"]),
+            f"{1e6 * each['seconds'] / last.lines:.2f}",
+            f"{each['false_positives']:,}",
+            _in_percent(each["share"]),
+            "" if expected is None else _in_percent(expected / last.urls),
         ]
 
 

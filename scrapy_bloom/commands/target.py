@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..bloom.directory import layer_path, lock_path
 from ..bloom.header import MAGIC
-from ..delta.table import TABLE
+from ..delta.file_store import TABLE
 from ..errors import BloomError
 from ..jobdir import JobDirectory
 from ..redis_backend.client import REDIS_SCHEMES, public_url

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import zip_longest
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
@@ -54,23 +55,16 @@ Listing = tuple[list[str], list[list[str]], int, str]
 
 def top(session: Session) -> int:
     """Show the figures once, or each second until an interrupt."""
-    with session.job_or_crawl(JobStatus, CrawlStatus) as (name, status):
-        return _top(session, status, name)
-
-
-def _top(session: Session, status: Status, name: str) -> int:
-    options = session.options
-    if options.follow and not options.json:
-        raise BloomError("--follow goes with --json: without both the view is live anyway")
-    try:
+    options, found = session.options, session.job_or_crawl(JobStatus, CrawlStatus)
+    with found as (name, status), suppress(KeyboardInterrupt):  # how it ends
+        if options.follow and not options.json:
+            raise BloomError("--follow goes with --json: without both the view is live anyway")
         if options.json:
             for figures in _looks(status, once=not options.follow):
                 session.print_json(figures)
                 sys.stdout.flush()
         else:
             _show(name, status, once=options.once or not sys.stdout.isatty())
-    except KeyboardInterrupt:
-        pass  # how it ends
     return 0
 
 

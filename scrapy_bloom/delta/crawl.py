@@ -55,10 +55,9 @@ if TYPE_CHECKING:
     from ..redis_backend.scheduler import RedisDurableScheduler
     from ..redis_backend.worker import Worker
     from ..sqlite_backend.rounds import Round
-    from .file_store import FileDeltaStore
+    from .file_store import FileDeltaStore, Row
     from .redis_store import RedisDeltaStore
     from .settings import DeltaSettings
-    from .table import Row
 
 logger = logging.getLogger(__name__)
 
@@ -200,16 +199,12 @@ class DeltaCrawl(CommitHook):
         """Without a ledger, look for finished requests after some callbacks."""
         self._begun += 1
         if self._ledger is None and self._begun % _AT_ONCE == 0:
-            self._note_done(self.pages.finished())
+            self.pages.finish()
 
     def ended(self) -> None:
         """Without a ledger, finish all requests, since the spider has closed."""
         if self._ledger is None:
-            self._note_done(self.pages.left())
-
-    def _note_done(self, requests: Sequence[Request]) -> None:
-        for request in requests:
-            self.pages.done(request)
+            self.pages.finish(all_=True)
 
     # -- into the delta store ------------------------------------------------------------
 
@@ -256,17 +251,13 @@ class DeltaCrawl(CommitHook):
         except Exception as error:  # noqa: BLE001 - it costs repetitions
             self._tell(error)
 
-    def _deliver(self, marks: Iterable[Row]) -> None:
-        left = iter(marks)
-        while some := [*islice(left, _IN_MEMORY)]:
-            self.store.add(some)
-
     def _add(self, marks: Iterable[Row]) -> bool:
         """Add `marks` to the delta store; return False if that fails. A job's error is logged, the
         marks of a worker wait."""
-        began, failure = time.monotonic(), None
+        began, failure, left = time.monotonic(), None, iter(marks)
         try:
-            self._deliver(marks)
+            while some := [*islice(left, _IN_MEMORY)]:
+                self.store.add(some)
         except Exception as error:  # noqa: BLE001 - it costs repetitions
             failure = error
         ended = time.monotonic()
@@ -278,15 +269,12 @@ class DeltaCrawl(CommitHook):
         return failure is None
 
     def _tell(self, error: Exception) -> None:
+        then = "Those pages are fetched again."
+        if self._round is not None:
+            then = "The next start of the job tries again."
         logger.error(
             "What this crawl has done is not in %(store)s: %(error)s. %(then)s",
-            {
-                "store": self.store.name,
-                "error": describe(error),
-                "then": "Those pages are fetched again."
-                if self._round is None
-                else "The next start of the job tries again.",
-            },
+            {"store": self.store.name, "error": describe(error), "then": then},
             extra={"spider": self._crawler.spider},
         )
 
@@ -324,10 +312,8 @@ def _round_of(scheduler: object) -> Round | None:
 
 
 def _worker_of(scheduler: object) -> Worker | None:
-    if not _is(scheduler, "RedisDurableScheduler"):
-        return None
-    worker: Worker | None = cast("RedisDurableScheduler", scheduler).worker
-    return worker
+    is_ours = _is(scheduler, "RedisDurableScheduler")
+    return cast("RedisDurableScheduler", scheduler).worker if is_ours else None
 
 
 def _is(scheduler: object, kind: type | str) -> bool:

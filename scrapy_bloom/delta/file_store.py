@@ -1,35 +1,121 @@
-"""The delta store in a directory: the pages of earlier rounds, in a table (`table.py`)."""
+"""The delta store in a directory: `delta.sqlite`, which has the time at which each page was done.
+
+Its rollback journal, not a write-ahead log, lets readers open it without a change to the directory.
+Writers take turns: each transaction has a thousand rows at most. A writer that is killed leaves a
+journal, which the next writer rolls back; readers refuse the file until then.
+
+A row without a time is that of a page that is not done and has a digest, such as an index page.
+Rows with a digest never expire: the page is compared when it is fetched again.
+
+A mark counts if its time is at most a period away from now, before or after: a wrong clock costs
+repetitions, not the table. For the same reason an expired row is removed only when it has been
+expired for an eighth of the longest period, in which the clock was not set back.
+"""
 
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from itertools import chain, islice
+from math import inf
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple, NoReturn
 
 from ..errors import FilterFileError, IncompatibleFilterError
+from ..files import make_directory, privately
 from ..reporting import counted
+from ..sqlite_backend.request_file import connect
+from ..sqlite_backend.schema import statements
 from .settings import Lifetime
-from .table import Row, Table
 
-if TYPE_CHECKING:
-    from .redis_store import Slice
+TABLE = "delta.sqlite"
+VERSION = 1
+APPLICATION_ID = 0x53426C64
+_AT_ONCE = 1000
+"""Most rows of a transaction."""
+_PAUSE = 0.001
+"""Seconds between two transactions, for other writers."""
+_PATIENCE = 10_000
+"""Milliseconds to wait for a process that writes."""
+_PAGES_AT_ONCE = 250
+"""Pages of the file that a transaction with expired rows looks through, about."""
+_TURNS = 8
+"""Expired rows are looked for this many times in the longest period."""
+_CACHE = -6000
+"""Cache of a writer in KiB: more than the pages that a transaction changes."""
+
+_MAKE = (
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    # seconds since the epoch, 16 bytes
+    "CREATE TABLE pages (key BLOB PRIMARY KEY, time REAL, digest BLOB) WITHOUT ROWID",
+    # one row; periods in seconds, NULL is for ever; `expiring` is since when what is expired waits
+    "CREATE TABLE meta (version INTEGER NOT NULL, identity TEXT NOT NULL, longest REAL,"
+    " expiring REAL)",
+)
+_ADD = (
+    "INSERT INTO pages VALUES (?1, ?2, ?3) ON CONFLICT DO UPDATE SET"
+    " digest = CASE WHEN digest IS NOT NULL AND time > excluded.time AND time <= ?4"
+    " THEN digest ELSE COALESCE(excluded.digest, digest) END,"
+    " time = CASE WHEN time > excluded.time AND time <= ?4 THEN time"
+    " ELSE COALESCE(excluded.time, time) END"
+)
+_MERGE = (
+    "INSERT INTO pages VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET digest ="
+    " CASE WHEN excluded.time > COALESCE(time, -1) OR digest IS NULL"
+    " THEN COALESCE(excluded.digest, digest) ELSE digest END,"
+    " time = CASE WHEN excluded.time > COALESCE(time, -1) THEN excluded.time ELSE time END"
+)
 
 
-class FileDeltaStore(Table):
+class Row(NamedTuple):
+    """A page: `time` is None if it is not done, `digest` is that of its items."""
+
+    key: bytes
+    time: float | None
+    digest: bytes | None = None
+
+
+class UnfinishedWriteError(FilterFileError):
+    """A writer was killed, and its journal is there."""
+
+
+class FileDeltaStore:
     """The delta store in `directory`, which need not exist. Any method may raise OSError or
-    BloomError."""
+    FilterFileError.
+
+    As of the opening, `count` is the number of pages that are done, `digests` of those with a
+    digest, `total` of all rows; `oldest` and `newest` are the first and the last of the times,
+    `nbytes` is the size of the file, `identity` the text about the fingerprinter, `longest` the
+    longest period that a crawl has asked for.
+    """
 
     def __init__(
         self, directory: Path, lifetime: Lifetime, clock: Callable[[], float] = time.time
     ) -> None:
-        super().__init__(directory)
         self.directory = directory
+        self.path = directory / TABLE
         self.name = str(directory)
         self.lifetime = lifetime
         self.clock = clock
+        self._connection: sqlite3.Connection | None = None
+        self._is_writable = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self.count = self.digests = self.total = self.nbytes = 0
+        self.oldest: float | None = None
+        self.newest: float | None = None
+        self.identity = ""
+        self.longest = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """True if there was a file to open."""
+        return self._connection is not None
 
     @property
     def is_empty(self) -> bool:
@@ -42,14 +128,23 @@ class FileDeltaStore(Table):
         pages = counted(self.count, "page")
         return f"{pages}, {counted(self.digests, 'digest')}" if self.digests else pages
 
+    def look(self) -> None:
+        """Open the file read-only, if there is one. Raises UnfinishedWriteError."""
+        self._open("ro")
+
     def open(self) -> None:
-        """Open the table, and remove what has expired. Later additions of other processes count
-        at once."""
+        """Open the file, if there is one, and remove what has expired. Later additions of other
+        processes count at once."""
         self._open("rw")
         if self._connection is not None:
             self._record(self.lifetime.reach)
             self._expire(self.clock())
             self._count()
+
+    def roll_back(self) -> None:
+        """Roll back what a writer that was killed has not finished."""
+        self._open("rw")
+        self.close()
 
     def require_writable(self) -> None:
         """Raise FilterFileError if this process may not write to the store, or make it."""
@@ -66,23 +161,43 @@ class FileDeltaStore(Table):
         those of the store; 0 if it does not. Cost: 10 µs."""
         reach = self.lifetime.reach
         period = reach if period is None else min(period, reach)
-        return self.until(key, period, self.clock())
+        when, _ = self._find(key)
+        return 0.0 if when is None or abs(self.clock() - when) > period else float(when) + period
 
     def knows(self, key: bytes, period: float | None = None) -> bool:
         """Return True if `key` was marked in the last `period` seconds, at most those of the
         store."""
         return bool(self.known_until(key, period))
 
+    def digest(self, key: bytes) -> bytes | None:
+        """Return the digest of the page of `key`, None without one. Cost: 10 µs."""
+        return self._find(key)[1]
+
+    def marks(self, before: float | None = None) -> Iterator[Row]:
+        """Yield all rows in the order of their keys, or those of pages that were done `before`. No
+        writer waits for the one who reads them."""
+        last, query = b"", "SELECT key, time, digest FROM pages WHERE key > ?"
+        query += f"{'' if before is None else ' AND time < ?'} ORDER BY key LIMIT {_AT_ONCE}"
+        while self._connection is not None:
+            with self._naming():
+                values = (last,) if before is None else (last, before)
+                found = self._connection.execute(query, values).fetchall()
+            if not found:
+                return
+            yield from map(Row._make, found)
+            last = found[-1][0]
+
     def add(self, rows: Iterable[Row | tuple[bytes, float]]) -> None:
         """Add pages, durably: those with a time are done. Adding them again changes nothing, and an
-        older row takes nothing from a newer one."""
-        now, lifetime = self.clock(), self.lifetime
+        older row takes nothing from a newer one. The file is made if it is missing."""
+        now = self.clock()
         found = [
-            row._replace(time=row.time and min(row.time, now))
-            for row in (Row(*each) for each in rows)
+            (key, when and min(when, now), digest, now)
+            for key, when, digest in (Row(*each) for each in rows)
         ]
         if found:
-            self.write(found, now, lifetime.identity, lifetime.reach)
+            self._open_to_write(self.lifetime.identity, self.lifetime.reach)
+            self._change(_ADD, found)
 
     def counts(self, before: float | None) -> tuple[int, dict[str, int]]:
         """Return the number of pages: all, or those of `before`; and no slices."""
@@ -96,41 +211,251 @@ class FileDeltaStore(Table):
         """Let the pages of `keys` not be done any more, and have no digest; return how many were or
         had."""
         known = sum(self.knows(key) or self.digest(key) is not None for key in keys)
-        self.remove(keys)
+        if not self._is_writable:
+            self._open("rw")
+        self._change("DELETE FROM pages WHERE key = ?", [(key,) for key in keys])
         return known
 
-    def drop_older(self, seconds: float) -> tuple[int, list[Slice]]:
+    def drop_older(self, seconds: float) -> tuple[int, list[NoReturn]]:
         """Remove the marks that are older than `seconds`; return how many, and no slices."""
         self._open("rw")
         when = self.clock() - seconds
         return 0 if self._connection is None else self._remove_older(when), []
 
     def merge(self, others: Sequence[Path]) -> None:
-        """Add the marks of the stores in `others`, once each of them was found readable. What a
-        merge that was killed has not done, another one does."""
+        """Add the marks of the stores in `others`, once each of them was found readable: of two
+        rows for a page the later one stays. What a merge that was killed has not done, another one
+        does."""
         self.roll_back()
         with ExitStack() as stack:
-            tables = {each: Table(each) for each in (*others, self.directory)}
+            stores = [self, *(FileDeltaStore(each, Lifetime()) for each in dict.fromkeys(others))]
             identity = None
-            for directory, table in reversed(tables.items()):
-                stack.callback(table.close)
-                table.look()
-                if not table.total:
+            for store in stores:
+                stack.callback(store.close)
+                store.look()
+                if not store.total:
                     continue
-                if identity not in (None, table.identity):
+                if identity not in (None, store.identity):
                     raise IncompatibleFilterError(
-                        f"{directory} has marks of another fingerprinter than {self.directory}:"
-                        " give delta stores of one REQUEST_FINGERPRINTER_CLASS"
+                        f"{store.directory} has marks of another fingerprinter than"
+                        f" {self.directory}: give delta stores of one REQUEST_FINGERPRINTER_CLASS"
                     )
-                identity = table.identity
-            own = tables.pop(self.directory)
-            own.close()
-            filled = [table for table in tables.values() if table.is_open]
-            if filled:
-                if not own.total:
-                    own.empty(identity or "")
-                own.join(filled, identity or "", max(each.longest for each in filled))
+                identity = store.identity
+            if filled := [store for store in stores[1:] if store.is_open]:
+                if not self.total:
+                    self._empty(identity or "")
+                self._open_to_write(identity or "", max(each.longest for each in filled))
+                self._change(_MERGE, chain.from_iterable(each.marks() for each in filled))
 
     def clear(self) -> None:
-        """Remove all marks."""
-        self.empty(self.lifetime.identity)
+        """Remove all rows; a file that is damaged, whole."""
+        self._empty(self.lifetime.identity)
+
+    def findings(self) -> str:
+        """Return what is wrong with the file, empty if nothing is. Cost: all of it is read."""
+        assert self._connection is not None
+        with self._naming():
+            for (text,) in self._connection.execute("PRAGMA integrity_check(1)"):
+                if text != "ok":
+                    return str(text)
+            odd = self._connection.execute(
+                "SELECT COUNT(*) FROM pages WHERE typeof(key) != 'blob' OR length(key) != 20"
+                " OR typeof(time) NOT IN ('real', 'null') OR typeof(digest) NOT IN ('blob', 'null')"
+            ).fetchone()[0]
+        return f"{odd:,} rows are none of scrapy-bloom's" if odd else ""
+
+    def close(self) -> None:
+        """Close the file. A second call does nothing."""
+        connection, self._connection, self._is_writable = self._connection, None, False
+        if connection is not None:
+            connection.close()
+
+    def _empty(self, identity: str) -> None:
+        if not self.path.exists():
+            return
+        try:
+            self._open("rw")
+            with self._naming(), self._transaction() as connection:
+                connection.execute("DELETE FROM pages")
+                connection.execute(
+                    "UPDATE meta SET identity = ?, longest = 0, expiring = NULL", (identity,)
+                )
+        except FilterFileError as error:
+            if not isinstance(error.__cause__, sqlite3.DatabaseError) or isinstance(
+                error.__cause__, sqlite3.OperationalError
+            ):
+                raise
+            self.close()
+            # its journal would be taken for that of the next file
+            self.path.with_name(f"{TABLE}-journal").unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
+        self.close()
+
+    def _find(self, key: bytes) -> tuple[float | None, bytes | None]:
+        """Return time and digest of the page of `key`, None for what is not there."""
+        if self._connection is None:
+            return None, None
+        with self._naming():
+            found = self._connection.execute("SELECT time, digest FROM pages WHERE key = ?", (key,))
+            return found.fetchone() or (None, None)
+
+    def _change(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
+        """Run `statement` for each of `rows`, if there is a file, durably."""
+        left = iter(rows)
+        with self._naming():
+            while self.is_open and (some := [*islice(left, _AT_ONCE)]):
+                with self._transaction() as connection:
+                    connection.executemany(statement, sorted(some, key=itemgetter(0)))
+
+    def _open(self, mode: str) -> None:
+        self.close()
+        self._forget()
+        if not self.path.exists():
+            return
+        with self._naming():
+            connection = connect(self.path, mode)
+            connection.row_factory = None  # for tables of another file
+            try:
+                connection.execute(f"PRAGMA busy_timeout = {_PATIENCE}")
+                if mode == "rw":
+                    connection.execute(f"PRAGMA cache_size = {_CACHE}")
+                connection.execute("BEGIN")  # another process may make the file at this moment
+                has_meta = self._read_meta(connection)
+                connection.execute("COMMIT")
+                if not has_meta:
+                    connection.close()
+                    return
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
+            self._is_writable = mode == "rw"
+            if not self._is_writable:
+                self._count()
+
+    def _read_meta(self, connection: sqlite3.Connection) -> bool:
+        """Return False for a file that is still empty."""
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        tables = statements(connection)
+        if not tables and not application:
+            return False
+        if application != APPLICATION_ID or tables != {*_MAKE[1:]}:
+            raise sqlite3.DatabaseError("it is another program's")
+        row = connection.execute("SELECT version, identity, longest FROM meta").fetchone()
+        version, self.identity, longest = row or (None, "", None)
+        if version != VERSION:
+            raise sqlite3.DatabaseError(
+                f"it has version {version!r}, and this scrapy-bloom knows {VERSION}"
+            )
+        self.longest = inf if longest is None else float(longest)
+        return True
+
+    def _open_to_write(self, identity: str, reach: float) -> None:
+        """Open the file, or make it, and record `reach`."""
+        if not self._is_writable:
+            self._open("rw")
+        if self._connection is None:
+            make_directory(self.path.parent, 0o700)
+            with suppress(FileExistsError):  # another process may be faster
+                os.close(privately(self.path, os.O_CREAT | os.O_EXCL))
+            with self._naming(), closing(connect(self.path, "rw")) as connection:
+                connection.execute("BEGIN IMMEDIATE")
+                if not self._read_meta(connection):
+                    for statement in _MAKE:
+                        connection.execute(statement)
+                    connection.execute(
+                        "INSERT INTO meta VALUES (?, ?, 0, NULL)", (VERSION, identity)
+                    )
+                connection.execute("COMMIT")
+            self._open("rw")
+        self._record(reach, identity)
+
+    def _record(self, reach: float, identity: str = "") -> None:
+        """Record that a crawl has asked for `reach` seconds, and the fingerprinter of the rows if
+        there is none yet."""
+        if reach <= self.longest and (self.identity or not identity):
+            return
+        with self._naming(), self._transaction() as connection:
+            connection.execute(
+                "UPDATE meta SET identity = CASE identity WHEN '' THEN :identity ELSE identity END,"
+                " longest = CASE WHEN longest IS NULL OR longest > :longest THEN longest"
+                " ELSE :longest END",
+                {"identity": identity, "longest": None if reach == inf else reach},
+            )
+            self._read_meta(connection)
+
+    def _expire(self, now: float) -> None:
+        """Remove what has been expired for an eighth of the longest period."""
+        assert self._connection is not None
+        if self.longest == inf:
+            return
+        with self._naming():
+            (since,) = self._connection.execute("SELECT expiring FROM meta").fetchone()
+            if since is not None and since <= now < since + self.longest / _TURNS:
+                return
+            if since is not None and since <= now:
+                self._remove_older(since - self.longest, keep_digests=True)
+            with self._transaction() as connection:
+                connection.execute("UPDATE meta SET expiring = ?", (now,))
+
+    def _remove_older(self, when: float, *, keep_digests: bool = False) -> int:
+        assert self._connection is not None
+        removed = 0
+        with self._naming():
+            (pages,) = self._connection.execute("PRAGMA page_count").fetchone()
+            parts = min(pages // _PAGES_AT_ONCE + 1, 1 << 16)
+            ends = [(n << 16) // parts for n in range(parts)]
+            for first, end in zip(ends, [*ends[1:], 1 << 16], strict=True):
+                last = b"\xff" * 21 if end == 1 << 16 else end.to_bytes(2, "big")
+                with self._transaction() as connection:
+                    removed += connection.execute(
+                        "DELETE FROM pages WHERE key >= ? AND key < ? AND time < ?"
+                        " AND NOT (? AND digest IS NOT NULL)",
+                        (first.to_bytes(2, "big") if first else b"", last, when, keep_digests),
+                    ).rowcount
+        return removed
+
+    def _count(self) -> None:
+        assert self._connection is not None
+        with self._naming():
+            (found,) = self._connection.execute(
+                "SELECT COUNT(*), COUNT(time), COUNT(digest), MIN(time), MAX(time) FROM pages"
+            )
+        self.total, self.count, self.digests, self.oldest, self.newest = found
+        self.nbytes = self.path.stat().st_size
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """Give the connection, in a transaction, after a pause for other writers."""
+        connection = self._connection
+        assert connection is not None
+        time.sleep(_PAUSE)
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield connection
+            connection.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Turn SQLite's errors into FilterFileError with the name of the file and a remedy."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            is_torn = self.path.with_name(f"{TABLE}-journal").exists()
+            if is_torn and "readonly database" in str(error):
+                raise UnfinishedWriteError(
+                    f"{self.path} has the journal of a writer that was killed: the next crawl with"
+                    " this BLOOM_DELTA_DIR rolls it back, and until then it cannot be read"
+                ) from error
+            raise FilterFileError(
+                f"{self.path}: {error}; remove the cause, then start again"
+            ) from error
+        except (sqlite3.Error, TypeError, ValueError) as error:
+            raise FilterFileError(
+                f"{self.path} cannot be read ({error}): restore it from a backup, choose another"
+                " BLOOM_DELTA_DIR, or start afresh with BLOOM_DELTA_RESET = True"
+            ) from error

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..sqlite_backend.schema import PAGES_OF_A_ROUND
-from .table import Row
+from .file_store import Row
 
 if TYPE_CHECKING:
     from ..feeds.outbox import Executor
@@ -35,13 +35,11 @@ class Temporary:
         """Return the selected rows."""
         return self._connection.execute(statement, values).fetchall()
 
-    def iterate(self, statement: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
-        """Yield the selected rows."""
+    def execute(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+        """Run a statement; return its rows, if it selects some."""
         return self._connection.execute(statement, values)
 
-    def execute(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
-        """Run a statement that changes the database."""
-        return self._connection.execute(statement, values)
+    iterate = execute
 
 
 class Marks:

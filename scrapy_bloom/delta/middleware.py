@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from scrapy import Request, signals
@@ -24,10 +24,9 @@ from ..settings import DELTA_DIGEST, BloomSettings, RedisSettings
 from ..sqlite_backend.rounds import feeds_of
 from ..startup import announce, fetches_one_page, is_component, refuse
 from .crawl import DeltaCrawl
-from .file_store import FileDeltaStore
+from .file_store import FileDeltaStore, UnfinishedWriteError
 from .settings import DeltaSettings, Lifetime
 from .skipping import Skipping
-from .table import UnfinishedWriteError
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -40,7 +39,41 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class DeltaMiddleware:
+class _Watch:
+    """Spider middleware that records which pages are index pages. Next to the engine it sees the
+    requests of other middlewares, too."""
+
+    def __init__(self, outcome_of: Callable[[Response], Outcome | None]) -> None:
+        self._outcome_of = outcome_of
+
+    def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterator[Any]:
+        """Yield the result of the callback, less requests that are skipped."""
+        outcome = self._outcome_of(response)
+        for thing in result:
+            if not (isinstance(thing, Request) and self._skips(thing, response, outcome)):
+                yield thing
+        self._complete(response, outcome)
+
+    async def process_spider_output_async(
+        self, response: Response, result: AsyncIterator[Any]
+    ) -> AsyncIterator[Any]:
+        """Yield the result of the callback, less requests that are skipped."""
+        outcome = self._outcome_of(response)
+        async for thing in result:
+            if not (isinstance(thing, Request) and self._skips(thing, response, outcome)):
+                yield thing
+        self._complete(response, outcome)
+
+    def _skips(self, request: Request, response: Response, outcome: Outcome | None) -> bool:
+        if outcome is not None:
+            outcome.leads_to(request, response)
+        return False
+
+    def _complete(self, response: Response, outcome: Outcome | None) -> None:
+        """Called when the callback has ended without an error."""
+
+
+class DeltaMiddleware(_Watch):
     """Spider middleware, next to the spider, that drops requests of callbacks for pages that an
     earlier round has done according to BLOOM_DELTA, and marks the pages of this round. The add-on
     enables it.
@@ -55,6 +88,7 @@ class DeltaMiddleware:
     clock = staticmethod(time.time)
 
     def __init__(self, crawler: Crawler, settings: DeltaSettings) -> None:
+        super().__init__(self.outcome_of)
         self._crawler = crawler
         self._settings = settings
         self._origins = origins_of(crawler)
@@ -119,48 +153,31 @@ class DeltaMiddleware:
             self._delta.pages.begin(origin)
             self._delta.reached_callback()
 
-    def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterator[Any]:
-        """Yield the result of the callback, less requests for done pages."""
-        page = _Page(self, response)
-        for thing in result:
-            if not (isinstance(thing, Request) and page.skips(thing)):
-                yield thing
-        page.complete()
-
-    async def process_spider_output_async(
-        self, response: Response, result: AsyncIterator[Any]
-    ) -> AsyncIterator[Any]:
-        """Yield the result of the callback, less requests for done pages."""
-        page = _Page(self, response)
-        async for thing in result:
-            if not (isinstance(thing, Request) and page.skips(thing)):
-                yield thing
-        page.complete()
-
     def outcome_of(self, response: Response) -> Outcome | None:
         """Return the outcome of the request that `response` answers, None before its callback."""
         if self._delta is None:
             return None
         return self._delta.pages.outcome(self._origins.get(response))
 
-    def skips(self, request: Request, response: Response) -> bool:
+    def _complete(self, response: Response, outcome: Outcome | None) -> None:
+        if outcome is not None:
+            outcome.is_complete = True
+            outcome.is_index_page |= has_left_out(response)
+
+    def _skips(self, request: Request, response: Response, outcome: Outcome | None) -> bool:
         """Return True if `request`, of the callback of `response`, is for a page that an earlier
         round has done; count it then, and send `request_dropped`."""
+        super()._skips(request, response, outcome)
         if self._skipping is None or not self._skipping.is_done(request, response):
             return False
         crawler = self._crawler
         self._skipped += 1
         crawler.stats.inc_value("bloom/delta_skipped")
         if self._skipped == 1 or self._logs_all:
+            rest = " - no more such requests will be shown (see DUPEFILTER_DEBUG to show all)"
             logger.debug(
                 "Skipped, since an earlier crawl has done it: %(request)s%(rest)s",
-                {
-                    "request": request,
-                    "rest": ""
-                    if self._logs_all
-                    else " - no more such requests will be shown"
-                    " (see DUPEFILTER_DEBUG to show all)",
-                },
+                {"request": request, "rest": "" if self._logs_all else rest},
                 extra={"spider": crawler.spider},
             )
         crawler.signals.send_catch_log(
@@ -186,7 +203,7 @@ class DeltaMiddleware:
             announce(crawler, "between crawls", "off, see the error above")
             return
         self._delta = delta
-        put_before_engine(crawler, _AtEngine(self))
+        put_before_engine(crawler, _Watch(self.outcome_of))
         self._skipping = Skipping(
             crawler, delta, self._recent_urls, skips=self._settings.mode is not None
         )
@@ -317,64 +334,14 @@ class DeltaMiddleware:
 def _require_durable_feeds(crawler: Crawler) -> None:
     """Raise ValueError unless there are feeds that items can be left out of."""
     settings = crawler.settings
-    missing = [
-        text
-        for text, is_there in (
-            ("JOBDIR", settings.get("JOBDIR")),
-            ("scrapy-bloom's SCHEDULER", is_component(settings["SCHEDULER"], LedgerScheduler)),
-            ("FEEDS with DurableFeedExporter", feeds_of(crawler)),
-        )
-        if not is_there
-    ]
-    if missing:
+    needed = {
+        "JOBDIR": settings.get("JOBDIR"),
+        "scrapy-bloom's SCHEDULER": is_component(settings["SCHEDULER"], LedgerScheduler),
+        "FEEDS with DurableFeedExporter": feeds_of(crawler),
+    }
+    if missing := [text for text, found in needed.items() if not found]:
         raise ValueError(
             f"BLOOM_DELTA_DIGEST is {DELTA_DIGEST.given(settings)!r}, which leaves items out of"
             f" durable feeds, and there is no {' and no '.join(missing)}: add that, or say True"
             " or which fields to leave out"
         )
-
-
-class _AtEngine:
-    """Spider middleware, the last one before the engine, that sees requests of other ones, too."""
-
-    def __init__(self, middleware: DeltaMiddleware) -> None:
-        self._middleware = middleware
-
-    def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterator[Any]:
-        """Record that a page with requests is an index page."""
-        outcome = self._middleware.outcome_of(response)
-        for thing in result:
-            if outcome is not None and isinstance(thing, Request):
-                outcome.leads_to(thing, response)
-            yield thing
-
-    async def process_spider_output_async(
-        self, response: Response, result: AsyncIterator[Any]
-    ) -> AsyncIterator[Any]:
-        """Record that a page with requests is an index page."""
-        outcome = self._middleware.outcome_of(response)
-        async for thing in result:
-            if outcome is not None and isinstance(thing, Request):
-                outcome.leads_to(thing, response)
-            yield thing
-
-
-class _Page:
-    """The page of a response, while its callback yields."""
-
-    def __init__(self, middleware: DeltaMiddleware, response: Response) -> None:
-        self._middleware = middleware
-        self._response = response
-        self._outcome = middleware.outcome_of(response)
-
-    def skips(self, request: Request) -> bool:
-        """Return True if `request` is for a page that is done."""
-        if self._outcome is not None:
-            self._outcome.leads_to(request, self._response)
-        return self._middleware.skips(request, self._response)
-
-    def complete(self) -> None:
-        """Note that the callback has ended without an error."""
-        if self._outcome is not None:
-            self._outcome.is_complete = True
-            self._outcome.is_index_page |= has_left_out(self._response)

@@ -12,9 +12,9 @@ from ..dupefilter.redirects import RequestChains
 from ..fingerprints.unfailing import UnfailingFingerprinter
 from ..scrapy_compat import EngineView
 from .digests import digest_of
+from .file_store import Row
 from .marks import CHANGED, NEW, UNCHANGED
 from .settings import SOURCES, drop_key, given_key, key_of_fingerprint, wish_of
-from .table import Row
 
 if TYPE_CHECKING:
     from hashlib import blake2b
@@ -214,14 +214,11 @@ class Pages:
             keys += map(bytes.fromhex, sources["keys"])
         return [*dict.fromkeys(keys)]
 
-    def finished(self) -> list[Request]:
-        """Return the requests that the engine is done with, but for which `done` was not called."""
-        working = self._engine.is_in_progress
-        return [request for request in [*self._outcomes] if not working(request)]
-
-    def left(self) -> list[Request]:
-        """Return the requests for which `done` was not called."""
-        return [*self._outcomes]
+    def finish(self, *, all_: bool = False) -> None:
+        """Call `done` for the requests that the engine is done with, or for all that are left."""
+        for request in [*self._outcomes]:
+            if all_ or not self._engine.is_in_progress(request):
+                self.done(request)
 
 
 def is_same(one: Request, other: Request | None) -> bool:

@@ -17,8 +17,8 @@ from ..errors import IncompatibleFilterError
 from ..redis_backend.client import RedisClient
 from ..redis_backend.scripts import DELTA_ADD, DELTA_DIGESTS, DELTA_KNOWS
 from ..reporting import counted
+from .file_store import Row
 from .settings import Lifetime
-from .table import Row
 
 SLICES = 8
 """Number of slices in a period."""

@@ -31,7 +31,7 @@ class SQLitePendingStore:
     """
 
     def __init__(self, job: Path, *, pickles: bool) -> None:
-        self._directory = JobDirectory(job)
+        self.job = JobDirectory(job)
         self._pickles = pickles
 
     def count(self, selection: Selection, by: By) -> PendingCount:
@@ -98,9 +98,9 @@ class SQLitePendingStore:
     def _reading(self) -> Iterator[tuple[sqlite3.Connection, str | None]]:
         """Give a connection that sees one state of the file, and the rows that a running job has
         noted as popped, as JSON; None if no job runs."""
-        path = self._directory.requests
+        path = self.job.requests
         check_header(path)
-        is_running = self._directory.is_locked
+        is_running = self.job.is_locked
         with reading(path) as connection:
             connection.execute("BEGIN")
             yield connection, _noted(connection) if is_running else None

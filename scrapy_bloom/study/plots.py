@@ -57,9 +57,7 @@ def _error_by_bits(axes: Axes, probes: Sequence[int]) -> None:
     for count, style, marker in zip(probes, cycle(_STYLES), cycle(_MARKERS), strict=False):
         curve = [(n / 2, error_rate(n / 2, count)) for n in range(4, 81)]
         _curve(axes, curve, f"k = {count}", style, marker)
-    axes.set_title("Error rate of a full filter by its size, for k probes")
-    axes.set_xlabel("bits per item")
-    _error_axis(axes)
+    _error_axes(axes, "Error rate of a full filter by its size, for k probes", "bits per item")
 
 
 def _error_by_probes(axes: Axes, bits: Sequence[float]) -> None:
@@ -68,9 +66,7 @@ def _error_by_probes(axes: Axes, bits: Sequence[float]) -> None:
         _curve(axes, curve, f"{each:g} bits per item", style, marker)
         best = min(curve, key=lambda point: point[1])
         axes.plot(*best, marker="o", markersize=11, fillstyle="none", color="black")
-    axes.set_title("Error rate of a full filter by its probes (circle: the best k)")
-    axes.set_xlabel("probes k")
-    _error_axis(axes)
+    _error_axes(axes, "Error rate of a full filter by its probes (circle: the best k)", "probes k")
 
 
 def _memory(axes: Axes, error_rates: Sequence[float]) -> None:
@@ -121,7 +117,9 @@ def _curve(
     )
 
 
-def _error_axis(axes: Axes) -> None:
+def _error_axes(axes: Axes, title: str, below: str) -> None:
+    axes.set_title(title)
+    axes.set_xlabel(below)
     axes.set_yscale("log")
     axes.set_ylim(max(axes.get_ylim()[0], _LOWEST), 1)
     axes.set_ylabel("error rate: share of new URLs taken for seen ones (log scale)")

@@ -24,9 +24,8 @@ from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom.delta.digests import BYTES, Digests, digest_of
-from scrapy_bloom.delta.file_store import FileDeltaStore
+from scrapy_bloom.delta.file_store import FileDeltaStore, Row
 from scrapy_bloom.delta.settings import Lifetime
-from scrapy_bloom.delta.table import Row
 from scrapy_bloom.quantities import DAY
 from tests.web_server import serve
 

@@ -13,10 +13,9 @@ import pytest
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 
-from scrapy_bloom.delta import table
-from scrapy_bloom.delta.file_store import FileDeltaStore
+from scrapy_bloom.delta import file_store
+from scrapy_bloom.delta.file_store import FileDeltaStore, Row
 from scrapy_bloom.delta.settings import Lifetime, key_of_text
-from scrapy_bloom.delta.table import Row
 from scrapy_bloom.quantities import DAY
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
@@ -209,7 +208,7 @@ def test_a_merge_that_is_killed_can_be_run_again(run, tmp_path, monkeypatch, num
     make(tmp_path / "one", 1)
     for url in (f"{URL}b", f"{URL}c", f"{URL}d"):
         make(tmp_path / "two", 1, url=url)
-    monkeypatch.setattr(table, "_AT_ONCE", 1)
+    monkeypatch.setattr(file_store, "_AT_ONCE", 1)
     commits = itertools.count(1)
     if (child := os.fork()) == 0:
         # the pause before each transaction
@@ -250,6 +249,15 @@ def test_what_can_be_no_time_is_now(run, tmp_path, time_of):
         info = run(tmp_path, "info", f"memory{days}", "--json").json
         assert 0 < info["table"]["oldest"] <= info["table"]["newest"] <= time.time()
         assert run(tmp_path, "info", f"memory{days}").status == 0
+
+
+def test_times_that_no_calendar_has_are_listed(run, tmp_path):
+    """A page that a wrong clock or a damage has left so is shown with the seconds."""
+    make(tmp_path / "memory", 1)
+    with closing(sqlite3.connect(tmp_path / "memory" / "delta.sqlite")) as table, table:
+        table.execute("UPDATE pages SET time = 1e300")
+    listed = run(tmp_path, "delta", "list", "memory")
+    assert (listed.status, listed.lines[0].split("  ")[1]) == (0, "1e+300 s")
 
 
 def test_urls_on_standard_input_are_checked(run, tmp_path, monkeypatch):

@@ -44,10 +44,10 @@ from scrapy import signals
 from scrapy_bloom.delta import middleware, pages
 from scrapy_bloom.delta.crawl import DeltaCrawl
 from scrapy_bloom.delta.digests import Digests
+from scrapy_bloom.delta.file_store import FileDeltaStore
 from scrapy_bloom.delta.marks import Marks
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.pages import Pages
-from scrapy_bloom.delta.table import Table
 from scrapy_bloom.dupefilter.local import BloomDupeFilter
 from scrapy_bloom.job.failure import item_refused
 
@@ -177,10 +177,8 @@ def waiting_marks_are_lost():
     """A process that dies when the round is over takes its marks with it."""
     DeltaCrawl._close = lambda self: None
     DeltaCrawl._is_live = lambda self: False
-    deliver = DeltaCrawl._deliver
-    DeltaCrawl._deliver = lambda self, marks: deliver(
-        self, [] if isinstance(marks, Marks) else marks
-    )
+    add = DeltaCrawl._add
+    DeltaCrawl._add = lambda self, marks: add(self, [] if isinstance(marks, Marks) else marks)
 
 
 @mutant
@@ -254,8 +252,8 @@ def each_fetch_counts():
 @mutant
 def digests_expire():
     """A row is removed when its mark has expired."""
-    remove = Table._remove_older
-    Table._remove_older = lambda self, when, keep_digests=False: remove(self, when)
+    remove = FileDeltaStore._remove_older
+    FileDeltaStore._remove_older = lambda self, when, keep_digests=False: remove(self, when)
 
 
 @mutant
@@ -339,5 +337,8 @@ def unsynced_feeds_count():
 @mutant
 def never_expires():
     """A mark counts for ever."""
-    until = Table.until
-    Table.until = lambda self, key, period, now: until(self, key, inf, now)
+
+    def known_until(self, key, period=None):
+        return inf if self._find(key)[0] is not None else 0.0
+
+    FileDeltaStore.known_until = known_until

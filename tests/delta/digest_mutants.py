@@ -6,7 +6,6 @@ import sys
 from tests import text_mutants
 
 DIGESTS = "scrapy_bloom/delta/digests.py"
-TABLE = "scrapy_bloom/delta/table.py"
 MARKS = "scrapy_bloom/delta/marks.py"
 STORE = "scrapy_bloom/delta/file_store.py"
 REDIS = "scrapy_bloom/delta/redis_store.py"
@@ -33,22 +32,22 @@ MUTANTS = {
         "        if False:\n",
     ),
     "late_digests_win": (
-        TABLE,
+        STORE,
         '" THEN digest ELSE COALESCE(excluded.digest, digest) END,"\n    " time = CASE WHEN time >',
         '" THEN excluded.digest ELSE COALESCE(excluded.digest, digest) END,"\n'
         '    " time = CASE WHEN time >',
     ),
     "a_digest_takes_the_time_away": (
-        TABLE,
+        STORE,
         "COALESCE(excluded.time, time) END",
         "excluded.time END",
     ),
-    "digests_expire": (TABLE, ", keep_digests=True", ""),
-    "digests_are_no_rows_of_a_merge": (STORE, "if not own.total", "if not own.count"),
+    "digests_expire": (STORE, ", keep_digests=True", ""),
+    "digests_are_no_rows_of_a_merge": (STORE, "if not self.total", "if not self.count"),
     "digests_have_no_fingerprinter": (
         STORE,
-        "not table.total",
-        "not table.count",
+        "not store.total",
+        "not store.count",
     ),
     "a_resumed_round_counts_anew": (
         MARKS,

@@ -21,11 +21,10 @@ from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom.delta.digests import Digests, digest_of
-from scrapy_bloom.delta.file_store import FileDeltaStore
+from scrapy_bloom.delta.file_store import FileDeltaStore, Row
 from scrapy_bloom.delta.marks import CHANGED, NEW, UNCHANGED, Marks, Temporary
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.settings import DeltaSettings, Lifetime
-from scrapy_bloom.delta.table import Row
 from scrapy_bloom.errors import SharedFilterError
 from scrapy_bloom.settings import Digest
 

@@ -14,11 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scrapy.utils.test import get_crawler
 
-from scrapy_bloom.delta import table as table_module
-from scrapy_bloom.delta.file_store import FileDeltaStore
+from scrapy_bloom.delta import file_store
+from scrapy_bloom.delta.file_store import FileDeltaStore, Row, UnfinishedWriteError
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.settings import Lifetime
-from scrapy_bloom.delta.table import Row, UnfinishedWriteError
 from scrapy_bloom.errors import FilterFileError, IncompatibleFilterError
 from scrapy_bloom.fingerprints.identity import FingerprinterIdentity
 
@@ -352,7 +351,7 @@ def test_a_table_that_is_made_while_one_looks_is_not_anothers(tmp_path, monkeypa
                 for text in source.iterdump():
                     if not text.startswith(("BEGIN", "COMMIT")):
                         target.execute(text)
-                target.execute(f"PRAGMA application_id = {table_module.APPLICATION_ID}")
+                target.execute(f"PRAGMA application_id = {file_store.APPLICATION_ID}")
                 target.execute("COMMIT")
 
     def traced(path, mode):
@@ -360,8 +359,8 @@ def test_a_table_that_is_made_while_one_looks_is_not_anothers(tmp_path, monkeypa
         connection.set_trace_callback(fill)
         return connection
 
-    table_connect = table_module.connect
-    monkeypatch.setattr(table_module, "connect", traced)
+    table_connect = file_store.connect
+    monkeypatch.setattr(file_store, "connect", traced)
     found.look()
     assert not found.count
 
@@ -389,7 +388,7 @@ def test_a_change_that_fails_half_way_changes_nothing(tmp_path, monkeypatch, is_
         else:
             found.add([(key(3), NOON), (key(4), NOON)])
 
-    monkeypatch.setattr(table_module, "_PATIENCE", 10)
+    monkeypatch.setattr(file_store, "_PATIENCE", 10)
     store(tmp_path).add([(key(1), NOON), (key(2), NOON)])
     before, found = rows_in(tmp_path), opened(tmp_path)
     with closing(sqlite3.connect(found.path, isolation_level=None)) as reader:
@@ -407,7 +406,7 @@ def test_a_change_that_fails_half_way_changes_nothing(tmp_path, monkeypatch, is_
 
 def test_expired_rows_are_removed_a_part_at_a_time(tmp_path, monkeypatch):
     """So that other writers wait for none of it; all of them are."""
-    monkeypatch.setattr(table_module, "_PAGES_AT_ONCE", 1)
+    monkeypatch.setattr(file_store, "_PAGES_AT_ONCE", 1)
     keys = [os.urandom(20) for _ in range(2000)]
     store(tmp_path).add((each, NOON - n % 2 * (PERIOD + 1)) for n, each in enumerate(keys))
     opened(tmp_path).close()

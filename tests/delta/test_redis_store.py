@@ -10,9 +10,9 @@ from scrapy import Request
 from scrapy.utils.request import RequestFingerprinter, fingerprint
 
 from scrapy_bloom.commands import main
+from scrapy_bloom.delta.file_store import Row
 from scrapy_bloom.delta.redis_store import SLICES, RedisDeltaStore
 from scrapy_bloom.delta.settings import Lifetime
-from scrapy_bloom.delta.table import Row
 from scrapy_bloom.errors import IncompatibleFilterError
 from scrapy_bloom.fingerprints.identity import FingerprinterIdentity
 from tests.delta.delta_crawls import FAILING, REWRITTEN, details
