@@ -324,7 +324,9 @@ class FilterDupeFilter(BaseDupeFilter):
         if path := AUDIT.read(self._crawler.settings):
             from .audit import Audit
 
-            self._audit = Audit(path, self, overlay, self._fingerprint_of_any)
+            known = self.request_seen, self.is_known
+            self._audit = Audit(path, *known, overlay, self._fingerprint_of_any)
+            vars(self)["request_seen"] = self._audit.request_seen
         self._see = opened.add
         if self._is_full:
             opened.growing = False
