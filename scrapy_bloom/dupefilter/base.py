@@ -425,9 +425,8 @@ class FilterDupeFilter(BaseDupeFilter):
         if self._overlay is None:
             return
         try:
-            for name, value in vars(self._overlay.stats()).items():
-                if value is not None:
-                    self._crawler.stats.set_value(f"bloom/{name}", value)
+            for name, value in self._overlay.stats().items():
+                self._crawler.stats.set_value(f"bloom/{name}", value)
         except Exception:
             logger.exception("Cannot update the stats of the filter")
 
