@@ -140,8 +140,9 @@ class FilterDupeFilter(BaseDupeFilter):
                     return True
                 fingerprint = self._fingerprint_of_url(whole)
             elif REDIRECT_URLS not in request.meta:
-                if self._reads is not None and self._meta_keys.isdisjoint(request.meta):
-                    prefix = self.prefix_of(request.callback, request.method, request.body, {})
+                if self._reads is not None:
+                    meta = request.meta
+                    prefix = self.prefix_of(request.callback, request.method, request.body, meta)
                     if prefix is not None:
                         url = prefix + request.url
                         if url in self._recent.urls:
@@ -178,9 +179,10 @@ class FilterDupeFilter(BaseDupeFilter):
         """Return True if a scheduler is sure to drop `request`, now and later, since its URL is in
         the cache. Never raises."""
         try:
-            if request.dont_filter or not self._meta_keys.isdisjoint(request.meta):
+            if request.dont_filter:
                 return False
-            prefix = self.prefix_of(request.callback, request.method, request.body, {})
+            meta = request.meta
+            prefix = self.prefix_of(request.callback, request.method, request.body, meta)
             return prefix is not None and self.has_recent(prefix, request.url)
         except Exception:  # noqa: BLE001 - a request like no other
             return False
