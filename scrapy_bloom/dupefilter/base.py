@@ -330,7 +330,7 @@ class FilterDupeFilter(BaseDupeFilter):
             self._audit = Audit(path, *known, overlay, self._fingerprint_of_any)
             vars(self)["request_seen"] = self._audit.request_seen
         self._see = opened.add
-        if self._is_full:
+        if self._is_full(opened):
             opened.growing = False
         self._watches_each_new = self._settings.on_full == "close"
         self._recent = UrlCache(self._settings.recent_urls)
@@ -345,10 +345,10 @@ class FilterDupeFilter(BaseDupeFilter):
         self.ignores_fragments = self._fingerprint_of_url is not None
         reads = self._reads or frozenset()
         self._reads_callback = CALLBACK in reads
-        keys = {word[len(META) :] for word in reads if word.startswith(META)}
+        keys = (word.removeprefix(META) for word in reads if word.startswith(META))
         self._meta_keys = frozenset(keys)
         try:
-            self._chains = RequestChains(self._crawler, self._fingerprinter)
+            self._chains = RequestChains(self._crawler)
         except (JobDirectoryError, RuntimeError):  # in a script there is no engine
             if not self._fingerprinter.is_scrapys:
                 raise
@@ -402,16 +402,11 @@ class FilterDupeFilter(BaseDupeFilter):
             self._update_stats()
         self._close_if_full()
 
-    @property
-    def _is_full(self) -> bool:
-        return (
-            self._settings.on_full == "close"
-            and self._overlay is not None
-            and len(self._overlay.filter) >= self._settings.capacity
-        )
+    def _is_full(self, known: FingerprintFilter) -> bool:
+        return self._settings.on_full == "close" and len(known) >= self._settings.capacity
 
     def _close_if_full(self) -> None:
-        if self._closing or self._overlay is None or not self._is_full:
+        if self._closing or self._overlay is None or not self._is_full(self._overlay.filter):
             return
         logger.error(
             "The filter holds the %(capacity)d requests of BLOOM_CAPACITY: closing the spider"
