@@ -52,8 +52,8 @@ MUTANTS = {
     ),
     "fragments_of_links_ignored": (
         LINKS,
-        "        if self._dupefilter.ignores_fragments:\n            text",
-        "        if True:\n            text",
+        "if dupefilter.ignores_fragments:\n                    text",
+        "if True:\n                    text",
     ),
     "substitutes_are_known": (BASE, "self._fingerprinter.has_substituted or ", ""),
     "fingerprints_of_the_unknown_only": (
