@@ -143,10 +143,7 @@ class BloomDupeFilter(FilterDupeFilter):
         job = settings.job
         if job is None:
             return self._in_memory("there is no JOBDIR")
-        warning = None
-        if stored := stored_identity(job.filter):
-            then = FingerprinterIdentity.from_text(stored)
-            warning = then.require_same(identity, str(job.filter))
+        warning = identity.require_same(stored_identity(job.filter), str(job.filter))
         take_over = None
         if job.has_only_seen_file:
             from ..migration.clean_stop import why_unclean
