@@ -88,7 +88,7 @@ class EngineView:
         """True as soon as the engine cuts downloads off, if `on_cut_off` was called."""
         # before the spider is open there are no slots yet
         engine_slot = _get(self._engine, "_slot") or _new_engine_slot()
-        scraper_slot = _get(self._engine, "scraper", "slot") or _new_scraper_slot()
+        scraper_slot = _get(self._engine, "scraper", "slot") or _get(scraper, "Slot")()
         _require("engine._slot", hasattr(self._engine, "_slot"))
         _require("engine.scraper.slot", hasattr(_get(self._engine, "scraper"), "slot"))
         for name, found in (
@@ -97,12 +97,11 @@ class EngineView:
             ("engine.downloader.active", _get(self._engine, "downloader", "active")),
         ):
             _require(name, hasattr(found, "__contains__") and hasattr(found, "__iter__"))
-        if getattr(crawler, "throttler", None) is not None:
-            name = "_throttler_waiting"
-            _require(f"engine.{name}", hasattr(self._engine, name))
-        if hasattr(self._engine.downloader, "stop_async"):
-            name = "_handle_downloader_output"
-            _require(f"engine.{name}", hasattr(self._engine, name))
+        for name, is_needed in (
+            ("_throttler_waiting", getattr(crawler, "throttler", None) is not None),
+            ("_handle_downloader_output", hasattr(self._engine.downloader, "stop_async")),
+        ):
+            _require(f"engine.{name}", not is_needed or hasattr(self._engine, name))
 
     def is_in_progress(self, request: Request) -> bool:
         """Return True while `request` is downloaded, its callback or errback runs, or their
@@ -141,8 +140,10 @@ class EngineView:
         callback gets the result of the former. `keys` count the kinds that are asked for."""
         for key in keys:
             if times := request.meta.get(key):
+                is_redirect = key == REDIRECT_TIMES
+                urls = request.meta.get("redirect_urls", ())[-1:] if is_redirect else (request.url,)
                 for source in self.just_downloaded():
-                    if source.meta.get(key, 0) == times - 1 and _comes_of(request, source, key):
+                    if source.meta.get(key, 0) == times - 1 and source.url in urls:
                         yield source
 
     def on_cut_off(self, function: Callable[[Request], object]) -> None:
@@ -187,8 +188,7 @@ def close_spider(crawler: Crawler, reason: str) -> None:
 
 async def start_again(crawler: Crawler) -> AsyncIterator[Any] | None:
     """Call `Spider.start()` again, and return its output behind all spider middlewares."""
-    again: AsyncIterator[Any] | None = await crawler.engine.scraper.spidermw.process_start()
-    return again
+    return await crawler.engine.scraper.spidermw.process_start()
 
 
 def put_before_engine(crawler: Crawler, middleware: StartMiddleware | OutputMiddleware) -> None:
@@ -243,12 +243,6 @@ def _methods(crawler: Crawler, name: str) -> Any:
     methods = _get(crawler, *name.split("."))
     _require(name, hasattr(methods, "__getitem__"))
     return methods
-
-
-def _comes_of(request: Request, source: Request, key: str) -> bool:
-    if key == REDIRECT_TIMES:
-        return source.url in request.meta.get("redirect_urls", ())[-1:]
-    return request.url == source.url
 
 
 class FeedExporterView:
@@ -508,11 +502,9 @@ def mend_cache(crawler: Crawler) -> bool:
         # a subclass may have files of its own instead
         if (folder / "pickled_meta").exists() and not (folder / "request_body").exists():
             return None
-        found: Response | None = retrieve(spider, request)
-        return found
+        return retrieve(spider, request)
 
-    mended: Any = storage
-    mended.store_response, mended.retrieve_response = store_response, retrieve_response
+    vars(storage).update(store_response=store_response, retrieve_response=retrieve_response)
     return True
 
 
@@ -610,8 +602,3 @@ def _new_engine_slot() -> object:
     with suppress(TypeError):
         return slot_class and slot_class(True, later(lambda: None), None)
     return None
-
-
-def _new_scraper_slot() -> object:
-    slot_class = getattr(scraper, "Slot", None)
-    return slot_class() if slot_class else None
