@@ -217,7 +217,7 @@ class FilterDupeFilter(BaseDupeFilter):
         if self._audit is not None:
             return "BLOOM_AUDIT is to record them"
         for name in ("request_seen", "fingerprint", "log"):
-            if not self._is_own(name):
+            if not is_own_method(self, name, "scrapy_bloom"):
                 return f"{global_object_name(type(self))} has a changed {name}"
         if self._reads is None:
             return self._fingerprinter.unknown
@@ -334,7 +334,7 @@ class FilterDupeFilter(BaseDupeFilter):
             opened.growing = False
         self._watches_each_new = self._settings.on_full == "close"
         self._recent = UrlCache(self._settings.recent_urls)
-        if self._is_own("fingerprint"):
+        if is_own_method(self, "fingerprint", "scrapy_bloom"):
             self._fingerprint_of_url = self._fingerprinter.of_url
             self._reads = self._fingerprinter.reads
             self._caches_fingerprints = (
@@ -369,9 +369,6 @@ class FilterDupeFilter(BaseDupeFilter):
         except Exception:  # noqa: BLE001 - a callback like no other
             return None
         return prefix
-
-    def _is_own(self, name: str) -> bool:
-        return is_own_method(self, name, "scrapy_bloom")
 
     def _close_filter(self) -> None:
         """Close the audit and the filter, and drop all references to the crawl's requests."""
