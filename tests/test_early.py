@@ -1465,7 +1465,7 @@ def test_new_links_are_the_links_less_what_is_known(body, encoding, known, optio
     see(crawl, response, known)
     crawl.input(response)
     before = crawl.filtered
-    seen, fingerprint = crawl.scheduler.df._overlay, crawl.scheduler.df.fingerprint
+    seen, fingerprint = crawl.scheduler.df.filter, crawl.scheduler.df.fingerprint
     all_links = LinkExtractor(**options).extract_links(response)
     new_links = NewLinkExtractor(**options).extract_links(response)
     everything, some = (

@@ -111,10 +111,6 @@ class Overlay:
         """Add `fingerprint`, uncommitted, without a look into the filter. Never raises."""
         self._uncommitted[fingerprint] = None
 
-    def __contains__(self, fingerprint: bytes) -> bool:
-        """Return True if `fingerprint` was seen. Raises as the filter does."""
-        return fingerprint in self._uncommitted or fingerprint in self.filter
-
     def release(self, fingerprint: bytes) -> None:
         """Add `fingerprint` to the filter; it is uncommitted no longer. Raises as the filter does,
         and changes nothing then."""
