@@ -48,7 +48,7 @@ scrapys-own: .venv-scrapys-own/.made
 field: .venv-field/.made
 	.venv-field/bin/python -m tests.field
 
-# scrapy-deltafetch's own tests, against the memory between crawls
+# scrapy-deltafetch's own tests, against the delta store
 deltafetchs-own: .venv/.test
 	$(BIN)/python -m tests.deltafetchs_own
 

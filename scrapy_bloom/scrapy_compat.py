@@ -88,7 +88,7 @@ class EngineView:
         """True as soon as the engine cuts downloads off, if `on_cut_off` was called."""
         # before the spider is open there are no slots yet
         engine_slot = _get(self._engine, "_slot") or _new_engine_slot()
-        scraper_slot = _get(self._engine, "scraper", "slot") or _new_scraper_slot()
+        scraper_slot = _get(self._engine, "scraper", "slot") or _get(scraper, "Slot")()
         _require("engine._slot", hasattr(self._engine, "_slot"))
         _require("engine.scraper.slot", hasattr(_get(self._engine, "scraper"), "slot"))
         for name, found in (
@@ -97,12 +97,11 @@ class EngineView:
             ("engine.downloader.active", _get(self._engine, "downloader", "active")),
         ):
             _require(name, hasattr(found, "__contains__") and hasattr(found, "__iter__"))
-        if getattr(crawler, "throttler", None) is not None:
-            name = "_throttler_waiting"
-            _require(f"engine.{name}", hasattr(self._engine, name))
-        if hasattr(self._engine.downloader, "stop_async"):
-            name = "_handle_downloader_output"
-            _require(f"engine.{name}", hasattr(self._engine, name))
+        for name, is_needed in (
+            ("_throttler_waiting", getattr(crawler, "throttler", None) is not None),
+            ("_handle_downloader_output", hasattr(self._engine.downloader, "stop_async")),
+        ):
+            _require(f"engine.{name}", not is_needed or hasattr(self._engine, name))
 
     def is_in_progress(self, request: Request) -> bool:
         """Return True while `request` is downloaded, its callback or errback runs, or their
@@ -141,8 +140,10 @@ class EngineView:
         callback gets the result of the former. `keys` count the kinds that are asked for."""
         for key in keys:
             if times := request.meta.get(key):
+                is_redirect = key == REDIRECT_TIMES
+                urls = request.meta.get("redirect_urls", ())[-1:] if is_redirect else (request.url,)
                 for source in self.just_downloaded():
-                    if source.meta.get(key, 0) == times - 1 and _comes_of(request, source, key):
+                    if source.meta.get(key, 0) == times - 1 and source.url in urls:
                         yield source
 
     def on_cut_off(self, function: Callable[[Request], object]) -> None:
@@ -187,8 +188,7 @@ def close_spider(crawler: Crawler, reason: str) -> None:
 
 async def start_again(crawler: Crawler) -> AsyncIterator[Any] | None:
     """Call `Spider.start()` again, and return its output behind all spider middlewares."""
-    again: AsyncIterator[Any] | None = await crawler.engine.scraper.spidermw.process_start()
-    return again
+    return await crawler.engine.scraper.spidermw.process_start()
 
 
 def put_before_engine(crawler: Crawler, middleware: StartMiddleware | OutputMiddleware) -> None:
@@ -197,9 +197,7 @@ def put_before_engine(crawler: Crawler, middleware: StartMiddleware | OutputMidd
     Works only while the scheduler is built, before Scrapy uses the list of middlewares. Raises
     JobDirectoryError where this release of Scrapy has no such list.
     """
-    methods = _of_spider_middlewares(crawler)
-    _require("engine.scraper.spidermw.methods", methods is not None)
-    assert methods is not None
+    methods = _methods(crawler, "engine.scraper.spidermw.methods")
     if isinstance(middleware, StartMiddleware):
         name = "engine.scraper.spidermw.process_start"
         _require(name, callable(_get(crawler, *name.split("."))))
@@ -216,8 +214,9 @@ def put_before_engine(crawler: Crawler, middleware: StartMiddleware | OutputMidd
 def output_methods(crawler: Crawler) -> list[Callable[..., Any]] | None:
     """Return the methods that Scrapy calls for the output of callbacks, from the spider to the
     engine; None where this release of Scrapy hides them."""
-    methods = _of_spider_middlewares(crawler)
-    if methods is None:
+    try:
+        methods = _methods(crawler, "engine.scraper.spidermw.methods")
+    except JobDirectoryError:
         _miss("engine.scraper.spidermw.methods", "duplicates are not dropped early")
         return None
     found: list[Callable[..., Any]] = []
@@ -230,25 +229,20 @@ def output_methods(crawler: Crawler) -> list[Callable[..., Any]] | None:
 def skip_output_of(crawler: Crawler, middleware: object) -> None:
     """Pass the output of callbacks to `middleware` no more, where Scrapy lets it be skipped. Works
     only before the first one."""
-    if (methods := _of_spider_middlewares(crawler)) is not None:
-        output = methods["process_spider_output"]
+    with suppress(JobDirectoryError):
+        output = _methods(crawler, "engine.scraper.spidermw.methods")["process_spider_output"]
         for place, found in enumerate(output):
             method = found[0] if isinstance(found, tuple) else found
             if getattr(method, "__self__", None) is middleware:
                 output[place] = None
 
 
-def _of_spider_middlewares(crawler: Crawler) -> Any | None:
-    """Return the methods of spider middlewares that Scrapy calls, in lists by name; None where this
-    release of Scrapy hides them."""
-    methods = _get(crawler.engine, "scraper", "spidermw", "methods")
-    return methods if hasattr(methods, "__getitem__") else None
-
-
-def _comes_of(request: Request, source: Request, key: str) -> bool:
-    if key == REDIRECT_TIMES:
-        return source.url in request.meta.get("redirect_urls", ())[-1:]
-    return request.url == source.url
+def _methods(crawler: Crawler, name: str) -> Any:
+    """Return the methods of middlewares that Scrapy calls, in lists by name. Raises
+    JobDirectoryError where this release of Scrapy hides them."""
+    methods = _get(crawler, *name.split("."))
+    _require(name, hasattr(methods, "__getitem__"))
+    return methods
 
 
 class FeedExporterView:
@@ -294,55 +288,47 @@ class FeedExporterView:
         return str(template % parameters if apply is None else apply(template, parameters))
 
 
-class FailureHooks:
-    """The places where `crawler` reports that a request has failed.
+def on_download_error(crawler: Crawler, function: Callable[[Failure, Request], None]) -> None:
+    """Call `function` for each failed download that no errback has handled.
 
-    Works only while the scheduler is built, as `put_before_engine`. Raises JobDirectoryError that
-    names what this release of Scrapy lacks.
+    As the next two, it works only while the scheduler is built, as `put_before_engine`, and raises
+    JobDirectoryError that names what this release of Scrapy lacks.
     """
+    # Scrapy passes such a failure to LogFormatter.download_error only, and LOG_FORMATTER is
+    # the project's, so the method is wrapped in the one object that the scraper uses
+    formatter = _get(crawler.engine, "scraper", "logformatter")
+    _require("engine.scraper.logformatter", formatter is not None)
+    _require("crawler.logformatter", crawler.logformatter is formatter)
+    log = _get(formatter, "download_error")
+    _require("LogFormatter.download_error", callable(log))
 
-    def __init__(self, crawler: Crawler) -> None:
-        self._formatter: Any = crawler.logformatter
-        self._scraper: Any = _get(crawler.engine, "scraper")
-        self._downloader: Any = _get(crawler.engine, "downloader")
+    def note_and_log(failure: Failure, request: Request, *rest: Any, **options: Any) -> Any:
+        function(failure, request)
+        return log(failure, request, *rest, **options)
 
-    def on_download_error(self, function: Callable[[Failure, Request], None]) -> None:
-        """Call `function` for each failed download that no errback has handled."""
-        # Scrapy passes such a failure to LogFormatter.download_error only, and LOG_FORMATTER is
-        # the project's, so the method is wrapped in the one object that the scraper uses
-        is_there = self._formatter is not None
-        _require("engine.scraper.logformatter", hasattr(self._scraper, "logformatter"))
-        _require("crawler.logformatter", is_there and self._scraper.logformatter is self._formatter)
-        log = _get(self._formatter, "download_error")
-        _require("LogFormatter.download_error", callable(log))
+    formatter.download_error = note_and_log
 
-        def note_and_log(failure: Failure, request: Request, *rest: Any, **options: Any) -> Any:
-            function(failure, request)
-            return log(failure, request, *rest, **options)
 
-        self._formatter.download_error = note_and_log
+def on_unhandled_status(crawler: Crawler, process_spider_exception: Callable[..., None]) -> None:
+    """Pass to `process_spider_exception` of a spider middleware each exception, in the callback or
+    on the way to it, that reaches HttpErrorMiddleware."""
+    methods = _methods(crawler, "engine.scraper.spidermw.methods")
+    middleware = _get(httperror, "HttpErrorMiddleware")
+    _require("HttpErrorMiddleware", isinstance(middleware, type))
+    exceptions = methods["process_spider_exception"]
+    place = len(exceptions)
+    for number, method in enumerate(exceptions):
+        if isinstance(getattr(method, "__self__", None), middleware):
+            place = number
+    exceptions.insert(place, process_spider_exception)
+    # an exception that is handled at this place goes on with the outputs behind the same place
+    methods["process_spider_output"].insert(place, None)
 
-    def on_unhandled_status(self, process_spider_exception: Callable[..., None]) -> None:
-        """Pass to `process_spider_exception` of a spider middleware each exception, in the
-        callback or on the way to it, that reaches HttpErrorMiddleware."""
-        methods = _get(self._scraper, "spidermw", "methods")
-        _require("engine.scraper.spidermw.methods", hasattr(methods, "__getitem__"))
-        middleware = _get(httperror, "HttpErrorMiddleware")
-        _require("HttpErrorMiddleware", isinstance(middleware, type))
-        exceptions = methods["process_spider_exception"]
-        place = len(exceptions)
-        for number, method in enumerate(exceptions):
-            if isinstance(getattr(method, "__self__", None), middleware):
-                place = number
-        exceptions.insert(place, process_spider_exception)
-        # an exception that is handled at this place goes on with the outputs behind the same place
-        methods["process_spider_output"].insert(place, None)
 
-    def on_download_exception(self, process_exception: Callable[..., None]) -> None:
-        """Pass to `process_exception` of a downloader middleware what no other has handled."""
-        methods = _get(self._downloader, "middleware", "methods")
-        _require("engine.downloader.middleware.methods", hasattr(methods, "__getitem__"))
-        methods["process_exception"].append(process_exception)
+def on_download_exception(crawler: Crawler, process_exception: Callable[..., None]) -> None:
+    """Pass to `process_exception` of a downloader middleware what no other has handled."""
+    methods = _methods(crawler, "engine.downloader.middleware.methods")
+    methods["process_exception"].append(process_exception)
 
 
 class IdleChecks:
@@ -516,11 +502,9 @@ def mend_cache(crawler: Crawler) -> bool:
         # a subclass may have files of its own instead
         if (folder / "pickled_meta").exists() and not (folder / "request_body").exists():
             return None
-        found: Response | None = retrieve(spider, request)
-        return found
+        return retrieve(spider, request)
 
-    mended: Any = storage
-    mended.store_response, mended.retrieve_response = store_response, retrieve_response
+    vars(storage).update(store_response=store_response, retrieve_response=retrieve_response)
     return True
 
 
@@ -537,12 +521,10 @@ def backs_off(crawler: Crawler, request: Request, status: int) -> bool:
         return False
     with suppress(Exception):  # its interface is not released
         find = _get(throttler, "get_applied_scopes") or throttler.get_resolved_scopes
-        scopes = find(request)
-        for scope in [scopes] if isinstance(scopes, str) else scopes or ():
-            decides = _get(throttler.get_scope_manager(scope), "triggers_backoff_for_status")
-            if decides is not None and decides(status):
-                return True
-        return False
+        scopes = find(request) or ()
+        managers = map(throttler.get_scope_manager, [scopes] if isinstance(scopes, str) else scopes)
+        found = [_get(each, "triggers_backoff_for_status") for each in managers]
+        return any(decides is not None and decides(status) for decides in found)
     return True
 
 
@@ -562,10 +544,9 @@ def scheduler_of(crawler: Crawler) -> object:
 def path_safe() -> Callable[[str], str]:
     """Return Scrapy's function from a download slot to the name of its folder. Raises
     JobDirectoryError where this release of Scrapy has none."""
-    function = getattr(pqueues, "_path_safe", None)
+    function: Callable[[str], str] = _get(pqueues, "_path_safe")
     _require("scrapy.pqueues._path_safe", callable(function))
-    assert function is not None
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 @cache
@@ -621,8 +602,3 @@ def _new_engine_slot() -> object:
     with suppress(TypeError):
         return slot_class and slot_class(True, later(lambda: None), None)
     return None
-
-
-def _new_scraper_slot() -> object:
-    slot_class = getattr(scraper, "Slot", None)
-    return slot_class() if slot_class else None

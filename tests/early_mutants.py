@@ -36,13 +36,13 @@ MUTANTS = {
     "meta_of_links_ignored": (BASE, "(meta and not self._meta_keys.isdisjoint(meta))", "False"),
     "meta_next_to_the_spider_ignored": (
         BASE,
-        "request.dont_filter or not self._meta_keys.isdisjoint(request.meta)",
-        "request.dont_filter",
+        "return False\n            meta = request.meta",
+        "return False\n            meta = {}",
     ),
     "meta_ignored": (
         BASE,
-        "self._reads is not None and self._meta_keys.isdisjoint(request.meta)",
-        "self._reads is not None",
+        "self._reads is not None:\n                    meta = request.meta",
+        "self._reads is not None:\n                    meta = {}",
     ),
     "redirects_are_known": (BASE, " or REDIRECT_URLS in meta", ""),
     "fragments_ignored": (
@@ -52,8 +52,8 @@ MUTANTS = {
     ),
     "fragments_of_links_ignored": (
         LINKS,
-        "        if self._dupefilter.ignores_fragments:\n            text",
-        "        if True:\n            text",
+        "if dupefilter.ignores_fragments:\n                    text",
+        "if True:\n                    text",
     ),
     "substitutes_are_known": (BASE, "self._fingerprinter.has_substituted or ", ""),
     "fingerprints_of_the_unknown_only": (

@@ -44,16 +44,16 @@ def test_memory_is_bounded():
     recent = UrlCache(100)
     for number in range(1_000):
         recent.add(str(number))
-        assert len(recent) == min(number + 1, 100)
+        assert len(recent.urls) == min(number + 1, 100)
     recent.clear()
-    assert len(recent) == 0
+    assert len(recent.urls) == 0
 
 
 def test_memory_of_size_zero_remembers_nothing():
     """0 turns it off."""
     recent = UrlCache(0)
     recent.add("http://a.example/")
-    assert len(recent) == 0
+    assert len(recent.urls) == 0
 
 
 def test_long_urls_are_not_remembered():

@@ -80,19 +80,15 @@ class Session:
     def require_fingerprinter(self, identity: str, place: str) -> None:
         """Raise IncompatibleFilterError if the filter at `place`, of that identity, knows other
         fingerprints; write a warning if they differ for unusual URLs only."""
-        if not identity:
-            return
         try:
-            then = FingerprinterIdentity.from_text(identity)
-        except ValueError:
-            return  # made by hand, with some identity of its own
-        try:
-            warning = then.require_same(FingerprinterIdentity.of(self.fingerprinter), place)
+            warning = FingerprinterIdentity.of(self.fingerprinter).require_same(identity, place)
         except IncompatibleFilterError as error:
             raise IncompatibleFilterError(
                 f"{error}; for this command: run it in the job's project, with --spider if its"
                 " spider has settings of its own, or with -s REQUEST_FINGERPRINTER_CLASS=..."
             ) from None
+        except ValueError:
+            return  # made by hand, with some identity of its own
         if warning:
             sys.stderr.write(f"{visible(warning)}\n")
 

@@ -313,10 +313,9 @@ class DeltaMiddleware(_Watch):
 
     def _require(self, identity: FingerprinterIdentity) -> None:
         store = self._store
-        if isinstance(store, FileDeltaStore) and store.identity:
+        if isinstance(store, FileDeltaStore):
             fresh = "a new BLOOM_DELTA_DIR, or start afresh with BLOOM_DELTA_RESET = True"
-            known = FingerprinterIdentity.from_text(store.identity)
-            if warning := known.require_same(identity, store.name, fresh):
+            if warning := identity.require_same(store.identity, store.name, fresh):
                 logger.warning("%s", warning, extra={"spider": self._crawler.spider})
 
     def _store_of(self, lifetime: Lifetime) -> FileDeltaStore | RedisDeltaStore:

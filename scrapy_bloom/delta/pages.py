@@ -89,7 +89,7 @@ class Pages:
         self._stats = crawler.stats
         self._engine = EngineView(crawler)
         self._fingerprinter = UnfailingFingerprinter(crawler)
-        self._chains = RequestChains(crawler, self._fingerprinter)
+        self._chains = RequestChains(crawler)
         self._outcomes: dict[Request, Outcome] = {}
         self._sent_again: WeakSet[Request] = WeakSet()
 
@@ -106,7 +106,8 @@ class Pages:
         """Return the key of `request`: the one in its meta, or its fingerprint."""
         key = given_key(request.meta)
         if key is None:
-            self._chains.drop_copied_key(request)
+            if self._fingerprinter.reads_key:
+                self._chains.drop_copied_key(request)
             key = key_of_fingerprint(self._fingerprinter.fingerprint(request))
         return key
 

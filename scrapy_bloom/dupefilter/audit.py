@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import time
+from contextlib import suppress
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING
 
 from scrapy.utils.request import referer_str
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from scrapy import Request
-    from typing_extensions import Self
 
     from .overlay import Overlay
 
@@ -28,53 +28,21 @@ FILES = 10
 """Number of files: the current one and the older PATH.1, PATH.2 and so on."""
 
 
-class Why(NamedTuple):
-    """Why a request counts as seen.
-
-    Its URL is in the cache (`recent`), or its fingerprint is uncommitted (`held`), or in the
-    filter (`filter`, or `exact` for an exact one). `layer` counts from 0, None if the filter does
-    not show it. Or `avoided`: a new request that the Bloom filter alone would have dropped.
-    """
-
-    reason: str
-    layer: int | None = None
-
-    @classmethod
-    def of(cls, fingerprint: bytes, overlay: Overlay) -> Self:
-        """Return why a seen fingerprint counts as seen."""
-        if fingerprint in overlay.uncommitted:
-            return cls("held")
-        for number, layer in enumerate(overlay.filter.layers):
-            contains = getattr(layer, "__contains__", None)
-            if contains is not None and contains(fingerprint):
-                return cls("exact" if overlay.filter.exact else "filter", number)
-        return cls("filter")
-
-
-class Asked(Protocol):
-    """The methods of a dupefilter that its scheduler and DropEarlyMiddleware call."""
-
-    def request_seen(self, request: Request) -> bool:
-        """Return True if `request` was seen before, else add it."""
-
-    def is_known(self, request: Request) -> bool:
-        """Return True if the URL alone shows that `request` was seen before."""
-
-
 class Audit:
-    """Writes the requests that a dupefilter drops to a file, a line of JSON each: it is put in
-    front of the dupefilter. A failure to write does not stop the crawl. Raises ValueError if the
-    file cannot be opened."""
+    """Writes the requests that a dupefilter drops to a file, a line of JSON each: it stands in
+    front of the dupefilter's `request_seen`. A failure to write does not stop the crawl. Raises
+    ValueError if the file cannot be opened."""
 
     def __init__(
         self,
         path: str,
-        dupefilter: Asked,
+        request_seen: Callable[[Request], bool],
+        is_known: Callable[[Request], bool],
         overlay: Overlay,
         fingerprint: Callable[[Request], bytes],
     ) -> None:
-        self._ask = dupefilter.request_seen
-        self._is_known = dupefilter.is_known
+        self._ask = request_seen
+        self._is_known = is_known
         self._overlay = overlay
         self._fingerprint = fingerprint
         self._release = overlay.release
@@ -88,7 +56,6 @@ class Audit:
                 f" {error.strerror}; choose another path"
             ) from error
         # set on the instance, so that a crawl without an audit has no cost
-        vars(dupefilter)["request_seen"] = self.request_seen
         if overlay.filter.exact:
             vars(overlay)["release"] = self.release
 
@@ -97,10 +64,10 @@ class Audit:
         # before the dupefilter answers, which puts the URL into the cache
         why, avoided = self._why(request), self._avoided
         if self._ask(request):
-            self._note(request, why)
+            self._note(request, *why)
             return True
         if self._avoided > avoided:
-            self._note(request, Why("avoided"))
+            self._note(request, "avoided")
         elif self._overlay.filter.exact:
             fingerprint = self._fingerprint(request)
             if fingerprint in self._overlay.uncommitted:
@@ -112,30 +79,40 @@ class Audit:
         avoided, request = self._avoided, self._uncommitted.pop(fingerprint, None)
         self._release(fingerprint)
         if request is not None and self._avoided > avoided:
-            self._note(request, Why("avoided"))
+            self._note(request, "avoided")
 
     @property
     def _avoided(self) -> int:
         return self._overlay.filter.false_positives_avoided
 
-    def _why(self, request: Request) -> Why:
-        """Return why `request`, if it was seen, counts as seen. Never raises."""
-        if self._is_known(request):
-            return Why("recent")
-        try:
-            return Why.of(self._fingerprint(request), self._overlay)
-        except Exception:  # noqa: BLE001 - whatever fails below, the crawl goes on
-            return Why("filter")
+    def _why(self, request: Request) -> tuple[str, int | None]:
+        """Return why `request`, if it was seen, counts as seen, and the layer of the filter that
+        shows it, from 0, or None. Never raises.
 
-    def _note(self, request: Request, why: Why) -> None:
+        Its URL is in the cache (`recent`), or its fingerprint is uncommitted (`held`), or in the
+        filter (`filter`, or `exact` for an exact one).
+        """
+        if self._is_known(request):
+            return "recent", None
+        with suppress(Exception):  # whatever fails below, the crawl goes on
+            fingerprint, known = self._fingerprint(request), self._overlay.filter
+            if fingerprint in self._overlay.uncommitted:
+                return "held", None
+            for number, layer in enumerate(known.layers):
+                contains = getattr(layer, "__contains__", None)
+                if contains is not None and contains(fingerprint):
+                    return "exact" if known.exact else "filter", number
+        return "filter", None
+
+    def _note(self, request: Request, reason: str, layer: int | None = None) -> None:
         line = json.dumps(
             {
                 "time": round(time.time(), 3),
                 "url": request.url,
                 "method": request.method,
                 "referer": referer_str(request),
-                "reason": why.reason,
-                "layer": why.layer,
+                "reason": reason,
+                "layer": layer,
             }
         )
         self._handler.handle(logging.makeLogRecord({"msg": line}))

@@ -140,8 +140,9 @@ class FilterDupeFilter(BaseDupeFilter):
                     return True
                 fingerprint = self._fingerprint_of_url(whole)
             elif REDIRECT_URLS not in request.meta:
-                if self._reads is not None and self._meta_keys.isdisjoint(request.meta):
-                    prefix = self.prefix_of(request.callback, request.method, request.body, {})
+                if self._reads is not None:
+                    meta = request.meta
+                    prefix = self.prefix_of(request.callback, request.method, request.body, meta)
                     if prefix is not None:
                         url = prefix + request.url
                         if url in self._recent.urls:
@@ -178,9 +179,10 @@ class FilterDupeFilter(BaseDupeFilter):
         """Return True if a scheduler is sure to drop `request`, now and later, since its URL is in
         the cache. Never raises."""
         try:
-            if request.dont_filter or not self._meta_keys.isdisjoint(request.meta):
+            if request.dont_filter:
                 return False
-            prefix = self.prefix_of(request.callback, request.method, request.body, {})
+            meta = request.meta
+            prefix = self.prefix_of(request.callback, request.method, request.body, meta)
             return prefix is not None and self.has_recent(prefix, request.url)
         except Exception:  # noqa: BLE001 - a request like no other
             return False
@@ -215,7 +217,7 @@ class FilterDupeFilter(BaseDupeFilter):
         if self._audit is not None:
             return "BLOOM_AUDIT is to record them"
         for name in ("request_seen", "fingerprint", "log"):
-            if not self._is_own(name):
+            if not is_own_method(self, name, "scrapy_bloom"):
                 return f"{global_object_name(type(self))} has a changed {name}"
         if self._reads is None:
             return self._fingerprinter.unknown
@@ -324,13 +326,15 @@ class FilterDupeFilter(BaseDupeFilter):
         if path := AUDIT.read(self._crawler.settings):
             from .audit import Audit
 
-            self._audit = Audit(path, self, overlay, self._fingerprint_of_any)
+            known = self.request_seen, self.is_known
+            self._audit = Audit(path, *known, overlay, self._fingerprint_of_any)
+            vars(self)["request_seen"] = self._audit.request_seen
         self._see = opened.add
-        if self._is_full:
+        if self._is_full(opened):
             opened.growing = False
         self._watches_each_new = self._settings.on_full == "close"
         self._recent = UrlCache(self._settings.recent_urls)
-        if self._is_own("fingerprint"):
+        if is_own_method(self, "fingerprint", "scrapy_bloom"):
             self._fingerprint_of_url = self._fingerprinter.of_url
             self._reads = self._fingerprinter.reads
             self._caches_fingerprints = (
@@ -341,10 +345,10 @@ class FilterDupeFilter(BaseDupeFilter):
         self.ignores_fragments = self._fingerprint_of_url is not None
         reads = self._reads or frozenset()
         self._reads_callback = CALLBACK in reads
-        keys = {word[len(META) :] for word in reads if word.startswith(META)}
+        keys = (word.removeprefix(META) for word in reads if word.startswith(META))
         self._meta_keys = frozenset(keys)
         try:
-            self._chains = RequestChains(self._crawler, self._fingerprinter)
+            self._chains = RequestChains(self._crawler)
         except (JobDirectoryError, RuntimeError):  # in a script there is no engine
             if not self._fingerprinter.is_scrapys:
                 raise
@@ -365,9 +369,6 @@ class FilterDupeFilter(BaseDupeFilter):
         except Exception:  # noqa: BLE001 - a callback like no other
             return None
         return prefix
-
-    def _is_own(self, name: str) -> bool:
-        return is_own_method(self, name, "scrapy_bloom")
 
     def _close_filter(self) -> None:
         """Close the audit and the filter, and drop all references to the crawl's requests."""
@@ -398,16 +399,11 @@ class FilterDupeFilter(BaseDupeFilter):
             self._update_stats()
         self._close_if_full()
 
-    @property
-    def _is_full(self) -> bool:
-        return (
-            self._settings.on_full == "close"
-            and self._overlay is not None
-            and len(self._overlay.filter) >= self._settings.capacity
-        )
+    def _is_full(self, known: FingerprintFilter) -> bool:
+        return self._settings.on_full == "close" and len(known) >= self._settings.capacity
 
     def _close_if_full(self) -> None:
-        if self._closing or self._overlay is None or not self._is_full:
+        if self._closing or self._overlay is None or not self._is_full(self._overlay.filter):
             return
         logger.error(
             "The filter holds the %(capacity)d requests of BLOOM_CAPACITY: closing the spider"
@@ -423,9 +419,8 @@ class FilterDupeFilter(BaseDupeFilter):
         if self._overlay is None:
             return
         try:
-            for name, value in vars(self._overlay.stats()).items():
-                if value is not None:
-                    self._crawler.stats.set_value(f"bloom/{name}", value)
+            for name, value in self._overlay.stats().items():
+                self._crawler.stats.set_value(f"bloom/{name}", value)
         except Exception:
             logger.exception("Cannot update the stats of the filter")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,7 +18,6 @@ from ..startup import announce
 from .base import FilterDupeFilter
 
 if TYPE_CHECKING:
-    from ..jobdir import JobDirectory
     from ..settings import BloomSettings
     from .overlay import FingerprintFilter, Overlay
 
@@ -37,34 +36,34 @@ class BloomDupeFilter(FilterDupeFilter):
 
     _remedy_when_full = "Set a larger BLOOM_CAPACITY to resume the job"
 
-    _was_killed = False
+    _loses_requests = False
+    """True if the job was killed, and its pending requests were in memory only."""
     _uses_overlay = False
-    _requests_survive = False
 
     def open(self) -> None:
         """Write the first stats, and warn of pending requests that will not be fetched."""
         job = self._settings.job
-        if job is not None and not self._uses_overlay and job.has_stored_requests():
-            logger.warning(
-                "%(job)s holds requests of DurableScheduler, which another scheduler does not"
-                " fetch: set SCHEDULER to 'scrapy_bloom.DurableScheduler' to get them.",
-                {"job": job.path},
-                extra={"spider": self._crawler.spider},
-            )
-        if job is not None and self._was_killed and not self._requests_survive:
-            logger.warning(
-                "The job in %(job)s was not stopped cleanly. The filter still knows its"
-                " %(items)d requests, but Scrapy's scheduler has lost those that were pending,"
-                " and they will not be fetched: to get them too, crawl again with a new JOBDIR.",
-                {"job": job.path, "items": len(self._open_overlay)},
-                extra={"spider": self._crawler.spider},
-            )
         if job is not None and not self._uses_overlay:
             announce(
                 self._crawler,
                 "requests",
                 "not durable, a kill -9 may lose the pages in flight: ADDONS ="
                 " {'scrapy_bloom.Addon': 300} keeps them",
+            )
+            if job.has_stored_requests():
+                logger.warning(
+                    "%(job)s holds requests of DurableScheduler, which another scheduler does not"
+                    " fetch: set SCHEDULER to 'scrapy_bloom.DurableScheduler' to get them.",
+                    {"job": job.path},
+                    extra={"spider": self._crawler.spider},
+                )
+        if job is not None and self._loses_requests:
+            logger.warning(
+                "The job in %(job)s was not stopped cleanly. The filter still knows its"
+                " %(items)d requests, but Scrapy's scheduler has lost those that were pending,"
+                " and they will not be fetched: to get them too, crawl again with a new JOBDIR.",
+                {"job": job.path, "items": len(self._open_overlay)},
+                extra={"spider": self._crawler.spider},
             )
         super().open()
 
@@ -87,7 +86,7 @@ class BloomDupeFilter(FilterDupeFilter):
         that are never released are never written. With `requests_survive` a killed job still has
         its requests."""
         self._uses_overlay = True
-        self._requests_survive = requests_survive
+        self._loses_requests &= not requests_survive
         self._see = self._open_overlay.add_uncommitted
 
     def reset_filter(self) -> None:
@@ -106,7 +105,7 @@ class BloomDupeFilter(FilterDupeFilter):
         remove_filter(settings.job.filter)
         overlay.filter = opened = settings.open_filter(settings.job.filter, identity)
         self._see = overlay.add_uncommitted if self._uses_overlay else opened.add
-        self._was_killed = False
+        self._loses_requests = False
         self._announce(opened)
 
     def note_commit(self, job: bytes, commit: int) -> None:
@@ -144,15 +143,20 @@ class BloomDupeFilter(FilterDupeFilter):
         job = settings.job
         if job is None:
             return self._in_memory("there is no JOBDIR")
-        warning = self._require_same_identity(job, identity)
-        take_over = self._taking_over(job, settings, identity) if job.has_only_seen_file else None
+        warning = identity.require_same(stored_identity(job.filter), str(job.filter))
+        take_over = None
+        if job.has_only_seen_file:
+            from ..migration.clean_stop import why_unclean
+            from ..migration.sources import import_job
+
+            take_over = partial(import_job, job, why_unclean(job), settings, identity.to_text())
         session_of(self._crawler).begin(self)
         if take_over is not None and job.has_only_seen_file:
             logger.info("%s", take_over(), extra={"spider": self._crawler.spider})
         opened = settings.open_filter(job.filter, identity.to_text())
         if warning:
             logger.warning("%s", warning, extra={"spider": self._crawler.spider})
-        self._was_killed = not opened.clean
+        self._loses_requests = not opened.clean
         self._announce(opened)
         return opened
 
@@ -160,24 +164,6 @@ class BloomDupeFilter(FilterDupeFilter):
         known = counted(len(opened), "request")
         exactly = "exact, " if opened.exact else ""
         announce(self._crawler, "filter", f"{exactly}{opened.path}, which knows {known}")
-
-    def _taking_over(
-        self, job: JobDirectory, settings: BloomSettings, identity: FingerprinterIdentity
-    ) -> Callable[[], object]:
-        """Check the requests.seen of Scrapy's dupefilter, and return the function that imports
-        it."""
-        from ..migration.clean_stop import why_unclean
-        from ..migration.sources import import_job
-
-        return partial(import_job, job, why_unclean(job), settings, identity.to_text())
-
-    def _require_same_identity(
-        self, job: JobDirectory, identity: FingerprinterIdentity
-    ) -> str | None:
-        stored = stored_identity(job.filter)
-        if not stored:
-            return None
-        return FingerprinterIdentity.from_text(stored).require_same(identity, str(job.filter))
 
     def _see_despite(self, error: Exception, fingerprint: bytes) -> bool:
         """Return the answer for a fingerprint on which the filter failed, and close the spider."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from math import ceil, floor, log10
 from typing import Protocol
 
@@ -79,21 +78,6 @@ class FingerprintFilter(Protocol):
         """Make all additions durable and release the filter. A second call does nothing."""
 
 
-@dataclass(frozen=True)
-class FilterStats:
-    """Figures for the stats; `items` includes uncommitted fingerprints. The last two are None
-    unless the filter is exact."""
-
-    items: int
-    layers: int
-    bytes: int
-    fill_ratio: float
-    error_rate: float
-    expected_false_positives: float
-    table_bytes: int | None
-    false_positives_avoided: int | None
-
-
 class Overlay:
     """The fingerprints in `filter`, and uncommitted ones, in memory only.
 
@@ -127,10 +111,6 @@ class Overlay:
         """Add `fingerprint`, uncommitted, without a look into the filter. Never raises."""
         self._uncommitted[fingerprint] = None
 
-    def __contains__(self, fingerprint: bytes) -> bool:
-        """Return True if `fingerprint` was seen. Raises as the filter does."""
-        return fingerprint in self._uncommitted or fingerprint in self.filter
-
     def release(self, fingerprint: bytes) -> None:
         """Add `fingerprint` to the filter; it is uncommitted no longer. Raises as the filter does,
         and changes nothing then."""
@@ -139,10 +119,7 @@ class Overlay:
 
     def forget(self, fingerprint: bytes) -> bool:
         """Remove an uncommitted `fingerprint`; return False if it is not uncommitted."""
-        if fingerprint not in self._uncommitted:
-            return False
-        del self._uncommitted[fingerprint]
-        return True
+        return self._uncommitted.pop(fingerprint, False) is None
 
     def drop_uncommitted(self) -> None:
         """Remove all uncommitted fingerprints."""
@@ -152,19 +129,22 @@ class Overlay:
         """Number of fingerprints, uncommitted ones included."""
         return len(self.filter) + len(self._uncommitted)
 
-    def stats(self) -> FilterStats:
-        """Return the current figures. Cost: some ms."""
-        exact = self.filter.exact
-        return FilterStats(
-            items=len(self),
-            layers=len(self.filter.layers),
-            bytes=self.filter.nbytes,
-            fill_ratio=self.filter.fill_ratio,
-            error_rate=self.filter.current_error_rate,
-            expected_false_positives=self.filter.expected_false_positives,
-            table_bytes=self.filter.table_nbytes if exact else None,
-            false_positives_avoided=self.filter.false_positives_avoided if exact else None,
-        )
+    def stats(self) -> dict[str, float]:
+        """Return the current figures by the name of their stat; `items` includes uncommitted
+        fingerprints. Cost: some ms."""
+        known = self.filter
+        figures = {
+            "items": len(self),
+            "layers": len(known.layers),
+            "bytes": known.nbytes,
+            "fill_ratio": known.fill_ratio,
+            "error_rate": known.current_error_rate,
+            "expected_false_positives": known.expected_false_positives,
+        }
+        if known.exact:
+            figures["table_bytes"] = known.table_nbytes
+            figures["false_positives_avoided"] = known.false_positives_avoided
+        return figures
 
     def close(self) -> None:
         """Close the filter. Uncommitted fingerprints are lost."""
@@ -173,47 +153,31 @@ class Overlay:
 
 def closing_line(bloom_filter: FingerprintFilter, capacity: int, *, finished: bool) -> str:
     """Return requests, probably lost pages, memory and a better BLOOM_CAPACITY, if there is one.
-    The stats have the other figures. `capacity` is BLOOM_CAPACITY."""
-    items = len(bloom_filter)
+    The stats have the other figures. `capacity` is BLOOM_CAPACITY.
+
+    A filter that has grown costs time on each new request. A filter that is far too large costs
+    memory only, and only a finished crawl shows that.
+    """
+    items, layers = len(bloom_filter), len(bloom_filter.layers)
     line = (
         f"The filter knows {counted(items, 'request')}; pages probably lost:"
         f" {pages(bloom_filter.expected_false_positives)}; memory: {in_bytes(bloom_filter.nbytes)}"
     )
     if bloom_filter.exact:
         line += f", and an exact table of {in_bytes(bloom_filter.table_nbytes)}"
-    line += "."
-    better = better_capacity(bloom_filter, capacity, items, finished=finished)
-    if better is None:
-        return line
-    layers = len(bloom_filter.layers)
-    what = f"has grown to {layers} layers" if layers > 1 else "is far too large"
-    return (
-        f"{line} It {what}: with BLOOM_CAPACITY = {better:_} a crawl of this size takes"
-        f" {in_bytes(_bytes_at(better, bloom_filter.error_rate))}."
-    )
-
-
-def better_capacity(
-    bloom_filter: FingerprintFilter, capacity: int, items: int, *, finished: bool
-) -> int | None:
-    """Return the BLOOM_CAPACITY that fits a crawl of `items` requests better, or None.
-
-    A filter that has grown costs time on each new request. A filter that is far too large costs
-    memory only, and only a finished crawl shows that.
-    """
     better = round_up(max(items, 1) * 1.1)
-    if len(bloom_filter.layers) > 1:
-        return better if better > capacity else None
-    wasted = bloom_filter.nbytes - _bytes_at(better, bloom_filter.error_rate)
-    return better if finished and items < capacity / 10 and wasted > _WASTE_BYTES else None
+    blocks, _ = sizing.shape(better, sizing.layer_error_rate(bloom_filter.error_rate, 0))
+    size = blocks * sizing.BLOCK_BITS // 8
+    if layers > 1:
+        what = f"has grown to {layers} layers" if better > capacity else ""
+    else:
+        wasted = finished and items < capacity / 10 and bloom_filter.nbytes - size > _WASTE_BYTES
+        what = "is far too large" if wasted else ""
+    advice = f" It {what}: with BLOOM_CAPACITY = {better:_} a crawl of this size takes"
+    return f"{line}.{advice} {in_bytes(size)}." if what else f"{line}."
 
 
 def round_up(number: float) -> int:
     """Return the least number with at most two significant digits that is not below `number`."""
     step: int = 10 ** max(0, floor(log10(max(number, 1))) - 1)
     return ceil(number / step) * step
-
-
-def _bytes_at(capacity: int, error_rate: float) -> int:
-    blocks, _ = sizing.shape(capacity, sizing.layer_error_rate(error_rate, 0))
-    return blocks * sizing.BLOCK_BITS // 8

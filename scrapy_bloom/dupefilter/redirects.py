@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
-    from ..fingerprints.unfailing import UnfailingFingerprinter
-
 logger = logging.getLogger("scrapy_bloom.redirects")
 
 REDIRECT_URLS = "redirect_urls"
@@ -34,10 +32,9 @@ class RequestChains:
     where Scrapy does not show what the engine does.
     """
 
-    def __init__(self, crawler: Crawler, fingerprinter: UnfailingFingerprinter) -> None:
+    def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
         self._engine = EngineView(crawler)
-        self._fingerprinter = fingerprinter
         self._has_told = False
 
     def lead_back(self, request: Request, fingerprint: Callable[[Request], bytes]) -> bool:
@@ -65,36 +62,24 @@ class RequestChains:
             return False
 
     def drop_copied_key(self, request: Request) -> None:
-        """Remove META_KEY from a request that copied the meta of a response, since the key names
-        that response's page. Never raises.
-
-        Only the meta of a downloaded request has a `download_latency`.
-        """
+        """Remove META_KEY, which names the page of a response, from a request that copied that
+        response's meta: only a downloaded request has a `download_latency`. Never raises."""
         with suppress(Exception):  # a request like no other
             meta = request.meta
-            if (
-                META_KEY in meta
-                and "download_latency" in meta
-                and self._fingerprinter.reads_key
-                and not self._is_sent_again(request)
-            ):
-                del meta[META_KEY]
-                self._tell(request)
-
-    def _is_sent_again(self, request: Request) -> bool:
-        """Return True for a redirect or retry: a downloader middleware made it of a request with
-        the same key."""
-        key = request.meta[META_KEY]
-        return any(source.meta.get(META_KEY) == key for source in self._engine.just_downloaded())
-
-    def _tell(self, request: Request) -> None:
-        if self._has_told:
-            return
-        self._has_told = True
-        logger.warning(
-            "%(request)s has the meta key %(key)s of the response that its meta was copied from;"
-            " it does not count there, nor in other such requests. Copy the keys that you need"
-            " only.",
-            {"request": request, "key": META_KEY},
-            extra={"spider": self._crawler.spider},
-        )
+            if META_KEY not in meta or "download_latency" not in meta:
+                return
+            key = meta[META_KEY]
+            # a downloader middleware makes redirects and retries of a request with the same key
+            if any(source.meta.get(META_KEY) == key for source in self._engine.just_downloaded()):
+                return
+            del meta[META_KEY]
+            if self._has_told:
+                return
+            self._has_told = True
+            logger.warning(
+                "%(request)s has the meta key %(key)s of the response that its meta was copied"
+                " from; it does not count there, nor in other such requests. Copy the keys that"
+                " you need only.",
+                {"request": request, "key": META_KEY},
+                extra={"spider": self._crawler.spider},
+            )

@@ -44,9 +44,6 @@ class UrlCache(Generic[AnyStr]):
         self.urls.clear()
         self._slots.clear()
 
-    def __len__(self) -> int:
-        return len(self.urls)
-
 
 _visible = re.compile(r"[!-~]+").fullmatch
 

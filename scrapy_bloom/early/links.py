@@ -61,14 +61,14 @@ def follow_new(
     DropEarlyMiddleware would drop. Without that middleware all are returned."""
     follow_all: Callable[..., Iterable[Request]] = response.follow_all
     query = {name: text for name, text in (("css", css), ("xpath", xpath)) if text is not None}
-    links = None if args else _links_of(response, callback, **options)
-    if links is None or (urls is not None) + len(query) != 1:
+    new_of = None if args else _new_of(response, callback, **options)
+    if new_of is None or (urls is not None) + len(query) != 1:
         return follow_all(urls, callback, *args, **query, **options)
     if css or xpath:
         urls = response.css(css) if css else response.xpath(xpath or "")
     if not isinstance(urls, Iterable):
         return follow_all(urls, callback, **query, **options)
-    new = links.new(urls, partial(response.follow, callback=callback, **options))
+    new = new_of(urls, partial(response.follow, callback=callback, **options))
     if not isinstance(urls, SelectorList):
         return follow_all(new, callback, **options)
     # one list a link: `follow_all` passes over elements that are no links only in such a list
@@ -126,45 +126,37 @@ class NewLinkExtractor(LinkExtractor):
         return value
 
 
-class _Links:
-    """The links of a response whose URLs alone decide whether their requests were seen."""
-
-    def __init__(self, response: TextResponse, dupefilter: FilterDupeFilter, prefix: str) -> None:
-        self._response = response
-        self._base = get_base_url(response)
-        self._dupefilter = dupefilter
-        self._prefix = prefix
-        self._urls: dict[str, str] = {}
-        """Absolute URL by link, both without a fragment that does not count: most links differ in
-        that only."""
-
-    def new(self, links: Iterable[_Link], follow: Callable[[_Link], Any]) -> Iterator[_Link]:
-        """Yield `links` less those to known pages, which are counted. Follow the first known link
-        anyway, so that bad arguments still raise."""
-        known = 0
-        try:
-            for link in links:
-                if self._is_known(link):
+def _without_known(
+    response: TextResponse,
+    dupefilter: FilterDupeFilter,
+    prefix: str,
+    links: Iterable[_Link],
+    follow: Callable[[_Link], Any],
+) -> Iterator[_Link]:
+    """Yield `links` less those to known pages, which are counted. Follow the first known link
+    anyway, so that bad arguments still raise."""
+    base, known = get_base_url(response), 0
+    urls: dict[str, str] = {}
+    """Absolute URL by link, both without a fragment that does not count: most links differ in that
+    only."""
+    try:
+        for link in links:
+            text = link.url if isinstance(link, Link) else _href(link)
+            if text is not None:
+                if dupefilter.ignores_fragments:
+                    text = text.partition("#")[0]
+                if text not in urls:
+                    # ValueError here is one in `response.follow`, too
+                    urls[text] = urljoin(base, text)
+                if dupefilter.has_recent(prefix, urls[text]):
                     if not known:
                         follow(link)
-                        _shortened.add(self._response)
+                        _shortened.add(response)
                     known += 1
-                else:
-                    yield link
-        finally:
-            self._dupefilter.count_filtered(known)
-
-    def _is_known(self, link: object) -> bool:
-        text = link.url if isinstance(link, Link) else _href(link)
-        if text is None:
-            return False
-        if self._dupefilter.ignores_fragments:
-            text = text.partition("#")[0]
-        url = self._urls.get(text)
-        if url is None:
-            # ValueError here is one in `response.follow`, too
-            url = self._urls[text] = urljoin(self._base, text)
-        return self._dupefilter.has_recent(self._prefix, url)
+                    continue
+            yield link
+    finally:
+        dupefilter.count_filtered(known)
 
 
 def _href(link: object) -> str | None:
@@ -177,9 +169,12 @@ def _href(link: object) -> str | None:
     return strip_html5_whitespace(root) if isinstance(root, str) else None
 
 
-def _links_of(response: Response, callback: object, **options: Any) -> _Links | None:
-    """Return the links of `response`, or None if their URLs do not decide whether the requests of
-    `response.follow_all` with this callback and these options were seen."""
+def _new_of(
+    response: Response, callback: object, **options: Any
+) -> Callable[..., Iterator[Any]] | None:
+    """Return the function that yields those links of `response` that are not known, or None if
+    their URLs do not decide whether the requests of `response.follow_all` with this callback and
+    these options were seen."""
     if not isinstance(response, TextResponse) or any(
         getattr(type(response), name) is not getattr(TextResponse, name)
         for name in ("follow", "follow_all", "urljoin")
@@ -191,7 +186,7 @@ def _links_of(response: Response, callback: object, **options: Any) -> _Links | 
         return None
     method, body = options.get("method", "GET"), options.get("body")
     prefix = dupefilter.prefix_of(callback, method, body, meta)
-    return None if prefix is None else _Links(response, dupefilter, prefix)
+    return None if prefix is None else partial(_without_known, response, dupefilter, prefix)
 
 
 def _dupefilter_of(response: Response, encoding: str) -> FilterDupeFilter | None:

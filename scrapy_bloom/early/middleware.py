@@ -66,7 +66,6 @@ class DropEarlyMiddleware:
         """Return the middleware of `crawler`. Raises NotConfigured if its final settings turn it
         off; refuses the start with ValueError for a bad setting."""
         self = cls(crawler)
-        reason = None
         try:
             wanted = DROP_EARLY.read(crawler.settings)
             self._passes_all = wanted is True
@@ -77,11 +76,11 @@ class DropEarlyMiddleware:
             reason = "BLOOM_DROP_EARLY is False"
         elif not is_component(crawler.settings["DUPEFILTER_CLASS"], FilterDupeFilter):
             reason = "without scrapy-bloom's filter"
-        if reason is not None:
-            announce(crawler, "duplicates", f"not dropped early, {reason}")
-            raise NotConfigured
-        crawler.signals.connect(self._engine_started, signals.engine_started)
-        return self
+        else:
+            crawler.signals.connect(self._engine_started, signals.engine_started)
+            return self
+        announce(crawler, "duplicates", f"not dropped early, {reason}")
+        raise NotConfigured
 
     def process_spider_input(self, response: Response) -> None:
         """Let follow_new and NewLinkExtractor leave out known links of `response`."""

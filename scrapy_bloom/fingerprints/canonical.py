@@ -80,7 +80,13 @@ class CanonicalRequestFingerprinter:
         """
         meta = request.meta
         if META_KEY in meta:
-            return _fingerprint_of_key(meta[META_KEY])
+            key = meta[META_KEY]
+            if isinstance(key, str):
+                key = key.encode(errors="surrogatepass")
+            if not isinstance(key, bytes):
+                raise TypeError(f"request.meta[{META_KEY!r}] is {key!r}: it must be bytes or str")
+            # hashed, since the input of the filter's keyed hash must not be chosen freely
+            return sha1(b"bloom_fingerprint " + key, usedforsecurity=False).digest()
         if not self.identity or "verbatim_url" in meta:
             return self._default.fingerprint(request)
         parts = {
@@ -113,9 +119,8 @@ class CanonicalRequestFingerprinter:
             canonical = path + mark + query
         if self._ignores_query_param is not None and "?" in canonical:
             names = {field.partition("=")[0] for field in canonical.partition("?")[2].split("&")}
-            ignored = [name for name in names if self._ignores_query_param(unquote_plus(name))]
-            if ignored:
-                canonical = url_query_cleaner(canonical, ignored, remove=True, unique=False)
+            if cut := [name for name in names if self._ignores_query_param(unquote_plus(name))]:
+                canonical = url_query_cleaner(canonical, cut, remove=True, unique=False)
         return canonical
 
     def _path_param(self, match: re.Match[str]) -> str:
@@ -145,15 +150,4 @@ def fast_functions(
 
 
 def _matcher(patterns: tuple[str, ...]) -> Callable[[str], object] | None:
-    if not patterns:
-        return None
-    return re.compile("|".join(translate(pattern) for pattern in patterns)).match
-
-
-def _fingerprint_of_key(key: object) -> bytes:
-    if isinstance(key, str):
-        key = key.encode(errors="surrogatepass")
-    if not isinstance(key, bytes):
-        raise TypeError(f"request.meta[{META_KEY!r}] is {key!r}: it must be bytes or str")
-    # hashed, since the input of the filter's keyed hash must not be chosen freely
-    return sha1(b"bloom_fingerprint " + key, usedforsecurity=False).digest()
+    return re.compile("|".join(map(translate, patterns))).match if patterns else None

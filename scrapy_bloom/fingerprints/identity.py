@@ -85,29 +85,33 @@ class FingerprinterIdentity:
             raise ValueError(f"{text!r} does not describe a fingerprinter") from error
 
     def require_same(
-        self, now: FingerprinterIdentity, place: str, fresh: str = "a new JOBDIR"
+        self, stored: str | None, place: str, fresh: str = "a new JOBDIR"
     ) -> str | None:
-        """Return a warning if `now` differs for unusual URLs only, None if it does not differ.
+        """Return a warning if this identity and the one `stored` as text differ for unusual URLs
+        only; None if they do not differ, or none is stored.
 
-        Raises IncompatibleFilterError if it differs for common ones; the remedy is something
-        `fresh`.
+        Raises IncompatibleFilterError if they differ for common ones, with the remedy to use
+        something `fresh`; ValueError if `stored` is no identity.
         """
+        if not stored:
+            return None
+        then = self.from_text(stored)
         remedy = (
             f"set it back, or use {fresh} ({place} holds fingerprints that only the old one can"
             " recognise)"
         )
-        if self.identity != now.identity:
+        if then.identity != self.identity:
             raise IncompatibleFilterError(
-                f"the fingerprinter of this job was {self.name} with identity {self.identity!r},"
-                f" now it is {now.name} with identity {now.identity!r}: {remedy}"
+                f"the fingerprinter of this job was {then.name} with identity {then.identity!r},"
+                f" now it is {self.name} with identity {self.identity!r}: {remedy}"
             )
-        if self.plain != now.plain:
+        if then.plain != self.plain:
             raise IncompatibleFilterError(
-                f"the fingerprinter of this job was {self.name}, now it is {now.name}, and they"
+                f"the fingerprinter of this job was {then.name}, now it is {self.name}, and they"
                 " give the same request different fingerprints (REQUEST_FINGERPRINTER_CLASS):"
                 f" {remedy}"
             )
-        if self.edge != now.edge:
+        if then.edge != self.edge:
             return (
                 "The fingerprints of unusual URLs (semicolons, %25, dot segments, backslashes,"
                 " spaces) have changed since this job was started, probably with an upgrade of"

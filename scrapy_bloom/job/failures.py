@@ -14,7 +14,7 @@ from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
 from ..reporting import counted, in_brief
-from ..scrapy_compat import FailureHooks
+from ..scrapy_compat import on_download_error, on_download_exception, on_unhandled_status
 from .failure import CAPPED, IN_MEMORY, LOST, Choice, FailedRequest, download_reason, item_refused
 from .origins import origins_of
 
@@ -60,13 +60,13 @@ class Failures:
         self._ledger: Ledger | None = None
         self._store: FailedStore | None = None
         self._retried = {int(code) for code in crawler.settings.getlist("RETRY_HTTP_CODES")}
-        kinds, hooks = settings.kinds, FailureHooks(crawler)
+        kinds = settings.kinds
         if "download" in kinds:
-            hooks.on_download_error(self._download_error)
+            on_download_error(crawler, self._download_error)
         if "status" in kinds:
-            hooks.on_unhandled_status(self.process_spider_exception)
+            on_unhandled_status(crawler, self.process_spider_exception)
         if "ignored" in kinds:
-            hooks.on_download_exception(self.process_exception)
+            on_download_exception(crawler, self.process_exception)
         if "callback" in kinds:
             crawler.signals.connect(self._spider_error, signals.spider_error)
         if "item" in kinds:

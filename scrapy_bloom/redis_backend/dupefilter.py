@@ -200,10 +200,9 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         )
         shared.growing = settings.on_full == "grow"
         shared.on_forget = self._forget_recent_urls
-        if shared.header.identity:
-            then = FingerprinterIdentity.from_text(shared.header.identity)
-            if warning := then.require_same(identity, shared.name, "another BLOOM_REDIS_KEY"):
-                logger.warning("%s", warning, extra=extra)
+        stored, fresh = shared.header.identity, "another BLOOM_REDIS_KEY"
+        if warning := identity.require_same(stored, shared.name, fresh):
+            logger.warning("%s", warning, extra=extra)
         if not self._uses_overlay and (policy := client.evicting()):
             logger.warning(
                 "Redis at %(name)s evicts keys when its memory is full (maxmemory-policy"

@@ -24,7 +24,6 @@ runs tests with one of them. Which test notices it:
 - `offered_to_the_filter`: test_exactly_those_pages_are_asked_again
 """
 
-from scrapy_bloom import scrapy_compat
 from scrapy_bloom.feeds.exporter import DurableFeedExporter
 from scrapy_bloom.feeds.outbox import Outbox
 from scrapy_bloom.job import failures as failing
@@ -152,12 +151,12 @@ def robots_txt_is_a_failure():
 def before_other_middlewares():
     """A status has failed although a spider middleware handles it."""
 
-    def on_unhandled_status(self, process_spider_exception):
-        methods = self._scraper.spidermw.methods
+    def on_unhandled_status(crawler, process_spider_exception):
+        methods = crawler.engine.scraper.spidermw.methods
         methods["process_spider_exception"].appendleft(process_spider_exception)
         methods["process_spider_output"].appendleft(None)
 
-    scrapy_compat.FailureHooks.on_unhandled_status = on_unhandled_status
+    failing.on_unhandled_status = on_unhandled_status
 
 
 @mutant
