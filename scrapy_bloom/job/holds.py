@@ -28,6 +28,7 @@ from ..scrapy_compat import (
 )
 from ..settings import HoldSettings
 from ..startup import fetches_one_page, is_component, refuse
+from .failure import count_of
 from .later import NO_HOLD, Hold
 
 if TYPE_CHECKING:
@@ -390,7 +391,7 @@ class LocalHolds:
 def sent_again(request: Request) -> Request:
     """Return a copy of `request` for the scheduler, which does not filter it."""
     again = request.copy()
-    again.meta[HELD] = _times_held(request) + 1
+    again.meta[HELD] = count_of(request.meta.get(HELD)) + 1
     return again
 
 
@@ -415,12 +416,6 @@ def _date(value: bytes) -> datetime | None:
         date = parsedate_to_datetime(value.decode("ascii"))
         return date if date.tzinfo is not None else date.replace(tzinfo=timezone.utc)
     return None
-
-
-def _times_held(request: Request) -> int:
-    """Return how often `request` was sent again for a hold."""
-    times = request.meta.get(HELD)
-    return times if isinstance(times, int) and times > 0 else 0
 
 
 def probe_seconds(crawler: Crawler) -> float:

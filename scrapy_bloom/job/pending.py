@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 from ..errors import encodable
-from .failure import ATTEMPTS_KEY, FailedRequest, count_of, glob_pattern
+from .failure import FailedRequest, attempts_of, matches
 
 By = Literal["slot", "callback", "priority"]
 DEFAULT_CALLBACK = "parse"
@@ -54,7 +54,7 @@ class PendingRequest(NamedTuple):
             reason=DROPPED,
             status=None,
             exception=None,
-            attempts=sum(count_of(meta.get(key)) for key in (ATTEMPTS_KEY, "retry_times")),
+            attempts=attempts_of(meta),
             time=time.time(),
             referer=referer.decode("utf-8", "backslashreplace")
             if isinstance(referer, bytes)
@@ -77,14 +77,14 @@ class Selection(NamedTuple):
 
     def includes_slot(self, slot: str) -> bool:
         """Return True if requests of `slot` may be selected."""
-        return _matches(self.slots, slot)
+        return matches(self.slots, slot)
 
     def includes(self, request: PendingRequest) -> bool:
         """Return True if `request` is selected; it is not if a URL or a callback is asked for that
         only the spider can read."""
         return (
             self.includes_slot(request.slot)
-            and (not self.urls or (bool(request.url) and _matches(self.urls, request.url)))
+            and (not self.urls or (bool(request.url) and matches(self.urls, request.url)))
             and (not self.callbacks or request.callback in self.callbacks)
         )
 
@@ -131,7 +131,3 @@ class PendingStore(Protocol):
     def held(self, selection: Selection) -> dict[str, float]:
         """Return the held slots that are selected, with the seconds of their holds that are left,
         `inf` until the release."""
-
-
-def _matches(globs: Sequence[str], text: str) -> bool:
-    return not globs or any(glob_pattern(glob).fullmatch(text) for glob in globs)
