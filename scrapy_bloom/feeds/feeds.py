@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import FeedError
 from ..job.ledger import CommitHook
@@ -16,37 +16,15 @@ from .outbox import BEGINNING, OPEN, STORED, WAITING, Batch, Feed, Outbox
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
-    from pathlib import Path
 
     from scrapy import Request
 
-    from .formats import Build, Format
+    from .plans import Plan
 
 BYTES_IN_MEMORY = 1 << 20
 """Most bytes of items of dispatched requests in memory; beyond it they go to the outbox."""
 ITEM_OVERHEAD = 200
 """Bytes of memory for an item, beside its own."""
-
-
-@dataclass(eq=False)
-class Plan:
-    """How a feed is to be written, by its `options`.
-
-    `format` is of this run. A batch ends at `limit` items, if that is not None. The batch is
-    written `in_place`, or else to a part file in the directory `job`. `build` makes the exporter
-    over a file, `evaluate` returns the URI of a batch by its number, `place` the file that it is
-    written to. `overwrites` drops earlier contents of the feed.
-    """
-
-    format: Format
-    limit: int | None
-    in_place: bool
-    job: Path
-    overwrites: bool
-    options: dict[str, Any]
-    build: Build
-    evaluate: Callable[[int], str]
-    place: Callable[[Batch], Path]
 
 
 @dataclass(eq=False)

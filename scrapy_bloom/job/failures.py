@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 from ..reporting import counted, in_brief
 from ..scrapy_compat import FailureHooks
 from .failure import CAPPED, IN_MEMORY, LOST, Choice, FailedRequest, download_reason, item_refused
-from .origins import origins_of
+from .origins import request_of
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -56,7 +56,6 @@ class Failures:
     def __init__(self, crawler: Crawler, settings: FailedSettings) -> None:
         self._crawler = crawler
         self._settings = settings
-        self._origins = origins_of(crawler)
         self._ledger: Ledger | None = None
         self._store: FailedStore | None = None
         self._retried = {int(code) for code in crawler.settings.getlist("RETRY_HTTP_CODES")}
@@ -142,7 +141,7 @@ class Failures:
     def note(self, source: Response | Failure | None, reason: str, error: Any = None) -> bool:
         """Note that the request which `source` answers fails; the first reason stands.
         Return False if the ledger does not know the request."""
-        request = self._request_of(source)
+        request = request_of(self._crawler, source)
         if request is None or self._ledger is None or not self._ledger.has(request):
             return False
         if error is None and isinstance(source, Failure):
@@ -184,11 +183,6 @@ class Failures:
 
     def _item_refused(self, response: Response | Failure | None, error: Exception) -> None:
         self.note(response, "feed", error)
-
-    def _request_of(self, source: Response | Failure | None) -> Request | None:
-        if isinstance(source, Failure):
-            return getattr(source, "request", None)
-        return None if source is None else self._origins.get(source, source.request)
 
 
 def fail(response_or_failure: Response | Failure, reason: str) -> None:
