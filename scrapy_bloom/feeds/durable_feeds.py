@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
 from scrapy.extensions.feedexport import FeedExporter
-from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
-from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.defer import DeferredList
 from twisted.python.failure import Failure
 
 from ..errors import FeedError, describe
 from ..job.origins import origins_of
+from ..job.start_requests import give_turn
 from ..reporting import counted
 from .feeds import Feeds, Working
 from .outbox import OPEN, WAITING, Outbox
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scrapy import Request
+    from twisted.internet.defer import Deferred
 
     from ..job.ledger import Ledger
     from ..sqlite_backend.rounds import Round
@@ -205,9 +206,7 @@ class DurableFeeds:
 
         async def store() -> None:
             # not in the commit that has made it full
-            turn: Deferred[None] = Deferred()
-            call_later(0, turn.callback, None)
-            await maybe_deferred_to_future(turn)
+            await give_turn()
             if await self._store(working, batch):
                 self.feeds.note_stored(working, batch)
 

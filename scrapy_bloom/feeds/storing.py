@@ -15,12 +15,12 @@ from scrapy.utils.defer import ensure_awaitable
 
 from ..errors import FeedError
 from ..files import make_directory, replacing
-from .file import AT_ONCE, FeedFile
+from .file import FeedFile, chunks
 from .formats import Pickled, unpickled
 from .plans import is_local, local_path, overwrites
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from scrapy import Spider
     from scrapy.exporters import BaseItemExporter
@@ -125,7 +125,7 @@ class Part:
             stored["versions"] = [[before.length, before.digest.hex()]]
         with replacing(path, _mode_of(path), stored["token"]) as file:
             with suppress(FileNotFoundError), path.open("rb") as base:
-                file.writelines(_chunks(base, stored["base"]))
+                file.writelines(chunks(base, stored["base"]))
             self._write(file)
             file.close()
             after = FeedFile(Path(file.name))
@@ -178,9 +178,3 @@ def _mode_of(path: Path) -> int:
     mask = os.umask(0o077)  # there is no way only to read it
     os.umask(mask)
     return 0o666 & ~mask
-
-
-def _chunks(file: IO[bytes], end: int) -> Iterator[bytes]:
-    """Yield the contents of `file` from its position to `end`."""
-    while data := file.read(min(max(end - file.tell(), 0), AT_ONCE)):
-        yield data

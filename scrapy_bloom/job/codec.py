@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 COMPACT, DEFLATED, DEFLATED_OBJECTS = b"\1", b"\2", b"\3"
 """The first byte of a payload: a checksum and a text of compact.py follow; a deflated text; the
 bytes of another format, deflated. Those of the other formats come as they are."""
-FORMATS: dict[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
-    "pickle": (lambda thing: pickle.dumps(thing, protocol=4), pickle.loads),
-    "marshal": (marshal.dumps, marshal.loads),
+FORMATS: dict[str, Callable[[Any], bytes]] = {
+    "pickle": lambda thing: pickle.dumps(thing, protocol=4),
+    "marshal": marshal.dumps,
 }
 """The formats of what is not plain."""
 _KINDS: dict[str, tuple[type, ...]] = {
@@ -97,11 +97,10 @@ class Codec:
         text = pack(fields, slot)
         is_plain = text is not None
         if text is None:
-            serialize, _ = FORMATS[format_]
             if not self._pickles:
                 raise ValueError("it has values that are not plain, and BLOOM_PICKLE is False")
             try:
-                text = serialize(without_defaults(fields))
+                text = FORMATS[format_](without_defaults(fields))
             except Exception as error:
                 raise ValueError(str(error)) from error
         if len(text) >= self._most_bytes:

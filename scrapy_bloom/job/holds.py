@@ -142,9 +142,7 @@ class HoldMiddleware:
     def process_request(self, request: Request) -> Request | None:
         """Send `request` back to the scheduler if its slot is held since it was handed out."""
         scheduler = self._scheduler
-        if scheduler is not None and scheduler.came_before_hold(request):
-            return sent_again(request)
-        return None
+        return None if scheduler is None else scheduler.sent_back(request)
 
     def process_response(self, request: Request, response: Response) -> Request | Response:
         """Return a copy for the scheduler of a `request` that was refused, unless it uses a try;
@@ -306,14 +304,16 @@ class LocalHolds:
         self.queues: list[SlotQueue] = []
         self.keep: Callable[[str], None] = lambda slot: None
         self._longest_probe = longest_probe
-        self._pauses: dict[str, float] = {}
+        self.pauses: dict[str, float] = {}
+        """How many seconds each had when it began, or was extended last."""
         self._ends: list[tuple[float, str]] = []
         """A heap, with ends that have changed since."""
 
     @property
     def next_end(self) -> float | None:
         """Seconds until the next hold is over, `inf` if none ends by itself; None without any."""
-        self._drop_changed()
+        while self._ends and self.holds.get(self._ends[0][1], NO_HOLD).until != self._ends[0][0]:
+            heappop(self._ends)
         if self._ends:
             return self._ends[0][0] - monotonic()
         return inf if any(hold.until == inf for hold in self.holds.values()) else None
@@ -321,8 +321,8 @@ class LocalHolds:
     def hold(self, slot: str, seconds: float, times: int, *, pause: float | None = None) -> None:
         """Hold `slot` as a RequestStore does; for the rest of a hold of `pause` seconds."""
         until, before = monotonic() + seconds, self.holds.get(slot, NO_HOLD)
-        if until > before.until or slot not in self._pauses:
-            self._pauses[slot] = max(0.0, seconds) if pause is None else pause
+        if until > before.until or slot not in self.pauses:
+            self.pauses[slot] = max(0.0, seconds) if pause is None else pause
         if (hold := before.met(until, times)) is NO_HOLD:
             self.release(slot)
         else:
@@ -331,7 +331,7 @@ class LocalHolds:
     def release(self, slot: str) -> None:
         """Release `slot` as a RequestStore does."""
         if self.holds.pop(slot, None) is not None:
-            del self._pauses[slot]
+            del self.pauses[slot]
             for queue in self.queues:
                 queue.release(slot)
             self.keep(slot)
@@ -340,16 +340,12 @@ class LocalHolds:
         """Return True if the last in line is to find out whether the hold of `slot` may end: it
         takes turns with the first."""
         hold = self.holds.get(slot, NO_HOLD)
-        return hold.times % 2 == 1 and hold.until <= monotonic() and self._pauses[slot] > 0
+        return hold.times % 2 == 1 and hold.until <= monotonic() and self.pauses[slot] > 0
 
     def add(self, queue: SlotQueue) -> None:
         """Apply the holds to `queue`."""
         queue.asks_last = self.asks_last
         self.queues.append(queue)
-
-    def pause(self, slot: str) -> float:
-        """Return how many seconds the hold of `slot` had when it began, or was extended last."""
-        return self._pauses[slot]
 
     def take_over(self) -> None:
         """Let the requests of slots be popped whose holds are over."""
@@ -367,7 +363,7 @@ class LocalHolds:
         now = monotonic()
         if hold.until > now:
             return False
-        probe = min(self._pauses[slot], self._longest_probe)
+        probe = min(self.pauses[slot], self._longest_probe)
         if not hold.times:
             self.release(slot)
         elif probe > 0:
@@ -382,10 +378,6 @@ class LocalHolds:
             if until < inf:
                 heappush(self._ends, (until, slot))
         self.keep(slot)
-
-    def _drop_changed(self) -> None:
-        while self._ends and self.holds.get(self._ends[0][1], NO_HOLD).until != self._ends[0][0]:
-            heappop(self._ends)
 
 
 def sent_again(request: Request) -> Request:

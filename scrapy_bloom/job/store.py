@@ -62,8 +62,9 @@ class HoldingScheduler(Holds, Protocol):
         """Return True if `request` was dispatched during the present hold of its slot, to find out
         whether that may end."""
 
-    def came_before_hold(self, request: Request) -> bool:
-        """Return True if `request` was dispatched before its slot was held, as it is now."""
+    def sent_back(self, request: Request) -> Request | None:
+        """Return a copy of `request` for the scheduler if it was dispatched before its slot was
+        held, as it is now."""
 
 
 class RequestStore(Holds, Protocol):
