@@ -15,7 +15,7 @@ from twisted.internet.defer import DeferredList
 from twisted.python.failure import Failure
 
 from ..errors import FeedError, describe
-from ..job.origins import origins_of
+from ..job.origins import origins_of, request_of
 from ..job.start_requests import give_turn
 from ..reporting import counted
 from .feeds import Feeds, Working
@@ -191,10 +191,8 @@ class DurableFeeds:
     def _origin(self, response: Any) -> Request:
         """Return the request that owns an item of `response`: the item is final when that request
         is acknowledged."""
-        if isinstance(response, Failure):
-            request: Request | None = getattr(response, "request", None)
-        else:
-            request = None if response is None else self._origins.get(response)
+        is_known = isinstance(response, Failure) or response in self._origins
+        request = request_of(self._crawler, response) if is_known else None
         if request is None or not self._ledger.has(request):
             return self._ledger.together()
         return request
@@ -239,7 +237,10 @@ class DurableFeeds:
         await self._store_left()
         for working in self.feeds.working.values():
             await self._close(working)
-        self._end_round()
+        may_end = not self._failed and not self._left and self._round.is_to_be_stored
+        if may_end and self._round.file.is_empty and self._round.feeds_stored():
+            self.feeds.working.clear()
+            shutil.rmtree(self._directory, ignore_errors=True)
         self.all_stored = not self._failed
         if self._failed:
             logger.error(
@@ -252,13 +253,6 @@ class DurableFeeds:
                 },
                 extra={"spider": self._crawler.spider},
             )
-
-    def _end_round(self) -> None:
-        if self._failed or self._left or not self._round.is_to_be_stored:
-            return
-        if self._round.file.is_empty and self._round.feeds_stored():
-            self.feeds.working.clear()
-            shutil.rmtree(self._directory, ignore_errors=True)
 
     async def _store_left(self) -> None:
         """Complete the feeds of earlier runs, and forget those of an earlier round: others go on if
@@ -296,7 +290,6 @@ class DurableFeeds:
         if not plan.in_place and part.is_stored and (stays or not slot.itemcount):
             return True
         what = f"{slot.format} feed ({slot.itemcount} items) in: {slot.uri}"
-        kind = type(slot.storage).__name__
         try:
             if plan.in_place:
                 self._complete(working, batch)
@@ -305,15 +298,14 @@ class DurableFeeds:
             self.feeds.note_changed(batch)
         except Exception:
             scrapys_logger.error("Error storing %s", what, exc_info=True, extra={"spider": spider})
-            self._crawler.stats.inc_value(f"feedexport/failed_count/{kind}")
             self._failed.append(batch.uri)
-            is_stored = False
+            end = "failed"
         else:
             scrapys_logger.info("Stored %s", what, extra={"spider": spider})
-            self._crawler.stats.inc_value(f"feedexport/success_count/{kind}")
-            is_stored = True
+            end = "success"
+        self._crawler.stats.inc_value(f"feedexport/{end}_count/{type(slot.storage).__name__}")
         await self._crawler.signals.send_catch_log_async(signals.feed_slot_closed, slot=slot)
-        return is_stored
+        return end == "success"
 
     def _complete(self, working: Working, batch: Batch) -> None:
         """Make the file of a batch without items, and close it."""

@@ -224,18 +224,18 @@ class Feeds(CommitHook):
             for number in dropped & self._spilled:
                 self.outbox.drop(number)
             self._spilled -= dropped
-            self._waiting = [each for each in self._waiting if each[1] not in dropped]
-            self._waiting_bytes = sum(len(item) + ITEM_OVERHEAD for *_, item in self._waiting)
+            self._forget(dropped)
 
     def _keep_final(self, final: Container[int]) -> None:
         """Move the items of the `final` requests from memory to the outbox."""
-        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        for feed, number, item in waiting:
+        for feed, number, item in self._waiting:
             if number in final:
                 self.outbox.add_item(feed, None, item)
-            else:
-                self._waiting.append((feed, number, item))
-                self._waiting_bytes += len(item) + ITEM_OVERHEAD
+        self._forget(final)
+
+    def _forget(self, numbers: Container[int]) -> None:
+        self._waiting = [each for each in self._waiting if each[1] not in numbers]
+        self._waiting_bytes = sum(len(item) + ITEM_OVERHEAD for *_, item in self._waiting)
 
     def _next_batch(self, working: Working) -> Batch:
         number = working.feed.last_batch + 1

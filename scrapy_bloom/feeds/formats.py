@@ -17,13 +17,12 @@ Build = Callable[[Any], exporters.BaseItemExporter]
 
 _TRIED_AT_ONCE = 1000
 """Items that one exporter gets to try."""
-_GROWING = (exporters.CsvItemExporter, exporters.JsonLinesItemExporter)
 
 
 def grows(exporter: type) -> bool:
     """Return True for Scrapy's exporters of csv and jsonlines, whose last write of an item is the
     item, but for no subclass: its output is unknown."""
-    return exporter in _GROWING
+    return exporter in (exporters.CsvItemExporter, exporters.JsonLinesItemExporter)
 
 
 class Text:

@@ -112,10 +112,8 @@ def _with_defaults(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_default(name: str, value: Any) -> bool:
-    if name in {"callback", "errback"}:
-        return value is None
     default = _DEFAULTS.get(name)
-    return name in _DEFAULTS and type(value) is type(default) and value == default
+    return name in _PLACES and type(value) is type(default) and value == default
 
 
 def _pack(fields: dict[str, Any], slot: str) -> bytes:

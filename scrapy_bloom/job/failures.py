@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -142,16 +143,12 @@ class Failures:
         """Note that the request which `source` answers fails; the first reason stands.
         Return False if the ledger does not know the request."""
         request = request_of(self._crawler, source)
-        if request is None or self._ledger is None or not self._ledger.has(request):
-            return False
         if error is None and isinstance(source, Failure):
             error = source.value
         status = None
         with suppress(Exception):  # an exception may have a `response` that raises
             status = (source if isinstance(source, Response) else error.response).status
-        failed = FailedRequest.of(request, reason, status=status, exception=error)
-        self._ledger.fail(request, failed)
-        return True
+        return request is not None and self._fail(request, reason, error, status)
 
     def process_spider_exception(self, response: Response, exception: Exception) -> None:
         """Note a status that did not reach the callback, and let the exception pass."""
@@ -164,15 +161,19 @@ class Failures:
             isinstance(exception, IgnoreRequest)
             and request.errback is None
             and _raised_in(exception) not in _NOT_THE_PAGES_FAULT
-            and self._ledger is not None
         ):
-            self._ledger.fail(request, FailedRequest.of(request, "ignored", exception=exception))
+            self._fail(request, "ignored", exception)
+
+    def _fail(self, request: Request, reason: str, error: Any, status: Any = None) -> bool:
+        if self._ledger is None or not self._ledger.has(request):
+            return False
+        failed = FailedRequest.of(request, reason, status=status, exception=error)
+        self._ledger.fail(request, failed)
+        return True
 
     def _download_error(self, failure: Failure, request: Request) -> None:
-        error = failure.value
-        if self._ledger is not None and error is not None:
-            failed = FailedRequest.of(request, download_reason(error), exception=error)
-            self._ledger.fail(request, failed)
+        if failure.value is not None:
+            self._fail(request, download_reason(failure.value), failure.value)
 
     def _spider_error(self, failure: Failure, response: Any, spider: Spider) -> None:
         reason = "errback" if isinstance(response, Failure) else "callback"
@@ -207,7 +208,5 @@ def fail(response_or_failure: Response | Failure, reason: str) -> None:
 
 def _raised_in(exception: BaseException) -> str:
     """Return the name of the module that has raised `exception`."""
-    traceback = exception.__traceback__
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    return "" if traceback is None else traceback.tb_frame.f_globals.get("__name__", "")
+    frames = [frame for frame, _ in walk_tb(exception.__traceback__)]
+    return frames[-1].f_globals.get("__name__", "") if frames else ""

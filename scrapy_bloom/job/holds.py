@@ -273,9 +273,8 @@ class HoldMiddleware:
         whether a hold may end."""
         if scheduler.holds:
             slot = slot_keys(self._crawler)(request)
-            hold = scheduler.holds.get(slot)
-            if hold is not None and scheduler.is_probe(request, slot):
-                self._open(scheduler, slot, hold.times)
+            if scheduler.is_probe(request, slot):
+                self._open(scheduler, slot, scheduler.holds[slot].times)
 
     def _open(self, scheduler: HoldingScheduler, slot: str, times: int) -> None:
         """End the hold of `slot`, but not the row of its holds."""

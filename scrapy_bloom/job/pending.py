@@ -12,7 +12,6 @@ from ..errors import encodable
 from .failure import FailedRequest, attempts_of, matches
 
 By = Literal["slot", "callback", "priority"]
-DEFAULT_CALLBACK = "parse"
 DROPPED = "dropped"
 """The reason of failed requests that an operator has dropped, and kept."""
 
@@ -39,7 +38,7 @@ class PendingRequest(NamedTuple):
             method=encodable(fields.get("method") or "GET"),
             slot=slot,
             priority=priority,
-            callback=encodable(fields.get("callback") or DEFAULT_CALLBACK) if fields else None,
+            callback=encodable(fields.get("callback") or "parse") if fields else None,
             due=due,
         )
 
