@@ -40,11 +40,9 @@ scrapys_logger = logging.getLogger(FeedExporter.__module__)
 
 
 class DurableFeeds:
-    """The feeds of `exporter` at `templates`, URIs in FEEDS, and those of earlier runs. Part files
-    are in `directory`.
-
-    Raises FeedError if a feed of the round cannot go on; changes nothing. Cost: reads the files.
-    """
+    """The feeds of `exporter` at `templates`, URIs in FEEDS, and those of earlier runs, with part
+    files in `directory`. Raises FeedError if a feed of the round cannot go on; changes nothing.
+    Cost: reads the files."""
 
     def __init__(
         self,
@@ -104,7 +102,7 @@ class DurableFeeds:
             plan = Plan(self._plans, feed, options, self._directory)
             for batch in feed.batches:
                 if follow_job(batch, plan.job, Path(self._round.file.name).name):
-                    self.feeds.note_changed(batch)
+                    self.feeds.changed.add(batch)
                 check_stored(batch, options)
             return self.feeds.check(feed, plan)
         except FeedError as error:
@@ -135,11 +133,9 @@ class DurableFeeds:
                 # in the commit that forgets its feeds
                 self._round.begin()
             for feed, error in self._given_up:
-                logger.warning(
-                    "Feed %(feed)s stays as it is: %(error)s",
-                    {"feed": feed.template, "error": error.__cause__ or error},
-                    extra={"spider": self._crawler.spider},
-                )
+                why = error.__cause__ or error
+                message = "Feed %(feed)s stays as it is: %(error)s"
+                self._log(logging.WARNING, message, feed=feed.template, error=why)
                 self.outbox.remove_feed(feed)
             feeds.recover(self._left)
             self._record()
@@ -160,10 +156,10 @@ class DurableFeeds:
 
     def _begin(self, template: str) -> None:
         if self._round.is_resumed:
-            logger.info(
+            self._log(
+                logging.INFO,
                 "Feed %(feed)s begins now: the items that were scraped before are not in it",
-                {"feed": template},
-                extra={"spider": self._crawler.spider},
+                feed=template,
             )
         options = self._exporter.feeds[template]
         feed = self.outbox.add_feed(self._round.number, template, self._plans.describe(template))
@@ -243,16 +239,17 @@ class DurableFeeds:
             shutil.rmtree(self._directory, ignore_errors=True)
         self.all_stored = not self._failed
         if self._failed:
-            logger.error(
+            self._log(
+                logging.ERROR,
                 "%(count)s could not be stored: %(uris)s. What is missing is kept in %(folder)s;"
                 " the next start of the job tries again.",
-                {
-                    "count": counted(len(self._failed), "feed"),
-                    "uris": ", ".join(self._failed),
-                    "folder": self._directory,
-                },
-                extra={"spider": self._crawler.spider},
+                count=counted(len(self._failed), "feed"),
+                uris=", ".join(self._failed),
+                folder=self._directory,
             )
+
+    def _log(self, level: int, message: str, **values: object) -> None:
+        logger.log(level, message, values, extra={"spider": self._crawler.spider})
 
     async def _store_left(self) -> None:
         """Complete the feeds of earlier runs, and forget those of an earlier round: others go on if
@@ -295,7 +292,7 @@ class DurableFeeds:
                 self._complete(working, batch)
             else:
                 await part.store(spider)
-            self.feeds.note_changed(batch)
+            self.feeds.changed.add(batch)
         except Exception:
             scrapys_logger.error("Error storing %s", what, exc_info=True, extra={"spider": spider})
             self._failed.append(batch.uri)

@@ -130,17 +130,18 @@ class DurableFeedExporter(FeedExporter):
         repeats: bool = False,
         stores_empty: bool = True,
     ) -> None:
-        """Write in the commits of `ledger` as soon as the spider is open, with part files in
-        `directory`.
-
-        Items `repeats` if their requests are acknowledged later than they are final. Without
-        `stores_empty` the place of a feed without items stays as it is. Raises FeedError as `look`
-        does; changes no feed.
-        """
+        """Write in the commits of `ledger` as soon as the spider is open. Items `repeats` if their
+        requests are acknowledged later than they are final. Without `stores_empty` the place of a
+        feed without items stays as it is. Raises as `look` does; changes no feed."""
         durable = self.look(round_, directory)
         self._scrapys = self.feeds.keys() - durable.templates
         round_.at_end.append(durable.outbox.empty)
-        self._announce(len(durable.templates), "at least once" if repeats else "once")
+        count, how_often = len(durable.templates), "at least once" if repeats else "once"
+        how = [f"{counted(count, 'feed')} with each item {how_often}"] if count else []
+        if self._scrapys:
+            how.append(f"not durable in {feeds_named(sorted(self._scrapys))}")
+        way_out = bool(self._scrapys) * "write to a file of its own"
+        announce(self.crawler, "items", ", ".join(how), way_out)
         if durable.has_any:
             self._durable = durable
             durable.attach(ledger, stores_empty=stores_empty)
@@ -152,14 +153,6 @@ class DurableFeedExporter(FeedExporter):
         It is asked when a request is to be acknowledged, and may raise sqlite3.Error."""
         if self._durable is not None:
             self._durable.feeds.is_left_out = is_left_out
-
-    def _announce(self, durable: int, how_often: str) -> None:
-        others = sorted(self._scrapys)
-        how = [f"{counted(durable, 'feed')} with each item {how_often}"] if durable else []
-        if others:
-            how.append(f"not durable in {feeds_named(others)}")
-        way_out = bool(others) * "write to a file of its own"
-        announce(self.crawler, "items", ", ".join(how), way_out)
 
     # -- refused items -------------------------------------------------------------
 

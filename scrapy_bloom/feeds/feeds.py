@@ -65,7 +65,7 @@ class Feeds(CommitHook):
         """Number of final items that are not in the file, by feed."""
         self._spilled: set[int] = set()
         """Requests with items in the outbox."""
-        self._changed: set[Batch] = set()
+        self.changed: set[Batch] = set()
         """Batches that the next commit records."""
         self._written: Counter[int] = Counter()
         """Number of items written since the last commit, by feed."""
@@ -157,7 +157,7 @@ class Feeds(CommitHook):
     def after_commit(self) -> None:
         """Append final items to their files."""
         self._written.clear()
-        self._changed.clear()
+        self.changed.clear()
         for working in [*self.working.values()]:
             if self._final.get(working.feed.id):
                 self._write(working)
@@ -168,7 +168,7 @@ class Feeds(CommitHook):
         """Record the state of the files after the ledger's last commit."""
         self._record()
         self._written.clear()
-        self._changed.clear()
+        self.changed.clear()
 
     def begin_batch(self, working: Working, batch: Batch) -> None:
         """Begin the file of `batch`, recorded with the next commit."""
@@ -186,21 +186,17 @@ class Feeds(CommitHook):
     def note_stored(self, working: Working, batch: Batch) -> None:
         """Let the next commit record that `batch` is stored, and forget it."""
         batch.state = STORED
-        self._changed.add(batch)
+        self.changed.add(batch)
         self._stored.add(working.feed)
         working.feed.batches.remove(batch)
         working.files.pop(batch).close()
-
-    def note_changed(self, batch: Batch) -> None:
-        """Let the next commit record `batch`."""
-        self._changed.add(batch)
 
     # ----------------------------------------------------------------------------
 
     def _record(self) -> None:
         for feed, count in self._written.items():
             self.outbox.drop_final(feed, count)
-        for batch in self._changed:
+        for batch in self.changed:
             self.outbox.save_batch(batch)
         while self._stored:
             self.outbox.forget_stored(self._stored.pop())
@@ -270,7 +266,7 @@ class Feeds(CommitHook):
                 raise FeedError(f"the feed {batch.uri} cannot be written: {error}") from error
             batch.items += count
             batch.length, batch.digest, batch.state = file.length, file.digest, OPEN
-            self._changed.add(batch)
+            self.changed.add(batch)
             self._written[feed.id] += count
             left -= count
             if working.is_full(batch):

@@ -158,9 +158,8 @@ def _joined(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _is_beginning(file: int, offset: int, chunks: Iterator[bytes]) -> bool:
-    """Return True if the file, from `offset` on, is the beginning of `chunks`.
-
-    Pages of zeros match: a power cut can leave them of a write."""
+    """Return True if the file, from `offset` on, is the beginning of `chunks`. Pages of zeros
+    match: a power cut can leave them of a write."""
     for expected in _joined(chunks):
         found = os.pread(file, len(expected), offset)
         if not _agree(found, expected, offset):

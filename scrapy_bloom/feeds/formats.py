@@ -72,11 +72,9 @@ class Text:
 
 
 class Pickled:
-    """Pickled items, one after the other.
-
-    The exporter, which `build` makes, writes when the feed is stored. What it refuses then cannot
-    be asked again, so another one gets each item when it is scraped, and writes nowhere.
-    """
+    """Pickled items, one after the other. The exporter, which `build` makes, writes when the feed
+    is stored. What it refuses then cannot be asked again, so another one gets each item when it is
+    scraped, and writes nowhere."""
 
     head = b""
     columns = None

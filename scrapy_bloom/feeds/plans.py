@@ -77,9 +77,8 @@ class Plans:
 class Plan:
     """How `feed` is to be written, by its `options`, with part files in `directory`.
 
-    `format` is of this run. A batch ends at `limit` items, if that is not None. The batch is
-    written `in_place`, or else to a part file in the directory `job`. `overwrites` drops earlier
-    contents of the feed.
+    `format` is of this run. A batch ends at `limit` items, if that is not None, and is written
+    `in_place`, or else to a part file in the directory `job`. `overwrites` drops what was there.
     """
 
     def __init__(self, plans: Plans, feed: Feed, options: dict[str, Any], directory: Path) -> None:
@@ -139,18 +138,14 @@ def overwrites(storage: object, options: dict[str, Any]) -> bool:
     documented default. The default of storages that are not Scrapy's counts as False."""
     if isinstance(storage, (S3FeedStorage, GCSFeedStorage)):
         return True  # they ignore the option
-    by_default = getattr(storage, "overwrite", False) if _is_scrapys(storage) else False
-    return bool(options.get("overwrite", by_default))
+    is_scrapys = any(k.__module__ == FileFeedStorage.__module__ for k in type(storage).__mro__)
+    return bool(options.get("overwrite", is_scrapys and getattr(storage, "overwrite", False)))
 
 
 def local_path(storage: FeedStorageProtocol) -> Path:
     """Return the absolute path of a storage that `is_local`."""
     assert isinstance(storage, FileFeedStorage)
     return Path(storage.path).absolute()
-
-
-def _is_scrapys(storage: object) -> bool:
-    return any(kind.__module__ == FileFeedStorage.__module__ for kind in type(storage).__mro__)
 
 
 _AS_IT_IS = (str, int, float, bool, type(None))

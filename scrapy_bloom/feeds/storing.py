@@ -37,11 +37,7 @@ class Part:
     `batch.stored` durable."""
 
     def __init__(
-        self,
-        plan: Plan,
-        batch: Batch,
-        storage: FeedStorageProtocol,
-        save: Callable[[Batch], None],
+        self, plan: Plan, batch: Batch, storage: FeedStorageProtocol, save: Callable[[Batch], None]
     ) -> None:
         self._plan = plan
         self._batch = batch
