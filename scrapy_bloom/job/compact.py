@@ -54,13 +54,7 @@ _STR, _LONG_STR, _BYTES, _LONG_BYTES = b"sSbB"  # up to a NUL, or with a length
 _LIST, _TUPLE, _DICT, _SET, _FROZENSET, _END = b"[({<|."
 _SMALL = 0x80
 _CONSTANTS = {_NONE: None, _TRUE: True, _FALSE: False}
-_TAGS: dict[type, int] = {
-    list: _LIST,
-    tuple: _TUPLE,
-    dict: _DICT,
-    set: _SET,
-    frozenset: _FROZENSET,
-}
+_TAGS: dict[type, int] = {list: _LIST, tuple: _TUPLE, dict: _DICT, set: _SET, frozenset: _FROZENSET}
 _TYPES: dict[int, Any] = {tag: kind for kind, tag in _TAGS.items()}
 _double = struct.Struct("<d")
 # two digits of a URL, which is ASCII
@@ -78,10 +72,8 @@ class _NotPlainError(Exception):
 def pack(fields: dict[str, Any], slot: str) -> bytes | None:
     """Return the text of the request with these `fields` (`Request.to_dict`) in `slot`, None if one
     is not plain: None, bool, int, float, str, bytes, list, tuple, dict, set or frozenset, of that
-    very type, each container in one place, at most DEEPEST of them inside each other.
-
-    Fields that have Scrapy's default are left out, unless there is a `_class`.
-    """
+    very type, each container in one place, at most DEEPEST of them inside each other. Leaves out
+    fields with Scrapy's default, unless there is a `_class`."""
     try:
         return _pack(fields, slot)
     except (_NotPlainError, RecursionError):
@@ -222,7 +214,7 @@ def _unpack(text: bytes, slot: str) -> dict[str, Any]:
         start += slot
     rest = text[at:]
     if not rest.isascii():
-        rest = _digits(rest)
+        rest = _each_pair(lambda found: _PAIRS[found[0]], rest)
     if flags & _REFERER:
         end = rest.index(0)
         shared, referer = rest[end + 1], rest[end + 2 :]
@@ -272,10 +264,6 @@ def _shared(one: bytes, other: bytes) -> int:
 
 def _paired(url: bytes) -> bytes:
     return _each_two_digits(lambda found: _DIGITS[found[0]], url)
-
-
-def _digits(paired: bytes) -> bytes:
-    return _each_pair(lambda found: _PAIRS[found[0]], paired)
 
 
 def _put(out: bytearray, value: Any, seen: set[int], levels: int) -> None:

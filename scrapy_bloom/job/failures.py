@@ -41,17 +41,10 @@ _at_work: WeakSet[Failures] = WeakSet()
 class Failures:
     """Tells the ledger which requests fail, of the kinds in BLOOM_FAILED.
 
-    A request that the spider has handled does not fail: its response reached the callback, or
-    its errback did not raise. Scrapy reports the others in several places:
-
-    - a failed download without an errback: in its log;
-    - a status: next to HttpErrorMiddleware;
-    - an exception of a callback, an errback or a pipeline: by signals;
-    - a request that a downloader middleware ignores, without an errback: at the engine's end
-      of these middlewares;
-    - an item that a feed refuses: by DurableFeedExporter.
-
-    Raises JobDirectoryError where this release of Scrapy lacks one of these places.
+    A request does not fail if its response reached the callback, or its errback did not raise. Of
+    the others a failed download shows in Scrapy's log, a status next to HttpErrorMiddleware, an
+    ignored request at the engine's end of the downloader middlewares, and an exception or a refused
+    item by a signal. Raises JobDirectoryError where this release of Scrapy lacks such a place.
     """
 
     def __init__(self, crawler: Crawler, settings: FailedSettings) -> None:
@@ -82,16 +75,13 @@ class Failures:
             self.tell(what, store.retry())
         if LOST in store.by_reason():
             found = store.requests(Choice([LOST]))
-            logger.warning(
+            self._warn(
                 "%(requests)s over BLOOM_BUDGET could not be serialized, and will not be asked,"
                 " such as %(url)s (%(what)s). Give them a method of the spider as callback, and a"
                 " meta that can be stored; 'scrapy bloom drop' forgets them.",
-                {
-                    "requests": counted(len(found), "request"),
-                    "url": in_brief(found[-1].url),
-                    "what": found[-1].exception,
-                },
-                extra={"spider": self._crawler.spider},
+                requests=counted(len(found), "request"),
+                url=in_brief(found[-1].url),
+                what=found[-1].exception,
             )
 
     def tell(self, what: str, count: int) -> None:
@@ -116,28 +106,25 @@ class Failures:
         total = sum(reasons.values())
         self._crawler.stats.set_value("scheduler/failed", total)
         if total:
-            logger.warning(
+            self._warn(
                 "%(requests)s failed and %(stay)s in the %(where)s: %(reasons)s. 'scrapy bloom"
                 " failed %(place)s' lists them; 'scrapy bloom retry %(place)s' has the next start"
                 " ask them once more%(but)s, 'scrapy bloom drop %(place)s' forgets them.",
-                {
-                    "requests": counted(total, "request"),
-                    "stay": "stays" if total == 1 else "stay",
-                    "where": where,
-                    "reasons": ", ".join(
-                        f"{count:,} {in_brief(name)}" for name, count in reasons.items()
-                    ),
-                    "place": place,
-                    "but": ", but no unserializable one" * (LOST in reasons),
-                },
-                extra={"spider": self._crawler.spider},
+                requests=counted(total, "request"),
+                stay="stays" if total == 1 else "stay",
+                where=where,
+                reasons=", ".join(f"{count:,} {in_brief(why)}" for why, count in reasons.items()),
+                place=place,
+                but=", but no unserializable one" * (LOST in reasons),
             )
         if in_memory := self._crawler.stats.get_value(IN_MEMORY):
-            logger.warning(
+            self._warn(
                 "%(requests)s failed that cannot be serialized, and so cannot be kept",
-                {"requests": counted(in_memory, "request")},
-                extra={"spider": self._crawler.spider},
+                requests=counted(in_memory, "request"),
             )
+
+    def _warn(self, message: str, **values: object) -> None:
+        logger.warning(message, values, extra={"spider": self._crawler.spider})
 
     def note(self, source: Response | Failure | None, reason: str, error: Any = None) -> bool:
         """Note that the request which `source` answers fails; the first reason stands.
@@ -187,13 +174,10 @@ class Failures:
 
 
 def fail(response_or_failure: Response | Failure, reason: str) -> None:
-    """Let a request stay in the job as failed, although the spider handles its response or
-    its failure: a login page with status 200, for instance. To be called in the callback
-    or errback; `reason` is what `scrapy bloom failed` groups by.
-
-    Does nothing for a request that is in no job of DurableScheduler, or with
-    BLOOM_KEEP_FAILED = False. Raises TypeError, ValueError.
-    """
+    """Let a request stay in the job as failed, although its callback or errback, which calls this,
+    handles it: a login page with status 200, for instance. `reason` is what `scrapy bloom failed`
+    groups by. Does nothing for a request that is in no job of DurableScheduler, or with
+    BLOOM_KEEP_FAILED = False. Raises TypeError, ValueError."""
     if not isinstance(response_or_failure, (Response, Failure)):
         raise TypeError(
             "scrapy_bloom.fail() takes the response that a callback has got, or the failure of"

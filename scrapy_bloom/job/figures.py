@@ -183,9 +183,8 @@ def counts_of(crawler: Crawler) -> dict[str, int]:
 def set_stats(
     crawler: Crawler, ledger: Ledger, pending: int, *, in_commit: bool = False, slowest: float = 0.0
 ) -> dict[str, float]:
-    """Set the stats that alerts are made of, and return them by their last names. With
-    `in_commit` the commit counts that they become durable with; `slowest` is the longest call
-    of a worker (seconds), which may take longer than any commit."""
+    """Set the stats that alerts are made of, and return them by their last names. `in_commit`
+    counts the present commit; `slowest` is the longest call of a worker (seconds)."""
     values = {
         "pending": pending,
         "in_flight": ledger.in_flight,

@@ -18,14 +18,7 @@ from weakref import WeakKeyDictionary
 from scrapy import signals
 from scrapy.exceptions import IgnoreRequest, NotConfigured
 
-from ..scrapy_compat import (
-    HELD,
-    REFUSED,
-    backs_off,
-    is_revalidated,
-    scheduler_of,
-    slot_keys,
-)
+from ..scrapy_compat import HELD, REFUSED, backs_off, is_revalidated, scheduler_of, slot_keys
 from ..settings import HoldSettings
 from ..startup import fetches_one_page, is_component, refuse
 from .failure import count_of
@@ -97,12 +90,8 @@ def recovery(rows: int) -> int:
 
 class HoldMiddleware:
     """Downloader middleware that holds the download slot of a host that refuses requests with
-    status 429 or 503, for all workers of a crawl. The add-on enables it.
-
-    A refused request that the scheduler has handed out goes back to it, and uses up no retry.
-    Refusals of requests that were sent before the slot was held are no reason for a longer pause,
-    apart from their Retry-After. Statuses outside RETRY_HTTP_CODES are no refusals.
-    """
+    status 429 or 503, if in RETRY_HTTP_CODES, for all workers of a crawl. The add-on enables it.
+    A refused request that the scheduler has handed out goes back to it, and uses up no retry."""
 
     order = 560
     """Its place in DOWNLOADER_MIDDLEWARES: it gets responses before RetryMiddleware."""

@@ -31,14 +31,13 @@ class InFlight:
     """The dispatched requests, and those in the memory queue.
 
     A crash loses the latter, and Scrapy does not show which request has yielded them. So each
-    request that was dispatched when one arrived waits for it: it is acknowledged only when the
-    whole tree of arrivals is finished, and repeated after a crash, it yields them again. A request
-    in memory that the filter would not drop then is acknowledged with the last of those that may
-    yield it.
+    request that was dispatched when one arrived waits for the whole tree of arrivals: repeated
+    after a crash, it yields them again. A request in memory that the filter would not drop then is
+    acknowledged with the last of those that may yield it.
 
-    Arrivals are numbered. Each request waits for a contiguous range of arrivals: those between its
-    start and its end. An arrival waits for later ones. Each is queued on the last open arrival of
-    its range only, and moves to the one before when that is over.
+    Each request waits for a contiguous range of arrivals, those between its start and its end, and
+    an arrival for later ones. Each is queued on the last open arrival of its range only, and moves
+    to the one before when that is over.
     """
 
     def __init__(self) -> None:
@@ -96,10 +95,7 @@ class InFlight:
     def finish(self, request: Request, *, alone: bool = False) -> list[Known]:
         """Record that the engine is done with `request`; return the requests that may be
         acknowledged now: itself and others that waited for it. With `alone` it waits for no
-        arrivals, since its children are known.
-
-        Amortized cost: O(log² n) with n waiting requests, O(1) without any.
-        """
+        arrivals. Amortized cost: O(log² n) with n waiting requests, O(1) without any."""
         known = self._running.get(id(request))
         if known is None or known.queued:
             return []

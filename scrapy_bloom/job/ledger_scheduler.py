@@ -17,14 +17,7 @@ from scrapy.extensions.spiderstate import SpiderState
 from scrapy.settings import SETTINGS_PRIORITIES
 
 from ..errors import JobDirectoryError
-from ..scrapy_compat import (
-    HELD,
-    EngineView,
-    answer_unsent,
-    close_spider,
-    mend_cache,
-    slot_keys,
-)
+from ..scrapy_compat import HELD, EngineView, answer_unsent, close_spider, mend_cache, slot_keys
 from ..settings import ANY_SPIDER, BUDGET, LATER_WAIT
 from ..startup import refuse
 from .holds import LocalHolds, probe_seconds, sent_again

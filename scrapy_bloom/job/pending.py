@@ -47,18 +47,9 @@ class PendingRequest(NamedTuple):
         meta, headers = fields.get("meta") or {}, fields.get("headers") or {}
         values = headers.get(b"Referer")
         referer = values[0] if isinstance(values, list) and values else None
-        return FailedRequest(
-            url=self.url,
-            method=self.method,
-            reason=DROPPED,
-            status=None,
-            exception=None,
-            attempts=attempts_of(meta),
-            time=time.time(),
-            referer=referer.decode("utf-8", "backslashreplace")
-            if isinstance(referer, bytes)
-            else None,
-        )
+        before = referer.decode("utf-8", "backslashreplace") if isinstance(referer, bytes) else None
+        now, attempts = time.time(), attempts_of(meta)
+        return FailedRequest(self.url, self.method, DROPPED, None, None, attempts, now, before)
 
 
 class Selection(NamedTuple):
@@ -100,12 +91,7 @@ class PendingCount:
     unknown: int = 0
 
     def add(
-        self,
-        request: PendingRequest,
-        by: By,
-        selection: Selection,
-        *,
-        in_flight: bool = False,
+        self, request: PendingRequest, by: By, selection: Selection, *, in_flight: bool = False
     ) -> None:
         """Count `request`, if it is selected."""
         if not selection.includes(request):

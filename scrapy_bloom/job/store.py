@@ -68,12 +68,9 @@ class HoldingScheduler(Holds, Protocol):
 
 
 class RequestStore(Holds, Protocol):
-    """The pending and the dispatched requests of a crawl.
-
-    A dispatched request stays stored until it is `done`, so after a crash it is pending again.
+    """The pending and the dispatched requests of a crawl, which stay stored until they are `done`.
     Pushed, done and failed requests are durable with the next `commit`, in that order: a crash
-    leaves a request, or its children, or both.
-    """
+    leaves a request, pending again, or its children, or both."""
 
     failures: tuple[type[Exception], ...]
     """The exceptions of any method if the store itself fails. Other exceptions of `push` are about
