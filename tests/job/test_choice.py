@@ -1,4 +1,4 @@
-"""Globs of failed requests, which mean what they mean to SQLite."""
+"""Globs of failed requests, which mean what they mean to SQLite; and what is dropped with them."""
 
 import sqlite3
 from contextlib import closing
@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_bloom.job.failure import ALL, Choice, matches
+from scrapy_bloom.job.pending import PendingRequest
 
 texts = st.text("ab-]^[*?!AÄ\n/.\\", max_size=8)
 
@@ -53,3 +54,11 @@ def test_each_kind_of_glob_has_to_match():
     assert not Choice(urls=["*/A*"]).includes("x", "http://example.com/a1")
     assert Choice(reasons=["x"]).includes("x", "")
     assert ALL.includes("", "")
+
+
+def test_a_dropped_request_counts_each_time_it_was_sent():
+    """As one that fails: its retries, those after holds, and those in earlier starts."""
+    meta = {"bloom_attempts": 3, "retry_times": 2, "bloom_held": 1}
+    request = PendingRequest.of({"url": "http://a.example/"}, "a.example", 0)
+    assert request.dropped({"meta": meta}).attempts == 6
+    assert request.dropped({"meta": {"retry_times": "2", "bloom_held": -1}}).attempts == 0
