@@ -10,22 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
 from scrapy.extensions.feedexport import FeedExporter
-from scrapy.utils.asyncio import call_later
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
-from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.defer import DeferredList
 from twisted.python.failure import Failure
 
 from ..errors import FeedError, describe
-from ..job.origins import origins_of
+from ..job.origins import origins_of, request_of
+from ..job.start_requests import give_turn
 from ..reporting import counted
 from .feeds import Feeds, Working
 from .outbox import OPEN, WAITING, Outbox
+from .plans import Plan
 from .storing import Part, check_stored, follow_job
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from scrapy import Request
+    from twisted.internet.defer import Deferred
 
     from ..job.ledger import Ledger
     from ..sqlite_backend.rounds import Round
@@ -38,11 +40,9 @@ scrapys_logger = logging.getLogger(FeedExporter.__module__)
 
 
 class DurableFeeds:
-    """The feeds of `exporter` at `templates`, URIs in FEEDS, and those of earlier runs. Part files
-    are in `directory`.
-
-    Raises FeedError if a feed of the round cannot go on; changes nothing. Cost: reads the files.
-    """
+    """The feeds of `exporter` at `templates`, URIs in FEEDS, and those of earlier runs, with part
+    files in `directory`. Raises FeedError if a feed of the round cannot go on; changes nothing.
+    Cost: reads the files."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class DurableFeeds:
         self._round = round_
         self._directory = directory
         self._origins = origins_of(exporter.crawler)
-        self._feeds = Feeds(self.outbox, self._store_soon)
+        self.feeds = Feeds(self.outbox, self._store_soon)
         self._left: list[Working] = []
         """Feeds of earlier runs that are to be completed."""
         self._given_up: list[tuple[Feed, FeedError]] = []
@@ -76,7 +76,7 @@ class DurableFeeds:
             if feed.round == round_.number and feed.template in templates:
                 plans.require_same(feed)
                 working = self._check(feed, exporter.feeds[feed.template])
-                self._feeds.working[feed.template] = working
+                self.feeds.working[feed.template] = working
             else:
                 self._give_up_or_complete(feed)
 
@@ -89,7 +89,7 @@ class DurableFeeds:
     def is_in_place(self) -> bool:
         """True if each feed is a file to which final items are appended."""
         return self._is_open and all(
-            working.plan.in_place for working in self._feeds.working.values()
+            working.plan.in_place for working in self.feeds.working.values()
         )
 
     def attach(self, ledger: Ledger, *, stores_empty: bool) -> None:
@@ -97,18 +97,14 @@ class DurableFeeds:
         `DurableFeedExporter.attach`."""
         self._ledger, self._stores_empty = ledger, stores_empty
 
-    def leave_out(self, is_left_out: Callable[[Request], bool]) -> None:
-        """See `DurableFeedExporter.leave_out`."""
-        self._feeds.is_left_out = is_left_out
-
     def _check(self, feed: Feed, options: dict[str, Any]) -> Working:
         try:
-            plan = self._plans.plan(feed, options, self._directory)
+            plan = Plan(self._plans, feed, options, self._directory)
             for batch in feed.batches:
                 if follow_job(batch, plan.job, Path(self._round.file.name).name):
-                    self._feeds.note_changed(batch)
+                    self.feeds.changed.add(batch)
                 check_stored(batch, options)
-            return self._feeds.check(feed, plan)
+            return self.feeds.check(feed, plan)
         except FeedError as error:
             raise FeedError(
                 f"{error}, so feed {feed.template!r} cannot go on. Put the file back as this job"
@@ -129,7 +125,7 @@ class DurableFeeds:
     async def open(self) -> None:
         """Continue the feeds of the round, or begin them, if it awaits them. An error stops the
         ledger."""
-        ledger, feeds = self._ledger, self._feeds
+        ledger, feeds = self._ledger, self.feeds
         if not self._round.awaits_feeds:
             return
         try:
@@ -137,11 +133,9 @@ class DurableFeeds:
                 # in the commit that forgets its feeds
                 self._round.begin()
             for feed, error in self._given_up:
-                logger.warning(
-                    "Feed %(feed)s stays as it is: %(error)s",
-                    {"feed": feed.template, "error": error.__cause__ or error},
-                    extra={"spider": self._crawler.spider},
-                )
+                why = error.__cause__ or error
+                message = "Feed %(feed)s stays as it is: %(error)s"
+                self._log(logging.WARNING, message, feed=feed.template, error=why)
                 self.outbox.remove_feed(feed)
             feeds.recover(self._left)
             self._record()
@@ -162,14 +156,14 @@ class DurableFeeds:
 
     def _begin(self, template: str) -> None:
         if self._round.is_resumed:
-            logger.info(
+            self._log(
+                logging.INFO,
                 "Feed %(feed)s begins now: the items that were scraped before are not in it",
-                {"feed": template},
-                extra={"spider": self._crawler.spider},
+                feed=template,
             )
         options = self._exporter.feeds[template]
         feed = self.outbox.add_feed(self._round.number, template, self._plans.describe(template))
-        self._feeds.begin(feed, self._plans.plan(feed, options, self._directory))
+        self.feeds.begin(feed, Plan(self._plans, feed, options, self._directory))
 
     # -- items ---------------------------------------------------------------------
 
@@ -180,11 +174,11 @@ class DurableFeeds:
         if ledger.stopped or not self._is_open:
             return
         origin = self._origin(response)
-        for template, working in self._feeds.working.items():
+        for template, working in self.feeds.working.items():
             if self._exporter.filters[template].accepts(item):
                 exported = working.plan.format.export(item)
                 try:
-                    self._feeds.add(working, origin, exported, is_start_item=is_start_item)
+                    self.feeds.add(working, origin, exported, is_start_item=is_start_item)
                 except (sqlite3.Error, OSError) as error:
                     ledger.stop(error)
                     return
@@ -193,10 +187,8 @@ class DurableFeeds:
     def _origin(self, response: Any) -> Request:
         """Return the request that owns an item of `response`: the item is final when that request
         is acknowledged."""
-        if isinstance(response, Failure):
-            request: Request | None = getattr(response, "request", None)
-        else:
-            request = None if response is None else self._origins.get(response)
+        is_known = isinstance(response, Failure) or response in self._origins
+        request = request_of(self._crawler, response) if is_known else None
         if request is None or not self._ledger.has(request):
             return self._ledger.together()
         return request
@@ -208,11 +200,9 @@ class DurableFeeds:
 
         async def store() -> None:
             # not in the commit that has made it full
-            turn: Deferred[None] = Deferred()
-            call_later(0, turn.callback, None)
-            await maybe_deferred_to_future(turn)
+            await give_turn()
             if await self._store(working, batch):
-                self._feeds.note_stored(working, batch)
+                self.feeds.note_stored(working, batch)
 
         stored = deferred_from_coro(store())
         self._stores.add(stored)
@@ -241,28 +231,25 @@ class DurableFeeds:
         await self._wait_for_stores()
         self._failed.clear()
         await self._store_left()
-        for working in self._feeds.working.values():
+        for working in self.feeds.working.values():
             await self._close(working)
-        self._end_round()
+        may_end = not self._failed and not self._left and self._round.is_to_be_stored
+        if may_end and self._round.file.is_empty and self._round.feeds_stored():
+            self.feeds.working.clear()
+            shutil.rmtree(self._directory, ignore_errors=True)
         self.all_stored = not self._failed
         if self._failed:
-            logger.error(
+            self._log(
+                logging.ERROR,
                 "%(count)s could not be stored: %(uris)s. What is missing is kept in %(folder)s;"
                 " the next start of the job tries again.",
-                {
-                    "count": counted(len(self._failed), "feed"),
-                    "uris": ", ".join(self._failed),
-                    "folder": self._directory,
-                },
-                extra={"spider": self._crawler.spider},
+                count=counted(len(self._failed), "feed"),
+                uris=", ".join(self._failed),
+                folder=self._directory,
             )
 
-    def _end_round(self) -> None:
-        if self._failed or self._left or not self._round.is_to_be_stored:
-            return
-        if self._round.file.is_empty and self._round.feeds_stored():
-            self._feeds.working.clear()
-            shutil.rmtree(self._directory, ignore_errors=True)
+    def _log(self, level: int, message: str, **values: object) -> None:
+        logger.log(level, message, values, extra={"spider": self._crawler.spider})
 
     async def _store_left(self) -> None:
         """Complete the feeds of earlier runs, and forget those of an earlier round: others go on if
@@ -281,7 +268,7 @@ class DurableFeeds:
             is_stored = await self._store(working, batch)
             all_stored = all_stored and is_stored
             if is_stored and working.is_full(batch):
-                self._feeds.note_stored(working, batch)
+                self.feeds.note_stored(working, batch)
         self._record()
         return all_stored
 
@@ -293,36 +280,34 @@ class DurableFeeds:
         stores_empty = self._stores_empty and plan.options["store_empty"] and batch.number == 1
         if not (batch.items or stores_empty):
             return True
-        slot = self._plans.slot(working, batch)
-        part = Part(working, batch, slot.storage, self._save)
+        slot = plan.slot(batch)
+        part = Part(plan, batch, slot.storage, self._save)
         slot.itemcount = batch.items if plan.in_place else part.items
-        stays = working.feed.template not in self._feeds.working
+        stays = working.feed.template not in self.feeds.working
         if not plan.in_place and part.is_stored and (stays or not slot.itemcount):
             return True
         what = f"{slot.format} feed ({slot.itemcount} items) in: {slot.uri}"
-        kind = type(slot.storage).__name__
         try:
             if plan.in_place:
                 self._complete(working, batch)
             else:
                 await part.store(spider)
-            self._feeds.note_changed(batch)
+            self.feeds.changed.add(batch)
         except Exception:
             scrapys_logger.error("Error storing %s", what, exc_info=True, extra={"spider": spider})
-            self._crawler.stats.inc_value(f"feedexport/failed_count/{kind}")
             self._failed.append(batch.uri)
-            is_stored = False
+            end = "failed"
         else:
             scrapys_logger.info("Stored %s", what, extra={"spider": spider})
-            self._crawler.stats.inc_value(f"feedexport/success_count/{kind}")
-            is_stored = True
+            end = "success"
+        self._crawler.stats.inc_value(f"feedexport/{end}_count/{type(slot.storage).__name__}")
         await self._crawler.signals.send_catch_log_async(signals.feed_slot_closed, slot=slot)
-        return is_stored
+        return end == "success"
 
     def _complete(self, working: Working, batch: Batch) -> None:
         """Make the file of a batch without items, and close it."""
         if batch.state == WAITING:
-            self._feeds.begin_batch(working, batch)
+            self.feeds.begin_batch(working, batch)
             self._save(batch)
         working.files[batch].open()
         working.files[batch].close()
@@ -337,7 +322,7 @@ class DurableFeeds:
 
     def _record(self) -> None:
         """Make the state of all files durable."""
-        self._feeds.record()
+        self.feeds.record()
         self._commit()
 
     def _commit(self) -> None:

@@ -11,10 +11,9 @@ from pydispatch.robustapply import robustApply
 from scrapy import signals
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.defer import ensure_awaitable
-from twisted.python.failure import Failure
 
 from ..job.failure import IN_MEMORY, FailedRequest, item_refused
-from ..job.origins import StartItems, origins_of
+from ..job.origins import StartItems, request_of
 from ..job.session import session_of
 from ..reporting import counted, feeds_named
 from ..scrapy_compat import scheduler_of
@@ -53,7 +52,6 @@ class DurableFeedExporter(FeedExporter):
         self._durable: DurableFeeds | None = None
         self._scrapys: set[str] = set()
         """Feeds of a job that Scrapy's exporter writes."""
-        self._origins = origins_of(crawler)
         self._refused: WeakSet[Request] = WeakSet()
 
     @classmethod
@@ -132,17 +130,18 @@ class DurableFeedExporter(FeedExporter):
         repeats: bool = False,
         stores_empty: bool = True,
     ) -> None:
-        """Write in the commits of `ledger` as soon as the spider is open, with part files in
-        `directory`.
-
-        Items `repeats` if their requests are acknowledged later than they are final. Without
-        `stores_empty` the place of a feed without items stays as it is. Raises FeedError as `look`
-        does; changes no feed.
-        """
+        """Write in the commits of `ledger` as soon as the spider is open. Items `repeats` if their
+        requests are acknowledged later than they are final. Without `stores_empty` the place of a
+        feed without items stays as it is. Raises as `look` does; changes no feed."""
         durable = self.look(round_, directory)
         self._scrapys = self.feeds.keys() - durable.templates
         round_.at_end.append(durable.outbox.empty)
-        self._announce(len(durable.templates), "at least once" if repeats else "once")
+        count, how_often = len(durable.templates), "at least once" if repeats else "once"
+        how = [f"{counted(count, 'feed')} with each item {how_often}"] if count else []
+        if self._scrapys:
+            how.append(f"not durable in {feeds_named(sorted(self._scrapys))}")
+        way_out = bool(self._scrapys) * "write to a file of its own"
+        announce(self.crawler, "items", ", ".join(how), way_out)
         if durable.has_any:
             self._durable = durable
             durable.attach(ledger, stores_empty=stores_empty)
@@ -153,21 +152,13 @@ class DurableFeedExporter(FeedExporter):
         """Keep the items of requests for which `is_left_out` returns True out of the durable feeds.
         It is asked when a request is to be acknowledged, and may raise sqlite3.Error."""
         if self._durable is not None:
-            self._durable.leave_out(is_left_out)
-
-    def _announce(self, durable: int, how_often: str) -> None:
-        others = sorted(self._scrapys)
-        how = [f"{counted(durable, 'feed')} with each item {how_often}"] if durable else []
-        if others:
-            how.append(f"not durable in {feeds_named(others)}")
-        way_out = bool(others) * "write to a file of its own"
-        announce(self.crawler, "items", ", ".join(how), way_out)
+            self._durable.feeds.is_left_out = is_left_out
 
     # -- refused items -------------------------------------------------------------
 
     def _tell_of_refused(self, response: Any, error: Exception) -> None:
         self.crawler.signals.send_catch_log(item_refused, response=response, error=error)
-        request = self._request_of(response)
+        request = request_of(self.crawler, response)
         has_job = self._durable or getattr(scheduler_of(self.crawler), "ledger", None) is not None
         if has_job or request is None or request in self._refused:
             return
@@ -182,8 +173,3 @@ class DurableFeedExporter(FeedExporter):
             )
         self._refused.add(request)
         self.crawler.stats.inc_value(IN_MEMORY)
-
-    def _request_of(self, response: Any) -> Request | None:
-        if response is None or isinstance(response, Failure):
-            return getattr(response, "request", None)
-        return self._origins.get(response, response.request)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import FeedError
 from ..job.ledger import CommitHook
@@ -16,37 +16,15 @@ from .outbox import BEGINNING, OPEN, STORED, WAITING, Batch, Feed, Outbox
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
-    from pathlib import Path
 
     from scrapy import Request
 
-    from .formats import Build, Format
+    from .plans import Plan
 
 BYTES_IN_MEMORY = 1 << 20
 """Most bytes of items of dispatched requests in memory; beyond it they go to the outbox."""
 ITEM_OVERHEAD = 200
 """Bytes of memory for an item, beside its own."""
-
-
-@dataclass(eq=False)
-class Plan:
-    """How a feed is to be written, by its `options`.
-
-    `format` is of this run. A batch ends at `limit` items, if that is not None. The batch is
-    written `in_place`, or else to a part file in the directory `job`. `build` makes the exporter
-    over a file, `evaluate` returns the URI of a batch by its number, `place` the file that it is
-    written to. `overwrites` drops earlier contents of the feed.
-    """
-
-    format: Format
-    limit: int | None
-    in_place: bool
-    job: Path
-    overwrites: bool
-    options: dict[str, Any]
-    build: Build
-    evaluate: Callable[[int], str]
-    place: Callable[[Batch], Path]
 
 
 @dataclass(eq=False)
@@ -87,7 +65,7 @@ class Feeds(CommitHook):
         """Number of final items that are not in the file, by feed."""
         self._spilled: set[int] = set()
         """Requests with items in the outbox."""
-        self._changed: set[Batch] = set()
+        self.changed: set[Batch] = set()
         """Batches that the next commit records."""
         self._written: Counter[int] = Counter()
         """Number of items written since the last commit, by feed."""
@@ -179,7 +157,7 @@ class Feeds(CommitHook):
     def after_commit(self) -> None:
         """Append final items to their files."""
         self._written.clear()
-        self._changed.clear()
+        self.changed.clear()
         for working in [*self.working.values()]:
             if self._final.get(working.feed.id):
                 self._write(working)
@@ -190,7 +168,7 @@ class Feeds(CommitHook):
         """Record the state of the files after the ledger's last commit."""
         self._record()
         self._written.clear()
-        self._changed.clear()
+        self.changed.clear()
 
     def begin_batch(self, working: Working, batch: Batch) -> None:
         """Begin the file of `batch`, recorded with the next commit."""
@@ -208,21 +186,17 @@ class Feeds(CommitHook):
     def note_stored(self, working: Working, batch: Batch) -> None:
         """Let the next commit record that `batch` is stored, and forget it."""
         batch.state = STORED
-        self._changed.add(batch)
+        self.changed.add(batch)
         self._stored.add(working.feed)
         working.feed.batches.remove(batch)
         working.files.pop(batch).close()
-
-    def note_changed(self, batch: Batch) -> None:
-        """Let the next commit record `batch`."""
-        self._changed.add(batch)
 
     # ----------------------------------------------------------------------------
 
     def _record(self) -> None:
         for feed, count in self._written.items():
             self.outbox.drop_final(feed, count)
-        for batch in self._changed:
+        for batch in self.changed:
             self.outbox.save_batch(batch)
         while self._stored:
             self.outbox.forget_stored(self._stored.pop())
@@ -246,18 +220,18 @@ class Feeds(CommitHook):
             for number in dropped & self._spilled:
                 self.outbox.drop(number)
             self._spilled -= dropped
-            self._waiting = [each for each in self._waiting if each[1] not in dropped]
-            self._waiting_bytes = sum(len(item) + ITEM_OVERHEAD for *_, item in self._waiting)
+            self._forget(dropped)
 
     def _keep_final(self, final: Container[int]) -> None:
         """Move the items of the `final` requests from memory to the outbox."""
-        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        for feed, number, item in waiting:
+        for feed, number, item in self._waiting:
             if number in final:
                 self.outbox.add_item(feed, None, item)
-            else:
-                self._waiting.append((feed, number, item))
-                self._waiting_bytes += len(item) + ITEM_OVERHEAD
+        self._forget(final)
+
+    def _forget(self, numbers: Container[int]) -> None:
+        self._waiting = [each for each in self._waiting if each[1] not in numbers]
+        self._waiting_bytes = sum(len(item) + ITEM_OVERHEAD for *_, item in self._waiting)
 
     def _next_batch(self, working: Working) -> Batch:
         number = working.feed.last_batch + 1
@@ -292,7 +266,7 @@ class Feeds(CommitHook):
                 raise FeedError(f"the feed {batch.uri} cannot be written: {error}") from error
             batch.items += count
             batch.length, batch.digest, batch.state = file.length, file.digest, OPEN
-            self._changed.add(batch)
+            self.changed.add(batch)
             self._written[feed.id] += count
             left -= count
             if working.is_full(batch):

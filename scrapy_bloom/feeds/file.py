@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from ..errors import FeedError
 from ..files import make_directory, privately, sync_directory
@@ -43,9 +44,7 @@ class FeedFile:
     def keep(self) -> None:
         """Take the present contents of the file as right. Cost: reads the file."""
         with suppress(FileNotFoundError), self.path.open("rb") as file:
-            while data := file.read(AT_ONCE):
-                self._hash.update(data)
-                self.length += len(data)
+            self._read(file, sys.maxsize)
 
     def check(self, length: int, digest: bytes, ending: Iterator[bytes]) -> None:
         """Take the first `length` bytes as right if their hash is `digest` and the rest is the
@@ -57,14 +56,11 @@ class FeedFile:
                 raise FeedError(f"{self.path} is not there any more") from None
             return
         with file:
-            while left := length - self.length:
-                data = file.read(min(left, AT_ONCE))
-                if not data:
-                    raise FeedError(
-                        f"{self.path} has {self.length:,} bytes, and had {length:,} at least"
-                    )
-                self._hash.update(data)
-                self.length += len(data)
+            self._read(file, length)
+            if self.length < length:
+                raise FeedError(
+                    f"{self.path} has {self.length:,} bytes, and had {length:,} at least"
+                )
             if length and self.digest != digest:
                 raise FeedError(f"the first {length:,} bytes of {self.path} are others now")
             if _is_beginning(file.fileno(), length, ending):
@@ -74,6 +70,11 @@ class FeedFile:
             raise FeedError(
                 f"the last {size - length:,} bytes of {self.path} are not from this job"
             )
+
+    def _read(self, file: IO[bytes], end: int) -> None:
+        for data in chunks(file, end):
+            self._hash.update(data)
+            self.length += len(data)
 
     def open(self) -> None:
         """Open the file and cut off bytes after `length`; make it and its directory if they are
@@ -127,6 +128,12 @@ class FeedFile:
             self._file = -1
 
 
+def chunks(file: IO[bytes], end: int) -> Iterator[bytes]:
+    """Yield the contents of `file` from its position to `end`."""
+    while data := file.read(min(max(end - file.tell(), 0), AT_ONCE)):
+        yield data
+
+
 def _hash() -> blake2b:
     return blake2b(digest_size=16, usedforsecurity=False)
 
@@ -151,9 +158,8 @@ def _joined(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _is_beginning(file: int, offset: int, chunks: Iterator[bytes]) -> bool:
-    """Return True if the file, from `offset` on, is the beginning of `chunks`.
-
-    Pages of zeros match: a power cut can leave them of a write."""
+    """Return True if the file, from `offset` on, is the beginning of `chunks`. Pages of zeros
+    match: a power cut can leave them of a write."""
     for expected in _joined(chunks):
         found = os.pread(file, len(expected), offset)
         if not _agree(found, expected, offset):

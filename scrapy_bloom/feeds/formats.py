@@ -17,13 +17,12 @@ Build = Callable[[Any], exporters.BaseItemExporter]
 
 _TRIED_AT_ONCE = 1000
 """Items that one exporter gets to try."""
-_GROWING = (exporters.CsvItemExporter, exporters.JsonLinesItemExporter)
 
 
 def grows(exporter: type) -> bool:
     """Return True for Scrapy's exporters of csv and jsonlines, whose last write of an item is the
     item, but for no subclass: its output is unknown."""
-    return exporter in _GROWING
+    return exporter in (exporters.CsvItemExporter, exporters.JsonLinesItemExporter)
 
 
 class Text:
@@ -56,15 +55,14 @@ class Text:
         is_first, self._is_started = not self._is_started, True
         if is_first:
             self._exporter.start_exporting()
-            self.head = self._writes.take()
+            self.head = b"".join(self._writes.take())
         try:
             self._exporter.export_item(item)
         except BaseException:
             # the exporter writes its head once, even if the item fails
-            self.head += self._writes.take()
+            self.head += b"".join(self._writes.take())
             raise
-        alone = self._writes.pop()
-        before = self._writes.take()
+        before, alone = self._writes.take()
         if is_first:
             mark = _byte_order_mark(self._exporter)
             if not before and mark and alone.startswith(mark):
@@ -74,11 +72,9 @@ class Text:
 
 
 class Pickled:
-    """Pickled items, one after the other.
-
-    The exporter, which `build` makes, writes when the feed is stored. What it refuses then cannot
-    be asked again, so another one gets each item when it is scraped, and writes nowhere.
-    """
+    """Pickled items, one after the other. The exporter, which `build` makes, writes when the feed
+    is stored. What it refuses then cannot be asked again, so another one gets each item when it is
+    scraped, and writes nowhere."""
 
     head = b""
     columns = None
@@ -133,35 +129,22 @@ Format = Text | Pickled
 """Turns items into bytes that can be joined to a feed in any order."""
 
 
-class _Writes(io.RawIOBase):
-    """A file that records each write separately."""
+class _Writes(io.BytesIO):
+    """A file that knows where its last write begins. Its position 0 has encoders write a byte order
+    mark."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._writes: list[bytes] = []
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True  # so that encoders see position 0, and write a byte order mark
-
-    def tell(self) -> int:
-        return 0
+    last = 0
 
     def write(self, data: Any) -> int:
-        self._writes.append(bytes(data))
-        return len(data)
+        self.last = self.tell()
+        return super().write(data)
 
-    def pop(self) -> bytes:
-        """Remove and return the last write."""
-        return self._writes.pop()
-
-    def take(self) -> bytes:
-        """Remove all writes and return them, joined."""
-        taken = b"".join(self._writes)
-        self._writes.clear()
-        return taken
+    def take(self) -> tuple[bytes, bytes]:
+        """Remove all writes, and return the last one behind the others."""
+        taken = self.getvalue()
+        self.seek(0)
+        self.truncate()
+        return taken[: self.last], taken[self.last :]
 
 
 def _byte_order_mark(exporter: exporters.BaseItemExporter) -> bytes:

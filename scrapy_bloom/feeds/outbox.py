@@ -1,9 +1,8 @@
 """The items that are not in their feeds yet, and the state of each feed: tables of
 `requests.sqlite`, written in the commits that acknowledge requests.
 
-An item belongs to a request, by a number of this run, until that request is acknowledged; then the
-item is final and has no request. Items of unacknowledged requests are dropped after a crash, since
-their requests are repeated.
+An item belongs to a request, by a number of this run, until that is acknowledged, and is final
+then. Other items are dropped after a crash, since their requests are repeated.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ class Executor(Protocol):
 class Batch:
     """One file of a feed.
 
-    `path` is the file that the batch is written to: the feed's own, or a part file in the job
-    directory. `items`, `length` and `digest` describe its contents. `stored` describes what was
-    stored of a part file, and has the token of the temporary file for it, and the job directory.
+    `path` is the feed's own file, or a part file in the job directory. `items`, `length` and
+    `digest` describe its contents. `stored` describes what was stored of a part file, and has the
+    token of the temporary file for it, and the job directory.
     """
 
     id: int
@@ -116,13 +115,10 @@ class Outbox:
 
     def remove_feed(self, feed: Feed) -> None:
         """Delete a feed with its batches and items."""
-        for statement in (
-            "DELETE FROM items WHERE feed = ?",
-            "DELETE FROM start_items WHERE feed = ?",
-            "DELETE FROM batches WHERE feed = ?",
-            "DELETE FROM feeds WHERE id = ?",
-        ):
-            self._executor.execute(statement, (feed.id,))
+        execute = self._executor.execute
+        for table in ("items", "start_items", "batches"):
+            execute(f"DELETE FROM {table} WHERE feed = ?", (feed.id,))  # noqa: S608 - no input
+        execute("DELETE FROM feeds WHERE id = ?", (feed.id,))
 
     def add_batch(self, feed: Feed, number: int, uri: str) -> Batch:
         """Insert a batch without a path as the last one of `feed`, and return it."""

@@ -8,21 +8,25 @@ from pathlib import Path, PurePath
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from scrapy.extensions.feedexport import FeedExporter, StdoutFeedStorage
+from scrapy.extensions.feedexport import (
+    FeedExporter,
+    FileFeedStorage,
+    GCSFeedStorage,
+    S3FeedStorage,
+    StdoutFeedStorage,
+)
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.python import global_object_name
 
 from ..errors import FeedError
 from ..scrapy_compat import FeedExporterView
-from .feeds import Plan
 from .formats import Pickled, Text, grows
-from .storing import is_local, local_path, overwrites
 
 if TYPE_CHECKING:
     from scrapy.exporters import BaseItemExporter
-    from scrapy.extensions.feedexport import FeedSlot
+    from scrapy.extensions.feedexport import FeedSlot, FeedStorageProtocol
 
-    from .feeds import Working
+    from .formats import Format
     from .outbox import Batch, Feed
 
 
@@ -31,51 +35,25 @@ class Plans:
     release of Scrapy lacks."""
 
     def __init__(self, exporter: FeedExporter) -> None:
-        self._exporter = exporter
-        self._crawler = exporter.crawler
-        self._view = FeedExporterView(exporter)
+        self.exporter = exporter
+        self.view = FeedExporterView(exporter)
         self._storages: dict[str, Any] = {}
 
     def is_durable(self, template: str) -> bool:
         """Return False for a feed that cannot be cut: standard output, a device, a pipe."""
-        storage = self._storage_of(template, self._exporter.feeds[template])
+        storage = self.storage_of(template, self.exporter.feeds[template])
         if not is_local(storage):
             return not isinstance(storage, StdoutFeedStorage)
         path = local_path(storage)
         return path.is_file() or not path.exists()
 
-    def plan(self, feed: Feed, options: dict[str, Any], directory: Path) -> Plan:
-        """Return how `feed` is to be written, with part files in `directory`."""
-        template = feed.template
-        storage = self._storage_of(template, options)
-        build = partial(self._build, options)
-        in_place = is_local(storage) and "postprocessing" not in options
-        in_place = in_place and grows(self._exporter.exporters[options["format"]])
-        return Plan(
-            format=Text(build, feed.head, feed.columns) if in_place else Pickled(build),
-            limit=options["batch_item_count"] or None,
-            in_place=in_place,
-            job=directory.parent.resolve(),
-            overwrites=overwrites(storage, options) if in_place else True,
-            options=options,
-            build=build,
-            evaluate=partial(self._evaluate, template, options),
-            place=partial(self._place, options, None if in_place else directory),
-        )
-
-    def slot(self, working: Working, batch: Batch) -> FeedSlot:
-        """Return Scrapy's object for `batch`, with its storage."""
-        template, options = working.feed.template, working.plan.options
-        self._exporter.filters.setdefault(template, self._view.filter(options))
-        return self._view.slot(self._crawler.spider, template, options, batch.number, batch.uri)
-
     def describe(self, template: str) -> dict[str, Any]:
         """Return the options of a feed in the form of JSON, and the classes that it uses."""
-        options = self._exporter.feeds[template]
+        options = self.exporter.feeds[template]
         return {
             **{name: _plain(value) for name, value in options.items()},
-            "exporter": global_object_name(self._exporter.exporters[options["format"]]),
-            "storage": global_object_name(type(self._storage_of(template, options))),
+            "exporter": global_object_name(self.exporter.exporters[options["format"]]),
+            "storage": global_object_name(type(self.storage_of(template, options))),
         }
 
     def require_same(self, feed: Feed) -> None:
@@ -89,10 +67,40 @@ class Plans:
                     " give the feed another name, or use a new JOBDIR"
                 )
 
-    def _build(self, options: dict[str, Any], file: Any) -> BaseItemExporter:
+    def storage_of(self, template: str, options: dict[str, Any]) -> Any:
+        """Return a storage of the feed's kind, built once: that may be expensive."""
+        if template not in self._storages:
+            self._storages[template] = self.view.storage(template, options)
+        return self._storages[template]
+
+
+class Plan:
+    """How `feed` is to be written, by its `options`, with part files in `directory`.
+
+    `format` is of this run. A batch ends at `limit` items, if that is not None, and is written
+    `in_place`, or else to a part file in the directory `job`. `overwrites` drops what was there.
+    """
+
+    def __init__(self, plans: Plans, feed: Feed, options: dict[str, Any], directory: Path) -> None:
+        self._exporter, self._view = plans.exporter, plans.view
+        self._template, self._directory = feed.template, directory
+        storage = plans.storage_of(feed.template, options)
+        self.options = options
+        self.limit: int | None = options["batch_item_count"] or None
+        self.job = directory.parent.resolve()
+        in_place = is_local(storage) and "postprocessing" not in options
+        self.in_place = in_place and grows(self._exporter.exporters[options["format"]])
+        self.overwrites = not self.in_place or overwrites(storage, options)
+        self.format: Format = Pickled(self.build)
+        if self.in_place:
+            self.format = Text(self.build, feed.head, feed.columns)
+
+    def build(self, file: Any) -> BaseItemExporter:
+        """Return the exporter over `file`. Raises what its constructor raises."""
+        options = self.options
         exporter: BaseItemExporter = build_from_crawler(
             self._exporter.exporters[options["format"]],
-            self._crawler,
+            self._exporter.crawler,
             file,
             fields_to_export=options["fields"],
             encoding=options["encoding"],
@@ -101,20 +109,43 @@ class Plans:
         )
         return exporter
 
-    def _evaluate(self, template: str, options: dict[str, Any], number: int) -> str:
+    def evaluate(self, number: int) -> str:
+        """Return the URI of the batch of this number."""
+        spider, function = self._exporter.crawler.spider, self.options["uri_params"]
         before = SimpleNamespace(batch_id=number - 1) if number > 1 else None
-        return self._view.evaluate(self._crawler.spider, template, options["uri_params"], before)
+        return self._view.evaluate(spider, self._template, function, before)
 
-    def _place(self, options: dict[str, Any], directory: Path | None, batch: Batch) -> Path:
-        if directory is not None:
-            return directory / f"{batch.id}.part"
-        return Path(batch.path or local_path(self._view.storage(batch.uri, options)))
+    def place(self, batch: Batch) -> Path:
+        """Return the file that `batch` is written to."""
+        if not self.in_place:
+            return self._directory / f"{batch.id}.part"
+        return Path(batch.path or local_path(self._view.storage(batch.uri, self.options)))
 
-    def _storage_of(self, template: str, options: dict[str, Any]) -> Any:
-        """Return a storage of the feed's kind, built once: that may be expensive."""
-        if template not in self._storages:
-            self._storages[template] = self._view.storage(template, options)
-        return self._storages[template]
+    def slot(self, batch: Batch) -> FeedSlot:
+        """Return Scrapy's object for `batch`, with its storage."""
+        spider, template = self._exporter.crawler.spider, self._template
+        self._exporter.filters.setdefault(template, self._view.filter(self.options))
+        return self._view.slot(spider, template, self.options, batch.number, batch.uri)
+
+
+def is_local(storage: object) -> bool:
+    """Return True for Scrapy's own storage of a feed in a local file."""
+    return type(storage) is FileFeedStorage
+
+
+def overwrites(storage: object, options: dict[str, Any]) -> bool:
+    """Return True if `storage` replaces earlier contents, by the feed's option or else by Scrapy's
+    documented default. The default of storages that are not Scrapy's counts as False."""
+    if isinstance(storage, (S3FeedStorage, GCSFeedStorage)):
+        return True  # they ignore the option
+    is_scrapys = any(k.__module__ == FileFeedStorage.__module__ for k in type(storage).__mro__)
+    return bool(options.get("overwrite", is_scrapys and getattr(storage, "overwrite", False)))
+
+
+def local_path(storage: FeedStorageProtocol) -> Path:
+    """Return the absolute path of a storage that `is_local`."""
+    assert isinstance(storage, FileFeedStorage)
+    return Path(storage.path).absolute()
 
 
 _AS_IT_IS = (str, int, float, bool, type(None))

@@ -10,40 +10,26 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from scrapy.exporters import CsvItemExporter
-from scrapy.extensions.feedexport import FileFeedStorage, GCSFeedStorage, S3FeedStorage
 from scrapy.extensions.postprocessing import PostProcessingManager
 from scrapy.utils.defer import ensure_awaitable
 
 from ..errors import FeedError
 from ..files import make_directory, replacing
-from .file import AT_ONCE, FeedFile
+from .file import FeedFile, chunks
 from .formats import Pickled, unpickled
+from .plans import is_local, local_path, overwrites
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from scrapy import Spider
     from scrapy.exporters import BaseItemExporter
     from scrapy.extensions.feedexport import FeedStorageProtocol
 
-    from .feeds import Working
     from .outbox import Batch
+    from .plans import Plan
 
 logger = logging.getLogger("scrapy_bloom.durable.feeds.storing")
-
-
-def is_local(storage: object) -> bool:
-    """Return True for Scrapy's own storage of a feed in a local file."""
-    return type(storage) is FileFeedStorage
-
-
-def overwrites(storage: object, options: dict[str, Any]) -> bool:
-    """Return True if `storage` replaces earlier contents, by the feed's option or else by Scrapy's
-    documented default. The default of storages that are not Scrapy's counts as False."""
-    if isinstance(storage, (S3FeedStorage, GCSFeedStorage)):
-        return True  # they ignore the option
-    by_default = getattr(storage, "overwrite", False) if _is_scrapys(storage) else False
-    return bool(options.get("overwrite", by_default))
 
 
 class Part:
@@ -51,16 +37,12 @@ class Part:
     `batch.stored` durable."""
 
     def __init__(
-        self,
-        working: Working,
-        batch: Batch,
-        storage: FeedStorageProtocol,
-        save: Callable[[Batch], None],
+        self, plan: Plan, batch: Batch, storage: FeedStorageProtocol, save: Callable[[Batch], None]
     ) -> None:
-        self._working = working
+        self._plan = plan
         self._batch = batch
         self._storage = storage
-        self._options = working.plan.options
+        self._options = plan.options
         self._save = save
         self._is_whole = is_local(storage) or overwrites(storage, self._options)
 
@@ -95,7 +77,7 @@ class Part:
         if "postprocessing" in self._options:
             target = PostProcessingManager(self._options["postprocessing"], file, self._options)
         since = 0 if self._is_whole else self._batch.stored.get("length", 0)
-        plan = self._working.plan
+        plan = self._plan
         if isinstance(plan.format, Pickled):
             plan.format.end_trial()
         exporter, stored = plan.build(target), self._batch.stored
@@ -139,7 +121,7 @@ class Part:
             stored["versions"] = [[before.length, before.digest.hex()]]
         with replacing(path, _mode_of(path), stored["token"]) as file:
             with suppress(FileNotFoundError), path.open("rb") as base:
-                file.writelines(_chunks(base, stored["base"]))
+                file.writelines(chunks(base, stored["base"]))
             self._write(file)
             file.close()
             after = FeedFile(Path(file.name))
@@ -185,12 +167,6 @@ def check_stored(batch: Batch, options: dict[str, Any]) -> None:
         raise FeedError(f"{file.path} is not as this job has left it")
 
 
-def local_path(storage: FeedStorageProtocol) -> Path:
-    """Return the absolute path of a storage that `is_local`."""
-    assert isinstance(storage, FileFeedStorage)
-    return Path(storage.path).absolute()
-
-
 def _mode_of(path: Path) -> int:
     """Return the mode of the feed at `path`, or that of a new file."""
     with suppress(FileNotFoundError):
@@ -198,13 +174,3 @@ def _mode_of(path: Path) -> int:
     mask = os.umask(0o077)  # there is no way only to read it
     os.umask(mask)
     return 0o666 & ~mask
-
-
-def _is_scrapys(storage: object) -> bool:
-    return any(kind.__module__ == FileFeedStorage.__module__ for kind in type(storage).__mro__)
-
-
-def _chunks(file: IO[bytes], end: int) -> Iterator[bytes]:
-    """Yield the contents of `file` from its position to `end`."""
-    while data := file.read(min(max(end - file.tell(), 0), AT_ONCE)):
-        yield data

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 COMPACT, DEFLATED, DEFLATED_OBJECTS = b"\1", b"\2", b"\3"
 """The first byte of a payload: a checksum and a text of compact.py follow; a deflated text; the
 bytes of another format, deflated. Those of the other formats come as they are."""
-FORMATS: dict[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
-    "pickle": (lambda thing: pickle.dumps(thing, protocol=4), pickle.loads),
-    "marshal": (marshal.dumps, marshal.loads),
+FORMATS: dict[str, Callable[[Any], bytes]] = {
+    "pickle": lambda thing: pickle.dumps(thing, protocol=4),
+    "marshal": marshal.dumps,
 }
 """The formats of what is not plain."""
 _KINDS: dict[str, tuple[type, ...]] = {
@@ -58,13 +58,10 @@ class Stored(NamedTuple):
 
 
 class Codec:
-    """Makes stored requests of requests, and requests of stored ones.
-
-    A request passes through its fields, which are those of `Request.to_dict`; a backend may
-    add some. What is not plain is stored in a format of Scrapy's queues, and counted in `stats`;
-    without `pickles` it cannot be, nor be read. `most_bytes` is the limit of a payload. Without a
-    `spider` no callback can be stored.
-    """
+    """Makes stored requests of the fields of requests (`Request.to_dict`), and requests of stored
+    ones. What is not plain is in a format of Scrapy's queues, and counted in `stats`; without
+    `pickles` it cannot be stored, nor read. `most_bytes` is the limit of a payload. Without a
+    `spider` no callback can be stored."""
 
     def __init__(
         self,
@@ -97,11 +94,10 @@ class Codec:
         text = pack(fields, slot)
         is_plain = text is not None
         if text is None:
-            serialize, _ = FORMATS[format_]
             if not self._pickles:
                 raise ValueError("it has values that are not plain, and BLOOM_PICKLE is False")
             try:
-                text = serialize(without_defaults(fields))
+                text = FORMATS[format_](without_defaults(fields))
             except Exception as error:
                 raise ValueError(str(error)) from error
         if len(text) >= self._most_bytes:
@@ -136,9 +132,8 @@ class Codec:
         return url_and_method(stored, self.dictionaries, pickles=self._pickles)
 
     def again(self, stored: Stored, failed: FailedRequest) -> Stored:
-        """Return a stored request that has `failed` as it is asked once more: with all its
-        retries, and past a cache, which may have the page that made it fail. One that does
-        not unpickle a second time stays as it is."""
+        """Return a stored request that has `failed` as it is asked once more: with all its retries,
+        and past a cache. One that does not unpickle a second time stays as it is."""
         try:
             text, is_plain = _opened(stored, self.dictionaries)
             format_ = "marshal" if is_plain else _format_of(text)
@@ -325,12 +320,9 @@ class _InertUnpickler(pickle.Unpickler):
 
 
 class Callbacks:
-    """Cache of the names that `Request.to_dict` finds for the callbacks of a spider.
-
-    For each request Scrapy looks for them among all attributes of the spider, which takes
-    longer than the rest of the serialization. This object stands for the spider there, and
-    lists only the names that were found before.
-    """
+    """Cache of the names of callbacks. For each request Scrapy looks for them among all attributes
+    of the spider, which takes longer than the rest of the serialization. This object stands for the
+    spider there, and lists only the names that were found before."""
 
     def __init__(self, spider: Spider | None) -> None:
         self._spider = spider

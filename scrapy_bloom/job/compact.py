@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 import struct
-from itertools import islice
+from copy import copy
+from itertools import chain, islice
 from typing import Any
 
 ORDER = (
@@ -53,7 +54,7 @@ _STR, _LONG_STR, _BYTES, _LONG_BYTES = b"sSbB"  # up to a NUL, or with a length
 _LIST, _TUPLE, _DICT, _SET, _FROZENSET, _END = b"[({<|."
 _SMALL = 0x80
 _CONSTANTS = {_NONE: None, _TRUE: True, _FALSE: False}
-_TAGS: dict[type, int] = {list: _LIST, tuple: _TUPLE, set: _SET, frozenset: _FROZENSET}
+_TAGS: dict[type, int] = {list: _LIST, tuple: _TUPLE, dict: _DICT, set: _SET, frozenset: _FROZENSET}
 _TYPES: dict[int, Any] = {tag: kind for kind, tag in _TAGS.items()}
 _double = struct.Struct("<d")
 # two digits of a URL, which is ASCII
@@ -71,10 +72,8 @@ class _NotPlainError(Exception):
 def pack(fields: dict[str, Any], slot: str) -> bytes | None:
     """Return the text of the request with these `fields` (`Request.to_dict`) in `slot`, None if one
     is not plain: None, bool, int, float, str, bytes, list, tuple, dict, set or frozenset, of that
-    very type, each container in one place, at most DEEPEST of them inside each other.
-
-    Fields that have Scrapy's default are left out, unless there is a `_class`.
-    """
+    very type, each container in one place, at most DEEPEST of them inside each other. Leaves out
+    fields with Scrapy's default, unless there is a `_class`."""
     try:
         return _pack(fields, slot)
     except (_NotPlainError, RecursionError):
@@ -101,29 +100,12 @@ def without_defaults(fields: dict[str, Any]) -> dict[str, Any]:
 
 def _with_defaults(fields: dict[str, Any]) -> dict[str, Any]:
     """Return `fields` with all that `Request.to_dict` has, and in its order."""
-    return {
-        "url": "",
-        "callback": None,
-        "errback": None,
-        "headers": {},
-        "body": b"",
-        "cookies": {},
-        "meta": {},
-        "encoding": "utf-8",
-        "flags": [],
-        "cb_kwargs": {},
-        "dont_filter": False,
-        "method": "GET",
-        "priority": 0,
-        **fields,
-    }
+    return {name: copy(_DEFAULTS.get(name)) for name in ORDER} | fields
 
 
 def _is_default(name: str, value: Any) -> bool:
-    if name in {"callback", "errback"}:
-        return value is None
     default = _DEFAULTS.get(name)
-    return name in _DEFAULTS and type(value) is type(default) and value == default
+    return name in _PLACES and type(value) is type(default) and value == default
 
 
 def _pack(fields: dict[str, Any], slot: str) -> bytes:
@@ -209,14 +191,11 @@ def _unpack(text: bytes, slot: str) -> dict[str, Any]:
         return found
     depth, at = text[1], 2
     fields: dict[str, Any] = {"url": ""}
-    if flags & _CALLBACK:
-        end = text.index(0, at)
-        fields["callback"] = text[at:end].decode("ascii")
-        at = end + 1
-    if flags & _ERRBACK:
-        end = text.index(0, at)
-        fields["errback"] = text[at:end].decode("ascii")
-        at = end + 1
+    for bit, name in _NAMES:
+        if flags & bit:
+            end = text.index(0, at)
+            fields[name] = text[at:end].decode("ascii")
+            at = end + 1
     if flags & _OTHERS:
         while (place := text[at]) != _END:
             at += 1
@@ -235,7 +214,7 @@ def _unpack(text: bytes, slot: str) -> dict[str, Any]:
         start += slot
     rest = text[at:]
     if not rest.isascii():
-        rest = _digits(rest)
+        rest = _each_pair(lambda found: _PAIRS[found[0]], rest)
     if flags & _REFERER:
         end = rest.index(0)
         shared, referer = rest[end + 1], rest[end + 2 :]
@@ -287,10 +266,6 @@ def _paired(url: bytes) -> bytes:
     return _each_two_digits(lambda found: _DIGITS[found[0]], url)
 
 
-def _digits(paired: bytes) -> bytes:
-    return _each_pair(lambda found: _PAIRS[found[0]], paired)
-
-
 def _put(out: bytearray, value: Any, seen: set[int], levels: int) -> None:
     """Append a value, which may have so many `levels` of containers. `seen` has the ids of the
     containers before it."""
@@ -326,17 +301,10 @@ def _put(out: bytearray, value: Any, seen: set[int], levels: int) -> None:
     elif kind is float:
         out.append(_FLOAT)
         out += _double.pack(value)
-    elif kind is dict:
-        _enter(value, seen, levels)
-        out.append(_DICT)
-        for key, each in value.items():
-            _put(out, key, seen, levels - 1)
-            _put(out, each, seen, levels - 1)
-        out.append(_END)
     elif kind in _TAGS:
         _enter(value, seen, levels)
         out.append(_TAGS[kind])
-        for each in value:
+        for each in chain.from_iterable(value.items()) if kind is dict else value:
             _put(out, each, seen, levels - 1)
         out.append(_END)
     else:
@@ -379,7 +347,7 @@ def _take(text: bytes, at: int, levels: int) -> tuple[Any, int]:
     if tag == _HEX:
         end = at + 1 + text[at]
         return _whole(text, at + 1, end).hex(), end
-    if tag == _DICT or tag in _TYPES:
+    if tag in _TYPES:
         return _take_container(text, at, tag, levels)
     if tag not in {_INT, _LONG_STR, _LONG_BYTES}:
         raise ValueError(f"its text is damaged (no value begins with {tag})")
@@ -403,16 +371,13 @@ def _take(text: bytes, at: int, levels: int) -> tuple[Any, int]:
 def _take_container(text: bytes, at: int, tag: int, levels: int) -> tuple[Any, int]:
     if not levels:
         raise ValueError("its text is damaged (too deep)")
-    if tag == _DICT:
-        found: dict[Any, Any] = {}
-        while text[at] != _END:
-            key, at = _take(text, at, levels - 1)
-            found[key], at = _take(text, at, levels - 1)
-        return found, at + 1
     values = []
     while text[at] != _END:
         value, at = _take(text, at, levels - 1)
         values.append(value)
+    if tag == _DICT:
+        each = iter(values)
+        return dict(zip(each, each, strict=True)), at + 1
     return _TYPES[tag](values), at + 1
 
 

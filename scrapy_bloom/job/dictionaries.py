@@ -155,9 +155,6 @@ def _texts_in(fields: Mapping[str, Any]) -> Iterator[bytes]:
 
 def checksum(text: bytes, slot: str) -> bytes:
     """Return two bytes that are others for another text or another slot, but once in 65,536."""
-    try:
-        raw = slot.encode()
-    except UnicodeEncodeError:
-        raw = slot.encode("utf-8", "surrogatepass")
+    raw = slot.encode("utf-8", "surrogatepass")
     both = zlib.crc32(raw, zlib.crc32(text))
     return (both & 0xFFFF).to_bytes(2, "big")

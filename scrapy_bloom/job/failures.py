@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -16,7 +17,7 @@ from twisted.python.failure import Failure
 from ..reporting import counted, in_brief
 from ..scrapy_compat import on_download_error, on_download_exception, on_unhandled_status
 from .failure import CAPPED, IN_MEMORY, LOST, Choice, FailedRequest, download_reason, item_refused
-from .origins import origins_of
+from .origins import request_of
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -40,23 +41,15 @@ _at_work: WeakSet[Failures] = WeakSet()
 class Failures:
     """Tells the ledger which requests fail, of the kinds in BLOOM_FAILED.
 
-    A request that the spider has handled does not fail: its response reached the callback, or
-    its errback did not raise. Scrapy reports the others in several places:
-
-    - a failed download without an errback: in its log;
-    - a status: next to HttpErrorMiddleware;
-    - an exception of a callback, an errback or a pipeline: by signals;
-    - a request that a downloader middleware ignores, without an errback: at the engine's end
-      of these middlewares;
-    - an item that a feed refuses: by DurableFeedExporter.
-
-    Raises JobDirectoryError where this release of Scrapy lacks one of these places.
+    A request does not fail if its response reached the callback, or its errback did not raise. Of
+    the others a failed download shows in Scrapy's log, a status next to HttpErrorMiddleware, an
+    ignored request at the engine's end of the downloader middlewares, and an exception or a refused
+    item by a signal. Raises JobDirectoryError where this release of Scrapy lacks such a place.
     """
 
     def __init__(self, crawler: Crawler, settings: FailedSettings) -> None:
         self._crawler = crawler
         self._settings = settings
-        self._origins = origins_of(crawler)
         self._ledger: Ledger | None = None
         self._store: FailedStore | None = None
         self._retried = {int(code) for code in crawler.settings.getlist("RETRY_HTTP_CODES")}
@@ -82,16 +75,13 @@ class Failures:
             self.tell(what, store.retry())
         if LOST in store.by_reason():
             found = store.requests(Choice([LOST]))
-            logger.warning(
+            self._warn(
                 "%(requests)s over BLOOM_BUDGET could not be serialized, and will not be asked,"
                 " such as %(url)s (%(what)s). Give them a method of the spider as callback, and a"
                 " meta that can be stored; 'scrapy bloom drop' forgets them.",
-                {
-                    "requests": counted(len(found), "request"),
-                    "url": in_brief(found[-1].url),
-                    "what": found[-1].exception,
-                },
-                extra={"spider": self._crawler.spider},
+                requests=counted(len(found), "request"),
+                url=in_brief(found[-1].url),
+                what=found[-1].exception,
             )
 
     def tell(self, what: str, count: int) -> None:
@@ -116,43 +106,36 @@ class Failures:
         total = sum(reasons.values())
         self._crawler.stats.set_value("scheduler/failed", total)
         if total:
-            logger.warning(
+            self._warn(
                 "%(requests)s failed and %(stay)s in the %(where)s: %(reasons)s. 'scrapy bloom"
                 " failed %(place)s' lists them; 'scrapy bloom retry %(place)s' has the next start"
                 " ask them once more%(but)s, 'scrapy bloom drop %(place)s' forgets them.",
-                {
-                    "requests": counted(total, "request"),
-                    "stay": "stays" if total == 1 else "stay",
-                    "where": where,
-                    "reasons": ", ".join(
-                        f"{count:,} {in_brief(name)}" for name, count in reasons.items()
-                    ),
-                    "place": place,
-                    "but": ", but no unserializable one" * (LOST in reasons),
-                },
-                extra={"spider": self._crawler.spider},
+                requests=counted(total, "request"),
+                stay="stays" if total == 1 else "stay",
+                where=where,
+                reasons=", ".join(f"{count:,} {in_brief(why)}" for why, count in reasons.items()),
+                place=place,
+                but=", but no unserializable one" * (LOST in reasons),
             )
         if in_memory := self._crawler.stats.get_value(IN_MEMORY):
-            logger.warning(
+            self._warn(
                 "%(requests)s failed that cannot be serialized, and so cannot be kept",
-                {"requests": counted(in_memory, "request")},
-                extra={"spider": self._crawler.spider},
+                requests=counted(in_memory, "request"),
             )
+
+    def _warn(self, message: str, **values: object) -> None:
+        logger.warning(message, values, extra={"spider": self._crawler.spider})
 
     def note(self, source: Response | Failure | None, reason: str, error: Any = None) -> bool:
         """Note that the request which `source` answers fails; the first reason stands.
         Return False if the ledger does not know the request."""
-        request = self._request_of(source)
-        if request is None or self._ledger is None or not self._ledger.has(request):
-            return False
+        request = request_of(self._crawler, source)
         if error is None and isinstance(source, Failure):
             error = source.value
         status = None
         with suppress(Exception):  # an exception may have a `response` that raises
             status = (source if isinstance(source, Response) else error.response).status
-        failed = FailedRequest.of(request, reason, status=status, exception=error)
-        self._ledger.fail(request, failed)
-        return True
+        return request is not None and self._fail(request, reason, error, status)
 
     def process_spider_exception(self, response: Response, exception: Exception) -> None:
         """Note a status that did not reach the callback, and let the exception pass."""
@@ -165,15 +148,19 @@ class Failures:
             isinstance(exception, IgnoreRequest)
             and request.errback is None
             and _raised_in(exception) not in _NOT_THE_PAGES_FAULT
-            and self._ledger is not None
         ):
-            self._ledger.fail(request, FailedRequest.of(request, "ignored", exception=exception))
+            self._fail(request, "ignored", exception)
+
+    def _fail(self, request: Request, reason: str, error: Any, status: Any = None) -> bool:
+        if self._ledger is None or not self._ledger.has(request):
+            return False
+        failed = FailedRequest.of(request, reason, status=status, exception=error)
+        self._ledger.fail(request, failed)
+        return True
 
     def _download_error(self, failure: Failure, request: Request) -> None:
-        error = failure.value
-        if self._ledger is not None and error is not None:
-            failed = FailedRequest.of(request, download_reason(error), exception=error)
-            self._ledger.fail(request, failed)
+        if failure.value is not None:
+            self._fail(request, download_reason(failure.value), failure.value)
 
     def _spider_error(self, failure: Failure, response: Any, spider: Spider) -> None:
         reason = "errback" if isinstance(response, Failure) else "callback"
@@ -185,20 +172,12 @@ class Failures:
     def _item_refused(self, response: Response | Failure | None, error: Exception) -> None:
         self.note(response, "feed", error)
 
-    def _request_of(self, source: Response | Failure | None) -> Request | None:
-        if isinstance(source, Failure):
-            return getattr(source, "request", None)
-        return None if source is None else self._origins.get(source, source.request)
-
 
 def fail(response_or_failure: Response | Failure, reason: str) -> None:
-    """Let a request stay in the job as failed, although the spider handles its response or
-    its failure: a login page with status 200, for instance. To be called in the callback
-    or errback; `reason` is what `scrapy bloom failed` groups by.
-
-    Does nothing for a request that is in no job of DurableScheduler, or with
-    BLOOM_KEEP_FAILED = False. Raises TypeError, ValueError.
-    """
+    """Let a request stay in the job as failed, although its callback or errback, which calls this,
+    handles it: a login page with status 200, for instance. `reason` is what `scrapy bloom failed`
+    groups by. Does nothing for a request that is in no job of DurableScheduler, or with
+    BLOOM_KEEP_FAILED = False. Raises TypeError, ValueError."""
     if not isinstance(response_or_failure, (Response, Failure)):
         raise TypeError(
             "scrapy_bloom.fail() takes the response that a callback has got, or the failure of"
@@ -213,7 +192,5 @@ def fail(response_or_failure: Response | Failure, reason: str) -> None:
 
 def _raised_in(exception: BaseException) -> str:
     """Return the name of the module that has raised `exception`."""
-    traceback = exception.__traceback__
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    return "" if traceback is None else traceback.tb_frame.f_globals.get("__name__", "")
+    frames = [frame for frame, _ in walk_tb(exception.__traceback__)]
+    return frames[-1].f_globals.get("__name__", "") if frames else ""

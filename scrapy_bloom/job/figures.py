@@ -22,7 +22,6 @@ COUNTED = {
     "retries": "retry/count",
 }
 """Figures that are stats of other components, in the order in which workers send them to Redis."""
-RATED = ("pages", "items", "pending")
 RATE_SECONDS = 10.0
 """Rates are taken over this part of the past."""
 MINUTE = 57.0
@@ -145,18 +144,16 @@ def with_rates(figures: Figures, samples: Sequence[Sample]) -> Figures:
 
 def rates_of(samples: Sequence[Sample]) -> dict[str, float]:
     """Return the recent growth of each figure in a second; `samples` begin with the oldest."""
-    if len(samples) < 2:
-        return {}
-    (last_at, last) = samples[-1]
     # a clock may have been set back
-    earlier = [each for each in samples[:-1] if each[0] < last_at]
-    recent = [each for each in earlier if last_at - each[0] <= RATE_SECONDS]
+    earlier = [each for each in samples[:-1] if each[0] < samples[-1][0]]
     if not earlier:
         return {}
-    (at, first) = recent[0] if recent else earlier[-1]
+    last_at, last = samples[-1]
+    recent = (each for each in earlier if last_at - each[0] <= RATE_SECONDS)
+    at, first = next(recent, earlier[-1])
     return {
         name: (last[name] - first[name]) / (last_at - at)
-        for name in (*RATED, "filter_items")
+        for name in ("pages", "items", "pending", "filter_items")
         if name in last and name in first
     }
 
@@ -186,9 +183,8 @@ def counts_of(crawler: Crawler) -> dict[str, int]:
 def set_stats(
     crawler: Crawler, ledger: Ledger, pending: int, *, in_commit: bool = False, slowest: float = 0.0
 ) -> dict[str, float]:
-    """Set the stats that alerts are made of, and return them by their last names. With
-    `in_commit` the commit counts that they become durable with; `slowest` is the longest call
-    of a worker (seconds), which may take longer than any commit."""
+    """Set the stats that alerts are made of, and return them by their last names. `in_commit`
+    counts the present commit; `slowest` is the longest call of a worker (seconds)."""
     values = {
         "pending": pending,
         "in_flight": ledger.in_flight,

@@ -18,16 +18,10 @@ from weakref import WeakKeyDictionary
 from scrapy import signals
 from scrapy.exceptions import IgnoreRequest, NotConfigured
 
-from ..scrapy_compat import (
-    HELD,
-    REFUSED,
-    backs_off,
-    is_revalidated,
-    scheduler_of,
-    slot_keys,
-)
+from ..scrapy_compat import HELD, REFUSED, backs_off, is_revalidated, scheduler_of, slot_keys
 from ..settings import HoldSettings
 from ..startup import fetches_one_page, is_component, refuse
+from .failure import count_of
 from .later import NO_HOLD, Hold
 
 if TYPE_CHECKING:
@@ -96,12 +90,8 @@ def recovery(rows: int) -> int:
 
 class HoldMiddleware:
     """Downloader middleware that holds the download slot of a host that refuses requests with
-    status 429 or 503, for all workers of a crawl. The add-on enables it.
-
-    A refused request that the scheduler has handed out goes back to it, and uses up no retry.
-    Refusals of requests that were sent before the slot was held are no reason for a longer pause,
-    apart from their Retry-After. Statuses outside RETRY_HTTP_CODES are no refusals.
-    """
+    status 429 or 503, if in RETRY_HTTP_CODES, for all workers of a crawl. The add-on enables it.
+    A refused request that the scheduler has handed out goes back to it, and uses up no retry."""
 
     order = 560
     """Its place in DOWNLOADER_MIDDLEWARES: it gets responses before RetryMiddleware."""
@@ -141,9 +131,7 @@ class HoldMiddleware:
     def process_request(self, request: Request) -> Request | None:
         """Send `request` back to the scheduler if its slot is held since it was handed out."""
         scheduler = self._scheduler
-        if scheduler is not None and scheduler.came_before_hold(request):
-            return sent_again(request)
-        return None
+        return None if scheduler is None else scheduler.sent_back(request)
 
     def process_response(self, request: Request, response: Response) -> Request | Response:
         """Return a copy for the scheduler of a `request` that was refused, unless it uses a try;
@@ -274,9 +262,8 @@ class HoldMiddleware:
         whether a hold may end."""
         if scheduler.holds:
             slot = slot_keys(self._crawler)(request)
-            hold = scheduler.holds.get(slot)
-            if hold is not None and scheduler.is_probe(request, slot):
-                self._open(scheduler, slot, hold.times)
+            if scheduler.is_probe(request, slot):
+                self._open(scheduler, slot, scheduler.holds[slot].times)
 
     def _open(self, scheduler: HoldingScheduler, slot: str, times: int) -> None:
         """End the hold of `slot`, but not the row of its holds."""
@@ -305,14 +292,16 @@ class LocalHolds:
         self.queues: list[SlotQueue] = []
         self.keep: Callable[[str], None] = lambda slot: None
         self._longest_probe = longest_probe
-        self._pauses: dict[str, float] = {}
+        self.pauses: dict[str, float] = {}
+        """How many seconds each had when it began, or was extended last."""
         self._ends: list[tuple[float, str]] = []
         """A heap, with ends that have changed since."""
 
     @property
     def next_end(self) -> float | None:
         """Seconds until the next hold is over, `inf` if none ends by itself; None without any."""
-        self._drop_changed()
+        while self._ends and self.holds.get(self._ends[0][1], NO_HOLD).until != self._ends[0][0]:
+            heappop(self._ends)
         if self._ends:
             return self._ends[0][0] - monotonic()
         return inf if any(hold.until == inf for hold in self.holds.values()) else None
@@ -320,8 +309,8 @@ class LocalHolds:
     def hold(self, slot: str, seconds: float, times: int, *, pause: float | None = None) -> None:
         """Hold `slot` as a RequestStore does; for the rest of a hold of `pause` seconds."""
         until, before = monotonic() + seconds, self.holds.get(slot, NO_HOLD)
-        if until > before.until or slot not in self._pauses:
-            self._pauses[slot] = max(0.0, seconds) if pause is None else pause
+        if until > before.until or slot not in self.pauses:
+            self.pauses[slot] = max(0.0, seconds) if pause is None else pause
         if (hold := before.met(until, times)) is NO_HOLD:
             self.release(slot)
         else:
@@ -330,7 +319,7 @@ class LocalHolds:
     def release(self, slot: str) -> None:
         """Release `slot` as a RequestStore does."""
         if self.holds.pop(slot, None) is not None:
-            del self._pauses[slot]
+            del self.pauses[slot]
             for queue in self.queues:
                 queue.release(slot)
             self.keep(slot)
@@ -339,16 +328,12 @@ class LocalHolds:
         """Return True if the last in line is to find out whether the hold of `slot` may end: it
         takes turns with the first."""
         hold = self.holds.get(slot, NO_HOLD)
-        return hold.times % 2 == 1 and hold.until <= monotonic() and self._pauses[slot] > 0
+        return hold.times % 2 == 1 and hold.until <= monotonic() and self.pauses[slot] > 0
 
     def add(self, queue: SlotQueue) -> None:
         """Apply the holds to `queue`."""
         queue.asks_last = self.asks_last
         self.queues.append(queue)
-
-    def pause(self, slot: str) -> float:
-        """Return how many seconds the hold of `slot` had when it began, or was extended last."""
-        return self._pauses[slot]
 
     def take_over(self) -> None:
         """Let the requests of slots be popped whose holds are over."""
@@ -366,7 +351,7 @@ class LocalHolds:
         now = monotonic()
         if hold.until > now:
             return False
-        probe = min(self._pauses[slot], self._longest_probe)
+        probe = min(self.pauses[slot], self._longest_probe)
         if not hold.times:
             self.release(slot)
         elif probe > 0:
@@ -382,15 +367,11 @@ class LocalHolds:
                 heappush(self._ends, (until, slot))
         self.keep(slot)
 
-    def _drop_changed(self) -> None:
-        while self._ends and self.holds.get(self._ends[0][1], NO_HOLD).until != self._ends[0][0]:
-            heappop(self._ends)
-
 
 def sent_again(request: Request) -> Request:
     """Return a copy of `request` for the scheduler, which does not filter it."""
     again = request.copy()
-    again.meta[HELD] = _times_held(request) + 1
+    again.meta[HELD] = count_of(request.meta.get(HELD)) + 1
     return again
 
 
@@ -415,12 +396,6 @@ def _date(value: bytes) -> datetime | None:
         date = parsedate_to_datetime(value.decode("ascii"))
         return date if date.tzinfo is not None else date.replace(tzinfo=timezone.utc)
     return None
-
-
-def _times_held(request: Request) -> int:
-    """Return how often `request` was sent again for a hold."""
-    times = request.meta.get(HELD)
-    return times if isinstance(times, int) and times > 0 else 0
 
 
 def probe_seconds(crawler: Crawler) -> float:

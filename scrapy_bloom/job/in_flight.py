@@ -14,44 +14,49 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, eq=False)
-class Finished:
-    """A request that may be acknowledged, with the fingerprints that may enter the filter then."""
+class Known:
+    """A request that is dispatched or in the memory queue, or both, with the fingerprints that may
+    enter the filter when it is acknowledged."""
 
     request: Request
     fingerprints: tuple[bytes, ...] = ()
+    since: int = 0
+    """Number of arrivals when it was first dispatched."""
+    queued: int = 0
+    """How often the same object is in the memory queue."""
+    arrivals: list[_Arrival] = field(default_factory=list)
 
 
 class InFlight:
     """The dispatched requests, and those in the memory queue.
 
     A crash loses the latter, and Scrapy does not show which request has yielded them. So each
-    request that was dispatched when one arrived waits for it: it is acknowledged only when the
-    whole tree of arrivals is finished, and repeated after a crash, it yields them again. A request
-    in memory that the filter would not drop then is acknowledged with the last of those that may
-    yield it.
+    request that was dispatched when one arrived waits for the whole tree of arrivals: repeated
+    after a crash, it yields them again. A request in memory that the filter would not drop then is
+    acknowledged with the last of those that may yield it.
 
-    Arrivals are numbered. Each request waits for a contiguous range of arrivals: those between its
-    start and its end. An arrival waits for later ones. Each is queued on the last open arrival of
-    its range only, and moves to the one before when that is over.
+    Each request waits for a contiguous range of arrivals, those between its start and its end, and
+    an arrival for later ones. Each is queued on the last open arrival of its range only, and moves
+    to the one before when that is over.
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, _Known] = {}
-        self._running: dict[int, _Known] = {}
+        self._known: dict[int, Known] = {}
+        self._running: dict[int, Known] = {}
         self._arrived = 0
         self._last: _Arrival | None = None
         """The last open arrival, None without any."""
         self._serials = count()
-        self._given: dict[Finished, list[Finished]] = {}
+        self._given: dict[Known, list[Known]] = {}
         """By unacknowledged request: the requests in memory that its repetition would yield."""
-        self._givers: Counter[Finished] = Counter()
+        self._givers: Counter[Known] = Counter()
         """By request in memory: the number of unacknowledged requests that would yield it."""
-        self._over: set[Finished] = set()
+        self._over: set[Known] = set()
         """The requests in memory that wait only for these to be acknowledged."""
 
     def __iter__(self) -> Iterator[Request]:
         """Iterate over a copy of the dispatched requests that are not finished."""
-        return iter([known.finished.request for known in self._running.values()])
+        return iter([known.request for known in self._running.values()])
 
     def __contains__(self, request: Request) -> bool:
         return id(request) in self._running
@@ -68,10 +73,10 @@ class InFlight:
         known = self._know(request)
         if comes_again and is_new:
             for running in self._running.values():
-                self._given.setdefault(running.finished, []).append(known.finished)
-            self._givers[known.finished] = len(self._running)
+                self._given.setdefault(running, []).append(known)
+            self._givers[known] = len(self._running)
         known.queued += 1
-        known.finished.fingerprints += tuple(fingerprints)
+        known.fingerprints += tuple(fingerprints)
         arrival = _Arrival(self._arrived, self._last)
         if self._last is not None:
             self._last.next = arrival
@@ -87,13 +92,10 @@ class InFlight:
             known.since = self._arrived
             self._running[id(request)] = known
 
-    def finish(self, request: Request, *, alone: bool = False) -> list[Finished]:
+    def finish(self, request: Request, *, alone: bool = False) -> list[Known]:
         """Record that the engine is done with `request`; return the requests that may be
         acknowledged now: itself and others that waited for it. With `alone` it waits for no
-        arrivals, since its children are known.
-
-        Amortized cost: O(log² n) with n waiting requests, O(1) without any.
-        """
+        arrivals. Amortized cost: O(log² n) with n waiting requests, O(1) without any."""
         known = self._running.get(id(request))
         if known is None or known.queued:
             return []
@@ -101,11 +103,12 @@ class InFlight:
         over: list[_Waiting] = []
         # a request that arrived again while it was dispatched must not wait for itself
         if alone:
-            over.append(known.finished)
+            over.append(known)
         else:
-            self._wait(known.since, known.finished, over)
+            self._wait(known.since, known, over)
         for arrival in known.arrivals:
             self._wait(max(known.since, arrival.number + 1), arrival, over)
+        known.arrivals.clear()  # each knows the one before
         finished = []
         while over:
             waiting = over.pop()
@@ -119,7 +122,7 @@ class InFlight:
                 over += self._released(waiting)
         return finished
 
-    def _released(self, giver: Finished) -> Iterator[Finished]:
+    def _released(self, giver: Known) -> Iterator[Known]:
         """Yield the requests that have waited for the acknowledgement of `giver` only."""
         del self._givers[giver]
         for given in self._given.pop(giver, ()):
@@ -128,8 +131,8 @@ class InFlight:
                 self._over.remove(given)
                 yield given
 
-    def _know(self, request: Request) -> _Known:
-        return self._known.setdefault(id(request), _Known(Finished(request)))
+    def _know(self, request: Request) -> Known:
+        return self._known.setdefault(id(request), Known(request))
 
     def _wait(self, since: int, waiting: _Waiting, over: list[_Waiting]) -> None:
         """Queue `waiting` until all open arrivals from number `since` on are over; add it to `over`
@@ -159,18 +162,6 @@ class InFlight:
         return over
 
 
-@dataclass(slots=True)
-class _Known:
-    """A request that is dispatched or in the memory queue, or both."""
-
-    finished: Finished
-    since: int = 0
-    """Number of arrivals when it was first dispatched."""
-    queued: int = 0
-    """How often the same object is in the memory queue."""
-    arrivals: list[_Arrival] = field(default_factory=list)
-
-
 @dataclass(slots=True, eq=False)
 class _Arrival:
     """The arrival of a request in the memory queue. It is open until the engine is done with the
@@ -185,4 +176,4 @@ class _Arrival:
     that each waits for, a serial number against ties, and the waiting object."""
 
 
-_Waiting: TypeAlias = "Finished | _Arrival"
+_Waiting: TypeAlias = "Known | _Arrival"

@@ -130,8 +130,7 @@ class Ledger:
 
     def keep(self, request: Request) -> None:
         """Record that `request` waits in memory only."""
-        fingerprints = self._fingerprints(request)
-        self._in_flight.keep(request, fingerprints, comes_again=request.dont_filter)
+        self._in_flight.keep(request, self._fingerprints(request), comes_again=request.dont_filter)
 
     def pushed(self) -> None:
         """Commit if it is time, after `push` or `keep`."""

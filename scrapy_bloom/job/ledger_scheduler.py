@@ -17,14 +17,7 @@ from scrapy.extensions.spiderstate import SpiderState
 from scrapy.settings import SETTINGS_PRIORITIES
 
 from ..errors import JobDirectoryError
-from ..scrapy_compat import (
-    HELD,
-    EngineView,
-    answer_unsent,
-    close_spider,
-    mend_cache,
-    slot_keys,
-)
+from ..scrapy_compat import HELD, EngineView, answer_unsent, close_spider, mend_cache, slot_keys
 from ..settings import ANY_SPIDER, BUDGET, LATER_WAIT
 from ..startup import refuse
 from .holds import LocalHolds, probe_seconds, sent_again
@@ -201,7 +194,7 @@ class LedgerScheduler(BaseScheduler):
 
     def send_back(self, slot: str) -> None:
         """Have the engine schedule again what waits in the downloader for a slot that is held."""
-        answer_unsent(self.crawler, slot, self._answer_unsent)
+        answer_unsent(self.crawler, slot, self.sent_back)
 
     def release(self, slot: str) -> None:
         """End the hold of `slot`, if there is one."""
@@ -219,18 +212,14 @@ class LedgerScheduler(BaseScheduler):
         hold = self.holds.get(slot, NO_HOLD)
         return hold.times > 0 and self._held_times.get(request) == hold.times
 
-    def came_before_hold(self, request: Request) -> bool:
-        """Return True if `request` was dispatched before its slot was held, as it is now."""
+    def sent_back(self, request: Request) -> Request | None:
+        """Return a copy of `request` for the scheduler if it was dispatched before its slot was
+        held, as it is now."""
         times = self._held_times.get(request)
         if times is None or not self.holds:
-            return False
-        hold = self.holds.get(self._slot_of(request))
-        if hold is None or hold.until <= monotonic():
-            return False
-        return times != hold.times
-
-    def _answer_unsent(self, request: Request) -> Request | None:
-        return sent_again(request) if self.came_before_hold(request) else None
+            return None
+        hold = self.holds.get(self._slot_of(request), NO_HOLD)
+        return sent_again(request) if hold.until > monotonic() and times != hold.times else None
 
     @property
     def _holds_of(self) -> Holds:
@@ -464,16 +453,11 @@ class LedgerScheduler(BaseScheduler):
     def _must_wait(self, request: Request) -> bool:
         """Return True, and put `request` off, if its slot is held: of a queue in memory that is no
         SlotQueue, or of a slot that other workers hold, too."""
-        if not self.holds:
+        if not self.holds or (slot := self._slot_of(request)) not in self.holds:
             return False
-        slot = self._slot_of(request)
-        hold, now = self.holds.get(slot), monotonic()
-        if hold is None:
-            return False
-        if slot in self._local_holds.holds:
-            waits = not self._local_holds.admit(slot)
-        else:
-            waits = hold.until > now
+        hold, now = self.holds[slot], monotonic()
+        is_local = slot in self._local_holds.holds
+        waits = not self._local_holds.admit(slot) if is_local else hold.until > now
         if waits:
             self._delayed.push(request, min(hold.until - now, MOST_PUT_OFF))
         return waits

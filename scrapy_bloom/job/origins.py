@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 from scrapy import Request, signals
 from scrapy.exceptions import NotConfigured
+from twisted.python.failure import Failure
 
 from ..settings import wants_delta
 
@@ -27,6 +28,14 @@ _origins: WeakKeyDictionary[Crawler, WeakKeyDictionary[Response, Request | None]
 def origins_of(crawler: Crawler) -> WeakKeyDictionary[Response, Request | None]:
     """Return the requests of the engine by response, None for a response that answers several."""
     return _origins.setdefault(crawler, WeakKeyDictionary())
+
+
+def request_of(crawler: Crawler, source: Response | Failure | None) -> Request | None:
+    """Return the request of the engine that a response or the failure of an errback answers; None
+    for several."""
+    if source is None or isinstance(source, Failure):
+        return getattr(source, "request", None)
+    return origins_of(crawler).get(source, source.request)
 
 
 class StartItems:

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 from ..errors import encodable
-from .failure import ATTEMPTS_KEY, FailedRequest, count_of, glob_pattern
+from .failure import FailedRequest, attempts_of, matches
 
 By = Literal["slot", "callback", "priority"]
-DEFAULT_CALLBACK = "parse"
 DROPPED = "dropped"
 """The reason of failed requests that an operator has dropped, and kept."""
 
@@ -39,7 +38,7 @@ class PendingRequest(NamedTuple):
             method=encodable(fields.get("method") or "GET"),
             slot=slot,
             priority=priority,
-            callback=encodable(fields.get("callback") or DEFAULT_CALLBACK) if fields else None,
+            callback=encodable(fields.get("callback") or "parse") if fields else None,
             due=due,
         )
 
@@ -48,18 +47,9 @@ class PendingRequest(NamedTuple):
         meta, headers = fields.get("meta") or {}, fields.get("headers") or {}
         values = headers.get(b"Referer")
         referer = values[0] if isinstance(values, list) and values else None
-        return FailedRequest(
-            url=self.url,
-            method=self.method,
-            reason=DROPPED,
-            status=None,
-            exception=None,
-            attempts=sum(count_of(meta.get(key)) for key in (ATTEMPTS_KEY, "retry_times")),
-            time=time.time(),
-            referer=referer.decode("utf-8", "backslashreplace")
-            if isinstance(referer, bytes)
-            else None,
-        )
+        before = referer.decode("utf-8", "backslashreplace") if isinstance(referer, bytes) else None
+        now, attempts = time.time(), attempts_of(meta)
+        return FailedRequest(self.url, self.method, DROPPED, None, None, attempts, now, before)
 
 
 class Selection(NamedTuple):
@@ -77,14 +67,14 @@ class Selection(NamedTuple):
 
     def includes_slot(self, slot: str) -> bool:
         """Return True if requests of `slot` may be selected."""
-        return _matches(self.slots, slot)
+        return matches(self.slots, slot)
 
     def includes(self, request: PendingRequest) -> bool:
         """Return True if `request` is selected; it is not if a URL or a callback is asked for that
         only the spider can read."""
         return (
             self.includes_slot(request.slot)
-            and (not self.urls or (bool(request.url) and _matches(self.urls, request.url)))
+            and (not self.urls or (bool(request.url) and matches(self.urls, request.url)))
             and (not self.callbacks or request.callback in self.callbacks)
         )
 
@@ -101,12 +91,7 @@ class PendingCount:
     unknown: int = 0
 
     def add(
-        self,
-        request: PendingRequest,
-        by: By,
-        selection: Selection,
-        *,
-        in_flight: bool = False,
+        self, request: PendingRequest, by: By, selection: Selection, *, in_flight: bool = False
     ) -> None:
         """Count `request`, if it is selected."""
         if not selection.includes(request):
@@ -131,7 +116,3 @@ class PendingStore(Protocol):
     def held(self, selection: Selection) -> dict[str, float]:
         """Return the held slots that are selected, with the seconds of their holds that are left,
         `inf` until the release."""
-
-
-def _matches(globs: Sequence[str], text: str) -> bool:
-    return not globs or any(glob_pattern(glob).fullmatch(text) for glob in globs)

@@ -82,9 +82,8 @@ class QueueSettings:
                 " DurableScheduler knows Scrapy's own and their subclasses only"
             )
         kind = QueueKind.read(settings, "SCHEDULER_DISK_QUEUE")
-        start = None
-        if settings["SCHEDULER_START_DISK_QUEUE"]:
-            start = QueueKind.read(settings, "SCHEDULER_START_DISK_QUEUE")
+        name = "SCHEDULER_START_DISK_QUEUE"
+        start = QueueKind.read(settings, name) if settings[name] else None
         return cls(priority_queue, kind, start, PICKLE.read(settings))
 
     @property
@@ -100,10 +99,8 @@ class QueueSettings:
 
 class SlotQueue(DownloaderAwarePriorityQueue):
     """A DownloaderAwarePriorityQueue with the same order, whose costs do not grow with the number
-    of its slots, apart from the moving of 8 bytes a slot when one is added or removed.
-
-    The requests of a slot that is on hold are pending, and not popped.
-    """
+    of its slots, apart from the moving of 8 bytes a slot when one is added or removed. The requests
+    of a slot that is on hold are pending, and not popped."""
 
     def __init__(self, crawler: Crawler, *arguments: Any, **options: Any) -> None:
         super().__init__(crawler, *arguments, **options)

@@ -27,12 +27,9 @@ def session_of(crawler: Crawler) -> Session:
 
 class Session:
     """Owns the lock of a job `directory` while parts of a crawl use it: the dupefilter, the
-    scheduler, the feeds.
-
-    Each part begins, and ends when it is done. The first makes and locks the directory, and the
-    last closes the job, in this order: the functions of `at_close`, newest first; that of
-    `put_last`, the store; the lock. A function that raises does not stop the rest.
-    """
+    scheduler, the feeds. The first to begin makes and locks the directory, and the last to end
+    closes the job, in this order: the functions of `at_close`, newest first; that of `put_last`,
+    the store; the lock. A function that raises does not stop the rest."""
 
     def __init__(self, directory: JobDirectory | None) -> None:
         self.directory = directory

@@ -62,12 +62,9 @@ def _text(value: Any) -> str:
 
 
 class StartRequests(CommitHook, ABC, Generic[Mark]):
-    """Spider middleware, the last one before the engine, which marks start requests as taken.
-
-    A start request is what arrives here, with all that other middlewares make of it. It is known
-    by identity until it is scheduled: its meta is copied to retries, redirects and children. It is
-    marked with the commit that stores it, or, if it lives in memory only, when it is acknowledged.
-    """
+    """Spider middleware, the last one before the engine, which marks start requests as taken: with
+    the commit that stores them, or, if they live in memory only, when they are acknowledged. They
+    are known by identity: their meta is copied to retries, redirects and children."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler

@@ -62,17 +62,15 @@ class HoldingScheduler(Holds, Protocol):
         """Return True if `request` was dispatched during the present hold of its slot, to find out
         whether that may end."""
 
-    def came_before_hold(self, request: Request) -> bool:
-        """Return True if `request` was dispatched before its slot was held, as it is now."""
+    def sent_back(self, request: Request) -> Request | None:
+        """Return a copy of `request` for the scheduler if it was dispatched before its slot was
+        held, as it is now."""
 
 
 class RequestStore(Holds, Protocol):
-    """The pending and the dispatched requests of a crawl.
-
-    A dispatched request stays stored until it is `done`, so after a crash it is pending again.
+    """The pending and the dispatched requests of a crawl, which stay stored until they are `done`.
     Pushed, done and failed requests are durable with the next `commit`, in that order: a crash
-    leaves a request, or its children, or both.
-    """
+    leaves a request, pending again, or its children, or both."""
 
     failures: tuple[type[Exception], ...]
     """The exceptions of any method if the store itself fails. Other exceptions of `push` are about

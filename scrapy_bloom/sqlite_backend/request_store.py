@@ -333,7 +333,7 @@ class SqliteStore:
         elif hold is None:
             self._file.execute("DELETE FROM holds WHERE slot = ?", (slot,))
         else:
-            ends = (until, self._holds.pause(slot)) if until < inf else (None, None)
+            ends = (until, self._holds.pauses[slot]) if until < inf else (None, None)
             self._file.execute(
                 "REPLACE INTO holds VALUES (?, ?, ?, ?)", (slot, ends[0], hold.times, ends[1])
             )

@@ -82,8 +82,8 @@ MUTANTS = {
     ),
     "a_number_of_an_earlier_round_counts_for_another": (
         SCHEMA,
-        '"\n        " DELETE FROM carried WHERE id = OLD.id; END"',
-        ' END"',
+        " DELETE FROM carried WHERE id = OLD.id; END",
+        " END",
     ),
     "one_queue_for_all_has_no_slots": (
         STORE,
@@ -107,8 +107,8 @@ MUTANTS = {
     ),
     "capped_start_requests_are_kept_twice": (
         SCHEDULER,
-        "            self._start_requests.mark_stored()\n        if request.dont_filter:",
-        "            pass\n        if request.dont_filter:",
+        "            self._start_requests.mark_stored()\n        if is_kept and",
+        "            pass\n        if is_kept and",
     ),
     "capped_children_are_kept_twice": (SCHEDULER, "self._note_stored(request, ())", "pass"),
     "capped_ones_are_warned_of": (
@@ -118,8 +118,8 @@ MUTANTS = {
     ),
     "a_round_does_not_wait_for_capped_ones": (ROUNDS, " UNION ALL SELECT 1 FROM capped", ""),
     "a_round_goes_on_with_nothing": (
-        STORE,
-        "                self.codec.load(Stored(*row))\n",
+        "scrapy_bloom/job/codec.py",
+        "                self.load(Stored(*row))\n",
         "",
     ),
     "a_round_begins_with_the_first_commit_of_its_pages": (

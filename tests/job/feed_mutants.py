@@ -31,9 +31,9 @@ def rows_dropped_before_the_length_is_recorded():
     record = Feeds._record
 
     def drop(self):
-        late, self._changed = self._changed, set(getattr(self, "late", ()))
+        late, self.changed = self.changed, set(getattr(self, "late", ()))
         record(self)
-        self.late, self._changed = late, self._changed | late
+        self.late, self.changed = late, self.changed | late
 
     Feeds._record = drop
 

@@ -37,8 +37,8 @@ MUTANTS = {
     "the_own_meta_is_lost": (HOLDS, "request.meta.update(own_meta)", "pass"),
     "media_go_to_the_scheduler": (
         HOLDS,
-        "or not scheduler.has_dispatched(request)\n",
-        "or False\n",
+        "if not goes_back or not scheduler.has_dispatched(request):",
+        "if not goes_back:",
     ),
     "no_end_of_holds_in_a_row": (HOLDS, "if times >= most:", "if False:"),
     "a_bad_page_holds_for_ever": (HOLDS, "refusal.returns > most", "False"),
@@ -50,7 +50,7 @@ MUTANTS = {
     ),
     "what_waits_in_the_downloader_is_sent": (
         SCHEDULER,
-        "        answer_unsent(self.crawler, slot, self._answer_unsent)\n",
+        "        answer_unsent(self.crawler, slot, self.sent_back)\n",
         "        pass\n",
     ),
     "a_hold_by_hand_that_is_over_counts": (
@@ -59,7 +59,7 @@ MUTANTS = {
         "hold.times",
     ),
     "the_host_has_a_hold_by_hand_end": (
-        HOLDS,
+        "scrapy_bloom/job/later.py",
         "(not self.times and self.until > monotonic())",
         "False",
     ),

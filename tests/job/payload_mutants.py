@@ -36,7 +36,11 @@ MUTANTS = {
     "bodies_in_samples": (DICTIONARIES, 'fields.get("body")', "False"),
     "cookies_in_samples": (DICTIONARIES, 'or fields.get("cookies")', ""),
     "names_in_samples": (DICTIONARIES, "or _SECRET.search(text)", ""),
-    "users_in_samples": (DICTIONARIES, "or _USERINFO.search(text)", ""),
+    "users_in_samples": (
+        DICTIONARIES,
+        "or any(map(_USERINFO.search, (text, *_texts_in(fields))))",
+        "",
+    ),
     "proxies_in_samples": (DICTIONARIES, 'fields.get("meta", {}).get("proxy")', "None"),
     # a proposal that no store has kept
     "used_at_once": (
@@ -71,11 +75,6 @@ MUTANTS = {
     # code of a stored request runs
     "pickles_anyway": (CODEC, "    if not pickles:\n        raise", "    if False:\n        raise"),
     "pickled_anyway": (CODEC, "            if not self._pickles:\n", "            if False:\n"),
-    "looked_into_anyway": (
-        CODEC,
-        "        if not pickles:\n            return {}",
-        "        if False:\n            return {}",
-    ),
     "any_class": (CODEC, 'if not self._pickles and "_class" in fields:', "if False:"),
     "imported_class": (
         CODEC,

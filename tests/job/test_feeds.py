@@ -115,7 +115,7 @@ def test_many_items_of_one_request_wait_on_the_disk(job, monkeypatch):
     monkeypatch.setattr(feeds_module, "BYTES_IN_MEMORY", 1000)
     a = job({"a.jl": "jsonlines"})
     page = a.page("1", *({"n": n} for n in range(500)))
-    feeds = a.exporter._durable._feeds
+    feeds = a.exporter._durable.feeds
     assert len(feeds._waiting) < 10
     a.done(page)
     a.commit()

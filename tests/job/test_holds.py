@@ -601,7 +601,7 @@ def test_a_worker_may_not_have_heard_of_the_end_of_a_hold_by_hand(crawl, clock, 
     monkeypatch.setattr(ledger_scheduler.LedgerScheduler, "holds", told)
     request = crawl.pop()
     told["example.com"] = Hold(clock.now + 60, 0)
-    assert crawl.scheduler.came_before_hold(request)
+    assert crawl.scheduler.sent_back(request)
     assert not crawl.scheduler.is_probe(request, "example.com")
 
 

@@ -49,8 +49,10 @@ def no_pickle(monkeypatch):
     def fail(_):
         raise AssertionError("pickle was used")
 
-    monkeypatch.setattr(codecs, "FORMATS", dict.fromkeys(codecs.FORMATS, (fail, fail)))
-    monkeypatch.setattr(codecs, "_PlainUnpickler", fail)
+    monkeypatch.setattr(codecs, "FORMATS", dict.fromkeys(codecs.FORMATS, fail))
+    # each reading looks at the bytes before
+    monkeypatch.setattr(codecs, "_require_bounded", fail)
+    monkeypatch.setattr(codecs, "_require_short", fail)
 
 
 def test_a_crawl(tmp_path):
