@@ -15,7 +15,7 @@ from ..job.dictionaries import Dictionaries
 from ..job.failure import ALL, CAPPED, Choice, FailedRequest
 from ..jobdir import JobDirectory
 from . import schema
-from .request_file import RequestFile, check_header, connect, reading
+from .request_file import RequestFile, connect, reading
 from .rounds import REOPEN
 
 _COLUMNS = ", ".join(FailedRequest._fields)
@@ -89,10 +89,7 @@ class SQLiteFailedStore:
         return self._take(choice)
 
     def _query(self, statement: str) -> Sequence[tuple[Any, ...]]:
-        path = self._directory.requests
-        if not check_header(path):
-            return []
-        with reading(path) as connection:
+        with reading(self._directory.requests, or_empty=True) as connection:
             return connection.execute(statement).fetchall()
 
     def _has(self, choice: Choice) -> bool:

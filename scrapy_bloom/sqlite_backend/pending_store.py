@@ -16,7 +16,7 @@ from ..job.dictionaries import Dictionaries
 from ..job.pending import By, PendingCount, PendingRequest, Selection
 from ..jobdir import JobDirectory
 from . import schema
-from .request_file import check_header, reading
+from .request_file import reading
 from .status import held_in
 
 _WAITING, _POPPED = "popped = 0", "popped = 1"  # as the indexes have it
@@ -98,10 +98,8 @@ class SQLitePendingStore:
     def _reading(self) -> Iterator[tuple[sqlite3.Connection, str | None]]:
         """Give a connection that sees one state of the file, and the rows that a running job has
         noted as popped, as JSON; None if no job runs."""
-        path = self._directory.requests
-        check_header(path)
         is_running = self._directory.is_locked
-        with reading(path) as connection:
+        with reading(self._directory.requests) as connection:
             connection.execute("BEGIN")
             yield connection, _noted(connection) if is_running else None
 

@@ -120,6 +120,13 @@ def statements(connection: sqlite3.Connection) -> set[str]:
     return {text for (text,) in rows}
 
 
+def in_memory() -> sqlite3.Connection:
+    """Return a connection to the tables of a job without requests."""
+    connection = sqlite3.connect(":memory:")
+    create(connection)
+    return connection
+
+
 def create(connection: sqlite3.Connection) -> None:
     """Make the tables in an empty database, in the transaction of the caller."""
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")

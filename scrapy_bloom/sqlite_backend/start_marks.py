@@ -12,7 +12,7 @@ from scrapy import Request
 from ..job.start_requests import StartRequests, key_of, page_key
 from ..reporting import counted
 from ..settings import REPEAT_START
-from .request_file import check_header, reading
+from .request_file import reading
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +53,13 @@ class TakenStartRequests:
 
     def meet(self, request: Request) -> Occurrence:
         """Return which occurrence `request` is, the next one of its key."""
-        return self._next(key_of(request, self._fingerprint(request)))
+        key = key_of(request, self._fingerprint(request))
+        met = self._file.query(
+            "SELECT occurrences FROM met_start_requests WHERE fingerprint = ?", (key,)
+        )
+        number = met[0][0] + 1 if met else 1
+        self._file.execute("INSERT OR REPLACE INTO met_start_requests VALUES (?, ?)", (key, number))
+        return key, number
 
     def __contains__(self, occurrence: Occurrence) -> bool:
         """Return True if the round has taken that one."""
@@ -71,23 +77,12 @@ class TakenStartRequests:
         """Forget them with the next commit."""
         self._file.execute("DELETE FROM taken_start_requests")
 
-    def _next(self, key: bytes) -> Occurrence:
-        met = self._file.query(
-            "SELECT occurrences FROM met_start_requests WHERE fingerprint = ?", (key,)
-        )
-        number = met[0][0] + 1 if met else 1
-        self._file.execute("INSERT OR REPLACE INTO met_start_requests VALUES (?, ?)", (key, number))
-        return key, number
-
 
 @contextmanager
 def started_in(path: Path) -> Iterator[Callable[[bytes], bool]]:
     """Yield a function that returns True for the fingerprint of a start request that the last round
     of the job with the file at `path` has taken. Raises RequestFileError."""
-    if not check_header(path):
-        yield lambda fingerprint: False
-        return
-    with reading(path) as connection:
+    with reading(path, or_empty=True) as connection:
 
         def is_taken(fingerprint: bytes) -> bool:
             first = page_key(fingerprint)
@@ -132,14 +127,11 @@ class LocalStartRequests(StartRequests[Occurrence]):
             return False
         with self._ledger.guarded():
             self._mark = self._taken.meet(thing)
-            if self._mark in self._taken and not self._is_repeated(thing):
+            if self._mark in self._taken and not (self._repeats_all or thing.meta.get(REPEAT_KEY)):
                 self._skipped += 1
                 return True
             self.offered = thing
         return False
-
-    def _is_repeated(self, request: Request) -> bool:
-        return self._repeats_all or bool(request.meta.get(REPEAT_KEY))
 
     def _take(self, mark: Occurrence) -> None:
         self._taken.add(mark)

@@ -168,10 +168,7 @@ def held_in(query: Callable[[str], Iterable[Sequence[Any]]]) -> dict[str, float]
 
 def waiting_in(job: Path) -> Waiting:
     """Return what waits in `job`. Raises RequestFileError."""
-    path = JobDirectory(job).requests
-    if not check_header(path):
-        return Waiting()
-    with reading(path) as connection:
+    with reading(JobDirectory(job).requests, or_empty=True) as connection:
         return Waiting.of(connection.execute)
 
 
@@ -189,7 +186,6 @@ class JobStatus:
 
     def figures(self) -> Figures:
         """Return the figures that were noted last, and what the file itself tells now."""
-        check_header(self._path)
         is_running = JobDirectory(self._job).is_locked
         now = time.time()
         with reading(self._path) as connection:
