@@ -197,12 +197,18 @@ class _Work:
                 found["in_flight"] += 1
             else:
                 chosen.append(row)
-                self._keep(state.table, row, request, fields)
+                if self._order.keep:
+                    copy = f"SELECT NULL, slot, priority, start, '', request, {_VALUES}"
+                    self._file.execute(
+                        f"INSERT INTO failed {copy} FROM {state.table} WHERE id = ?",
+                        (*request.dropped(fields), row),
+                    )
+                    self.kept += 1
                 found["later"] += state.table == "later"
                 if state.table == "requests":
                     self.dropped[slot, priority, start] += 1
         found["dropped"] += len(chosen)
-        self._execute(
+        self._file.execute(
             f"DELETE FROM {state.table} WHERE id IN (SELECT value FROM json_each(?))",  # noqa: S608 - no input
             (json.dumps(chosen),),
         )
@@ -210,18 +216,8 @@ class _Work:
             state = _State(state.table, rows[-1][0], state.end, **found)
         else:
             state = self._at("requests" if state.table == "later" else "", found)
-        self._execute("INSERT OR REPLACE INTO orders VALUES (?, ?)", (name, json.dumps(state)))
+        self._file.execute("INSERT OR REPLACE INTO orders VALUES (?, ?)", (name, json.dumps(state)))
         return state
-
-    def _keep(
-        self, table: str, row: int, request: PendingRequest, fields: Mapping[str, Any]
-    ) -> None:
-        if not self._order.keep:
-            return
-        failed = request.dropped(fields)
-        copy = f"SELECT NULL, slot, priority, start, '', request, {_VALUES} FROM {table}"  # noqa: S608 - no input
-        self._execute(f"INSERT INTO failed {copy} WHERE id = ?", (*failed, row))
-        self.kept += 1
 
     def _at(self, table: str, figures: Mapping[str, int]) -> _State:
         """Return the state at the beginning of a table."""
@@ -231,9 +227,6 @@ class _Work:
                 f"SELECT COALESCE(MIN(id), 0), COALESCE(MAX(id), 0) FROM {table}"  # noqa: S608 - no input
             )
         return _State(table, first - 1, last, **figures)
-
-    def _execute(self, statement: str, values: Sequence[object]) -> None:
-        self._file.execute(statement, values)
 
 
 class Orders:
@@ -285,7 +278,15 @@ class Orders:
                 )
             return
         with ledger.guarded():
-            state = self._take_a_part(name, order)
+            file, store = self._file, self._store
+            file.write()
+            dictionaries, popped = store.codec.dictionaries, {*file.popped_in_memory}
+            work = _Work(file, order, dictionaries, pickles=store.pickles, popped=popped)
+            state = work.state(name)
+            if state.table:
+                state = work.proceed(name, state)
+                store.dropped(work.dropped, kept=work.kept)
+                ledger.commit()
         if ledger.stopped or state is None or state.table:
             return
         _finish(path, state.figures)
@@ -297,24 +298,6 @@ class Orders:
             " %(in_flight)d more are in flight, and stay",
             {"order": path, **state.figures},
         )
-
-    def _take_a_part(self, name: str, order: Order) -> _State:
-        """Do a part of an order, and commit it. Raises sqlite3.Error."""
-        file, store = self._file, self._store
-        file.write()
-        work = _Work(
-            file,
-            order,
-            store.codec.dictionaries,
-            pickles=store.pickles,
-            popped={*file.popped_in_memory},
-        )
-        state = work.state(name)
-        if state.table:
-            state = work.proceed(name, state)
-            store.dropped(work.dropped, kept=work.kept)
-            self._ledger.commit()
-        return state
 
 
 def send(job: JobDirectory, what: Order | HoldOrder) -> Path:

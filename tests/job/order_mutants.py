@@ -30,8 +30,8 @@ MUTANTS = {
     "the_state_is_forgotten": (ORDERS, "return _State(*json.loads(text))", "pass"),
     "an_answer_before_the_commit": (
         ORDERS,
-        "            self._ledger.commit()\n        return state",
-        "        return state",
+        "                ledger.commit()\n        if ledger.stopped or state",
+        "        if ledger.stopped or state",
     ),
     "orders_that_stand_are_passed_over": (
         ORDERS,
