@@ -11,7 +11,6 @@ from typing import Any
 
 from ..errors import RequestFileError
 from ..job.codec import Codec, Stored, url_and_method
-from ..job.dictionaries import Dictionaries
 from ..job.failure import ALL, CAPPED, Choice, FailedRequest
 from ..jobdir import JobDirectory
 from . import schema
@@ -171,8 +170,7 @@ def _capped(
     dictionaries = None
     for number, slot, payload in query(_CAPPED):
         if dictionaries is None:
-            found = query("SELECT dictionary FROM dictionaries ORDER BY number")
-            dictionaries = Dictionaries([each for (each,) in found])
+            dictionaries = schema.dictionaries(query)
         known = url_and_method(Stored(slot, payload), dictionaries, pickles=False)
         yield number, FailedRequest(*known, CAPPED, None, None, 0, 0.0, None)
 

@@ -324,7 +324,7 @@ def _carry_out(
     with writing(job.requests) as connection:
         if isinstance(what, HoldOrder):
             return {"slots": what.apply_to_file(connection)}
-        dictionaries = Dictionaries(schema.dictionaries(connection))
+        dictionaries = schema.dictionaries(connection.execute)
         work = _Work(connection, what, dictionaries, pickles=pickles)
         state = work.state(name)
         while state.table:

@@ -12,7 +12,6 @@ from itertools import islice
 from pathlib import Path
 
 from ..job.codec import Stored, plain_fields
-from ..job.dictionaries import Dictionaries
 from ..job.pending import By, PendingCount, PendingRequest, Selection
 from ..jobdir import JobDirectory
 from . import schema
@@ -80,7 +79,7 @@ class SQLitePendingStore:
         self, connection: sqlite3.Connection, selection: Selection
     ) -> Iterator[tuple[int | None, PendingRequest]]:
         """Yield the requests of the selected slots, with their rows."""
-        dictionaries, now = Dictionaries(schema.dictionaries(connection)), time.time()
+        dictionaries, now = schema.dictionaries(connection.execute), time.time()
         statements = (
             "SELECT id, slot, priority, request, NULL FROM requests WHERE {} ORDER BY id",
             "SELECT NULL, slot, priority, request, due FROM later WHERE {} ORDER BY due",

@@ -287,11 +287,6 @@ class RequestFile:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
-    @_naming
-    def dictionaries(self) -> list[bytes]:
-        """Return the dictionaries of the stored requests, oldest first."""
-        return schema.dictionaries(self._connection)
-
     def keep_dictionary(self, dictionary: bytes) -> None:
         """Add a dictionary with the next commit, which may have rows that need it."""
         self.execute("INSERT INTO dictionaries VALUES (NULL, ?)", (dictionary,))

@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence, Sized
 from contextlib import suppress
+from functools import partial
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -21,6 +22,7 @@ from ..job.failure import count_unreadable, described, lost
 from ..job.later import take_delay
 from ..job.queue_settings import SlotQueue, scrapy_disk_queue
 from ..scrapy_compat import SCOPES_KEY, SLOT_KEY, leave_emptied, path_safe, slot_keys
+from . import schema
 from .failed_store import OpenFailedStore
 from .request_file import MAX_BYTES, PRIORITIES, RequestFile
 from .rounds import KEPT, REOPEN
@@ -74,16 +76,16 @@ class SqliteStore:
         """The row of each dispatched request."""
         self._queues: dict[Group, RowQueue] = {}
         """The queues of groups with pending requests."""
-        has_cache = crawler.settings.getbool("HTTPCACHE_ENABLED")
+        self.pickles = settings.pickles
+        """BLOOM_PICKLE."""
         self.codec = Codec(
             crawler.spider,
             MAX_BYTES,
-            has_cache=has_cache,
+            has_cache=crawler.settings.getbool("HTTPCACHE_ENABLED"),
             pickles=settings.pickles,
             stats=crawler.stats,
+            dictionaries=schema.dictionaries(file.query),
         )
-        for dictionary in file.dictionaries():
-            self.codec.dictionaries.learn(dictionary)
         self._failed = failed
         self.budget: LocalBudget | None = None
         """With BLOOM_BUDGET."""
@@ -97,14 +99,11 @@ class SqliteStore:
         """The slots of the stored requests, by their form in the keys; empty after the start."""
         self.pending: ScrapyPriorityQueue = self._open_queue()
         self._holds = holds
+        self.holds: Mapping[str, Hold] = holds.holds
+        """The holds by slot."""
         self._until: dict[str, float] = {}
         """When each hold ends, in seconds since 1970."""
         self._open_holds()
-
-    @property
-    def pickles(self) -> bool:
-        """BLOOM_PICKLE."""
-        return self._settings.pickles
 
     @property
     def uncommitted(self) -> int:
@@ -201,11 +200,6 @@ class SqliteStore:
         it keeps its requests back."""
         return not isinstance(self.pending, SlotQueue) and len(self.pending) > 0
 
-    @property
-    def holds(self) -> Mapping[str, Hold]:
-        """The holds by slot."""
-        return self._holds.holds
-
     def hold(self, slot: str, seconds: float, times: int) -> None:
         """Hold `slot`; see RequestStore. Raises sqlite3.Error."""
         self._holds.hold(slot, seconds, times)
@@ -293,14 +287,11 @@ class SqliteStore:
     def take_over(self, left: ScrapyQueues) -> int:
         """Move the pending requests of Scrapy's own scheduler here; return their number."""
 
-        def open_queue(folder: str, state: Any) -> ScrapyPriorityQueue:
-            return scrapy_disk_queue(self._crawler, folder, state)
-
         def take(request: Request) -> None:
             self.admits(self._slot_of(request))
             self.push(request, (), take_delay(request))
 
-        return left.move(self._file, open_queue, take)
+        return left.move(self._file, partial(scrapy_disk_queue, self._crawler), take)
 
     def _due(self, group: Group, payload: bytes) -> Any:
         """Return what stands for a stored request in a push, so that none is read; the request

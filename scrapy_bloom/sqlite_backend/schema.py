@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ..job.dictionaries import Dictionaries
 
 APPLICATION_ID = 0x53426C6D
 
@@ -100,10 +104,10 @@ _TABLES = (
 _SQLITES = "CREATE TABLE sqlite_*"
 
 
-def dictionaries(connection: sqlite3.Connection) -> list[bytes]:
-    """Return the dictionaries of the stored requests, oldest first."""
-    rows = connection.execute("SELECT dictionary FROM dictionaries ORDER BY number")
-    return [found for (found,) in rows if isinstance(found, bytes)]
+def dictionaries(query: Callable[[str], Iterable[Sequence[Any]]]) -> Dictionaries:
+    """Return the dictionaries of the stored requests."""
+    rows = query("SELECT dictionary FROM dictionaries ORDER BY number")
+    return Dictionaries(found for (found,) in rows if isinstance(found, bytes))
 
 
 def check(connection: sqlite3.Connection) -> None:

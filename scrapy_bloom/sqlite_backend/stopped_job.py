@@ -13,7 +13,6 @@ from typing import TypeVar
 
 from ..errors import RequestFileError
 from ..job.codec import Stored, movable
-from ..job.dictionaries import Dictionaries
 from . import schema
 from .failed_store import FAILED_AND_CAPPED
 from .request_file import reading
@@ -39,7 +38,7 @@ class StoppedJob:
     def __init__(self, path: Path, connection: sqlite3.Connection, *, pickles: bool) -> None:
         self._path = path
         self._connection = connection
-        self._dictionaries = Dictionaries(schema.dictionaries(connection))
+        self._dictionaries = schema.dictionaries(connection.execute)
         self._pickles = pickles
         self.pending = self._count("SELECT COUNT(*) FROM requests")
         self.later = self._count("SELECT COUNT(*) FROM later")
