@@ -187,18 +187,19 @@ class SqliteStore:
             if isinstance(request, UnreadableRequestError):
                 self._keep_unreadable(request)
                 continue
-            if request is None and empty and self._may_have_empty_queues():
+            if (
+                request is None
+                and empty
+                and not isinstance(self.pending, SlotQueue)
+                and len(self.pending) > 0
+            ):
+                # from each queue that a failure or a drop has emptied, Scrapy's give None once; a
+                # subclass may also give it because it keeps its requests back
                 empty -= 1
                 continue
             if request is not None and self._holds.holds and self._must_wait(request):
                 continue
             return request
-
-    def _may_have_empty_queues(self) -> bool:
-        """Return True if None may come from a queue that a failure or a drop has emptied: from
-        each such queue, Scrapy's priority queues give it once. A subclass may also give it because
-        it keeps its requests back."""
-        return not isinstance(self.pending, SlotQueue) and len(self.pending) > 0
 
     def hold(self, slot: str, seconds: float, times: int) -> None:
         """Hold `slot`; see RequestStore. Raises sqlite3.Error."""

@@ -39,7 +39,7 @@ from .request_store import SqliteStore
 from .rounds import Round, feeds_of
 from .scrapy_queues import ScrapyQueues
 from .spider_state import KeptSpiderState
-from .start_marks import LocalStartRequests, TakenStartRequests
+from .start_marks import LocalStartRequests
 from .status import Progress, Waiting
 
 if TYPE_CHECKING:
@@ -236,8 +236,7 @@ class DurableScheduler(LedgerScheduler):
             self.round = Round(file, ledger.commit)
             if budget is not None:
                 self.round.at_begin.append(budget.begin_round)
-            taken = TakenStartRequests(file, dupefilter.fingerprint)
-            self._start_requests.open(taken, self.round, ledger)
+            self._start_requests.open(dupefilter.fingerprint, self.round, ledger)
             self._spider_state = KeptSpiderState.of(crawler, file)
             if self._spider_state is not None:
                 ledger.commit_hooks.append(self._spider_state)

@@ -101,8 +101,6 @@ _TABLES = (
     " DELETE FROM carried WHERE id = OLD.id; END",
 )
 
-_SQLITES = "CREATE TABLE sqlite_*"
-
 
 def dictionaries(query: Callable[[str], Iterable[Sequence[Any]]]) -> Dictionaries:
     """Return the dictionaries of the stored requests."""
@@ -120,8 +118,8 @@ def check(connection: sqlite3.Connection) -> None:
 def statements(connection: sqlite3.Connection) -> set[str]:
     """Return the statements that have made the tables, views and triggers of a database, but those
     of SQLite's own tables."""
-    rows = connection.execute("SELECT sql FROM sqlite_master WHERE sql NOT GLOB ?", (_SQLITES,))
-    return {text for (text,) in rows}
+    of_others = "SELECT sql FROM sqlite_master WHERE sql NOT GLOB 'CREATE TABLE sqlite_*'"
+    return {text for (text,) in connection.execute(of_others)}
 
 
 def in_memory() -> sqlite3.Connection:

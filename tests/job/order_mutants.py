@@ -35,7 +35,7 @@ MUTANTS = {
     ),
     "orders_that_stand_are_passed_over": (
         ORDERS,
-        "for path in _standing(job.orders):",
+        'for path in sorted(job.orders.glob("*.json")):',
         "for path in []:",
     ),
     "only_pending_ones": (ORDERS, 'self._at("later", {})', 'self._at("requests", {})'),
