@@ -197,27 +197,29 @@ class JobStatus:
             held = held_in(connection.execute)
             unfinished = None if is_running else self._unfinished.of(connection)
             of_round = connection.execute(_ROUND_COUNTS).fetchone()
-        at, last = samples[-1] if samples else (now, {})
-        last = {**last, **_of_this_start(of_round, last.get("of_earlier_starts"))}
-        if not is_running:
-            last |= {"pending": unfinished, "in_flight": 0}
-        figures = {
-            "time": now,
-            "state": state.state,
-            "round": state.round,
-            "seconds": max(0.0, (now if is_running else at) - last["began"]) if samples else None,
-            **{name: last.get(name) for name in (*COUNTED, *_OF_LEDGER, *_OF_FILTER)},
-            **{f"round_{name}": n for name, n in zip(COUNTED, of_round, strict=True)},
-            "feeds": [{"uri": without_user(uri), "items": count} for uri, count in feeds],
-            "failed": state.failed,
-            **waiting._asdict(),
-            "held_slots": longest_held(held),
-            "pending_by_slot": by_slot,
-            "slots": slots,
-            "failed_by_reason": self._reasons.of(self._failed),
-            **self._sizes(now),
-        }
-        return with_rates(cast("Figures", figures), samples)
+            at, last = samples[-1] if samples else (now, {})
+            last = {**last, **_of_this_start(of_round, last.get("of_earlier_starts"))}
+            if not is_running:
+                last |= {"pending": unfinished, "in_flight": 0}
+            figures = {
+                "time": now,
+                "state": state.state,
+                "round": state.round,
+                "seconds": max(0.0, (now if is_running else at) - last["began"])
+                if samples
+                else None,
+                **{name: last.get(name) for name in (*COUNTED, *_OF_LEDGER, *_OF_FILTER)},
+                **{f"round_{name}": n for name, n in zip(COUNTED, of_round, strict=True)},
+                "feeds": [{"uri": without_user(uri), "items": count} for uri, count in feeds],
+                "failed": state.failed,
+                **waiting._asdict(),
+                "held_slots": longest_held(held),
+                "pending_by_slot": by_slot,
+                "slots": slots,
+                "failed_by_reason": self._reasons.of(self._failed),
+                **self._sizes(now),
+            }
+            return with_rates(cast("Figures", figures), samples)
 
     def _sizes(self, now: float) -> dict[str, float]:
         log = self._path.with_name(f"{self._path.name}-wal")
