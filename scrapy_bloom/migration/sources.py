@@ -1,8 +1,4 @@
-"""Sources of fingerprints, and their import into a filter.
-
-A source yields fingerprints in batches, with its progress. An import is idempotent: after an
-interruption it is run again.
-"""
+"""Sources of fingerprints, and their import into a filter, run again after an interruption."""
 
 from __future__ import annotations
 
@@ -100,12 +96,9 @@ def import_into(
 def import_job(
     job: JobDirectory, unclean: str | None, settings: BloomSettings, identity: str
 ) -> str:
-    """Make the filter of `job`, which has none, from its `requests.seen`, all of it or
-    nothing; return a line about it.
-
-    Raises JobDirectoryError if `unclean` says why the job was not stopped cleanly,
-    FilterLockedError if another process is at it, what making a filter raises.
-    """
+    """Make the filter of `job`, which has none, from its `requests.seen`, all of it or nothing;
+    return a line about it. Raises JobDirectoryError if `unclean` says why the job was not stopped
+    cleanly, FilterLockedError if another process is at it, what making a filter raises."""
     if unclean is not None:
         raise JobDirectoryError(
             f"{job.path} holds a requests.seen of Scrapy's RFPDupeFilter and no Bloom filter, and"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -163,9 +163,7 @@ def coming_back(
     return file.iterate(_COMING_BACK, (retry, json.dumps(limits)))
 
 
-def _capped(
-    query: Callable[[str], Iterable[Sequence[Any]]],
-) -> Iterator[tuple[int, FailedRequest]]:
+def _capped(query: schema.Query) -> Iterator[tuple[int, FailedRequest]]:
     """Yield the requests over the budget with their numbers, oldest first."""
     dictionaries = None
     for number, slot, payload in query(_CAPPED):

@@ -24,7 +24,6 @@ from ..jobdir import reading_mode
 from . import schema
 
 if TYPE_CHECKING:
-    from ..bloom.header import Owner
     from ..jobdir import JobDirectory
 
 BUSY_SECONDS = 5.0
@@ -58,6 +57,10 @@ NEWEST = f"{OLDEST} DESC"
 _WITH_SLOT = (
     "SELECT id, slot, request FROM requests WHERE slot != '' AND id > ? ORDER BY id LIMIT 1000"
 )
+_MERGE_SLOT = (
+    "UPDATE requests SET popped = ?1 IS NULL, request = COALESCE(?1, request),"
+    " slot = CASE WHEN ?1 IS NULL THEN slot ELSE '' END WHERE id = ?2"
+)
 Group = tuple[str, int, int]
 """Slot, priority (as Scrapy's queues count it: lower first), 1 for start requests."""
 
@@ -84,8 +87,7 @@ def _naming(method: Method) -> Method:
 
 
 class JobIdentity(NamedTuple):
-    """The random id of a job, the name of its spider, empty before the first start, and its number
-    of commits."""
+    """Of a job: `id` is random, `spider` empty before the first start."""
 
     id: bytes
     spider: str
@@ -300,21 +302,15 @@ class RequestFile:
         last = self._first - 1
         while rows := self.query(_WITH_SLOT, (last,)):
             last = rows[-1][0]
-            found = [(moved(*each), each[0]) for each in rows]
-            done = [each for each in found if each[0] is not None]
-            self._execute_many("UPDATE requests SET slot = '', request = ? WHERE id = ?", done)
-            left = [(row,) for request, row in found if request is None]
-            self._execute_many("UPDATE requests SET popped = 1 WHERE id = ?", left)
+            self._execute_many(_MERGE_SLOT, [(moved(*each), each[0]) for each in rows])
         self.counts = self._count()
 
-    @_naming
     def merge_starts(self) -> None:
         """Make all start requests other requests, with the next commit. Cost: rewrites them."""
         if any(start for _, _, start in self.counts):
             self.execute("UPDATE requests SET start = 0 WHERE start != 0")
             self.counts = self._count()
 
-    @_naming
     def recount(self) -> None:
         """Read the counts of the groups again, before the first push."""
         self.counts = self._count()
@@ -367,7 +363,7 @@ class RequestFile:
         return next(rows, None)
 
     def _count(self) -> dict[Group, int]:
-        rows = self._connection.execute(
+        rows = self.query(
             "SELECT slot, priority, start, COUNT(*) FROM requests WHERE popped = 0"
             " GROUP BY slot, priority, start"
         )
@@ -420,19 +416,16 @@ def require_whole_job(job: JobDirectory) -> JobIdentity | None:
         found is not None and found.id == owner.job and found.commits >= owner.commit
     ):
         return found
+    what = f"is not the one that {job.filter} belongs to, or lacks what was committed last"
+    if found is None:
+        what = f"is not there, and {job.filter} belongs to it"
+    elif found.id == owner.job:
+        what = f"ends with commit {found.commits}, and {job.filter} knows of commit {owner.commit}"
     raise JobDirectoryError(
-        f"{job.requests} {_what_is_wrong(job, found, owner)}: pages that {job.filter} has seen"
-        f" would be lost. Put back {job.requests.name}-wal, which belongs to it, or both from one"
-        " copy of the stopped job, or use a new JOBDIR"
+        f"{job.requests} {what}: pages that {job.filter} has seen would be lost. Put back"
+        f" {job.requests.name}-wal, which belongs to it, or both from one copy of the stopped job,"
+        " or use a new JOBDIR"
     )
-
-
-def _what_is_wrong(job: JobDirectory, found: JobIdentity | None, owner: Owner) -> str:
-    if found is not None and found.id == owner.job:
-        return f"ends with commit {found.commits}, and {job.filter} knows of commit {owner.commit}"
-    if found is None and not job.requests.exists():
-        return f"is not there, and {job.filter} belongs to it"
-    return f"is not the one that {job.filter} belongs to, or lacks what was committed last"
 
 
 @contextmanager

@@ -67,18 +67,16 @@ BETWEEN_ORDERS = 0.02
 class DurableScheduler(LedgerScheduler):
     """Scheduler for SCHEDULER that loses no page, however the process ends.
 
-    With JOBDIR, pending requests live in `JOBDIR/requests.sqlite`, and so do those in
-    flight: a request's row goes only when the engine is done with it and what its
-    callback yielded has rows of its own. The filter learns of a request when its row
-    is safe. Needs BloomDupeFilter. Without JOBDIR requests live in memory, as with
-    Scrapy's scheduler, and any dupefilter will do.
+    With JOBDIR, pending requests live in `JOBDIR/requests.sqlite`, and so do those in flight: a row
+    goes when the engine is done with its request and what the callback yielded has rows of its own.
+    The filter learns of a request when its row is safe. Needs BloomDupeFilter. Without JOBDIR
+    requests live in memory, as with Scrapy's scheduler, and any dupefilter will do.
 
-    A disk or a database that fails closes the spider with reason `bloom_error`; what
-    was not finished stays in the job.
+    A disk or a database that fails closes the spider with reason `bloom_error`; what was not
+    finished stays in the job.
 
-    As in Scrapy's scheduler, `df` is the dupefilter, `mqs` the requests in memory, and
-    `dqs` those on the disk, None without JOBDIR. `round` is the one that the job is in,
-    None without JOBDIR.
+    As in Scrapy's scheduler, `df` is the dupefilter, `mqs` the requests in memory, and `dqs` those
+    on the disk. Without JOBDIR `dqs` and the `round` of the job are None.
     """
 
     commit_operations = 200
@@ -104,12 +102,9 @@ class DurableScheduler(LedgerScheduler):
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Return the scheduler of `crawler`.
-
-        Refuses the start, and has changed nothing then: ValueError for a setting,
-        BloomError for what is in JOBDIR, JobDirectoryError where Scrapy does not tell
-        when a request is done.
-        """
+        """Return the scheduler of `crawler`, or refuse the start, with nothing changed: ValueError
+        for a setting, BloomError for what is in JOBDIR, JobDirectoryError where Scrapy does not
+        tell when a request is done."""
         refuse_without_delays(crawler)
         dupefilter_class = load_object(crawler.settings["DUPEFILTER_CLASS"])
         job = JobDirectory.of(crawler.settings.get("JOBDIR"))
@@ -324,8 +319,7 @@ class DurableScheduler(LedgerScheduler):
 
 
 def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None:
-    """Raise what `from_crawler` refuses of the settings and of what is in `job`; change
-    nothing."""
+    """Raise what `from_crawler` refuses of the settings and of what is in `job`."""
     queues = QueueSettings.read(crawler.settings)
     if queues.by_slot:
         path_safe()

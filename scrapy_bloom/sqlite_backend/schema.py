@@ -8,6 +8,7 @@ from typing import Any
 
 from ..job.dictionaries import Dictionaries
 
+Query = Callable[[str], Iterable[Sequence[Any]]]
 APPLICATION_ID = 0x53426C6D
 
 PAGES_OF_A_ROUND = (
@@ -102,7 +103,7 @@ _TABLES = (
 )
 
 
-def dictionaries(query: Callable[[str], Iterable[Sequence[Any]]]) -> Dictionaries:
+def dictionaries(query: Query) -> Dictionaries:
     """Return the dictionaries of the stored requests."""
     rows = query("SELECT dictionary FROM dictionaries ORDER BY number")
     return Dictionaries(found for (found,) in rows if isinstance(found, bytes))

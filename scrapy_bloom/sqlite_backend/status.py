@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -28,6 +28,7 @@ from ..reporting import without_user
 from .failed_store import FAILED_AND_CAPPED, SQLiteFailedStore
 from .request_file import check_header, reading
 from .rounds import KEPT, OVER, RUNNING, TO_BE_STORED
+from .schema import Query
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -149,7 +150,7 @@ class Waiting(NamedTuple):
     held: int = 0
 
     @classmethod
-    def of(cls, query: Callable[[str], Iterable[Sequence[Any]]]) -> Self:
+    def of(cls, query: Query) -> Self:
         """Read the tables of a job."""
         ((later, due),) = query("SELECT COUNT(*), MIN(due) FROM later")
         is_known = due is not None and due < inf  # infinite until a release
@@ -157,7 +158,7 @@ class Waiting(NamedTuple):
         return cls(later, left, len(held_in(query)))
 
 
-def held_in(query: Callable[[str], Iterable[Sequence[Any]]]) -> dict[str, float]:
+def held_in(query: Query) -> dict[str, float]:
     """Return the held slots of a job, with the seconds of their holds that are left, `inf` until
     the release."""
     now = time.time()
@@ -197,6 +198,8 @@ class JobStatus:
             held = held_in(connection.execute)
             unfinished = None if is_running else self._unfinished.of(connection)
             of_round = connection.execute(_ROUND_COUNTS).fetchone()
+            log = self._path.with_name(f"{self._path.name}-wal")
+            sizes = [path.stat() for path in (self._path, log) if path.exists()]
             at, last = samples[-1] if samples else (now, {})
             last = {**last, **_of_this_start(of_round, last.get("of_earlier_starts"))}
             if not is_running:
@@ -217,18 +220,11 @@ class JobStatus:
                 "pending_by_slot": by_slot,
                 "slots": slots,
                 "failed_by_reason": self._reasons.of(self._failed),
-                **self._sizes(now),
+                "file_bytes": sizes[0].st_size,
+                "log_bytes": sum(stat.st_size for stat in sizes[1:]),
+                "seconds_since_commit": max(0.0, now - max(stat.st_mtime for stat in sizes)),
             }
             return with_rates(cast("Figures", figures), samples)
-
-    def _sizes(self, now: float) -> dict[str, float]:
-        log = self._path.with_name(f"{self._path.name}-wal")
-        found = [path.stat() for path in (self._path, log) if path.exists()]
-        return {
-            "file_bytes": found[0].st_size,
-            "log_bytes": sum(stat.st_size for stat in found[1:]),
-            "seconds_since_commit": max(0.0, now - max(stat.st_mtime for stat in found)),
-        }
 
 
 def job_state(job: Path) -> JobState | None:
