@@ -16,6 +16,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -146,31 +147,23 @@ class _State(NamedTuple):
         return {name: getattr(self, name) for name in ("dropped", "later", "in_flight", "unknown")}
 
 
+@dataclass
 class _Work:
     """An order at work on the rows of `file`, of which a running job has `popped` some that the
     file does not mark; None if no job runs."""
 
-    def __init__(
-        self,
-        file: RequestFile | sqlite3.Connection,
-        order: Order,
-        dictionaries: Dictionaries,
-        *,
-        pickles: bool,
-        popped: Collection[int] | None = None,
-    ) -> None:
-        self._file = file
-        self._order = order
-        self._dictionaries = dictionaries
-        self._pickles = pickles
-        self._popped = popped
-        self.dropped: Counter[Group] = Counter()
-        """How many of each group have left the table `requests`."""
-        self.kept = 0
+    file: RequestFile | sqlite3.Connection
+    order: Order
+    dictionaries: Dictionaries
+    pickles: bool
+    popped: Collection[int] | None = None
+    dropped: Counter[Group] = field(default_factory=Counter)
+    """How many of each group have left the table `requests`."""
+    kept: int = 0
 
     def state(self, name: str) -> _State:
         """Return how far the order of that name is."""
-        for (text,) in self._file.execute("SELECT state FROM orders WHERE name = ?", (name,)):
+        for (text,) in self.file.execute("SELECT state FROM orders WHERE name = ?", (name,)):
             return _State(*json.loads(text))
         # what is due meanwhile is met among the others
         return self._at("later", {})
@@ -178,28 +171,28 @@ class _Work:
     def proceed(self, name: str, state: _State) -> _State:
         """Look at the next requests, drop the selected ones, and return the new state, which is
         kept: of no table at the end."""
-        rows = self._file.execute(
+        rows = self.file.execute(
             f"SELECT id, slot, priority, start, request, {_POPPED[state.table]}"  # noqa: S608 - no input
             f" FROM {state.table} WHERE id > ? AND id <= ? ORDER BY id LIMIT ?",
             (state.row, state.end, AT_ONCE),
         ).fetchall()
         found = Counter(state.figures)
-        selection, chosen = self._order.selection, []
+        selection, chosen = self.order.selection, []
         for row, slot, priority, start, payload, is_popped in rows:
             fields: dict[str, Any] = {}
-            if self._order.keep or selection.reads_requests:
+            if self.order.keep or selection.reads_requests:
                 stored = Stored(slot, payload)
-                fields = plain_fields(stored, self._dictionaries, pickles=self._pickles)
+                fields = plain_fields(stored, self.dictionaries, pickles=self.pickles)
             request = PendingRequest.of(fields, slot, -priority)
             if not selection.includes(request):
                 found["unknown"] += selection.includes_slot(slot) and not request.url
-            elif self._popped is not None and (is_popped or row in self._popped):
+            elif self.popped is not None and (is_popped or row in self.popped):
                 found["in_flight"] += 1
             else:
                 chosen.append(row)
-                if self._order.keep:
+                if self.order.keep:
                     copy = f"SELECT NULL, slot, priority, start, '', request, {_VALUES}"
-                    self._file.execute(
+                    self.file.execute(
                         f"INSERT INTO failed {copy} FROM {state.table} WHERE id = ?",
                         (*request.dropped(fields), row),
                     )
@@ -208,7 +201,7 @@ class _Work:
                 if state.table == "requests":
                     self.dropped[slot, priority, start] += 1
         found["dropped"] += len(chosen)
-        self._file.execute(
+        self.file.execute(
             f"DELETE FROM {state.table} WHERE id IN (SELECT value FROM json_each(?))",  # noqa: S608 - no input
             (json.dumps(chosen),),
         )
@@ -216,14 +209,14 @@ class _Work:
             state = _State(state.table, rows[-1][0], state.end, **found)
         else:
             state = self._at("requests" if state.table == "later" else "", found)
-        self._file.execute("INSERT OR REPLACE INTO orders VALUES (?, ?)", (name, json.dumps(state)))
+        self.file.execute("INSERT OR REPLACE INTO orders VALUES (?, ?)", (name, json.dumps(state)))
         return state
 
     def _at(self, table: str, figures: Mapping[str, int]) -> _State:
         """Return the state at the beginning of a table."""
         first = last = 0
         if table:
-            ((first, last),) = self._file.execute(
+            ((first, last),) = self.file.execute(
                 f"SELECT COALESCE(MIN(id), 0), COALESCE(MAX(id), 0) FROM {table}"  # noqa: S608 - no input
             )
         return _State(table, first - 1, last, **figures)
