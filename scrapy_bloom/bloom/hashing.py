@@ -13,7 +13,6 @@ Lauradoux 2015, "The Power of Evil Choices in Bloom Filters").
 
 from __future__ import annotations
 
-import secrets
 from struct import Struct
 
 from mmh3 import hash128
@@ -49,11 +48,6 @@ def to_bytes(key: Key) -> bytes:
     if isinstance(key, (bytes, bytearray, memoryview)):
         return bytes(key)
     raise TypeError(f"key is {key!r}, a {type(key).__name__}: keys are bytes or str")
-
-
-def new_secret() -> bytes:
-    """Return 16 bytes from the operating system's random source."""
-    return secrets.token_bytes(SECRET_BYTES)
 
 
 def check_secret(secret: bytes) -> None:
