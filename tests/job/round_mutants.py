@@ -41,15 +41,14 @@ def marked_by_meta():
 
     push = LedgerScheduler._push_to_store
 
-    def push_and_mark(self, request):
-        pushed = push(self, request)
+    def push_and_mark(self, request, *others):
+        pushed = push(self, request, *others)
         if pushed and request.meta.get("is_start_request"):
             starts = self._start_requests
             starts._take(starts._meet(start_marks.key_of(request, starts._fingerprint(request))))
         return pushed
 
     LedgerScheduler._push_to_store = push_and_mark
-    LocalStartRequests.mark_stored = lambda self: None
 
 
 @mutant
