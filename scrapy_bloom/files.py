@@ -107,11 +107,10 @@ def shared_lock(path: Path) -> Iterator[None]:
         yield
         return
     try:
-        fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+        lock(file, shared=True)
     except BlockingIOError:
         with file:
             raise _in_use(path.parent, file) from None
-    _locked.add(file)
     try:
         yield
     finally:
@@ -262,9 +261,9 @@ def require_file_locks(path: Path) -> None:
         )
 
 
-def lock(file: IO[bytes]) -> None:
+def lock(file: IO[bytes], *, shared: bool = False) -> None:
     """Lock a file for this process. Raises BlockingIOError if another one has locked it."""
-    fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(file.fileno(), (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     _locked.add(file)
 
 

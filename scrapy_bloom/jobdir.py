@@ -1,8 +1,4 @@
-"""A job directory (JOBDIR): what lies in it, under which names, and who has it.
-
-What the files hold is known to the modules that read them. Where they are, and what
-their being there says about the job, is decided here.
-"""
+"""A job directory (JOBDIR): what lies in it, under which names, and which process has it."""
 
 from __future__ import annotations
 
@@ -100,8 +96,7 @@ class JobDirectory:
         return self.seen_file.exists() and not self.has_filter
 
     def has_stored_requests(self) -> bool:
-        """Return True if DurableScheduler has left requests that are not done. Changes
-        nothing and never raises."""
+        """Return True if DurableScheduler has left requests. Changes nothing and never raises."""
         if not self.requests.is_file():
             return False
         try:

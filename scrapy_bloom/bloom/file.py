@@ -206,7 +206,7 @@ class BitStore:
     def block_counts(self) -> Iterator[int]:
         """Yield the number of set bits in each block. Cost: reads all blocks."""
         bits = self.bits
-        for start in range(0, self.header.bits, BLOCK_BITS):
+        for start in range(0, len(bits), BLOCK_BITS):
             yield bits.count(1, start, start + BLOCK_BITS)
 
     def flush(self) -> None:

@@ -13,7 +13,6 @@ Lauradoux 2015, "The Power of Evil Choices in Bloom Filters").
 
 from __future__ import annotations
 
-import secrets
 from struct import Struct
 
 from mmh3 import hash128
@@ -26,8 +25,8 @@ TABLE_SCHEME = "blake2b-64/bucket-63/1"
 
 SECRET_BYTES = 16
 BLOCK_SHIFT = 15  # a block has 2**15 bits
-FIRST_PROBES = 6
-NEXT_PROBES = 8
+FIRST_PROBES = 6  # of the first 128-bit hash, beside the block
+NEXT_PROBES = 8  # of each further one
 
 unpack_first = Struct("<I6H").unpack
 unpack_next = Struct("<8H").unpack
@@ -41,9 +40,6 @@ Key = bytes | str
 Lanes = tuple[int, int, int, int, int, int, int]
 """A block selector (32 bits) and the first six probe positions (15 bits each)."""
 
-NextLanes = tuple[int, int, int, int, int, int, int, int]
-"""Eight further probe positions."""
-
 
 def to_bytes(key: Key) -> bytes:
     """Return `key` as the filters hash it. Raises TypeError for other types."""
@@ -52,11 +48,6 @@ def to_bytes(key: Key) -> bytes:
     if isinstance(key, (bytes, bytearray, memoryview)):
         return bytes(key)
     raise TypeError(f"key is {key!r}, a {type(key).__name__}: keys are bytes or str")
-
-
-def new_secret() -> bytes:
-    """Return 16 bytes from the operating system's random source."""
-    return secrets.token_bytes(SECRET_BYTES)
 
 
 def check_secret(secret: bytes) -> None:
@@ -73,7 +64,7 @@ def first_lanes(salted: bytes) -> Lanes:
     return unpack_first((hash128(salted, 0) & FIRST_MASK).to_bytes(16, "little"))
 
 
-def next_lanes(salted: bytes, seed: int) -> NextLanes:
+def next_lanes(salted: bytes, seed: int) -> tuple[int, ...]:
     """Return the eight probe positions in digest `seed` (from 1 on)."""
     return unpack_next((hash128(salted, seed) & NEXT_MASK).to_bytes(16, "little"))
 
@@ -85,7 +76,12 @@ def positions(secret: bytes, key: bytes, blocks: int, probes: int) -> list[int]:
     `first_lanes` and `next_lanes` in line.
     """
     salted = secret + key
-    selector, *lanes = first_lanes(salted)
+    return positions_of(first_lanes(salted), salted, blocks, probes)
+
+
+def positions_of(first: Lanes, salted: bytes, blocks: int, probes: int) -> list[int]:
+    """Return the same for a key with the secret in front of it, whose first lanes are known."""
+    selector, *lanes = first
     for seed in range(1, digests(probes)):
         lanes += next_lanes(salted, seed)
     origin = selector * blocks >> 32 << BLOCK_SHIFT

@@ -15,12 +15,12 @@ from datetime import datetime, timezone
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from secrets import token_bytes
 from struct import Struct
 
 from ..errors import FilterFileError, IncompatibleFilterError
 from . import sizing
-from .hashing import SCHEME, TABLE_SCHEME, check_secret, new_secret
-from .sizing import BLOCK_BITS
+from .hashing import SCHEME, SECRET_BYTES, TABLE_SCHEME, check_secret
 
 PAGE = 4096
 MAGIC = b"\x89BLOOM\r\n"
@@ -48,11 +48,6 @@ class Header:
     created: str = ""
     software: str = ""
     table_pages: int = 0
-
-    @property
-    def bits(self) -> int:
-        """Size of the bit array."""
-        return self.blocks * BLOCK_BITS
 
     @property
     def file_bytes(self) -> int:
@@ -157,7 +152,7 @@ def new_header(
     """Return the header of a new filter. Raises ValueError for bad arguments."""
     blocks, probes = sizing.shape(capacity, error_rate)
     if secret is None:
-        secret = new_secret()
+        secret = token_bytes(SECRET_BYTES)
     check_secret(secret)
     packages = ("scrapy-bloom", "mmh3", "bitarray")
     return Header(

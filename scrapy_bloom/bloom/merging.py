@@ -65,24 +65,17 @@ def _require_one_origin(layers: Sequence[tuple[Path, BloomFilter]]) -> None:
     """Raise IncompatibleFilterError unless these layers, the same one of each filter,
     can become one."""
     (first_path, first), *others = layers
-    for path, layer in others:
-        _require_same_origin(first_path, first, path, layer)
-
-
-def _require_same_origin(
-    first_path: Path, first: BloomFilter, path: Path, layer: BloomFilter
-) -> None:
     try:
-        first.require_same_origin(layer)
+        for each in others:
+            first.require_same_origin(each[1])
     except IncompatibleFilterError as error:
-        raise IncompatibleFilterError(f"{path} does not fit {first_path}: {error}") from None
+        raise IncompatibleFilterError(f"{each[0]} does not fit {first_path}: {error}") from None
 
 
 def _require_room(number: int, layers: Sequence[BloomFilter]) -> None:
     """Raise IncompatibleFilterError unless the first of these layers, each with number
     `number`, stays within its capacity when it gets the keys of the others."""
-    first = layers[0]
-    header = first.header
+    first, header = layers[0], layers[0].header
     keys = sizing.estimate_keys(header.probes, _joined_counts(layers))
     if keys > _TOLERANCE * first.capacity + 100:
         rate = sizing.error_rate_at(header.blocks, header.probes, keys)

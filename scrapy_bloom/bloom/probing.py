@@ -25,7 +25,7 @@ from .hashing import (
     Key,
     Lanes,
     first_lanes,
-    next_lanes,
+    positions_of,
     to_bytes,
     unpack_first,
     unpack_next,
@@ -229,7 +229,7 @@ class Probing:
                 newest = self._newest_first[0]
             else:
                 newest.require_room()
-        newest.bits[_positions(newest, salted, lanes)] = 1
+        newest.bits[positions_of(lanes, salted, newest.blocks, newest.probes)] = 1
         if newest.table is not None:
             newest.table.add(lanes[0], self._remainder(key))
             if known is None:
@@ -243,7 +243,9 @@ class Probing:
         for layer in self._newest_first:
             bits = layer.bits
             o = lanes[0] * layer.blocks >> 32 << BLOCK_SHIFT
-            if bits[o + lanes[1]] and bits[_positions(layer, salted, lanes)].all():
+            if bits[o + lanes[1]] and (
+                bits[positions_of(lanes, salted, layer.blocks, layer.probes)].all()
+            ):
                 if layer.table is None or layer.table.holds(lanes[0], self._remainder(key)):
                     return True
                 known = None
@@ -252,12 +254,3 @@ class Probing:
     def _grow(self) -> None:
         """Add an empty layer, the newest."""
         raise NotImplementedError
-
-
-def _positions(layer: BitStore, salted: bytes, lanes: Lanes) -> list[int]:
-    """Return the positions of a key's bits in `layer`, as hashing.positions does."""
-    o = lanes[0] * layer.blocks >> 32 << BLOCK_SHIFT
-    found = [o + lane for lane in lanes[1 : 1 + layer.probes]]
-    for seed in layer.seeds:
-        found += [o + lane for lane in next_lanes(salted, seed)]
-    return found

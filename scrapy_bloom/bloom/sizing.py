@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from math import ceil, exp, lgamma, log, log1p, log2, sqrt
 from typing import NamedTuple
 
+from .hashing import FIRST_PROBES, NEXT_PROBES
+
 BLOCK_BITS = 32_768
 """Bits in a block: one 4 KiB page."""
 
@@ -28,8 +30,6 @@ _TABLE_LIMIT = 0.95  # beyond it hundreds of buckets in a row are full, and sear
 _BUCKETS_READ = 1.19  # for an absent key, in a table at its capacity
 _SAME_REMAINDER = 2.0**-64  # probability for two keys
 _GROWTH = 2
-_FIRST_GROUP = 6  # probes that the first 128-bit hash yields beside the block
-_NEXT_GROUP = 8  # probes in each further 128-bit hash
 _SPARE_BITS = 1.08  # bits worth paying for fewer hashes, relative to the optimum
 _LOG_BIT_CLEAR = log1p(-1 / BLOCK_BITS)
 
@@ -212,9 +212,8 @@ def estimate_keys(probes: int, set_bits: Iterable[int]) -> int:
 
 def _probe_choices(error_rate: float) -> list[int]:
     optimum = max(1.0, -log2(error_rate))
-    few = list(range(1, _FIRST_GROUP + 1))
-    many = range(_FIRST_GROUP + _NEXT_GROUP, ceil(optimum) + _NEXT_GROUP + 1, _NEXT_GROUP)
-    return few + list(many)
+    many = range(FIRST_PROBES + NEXT_PROBES, ceil(optimum) + NEXT_PROBES + 1, NEXT_PROBES)
+    return [*range(1, FIRST_PROBES + 1), *many]
 
 
 def _blocks_needed(capacity: int, probes: int, error_rate: float) -> int:

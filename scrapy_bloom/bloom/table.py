@@ -71,11 +71,9 @@ class ExactTable:
         memory[start] = count
 
     def _next(self, selector: int) -> int:
-        """Return a selector of the bucket after the one of `selector`."""
-        return self._selector((selector * self.buckets >> 32) + 1)
-
-    def _selector(self, bucket: int) -> int:
-        """Return the lowest selector of a bucket; the first one follows the last."""
+        """Return the lowest selector of the bucket after that of `selector`; the first one follows
+        the last."""
+        bucket = (selector * self.buckets >> 32) + 1
         return -(-(bucket % self.buckets << 32) // self.buckets)
 
     def expect_no_order(self) -> None:
@@ -93,13 +91,12 @@ class ExactTable:
     def check(self, keys: int) -> None:
         """Raise BloomError unless the table has this number of `keys`, and no bucket more than it
         has slots."""
-        found = 0
-        for bucket, count in enumerate(self.counts()):
+        counts = self.counts()
+        for bucket, count in enumerate(counts):
             if count > self._slots:
                 raise BloomError(
                     f"bucket {bucket:,} of the exact table counts {count} keys, and has"
                     f" {self._slots} slots"
                 )
-            found += count
-        if found != keys:
+        if (found := sum(counts)) != keys:
             raise BloomError(f"the exact table holds {found:,} keys, and {keys:,} are counted")

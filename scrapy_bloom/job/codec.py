@@ -71,6 +71,7 @@ class Codec:
         has_cache: bool = False,
         pickles: bool = True,
         stats: StatsCollector | None = None,
+        dictionaries: Dictionaries | None = None,
     ) -> None:
         self._spider = spider
         self._most_bytes = most_bytes
@@ -78,7 +79,7 @@ class Codec:
         self._pickles = pickles
         self._stats = stats
         self._callbacks = Callbacks(spider)
-        self.dictionaries = Dictionaries()
+        self.dictionaries = dictionaries or Dictionaries()
 
     def fields(self, request: Request) -> dict[str, Any]:
         """Return the fields of `request`. Raises ValueError for one that has none, such as

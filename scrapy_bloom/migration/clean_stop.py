@@ -55,18 +55,16 @@ def _queues(queue: Path, state: object) -> list[Path]:
     """Return the queues that `state` lists: of each priority, or slot and priority."""
     if isinstance(state, dict):
         return [
-            queue / f"*-{_digest(slot)}" / str(int(priority))
+            # as scrapy.pqueues names the directory of a slot
+            queue
+            / f"*-{md5(slot.encode(), usedforsecurity=False).hexdigest()}"
+            / str(int(priority))
             for slot, priorities in state.items()
             for priority in priorities
         ]
     if isinstance(state, list):
         return [queue / str(int(priority)) for priority in state]
     raise ValueError(f"active.json holds {state!r}")
-
-
-def _digest(slot: str) -> str:
-    """Return the last part of the directory name of a slot, as scrapy.pqueues makes it."""
-    return md5(slot.encode(), usedforsecurity=False).hexdigest()
 
 
 def _is_there(path: Path) -> bool:

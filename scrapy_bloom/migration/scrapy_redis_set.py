@@ -40,10 +40,14 @@ class RedisSet:
     def __init__(
         self, connection: Connection, key: str, fingerprinter: RequestFingerprinterProtocol
     ) -> None:
-        _require_scrapy_redis(fingerprinter)
+        now = FingerprinterIdentity.of(fingerprinter)
+        if now.plain != FingerprinterIdentity.of(ScrapyRedisFingerprinter()).plain:
+            raise IncompatibleFilterError(
+                f"the fingerprinter here is {now.name}, and scrapy-redis has fingerprints of its"
+                " own: set REQUEST_FINGERPRINTER_CLASS to 'scrapy_bloom.ScrapyRedisFingerprinter'"
+                " for this command and the crawl"
+            )
         self.name = f"{connection.name} {key}"
-        self.skipped = 0
-        self.first_skipped = ""
         self._connection = connection
         self._key = key
         found = connection.call("type", key).decode()
@@ -86,13 +90,3 @@ class RedisSet:
             else:
                 self.skipped += 1
                 self.first_skipped = self.first_skipped or f"{member!r}: not hexadecimal"
-
-
-def _require_scrapy_redis(fingerprinter: RequestFingerprinterProtocol) -> None:
-    now = FingerprinterIdentity.of(fingerprinter)
-    if now.plain != FingerprinterIdentity.of(ScrapyRedisFingerprinter()).plain:
-        raise IncompatibleFilterError(
-            f"the fingerprinter here is {now.name}, and scrapy-redis has fingerprints of its own:"
-            " set REQUEST_FINGERPRINTER_CLASS to 'scrapy_bloom.ScrapyRedisFingerprinter'"
-            " for this command and the crawl"
-        )

@@ -56,8 +56,7 @@ class SeenFile:
         self.name = str(path)
         self.path = path
         self.size = path.stat().st_size
-        self.skipped = 0
-        self.first_skipped = ""
+        self.skipped, self.first_skipped = 0, ""
         with path.open("rb") as file:
             start = file.read(1000)
         self._binary = start[:1] == b"\0"

@@ -1,8 +1,4 @@
-"""Sources of fingerprints, and their import into a filter.
-
-A source yields fingerprints in batches, with its progress. An import is idempotent: after an
-interruption it is run again.
-"""
+"""Sources of fingerprints, and their import into a filter, run again after an interruption."""
 
 from __future__ import annotations
 
@@ -58,10 +54,8 @@ def source_in(path: Path, fingerprinter: RequestFingerprinterProtocol) -> Source
         raise JobDirectoryError(
             f"{path} is not a file: give a list of URLs, a requests.seen, or a Redis URL"
         )
-    if path.stat().st_size:
-        fingerprints = is_seen_file(path)
-    else:
-        fingerprints = path == JobDirectory(path.parent).seen_file
+    is_named_so = path == JobDirectory(path.parent).seen_file
+    fingerprints = is_seen_file(path) if path.stat().st_size else is_named_so
     return SeenFile(path) if fingerprints else UrlList(path, fingerprinter)
 
 
@@ -71,7 +65,9 @@ def make_filter(
     """Make the filter of `job`, which has none, with room for all of `sources`. Raises
     JobDirectoryError where it would keep the job's own requests.seen from being imported; what
     making a filter raises."""
-    if not _includes_seen_file(sources, job):
+    files = [source.path for source in sources if isinstance(source, SeenFile)]
+    is_needed = job.has_only_seen_file and job.seen_file.stat().st_size
+    if is_needed and not any(path.samefile(job.seen_file) for path in files):
         raise JobDirectoryError(
             f"{job.path} holds a requests.seen, which a crawl imports only while there is no"
             f" filter: import it as well (scrapy bloom add {job.path} {job.seen_file} …)"
@@ -79,14 +75,6 @@ def make_filter(
     job.make()
     with job.locked():
         return settings.open_filter(job.filter, identity, sum(each.keys for each in sources))
-
-
-def _includes_seen_file(sources: Sequence[Source], job: JobDirectory) -> bool:
-    """Return True if the requests.seen of `job` is one of `sources`, or does not exist."""
-    if not job.has_only_seen_file or not job.seen_file.stat().st_size:
-        return True
-    files = [source.path for source in sources if isinstance(source, SeenFile)]
-    return any(path.samefile(job.seen_file) for path in files)
 
 
 def import_into(
@@ -108,12 +96,9 @@ def import_into(
 def import_job(
     job: JobDirectory, unclean: str | None, settings: BloomSettings, identity: str
 ) -> str:
-    """Make the filter of `job`, which has none, from its `requests.seen`, all of it or
-    nothing; return a line about it.
-
-    Raises JobDirectoryError if `unclean` says why the job was not stopped cleanly,
-    FilterLockedError if another process is at it, what making a filter raises.
-    """
+    """Make the filter of `job`, which has none, from its `requests.seen`, all of it or nothing;
+    return a line about it. Raises JobDirectoryError if `unclean` says why the job was not stopped
+    cleanly, FilterLockedError if another process is at it, what making a filter raises."""
     if unclean is not None:
         raise JobDirectoryError(
             f"{job.path} holds a requests.seen of Scrapy's RFPDupeFilter and no Bloom filter, and"

@@ -34,8 +34,6 @@ class UrlList:
 
     def __init__(self, path: Path, fingerprinter: RequestFingerprinterProtocol) -> None:
         self.name = str(path)
-        self.skipped = 0
-        self.first_skipped = ""
         self._path = path
         self._fingerprinter = fingerprinter
         self.size = self.keys = _count_lines(path)

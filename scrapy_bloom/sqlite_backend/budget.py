@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..errors import encodable
+from ..files import privately
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -20,9 +21,6 @@ _UNLIMITED = 2**63 - 1
 _COUNT = (
     "INSERT INTO budget VALUES (NULL, ?, 1)"
     " ON CONFLICT DO UPDATE SET pushed = pushed + 1 WHERE pushed < ?"
-)
-_COUNT_NOTED = (
-    "INSERT INTO budget VALUES (NULL, ?, 1) ON CONFLICT DO UPDATE SET pushed = pushed + 1"
 )
 _COUNT_STORED = (
     "INSERT INTO budget SELECT NULL, slot, COUNT(*) FROM (SELECT slot FROM requests"
@@ -154,7 +152,7 @@ class LocalBudget:
     def _count_notes(self) -> None:
         """Count what was noted before a kill, in `asked` until it is offered again."""
         for fingerprint, slot in self._notes.read():
-            self._file.execute(_COUNT_NOTED, (slot,))
+            self._file.execute(_COUNT, (slot, _UNLIMITED))
             self._file.execute("INSERT INTO asked VALUES (NULL, ?)", (fingerprint,))
         self._asked.update(each for (each,) in self._file.query("SELECT fingerprint FROM asked"))
 
@@ -184,8 +182,7 @@ class _Notes:
     def add(self, fingerprint: bytes, slot: str) -> None:
         """Add one. Cost: a write, without an fsync."""
         if self._descriptor is None:
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._descriptor = os.open(self._path, flags, 0o600)
+            self._descriptor = privately(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             self._is_there = True
         line = json.dumps([self._file.commits, fingerprint.hex(), slot])
         os.write(self._descriptor, f"{line}\n".encode())

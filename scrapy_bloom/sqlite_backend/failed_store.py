@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from ..errors import RequestFileError
 from ..job.codec import Codec, Stored, url_and_method
-from ..job.dictionaries import Dictionaries
 from ..job.failure import ALL, CAPPED, Choice, FailedRequest
 from ..jobdir import JobDirectory
 from . import schema
-from .request_file import RequestFile, check_header, connect, reading
+from .request_file import RequestFile, connect, reading
 from .rounds import REOPEN
 
 _COLUMNS = ", ".join(FailedRequest._fields)
@@ -89,10 +88,7 @@ class SQLiteFailedStore:
         return self._take(choice)
 
     def _query(self, statement: str) -> Sequence[tuple[Any, ...]]:
-        path = self._directory.requests
-        if not check_header(path):
-            return []
-        with reading(path) as connection:
+        with reading(self._directory.requests, or_empty=True) as connection:
             return connection.execute(statement).fetchall()
 
     def _has(self, choice: Choice) -> bool:
@@ -167,15 +163,12 @@ def coming_back(
     return file.iterate(_COMING_BACK, (retry, json.dumps(limits)))
 
 
-def _capped(
-    query: Callable[[str], Iterable[Sequence[Any]]],
-) -> Iterator[tuple[int, FailedRequest]]:
+def _capped(query: schema.Query) -> Iterator[tuple[int, FailedRequest]]:
     """Yield the requests over the budget with their numbers, oldest first."""
     dictionaries = None
     for number, slot, payload in query(_CAPPED):
         if dictionaries is None:
-            found = query("SELECT dictionary FROM dictionaries ORDER BY number")
-            dictionaries = Dictionaries([each for (each,) in found])
+            dictionaries = schema.dictionaries(query)
         known = url_and_method(Stored(slot, payload), dictionaries, pickles=False)
         yield number, FailedRequest(*known, CAPPED, None, None, 0, 0.0, None)
 

@@ -16,6 +16,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -146,31 +147,23 @@ class _State(NamedTuple):
         return {name: getattr(self, name) for name in ("dropped", "later", "in_flight", "unknown")}
 
 
+@dataclass
 class _Work:
     """An order at work on the rows of `file`, of which a running job has `popped` some that the
     file does not mark; None if no job runs."""
 
-    def __init__(
-        self,
-        file: RequestFile | sqlite3.Connection,
-        order: Order,
-        dictionaries: Dictionaries,
-        *,
-        pickles: bool,
-        popped: Collection[int] | None = None,
-    ) -> None:
-        self._file = file
-        self._order = order
-        self._dictionaries = dictionaries
-        self._pickles = pickles
-        self._popped = popped
-        self.dropped: Counter[Group] = Counter()
-        """How many of each group have left the table `requests`."""
-        self.kept = 0
+    file: RequestFile | sqlite3.Connection
+    order: Order
+    dictionaries: Dictionaries
+    pickles: bool
+    popped: Collection[int] | None = None
+    dropped: Counter[Group] = field(default_factory=Counter)
+    """How many of each group have left the table `requests`."""
+    kept: int = 0
 
     def state(self, name: str) -> _State:
         """Return how far the order of that name is."""
-        for (text,) in self._file.execute("SELECT state FROM orders WHERE name = ?", (name,)):
+        for (text,) in self.file.execute("SELECT state FROM orders WHERE name = ?", (name,)):
             return _State(*json.loads(text))
         # what is due meanwhile is met among the others
         return self._at("later", {})
@@ -178,31 +171,37 @@ class _Work:
     def proceed(self, name: str, state: _State) -> _State:
         """Look at the next requests, drop the selected ones, and return the new state, which is
         kept: of no table at the end."""
-        rows = self._file.execute(
+        rows = self.file.execute(
             f"SELECT id, slot, priority, start, request, {_POPPED[state.table]}"  # noqa: S608 - no input
             f" FROM {state.table} WHERE id > ? AND id <= ? ORDER BY id LIMIT ?",
             (state.row, state.end, AT_ONCE),
         ).fetchall()
         found = Counter(state.figures)
-        selection, chosen = self._order.selection, []
+        selection, chosen = self.order.selection, []
         for row, slot, priority, start, payload, is_popped in rows:
             fields: dict[str, Any] = {}
-            if self._order.keep or selection.reads_requests:
+            if self.order.keep or selection.reads_requests:
                 stored = Stored(slot, payload)
-                fields = plain_fields(stored, self._dictionaries, pickles=self._pickles)
+                fields = plain_fields(stored, self.dictionaries, pickles=self.pickles)
             request = PendingRequest.of(fields, slot, -priority)
             if not selection.includes(request):
                 found["unknown"] += selection.includes_slot(slot) and not request.url
-            elif self._popped is not None and (is_popped or row in self._popped):
+            elif self.popped is not None and (is_popped or row in self.popped):
                 found["in_flight"] += 1
             else:
                 chosen.append(row)
-                self._keep(state.table, row, request, fields)
+                if self.order.keep:
+                    copy = f"SELECT NULL, slot, priority, start, '', request, {_VALUES}"
+                    self.file.execute(
+                        f"INSERT INTO failed {copy} FROM {state.table} WHERE id = ?",
+                        (*request.dropped(fields), row),
+                    )
+                    self.kept += 1
                 found["later"] += state.table == "later"
                 if state.table == "requests":
                     self.dropped[slot, priority, start] += 1
         found["dropped"] += len(chosen)
-        self._execute(
+        self.file.execute(
             f"DELETE FROM {state.table} WHERE id IN (SELECT value FROM json_each(?))",  # noqa: S608 - no input
             (json.dumps(chosen),),
         )
@@ -210,30 +209,17 @@ class _Work:
             state = _State(state.table, rows[-1][0], state.end, **found)
         else:
             state = self._at("requests" if state.table == "later" else "", found)
-        self._execute("INSERT OR REPLACE INTO orders VALUES (?, ?)", (name, json.dumps(state)))
+        self.file.execute("INSERT OR REPLACE INTO orders VALUES (?, ?)", (name, json.dumps(state)))
         return state
-
-    def _keep(
-        self, table: str, row: int, request: PendingRequest, fields: Mapping[str, Any]
-    ) -> None:
-        if not self._order.keep:
-            return
-        failed = request.dropped(fields)
-        copy = f"SELECT NULL, slot, priority, start, '', request, {_VALUES} FROM {table}"  # noqa: S608 - no input
-        self._execute(f"INSERT INTO failed {copy} WHERE id = ?", (*failed, row))
-        self.kept += 1
 
     def _at(self, table: str, figures: Mapping[str, int]) -> _State:
         """Return the state at the beginning of a table."""
         first = last = 0
         if table:
-            ((first, last),) = self._file.execute(
+            ((first, last),) = self.file.execute(
                 f"SELECT COALESCE(MIN(id), 0), COALESCE(MAX(id), 0) FROM {table}"  # noqa: S608 - no input
             )
         return _State(table, first - 1, last, **figures)
-
-    def _execute(self, statement: str, values: Sequence[object]) -> None:
-        self._file.execute(statement, values)
 
 
 class Orders:
@@ -252,7 +238,7 @@ class Orders:
     def proceed(self) -> bool:
         """Carry out a part of the oldest order. Return True if there is more to do. Cost: 10 µs for
         each request that it looks at, of which there are 2,000 at most, and a commit."""
-        for path in _standing(self._folder):
+        for path in sorted(self._folder.glob("*.json")):
             if path in self._refused or self._ledger.stopped:
                 continue
             try:
@@ -285,7 +271,15 @@ class Orders:
                 )
             return
         with ledger.guarded():
-            state = self._take_a_part(name, order)
+            file, store = self._file, self._store
+            file.write()
+            dictionaries, popped = store.codec.dictionaries, {*file.popped_in_memory}
+            work = _Work(file, order, dictionaries, pickles=store.pickles, popped=popped)
+            state = work.state(name)
+            if state.table:
+                state = work.proceed(name, state)
+                store.dropped(work.dropped, kept=work.kept)
+                ledger.commit()
         if ledger.stopped or state is None or state.table:
             return
         _finish(path, state.figures)
@@ -297,24 +291,6 @@ class Orders:
             " %(in_flight)d more are in flight, and stay",
             {"order": path, **state.figures},
         )
-
-    def _take_a_part(self, name: str, order: Order) -> _State:
-        """Do a part of an order, and commit it. Raises sqlite3.Error."""
-        file, store = self._file, self._store
-        file.write()
-        work = _Work(
-            file,
-            order,
-            store.codec.dictionaries,
-            pickles=store.pickles,
-            popped={*file.popped_in_memory},
-        )
-        state = work.state(name)
-        if state.table:
-            state = work.proceed(name, state)
-            store.dropped(work.dropped, kept=work.kept)
-            self._ledger.commit()
-        return state
 
 
 def send(job: JobDirectory, what: Order | HoldOrder) -> Path:
@@ -330,7 +306,7 @@ def carry_out(job: JobDirectory, what: Order | HoldOrder, *, pickles: bool) -> d
     FilterLockedError if the job runs, RequestFileError if it cannot be changed, OSError and
     ValueError for an order that stands and cannot be read."""
     with job.locked():
-        for path in _standing(job.orders):
+        for path in sorted(job.orders.glob("*.json")):
             _finish(path, _carry_out(job, path.stem, _read(path), pickles=pickles))
         return _carry_out(job, "", what, pickles=pickles)
 
@@ -341,7 +317,7 @@ def _carry_out(
     with writing(job.requests) as connection:
         if isinstance(what, HoldOrder):
             return {"slots": what.apply_to_file(connection)}
-        dictionaries = Dictionaries(schema.dictionaries(connection))
+        dictionaries = schema.dictionaries(connection.execute)
         work = _Work(connection, what, dictionaries, pickles=pickles)
         state = work.state(name)
         while state.table:
@@ -349,11 +325,6 @@ def _carry_out(
         # of an order without a file nothing need be remembered, nor of those that are done
         connection.execute("DELETE FROM orders WHERE name != ? OR name = ''", (name,))
         return state.figures
-
-
-def _standing(folder: Path) -> list[Path]:
-    """Return the orders that stand, oldest first."""
-    return sorted(folder.glob("*.json"))
 
 
 _KINDS: dict[frozenset[str], type[Order | HoldOrder]] = {

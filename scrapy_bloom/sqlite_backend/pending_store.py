@@ -12,11 +12,10 @@ from itertools import islice
 from pathlib import Path
 
 from ..job.codec import Stored, plain_fields
-from ..job.dictionaries import Dictionaries
 from ..job.pending import By, PendingCount, PendingRequest, Selection
 from ..jobdir import JobDirectory
 from . import schema
-from .request_file import check_header, reading
+from .request_file import reading
 from .status import held_in
 
 _WAITING, _POPPED = "popped = 0", "popped = 1"  # as the indexes have it
@@ -80,7 +79,7 @@ class SQLitePendingStore:
         self, connection: sqlite3.Connection, selection: Selection
     ) -> Iterator[tuple[int | None, PendingRequest]]:
         """Yield the requests of the selected slots, with their rows."""
-        dictionaries, now = Dictionaries(schema.dictionaries(connection)), time.time()
+        dictionaries, now = schema.dictionaries(connection.execute), time.time()
         statements = (
             "SELECT id, slot, priority, request, NULL FROM requests WHERE {} ORDER BY id",
             "SELECT NULL, slot, priority, request, due FROM later WHERE {} ORDER BY due",
@@ -98,10 +97,8 @@ class SQLitePendingStore:
     def _reading(self) -> Iterator[tuple[sqlite3.Connection, str | None]]:
         """Give a connection that sees one state of the file, and the rows that a running job has
         noted as popped, as JSON; None if no job runs."""
-        path = self.job.requests
-        check_header(path)
         is_running = self.job.is_locked
-        with reading(path) as connection:
+        with reading(self.job.requests) as connection:
             connection.execute("BEGIN")
             yield connection, _noted(connection) if is_running else None
 

@@ -24,7 +24,6 @@ from ..jobdir import reading_mode
 from . import schema
 
 if TYPE_CHECKING:
-    from ..bloom.header import Owner
     from ..jobdir import JobDirectory
 
 BUSY_SECONDS = 5.0
@@ -58,6 +57,10 @@ NEWEST = f"{OLDEST} DESC"
 _WITH_SLOT = (
     "SELECT id, slot, request FROM requests WHERE slot != '' AND id > ? ORDER BY id LIMIT 1000"
 )
+_MERGE_SLOT = (
+    "UPDATE requests SET popped = ?1 IS NULL, request = COALESCE(?1, request),"
+    " slot = CASE WHEN ?1 IS NULL THEN slot ELSE '' END WHERE id = ?2"
+)
 Group = tuple[str, int, int]
 """Slot, priority (as Scrapy's queues count it: lower first), 1 for start requests."""
 
@@ -84,8 +87,7 @@ def _naming(method: Method) -> Method:
 
 
 class JobIdentity(NamedTuple):
-    """The random id of a job, the name of its spider, empty before the first start, and its number
-    of commits."""
+    """Of a job: `id` is random, `spider` empty before the first start."""
 
     id: bytes
     spider: str
@@ -100,7 +102,8 @@ class RequestFile:
     group. `operations` counts the rows pushed and deleted since the last commit, `last_pushed` is
     the last row. `later` counts the delayed requests, `due` is the time of the next one (seconds
     since 1970), None without any. `taken_over` is the stamp of the last queues of Scrapy that were
-    moved here. `id` is the job's, `commits` its number of commits. Errors call the file `name`.
+    moved here. `id` is the job's, `commits` its number of commits. Any method may raise
+    sqlite3.Error, which calls the file `name`.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -156,26 +159,25 @@ class RequestFile:
 
     @property
     def is_empty(self) -> bool:
-        """True if no request is pending, delayed or dispatched. Raises sqlite3.Error."""
+        """True if no request is pending, delayed or dispatched."""
         self.write()
         return not self.later and not self.query("SELECT 1 FROM requests LIMIT 1")
 
     @_naming
     def query(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Return the selected rows. Raises sqlite3.Error."""
+        """Return the selected rows."""
         return self._connection.execute(statement, values).fetchall()
 
     @_naming
     def execute(
         self, statement: str, values: Sequence[object] | Mapping[str, object] = ()
     ) -> sqlite3.Cursor:
-        """Run a statement that changes another component's table, with the next commit. Raises
-        sqlite3.Error."""
+        """Run a statement that changes another component's table, with the next commit."""
         self._begin()
         return self._connection.execute(statement, values)
 
     def iterate(self, statement: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
-        """Yield the selected rows, not all in memory at once. Raises sqlite3.Error."""
+        """Yield the selected rows, not all in memory at once."""
         return iter(partial(self._next, self._connection.execute(statement, values)), None)
 
     def push(self, group: Group, request: bytes, *, newest_first: bool = False) -> None:
@@ -191,7 +193,7 @@ class RequestFile:
 
     def delay(self, due: float, group: Group, request: bytes) -> None:
         """Add a delayed request with the next commit. It has a number as a row has, and another one
-        when it is a row. Raises sqlite3.Error."""
+        when it is a row."""
         self._last = self.last_pushed = self._last + 1
         self.operations += 1
         self.execute(
@@ -202,7 +204,7 @@ class RequestFile:
 
     def take_due(self, now: float, most: int) -> list[tuple[int, Group, bytes]]:
         """Delete the first delayed requests that are due `now`, with the next commit, which has to
-        have their rows; return number, group and request of each. Raises sqlite3.Error."""
+        have their rows; return number, group and request of each."""
         rows = self.query(
             "SELECT id, slot, priority, start, request FROM later WHERE due <= ? ORDER BY due, id"
             " LIMIT ?",
@@ -215,15 +217,14 @@ class RequestFile:
         return [(row[0], row[1:4], row[4]) for row in rows]
 
     def move_due(self, before: float, after: float) -> None:
-        """Let delayed requests that are due at `before` be due at `after`, with the next commit.
-        Raises sqlite3.Error."""
+        """Let delayed requests that are due at `before` be due at `after`, with the next commit."""
         self.execute("UPDATE later SET due = ? WHERE due = ?", (after, before))
         ((self.due,),) = self.query("SELECT MIN(due) FROM later")
 
     @_naming
     def pop(self, group: Group, *, newest: bool, keep: bool = False) -> tuple[int, bytes]:
         """Return row number and request of the newest or oldest row in `group` that was not
-        popped; the row stays, and with `keep` it is not popped. Raises sqlite3.Error."""
+        popped; the row stays, and with `keep` it is not popped."""
         self.write()
         ids = self._connection.execute(NEWEST if newest else OLDEST, group)
         ids.row_factory = None  # for the speed
@@ -231,18 +232,16 @@ class RequestFile:
         ids.close()
         if row is None:
             raise sqlite3.DatabaseError(f"a request of {group} is missing")
-        found = self._connection.execute(
+        ((request,),) = self._connection.execute(
             "SELECT request FROM requests WHERE id = ?", (row,)
-        ).fetchone()
+        )
         if not keep:
             self._popped.add(row)
             if len(self._popped) > POPPED_IN_MEMORY:
-                self._begin()
-                self._connection.executemany(
-                    "UPDATE requests SET popped = 1 WHERE id = ?", [(id_,) for id_ in self._popped]
-                )
+                marked = [(each,) for each in self._popped]
+                self._execute_many("UPDATE requests SET popped = 1 WHERE id = ?", marked)
                 self._popped.clear()
-        return (row, *found)
+        return row, request
 
     def delete(self, row: int) -> None:
         """Delete a popped row, with the next commit."""
@@ -251,7 +250,7 @@ class RequestFile:
 
     @_naming
     def write(self) -> None:
-        """Insert the pushed rows, without a commit. Raises sqlite3.Error."""
+        """Insert the pushed rows, without a commit."""
         if self._pushed:
             self._begin()
             self._connection.executemany(
@@ -262,13 +261,11 @@ class RequestFile:
     @_naming
     def commit(self, unreleased: Iterable[bytes] = (), taken_over: str | None = None) -> None:
         """Make all changes since the last commit durable, with the fingerprints that are released
-        next, and the stamp of Scrapy's queues. Cost: an fsync. Raises sqlite3.Error."""
+        next, and the stamp of Scrapy's queues. Cost: an fsync."""
         self.taken_over = self.taken_over if taken_over is None else taken_over
         self.write()
-        self._begin()
-        self._connection.executemany(
-            "DELETE FROM requests WHERE id = ?", [(row,) for row in self._deleted]
-        )
+        deleted = [(row,) for row in self._deleted]
+        self._execute_many("DELETE FROM requests WHERE id = ?", deleted)
         self._connection.execute(
             "UPDATE job SET unreleased = ?, taken_over = ?",
             (json.dumps([f.hex() for f in unreleased]), self.taken_over),
@@ -281,62 +278,52 @@ class RequestFile:
         self.operations = 0
 
     def name_spider(self, name: str) -> None:
-        """Record the spider of the requests, with the next commit. Raises sqlite3.Error."""
+        """Record the spider of the requests, with the next commit."""
         if self.query("SELECT 1 FROM identity WHERE spider != ?", (name,)):
             self.execute("UPDATE identity SET spider = ?", (name,))
 
     def rollback(self) -> None:
-        """Drop all changes since the last commit; afterwards only `close` may be called. Raises
-        sqlite3.Error."""
+        """Drop all changes since the last commit; afterwards only `close` may be called."""
         self._pushed.clear()
         self._deleted.clear()
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
-    @_naming
-    def dictionaries(self) -> list[bytes]:
-        """Return the dictionaries of the stored requests, oldest first. Raises sqlite3.Error."""
-        return schema.dictionaries(self._connection)
-
     def keep_dictionary(self, dictionary: bytes) -> None:
-        """Add a dictionary with the next commit, which may have rows that need it. Raises
-        sqlite3.Error."""
+        """Add a dictionary with the next commit, which may have rows that need it."""
         self.execute("INSERT INTO dictionaries VALUES (NULL, ?)", (dictionary,))
 
     def merge_slots(self, moved: Callable[[int, str, bytes], bytes | None]) -> None:
         """Give all rows the slot '', with the next commit. `moved` makes the request for it of row
         number, slot and request; with None a row keeps both, and counts as popped. Cost: rewrites
-        all rows with another slot. Raises sqlite3.Error."""
+        all rows with another slot."""
         if not any(slot for slot, _, _ in self.counts):
             return
         last = self._first - 1
         while rows := self.query(_WITH_SLOT, (last,)):
             last = rows[-1][0]
-            found = [(moved(*each), each[0]) for each in rows]
-            done = [each for each in found if each[0] is not None]
-            self._execute_many("UPDATE requests SET slot = '', request = ? WHERE id = ?", done)
-            left = [(row,) for request, row in found if request is None]
-            self._execute_many("UPDATE requests SET popped = 1 WHERE id = ?", left)
+            self._execute_many(_MERGE_SLOT, [(moved(*each), each[0]) for each in rows])
         self.counts = self._count()
 
-    @_naming
     def merge_starts(self) -> None:
-        """Make all start requests other requests, with the next commit. Cost: rewrites their rows.
-        Raises sqlite3.Error."""
+        """Make all start requests other requests, with the next commit. Cost: rewrites them."""
         if any(start for _, _, start in self.counts):
             self.execute("UPDATE requests SET start = 0 WHERE start != 0")
             self.counts = self._count()
 
-    @_naming
     def recount(self) -> None:
-        """Read the counts of the groups again, before the first push. Raises sqlite3.Error."""
+        """Read the counts of the groups again, before the first push."""
         self.counts = self._count()
-        self._first, self._last = self._ends()
+        # two subqueries: each is found without reading the rows between
+        ((self._first, self._last),) = self.query(
+            "SELECT COALESCE((SELECT MIN(id) FROM requests), 0),"
+            " COALESCE((SELECT MAX(id) FROM requests), 0)"
+        )
         self._last = max(self._last, self.recount_later())
 
     def recount_later(self) -> int:
         """Read again how many requests are delayed, and when the next one is due; return the last
-        number of one. Raises sqlite3.Error."""
+        number of one."""
         ((self.later, self.due, last),) = self.query(
             "SELECT COUNT(*), MIN(due), MAX(id) FROM later"
         )
@@ -344,8 +331,7 @@ class RequestFile:
 
     @_naming
     def close(self, *, clean: bool) -> None:
-        """Close the file, marked as `clean` or not; never as clean with uncommitted changes. Raises
-        sqlite3.Error."""
+        """Close the file, marked as `clean` or not; never as clean with uncommitted changes."""
         try:
             if clean and not self.changed:
                 self._connection.execute("UPDATE job SET clean = 1")
@@ -355,24 +341,17 @@ class RequestFile:
     def _prepare(self) -> None:
         """Make all changes of opening the file, in one transaction."""
         _set_up(self._connection)
-        self._begin()
-        try:
-            self._connection.execute("UPDATE job SET clean = 0")
-            popped = self._connection.execute("UPDATE requests SET popped = 0 WHERE popped = 1")
-            restored = self._connection.execute(
+        with self._connection:
+            self.execute("UPDATE job SET clean = 0")
+            popped = self.execute("UPDATE requests SET popped = 0 WHERE popped = 1")
+            restored = self.execute(
                 "INSERT INTO requests SELECT unreadable.id, slot, priority, start, 0, format,"
                 " request FROM unreadable JOIN failed ON failed.id = record"
             )
-            self._connection.execute(
-                "DELETE FROM failed WHERE id IN (SELECT record FROM unreadable)"
-            )
+            self.execute("DELETE FROM failed WHERE id IN (SELECT record FROM unreadable)")
             if popped.rowcount or restored.rowcount:
                 self.recount()
             ((self.id, self.commits),) = self.query("SELECT id, commits FROM identity")
-            self._connection.execute("COMMIT")
-        except BaseException:
-            self.rollback()
-            raise
 
     @_naming
     def _execute_many(self, statement: str, values: Iterable[Sequence[object]]) -> None:
@@ -384,18 +363,11 @@ class RequestFile:
         return next(rows, None)
 
     def _count(self) -> dict[Group, int]:
-        rows = self._connection.execute(
+        rows = self.query(
             "SELECT slot, priority, start, COUNT(*) FROM requests WHERE popped = 0"
             " GROUP BY slot, priority, start"
         )
         return {(slot, priority, start): count for slot, priority, start, count in rows}
-
-    def _ends(self) -> tuple[int, int]:
-        # two subqueries: each is found without reading the rows between
-        first, last = self._connection.execute(
-            "SELECT (SELECT MIN(id) FROM requests), (SELECT MAX(id) FROM requests)"
-        ).fetchone()
-        return first or 0, last or 0
 
     def _begin(self) -> None:
         if not self._connection.in_transaction:
@@ -444,19 +416,16 @@ def require_whole_job(job: JobDirectory) -> JobIdentity | None:
         found is not None and found.id == owner.job and found.commits >= owner.commit
     ):
         return found
+    what = f"is not the one that {job.filter} belongs to, or lacks what was committed last"
+    if found is None:
+        what = f"is not there, and {job.filter} belongs to it"
+    elif found.id == owner.job:
+        what = f"ends with commit {found.commits}, and {job.filter} knows of commit {owner.commit}"
     raise JobDirectoryError(
-        f"{job.requests} {_what_is_wrong(job, found, owner)}: pages that {job.filter} has seen"
-        f" would be lost. Put back {job.requests.name}-wal, which belongs to it, or both from one"
-        " copy of the stopped job, or use a new JOBDIR"
+        f"{job.requests} {what}: pages that {job.filter} has seen would be lost. Put back"
+        f" {job.requests.name}-wal, which belongs to it, or both from one copy of the stopped job,"
+        " or use a new JOBDIR"
     )
-
-
-def _what_is_wrong(job: JobDirectory, found: JobIdentity | None, owner: Owner) -> str:
-    if found is not None and found.id == owner.job:
-        return f"ends with commit {found.commits}, and {job.filter} knows of commit {owner.commit}"
-    if found is None and not job.requests.exists():
-        return f"is not there, and {job.filter} belongs to it"
-    return f"is not the one that {job.filter} belongs to, or lacks what was committed last"
 
 
 @contextmanager
@@ -473,11 +442,13 @@ def as_it_is(path: Path) -> Iterator[RequestFile | None]:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """Give a connection to the file at `path` that changes nothing, also while the job runs. For
-    a killed job without `-shm` SQLite makes one. Raises RequestFileError."""
+def reading(path: Path, *, or_empty: bool = False) -> Iterator[sqlite3.Connection]:
+    """Give a connection to the file at `path` that changes nothing, also while the job runs; with
+    `or_empty` one to empty tables if there is no file. For a killed job without `-shm` SQLite makes
+    one. Raises RequestFileError."""
+    is_there = check_header(path) or not or_empty
     try:
-        with _looking(path) as connection:
+        with _looking(path) if is_there else closing(schema.in_memory()) as connection:
             yield connection
     except _DAMAGED as error:
         raise RequestFileError(f"{path} cannot be read: {error}") from error

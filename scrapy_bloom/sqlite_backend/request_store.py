@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence, Sized
 from contextlib import suppress
+from functools import partial
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -21,6 +22,7 @@ from ..job.failure import count_unreadable, described, lost
 from ..job.later import take_delay
 from ..job.queue_settings import SlotQueue, scrapy_disk_queue
 from ..scrapy_compat import SCOPES_KEY, SLOT_KEY, leave_emptied, path_safe, slot_keys
+from . import schema
 from .failed_store import OpenFailedStore
 from .request_file import MAX_BYTES, PRIORITIES, RequestFile
 from .rounds import KEPT, REOPEN
@@ -71,32 +73,37 @@ class SqliteStore:
         self._path = path
         self._settings = settings
         self._dispatched: dict[Request, int] = {}
+        """The row of each dispatched request."""
         self._queues: dict[Group, RowQueue] = {}
-        has_cache = crawler.settings.getbool("HTTPCACHE_ENABLED")
+        """The queues of groups with pending requests."""
+        self.pickles = settings.pickles
+        """BLOOM_PICKLE."""
         self.codec = Codec(
             crawler.spider,
             MAX_BYTES,
-            has_cache=has_cache,
+            has_cache=crawler.settings.getbool("HTTPCACHE_ENABLED"),
             pickles=settings.pickles,
             stats=crawler.stats,
+            dictionaries=schema.dictionaries(file.query),
         )
-        for dictionary in file.dictionaries():
-            self.codec.dictionaries.learn(dictionary)
         self._failed = failed
         self.budget: LocalBudget | None = None
         """With BLOOM_BUDGET."""
         self.renumbered: Callable[[int], object] = lambda row: None
         """Called when the delayed request of this number has become the last pushed row."""
+        # the path of a file, since Scrapy's queues remove the folders of empty slots; SlotQueue
+        # is told that there are none
+        self.root = "" if settings.priority_queue is SlotQueue else str(path)
+        """The common prefix of the keys of all queues."""
+        self.slots: dict[str, str] = {}
+        """The slots of the stored requests, by their form in the keys; empty after the start."""
         self.pending: ScrapyPriorityQueue = self._open_queue()
         self._holds = holds
+        self.holds: Mapping[str, Hold] = holds.holds
+        """The holds by slot."""
         self._until: dict[str, float] = {}
         """When each hold ends, in seconds since 1970."""
         self._open_holds()
-
-    @property
-    def pickles(self) -> bool:
-        """BLOOM_PICKLE."""
-        return self._settings.pickles
 
     @property
     def uncommitted(self) -> int:
@@ -180,23 +187,19 @@ class SqliteStore:
             if isinstance(request, UnreadableRequestError):
                 self._keep_unreadable(request)
                 continue
-            if request is None and empty and self._may_have_empty_queues():
+            if (
+                request is None
+                and empty
+                and not isinstance(self.pending, SlotQueue)
+                and len(self.pending) > 0
+            ):
+                # from each queue that a failure or a drop has emptied, Scrapy's give None once; a
+                # subclass may also give it because it keeps its requests back
                 empty -= 1
                 continue
             if request is not None and self._holds.holds and self._must_wait(request):
                 continue
             return request
-
-    def _may_have_empty_queues(self) -> bool:
-        """Return True if None may come from a queue that a failure or a drop has emptied: from
-        each such queue, Scrapy's priority queues give it once. A subclass may also give it because
-        it keeps its requests back."""
-        return not isinstance(self.pending, SlotQueue) and len(self.pending) > 0
-
-    @property
-    def holds(self) -> Mapping[str, Hold]:
-        """The holds by slot."""
-        return self._holds.holds
 
     def hold(self, slot: str, seconds: float, times: int) -> None:
         """Hold `slot`; see RequestStore. Raises sqlite3.Error."""
@@ -266,20 +269,30 @@ class SqliteStore:
         start = self._settings.start if request.meta.get("is_start_request") else None
         slot = encodable(self._slot_of(request)) if by_slot else ""
         group = slot, -request.priority, int(start is not None)
-        kind = start or self._settings.kind
-        return group, _dump(self._file, self.codec, request, group, kind)
+        return group, self.dump(request, group, start or self._settings.kind)
+
+    def dump(self, request: Request, group: Group, kind: QueueKind) -> bytes:
+        """Return `request` as it is stored in `group`. Raises ValueError if it cannot be
+        serialized."""
+        slot, priority, _ = group
+        if priority not in PRIORITIES:
+            raise ValueError(f"the priority {-priority} does not fit into 64 bits")
+        codec = self.codec
+        payload = codec.dump(codec.fields(request), slot, kind.format).payload
+        proposal = codec.dictionaries.proposal
+        if proposal is not None:
+            self._file.keep_dictionary(proposal)
+            codec.dictionaries.learn(proposal)
+        return payload
 
     def take_over(self, left: ScrapyQueues) -> int:
         """Move the pending requests of Scrapy's own scheduler here; return their number."""
-
-        def open_queue(folder: str, state: Any) -> ScrapyPriorityQueue:
-            return scrapy_disk_queue(self._crawler, folder, state)
 
         def take(request: Request) -> None:
             self.admits(self._slot_of(request))
             self.push(request, (), take_delay(request))
 
-        return left.move(self._file, open_queue, take)
+        return left.move(self._file, partial(scrapy_disk_queue, self._crawler), take)
 
     def _due(self, group: Group, payload: bytes) -> Any:
         """Return what stands for a stored request in a push, so that none is read; the request
@@ -375,34 +388,18 @@ class SqliteStore:
             self._merge_slots()
         if settings.start is None:
             file.merge_starts()
-        slots: dict[str, str] = {}
         if settings.by_slot:
             folder_of = path_safe()
-            slots.update((folder_of(slot), slot) for slot, _, _ in file.counts)
-        # the path of a file, since Scrapy's queues remove the folders of empty slots; SlotQueue
-        # is told that there are none
-        root = "" if settings.priority_queue is SlotQueue else str(self._path)
-
-        def queue_class(kind: QueueKind) -> type[RowQueue]:
-            return RowQueue.bound(
-                file=file,
-                kind=kind,
-                root=root,
-                slots=slots,
-                dispatched=self._dispatched,
-                queues=self._queues,
-                codec=self.codec,
-            )
-
+            self.slots.update((folder_of(slot), slot) for slot, _, _ in file.counts)
         queue: ScrapyPriorityQueue = build_from_crawler(
             settings.priority_queue,
             self._crawler,
-            downstream_queue_cls=queue_class(settings.kind),
-            key=root,
+            downstream_queue_cls=RowQueue.of(self, settings.kind),
+            key=self.root,
             startprios=self._priorities(),
-            start_queue_cls=settings.start and queue_class(settings.start),
+            start_queue_cls=settings.start and RowQueue.of(self, settings.start),
         )
-        slots.clear()
+        self.slots.clear()
         if file.counts:
             raise JobDirectoryError(
                 f"{self._path} holds requests that {global_object_name(settings.priority_queue)}"
@@ -453,70 +450,64 @@ class UnreadableRequestError(Exception):
 
 
 class RowQueue:
-    """One queue of Scrapy's priority queues: the rows of one group. `bound` makes the class for a
-    file."""
+    """One queue of Scrapy's priority queues: the rows of one group. `of` makes the class for a
+    store."""
 
-    file: ClassVar[RequestFile]
+    store: ClassVar[SqliteStore]
     kind: ClassVar[QueueKind]
-    root: ClassVar[str]
-    """The common prefix of the keys of all queues."""
-    slots: ClassVar[dict[str, str]]
-    """The slots of the stored requests, by their form in the keys."""
-    dispatched: ClassVar[dict[Request, int]]
-    """The row of each dispatched request."""
-    queues: ClassVar[dict[Group, RowQueue]]
-    """The queues of groups with pending requests."""
-    codec: ClassVar[Codec]
 
     @classmethod
-    def bound(cls, **attributes: Any) -> type[Self]:
-        """Return a subclass with these attributes."""
-        return type(cls.__name__, (cls,), attributes)
+    def of(cls, store: SqliteStore, kind: QueueKind) -> type[Self]:
+        """Return the subclass for the queues of that `kind`."""
+        return type(cls.__name__, (cls,), {"store": store, "kind": kind})
 
-    def __init__(self, crawler: Crawler, key: str) -> None:
-        self._crawler = crawler
+    def __init__(self, key: str) -> None:
+        store = self.store
+        self._file, self._codec = store._file, store.codec
+        self._dispatched, self._queues = store._dispatched, store._queues
         # "/-1s": start requests of priority 1; "/example.com-<hash>/0": those of a slot
-        folder, _, name = key.removeprefix(self.root).removeprefix("/").rpartition("/")
+        folder, _, name = key.removeprefix(store.root).removeprefix("/").rpartition("/")
         self._start = int(name.endswith("s"))
         self._priority = int(name.removesuffix("s"))
-        self._slot = self.slots.get(folder) if folder else ""
+        self._slot = store.slots.get(folder) if folder else ""
         self.q = [self.kind.newest_first, not self.kind.newest_first]
         """Whether the newest is next. It is reversed as the line of a queue in memory is."""
         # stored rows count once: if the queue is emptied and made again, its rows are dispatched
-        self._length = self.file.counts.pop(self._group, 0) if self._slot is not None else 0
+        self._length = self._file.counts.pop(self._group, 0) if self._slot is not None else 0
         if self._length:
-            self.queues[self._group] = self
+            self._queues[self._group] = self
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, key: str) -> Self:
         """Return the queue for `key`. Scrapy's priority queues call it."""
-        return cls(crawler, key)
+        return cls(key)
 
     def push(self, request: Any) -> None:
         """Store `request`, or a _StoredRequest. Raises ValueError if it cannot be serialized."""
         if self._slot is None:
-            self._slot = slot_keys(self._crawler)(request)
+            self._slot = self.store._slot_of(request)
+        group = self._group
         if isinstance(request, _StoredRequest):
             payload = request.payload
         else:
-            payload = _dump(self.file, self.codec, request, self._group, self.kind)
-        self.file.push(self._group, payload, newest_first=self.kind.newest_first)
+            payload = self.store.dump(request, group, self.kind)
+        self._file.push(group, payload, newest_first=self.kind.newest_first)
         self._length += 1
         if self._length == 1:
-            self.queues[self._group] = self
+            self._queues[group] = self
 
     def pop(self) -> Request | UnreadableRequestError | None:
         """Return the next request, which keeps its row, or None; for a row that is none, once, an
         UnreadableRequestError. Raised, it would leave a queue of Scrapy's between two states."""
         if not self._length:
             return None
-        row, payload = self.file.pop(self._group, newest=self.q[0])
+        row, payload = self._file.pop(self._group, newest=self.q[0])
         self._length -= 1
         try:
             request = self._read(row, payload)
         except UnreadableRequestError as error:
             return error
-        self.dispatched[request] = row
+        self._dispatched[request] = row
         return request
 
     def peek(self) -> Request | None:
@@ -524,7 +515,7 @@ class RowQueue:
         if not self._length:
             return None
         newest = self.kind.newest_first
-        return self._read(*self.file.pop(self._group, newest=newest, keep=True))
+        return self._read(*self._file.pop(self._group, newest=newest, keep=True))
 
     def dropped(self, number: int) -> None:
         """Count so many rows no more."""
@@ -532,8 +523,8 @@ class RowQueue:
 
     def close(self) -> None:
         """Do nothing but for the books: the store closes the file of all queues."""
-        if self.queues.get(self._group) is self:
-            del self.queues[self._group]
+        if self._queues.get(self._group) is self:
+            del self._queues[self._group]
 
     def __len__(self) -> int:
         return self._length
@@ -544,21 +535,6 @@ class RowQueue:
 
     def _read(self, row: int, payload: bytes) -> Request:
         try:
-            return self.codec.load(Stored(self._slot or "", payload))
+            return self._codec.load(Stored(self._slot or "", payload))
         except Exception as error:
             raise UnreadableRequestError(row, error) from error
-
-
-def _dump(
-    file: RequestFile, codec: Codec, request: Request, group: Group, kind: QueueKind
-) -> bytes:
-    """Return `request` as it is stored in `group`. Raises ValueError if it cannot be serialized."""
-    slot, priority, _ = group
-    if priority not in PRIORITIES:
-        raise ValueError(f"the priority {-priority} does not fit into 64 bits")
-    payload = codec.dump(codec.fields(request), slot, kind.format).payload
-    proposal = codec.dictionaries.proposal
-    if proposal is not None:
-        file.keep_dictionary(proposal)
-        codec.dictionaries.learn(proposal)
-    return payload

@@ -58,7 +58,7 @@ class Round:
         self.commit = commit
         """Make what was written through `file` durable. Raises sqlite3.Error."""
         self.awaits_feeds = False
-        self.at_begin: list[Callable[[], None]] = []
+        self.at_begin: list[Callable[[], object]] = []
         self.at_end: list[Callable[[], None]] = []
         self.number = 1
         # requests of Scrapy's scheduler belong to a round, too

@@ -31,6 +31,7 @@ from ..reporting import counted, waiting
 from ..scrapy_compat import EngineView, FeedExporterView, IdleChecks, path_safe, put_before_engine
 from ..settings import BUDGET, FailedSettings
 from ..startup import announce, fetches_one_page, refuse
+from . import schema
 from .failed_store import OpenFailedStore, coming_back
 from .repeated_children import RepeatedChildren, TakenChildren
 from .request_file import MAX_BYTES, RequestFile, as_it_is, check_header, require_whole_job
@@ -38,7 +39,7 @@ from .request_store import SqliteStore
 from .rounds import Round, feeds_of
 from .scrapy_queues import ScrapyQueues
 from .spider_state import KeptSpiderState
-from .start_marks import LocalStartRequests, TakenStartRequests
+from .start_marks import LocalStartRequests
 from .status import Progress, Waiting
 
 if TYPE_CHECKING:
@@ -66,18 +67,16 @@ BETWEEN_ORDERS = 0.02
 class DurableScheduler(LedgerScheduler):
     """Scheduler for SCHEDULER that loses no page, however the process ends.
 
-    With JOBDIR, pending requests live in `JOBDIR/requests.sqlite`, and so do those in
-    flight: a request's row goes only when the engine is done with it and what its
-    callback yielded has rows of its own. The filter learns of a request when its row
-    is safe. Needs BloomDupeFilter. Without JOBDIR requests live in memory, as with
-    Scrapy's scheduler, and any dupefilter will do.
+    With JOBDIR, pending requests live in `JOBDIR/requests.sqlite`, and so do those in flight: a row
+    goes when the engine is done with its request and what the callback yielded has rows of its own.
+    The filter learns of a request when its row is safe. Needs BloomDupeFilter. Without JOBDIR
+    requests live in memory, as with Scrapy's scheduler, and any dupefilter will do.
 
-    A disk or a database that fails closes the spider with reason `bloom_error`; what
-    was not finished stays in the job.
+    A disk or a database that fails closes the spider with reason `bloom_error`; what was not
+    finished stays in the job.
 
-    As in Scrapy's scheduler, `df` is the dupefilter, `mqs` the requests in memory, and
-    `dqs` those on the disk, None without JOBDIR. `round` is the one that the job is in,
-    None without JOBDIR.
+    As in Scrapy's scheduler, `df` is the dupefilter, `mqs` the requests in memory, and `dqs` those
+    on the disk. Without JOBDIR `dqs` and the `round` of the job are None.
     """
 
     commit_operations = 200
@@ -103,12 +102,9 @@ class DurableScheduler(LedgerScheduler):
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Return the scheduler of `crawler`.
-
-        Refuses the start, and has changed nothing then: ValueError for a setting,
-        BloomError for what is in JOBDIR, JobDirectoryError where Scrapy does not tell
-        when a request is done.
-        """
+        """Return the scheduler of `crawler`, or refuse the start, with nothing changed: ValueError
+        for a setting, BloomError for what is in JOBDIR, JobDirectoryError where Scrapy does not
+        tell when a request is done."""
         refuse_without_delays(crawler)
         dupefilter_class = load_object(crawler.settings["DUPEFILTER_CLASS"])
         job = JobDirectory.of(crawler.settings.get("JOBDIR"))
@@ -235,8 +231,7 @@ class DurableScheduler(LedgerScheduler):
             self.round = Round(file, ledger.commit)
             if budget is not None:
                 self.round.at_begin.append(budget.begin_round)
-            taken = TakenStartRequests(file, dupefilter.fingerprint)
-            self._start_requests.open(taken, self.round, ledger)
+            self._start_requests.open(dupefilter.fingerprint, self.round, ledger)
             self._spider_state = KeptSpiderState.of(crawler, file)
             if self._spider_state is not None:
                 ledger.commit_hooks.append(self._spider_state)
@@ -324,8 +319,7 @@ class DurableScheduler(LedgerScheduler):
 
 
 def _look(crawler: Crawler, job: JobDirectory, feeds: RoundFeeds | None) -> None:
-    """Raise what `from_crawler` refuses of the settings and of what is in `job`; change
-    nothing."""
+    """Raise what `from_crawler` refuses of the settings and of what is in `job`."""
     queues = QueueSettings.read(crawler.settings)
     if queues.by_slot:
         path_safe()
@@ -358,9 +352,8 @@ def _round_of(crawler: Crawler, file: RequestFile, queues: QueueSettings) -> Rou
     """Return the round that a start is in which finds the job as in `file`."""
     round_ = Round(file, lambda: None)
     if round_.follows_kept:
-        codec = Codec(crawler.spider, MAX_BYTES, pickles=queues.pickles)
-        for dictionary in file.dictionaries():
-            codec.dictionaries.learn(dictionary)
+        known = schema.dictionaries(file.query)
+        codec = Codec(crawler.spider, MAX_BYTES, pickles=queues.pickles, dictionaries=known)
         retry = FailedSettings.read(crawler.settings).retry
         if codec.loads_any(coming_back(file, BUDGET.read(crawler.settings), retry=retry)):
             round_.reopen()

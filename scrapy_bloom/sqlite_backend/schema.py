@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+from ..job.dictionaries import Dictionaries
+
+Query = Callable[[str], Iterable[Sequence[Any]]]
 APPLICATION_ID = 0x53426C6D
 
 PAGES_OF_A_ROUND = (
@@ -97,13 +102,11 @@ _TABLES = (
     " DELETE FROM carried WHERE id = OLD.id; END",
 )
 
-_SQLITES = "CREATE TABLE sqlite_*"
 
-
-def dictionaries(connection: sqlite3.Connection) -> list[bytes]:
-    """Return the dictionaries of the stored requests, oldest first."""
-    rows = connection.execute("SELECT dictionary FROM dictionaries ORDER BY number")
-    return [found for (found,) in rows if isinstance(found, bytes)]
+def dictionaries(query: Query) -> Dictionaries:
+    """Return the dictionaries of the stored requests."""
+    rows = query("SELECT dictionary FROM dictionaries ORDER BY number")
+    return Dictionaries(found for (found,) in rows if isinstance(found, bytes))
 
 
 def check(connection: sqlite3.Connection) -> None:
@@ -116,8 +119,15 @@ def check(connection: sqlite3.Connection) -> None:
 def statements(connection: sqlite3.Connection) -> set[str]:
     """Return the statements that have made the tables, views and triggers of a database, but those
     of SQLite's own tables."""
-    rows = connection.execute("SELECT sql FROM sqlite_master WHERE sql NOT GLOB ?", (_SQLITES,))
-    return {text for (text,) in rows}
+    of_others = "SELECT sql FROM sqlite_master WHERE sql NOT GLOB 'CREATE TABLE sqlite_*'"
+    return {text for (text,) in connection.execute(of_others)}
+
+
+def in_memory() -> sqlite3.Connection:
+    """Return a connection to the tables of a job without requests."""
+    connection = sqlite3.connect(":memory:")
+    create(connection)
+    return connection
 
 
 def create(connection: sqlite3.Connection) -> None:

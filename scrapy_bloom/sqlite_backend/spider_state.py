@@ -105,21 +105,17 @@ class KeptSpiderState(CommitHook):
         try:
             state = pickle.dumps(vars(self._crawler.spider)["state"], protocol=4)
         except Exception as error:  # noqa: BLE001 - objects of any class
-            self._tell(error)
+            if self._can_pickle:
+                logger.error(
+                    "spider.state cannot be pickled: %(error)s. It stays as it was at the last"
+                    " commit until it can be; keep only what can be pickled in it.",
+                    {"error": error},
+                    extra={"spider": self._crawler.spider},
+                )
+            self._can_pickle = False
             return None
         self._can_pickle = True
         return state
-
-    def _tell(self, error: Exception) -> None:
-        if not self._can_pickle:
-            return
-        self._can_pickle = False
-        logger.error(
-            "spider.state cannot be pickled: %(error)s. It stays as it was at the last commit until"
-            " it can be; keep only what can be pickled in it.",
-            {"error": error},
-            extra={"spider": self._crawler.spider},
-        )
 
 
 def _digest(content: bytes | None) -> bytes | None:

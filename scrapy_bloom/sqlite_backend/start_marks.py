@@ -12,7 +12,7 @@ from scrapy import Request
 from ..job.start_requests import StartRequests, key_of, page_key
 from ..reporting import counted
 from ..settings import REPEAT_START
-from .request_file import check_header, reading
+from .request_file import reading
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from ..job.ledger import Ledger
-    from .request_file import RequestFile
     from .rounds import Round
 
 logger = logging.getLogger("scrapy_bloom.durable.start_requests")
@@ -31,63 +30,11 @@ Occurrence = tuple[bytes, int]
 """The key of a start request, and its number among those with that key in this run."""
 
 
-class TakenStartRequests:
-    """The start requests in `file` that a round has taken, by occurrence.
-
-    They stand beside the rows, and not in the filter, to which a link back to a start page
-    is new. Those of a round that is over stay until the next one begins, for `started_in`. Any
-    method may raise sqlite3.Error.
-    """
-
-    def __init__(self, file: RequestFile, fingerprint: Callable[[Request], bytes]) -> None:
-        self._file = file
-        self._fingerprint = fingerprint
-
-    def begin(self) -> None:
-        """Begin to count the occurrences of this run."""
-        # not in memory, which would grow with the start requests
-        self._file.execute(
-            "CREATE TEMP TABLE met_start_requests (fingerprint BLOB PRIMARY KEY,"
-            " occurrences INTEGER NOT NULL) WITHOUT ROWID"
-        )
-
-    def meet(self, request: Request) -> Occurrence:
-        """Return which occurrence `request` is, the next one of its key."""
-        return self._next(key_of(request, self._fingerprint(request)))
-
-    def __contains__(self, occurrence: Occurrence) -> bool:
-        """Return True if the round has taken that one."""
-        taken = self._file.query(
-            "SELECT 1 FROM taken_start_requests WHERE fingerprint = ? AND occurrence = ?",
-            occurrence,
-        )
-        return bool(taken)
-
-    def add(self, occurrence: Occurrence) -> None:
-        """Note with the next commit that the round has taken that one."""
-        self._file.execute("INSERT OR IGNORE INTO taken_start_requests VALUES (?, ?)", occurrence)
-
-    def clear(self) -> None:
-        """Forget them with the next commit."""
-        self._file.execute("DELETE FROM taken_start_requests")
-
-    def _next(self, key: bytes) -> Occurrence:
-        met = self._file.query(
-            "SELECT occurrences FROM met_start_requests WHERE fingerprint = ?", (key,)
-        )
-        number = met[0][0] + 1 if met else 1
-        self._file.execute("INSERT OR REPLACE INTO met_start_requests VALUES (?, ?)", (key, number))
-        return key, number
-
-
 @contextmanager
 def started_in(path: Path) -> Iterator[Callable[[bytes], bool]]:
     """Yield a function that returns True for the fingerprint of a start request that the last round
     of the job with the file at `path` has taken. Raises RequestFileError."""
-    if not check_header(path):
-        yield lambda fingerprint: False
-        return
-    with reading(path) as connection:
+    with reading(path, or_empty=True) as connection:
 
         def is_taken(fingerprint: bytes) -> bool:
             first = page_key(fingerprint)
@@ -102,7 +49,12 @@ def started_in(path: Path) -> Iterator[Callable[[bytes], bool]]:
 
 class LocalStartRequests(StartRequests[Occurrence]):
     """The start requests of a job: those that its round has taken are left out before they reach
-    the engine."""
+    the engine.
+
+    Those taken stand in a table beside the rows, and not in the filter, to which a link back to a
+    start page is new. Those of a round that is over stay until the next one begins, for
+    `started_in`.
+    """
 
     exhausted = False
     """True when there is no start request or item any more."""
@@ -111,19 +63,24 @@ class LocalStartRequests(StartRequests[Occurrence]):
         super().__init__(crawler)
         self._repeats_all = REPEAT_START.read(crawler.settings)
 
-    def open(self, taken: TakenStartRequests, round_: Round, ledger: Ledger) -> None:
+    def open(self, fingerprint: Callable[[Request], bytes], round_: Round, ledger: Ledger) -> None:
         """Begin to work, with the round that is in `ledger`."""
-        self._taken = taken
+        self._file = round_.file
+        self._fingerprint = fingerprint
         self._round = round_
         self._ledger = ledger
         ledger.commit_hooks.append(self)
-        round_.at_begin.append(taken.clear)
+        round_.at_begin.append(lambda: self._file.execute("DELETE FROM taken_start_requests"))
 
     def _begin(self) -> bool:
         self._ledger.begin()
         with self._ledger.guarded():
             self._round.begin()
-            self._taken.begin()
+            # not in memory, which would grow with the start requests
+            self._file.execute(
+                "CREATE TEMP TABLE met_start_requests (fingerprint BLOB PRIMARY KEY,"
+                " occurrences INTEGER NOT NULL) WITHOUT ROWID"
+            )
         return True
 
     def _is_skipped(self, thing: Any) -> bool:
@@ -131,18 +88,27 @@ class LocalStartRequests(StartRequests[Occurrence]):
         if not isinstance(thing, Request):
             return False
         with self._ledger.guarded():
-            self._mark = self._taken.meet(thing)
-            if self._mark in self._taken and not self._is_repeated(thing):
+            self._mark = self._meet(key_of(thing, self._fingerprint(thing)))
+            is_taken = self._file.query(
+                "SELECT 1 FROM taken_start_requests WHERE fingerprint = ? AND occurrence = ?",
+                self._mark,
+            )
+            if is_taken and not (self._repeats_all or thing.meta.get(REPEAT_KEY)):
                 self._skipped += 1
                 return True
             self.offered = thing
         return False
 
-    def _is_repeated(self, request: Request) -> bool:
-        return self._repeats_all or bool(request.meta.get(REPEAT_KEY))
+    def _meet(self, key: bytes) -> Occurrence:
+        met = self._file.query(
+            "SELECT occurrences FROM met_start_requests WHERE fingerprint = ?", (key,)
+        )
+        number = met[0][0] + 1 if met else 1
+        self._file.execute("INSERT OR REPLACE INTO met_start_requests VALUES (?, ?)", (key, number))
+        return key, number
 
     def _take(self, mark: Occurrence) -> None:
-        self._taken.add(mark)
+        self._file.execute("INSERT OR IGNORE INTO taken_start_requests VALUES (?, ?)", mark)
 
     def _end(self, *, exhausted: bool) -> None:
         self.exhausted = exhausted

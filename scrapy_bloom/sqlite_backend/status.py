@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -28,6 +28,7 @@ from ..reporting import without_user
 from .failed_store import FAILED_AND_CAPPED, SQLiteFailedStore
 from .request_file import check_header, reading
 from .rounds import KEPT, OVER, RUNNING, TO_BE_STORED
+from .schema import Query
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -149,7 +150,7 @@ class Waiting(NamedTuple):
     held: int = 0
 
     @classmethod
-    def of(cls, query: Callable[[str], Iterable[Sequence[Any]]]) -> Self:
+    def of(cls, query: Query) -> Self:
         """Read the tables of a job."""
         ((later, due),) = query("SELECT COUNT(*), MIN(due) FROM later")
         is_known = due is not None and due < inf  # infinite until a release
@@ -157,7 +158,7 @@ class Waiting(NamedTuple):
         return cls(later, left, len(held_in(query)))
 
 
-def held_in(query: Callable[[str], Iterable[Sequence[Any]]]) -> dict[str, float]:
+def held_in(query: Query) -> dict[str, float]:
     """Return the held slots of a job, with the seconds of their holds that are left, `inf` until
     the release."""
     now = time.time()
@@ -168,10 +169,7 @@ def held_in(query: Callable[[str], Iterable[Sequence[Any]]]) -> dict[str, float]
 
 def waiting_in(job: Path) -> Waiting:
     """Return what waits in `job`. Raises RequestFileError."""
-    path = JobDirectory(job).requests
-    if not check_header(path):
-        return Waiting()
-    with reading(path) as connection:
+    with reading(JobDirectory(job).requests, or_empty=True) as connection:
         return Waiting.of(connection.execute)
 
 
@@ -189,7 +187,6 @@ class JobStatus:
 
     def figures(self) -> Figures:
         """Return the figures that were noted last, and what the file itself tells now."""
-        check_header(self._path)
         is_running = JobDirectory(self._job).is_locked
         now = time.time()
         with reading(self._path) as connection:
@@ -201,36 +198,33 @@ class JobStatus:
             held = held_in(connection.execute)
             unfinished = None if is_running else self._unfinished.of(connection)
             of_round = connection.execute(_ROUND_COUNTS).fetchone()
-        at, last = samples[-1] if samples else (now, {})
-        last = {**last, **_of_this_start(of_round, last.get("of_earlier_starts"))}
-        if not is_running:
-            last |= {"pending": unfinished, "in_flight": 0}
-        figures = {
-            "time": now,
-            "state": state.state,
-            "round": state.round,
-            "seconds": max(0.0, (now if is_running else at) - last["began"]) if samples else None,
-            **{name: last.get(name) for name in (*COUNTED, *_OF_LEDGER, *_OF_FILTER)},
-            **{f"round_{name}": n for name, n in zip(COUNTED, of_round, strict=True)},
-            "feeds": [{"uri": without_user(uri), "items": count} for uri, count in feeds],
-            "failed": state.failed,
-            **waiting._asdict(),
-            "held_slots": longest_held(held),
-            "pending_by_slot": by_slot,
-            "slots": slots,
-            "failed_by_reason": self._reasons.of(self._failed),
-            **self._sizes(now),
-        }
-        return with_rates(cast("Figures", figures), samples)
-
-    def _sizes(self, now: float) -> dict[str, float]:
-        log = self._path.with_name(f"{self._path.name}-wal")
-        found = [path.stat() for path in (self._path, log) if path.exists()]
-        return {
-            "file_bytes": found[0].st_size,
-            "log_bytes": sum(stat.st_size for stat in found[1:]),
-            "seconds_since_commit": max(0.0, now - max(stat.st_mtime for stat in found)),
-        }
+            log = self._path.with_name(f"{self._path.name}-wal")
+            sizes = [path.stat() for path in (self._path, log) if path.exists()]
+            at, last = samples[-1] if samples else (now, {})
+            last = {**last, **_of_this_start(of_round, last.get("of_earlier_starts"))}
+            if not is_running:
+                last |= {"pending": unfinished, "in_flight": 0}
+            figures = {
+                "time": now,
+                "state": state.state,
+                "round": state.round,
+                "seconds": max(0.0, (now if is_running else at) - last["began"])
+                if samples
+                else None,
+                **{name: last.get(name) for name in (*COUNTED, *_OF_LEDGER, *_OF_FILTER)},
+                **{f"round_{name}": n for name, n in zip(COUNTED, of_round, strict=True)},
+                "feeds": [{"uri": without_user(uri), "items": count} for uri, count in feeds],
+                "failed": state.failed,
+                **waiting._asdict(),
+                "held_slots": longest_held(held),
+                "pending_by_slot": by_slot,
+                "slots": slots,
+                "failed_by_reason": self._reasons.of(self._failed),
+                "file_bytes": sizes[0].st_size,
+                "log_bytes": sum(stat.st_size for stat in sizes[1:]),
+                "seconds_since_commit": max(0.0, now - max(stat.st_mtime for stat in sizes)),
+            }
+            return with_rates(cast("Figures", figures), samples)
 
 
 def job_state(job: Path) -> JobState | None:

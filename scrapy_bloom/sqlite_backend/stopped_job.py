@@ -6,17 +6,16 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 from typing import TypeVar
 
 from ..errors import RequestFileError
 from ..job.codec import Stored, movable
-from ..job.dictionaries import Dictionaries
 from . import schema
 from .failed_store import FAILED_AND_CAPPED
-from .request_file import check_header, reading
+from .request_file import reading
 from .rounds import OVER
 
 T = TypeVar("T")
@@ -39,7 +38,7 @@ class StoppedJob:
     def __init__(self, path: Path, connection: sqlite3.Connection, *, pickles: bool) -> None:
         self._path = path
         self._connection = connection
-        self._dictionaries = Dictionaries(schema.dictionaries(connection))
+        self._dictionaries = schema.dictionaries(connection.execute)
         self._pickles = pickles
         self.pending = self._count("SELECT COUNT(*) FROM requests")
         self.later = self._count("SELECT COUNT(*) FROM later")
@@ -96,10 +95,5 @@ class StoppedJob:
 def stopped_job(path: Path, *, pickles: bool) -> Iterator[StoppedJob]:
     """Give the contents of the file at `path`, no requests if there is no file. Pickled ones can be
     moved only with `pickles`. Raises RequestFileError."""
-    if check_header(path):
-        with reading(path) as connection:
-            yield StoppedJob(path, connection, pickles=pickles)
-        return
-    with closing(sqlite3.connect(":memory:")) as connection:
-        schema.create(connection)
+    with reading(path, or_empty=True) as connection:
         yield StoppedJob(path, connection, pickles=pickles)

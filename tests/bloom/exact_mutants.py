@@ -25,7 +25,7 @@ INTO_THE_TABLE = """        table = newest.table
                 self.false_positives_avoided += 1
 """
 
-FEW_BITS = "        newest.bits[_positions(newest, salted, lanes)] = 1\n"
+FEW_BITS = "        newest.bits[positions_of(lanes, salted, newest.blocks, newest.probes)] = 1\n"
 FEW_INTO_THE_TABLE = """        if newest.table is not None:
             newest.table.add(lanes[0], self._remainder(key))
             if known is None:

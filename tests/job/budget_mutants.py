@@ -156,7 +156,7 @@ MUTANTS = {
     ),
     "a_retry_has_the_room_of_what_was_noted": (
         BUDGET,
-        "            self._file.execute(_COUNT_NOTED, (slot,))\n",
+        "            self._file.execute(_COUNT, (slot, _UNLIMITED))\n",
         "",
     ),
 }

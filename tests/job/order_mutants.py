@@ -12,11 +12,11 @@ REDIS = "scrapy_bloom/redis_backend/pending_store.py"
 LATER = "scrapy_bloom/redis_backend/lua/include/later.lua"
 TESTS = ("tests/job/test_orders.py", "tests/commands/test_pending.py")
 MUTANTS = {
-    "what_is_in_flight_is_dropped": (ORDERS, "(is_popped or row in self._popped)", "is_popped"),
+    "what_is_in_flight_is_dropped": (ORDERS, "(is_popped or row in self.popped)", "is_popped"),
     "what_the_file_marks_is_dropped": (
         ORDERS,
-        "(is_popped or row in self._popped)",
-        "row in self._popped",
+        "(is_popped or row in self.popped)",
+        "row in self.popped",
     ),
     "queues_count_what_is_gone": (STORE, "self._queues[group].dropped(number)", "pass"),
     "slots_count_what_is_gone": (STORE, "self.pending.recount()", "pass"),
@@ -30,12 +30,12 @@ MUTANTS = {
     "the_state_is_forgotten": (ORDERS, "return _State(*json.loads(text))", "pass"),
     "an_answer_before_the_commit": (
         ORDERS,
-        "            self._ledger.commit()\n        return state",
-        "        return state",
+        "                ledger.commit()\n        if ledger.stopped or state",
+        "        if ledger.stopped or state",
     ),
     "orders_that_stand_are_passed_over": (
         ORDERS,
-        "for path in _standing(job.orders):",
+        'for path in sorted(job.orders.glob("*.json")):',
         "for path in []:",
     ),
     "only_pending_ones": (ORDERS, 'self._at("later", {})', 'self._at("requests", {})'),

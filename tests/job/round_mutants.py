@@ -41,15 +41,14 @@ def marked_by_meta():
 
     push = LedgerScheduler._push_to_store
 
-    def push_and_mark(self, request):
-        pushed = push(self, request)
+    def push_and_mark(self, request, *others):
+        pushed = push(self, request, *others)
         if pushed and request.meta.get("is_start_request"):
-            taken = self._start_requests._taken
-            taken.add(taken.meet(request))
+            starts = self._start_requests
+            starts._take(starts._meet(start_marks.key_of(request, starts._fingerprint(request))))
         return pushed
 
     LedgerScheduler._push_to_store = push_and_mark
-    LocalStartRequests.mark_stored = lambda self: None
 
 
 @mutant
@@ -60,7 +59,7 @@ def taken_before_the_row():
     def is_skipped_or_taken(self, thing):
         skipped = is_skipped(self, thing)
         if not skipped and self.offered is not None:
-            self._taken.add(self._mark)
+            self._take(self._mark)
             self._round.file.commit()
         return skipped
 
@@ -73,12 +72,12 @@ def counted_by_fingerprint():
     contains = LocalStartRequests._is_skipped
 
     def is_skipped(self, thing):
-        meet = self._taken.meet
-        self._taken.meet = lambda request: (meet(request)[0], 1)
+        meet = self._meet
+        self._meet = lambda key: (meet(key)[0], 1)
         try:
             return contains(self, thing)
         finally:
-            self._taken.meet = meet
+            self._meet = meet
 
     LocalStartRequests._is_skipped = is_skipped
 
@@ -95,14 +94,6 @@ def told_apart_by_all_meta():
     key_of = start_marks.key_of
     start_marks.key_of = lambda request, fingerprint: key_of(
         request, fingerprint + repr(request.meta).encode()
-    )
-
-
-@mutant
-def forgets_fingerprints():
-    """What version 0.2.0 has taken does not count."""
-    start_marks.TakenStartRequests._has_fingerprints = property(
-        lambda self: False, lambda self, value: None
     )
 
 

@@ -16,7 +16,7 @@ from scrapy import Request
 
 from scrapy_bloom.errors import RequestFileError
 from scrapy_bloom.job.dictionaries import id_of
-from scrapy_bloom.job.failure import FailedRequest
+from scrapy_bloom.job.failure import CAPPED, Choice, FailedRequest
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.stopped_job import stopped_job
 from tests.job.engine import Job, name_of
@@ -303,6 +303,17 @@ def test_a_stopped_job_is_read_with_its_dictionaries(make, path):
         pytest.raises(RequestFileError, match=r"row \d+ of .* cannot be moved .*dictionary"),
     ):
         list(left.requests(fields_of))
+
+
+def test_a_dictionary_that_is_text_does_not_hide_what_is_over_the_budget(make, tmp_path, path):
+    """Nor keep it from being dropped: only requests that need that dictionary have no URL then."""
+    make().close()
+    change(path, "INSERT INTO dictionaries VALUES (1, 'damaged')")
+    change(path, "INSERT INTO budget VALUES (1, 'example.com', 0)")
+    change(path, "INSERT INTO capped VALUES (1, 1, 0, 0, 0, x'00')")
+    store = SQLiteFailedStore(tmp_path / "job")
+    assert [each.reason for each in store.requests()] == [CAPPED]
+    assert store.drop(Choice(urls=("",))) == 1
 
 
 # Rows of version 0.2.0

@@ -8,6 +8,8 @@ from contextlib import closing
 
 import pytest
 
+from scrapy_bloom.errors import RequestFileError
+from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite_backend.status import KEPT_SECONDS, JobStatus, Progress, job_state
 from tests.job.test_failed import fail_download
 from tests.job.test_rounds import start
@@ -100,3 +102,20 @@ def test_what_has_become_of_a_job(make_round, crash_round, tmp_path):
     job.names()
     job.close()
     assert job_state(folder)[:3] == ("finished", 1, 0)
+
+
+@pytest.mark.parametrize("figures", ["1", "{}", '{"began": "x"}', '{"began": 1, "pending": "x"}'])
+def test_damaged_figures_are_an_error_that_names_the_file(make_round, tmp_path, figures):
+    """Also where only what is made of them fails."""
+    make_round().close()
+    path = tmp_path / "job" / "requests.sqlite"
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("DELETE FROM progress")
+        connection.execute("INSERT INTO progress VALUES (1.0, ?)", (figures,))
+        connection.execute("INSERT INTO progress VALUES (2.0, ?)", (figures,))
+        connection.execute("UPDATE job SET clean = 0")
+    with (
+        JobDirectory(tmp_path / "job").locked(),
+        pytest.raises(RequestFileError, match=r"requests\.sqlite cannot be read: "),
+    ):
+        JobStatus(tmp_path / "job").figures()

@@ -11,7 +11,6 @@ breaks, and which test notices it:
 - `counted_by_fingerprint`: test_each_occurrence_counts
 - `told_apart_by_order`: test_sessions_are_told_apart_in_any_order
 - `told_apart_by_all_meta`: test_what_differs_in_each_run_does_not_tell_start_requests_apart
-- `forgets_fingerprints`: test_start_requests_of_version_0_2_0_go_on_to_count
 - `taken_in_memory`: test_start_requests_in_memory_are_taken_when_they_are_done
 - `unfiltered_in_memory_done_at_once`:
   test_items_of_a_page_in_memory_come_once_when_its_page_is_repeated

@@ -35,7 +35,6 @@ from scrapy_bloom.redis_backend.push import Pusher
 from scrapy_bloom.redis_backend.start_marks import mark_of
 from scrapy_bloom.redis_backend.status import look_at
 from scrapy_bloom.sqlite_backend.request_file import RequestFile, reading
-from scrapy_bloom.sqlite_backend.start_marks import TakenStartRequests
 from scrapy_bloom.sqlite_backend.stopped_job import StoppedJob
 from tests.commands.command_line import bloom
 from tests.job.harness import fields_of
@@ -380,7 +379,7 @@ def test_requests_of_a_job_keep_what_they_are(redis, client, key, settings, tmp_
     for number in range(6):
         request = Request(f"http://example.com/{number}", priority=number // 3, meta={"n": number})
         file.push(("", -request.priority, 0), marshal.dumps(request.to_dict()))
-    TakenStartRequests(file, lambda request: b"f" * 20).add((b"f" * 20, 258))
+    file.execute("INSERT INTO taken_start_requests VALUES (?, 258)", (b"f" * 20,))
     file.commit([b"unreleased"])
     file.close(clean=False)
     assert load_job(client, in_one_slot(key), job, settings).pending == 6
