@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.job import failing_mutants, mutants, round_mutants, session_mutants, slot_queue_mutants
+from tests.job.mutants import MUTANTS
 from tests.job.rounds import RoundJob
 
 
@@ -35,9 +35,5 @@ def crash_round(tmp_path, make_round):
     return crash
 
 
-if "FAILING_MUTANT" in os.environ:
-    failing_mutants.MUTANTS[os.environ["FAILING_MUTANT"]]()
 if "DURABLE_MUTANT" in os.environ:
-    of_all = [mutants, round_mutants, session_mutants, slot_queue_mutants]
-    found = {name: break_ for module in of_all for name, break_ in module.MUTANTS.items()}
-    found[os.environ["DURABLE_MUTANT"]]()
+    MUTANTS[os.environ["DURABLE_MUTANT"]]()

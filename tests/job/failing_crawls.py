@@ -33,8 +33,8 @@ from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.layout import in_one_slot
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
-from tests.job.failing_mutants import MUTANTS
 from tests.job.harness import ASYNCIO, SELECT, Crawl, World, side_by_side
+from tests.job.mutants import MUTANTS
 from tests.redis_backend.server import Server
 
 REASONS = {

@@ -30,8 +30,8 @@ from tests.job.feed_crawls import (
     feeds_in,
     items_of,
 )
-from tests.job.feed_mutants import MUTANTS
 from tests.job.harness import FORCED, Crawl, World, side_by_side
+from tests.job.mutants import MUTANTS
 from tests.job.points import FEED_CALLS, Points
 from tests.job.powercut import Synced, cut_power
 from tests.job.torture import SIDES, VARIANTS

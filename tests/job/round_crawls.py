@@ -31,8 +31,8 @@ from scrapy_bloom.job.ledger import Ledger
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
 from tests.job.harness import ASYNCIO, FORCED, SELECT, Crawl, World, side_by_side
+from tests.job.mutants import MUTANTS
 from tests.job.points import Points
-from tests.job.round_mutants import MUTANTS
 from tests.job.spider import pause
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "pipelines.md"

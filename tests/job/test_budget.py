@@ -1,6 +1,6 @@
 """BLOOM_BUDGET: no more pages of a download slot in a round than it allows, over kills.
 
-Set BUDGET_SEED to repeat a run of what is random. `tests/job/budget_mutants.py` has mutants.
+Set BUDGET_SEED to repeat a run of what is random.
 """
 
 import json
