@@ -50,6 +50,12 @@ class Job:
         """Enqueue a request for a page of that name."""
         return self.scheduler.enqueue_request(request(name, **options))
 
+    def pushed(self, *names, **options):
+        """Enqueue requests for pages of these names; return self."""
+        for name in names:
+            self.push(name, **options)
+        return self
+
     def pop(self):
         """Return the next request, which is then in progress."""
         popped = self.scheduler.next_request()
@@ -84,6 +90,12 @@ class Job:
     def close(self, reason="finished"):
         """Close the scheduler."""
         self.scheduler.close(reason)
+
+    def finish(self, reason="finished"):
+        """Crawl all there is, and close; return the names of the pages."""
+        names = self.names()
+        self.close(reason)
+        return names
 
     def drop(self):
         """Release everything, as a process that is killed does."""

@@ -227,8 +227,7 @@ def test_slow_handlers_space_the_commits(make_round, monkeypatch):
         sent.append(1)
 
     job.crawler.signals.connect(handler, before_commit)
-    for number in range(50):
-        job.push(str(number))
+    job.pushed(*map(str, range(50)))
     assert 2 <= len(sent) <= 4
     job.close()
     assert len(make_round().scheduler) == 50

@@ -133,8 +133,7 @@ def test_only_the_page_that_is_repeated_leaves_them_out(make_round, crash_round)
     page = page_in_progress(job)
     give(job, page, child("a"))
     job.commit()
-    resumed = crash_round()
-    resumed.push("other", priority=10)
+    resumed = crash_round().pushed("other", priority=10)
     other = resumed.pop()
     assert give(resumed, other, child("a")) == ["a"]
     page = again(resumed)
@@ -295,20 +294,16 @@ def test_pages_in_memory_that_are_alike(make_round, crash_round):
 
 def test_a_page_in_memory_that_does_not_come_again(make_round, crash_round):
     """What came of it is forgotten with the round, and not left out in the next one."""
-    job = make_round()
-    job.start()
+    job = make_round().started()
     page = page_in_progress(job)
     give(job, page, in_memory("m"))
     give(job, job.pop(), child("a"))
     job.commit()
-    resumed = crash_round()
-    resumed.start()
+    resumed = crash_round().started()
     resumed.names()
     folder = resumed.crawler.settings["JOBDIR"]
     resumed.close()
-    job = make_round(folder)
-    job.start()
-    job.push("page", dont_filter=True)
+    job = make_round(folder).started().pushed("page", dont_filter=True)
     give(job, job.pop(), in_memory("m"))
     assert give(job, job.pop(), child("a")) == ["a"]
 
@@ -339,9 +334,7 @@ def test_a_page_that_could_not_be_read_back_is_asked_again_or_forgotten(
     give(job, job.pop(), child("a"))
     job.commit()
     job.drop()
-    without = make_round(spider=WithoutOther)
-    without.names()
-    without.close("shutdown")
+    make_round(spider=WithoutOther).finish("shutdown")
     assert change(SQLiteFailedStore(tmp_path / "job")) == 1
     resumed = make_round()
     taken = resumed.round.file.query("SELECT COUNT(*) FROM taken_children")

@@ -215,8 +215,7 @@ def by_slot(make):
 def test_requests_stay_the_same_without_slots(make, path):
     """Their bytes leave out what the slot says, so they are written anew."""
     expected = by_slot(make)
-    job = make(**ONE_QUEUE)
-    job.close()
+    make(**ONE_QUEUE).close()
     assert change(path, "SELECT DISTINCT slot FROM requests") == [("",)]
     assert {payload[0] for payload in rows_of(path)[0]} == {2}
     job = make()

@@ -86,8 +86,7 @@ def test_a_log_of_commits_that_are_gone_is_refused(killed, open_job):
 
 def test_requests_without_the_last_commit_are_refused(tmp_path, open_job):
     """One is enough: what it has pushed would be seen and never fetched."""
-    job = open_job()
-    job.push("a")
+    job = open_job().pushed("a")
     job.commit()
     before = shutil.copytree(tmp_path / "job", tmp_path / "before")
     job.push("b")
@@ -132,8 +131,7 @@ def test_a_filter_that_does_not_know_its_owner_is_taken(killed, open_job, damage
 
 def test_a_clean_stop_and_keys_from_elsewhere_leave_the_owner(tmp_path, open_job):
     """What writes the rest of the page does not touch it."""
-    job = open_job()
-    job.push("a")
+    job = open_job().pushed("a")
     job.close()
     known, last = numbers(tmp_path / "job")
     assert 0 < known <= last
@@ -145,8 +143,7 @@ def test_a_clean_stop_and_keys_from_elsewhere_leave_the_owner(tmp_path, open_job
 
 def test_a_filter_that_begins_afresh_gets_the_owner(tmp_path, open_job):
     """With the first commit, and so before its first bit."""
-    job = open_job()
-    job.push("a")
+    job = open_job().pushed("a")
     job.commit()
     job.scheduler.df.reset_filter()
     assert stored_owner(tmp_path / "job" / "bloom") is None
@@ -157,9 +154,7 @@ def test_a_filter_that_begins_afresh_gets_the_owner(tmp_path, open_job):
 
 def test_a_filter_that_begins_afresh_is_not_ahead_of_the_requests(tmp_path, open_job):
     """What was pushed since the last commit is lost with the process, and new to the next one."""
-    job = open_job()
-    job.push("a")
-    job.close()
+    open_job().pushed("a").close()
     job = open_job()
     job.scheduler.df.reset_filter()
     assert [job.push("a"), job.push("b"), job.push("b")] == [True, True, False]

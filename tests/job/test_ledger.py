@@ -74,8 +74,7 @@ def test_no_timer_is_left_at_the_end(job, timers):
 
 def test_two_hundred_requests_handed_out_are_a_commit(job, timers):
     """A crawl whose timers are late keeps its rows bounded."""
-    for number in range(450):
-        job.push(str(number))
+    job.pushed(*map(str, range(450)))
     job.commit()
     for _ in range(200):
         job.done(job.pop())
@@ -86,8 +85,7 @@ def test_two_hundred_requests_handed_out_are_a_commit(job, timers):
 
 def test_two_hundred_requests_pushed_are_a_commit(job, timers):
     """What a crash repeats is bounded, whatever the timers do."""
-    for number in range(199):
-        job.push(str(number))
+    job.pushed(*map(str, range(199)))
     assert job.rows() == 0
     job.push("last")
     assert job.rows() == 200

@@ -223,8 +223,7 @@ def test_a_state_that_cannot_be_pickled_is_one_error(make_round, caplog, state_f
 
 def test_a_commit_that_fails_at_the_end_keeps_its_state(make_round):
     """The requests are repeated, and their callbacks change the state then."""
-    job = make_round()
-    job.push("a")
+    job = make_round().pushed("a")
     job.spider.state["n"] = 1
     job.commit()
     job.names()
@@ -253,8 +252,7 @@ def test_a_state_that_pickles_slowly_spaces_the_commits(make_round):
     job = make_round()
     job.scheduler._ledger._operations = 1
     job.spider.state["slow"] = Slow()
-    for n in range(50):
-        job.push(str(n))
+    job.pushed(*map(str, range(50)))
     assert 1 <= Slow.pickled <= 3
     job.close()
     assert len(make_round().scheduler) == 50

@@ -65,8 +65,7 @@ def test_a_crawl(tmp_path):
 
 def test_what_is_not_plain_waits_in_memory(make, no_pickle, caplog):  # noqa: F811
     """As what cannot be serialized does: with its stat and its line in the log."""
-    job = make(BLOOM_PICKLE=False)
-    job.push("plain", meta={"a": [1]})
+    job = make(BLOOM_PICKLE=False).pushed("plain", meta={"a": [1]})
     job.push("object", meta={"a": {1: object}})
     assert job.stat("scheduler/unserializable") == job.stat("scheduler/enqueued/memory") == 1
     assert job.stat("scheduler/enqueued/disk") == 1
@@ -82,8 +81,7 @@ def test_a_job_full_of_pickles_is_told_of_in_one_line(make, caplog):  # noqa: F8
         job.push(f"{number}", meta={"a": {1: object}})
     job.close()
     job = make(BLOOM_PICKLE=False)
-    assert job.names() == []
-    job.close()
+    assert job.finish() == []
     (line,) = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
     assert "BLOOM_PICKLE is False" in line
     assert "9 unreadable" in caplog.text
@@ -92,9 +90,7 @@ def test_a_job_full_of_pickles_is_told_of_in_one_line(make, caplog):  # noqa: F8
 
 def test_pickles_are_counted(make):  # noqa: F811
     """By default they are stored, and a stat says how many."""
-    job = make()
-    job.push("plain")
-    job.push("object", meta={"a": {1: object}})
+    job = make().pushed("plain").pushed("object", meta={"a": {1: object}})
     assert job.stat("scheduler/pickled") == 1
     assert job.names() == ["object", "plain"]
 
@@ -104,14 +100,11 @@ def test_a_job_of_pickles(make, tmp_path, queue):  # noqa: F811
     """Each has failed as unreadable, is listed, and is read again with True."""
     options = {"SCHEDULER_DISK_QUEUE": queue} if queue else {}
     value = complex(1, 2) if queue else Evil(tmp_path / "evil")
-    job = make(**options)
-    job.push("plain")
-    job.push("object", cb_kwargs={"value": value})
+    job = make(**options).pushed("plain").pushed("object", cb_kwargs={"value": value})
     job.close("shutdown")
     for names in (["plain"], []):
         job = make(BLOOM_PICKLE=False, **options)
-        assert job.names() == names
-        job.close("shutdown")
+        assert job.finish("shutdown") == names
         (found,) = SQLiteFailedStore(tmp_path / "job").requests()
         assert found.reason == "unreadable"
         assert found.exception.endswith("BLOOM_PICKLE is False")
@@ -121,8 +114,7 @@ def test_a_job_of_pickles(make, tmp_path, queue):  # noqa: F811
 
 def test_what_a_stranger_has_put_into_a_job(make, tmp_path, no_pickle):  # noqa: F811
     """Runs no code: a pickle, a deflated one, marshal, or rubbish."""
-    job = make()
-    job.push("plain")
+    job = make().pushed("plain")
     job.close()
     evil = pickle.dumps({"url": "http://a.example/", "meta": Evil(tmp_path / "evil")})
     payloads = [evil, b"\3" + evil, b"\2" + evil, b"\1" + evil, b"{rubbish", b"", b"\1"]
@@ -135,8 +127,7 @@ def test_what_a_stranger_has_put_into_a_job(make, tmp_path, no_pickle):  # noqa:
             )
         connection.commit()
     job = make(BLOOM_PICKLE=False)
-    assert job.names() == ["plain"]
-    job.close()
+    assert job.finish() == ["plain"]
     assert len(SQLiteFailedStore(tmp_path / "job").requests()) == len(payloads)
     assert not (tmp_path / "evil").exists()
 
@@ -198,8 +189,7 @@ def test_a_bad_value_is_refused(make, tmp_path):  # noqa: F811
 
 def test_scrapys_own_queue_is_refused(make, tmp_path):  # noqa: F811
     """It is full of pickles, and stays as it is."""
-    job = make(scheduler=STOCK)
-    job.push("a")
+    job = make(scheduler=STOCK).pushed("a")
     job.close()
     before = contents(tmp_path / "job")
     with pytest.raises(JobDirectoryError, match="stored by pickle, and BLOOM_PICKLE is False"):
@@ -210,8 +200,7 @@ def test_scrapys_own_queue_is_refused(make, tmp_path):  # noqa: F811
 
 def test_load_refuses_pickles(make, tmp_path):  # noqa: F811
     """Those of a job, and those of scrapy-redis."""
-    job = make()
-    job.push("object", meta={"value": Evil(tmp_path / "evil")})
+    job = make().pushed("object", meta={"value": Evil(tmp_path / "evil")})
     job.close()
     with (
         stopped_job(tmp_path / "job" / "requests.sqlite", pickles=False) as left,
@@ -240,8 +229,7 @@ CRAFTED = {
 @pytest.mark.parametrize("pickles", [True, False])
 def test_a_field_of_another_type_is_damage(make, tmp_path, run, name, pickles):  # noqa: F811
     """It costs one line of each list, can be dropped and kept, and a page beside it is fetched."""
-    job = make()
-    job.push("healthy")
+    job = make().pushed("healthy")
     job.close()
     place = tmp_path / "job" / "requests.sqlite"
     with closing(sqlite3.connect(place)) as connection, connection:
@@ -258,8 +246,7 @@ def test_a_field_of_another_type_is_damage(make, tmp_path, run, name, pickles): 
     listed = run(tmp_path, "queue", "list", "job", *option).out
     assert "only the spider can read" in listed
     job = make(BLOOM_PICKLE=pickles)
-    assert job.names() == ["healthy"]
-    job.close("shutdown")
+    assert job.finish("shutdown") == ["healthy"]
     (found,) = SQLiteFailedStore(tmp_path / "job").requests()
     assert (found.reason, found.url) == ("unreadable", "")
     assert run(tmp_path, "retry", "job", *option).status == 0
