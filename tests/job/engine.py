@@ -101,6 +101,9 @@ class Job:
         """Release everything, as a process that is killed does."""
         if self.scheduler is None:
             return
+        for name in ("_alarm", "_next_look"):
+            if (alarm := getattr(self.scheduler, name, None)) is not None:
+                alarm.cancel()
         ledger = getattr(self.scheduler, "_ledger", None)
         if ledger is not None:
             if ledger._timer is not None:

@@ -461,8 +461,7 @@ def test_what_is_retried_without_a_budget_is_asked(make_round, tmp_path):
 
 def test_what_a_round_of_version_0_3_0_has_capped_counts_in_the_next(make_round, tmp_path):
     """It was over without a word of them, and has forgotten its feeds."""
-    job = make_round(BLOOM_BUDGET={"*": 2}).started("start").pushed(*"abc")
-    job.finish()
+    make_round(BLOOM_BUDGET={"*": 2}).started("start").pushed(*"abc").finish()
     with closing(sqlite3.connect(tmp_path / "job" / "requests.sqlite")) as connection, connection:
         connection.execute("UPDATE rounds SET phase = ?", (OVER,))
     assert SQLiteFailedStore(tmp_path / "job").retry(CAPPED) == 2
@@ -649,8 +648,7 @@ def test_real_crawls_of_a_trap_over_kills():
 
 def test_what_is_retried_by_a_start_without_a_budget_is_no_count_of_a_round(make_round, tmp_path):
     """With the next budget, all that is pending then counts."""
-    job = make_round(BLOOM_BUDGET={"*": 1}).started("start").pushed("a")
-    job.finish("shutdown")
+    make_round(BLOOM_BUDGET={"*": 1}).started("start").pushed("a").finish("shutdown")
     assert SQLiteFailedStore(tmp_path / "job").retry(CAPPED) == 1
     make_round().started("start").pushed(*"bcd").close("shutdown")
     job = make_round(BLOOM_BUDGET={"*": 5}).started("start").pushed("e", "f")

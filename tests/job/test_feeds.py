@@ -35,20 +35,16 @@ GOES_ON = request("never")
 
 
 @pytest.fixture
-def job(tmp_path, monkeypatch):
+def job(tmp_path, monkeypatch, opened):
     """Return a function that opens a job with these feeds, in `tmp_path`, which commits
     when the test says so."""
     monkeypatch.setattr(DurableScheduler, "commit_seconds", 1000)
-    made = []
 
-    def make(feeds, *start, opened=True, **settings):
+    def make(feeds, *start, later=False, **settings):
         feeds = {uri if ":" in uri else tmp_path / uri: options for uri, options in feeds.items()}
-        made.append(FeedJob(tmp_path, feeds, **settings))
-        return made[-1].open(*start) if opened else made[-1]
+        return opened(FeedJob(tmp_path, feeds, **settings), *start, later=later)
 
-    yield make
-    for each in made:
-        each.drop()
+    return make
 
 
 def numbers(path):
@@ -98,8 +94,7 @@ def test_a_crash_between_commit_and_file_loses_and_repeats_nothing(tmp_path, job
 
 def test_what_was_written_and_not_recorded_is_not_written_twice(tmp_path, job):
     """A torn line included."""
-    a = job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1}).pages(p2={"n": 2})
-    a.drop()
+    job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1}).pages(p2={"n": 2}).drop()
     path = tmp_path / "a.jl"
     path.write_bytes(path.read_bytes()[:-3])
     job({"a.jl": "jsonlines"})
@@ -274,8 +269,7 @@ def test_what_was_there_before_the_round(tmp_path, job, overwrite):
     feeds = {"a.jl": {"format": "jsonlines", "overwrite": overwrite}}
     (tmp_path / "a.jl").write_text('{"n": 0}\n')
     before = [] if overwrite else [0]
-    a = job(feeds, GOES_ON).pages(p1={"n": 1})
-    a.close("shutdown")
+    job(feeds, GOES_ON).pages(p1={"n": 1}).close("shutdown")
     assert numbers(tmp_path / "a.jl") == [*before, 1]
     job(feeds).pages(p2={"n": 2}).finish()
     assert numbers(tmp_path / "a.jl") == [*before, 1, 2]
@@ -353,8 +347,7 @@ def test_an_item_that_cannot_be_exported_takes_no_head_with_it(tmp_path, job):
 
 def test_an_empty_feed_is_as_scrapy_has_it(tmp_path, job):
     """A file with a head and a foot, or none without FEED_STORE_EMPTY."""
-    a = job({"a.json": "json", "b.json": {"format": "json", "store_empty": False}})
-    a.close()
+    job({"a.json": "json", "b.json": {"format": "json", "store_empty": False}}).close()
     assert json.loads((tmp_path / "a.json").read_bytes()) == []
     assert not (tmp_path / "b.json").exists()
 
@@ -398,11 +391,10 @@ def test_a_file_that_somebody_else_has_changed_is_refused(tmp_path, job, change,
     """With a message that names a way out; the file stays as it is."""
     path = tmp_path / "a.jl"
     feeds = {"a.jl": {"format": "jsonlines", **options}}
-    a = job(feeds, GOES_ON).pages(p1={"n": 1})
-    a.close("shutdown")
+    job(feeds, GOES_ON).pages(p1={"n": 1}).close("shutdown")
     change(path)
     before = path.read_bytes() if path.exists() else None
-    b = job(feeds, opened=False)
+    b = job(feeds, later=True)
     with pytest.raises(FeedError, match=r"a\.jl.* Put the file back .*leave the feed out"):
         b.open()
     assert (path.read_bytes() if path.exists() else None) == before
@@ -410,8 +402,7 @@ def test_a_file_that_somebody_else_has_changed_is_refused(tmp_path, job, change,
 
 def test_the_way_out_of_a_changed_file(tmp_path, job, caplog):
     """Without the feed, the job goes on, and says so."""
-    a = job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1})
-    a.close("shutdown")
+    job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1}).close("shutdown")
     (tmp_path / "a.jl").unlink()
     b = job({"b.jl": "jsonlines"})
     assert "a.jl stays as it is" in caplog.text
@@ -443,8 +434,7 @@ def test_ctrl_c_before_scrapy_handles_it_loses_no_item(tmp_path, job, monkeypatc
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    a = job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1})
-    a.drop()
+    job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1}).drop()
     with monkeypatch.context() as patched:
         patched.setattr(feeds_module.Feeds, when, interrupted)
         b = job({"a.jl": "jsonlines"})
@@ -531,9 +521,8 @@ def test_zeros_of_a_power_cut_are_no_strangers(tmp_path, job):
 
 def test_a_changed_feed_is_refused(tmp_path, job):
     """With both values."""
-    a = job({"a.json": "json"}, GOES_ON)
-    a.close("shutdown")
-    b = job({"a.json": {"format": "json", "indent": 4}}, opened=False)
+    job({"a.json": "json"}, GOES_ON).close("shutdown")
+    b = job({"a.json": {"format": "json", "indent": 4}}, later=True)
     with pytest.raises(FeedError, match="begun with indent 0, and now has 4"):
         b.open()
 
@@ -580,14 +569,13 @@ def test_a_feed_is_compared_by_what_is_the_same_in_each_process(tmp_path, job):
         {"item_classes": {*classes}},
     ):
         with pytest.raises(FeedError, match="was begun with"):
-            job(feeds(**changed), opened=False).open()
+            job(feeds(**changed), later=True).open()
 
 
 def test_a_removed_feed_is_finished_and_an_added_one_begins(tmp_path, job, caplog):
     """In the middle of a round."""
     caplog.set_level(logging.INFO)
-    a = job({"a.json": "json"}, GOES_ON).pages(p1={"n": 1})
-    a.drop()
+    job({"a.json": "json"}, GOES_ON).pages(p1={"n": 1}).drop()
     b = job({"b.jl": "jsonlines"})
     assert json.loads((tmp_path / "a.json").read_bytes()) == [{"n": 1}]
     assert "b.jl begins now" in caplog.text
@@ -617,7 +605,7 @@ def test_a_uri_is_evaluated_once_a_round(tmp_path, job):
     """Times and spider arguments differ after a resume."""
     feeds = {str(tmp_path / "%(mark)s.jl"): "jsonlines"}
     for mark in ("first", "second"):
-        a = job(feeds, GOES_ON, opened=False)
+        a = job(feeds, GOES_ON, later=True)
         a.spider.mark = mark
         a.open(GOES_ON)
         a.pages(**{mark: {"n": len(mark)}})
@@ -648,8 +636,7 @@ def test_a_storage_that_overwrites_gets_the_whole_round(tmp_path, job):
 def test_what_is_appended_to_csv_has_the_columns_of_the_first_item(tmp_path, job):
     """Whatever the first item after a stop has."""
     feeds = {f"shelf:{tmp_path}/a": {"format": "csv"}}
-    a = job(feeds, GOES_ON).pages(p1={"n": 1, "m": 1})
-    a.close("shutdown")
+    job(feeds, GOES_ON).pages(p1={"n": 1, "m": 1}).close("shutdown")
     b = job(feeds).pages(p2={"n": 2}, p3={"m": 3, "n": 3})
     b.close("shutdown")
     assert (tmp_path / "a").read_bytes() == b"n,m\r\n1,1\r\nn,m\r\n2,\r\n3,3\r\n"
@@ -674,8 +661,7 @@ def test_compressed_feeds_are_whole_after_every_stop(tmp_path, job):
     path.write_bytes(gzip.compress(b'{"n": 0}\n'))
     feeds = {"a.jl.gz": {"format": "jsonlines", "postprocessing": [GZIP]}}
     for number in (1, 2):
-        a = job(feeds, GOES_ON).pages(**{f"p{number}": {"n": number}})
-        a.close("shutdown")
+        job(feeds, GOES_ON).pages(**{f"p{number}": {"n": number}}).close("shutdown")
         lines = gzip.decompress(path.read_bytes()).splitlines()
         assert [json.loads(line)["n"] for line in lines] == [*range(number + 1)]
 
@@ -713,8 +699,7 @@ def test_what_a_kill_has_left_of_a_round_is_no_part_of_the_next(tmp_path, job, m
 def test_a_removed_feed_that_was_stored_before_is_stored_whole(tmp_path, job):
     """With what came since then, and waited for the store when the process died."""
     job(ZIPPED, GOES_ON).pages(p1={"n": 1}).close("shutdown")
-    b = job(ZIPPED).pages(p2={"n": 2})
-    b.drop()
+    job(ZIPPED).pages(p2={"n": 2}).drop()
     job({"b.jl": "jsonlines"})
     assert unzipped(tmp_path) == [1, 2]
 
@@ -723,8 +708,7 @@ def test_an_exporter_of_the_users_runs_once(tmp_path, job):
     """Its items are kept as they are until then."""
     feeds = {"a.own": {"format": "own"}}
     for number in (1, 2):
-        a = job(feeds, GOES_ON).pages(**{f"p{number}": {"n": number}})
-        a.close("shutdown")
+        job(feeds, GOES_ON).pages(**{f"p{number}": {"n": number}}).close("shutdown")
     assert numbers(tmp_path / "a.own") == [1, 2]
 
 
@@ -743,8 +727,7 @@ def test_an_item_that_cannot_be_pickled_is_refused(tmp_path, job, uri):
     """By a feed that waits pickled, and by no other: its page has failed, is listed, and is asked
     again by a retry."""
     feeds = {uri: {**WAITING_FEEDS[uri], "overwrite": True}}
-    a = job(feeds).pages(p1={"n": 1}, p2=Shy(n=2))
-    a.close()
+    job(feeds).pages(p1={"n": 1}, p2=Shy(n=2)).close()
 
     def in_feed():
         text = (tmp_path / uri).read_text()
@@ -772,7 +755,7 @@ class Picky(feed_crawls.OwnExporter):
 
 def test_a_page_whose_item_an_exporter_of_the_users_refuses_has_failed(tmp_path, job, caplog):
     """Though that writes when the feed is stored."""
-    a = job({"a.own": "own"}, opened=False)
+    a = job({"a.own": "own"}, later=True)
     a.exporter.exporters["own"] = Picky
     a.open()
     a.pages(p1={"n": 1}, p2={"n": 2}, p3={"n": 3})
@@ -786,7 +769,7 @@ def test_a_page_whose_item_an_exporter_of_the_users_refuses_has_failed(tmp_path,
 def test_an_item_is_refused_after_a_batch_was_stored_as_before(tmp_path, job):
     """The exporter that writes a batch ends the one that gets each item; another one goes on."""
     feeds = {str(tmp_path / "%(batch_id)d.own"): {"format": "own", "batch_item_count": 1}}
-    a = job(feeds, opened=False)
+    a = job(feeds, later=True)
     a.exporter.exporters["own"] = Picky
     a.open()
     a.pages(p1={"n": 1})
@@ -825,8 +808,7 @@ def test_a_plugin_of_the_users_gets_what_scrapys_exporter_has_written(tmp_path, 
     """Write by write, whatever the items were, and again with each store."""
     feeds = {"a.csv": {"format": "csv", "postprocessing": [Numbering]}}
     for number in (1, 2):
-        a = job(feeds, GOES_ON).pages(**{f"p{number}": {"n": number, "m": 0}})
-        a.close("shutdown")
+        job(feeds, GOES_ON).pages(**{f"p{number}": {"n": number, "m": 0}}).close("shutdown")
     assert (tmp_path / "a.csv").read_bytes() == b"1 n,m\r\n2 1,0\r\n3 2,0\r\nend\n"
 
 
@@ -990,7 +972,7 @@ def test_without_a_job_refused_items_are_told_of_and_counted_by_page(tmp_path, c
 def test_a_missing_private_name_refuses_the_start(job, monkeypatch):
     """By its name."""
     monkeypatch.delattr(FeedExporter, "_get_uri_params")
-    a = job({"a.jl": "jsonlines"}, opened=False)
+    a = job({"a.jl": "jsonlines"}, later=True)
     with pytest.raises(JobDirectoryError, match=r"no FeedExporter\._get_uri_params"):
         a.open()
 
@@ -999,7 +981,7 @@ def test_when_the_spider_was_not_opened_feeds_stay_as_they_were(tmp_path, job):
     """A pipeline may have failed before `spider_opened`."""
     feeds = {"a.json": {"format": "json", "overwrite": True}}
     (tmp_path / "a.json").write_text("[0]")
-    a = job(feeds, opened=False)
+    a = job(feeds, later=True)
     super(FeedJob, a).open()
     a.close("shutdown")
     assert (tmp_path / "a.json").read_text() == "[0]"
@@ -1008,7 +990,7 @@ def test_when_the_spider_was_not_opened_feeds_stay_as_they_were(tmp_path, job):
 def test_signals_and_stats_are_scrapys(job):
     """`feed_slot_closed` with a slot that says what was stored, and `feed_exporter_closed`."""
     slots, closed = [], []
-    a = job({"a.jl": "jsonlines"}, opened=False)
+    a = job({"a.jl": "jsonlines"}, later=True)
     a.crawler.signals.connect(lambda slot: slots.append(slot), signals.feed_slot_closed, weak=False)
     a.crawler.signals.connect(lambda: closed.append(1), signals.feed_exporter_closed, weak=False)
     a.open()

@@ -83,28 +83,16 @@ class Crawl(Job):
         return None if hold is None or hold.times < 0 else round(hold.until - holds.monotonic(), 3)
 
 
-@pytest.fixture(params=["disk", "memory"])
-def crawl(request, tmp_path, clock):
-    """An open crawl with two pages, in a job or in memory."""
-    crawl = Crawl(tmp_path / "job" if request.param == "disk" else None).open()
-    for name in ("one", "two"):
-        assert crawl.push(name)
-    yield crawl
-    crawl.drop()
-
-
 @pytest.fixture
-def make_crawl(tmp_path, clock):
+def make_crawl(tmp_path, clock, opened):
     """Return a function that opens a job, by default in one folder."""
-    made = []
+    return lambda folder=tmp_path / "job", **options: opened(Crawl(folder, **options))
 
-    def make(folder=tmp_path / "job", **options):
-        made.append(Crawl(folder, **options))
-        return made[-1].open()
 
-    yield make
-    for crawl in made:
-        crawl.drop()
+@pytest.fixture(params=["disk", "memory"])
+def crawl(request, make_crawl):
+    """An open crawl with two pages, in a job or in memory."""
+    return make_crawl(**{} if request.param == "disk" else {"folder": None}).pushed("one", "two")
 
 
 # --- Retry-After --------------------------------------------------------------------------

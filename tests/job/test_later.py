@@ -34,22 +34,6 @@ def clock(monkeypatch):
     return found
 
 
-@pytest.fixture
-def new_job(tmp_path):
-    """Return a function that opens a job, in the same directory each time, as after a kill."""
-    jobs = []
-
-    def new(folder=tmp_path / "job", **settings):
-        for job in jobs:
-            job.drop()
-        jobs.append(Job(folder, **settings).open())
-        return jobs[-1]
-
-    yield new
-    for job in jobs:
-        job.drop()
-
-
 @pytest.mark.parametrize("stored", [True, False])
 def test_a_request_is_sent_at_its_time(new_job, clock, stored):
     """Not before, and then it is a request as any other; stored or in memory."""

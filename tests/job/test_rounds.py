@@ -47,8 +47,7 @@ def test_each_start_after_a_finished_round_is_a_new_one(make_round, tmp_path):
 @pytest.mark.parametrize("reason", ["finished", "shutdown", "bloom_full", "done"])
 def test_the_reason_does_not_matter(make_round, tmp_path, reason):
     """What is left decides: nothing ends the round, one request does not."""
-    job = make_round().started("a")
-    job.close(reason)
+    make_round().started("a").close(reason)
     assert phases(tmp_path / "job") == [(1, "running")]
     job = make_round()
     assert (job.round.number, job.round.is_resumed) == (1, True)

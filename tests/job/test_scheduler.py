@@ -29,33 +29,6 @@ from tests.test_refused_start import contents
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 
-@pytest.fixture
-def make(tmp_path):
-    """Return a function that makes and opens a job, by default in one folder."""
-    made = []
-
-    def make(folder=tmp_path / "job", **options):
-        job = Job(folder, **options)
-        made.append(job)
-        return job.open()
-
-    yield make
-    for job in made:
-        job.drop()
-
-
-@pytest.fixture
-def crash(tmp_path, make):
-    """Return a function that opens what a killed process would leave of a job now."""
-
-    def crash(**options):
-        copy = tmp_path / f"copy{len(list(tmp_path.glob('copy*')))}"
-        shutil.copytree(tmp_path / "job", copy)
-        return make(copy, **options)
-
-    return crash
-
-
 def rows(folder):
     """Return the stored requests, as another program sees them."""
     with closing(sqlite3.connect(folder / "requests.sqlite")) as connection:
@@ -624,8 +597,7 @@ def test_a_link_or_a_directory_is_refused(tmp_path):
 
 def test_a_second_process_changes_nothing(make, tmp_path):
     """The lock of the filter comes before anything else in the directory."""
-    job = make().pushed("a")
-    job.commit()
+    make().pushed("a").commit()
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "job").rglob("*")}
     with pytest.raises(FilterLockedError):
         Job(tmp_path / "job").open()
@@ -706,8 +678,7 @@ def test_a_crash_while_taking_over_loses_and_doubles_nothing(make, tmp_path, mon
 
 def test_scrapy_queues_that_cannot_be_read_are_refused(tmp_path):
     """The start is refused with the reason, and nothing in the job has changed."""
-    job = make_stock(tmp_path / "job", {}).pushed("a")
-    job.close()
+    make_stock(tmp_path / "job", {}).pushed("a").close()
     state = tmp_path / "job" / "requests.queue" / "active.json"
     found = json.loads(state.read_text())
     state.write_text(json.dumps({**found, "lost.example": [0]})[:-1])
