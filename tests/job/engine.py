@@ -1,5 +1,8 @@
 """Schedulers built as Scrapy builds them, on an engine that only keeps its books."""
 
+import sqlite3
+from contextlib import closing
+
 from scrapy import Request, Spider
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.test import get_crawler
@@ -115,6 +118,14 @@ class Job:
     def stat(self, name):
         """Return a stat."""
         return self.crawler.stats.get_value(name)
+
+
+def query(path, statement, *values):
+    """Return what a statement gives, or changes, in the file or the folder of a job, as another
+    program sees it."""
+    path = path / "requests.sqlite" if path.is_dir() else path
+    with closing(sqlite3.connect(path)) as connection, connection:
+        return connection.execute(statement, values).fetchall()
 
 
 def request(name, **options):

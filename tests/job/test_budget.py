@@ -6,9 +6,7 @@ Set BUDGET_SEED to repeat a run of what is random.
 import json
 import os
 import random
-import sqlite3
 import sys
-from contextlib import closing
 from functools import partial
 
 import pytest
@@ -24,7 +22,7 @@ from scrapy_bloom.sqlite_backend.rounds import KEPT, OVER
 from scrapy_bloom.sqlite_backend.status import job_state
 from tests.job.budget_crawls import BUDGET as OF_CRAWLS
 from tests.job.budget_crawls import SLOTS
-from tests.job.engine import STOCK, Job, name_of, request
+from tests.job.engine import STOCK, Job, name_of, query, request
 from tests.job.test_children import again, child, give, page_in_progress
 from tests.job.test_rounds import start
 from tests.seeded import run_module, seed_of
@@ -462,8 +460,7 @@ def test_what_is_retried_without_a_budget_is_asked(make_round, tmp_path):
 def test_what_a_round_of_version_0_3_0_has_capped_counts_in_the_next(make_round, tmp_path):
     """It was over without a word of them, and has forgotten its feeds."""
     make_round(BLOOM_BUDGET={"*": 2}).started("start").pushed(*"abc").finish()
-    with closing(sqlite3.connect(tmp_path / "job" / "requests.sqlite")) as connection, connection:
-        connection.execute("UPDATE rounds SET phase = ?", (OVER,))
+    query(tmp_path / "job", "UPDATE rounds SET phase = ?", OVER)
     assert SQLiteFailedStore(tmp_path / "job").retry(CAPPED) == 2
     job = make_round(BLOOM_BUDGET={"*": 4})
     assert job.start(start("start")) == ["start"]

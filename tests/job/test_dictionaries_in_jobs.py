@@ -19,7 +19,7 @@ from scrapy_bloom.job.dictionaries import id_of
 from scrapy_bloom.job.failure import FailedRequest
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.stopped_job import stopped_job
-from tests.job.engine import Job, name_of
+from tests.job.engine import Job, name_of, query
 from tests.job.harness import fields_of, fork
 from tests.job.points import Points
 
@@ -81,12 +81,6 @@ def rows_of(path):
     needed = {payload[1:3].hex() for payload in found if payload[0] in (2, 3)}
     assert needed <= {*map(id_of, stored)}
     return found, stored
-
-
-def change(path, statement, *values):
-    """Change the file of a stopped job behind its back."""
-    with closing(sqlite3.connect(path)) as database, database:
-        return database.execute(statement, values).fetchall()
 
 
 def test_most_requests_are_stored_with_a_dictionary_of_the_job(new_job, path):
@@ -200,7 +194,7 @@ def test_requests_stay_the_same_without_slots(new_job, path):
     """Their bytes leave out what the slot says, so they are written anew."""
     expected = by_slot(new_job)
     new_job(**ONE_QUEUE).close()
-    assert change(path, "SELECT DISTINCT slot FROM requests") == [("",)]
+    assert query(path, "SELECT DISTINCT slot FROM requests") == [("",)]
     assert {payload[0] for payload in rows_of(path)[0]} == {2}
     job = new_job()
     assert urls(job) == expected
@@ -213,7 +207,7 @@ def test_a_kill_while_slots_are_given_up_loses_nothing(new_job, path):
     found = []
     for _ in killed(path, ["sql UPDATE many", "sql COMMIT"], opening=True, **ONE_QUEUE):
         assert urls(new_job(**(ONE_QUEUE if len(found) % 2 else {}))) == expected
-        found.append(len(change(path, "SELECT DISTINCT slot FROM requests")))
+        found.append(len(query(path, "SELECT DISTINCT slot FROM requests")))
     assert {*found} == {1, 3}
 
 
@@ -226,7 +220,7 @@ def test_a_failed_request_is_retried_without_its_slot(new_job, path):
     job.scheduler._ledger.fail(popped, record)
     job.done(popped)
     job.close()
-    assert change(path, "SELECT slot, hex(request) GLOB '02*' FROM failed") == [("a.com", 1)]
+    assert query(path, "SELECT slot, hex(request) GLOB '02*' FROM failed") == [("a.com", 1)]
     new_job(**ONE_QUEUE).close()
     assert SQLiteFailedStore(path.parent).retry() == 1
     found = [each.url for each in iter(new_job(**ONE_QUEUE).pop, None)]
@@ -250,10 +244,10 @@ def test_requests_without_their_dictionary_have_failed(new_job, path, caplog, da
     """None is lost, and none is taken for another: with the dictionary they are pending again,
     in the slots that they had."""
     expected = by_slot(new_job)
-    ((dictionary,),) = change(path, "SELECT dictionary FROM dictionaries")
+    ((dictionary,),) = query(path, "SELECT dictionary FROM dictionaries")
     readable = {row for row, payload in enumerate(rows_of(path)[0]) if payload[0] != 2}
     assert 0 < len(readable) < len(expected)
-    change(path, damage)
+    query(path, damage)
     job = new_job(**options)
     found = urls(job)
     assert len(found) == len(readable)
@@ -266,8 +260,8 @@ def test_requests_without_their_dictionary_have_failed(new_job, path, caplog, da
         f"ValueError: its dictionary {name} is not there"
     }
     assert f"its dictionary {name} is not" in caplog.text
-    change(path, "DELETE FROM dictionaries")
-    change(path, "INSERT INTO dictionaries VALUES (NULL, ?)", dictionary)
+    query(path, "DELETE FROM dictionaries")
+    query(path, "INSERT INTO dictionaries VALUES (NULL, ?)", dictionary)
     assert sorted(found + urls(new_job(**options))) == expected
 
 
@@ -280,7 +274,7 @@ def test_a_stopped_job_is_read_with_its_dictionaries(new_job, path):
         found = [*left.requests(fields_of)]
     assert [each["url"] for each in found] == expected
     assert found[-1]["headers"] == {b"Referer": [expected[-1].rpartition("/")[0].encode() + b"/"]}
-    change(path, "DELETE FROM dictionaries")
+    query(path, "DELETE FROM dictionaries")
     with (
         stopped_job(path, pickles=True) as left,
         pytest.raises(RequestFileError, match=r"row \d+ of .* cannot be moved .*dictionary"),
@@ -300,7 +294,7 @@ def test_rows_of_all_forms_are_in_one_job(new_job, path):
         fields = page(number).to_dict()
         expected.append(fields["url"])
         form, dumps = ("pickle", pickle.dumps) if row % 2 else ("marshal", marshal.dumps)
-        change(
+        query(
             path,
             "INSERT INTO requests VALUES (?, 'example.com', 0, 0, 0, ?, ?)",
             *(row, form, dumps(fields, 4)),

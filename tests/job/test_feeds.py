@@ -4,8 +4,6 @@ import gzip
 import json
 import logging
 import resource
-import sqlite3
-from contextlib import closing
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -26,7 +24,7 @@ from scrapy_bloom.job.ledger import CommitHook
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from tests.fakes import Engine
 from tests.job import feed_crawls
-from tests.job.engine import request
+from tests.job.engine import query, request
 from tests.job.feed_crawls import GZIP
 from tests.job.feed_jobs import FeedJob, run
 
@@ -558,8 +556,7 @@ def test_a_feed_is_compared_by_what_is_the_same_in_each_process(tmp_path, job):
         return {"a.jl": values, **objects}
 
     job(feeds(), GOES_ON).close("shutdown")
-    with closing(sqlite3.connect(tmp_path / "job" / "requests.sqlite")) as file:
-        stored = "".join(text for (text,) in file.execute("SELECT options FROM feeds"))
+    stored = "".join(text for (text,) in query(tmp_path / "job", "SELECT options FROM feeds"))
     assert " at 0x" not in stored
     assert [stored.index(name) for name in sorted(classes)] == sorted(map(stored.index, classes))
     job(feeds(), GOES_ON).close("shutdown")
@@ -843,8 +840,7 @@ def test_many_batches_at_once_and_after_each_other(tmp_path, job):
     a.pages(p2={"n": 60}, p3={"n": 61})
     a.commit()
     assert len(a.exporter._durable._stores) == 0
-    with closing(sqlite3.connect(tmp_path / "job" / "requests.sqlite")) as file:
-        assert file.execute("SELECT number, state FROM batches").fetchall() == [(62, "stored")]
+    assert query(tmp_path / "job", "SELECT number, state FROM batches") == [(62, "stored")]
     a.drop()
     job(feeds).pages(p4={"n": 62}).close("shutdown")
     assert [numbers(tmp_path / f"{n + 1}.jl") for n in range(63)] == [[n] for n in range(63)]

@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import sqlite3
-from contextlib import closing
 
 import pytest
 
@@ -13,7 +11,7 @@ from scrapy_bloom.bloom.header import OWNER_AT, PAGE
 from scrapy_bloom.errors import JobDirectoryError
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite_backend.request_file import read_identity
-from tests.job.engine import TestSpider
+from tests.job.engine import TestSpider, query
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
@@ -56,9 +54,7 @@ def test_the_filter_notes_each_commit_before_its_bits(tmp_path, make, monkeypatc
 
 def test_a_commit_that_the_filter_does_not_know_of_is_no_reason_to_refuse(killed, make):
     """The process may die between the two, and a copy of the filter may be older."""
-    with closing(sqlite3.connect(killed / "requests.sqlite")) as file:
-        file.execute("UPDATE identity SET commits = commits + 1")
-        file.commit()
+    query(killed, "UPDATE identity SET commits = commits + 1")
     assert numbers(killed) == (3, 4)
     assert make(killed).names() == ["c", "b", "a"]
 

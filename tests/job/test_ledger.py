@@ -1,12 +1,9 @@
 """When the books of a job are closed: what is committed, and by what."""
 
-import sqlite3
-from contextlib import closing
-
 import pytest
 
 from scrapy_bloom.job import ledger
-from tests.job.engine import Job
+from tests.job.engine import Job, query
 
 
 @pytest.fixture
@@ -37,13 +34,7 @@ def timers(monkeypatch):
 def job(tmp_path, timers):
     """An open job, and how many rows another program sees in it."""
     job = Job(tmp_path / "job").open()
-    path = tmp_path / "job" / "requests.sqlite"
-
-    def rows():
-        with closing(sqlite3.connect(path)) as connection:
-            return connection.execute("SELECT COUNT(*) FROM requests").fetchone()[0]
-
-    job.rows = rows
+    job.rows = lambda: query(tmp_path / "job", "SELECT COUNT(*) FROM requests")[0][0]
     yield job
     job.drop()
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import contextmanager
 from math import inf
 
 import pytest
@@ -406,17 +407,30 @@ def require_whole(run, folder, place, pages):
     assert run(folder, "queue", "count", *place).status == 1
 
 
+COUNT = ["queue", "count", "job", "--json"]
+
+
+@contextmanager
+def slow_crawl(run, folder, *options):
+    """Crawl until four requests are in flight; what follows lets them go, and waits for the end."""
+    (folder / "slow.py").write_text(SPIDER)
+    command = [sys.executable, "-m", "scrapy", "runspider", "slow.py", "-s", "JOBDIR=job", *options]
+    with (folder / "log").open("wb") as log:
+        crawl = subprocess.Popen(command, cwd=folder, env=environment(), stderr=log)
+    try:
+        wait_until((folder / "job" / "requests.sqlite").exists)
+        wait_until(lambda: run(folder, *COUNT).json["in_flight"] == 4)
+        yield
+        assert crawl.wait(PATIENCE) == 0
+    finally:
+        crawl.kill()
+        crawl.wait()
+
+
 def test_a_running_crawl_drops_what_is_ordered(run, tmp_path):
     """A real one: what it has in flight is fetched, nothing else, and then it is finished."""
-    (tmp_path / "slow.py").write_text(SPIDER)
-    command = [sys.executable, "-m", "scrapy", "runspider", "slow.py", "-s", "JOBDIR=job"]
-    with (tmp_path / "log").open("wb") as log:
-        crawl = subprocess.Popen(command, cwd=tmp_path, env=environment(), stderr=log)
-    try:
-        wait_until((tmp_path / "job" / "requests.sqlite").exists)
-        count = ["queue", "count", "job", "--json"]
-        wait_until(lambda: run(tmp_path, *count).json["in_flight"] == 4)
-        assert run(tmp_path, *count).json["pending"] == 196
+    with slow_crawl(run, tmp_path):
+        assert run(tmp_path, *COUNT).json["pending"] == 196
         dropped = run(tmp_path, "queue", "drop", "job", "--url", "data:,*", "--yes", "--json").json
         assert dropped == {
             "stands": False,
@@ -426,10 +440,6 @@ def test_a_running_crawl_drops_what_is_ordered(run, tmp_path):
             "unknown": 0,
         }
         (tmp_path / "go").touch()
-        assert crawl.wait(PATIENCE) == 0
-    finally:
-        crawl.kill()
-        crawl.wait()
     fetched = (tmp_path / "fetched").read_text().split()
     assert len(fetched) == len({*fetched}) == 5
     assert "(finished)" in (tmp_path / "log").read_text()
@@ -438,32 +448,19 @@ def test_a_running_crawl_drops_what_is_ordered(run, tmp_path):
 def test_a_running_crawl_holds_a_slot(run, tmp_path):
     """A real one, without HoldMiddleware: what it has in flight is fetched, nothing else; and a
     hold of nothing keeps no crawl open."""
-    (tmp_path / "slow.py").write_text(SPIDER)
-    command = [sys.executable, "-m", "scrapy", "runspider", "slow.py", "-s", "JOBDIR=job"]
-    with (tmp_path / "log").open("wb") as log:
-        crawl = subprocess.Popen(
-            [*command, "-s", "BLOOM_HOLD=False"], cwd=tmp_path, env=environment(), stderr=log
-        )
-    try:
-        wait_until((tmp_path / "job" / "requests.sqlite").exists)
-        count = ["queue", "count", "job", "--json"]
-        wait_until(lambda: run(tmp_path, *count).json["in_flight"] == 4)
+    with slow_crawl(run, tmp_path, "-s", "BLOOM_HOLD=False"):
         assert run(tmp_path, "queue", "hold", "job", "slow", "--json").json == {
             "stands": False,
             "held": ["slow"],
             "seconds": None,
         }
         (tmp_path / "go").touch()
-        wait_until(lambda: run(tmp_path, *count).json["in_flight"] == 0)
-        found = run(tmp_path, *count).json
+        wait_until(lambda: run(tmp_path, *COUNT).json["in_flight"] == 0)
+        found = run(tmp_path, *COUNT).json
         assert (found["pending"], found["held_slots"]) == (196, {"slow": None})
         assert "1 host held" in run(tmp_path, "info", "job").out
         dropped = run(tmp_path, "queue", "drop", "job", "--slot", "slow", "--yes", "--json").json
         assert dropped["dropped"] == 196
-        assert crawl.wait(PATIENCE) == 0
-    finally:
-        crawl.kill()
-        crawl.wait()
     assert len((tmp_path / "fetched").read_text().split()) == 5
 
 

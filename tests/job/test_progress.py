@@ -2,13 +2,12 @@
 
 import json
 import os
-import sqlite3
 import time
-from contextlib import closing
 
 import pytest
 
 from scrapy_bloom.sqlite_backend.status import KEPT_SECONDS, JobStatus, Progress, job_state
+from tests.job.engine import query
 from tests.job.test_failed import fail_download
 from tests.job.test_rounds import start
 
@@ -19,9 +18,8 @@ STATS = ("pending", "in_flight", "failed", "commits", "commit_seconds_max", "byt
 
 def noted(folder):
     """Return what has been noted, as another program sees it."""
-    with closing(sqlite3.connect(folder / "requests.sqlite")) as connection:
-        rows = connection.execute("SELECT time, figures FROM progress ORDER BY time")
-        return [(at, json.loads(figures)) for at, figures in rows]
+    rows = query(folder, "SELECT time, figures FROM progress ORDER BY time")
+    return [(at, json.loads(figures)) for at, figures in rows]
 
 
 def test_stats_that_can_be_alerted_on(make_round, tmp_path, monkeypatch):

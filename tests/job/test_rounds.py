@@ -1,8 +1,6 @@
 """When a round of a job begins, goes on and is over."""
 
 import os
-import sqlite3
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from scrapy.exceptions import CloseSpider
 from scrapy_bloom import JobDirectoryError
 from scrapy_bloom.job.session import session_of
 from tests.fakes import Engine
-from tests.job.engine import STOCK, Job, request
+from tests.job.engine import STOCK, Job, query, request
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
@@ -31,8 +29,7 @@ def finish(job, *names):
 
 def phases(folder):
     """Return the rounds as another program sees them."""
-    with closing(sqlite3.connect(folder / "requests.sqlite")) as connection:
-        return connection.execute("SELECT number, phase FROM rounds").fetchall()
+    return query(folder, "SELECT number, phase FROM rounds")
 
 
 def test_each_start_after_a_finished_round_is_a_new_one(make_round, tmp_path):
@@ -225,9 +222,8 @@ def test_a_round_is_over_when_its_feeds_are_stored(make_round, tmp_path):
     assert len(ended) == 1
     assert phases(tmp_path / "job") == [(1, "over")]
     assert not (tmp_path / "job" / "bloom.lock").exists()
-    with closing(sqlite3.connect(tmp_path / "job" / "requests.sqlite")) as connection:
-        assert connection.execute("SELECT * FROM spider_state").fetchall() == []
-        assert connection.execute("SELECT clean FROM job").fetchall() == [(1,)]
+    assert query(tmp_path / "job", "SELECT * FROM spider_state") == []
+    assert query(tmp_path / "job", "SELECT clean FROM job") == [(1,)]
 
 
 def test_feeds_that_are_stored_while_a_round_goes_on_do_not_end_it(make_round, tmp_path):

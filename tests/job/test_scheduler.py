@@ -3,10 +3,8 @@
 import json
 import os
 import shutil
-import sqlite3
 import sys
 import tracemalloc
-from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,7 +21,7 @@ from scrapy_bloom import Addon, FilterLockedError, JobDirectoryError, RequestFil
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.request_file import RequestFile
 from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
-from tests.job.engine import STOCK, Job, TestSpider, name_of, request
+from tests.job.engine import STOCK, Job, TestSpider, name_of, query, request
 from tests.test_refused_start import contents
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
@@ -31,8 +29,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux o
 
 def rows(folder):
     """Return the stored requests, as another program sees them."""
-    with closing(sqlite3.connect(folder / "requests.sqlite")) as connection:
-        return connection.execute("SELECT slot, priority, start FROM requests").fetchall()
+    return query(folder, "SELECT slot, priority, start FROM requests")
 
 
 def unserializable(name, **options):
@@ -501,50 +498,37 @@ def test_an_unknown_queue_is_refused_by_name(tmp_path, setting):
     assert f"{__name__}.MyQueue" in str(error)
 
 
-def damaged_files(folder):
-    """Return by name what may stand where the database should be."""
-    Job(folder / "sound").open().close()
-    sound = (folder / "sound" / "requests.sqlite").read_bytes()
-    other = folder / "other.sqlite"
-    with closing(sqlite3.connect(other)) as connection:
-        connection.execute("CREATE TABLE requests (id)")
-        connection.commit()
-    changed = folder / "changed.sqlite"
-    changed.write_bytes(sound)
-    with closing(sqlite3.connect(changed)) as connection:
-        connection.execute("ALTER TABLE requests ADD COLUMN url")
-        connection.commit()
-    return {
-        "empty": b"",
-        "text": b"no database at all" * 100,
-        "cut": sound[:5000],
-        "header only": sound[:100],
-        "another program's": other.read_bytes(),
-        "other tables": changed.read_bytes(),
-        "a later version": sound[:60] + (99).to_bytes(4, "big") + sound[64:],
-        "overwritten": sound[:4096] + b"\xff" * (len(sound) - 4096),
-    }
+def rewritten(change):
+    """Return what writes a file anew."""
+    return lambda path: path.write_bytes(change(path.read_bytes()))
 
 
-DAMAGES = (
-    "empty",
-    "text",
-    "cut",
-    "header only",
-    "another program's",
-    "other tables",
-    "a later version",
-    "overwritten",
-)
+def replaced(path):
+    """Let the file be another program's."""
+    path.unlink()
+    query(path, "CREATE TABLE requests (id)")
+
+
+DAMAGES = {
+    "empty": rewritten(lambda _: b""),
+    "text": rewritten(lambda _: b"no database at all" * 100),
+    "cut": rewritten(lambda sound: sound[:5000]),
+    "header only": rewritten(lambda sound: sound[:100]),
+    "another program's": replaced,
+    "other tables": lambda path: query(path, "ALTER TABLE requests ADD COLUMN url"),
+    "a later version": rewritten(lambda sound: sound[:60] + (99).to_bytes(4, "big") + sound[64:]),
+    "overwritten": rewritten(lambda sound: sound[:4096] + b"\xff" * (len(sound) - 4096)),
+}
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_or_foreign_file_is_refused_and_left_as_it_was(tmp_path, damage):
     """The error names the file and a remedy; not a byte of it changes."""
-    contents = damaged_files(tmp_path)[damage]
-    path = tmp_path / "job" / "requests.sqlite"
+    Job(tmp_path / "sound").open().close()
+    sound, path = (tmp_path / name / "requests.sqlite" for name in ("sound", "job"))
+    DAMAGES[damage](sound)
     path.parent.mkdir()
-    path.write_bytes(contents)
+    path.write_bytes(contents := sound.read_bytes())
     error = refused(tmp_path / "job")
     assert str(path) in str(error)
     assert "new JOBDIR" in str(error)
@@ -576,9 +560,7 @@ def test_a_damaged_table_is_named_at_the_start(make, tmp_path):
     """Whichever it is that is read first."""
     make().close()
     path = tmp_path / "job" / "requests.sqlite"
-    with closing(sqlite3.connect(path)) as connection:
-        found = "SELECT rootpage FROM sqlite_master WHERE name = 'failed'"
-        ((page,),) = connection.execute(found).fetchall()
+    ((page,),) = query(path, "SELECT rootpage FROM sqlite_master WHERE name = 'failed'")
     overwrite_page(path, page)
     error = refused(tmp_path / "job")
     assert str(path) in str(error)
@@ -609,7 +591,7 @@ def test_a_refused_job_can_be_opened_later(make, tmp_path):
     path = tmp_path / "job" / "requests.sqlite"
     make().close()
     sound = path.read_bytes()
-    path.write_bytes(sound[:4096] + b"\xff" * (len(sound) - 4096))
+    DAMAGES["overwritten"](path)
     assert isinstance(refused(tmp_path / "job"), RequestFileError)
     path.write_bytes(sound)
     assert make().names() == []

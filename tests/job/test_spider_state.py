@@ -3,14 +3,12 @@
 import os
 import pickle
 import random
-import sqlite3
 import time
-from contextlib import closing
 
 import pytest
 from scrapy import signals
 
-from tests.job.engine import STOCK, Job, request
+from tests.job.engine import STOCK, Job, query, request
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
@@ -265,8 +263,7 @@ def test_without_the_extension_nothing_is_kept(make_round, state_file):
     job.push("a", callback=None)
     job.close()
     assert not state_file.exists()
-    with closing(sqlite3.connect(state_file.parent / "requests.sqlite")) as connection:
-        assert connection.execute("SELECT * FROM spider_state").fetchall() == []
+    assert query(state_file.parent, "SELECT * FROM spider_state") == []
     job = make_round()
     assert job.spider.state == {}
     assert [r.url for r in [job.pop()]] == [request("a").url]

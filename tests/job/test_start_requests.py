@@ -2,17 +2,15 @@
 
 import os
 import secrets
-import sqlite3
 import time
 import tracemalloc
-from contextlib import closing
 
 import pytest
 from scrapy import Request
 
 from scrapy_bloom.job.start_requests import key_of
 from scrapy_bloom.sqlite_backend.stopped_job import stopped_job
-from tests.job.engine import STOCK, name_of, request
+from tests.job.engine import STOCK, name_of, query, request
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
@@ -336,9 +334,7 @@ def test_what_the_table_holds_is_gone_with_the_next_round(make_round, tmp_path):
         job.finish()
         with stopped_job(tmp_path / "job" / "requests.sqlite", pickles=True) as left:
             assert [*left.taken_start_requests()] == []
-        with closing(sqlite3.connect(tmp_path / "job" / "requests.sqlite")) as connection:
-            found = connection.execute("SELECT * FROM taken_start_requests").fetchall()
-        assert len(found) == len(names)
+        assert len(query(tmp_path / "job", "SELECT * FROM taken_start_requests")) == len(names)
 
 
 def test_the_scrapy_of_older_middlewares_is_served(make_round):
