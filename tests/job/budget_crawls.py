@@ -158,7 +158,7 @@ def round_of(job):
     if not check_header(job / "requests.sqlite"):
         return 0, 0
     with reading(job / "requests.sqlite") as connection:
-        return connection.execute("SELECT * FROM rounds").fetchone() or (0, 0)
+        return connection.execute("SELECT number, phase FROM rounds").fetchone() or (0, 0)
 
 
 def told(world, crawl, store, kills):
