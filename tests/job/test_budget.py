@@ -171,12 +171,10 @@ def test_a_retry_brings_back_what_a_higher_budget_leaves_room_for(make_round, tm
     assert capped(folder) == [*"defgk"]
 
     assert SQLiteFailedStore(folder).retry(Choice(urls=["*/e"])) == 1
-    job = make_round().started()
-    assert job.finish() == ["e"]
+    assert make_round().started().finish() == ["e"]
     assert SQLiteFailedStore(folder).drop(Choice(urls=["*/d"])) == 1
     assert capped(folder) == [*"fgk"]
-    job = make_round(BLOOM_RETRY_FAILED=True).started()
-    assert sorted(job.names()) == [*"fgk"]
+    assert sorted(make_round(BLOOM_RETRY_FAILED=True).started().names()) == [*"fgk"]
 
 
 def test_a_budget_that_is_new_counts_what_is_pending(make_round):
@@ -438,8 +436,7 @@ def test_what_failed_in_an_earlier_round_counts_when_it_is_retried(
     job.close()
     if not by_setting:
         assert SQLiteFailedStore(folder).retry(Choice(reasons=["down"])) == 4
-    job = make_round(**settings).started(*"efg")
-    assert sorted(job.finish()) == [*"abef"]
+    assert sorted(make_round(**settings).started(*"efg").finish()) == [*"abef"]
     assert capped(folder) == ["c", "d", "g"]
     assert SQLiteFailedStore(folder).by_reason() == {"capped": 3}
     job = make_round(SCHEDULER_PRIORITY_QUEUE=queue, BLOOM_RETRY_FAILED=True).started("h")
@@ -453,8 +450,7 @@ def test_what_is_retried_without_a_budget_is_asked(make_round, tmp_path):
         fail(job)
         job.close()
     assert SQLiteFailedStore(tmp_path / "job").retry() == 4
-    job = make_round().started()
-    assert sorted(job.names()) == [*"abcd"]
+    assert sorted(make_round().started().names()) == [*"abcd"]
 
 
 def test_what_a_round_of_version_0_3_0_has_capped_counts_in_the_next(make_round, tmp_path):
@@ -561,10 +557,8 @@ def test_what_was_noted_and_never_came_again_is_not_admitted_in_the_next_round(m
     job.pop()
     push(job, "a")
     assert name_of(job.pop()) == "a"
-    job = crash(job, make_round, **budget).started("start")
-    assert job.finish() == ["start"]
-    job = make_round(**budget).started("start").pushed("b", "a")
-    assert sorted(job.names()) == ["b", "start"]
+    assert crash(job, make_round, **budget).started("start").finish() == ["start"]
+    assert sorted(make_round(**budget).started("start").pushed("b", "a").names()) == ["b", "start"]
 
 
 def test_notes_of_what_a_commit_has_counted_are_void(make_round, tmp_path, monkeypatch):
@@ -602,8 +596,7 @@ def test_a_kill_after_a_retry_leaves_no_choice_to_the_next(make_round, tmp_path)
     assert {name_of(job.pop()), name_of(job.pop())} == {"a", "d"}
     job.drop()
     store.retry(CAPPED)
-    job = make_round(BLOOM_BUDGET={"*": 2}).started()
-    assert sorted(job.finish()) == ["a", "d"]
+    assert sorted(make_round(BLOOM_BUDGET={"*": 2}).started().finish()) == ["a", "d"]
     assert capped(tmp_path / "job") == ["b", "c"]
 
 

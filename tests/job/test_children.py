@@ -70,6 +70,12 @@ def again(job):
     return popped
 
 
+def give_again(job, *things):
+    """The callback of the page that is repeated yields `things`; return the names of what is
+    scheduled."""
+    return give(job, again(job), *things)
+
+
 def test_children_are_given_once(make_round, crash_round):
     """A repeated callback gives those that it has not given; the k-th with a fingerprint
     only if the job has k of them."""
@@ -91,8 +97,7 @@ def test_children_are_given_once_under_two_releases_of_scrapy(make_round, crash_
     """`to_dict()` has its keys in another order in each."""
     begun(make_round, child("a"))
     monkeypatch.setattr(Request, "attributes", Request.attributes[::-1])
-    resumed = crash_round()
-    assert give(resumed, again(resumed), child("a"), child("b")) == ["b"]
+    assert give_again(crash_round(), child("a"), child("b")) == ["b"]
 
 
 def test_a_child_that_is_done_is_not_given_again(make_round, crash_round):
@@ -104,8 +109,7 @@ def test_a_child_that_is_done_is_not_given_again(make_round, crash_round):
     assert name_of(fetched) == "a"
     job.done(fetched)
     job.commit()
-    resumed = crash_round()
-    assert give(resumed, again(resumed), child("a")) == []
+    assert give_again(crash_round(), child("a")) == []
 
 
 def test_two_crashes(make_round, crash_round):
@@ -124,8 +128,7 @@ def test_a_child_is_taken_with_its_row_or_not_at_all(make_round, crash_round):
     job, page = begun(make_round)
     give(job, page, child("a"))
     job.scheduler.round.file.write()
-    resumed = crash_round()
-    assert give(resumed, again(resumed), child("a")) == ["a"]
+    assert give_again(crash_round(), child("a")) == ["a"]
 
 
 def test_only_the_page_that_is_repeated_leaves_them_out(make_round, crash_round):
@@ -144,8 +147,7 @@ def test_only_the_page_that_is_repeated_leaves_them_out(make_round, crash_round)
 def test_what_was_filtered_is_left_to_the_filter(make_round, crash_round):
     """A request without dont_filter is none of those that were taken, or left out."""
     begun(make_round, child("a"))
-    resumed = crash_round()
-    assert give(resumed, again(resumed), request("a"), child("a")) == ["a"]
+    assert give_again(crash_round(), request("a"), child("a")) == ["a"]
 
 
 def test_children_of_a_page_in_memory_belong_to_the_stored_one_before(make_round, crash_round):
@@ -253,8 +255,7 @@ def test_a_stored_page_that_is_retried_in_memory(make_round, crash_round):
     job.done(page)
     give(job, job.pop(), child("a"))
     job.commit()
-    resumed = crash_round()
-    assert give(resumed, again(resumed), child("a"), child("b")) == ["b"]
+    assert give_again(crash_round(), child("a"), child("b")) == ["b"]
 
 
 def test_pages_in_memory_that_are_alike(make_round, crash_round):
@@ -307,8 +308,7 @@ def test_a_page_that_could_not_be_read_back(make_round, crash_round):
     assert without.names() == ["a"]
     assert without.stat("scheduler/unreadable") == 1
     without.close("shutdown")
-    resumed = make_round()
-    assert give(resumed, again(resumed), child("a")) == []
+    assert give_again(make_round(), child("a")) == []
 
 
 @pytest.mark.parametrize("change", [SQLiteFailedStore.retry, SQLiteFailedStore.drop])

@@ -181,9 +181,7 @@ def down(make_crawl):
     between, and is held; and how many it has."""
 
     def make(pages=6, **settings):
-        crawl = make_crawl(**settings)
-        for number in range(pages):
-            crawl.push(f"{number}")
+        crawl = make_crawl(**settings).pushed(*map(str, range(pages)))
         first, second, third = (crawl.pop() for _ in range(3))
         for request in (first, second):
             crawl.fails(request)
@@ -211,9 +209,7 @@ def test_one_page_that_is_refused_again_and_again_holds_nothing(crawl):
 
 def test_each_other_answer_takes_away_a_refusal(make_crawl):
     """A page that is not there is an answer; what a cache answers says nothing of the host."""
-    crawl = make_crawl()
-    for number in range(12):
-        crawl.push(f"{number}")
+    crawl = make_crawl().pushed(*map(str, range(12)))
     for _ in range(4):
         crawl.fails(crawl.pop())
         assert crawl.answer(crawl.pop(), 404).status == 404

@@ -286,8 +286,7 @@ def test_hold_and_release_on_a_stopped_job(make, run, tmp_path, queue):
     found = run(tmp_path, "queue", "release", "job", "--slot", "?", "--json").json
     assert sorted(found["released"]) == (["a"] if queue else ["a", "b"])
     assert [*held()] == ["[b]"]
-    job = make(**settings)
-    assert sorted(job.names()) == ["a-0", "a-2", "b-6" if queue else "b-5"]
+    assert sorted(make(**settings).names()) == ["a-0", "a-2", "b-6" if queue else "b-5"]
 
 
 def test_drop_on_a_stopped_job(make, run, tmp_path):
@@ -326,8 +325,7 @@ def test_what_is_kept_comes_back(make, run, tmp_path):
     ]
     assert found[0].referer == "http://example.com/list"
     assert run(tmp_path, "retry", "job", "--reason", "dropped").status == 0
-    job = make()
-    assert sorted(job.names()) == ["a-0", "a-1", "a-2", "b-1"]
+    assert sorted(make().names()) == ["a-0", "a-1", "a-2", "b-1"]
 
 
 SPIDER = '''

@@ -484,8 +484,7 @@ def test_a_queue_that_a_failure_has_emptied_is_passed_over(make, tmp_path, monke
         file.push(("", priority, 0), b"no request")
     file.commit()
     file.close(clean=True)
-    job = make(**queue).pushed("a")
-    assert name_of(job.pop()) == "a"
+    assert name_of(make(**queue).pushed("a").pop()) == "a"
 
 
 @pytest.mark.parametrize(
@@ -780,8 +779,7 @@ def test_a_request_is_unreadable_whatever_its_error_says(make, tmp_path):
     job = make().pushed("bad", cb_kwargs={"object": UnpicklesSilently()})
     job.scheduler.enqueue_request(request("gone", callback=job.spider.parse_other))
     job.close()
-    job = make(spider=Changed)
-    assert job.finish() == []
+    assert make(spider=Changed).finish() == []
     assert sorted(
         (each.url, each.exception[:15]) for each in SQLiteFailedStore(tmp_path / "job").requests()
     ) == [

@@ -58,8 +58,7 @@ def test_a_start_request_is_taken_with_its_row_or_not_at_all(make_round, crash_r
     next(starting)
     job.scheduler.round.file.write()
     next(starting)
-    resumed = crash_round()
-    assert resumed.start(start("a"), start("b")) == ["a", "b"]
+    assert crash_round().start(start("a"), start("b")) == ["a", "b"]
     job.commit()
     resumed = crash_round()
     assert resumed.start(start("a"), start("b")) == []

@@ -79,8 +79,7 @@ def test_a_job_full_of_pickles_is_told_of_in_one_line(make, caplog):
     for number in range(9):
         job.push(f"{number}", meta={"a": {1: object}})
     job.close()
-    job = make(BLOOM_PICKLE=False)
-    assert job.finish() == []
+    assert make(BLOOM_PICKLE=False).finish() == []
     (line,) = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
     assert "BLOOM_PICKLE is False" in line
     assert "9 unreadable" in caplog.text
@@ -102,8 +101,7 @@ def test_a_job_of_pickles(make, tmp_path, queue):
     job = make(**options).pushed("plain").pushed("object", cb_kwargs={"value": value})
     job.close("shutdown")
     for names in (["plain"], []):
-        job = make(BLOOM_PICKLE=False, **options)
-        assert job.finish("shutdown") == names
+        assert make(BLOOM_PICKLE=False, **options).finish("shutdown") == names
         (found,) = SQLiteFailedStore(tmp_path / "job").requests()
         assert found.reason == "unreadable"
         assert found.exception.endswith("BLOOM_PICKLE is False")
@@ -124,8 +122,7 @@ def test_what_a_stranger_has_put_into_a_job(make, tmp_path, no_pickle):
                 (payload,),
             )
         connection.commit()
-    job = make(BLOOM_PICKLE=False)
-    assert job.finish() == ["plain"]
+    assert make(BLOOM_PICKLE=False).finish() == ["plain"]
     assert len(SQLiteFailedStore(tmp_path / "job").requests()) == len(payloads)
     assert not (tmp_path / "evil").exists()
 
@@ -240,8 +237,7 @@ def test_a_field_of_another_type_is_damage(make, tmp_path, run, name, pickles):
         assert run(tmp_path, *command, "job", *option).status == 0
     listed = run(tmp_path, "queue", "list", "job", *option).out
     assert "only the spider can read" in listed
-    job = make(BLOOM_PICKLE=pickles)
-    assert job.finish("shutdown") == ["healthy"]
+    assert make(BLOOM_PICKLE=pickles).finish("shutdown") == ["healthy"]
     (found,) = SQLiteFailedStore(tmp_path / "job").requests()
     assert (found.reason, found.url) == ("unreadable", "")
     assert run(tmp_path, "retry", "job", *option).status == 0
