@@ -72,7 +72,7 @@ def difference(folder, expected):
 def report(crawl, run, expected, **more):
     """Return what became of a crawl that is over. A power cut may take bits of the
     filter, so that pages are fetched again, and their items come again."""
-    inside = "job" if after_cut(crawl) else ""
+    inside = "job" if all("/job/" in uri for uri in crawl.settings["FEEDS"]) else ""
     wrong = difference(run.folder / inside, expected)
     if inside:
         wrong = {
@@ -99,11 +99,6 @@ def is_over(job):
             return phases in ([(OVER,)], [(KEPT,)])
     except sqlite3.Error:
         return False
-
-
-def after_cut(crawl):
-    """Return True if the feeds of a crawl are in its job directory."""
-    return all("/job/" in uri for uri in crawl.settings["FEEDS"])
 
 
 def stop(run, how):
@@ -197,9 +192,10 @@ def often():
     DurableScheduler.commit_seconds = 0.005
 
 
-def calls(world, pages, feeds=FEW):
-    """Return the names of the points of a small crawl, in the order of its calls."""
-    return calls_of(world, crawl_of(world, "calls", VARIANTS[0], pages, feeds, **SMALL), often)
+def calls(world, pages):
+    """Count the points of a small crawl by their names."""
+    crawl = crawl_of(world, "calls", VARIANTS[0], pages, FEW, **SMALL)
+    return Counter(calls_of(world, crawl, often))
 
 
 def disturbed(world, crawl, expected, disturb, point, mutant=None, *, second=False):
@@ -237,7 +233,7 @@ def kill_points(
     chance = random.Random(seed)
     expected = whole(world, pages, FEW)
     jobs = []
-    for name, count in sorted(Counter(calls(world, pages)).items()):
+    for name, count in sorted(calls(world, pages).items()):
         if name not in (names or FEED_POINTS):
             continue
         chosen = {1, *chance.sample(range(1, count + 1), min(numbers, count))}
@@ -262,7 +258,7 @@ def full_disks(world, *, seed, beside=3, pages=14, count=12):
     """Let calls that write to feeds fail as on a full disk, once or from then on."""
     chance = random.Random(seed)
     expected = whole(world, pages, FEW)
-    found = Counter(calls(world, pages))
+    found = calls(world, pages)
     jobs = []
     for number in range(count):
         variant = VARIANTS[number % len(VARIANTS)]

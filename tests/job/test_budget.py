@@ -22,7 +22,7 @@ from scrapy_bloom.sqlite_backend.rounds import KEPT, OVER
 from scrapy_bloom.sqlite_backend.status import job_state
 from tests.job.budget_crawls import BUDGET as OF_CRAWLS
 from tests.job.budget_crawls import SLOTS
-from tests.job.engine import STOCK, Job, name_of, query, request
+from tests.job.engine import STOCK, name_of, query, request
 from tests.job.test_children import again, child, give, page_in_progress
 from tests.job.test_rounds import start
 from tests.seeded import run_module, seed_of
@@ -508,16 +508,10 @@ def test_a_slot_that_gets_a_budget_has_been_counted(make_round):
     assert sorted(job.names()) == ["c", "d"]
 
 
-def test_what_was_taken_over_from_scrapys_scheduler_counts(tmp_path):
-    folder = tmp_path / "job"
-    options = {"BLOOM_BUDGET": {"*": 3}, "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}
-    for scheduler, names in ((STOCK, "ab"), ("scrapy_bloom.DurableScheduler", "cd")):
-        job = Job(folder, scheduler=scheduler, **options).open()
-        push(job, *names)
-        if scheduler == STOCK:
-            job.close("shutdown")
-    assert sorted(job.names()) == [*"abc"]
-    job.drop()
+def test_what_was_taken_over_from_scrapys_scheduler_counts(make):
+    budget = {"BLOOM_BUDGET": {"*": 3}}
+    make(scheduler=STOCK, **budget).pushed("a", "b").close("shutdown")
+    assert sorted(make(**budget).pushed("c", "d").names()) == [*"abc"]
 
 
 def crash(job, make_round, **options):

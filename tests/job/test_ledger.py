@@ -3,7 +3,7 @@
 import pytest
 
 from scrapy_bloom.job import ledger
-from tests.job.engine import Job, query
+from tests.job.engine import query
 
 
 @pytest.fixture
@@ -31,12 +31,11 @@ def timers(monkeypatch):
 
 
 @pytest.fixture
-def job(tmp_path, timers):
+def job(make, tmp_path, timers):
     """An open job, and how many rows another program sees in it."""
-    job = Job(tmp_path / "job").open()
+    job = make()
     job.rows = lambda: query(tmp_path / "job", "SELECT COUNT(*) FROM requests")[0][0]
-    yield job
-    job.drop()
+    return job
 
 
 def test_the_timer_goes_on_while_requests_are_in_flight(job, timers):

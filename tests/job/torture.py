@@ -39,8 +39,8 @@ def whole(world, pages, kinds=tuple(KINDS)):
 
 def report(world, crawl, run, expected, **more):
     """Return what became of a crawl that is over."""
-    answers = world.answers(crawl)
-    found = Counter(page for _, page in answers)
+    found = Counter(page for _, page in world.answers(crawl))
+    early = world.folder / crawl.name / "job.early"
     return {
         "crawl": crawl.name,
         "reactor": crawl.reactor.rpartition(".")[2],
@@ -49,14 +49,9 @@ def report(world, crawl, run, expected, **more):
         "status": run.status,
         "reason": run.reason,
         "lost": sorted(expected - set(found)),
-        "early": read_lines(world.folder / crawl.name / "job.early"),
+        "early": early.read_text().splitlines() if early.exists() else [],
         "repeated": sum(count - 1 for count in found.values() if count > 1),
     }
-
-
-def read_lines(path):
-    """Return the lines of a file, none if there is none."""
-    return path.read_text().splitlines() if path.exists() else []
 
 
 def stale(answers, kills, commits):
@@ -87,13 +82,6 @@ def note_commits(path, mutant=None):
         Ledger.commit = commit_and_note
 
     return before
-
-
-def odd(reports):
-    """Return those that have lost something or did not finish."""
-    return [
-        r for r in reports if r["lost"] or r["early"] or r["reason"] != "finished" or r["status"]
-    ]
 
 
 def killed(world, crawl, chance, expected, kills, *, before=None, after_kill=None):
@@ -263,11 +251,6 @@ FAULTS = {
 }
 
 
-def outside(name):
-    """Return whether a call goes to the database or to a file."""
-    return name.startswith(OUTSIDE)
-
-
 def failure(what):
     """Return the exception that a call fails with."""
     if isinstance(what, int):
@@ -280,9 +263,10 @@ def faults(world, *, seed, beside=3, pages=12, sample=None):
     with `sample`, so many of these."""
     chance = random.Random(seed)
     expected = whole(world, pages)
+    outside = [name for name in calls(world, pages) if name.startswith(OUTSIDE)]
     plans = [
         (number, what, always)
-        for number, name in enumerate(filter(outside, calls(world, pages)), 1)
+        for number, name in enumerate(outside, 1)
         for what in FAULTS["sql" if name.startswith("sql") else "os"]
         for always in (False, True)
     ]
@@ -358,13 +342,17 @@ def run_parts(parser, parts_of, figures):
 
 
 def figures(reports):
-    """Return what has become of crawls in numbers, and the odd reports."""
+    """Return what has become of crawls in numbers, and those that have lost something or did not
+    finish."""
+    odd = [
+        r for r in reports if r["lost"] or r["early"] or r["reason"] != "finished" or r["status"]
+    ]
     return {
         "lost": sum(len(r["lost"]) for r in reports),
         "early": sum(len(r["early"]) for r in reports),
         "repeated": sum(r["repeated"] for r in reports),
         "stale": sum(r.get("stale", 0) for r in reports),
-        "odd": odd(reports),
+        "odd": odd,
     }
 
 
