@@ -13,13 +13,13 @@ Mutants = Mapping[str, tuple[str, str, str]]
 """By name: a file, what stands there once, and what stands there instead."""
 
 
-def run(mutants: Mutants, tests: Sequence[str]) -> int:
-    """Run `tests` with each mutant that the command line names, or with all, in a copy of the
-    package, and print what noticed it. What prints `SURVIVED` is a hole in the tests; return the
-    exit status, 1 then. The tests must pass without a mutant."""
+def run(mutants: Mutants, tests: Sequence[str], names: Sequence[str] | None = None) -> int:
+    """Run `tests` with each mutant of `names`, which are those of the command line, or with all, in
+    a copy of the package, and print what noticed it. What prints `SURVIVED` is a hole in the tests;
+    return the exit status, 1 then. The tests must pass without a mutant."""
     assert not _noticing(None, tests), "the tests fail without a mutant"
     survivors = []
-    for name in sys.argv[1:] or mutants:
+    for name in (sys.argv[1:] if names is None else names) or mutants:
         noticing = _noticing(mutants[name], tests)
         print(f"{name}: {noticing or 'SURVIVED'}"[:110], flush=True)
         if not noticing:

@@ -4,12 +4,9 @@
 round has asked of each slot, and what was lost, or was one thing and another.
 """
 
-import argparse
 import asyncio
 import json
 import random
-import sys
-import tempfile
 import time
 from collections import Counter
 
@@ -21,7 +18,7 @@ from scrapy_bloom.job.failure import CAPPED, Choice
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.request_file import check_header, reading
 from scrapy_bloom.sqlite_backend.rounds import RUNNING
-from tests.job.harness import ASYNCIO, SELECT, Crawl, World, side_by_side
+from tests.job.harness import ASYNCIO, SELECT, Crawl, World, command_line, parsed, side_by_side
 
 BUDGET = {"*": 40, "small": 6}
 SLOTS = {"small": 400, "big": 400, "finite": 20}
@@ -161,7 +158,7 @@ def round_of(job):
     if not check_header(job / "requests.sqlite"):
         return 0, 0
     with reading(job / "requests.sqlite") as connection:
-        return connection.execute("SELECT * FROM rounds").fetchone() or (0, 0)
+        return connection.execute("SELECT number, phase FROM rounds").fetchone() or (0, 0)
 
 
 def told(world, crawl, store, kills):
@@ -207,13 +204,9 @@ def crawls(world, options):
 
 def main():
     """Run from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.job.budget_crawls")
+    parser = command_line("tests.job.budget_crawls")
     parser.add_argument("--kills", type=int, default=40)
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
-    parser.add_argument("--beside", type=int, default=3, help="crawls that run at once")
-    options = parser.parse_args()
-    folder = tempfile.mkdtemp(prefix="budget-")
-    print(f"seed {options.seed}, in {folder}", file=sys.stderr, flush=True)
+    options, folder = parsed(parser)
     with TrapWorld(folder) as world:
         for report in side_by_side(crawls(world, options), options.beside):
             print(json.dumps(report))

@@ -1,43 +1,67 @@
-"""Jobs of `tests.job.rounds`, for the modules that ask for them."""
+"""Jobs of `tests.job.engine` and `tests.job.rounds`, for the modules that ask for them."""
 
 import os
 import shutil
 
 import pytest
 
-from tests.job import failing_mutants, mutants, round_mutants, session_mutants, slot_queue_mutants
+from tests.job.engine import Job
+from tests.job.mutants import MUTANTS
 from tests.job.rounds import RoundJob
 
 
 @pytest.fixture
-def make_round(tmp_path):
-    """Return a function that makes and opens a RoundJob, by default in one folder."""
+def opened():
+    """Return a function that opens a job, or leaves that for `later`; it is dropped at the end of
+    the test, or when the next one is opened `alone`."""
     made = []
 
-    def make(folder=tmp_path / "job", **options):
-        made.append(RoundJob(folder, **options))
-        return made[-1].open()
+    def open_job(job, *start, alone=False, later=False):
+        for other in made if alone else ():
+            other.drop()
+        made.append(job)
+        return job if later else job.open(*start)
 
-    yield make
+    yield open_job
     for job in made:
         job.drop()
 
 
 @pytest.fixture
-def crash_round(tmp_path, make_round):
+def make(tmp_path, opened):
+    """Return a function that makes and opens a Job, by default in one folder."""
+    return lambda folder=tmp_path / "job", **options: opened(Job(folder, **options))
+
+
+@pytest.fixture
+def new_job(tmp_path, opened):
+    """The same after letting go of the last one."""
+    return lambda folder=tmp_path / "job", **options: opened(Job(folder, **options), alone=True)
+
+
+@pytest.fixture
+def make_round(tmp_path, opened):
+    """Return a function that makes and opens a RoundJob, by default in one folder."""
+    return lambda folder=tmp_path / "job", **options: opened(RoundJob(folder, **options))
+
+
+def killed(folder):
+    """Return a copy of the job in a folder, as a process that is killed now would leave it."""
+    copy = folder / f"copy{len(list(folder.glob('copy*')))}"
+    return shutil.copytree(folder / "job", copy)
+
+
+@pytest.fixture
+def crash(tmp_path, make):
     """Return a function that opens what a killed process would leave of the job now."""
-
-    def crash(**options):
-        copy = tmp_path / f"copy{len(list(tmp_path.glob('copy*')))}"
-        shutil.copytree(tmp_path / "job", copy)
-        return make_round(copy, **options)
-
-    return crash
+    return lambda **options: make(killed(tmp_path), **options)
 
 
-if "FAILING_MUTANT" in os.environ:
-    failing_mutants.MUTANTS[os.environ["FAILING_MUTANT"]]()
+@pytest.fixture
+def crash_round(tmp_path, make_round):
+    """The same for a RoundJob."""
+    return lambda **options: make_round(killed(tmp_path), **options)
+
+
 if "DURABLE_MUTANT" in os.environ:
-    of_all = [mutants, round_mutants, session_mutants, slot_queue_mutants]
-    found = {name: break_ for module in of_all for name, break_ in module.MUTANTS.items()}
-    found[os.environ["DURABLE_MUTANT"]]()
+    MUTANTS[os.environ["DURABLE_MUTANT"]]()

@@ -1,5 +1,8 @@
 """Schedulers built as Scrapy builds them, on an engine that only keeps its books."""
 
+import sqlite3
+from contextlib import closing
+
 from scrapy import Request, Spider
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.test import get_crawler
@@ -50,6 +53,12 @@ class Job:
         """Enqueue a request for a page of that name."""
         return self.scheduler.enqueue_request(request(name, **options))
 
+    def pushed(self, *names, **options):
+        """Enqueue requests for pages of these names; return self."""
+        for name in names:
+            self.push(name, **options)
+        return self
+
     def pop(self):
         """Return the next request, which is then in progress."""
         popped = self.scheduler.next_request()
@@ -85,10 +94,19 @@ class Job:
         """Close the scheduler."""
         self.scheduler.close(reason)
 
+    def finish(self, reason="finished"):
+        """Crawl all there is, and close; return the names of the pages."""
+        names = self.names()
+        self.close(reason)
+        return names
+
     def drop(self):
         """Release everything, as a process that is killed does."""
         if self.scheduler is None:
             return
+        for name in ("_alarm", "_next_look"):
+            if (alarm := getattr(self.scheduler, name, None)) is not None:
+                alarm.cancel()
         ledger = getattr(self.scheduler, "_ledger", None)
         if ledger is not None:
             if ledger._timer is not None:
@@ -100,6 +118,14 @@ class Job:
     def stat(self, name):
         """Return a stat."""
         return self.crawler.stats.get_value(name)
+
+
+def query(path, statement, *values):
+    """Return what a statement gives, or changes, in the file or the folder of a job, as another
+    program sees it."""
+    path = path / "requests.sqlite" if path.is_dir() else path
+    with closing(sqlite3.connect(path)) as connection, connection:
+        return connection.execute(statement, values).fetchall()
 
 
 def request(name, **options):

@@ -6,7 +6,6 @@ asked in it, and what the feed holds. With `--redis` they are crawls with
 RedisDurableScheduler.
 """
 
-import argparse
 import asyncio
 import gzip
 import json
@@ -14,8 +13,6 @@ import os
 import random
 import shutil
 import socket
-import sys
-import tempfile
 from collections import Counter
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -33,8 +30,8 @@ from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.layout import in_one_slot
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
-from tests.job.failing_mutants import MUTANTS
-from tests.job.harness import ASYNCIO, SELECT, Crawl, World, side_by_side
+from tests.job.harness import ASYNCIO, SELECT, Crawl, World, command_line, parsed, side_by_side
+from tests.job.mutants import MUTANTS
 from tests.redis_backend.server import Server
 
 REASONS = {
@@ -273,8 +270,6 @@ def story(world, crawl, steps, mutant=None):
         while not run.ended:
             if step.kill is not None and len(world.asked(crawl)) - began >= step.kill:
                 run.kill()
-                while not run.ended:
-                    yield None
             yield None
         asked = world.asked(crawl)[began:]
         runs.append(seen(folder, run, asked, retried, world.failed(crawl)))
@@ -342,10 +337,7 @@ def mended(world, options):
     """The site is down, then it is up, and what failed is asked again."""
     again = Step(down=False, settings={"BLOOM_REDIS_ROUND": "2"})
     steps = [Step(), Step(down=False, retry=True), again]
-    return [
-        story(world, Crawl("mended", spider=FailingSpider, reactor=reactor), steps, options.mutant)
-        for reactor in (ASYNCIO,)
-    ]
+    return [story(world, Crawl("mended", spider=FailingSpider), steps, options.mutant)]
 
 
 def unmended(world, options):
@@ -397,16 +389,11 @@ STORIES = {function.__name__: function for function in (mended, unmended, all_ki
 
 def main():
     """Run from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.job.failing_crawls")
+    parser = command_line("tests.job.failing_crawls", MUTANTS)
     parser.add_argument("stories", nargs="*", choices=[[], *STORIES])
     parser.add_argument("--count", type=int, default=4, help="of killed crawls")
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
-    parser.add_argument("--beside", type=int, default=3, help="crawls that run at once")
     parser.add_argument("--redis", action="store_true", help="share the crawls in Redis")
-    parser.add_argument("--mutant", choices=MUTANTS, help="break something on purpose")
-    options = parser.parse_args()
-    folder = tempfile.mkdtemp(prefix="failing-")
-    print(f"seed {options.seed}, in {folder}", file=sys.stderr, flush=True)
+    options, folder = parsed(parser)
     with ExitStack() as stack:
         server = None
         if options.redis:

@@ -108,10 +108,11 @@ class FeedJob(Job):
             self.item(item, response)
 
     def pages(self, **pages):
-        """Pages are fetched, with an item each, and acknowledged."""
+        """Pages are fetched, with an item each, and acknowledged; return self."""
         for name, item in pages.items():
             self.done(self.page(name, item))
         self.commit()
+        return self
 
     def commit(self):
         """Commit now, and let the reactor do what comes of it."""

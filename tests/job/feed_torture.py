@@ -4,20 +4,14 @@
 1 if an item was missing or twice in a feed.
 """
 
-import argparse
 import errno
-import json
 import os
 import random
-import shutil
 import signal
 import sqlite3
-import sys
-import tempfile
 import time
 from collections import Counter
 from contextlib import closing
-from functools import partial
 from itertools import product
 
 from scrapy_bloom.sqlite_backend.rounds import KEPT, OVER
@@ -30,17 +24,16 @@ from tests.job.feed_crawls import (
     feeds_in,
     items_of,
 )
-from tests.job.feed_mutants import MUTANTS
-from tests.job.harness import FORCED, Crawl, World, side_by_side
-from tests.job.points import FEED_CALLS, Points
-from tests.job.powercut import Synced, cut_power
-from tests.job.torture import SIDES, VARIANTS
+from tests.job.harness import FORCED, Crawl, side_by_side
+from tests.job.mutants import MUTANTS
+from tests.job.points import FEED_CALLS, Points, calls_of
+from tests.job.torture import SIDES, VARIANTS, cut_crawls, parser_of, run_parts
 
 STOPS = ("kill", "kill", "kill", "int", "term", "twice")
 """How a run ends before its end; the last is Ctrl-C two times."""
 
 
-def crawl_of(world, name, variant, pages, feeds=FEEDS, spider=ItemSpider, **settings):
+def crawl_of(world, name, variant, pages, feeds=FEEDS, **settings):
     """Return a crawl whose feeds are in its folder."""
     folder = world.folder / name
     return Crawl(
@@ -48,14 +41,14 @@ def crawl_of(world, name, variant, pages, feeds=FEEDS, spider=ItemSpider, **sett
         pages,
         *variant,
         settings={**SETTINGS, "FEEDS": feeds_in(folder, feeds), **settings},
-        spider=spider,
+        spider=ItemSpider,
     )
 
 
-def whole(world, pages, feeds=FEEDS, spider=ItemSpider):
+def whole(world, pages, feeds=FEEDS):
     """Return the items of each feed of a crawl that is not stopped; each variant has them."""
     number = len([*world.folder.glob("whole*")])
-    crawl = crawl_of(world, f"whole{number}", VARIANTS[0], pages, feeds, spider)
+    crawl = crawl_of(world, f"whole{number}", VARIANTS[0], pages, feeds)
     run = world.start(crawl, job=False).wait()
     assert run.reason == "finished", run.log
     return {name: items_of(run.folder, name) for name in feeds}
@@ -79,7 +72,7 @@ def difference(folder, expected):
 def report(crawl, run, expected, **more):
     """Return what became of a crawl that is over. A power cut may take bits of the
     filter, so that pages are fetched again, and their items come again."""
-    inside = "job" if after_cut(crawl) else ""
+    inside = "job" if all("/job/" in uri for uri in crawl.settings["FEEDS"]) else ""
     wrong = difference(run.folder / inside, expected)
     if inside:
         wrong = {
@@ -106,11 +99,6 @@ def is_over(job):
             return phases in ([(OVER,)], [(KEPT,)])
     except sqlite3.Error:
         return False
-
-
-def after_cut(crawl):
-    """Return True if the feeds of a crawl are in its job directory."""
-    return all("/job/" in uri for uri in crawl.settings["FEEDS"])
 
 
 def stop(run, how):
@@ -172,20 +160,18 @@ def stopped(world, crawl, chance, expected, stops, before=None, after_stop=None)
             malformed.append(wrong)
 
 
-def random_stops(
-    world, *, kills, seed, beside=3, pages=60, mutant=None, feeds=FEEDS, spider=ItemSpider
-):
+def random_stops(world, *, kills, seed, beside=3, pages=60, mutant=None, feeds=FEEDS):
     """Stop crawls, one to six times each, until they were killed so often. (Some of a
     crawl's stops come too late: it ends first.)"""
     chance = random.Random(seed)
-    expected = whole(world, pages, feeds, spider)
+    expected = whole(world, pages, feeds)
     done = []
 
     def crawls():
         number = 0
         while done.count("kill") < kills:
             variant = VARIANTS[number % len(VARIANTS)]
-            crawl = crawl_of(world, f"stopped{number}", variant, pages, feeds, spider)
+            crawl = crawl_of(world, f"stopped{number}", variant, pages, feeds)
             own = random.Random(f"{seed} {number}")
             plan = chance.choices(STOPS, k=chance.randint(1, 6))
             before = mutant and MUTANTS[mutant]
@@ -206,20 +192,10 @@ def often():
     DurableScheduler.commit_seconds = 0.005
 
 
-def calls(world, pages, feeds=FEW):
-    """Return the names of the points of a small crawl, in the order of its calls."""
-    path = world.folder / "calls.json"
-
-    def before():
-        often()
-        points = Points()
-        points.lay()
-        return lambda: points.save(path)
-
-    crawl = crawl_of(world, "calls", VARIANTS[0], pages, feeds, **SMALL)
-    run = world.start(crawl, before).wait()
-    assert run.reason == "finished", run.log
-    return json.loads(path.read_text())
+def calls(world, pages):
+    """Count the points of a small crawl by their names."""
+    crawl = crawl_of(world, "calls", VARIANTS[0], pages, FEW, **SMALL)
+    return Counter(calls_of(world, crawl, often))
 
 
 def disturbed(world, crawl, expected, disturb, point, mutant=None, *, second=False):
@@ -257,7 +233,7 @@ def kill_points(
     chance = random.Random(seed)
     expected = whole(world, pages, FEW)
     jobs = []
-    for name, count in sorted(Counter(calls(world, pages)).items()):
+    for name, count in sorted(calls(world, pages).items()):
         if name not in (names or FEED_POINTS):
             continue
         chosen = {1, *chance.sample(range(1, count + 1), min(numbers, count))}
@@ -282,7 +258,7 @@ def full_disks(world, *, seed, beside=3, pages=14, count=12):
     """Let calls that write to feeds fail as on a full disk, once or from then on."""
     chance = random.Random(seed)
     expected = whole(world, pages, FEW)
-    found = Counter(calls(world, pages))
+    found = calls(world, pages)
     jobs = []
     for number in range(count):
         variant = VARIANTS[number % len(VARIANTS)]
@@ -297,87 +273,44 @@ def full_disks(world, *, seed, beside=3, pages=14, count=12):
     return side_by_side(jobs, beside)
 
 
-def power_cuts(world, *, cuts, seed, beside=3, pages=30, mutant=None):
-    """Cut the power of crawls at random moments, up to twice each, until it was cut so often,
-    with the feeds in the job directory: what was synced stays, of the rest anything."""
+def power_cuts(world, *, pages=30, **options):
+    """Cut the power of crawls with the feeds in the job directory."""
     names = ("all.jl", "all.csv", "all.json", "all.json.gz")
     expected = whole(world, pages, names)
-    done = []
 
-    def crawls():
-        number = 0
-        while len(done) < cuts:
-            variant = VARIANTS[number % len(VARIANTS)]
-            crawl = crawl_of(world, f"cut{number}", variant, pages, names)
-            folder = world.folder / crawl.name
-            crawl.settings["FEEDS"] = feeds_in(folder / "job", names)
-            chance = random.Random(f"{seed} {number}")
+    def crawl_in_job(name, variant):
+        crawl = crawl_of(world, name, variant, pages, names)
+        crawl.settings["FEEDS"] = feeds_in(world.folder / name / "job", names)
+        return crawl
 
-            def before(folder=folder):
-                if mutant:
-                    MUTANTS[mutant]()
-                Synced(folder).lay()
+    def story(crawl, chance, before, after):
+        return stopped(world, crawl, chance, expected, ("kill", "kill"), before, after)
 
-            def after(how, folder=folder, chance=chance):
-                cut_power(folder, chance)
-                done.append(how)
+    return cut_crawls(world, crawl_in_job, story, **options)
 
-            stops = ("kill", "kill")
-            yield stopped(world, crawl, chance, expected, stops, before, after)
-            number += 1
 
-    return side_by_side(crawls(), min(beside, (cuts + 1) // 2))
+def figures(reports):
+    """Return the odd reports."""
+    return {"odd": [each for each in reports if not each["ok"] or each["malformed"]]}
+
+
+def parts(options, common, broken, points):
+    """Return the parts with their names, whether they are wanted, and arguments."""
+    stops = {"kills": options.kills, "feeds": options.feeds, **broken}
+    return (
+        ("random stops", options.kills, random_stops, stops),
+        ("power cuts", options.cuts, power_cuts, {"cuts": options.cuts, **broken}),
+        ("kill points", options.points + 1, kill_points, points),
+        ("full disks", options.full, full_disks, {"count": options.full, **common}),
+    )
 
 
 def main():
     """Run from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.job.feed_torture")
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--cuts", type=int, default=0, help="of power")
-    parser.add_argument("--points", type=int, default=-1, help="kill points beyond the first")
+    parser = parser_of("tests.job.feed_torture")
     parser.add_argument("--full", type=int, default=0, help="disks")
-    parser.add_argument("--names", nargs="*", help="of kill points")
-    parser.add_argument("--sides", nargs="*", choices=SIDES, default=SIDES, help="of them")
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
-    parser.add_argument("--beside", type=int, default=3, help="crawls that run at once")
-    parser.add_argument("--pages", type=int, help="of each crawl")
     parser.add_argument("--feeds", nargs="*", choices=FEEDS, default=tuple(FEEDS))
-    parser.add_argument("--mutant", help="break the feeds on purpose")
-    options = parser.parse_args()
-    folder = tempfile.mkdtemp(prefix="durable-")
-    print(f"seed {options.seed}, in {folder}", file=sys.stderr, flush=True)
-    common = {"seed": options.seed, "beside": options.beside}
-    if options.pages:
-        common["pages"] = options.pages
-    broken = {**common, "mutant": options.mutant}
-    points = {"numbers": options.points, "names": options.names, "sides": options.sides}
-    stops = {"kills": options.kills, "feeds": options.feeds, "spider": ItemSpider}
-    strange = []
-    with World(folder) as world:
-        for what, wanted, run in (
-            ("random stops", options.kills, partial(random_stops, **stops, **broken)),
-            ("power cuts", options.cuts, partial(power_cuts, cuts=options.cuts, **broken)),
-            ("kill points", options.points + 1, partial(kill_points, **points, **broken)),
-            ("full disks", options.full, partial(full_disks, count=options.full, **common)),
-        ):
-            if not wanted:
-                continue
-            began = time.monotonic()
-            reports = run(world)
-            odd = [each for each in reports if not each["ok"] or each["malformed"]]
-            line = {
-                "what": what,
-                "crawls": len(reports),
-                "kills": sum(each.get("kills", 1) for each in reports),
-                "killed": sum(each.get("first", (0,))[0] == -9 for each in reports),
-                "odd": odd,
-                "seconds": round(time.monotonic() - began, 1),
-            }
-            strange += odd
-            print(json.dumps(line), flush=True)
-    if not strange:
-        shutil.rmtree(folder)
-    sys.exit(bool(strange))
+    run_parts(parser, parts, figures)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ Scrapy is imported once, and every run of a crawl is a fork, so that a run takes
 of a second and not two. Call it from a process without threads.
 """
 
+import argparse
 import asyncio
 import gc
 import inspect
@@ -13,6 +14,7 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from dataclasses import dataclass, field
@@ -242,6 +244,22 @@ def fork(function, log, *arguments):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def command_line(module, mutants=()):
+    """Return a parser of what crawls of any kind take."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    parser.add_argument("--beside", type=int, default=3, help="crawls that run at once")
+    parser.add_argument("--mutant", choices=mutants, help="break something on purpose")
+    return parser
+
+
+def parsed(parser):
+    """Return the options, and a new folder for the crawls; tell seed and folder."""
+    options, folder = parser.parse_args(), tempfile.mkdtemp(prefix="crawls-")
+    print(f"seed {options.seed}, in {folder}", file=sys.stderr, flush=True)
+    return options, folder
 
 
 def side_by_side(jobs, beside=3):

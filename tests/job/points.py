@@ -152,3 +152,19 @@ class Points:
     def save(self, path):
         """Write the calls in their order to `path`."""
         path.write_text(json.dumps(self.order))
+
+
+def calls_of(world, crawl, prepare):
+    """Return the names of the points of a small crawl, in the order of its calls; `prepare` is
+    called in its process first."""
+    path = world.folder / "calls.json"
+
+    def before():
+        prepare()
+        points = Points()
+        points.lay()
+        return lambda: points.save(path)
+
+    run = world.start(crawl, before).wait()
+    assert run.reason == "finished", run.log
+    return json.loads(path.read_text())

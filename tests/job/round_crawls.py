@@ -4,7 +4,6 @@
 story (of all stories without a name): what was lost, and what came again that should not.
 """
 
-import argparse
 import json
 import os
 import pickle
@@ -13,8 +12,6 @@ import re
 import shutil
 import signal
 import sqlite3
-import sys
-import tempfile
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -30,9 +27,18 @@ from scrapy_bloom.job.failure import Choice
 from scrapy_bloom.job.ledger import Ledger
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
-from tests.job.harness import ASYNCIO, FORCED, SELECT, Crawl, World, side_by_side
-from tests.job.points import Points
-from tests.job.round_mutants import MUTANTS
+from tests.job.harness import (
+    ASYNCIO,
+    FORCED,
+    SELECT,
+    Crawl,
+    World,
+    command_line,
+    parsed,
+    side_by_side,
+)
+from tests.job.mutants import MUTANTS
+from tests.job.points import Points, calls_of
 from tests.job.spider import pause
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "pipelines.md"
@@ -300,17 +306,10 @@ def points(world, expected, options):
     """Death before and after some commits, and before and after one each of other calls on
     the database; with `names`, of those only."""
     chance = random.Random(options.seed)
-    path = world.folder / "calls.json"
-
-    def count():
-        counting = Points()
-        counting.lay()
-        return lambda: counting.save(path)
-
     crawl = Crawl("calls", PAGES, spider=RoundSpider)
-    world.start(crawl, prepared(world.folder / crawl.name, Step(count), None)).wait()
+    calls = calls_of(world, crawl, prepared(world.folder / crawl.name, Step(), None))
     stories = []
-    for name, total in sorted(Counter(json.loads(path.read_text())).items()):
+    for name, total in sorted(Counter(calls).items()):
         if name not in (options.names or POINTS):
             continue
         first = MADE if name == "sql COMMIT" else 1
@@ -484,16 +483,11 @@ STORIES = {
 
 def main():
     """Run from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.job.round_crawls")
+    parser = command_line("tests.job.round_crawls", MUTANTS)
     parser.add_argument("stories", nargs="*", choices=[[], *STORIES])
     parser.add_argument("--count", type=int, default=8, help="of crawls or commits")
     parser.add_argument("--names", nargs="*", help="of points")
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
-    parser.add_argument("--beside", type=int, default=3, help="crawls that run at once")
-    parser.add_argument("--mutant", choices=MUTANTS, help="break something on purpose")
-    options = parser.parse_args()
-    folder = tempfile.mkdtemp(prefix="rounds-")
-    print(f"seed {options.seed}, in {folder}", file=sys.stderr, flush=True)
+    options, folder = parsed(parser)
     with World(folder) as world:
         expected = undisturbed(world)
         for name in options.stories or STORIES:

@@ -4,7 +4,7 @@ from scrapy import Request, signals
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 
-from tests.job.engine import Job
+from tests.job.engine import Job, request
 
 
 class RoundJob(Job):
@@ -29,6 +29,11 @@ class RoundJob(Job):
         """Consume what Spider.start() yields as the engine does; return what arrives."""
         output = list(self.starting(*things, middlewares=middlewares))
         return [thing.url.rpartition("/")[2] for thing in output if isinstance(thing, Request)]
+
+    def started(self, *names):
+        """Consume start requests for pages of these names; return self."""
+        self.start(*(request(name, dont_filter=True) for name in names))
+        return self
 
     def starting(self, *things, middlewares=()):
         """Do the same one by one."""

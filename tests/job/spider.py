@@ -107,8 +107,8 @@ class TreeSpider(scrapy.Spider):
         yield from self.children(failure.request.meta["number"])
 
 
-class Pipeline:
-    """Asks for a page for each item, before or after a while."""
+class OfCrawler:
+    """A component that knows its crawler."""
 
     def __init__(self, crawler):
         self.crawler = crawler
@@ -116,6 +116,10 @@ class Pipeline:
     @classmethod
     def from_crawler(cls, crawler):
         return cls(crawler)
+
+
+class Pipeline(OfCrawler):
+    """Asks for a page for each item, before or after a while."""
 
     async def process_item(self, item):
         if item["number"] % 16 == 7:
@@ -125,15 +129,8 @@ class Pipeline:
         return item
 
 
-class SpiderMiddleware:
+class SpiderMiddleware(OfCrawler):
     """Adds a request of its own to the output of some pages."""
-
-    def __init__(self, crawler):
-        self.crawler = crawler
-
-    @classmethod
-    def from_crawler(cls, crawler):
-        return cls(crawler)
 
     async def process_spider_output_async(self, response, result):
         async for thing in result:
@@ -152,15 +149,8 @@ class SpiderMiddleware:
             yield Request(url, callback=self.crawler.spider.parse_leaf)
 
 
-class DownloaderMiddleware:
+class DownloaderMiddleware(OfCrawler):
     """Sends some requests elsewhere, and refuses others. Notes those that come too early."""
-
-    def __init__(self, crawler):
-        self.crawler = crawler
-
-    @classmethod
-    def from_crawler(cls, crawler):
-        return cls(crawler)
 
     def process_request(self, request):
         if request.meta.get("due", 0) > time.time():

@@ -2,10 +2,7 @@
 
 import itertools
 import os
-import re
-import sqlite3
 import time
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,17 +10,15 @@ from scrapy import signals
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom.signals import before_commit
-from tests.job.engine import name_of, request
+from tests.job.engine import name_of, query
+from tests.job.round_crawls import documented_pipeline
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
-
-DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "pipelines.md"
 
 
 def started(job, *names):
     """Let start() of a job give requests for these pages, and be exhausted."""
-    job.start(*(request(name, dont_filter=True) for name in names))
-    job.commit()
+    job.started(*names).commit()
     return job
 
 
@@ -31,10 +26,7 @@ def started(job, *names):
 def books_pipeline(monkeypatch, tmp_path):
     """The class in the document, which works in the folder of the test."""
     monkeypatch.chdir(tmp_path)
-    (code,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
-    names = {"__name__": "books"}
-    exec(code, names)
-    return names["BooksPipeline"]
+    return documented_pipeline()
 
 
 class Crawl:
@@ -59,8 +51,7 @@ class Crawl:
 
 
 def books(path="books.sqlite"):
-    with closing(sqlite3.connect(path)) as connection:
-        return sorted(url for (url,) in connection.execute("SELECT url FROM books"))
+    return sorted(url for (url,) in query(Path(path), "SELECT url FROM books"))
 
 
 def test_no_book_is_lost_wherever_the_process_dies(make_round, crash_round, books_pipeline):
@@ -227,8 +218,7 @@ def test_slow_handlers_space_the_commits(make_round, monkeypatch):
         sent.append(1)
 
     job.crawler.signals.connect(handler, before_commit)
-    for number in range(50):
-        job.push(str(number))
+    job.pushed(*map(str, range(50)))
     assert 2 <= len(sent) <= 4
     job.close()
     assert len(make_round().scheduler) == 50

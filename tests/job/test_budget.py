@@ -1,14 +1,12 @@
 """BLOOM_BUDGET: no more pages of a download slot in a round than it allows, over kills.
 
-Set BUDGET_SEED to repeat a run of what is random. `tests/job/budget_mutants.py` has mutants.
+Set BUDGET_SEED to repeat a run of what is random.
 """
 
 import json
 import os
 import random
-import sqlite3
 import sys
-from contextlib import closing
 from functools import partial
 
 import pytest
@@ -24,7 +22,7 @@ from scrapy_bloom.sqlite_backend.rounds import KEPT, OVER
 from scrapy_bloom.sqlite_backend.status import job_state
 from tests.job.budget_crawls import BUDGET as OF_CRAWLS
 from tests.job.budget_crawls import SLOTS
-from tests.job.engine import STOCK, Job, name_of, request
+from tests.job.engine import STOCK, name_of, query, request
 from tests.job.test_children import again, child, give, page_in_progress
 from tests.job.test_rounds import start
 from tests.seeded import run_module, seed_of
@@ -78,8 +76,7 @@ def fail(job):
 def test_more_pages_of_a_slot_than_its_budget_are_kept_and_not_asked(make_round, tmp_path):
     """They stay seen, and do not keep the round open."""
     folder = tmp_path / "job"
-    job = make_round(BLOOM_BUDGET={"*": 2, "big.example": 3})
-    job.start(start("start"))
+    job = make_round(BLOOM_BUDGET={"*": 2, "big.example": 3}).started("start")
     push(job, "a", "b", "c", "b")
     push(job, *"defgh", slot="big.example")
     assert sorted(job.names()) == ["a", "d", "e", "f", "start"]
@@ -99,27 +96,21 @@ def test_more_pages_of_a_slot_than_its_budget_are_kept_and_not_asked(make_round,
 
 
 def test_only_named_slots_have_a_budget_without_a_star(make_round):
-    job = make_round(BLOOM_BUDGET={"none.example": 0})
-    job.start()
-    push(job, *"abc")
+    job = make_round(BLOOM_BUDGET={"none.example": 0}).started().pushed(*"abc")
     push(job, "d", slot="none.example")
     assert sorted(job.names()) == ["a", "b", "c"]
 
 
 def test_start_requests_count_and_are_not_offered_again(make_round, crash_round, tmp_path):
-    job = make_round(BLOOM_BUDGET={"*": 1})
-    job.start(start("a"), start("b"))
-    job.commit()
-    job = crash_round(BLOOM_BUDGET={"*": 1})
-    job.start(start("a"), start("b"))
+    make_round(BLOOM_BUDGET={"*": 1}).started("a", "b").commit()
+    job = crash_round(BLOOM_BUDGET={"*": 1}).started("a", "b")
     assert job.names() == ["a"]
     assert capped(tmp_path / "job") == ["b"]
     assert job.stat("scheduler/capped") is None
 
 
 def test_retries_and_redirects_of_a_slot_are_not_counted_and_those_of_others_are(make_round):
-    job = make_round(BLOOM_BUDGET={"*": 1})
-    job.start(start("a"))
+    job = make_round(BLOOM_BUDGET={"*": 1}).started("a")
     a = job.pop()
     for key in ("retry_times", "redirect_times"):
         options = {"dont_filter": True, "meta": {**a.meta, key: 1, "redirect_urls": [a.url]}}
@@ -138,16 +129,13 @@ def test_retries_and_redirects_of_a_slot_are_not_counted_and_those_of_others_are
 def test_a_page_whose_redirect_is_capped_is_acknowledged_with_it(make_round, crash_round):
     """In one commit: after a kill it is not asked, and capped, again."""
     budget = {"BLOOM_BUDGET": {"other.example": 0}}
-    job = make_round(**budget)
-    job.start(start("a"))
+    job = make_round(**budget).started("a")
     a = job.pop()
     meta = {"redirect_times": 1, "redirect_urls": [a.url], "download_slot": "other.example"}
     job.scheduler.enqueue_request(a.replace(dont_filter=True, meta=meta))
     job.commit()
-    job = crash_round(**budget)
-    job.start(start("a"))
-    assert job.names() == []
-    job.close()
+    job = crash_round(**budget).started("a")
+    assert job.finish() == []
     assert SQLiteFailedStore(job.scheduler._job.path).by_reason() == {"capped": 1}
 
 
@@ -164,19 +152,14 @@ def test_a_repeated_page_has_its_unfiltered_children_capped_once(make_round, cra
 
 def test_a_retry_brings_back_what_a_higher_budget_leaves_room_for(make_round, tmp_path):
     folder = tmp_path / "job"
-    job = make_round(BLOOM_BUDGET={"*": 2})
-    job.start(start("start"))
-    push(job, *"abcde")
-    job.names()
-    job.close()
+    make_round(BLOOM_BUDGET={"*": 2}).started("start").pushed(*"abcde").finish()
     assert SQLiteFailedStore(folder).retry(Choice(reasons=["other"])) == 0
     assert SQLiteFailedStore(folder).retry(CAPPED) == 4
     job = make_round(BLOOM_BUDGET={"*": 4})
     # the round goes on, and these count in it
     assert job.start(start("start")) == []
     push(job, "f", "g")
-    assert sorted(job.names()) == ["b", "c"]
-    job.close()
+    assert sorted(job.finish()) == ["b", "c"]
     assert capped(folder) == ["d", "e", "f", "g"]
 
     # without room for any of them, a new round begins
@@ -184,30 +167,19 @@ def test_a_retry_brings_back_what_a_higher_budget_leaves_room_for(make_round, tm
     job = make_round(BLOOM_BUDGET={"*": 4})
     assert job.start(start("start")) == ["start"]
     push(job, "h", "i", "j", "k")
-    assert sorted(job.names()) == ["h", "i", "j", "start"]
-    job.close()
+    assert sorted(job.finish()) == ["h", "i", "j", "start"]
     assert capped(folder) == [*"defgk"]
 
     assert SQLiteFailedStore(folder).retry(Choice(urls=["*/e"])) == 1
-    job = make_round()
-    job.start()
-    assert job.names() == ["e"]
-    job.close()
+    assert make_round().started().finish() == ["e"]
     assert SQLiteFailedStore(folder).drop(Choice(urls=["*/d"])) == 1
     assert capped(folder) == [*"fgk"]
-    job = make_round(BLOOM_RETRY_FAILED=True)
-    job.start()
-    assert sorted(job.names()) == [*"fgk"]
+    assert sorted(make_round(BLOOM_RETRY_FAILED=True).started().names()) == [*"fgk"]
 
 
 def test_a_budget_that_is_new_counts_what_is_pending(make_round):
-    job = make_round()
-    job.start(start("start"))
-    push(job, "a", "b")
-    job.close("shutdown")
-    job = make_round(BLOOM_BUDGET={"*": 4})
-    job.start()
-    push(job, "c", "d")
+    make_round().started("start").pushed("a", "b").close("shutdown")
+    job = make_round(BLOOM_BUDGET={"*": 4}).started().pushed("c", "d")
     assert sorted(job.names()) == ["a", "b", "c", "start"]
 
 
@@ -215,8 +187,7 @@ def test_of_what_cannot_be_serialized_a_record_is_kept(make_round, crash_round, 
     """It counts, its record is durable with that, and the next start says what it has lost; no
     retry brings it back, and it can be dropped."""
     store, budget = SQLiteFailedStore(tmp_path / "job"), {"BLOOM_BUDGET": {"*": 1}}
-    job = make_round(**budget)
-    job.start()
+    job = make_round(**budget).started()
     for name in "abb":
         job.scheduler.enqueue_request(
             Request(f"http://example.com/{name}", meta={"function": lambda: None})
@@ -239,8 +210,7 @@ def test_of_what_cannot_be_serialized_a_record_is_kept(make_round, crash_round, 
         job = make_round(**budget, BLOOM_RETRY_FAILED=True)
         assert job.start(start("start")) == ["start"]
         assert "such as http://example.com/b (callback parse, slot 'example.com')" in caplog.text
-        assert job.names() == ["start"]
-        job.close()
+        assert job.finish() == ["start"]
         caplog.clear()
     assert store.drop() == 1
     make_round(**budget).close()
@@ -262,13 +232,11 @@ def test_a_start_request_that_cannot_be_serialized_is_recorded_once(make_round, 
         job.start(start("start"), *requests)
         job.commit()
         assert job.scheduler._store.failed == 2
-    assert job.names() == ["start"]
-    job.close()
+    assert job.finish() == ["start"]
 
 
 def test_without_a_job_requests_over_the_budget_are_counted(make_round):
-    job = make_round(None, BLOOM_BUDGET={"*": 2})
-    push(job, *"abc")
+    job = make_round(None, BLOOM_BUDGET={"*": 2}).pushed(*"abc")
     assert sorted(job.names()) == ["a", "b"]
     assert job.stat("scheduler/capped") == 1
 
@@ -278,8 +246,7 @@ def test_a_trap_ends_within_its_budget_over_kills(make_round, tmp_path):
     links to is fetched or capped, and nothing is both."""
     print("BUDGET_SEED", SEED)
     rng, fetched, kills = random.Random(SEED), set(), 0
-    job = make_round(BLOOM_BUDGET={"*": 30})
-    job.start(start("0"))
+    job = make_round(BLOOM_BUDGET={"*": 30}).started("0")
     while (popped := job.pop()) is not None and len(fetched) <= 30:
         number = int(name_of(popped))
         fetched.add(number)
@@ -291,8 +258,7 @@ def test_a_trap_ends_within_its_budget_over_kills(make_round, tmp_path):
         if rng.random() < 0.2 and kills < 10:
             kills += 1
             job.drop()
-            job = make_round(BLOOM_BUDGET={"*": 30})
-            job.start(start("0"))
+            job = make_round(BLOOM_BUDGET={"*": 30}).started("0")
     for popped in [*job.engine._slot.inprogress]:
         job.done(popped)
     job.close()
@@ -432,10 +398,7 @@ def test_a_budget_of_the_command_line_is_json():
 def test_what_a_start_without_a_budget_has_pushed_counts(make_round):
     """When there is a budget again, while it is pending."""
     for budget, names in (({"*": 5}, ""), ({}, "bcd"), ({"*": 5}, "efg")):
-        job = make_round(BLOOM_BUDGET=budget)
-        job.start(start("s"))
-        for name in names:
-            job.push(name)
+        job = make_round(BLOOM_BUDGET=budget).started("s").pushed(*names)
         if budget and names:
             assert len(job.names()) == 5
         job.close("shutdown")
@@ -443,19 +406,9 @@ def test_what_a_start_without_a_budget_has_pushed_counts(make_round):
 
 def test_counts_of_a_round_do_not_outlive_one_without_a_budget(make_round):
     """The budget of the third start is that of the second round."""
-    job = make_round(BLOOM_BUDGET={"*": 3})
-    job.start(start("s"))
-    for name in "ab":
-        job.push(name)
-    job.names()
-    job.close()
-    job = make_round()
-    job.start(start("s"))
-    job.close("shutdown")
-    job = make_round(BLOOM_BUDGET={"*": 3})
-    job.start()
-    for name in "efg":
-        job.push(name)
+    make_round(BLOOM_BUDGET={"*": 3}).started("s").pushed(*"ab").finish()
+    make_round().started("s").close("shutdown")
+    job = make_round(BLOOM_BUDGET={"*": 3}).started().pushed(*"efg")
     assert sorted(job.names()) == ["e", "f", "s"]
 
 
@@ -468,57 +421,42 @@ def test_what_failed_in_an_earlier_round_counts_when_it_is_retried(
     folder = tmp_path / "job"
     settings = {"BLOOM_BUDGET": {"*": 4}, "SCHEDULER_PRIORITY_QUEUE": queue}
     settings["SCHEDULER_DISK_QUEUE"] = "scrapy.squeues.PickleFifoDiskQueue"
-    job = make_round(**settings)
-    job.start(*map(start, "abcd"))
+    job = make_round(**settings).started(*"abcd")
     assert fail(job) == [*"abcd"]
     job.close()
-    job = make_round(**settings)
-    job.start(*map(start, "ef"))
+    job = make_round(**settings).started(*"ef")
     assert fail(job) == [*"ef"]
     job.close()
     if by_setting:
         settings["BLOOM_RETRY_FAILED"] = True
     else:
         assert SQLiteFailedStore(folder).retry() == 6
-    job = make_round(**settings)
-    job.start(*map(start, "efg"))
+    job = make_round(**settings).started(*"efg")
     assert fail(job) == [*"abef"]
     job.close()
     if not by_setting:
         assert SQLiteFailedStore(folder).retry(Choice(reasons=["down"])) == 4
-    job = make_round(**settings)
-    job.start(*map(start, "efg"))
-    assert sorted(job.names()) == [*"abef"]
-    job.close()
+    assert sorted(make_round(**settings).started(*"efg").finish()) == [*"abef"]
     assert capped(folder) == ["c", "d", "g"]
     assert SQLiteFailedStore(folder).by_reason() == {"capped": 3}
-    job = make_round(SCHEDULER_PRIORITY_QUEUE=queue, BLOOM_RETRY_FAILED=True)
-    job.start(start("h"))
+    job = make_round(SCHEDULER_PRIORITY_QUEUE=queue, BLOOM_RETRY_FAILED=True).started("h")
     assert sorted(job.names()) == ["c", "d", "g", "h"]
 
 
 def test_what_is_retried_without_a_budget_is_asked(make_round, tmp_path):
     """All of it, whatever rounds with a budget it has failed in."""
     for names in ("ab", "cd"):
-        job = make_round(BLOOM_BUDGET={"*": 2})
-        job.start(*map(start, names))
+        job = make_round(BLOOM_BUDGET={"*": 2}).started(*names)
         fail(job)
         job.close()
     assert SQLiteFailedStore(tmp_path / "job").retry() == 4
-    job = make_round()
-    job.start()
-    assert sorted(job.names()) == [*"abcd"]
+    assert sorted(make_round().started().names()) == [*"abcd"]
 
 
 def test_what_a_round_of_version_0_3_0_has_capped_counts_in_the_next(make_round, tmp_path):
     """It was over without a word of them, and has forgotten its feeds."""
-    job = make_round(BLOOM_BUDGET={"*": 2})
-    job.start(start("start"))
-    push(job, *"abc")
-    job.names()
-    job.close()
-    with closing(sqlite3.connect(tmp_path / "job" / "requests.sqlite")) as connection, connection:
-        connection.execute("UPDATE rounds SET phase = ?", (OVER,))
+    make_round(BLOOM_BUDGET={"*": 2}).started("start").pushed(*"abc").finish()
+    query(tmp_path / "job", "UPDATE rounds SET phase = ?", OVER)
     assert SQLiteFailedStore(tmp_path / "job").retry(CAPPED) == 2
     job = make_round(BLOOM_BUDGET={"*": 4})
     assert job.start(start("start")) == ["start"]
@@ -530,11 +468,7 @@ def test_what_a_round_of_version_0_3_0_has_capped_counts_in_the_next(make_round,
 def test_a_start_that_comes_to_nothing_leaves_a_round_its_counts(make_round, tmp_path, is_killed):
     """What is retried after it has no more room than before."""
     budget = {"BLOOM_BUDGET": {"*": 2}}
-    job = make_round(**budget)
-    job.start(start("start"))
-    push(job, "a", "b")
-    job.names()
-    job.close()
+    make_round(**budget).started("start").pushed("a", "b").finish()
     job = make_round(**budget)
     if is_killed:
         job.commit()
@@ -551,56 +485,33 @@ def test_a_start_that_comes_to_nothing_leaves_a_round_its_counts(make_round, tmp
 def test_what_comes_before_start_runs_counts_in_the_round_that_begins(make_round, queue):
     """Requests of a handler of spider_opened."""
     options = {"BLOOM_BUDGET": {"*": 2}, "SCHEDULER_PRIORITY_QUEUE": queue}
-    job = make_round(**options)
-    job.start(start("start"))
-    push(job, "a", "b")
-    job.names()
-    job.close()
-    job = make_round(**options)
-    push(job, "c")
-    job.start(start("start"))
-    push(job, "d")
+    make_round(**options).started("start").pushed("a", "b").finish()
+    job = make_round(**options).pushed("c").started("start").pushed("d")
     assert sorted(job.names()) == ["c", "start"]
 
 
 def test_what_a_start_has_brought_back_counts_once(make_round, crash_round):
     """Where the process is killed before start() runs."""
-    job = make_round(BLOOM_BUDGET={"*": 2})
-    job.start(start("start"))
-    push(job, *"abcd")
-    job.names()
-    job.close()
+    make_round(BLOOM_BUDGET={"*": 2}).started("start").pushed(*"abcd").finish()
     make_round(BLOOM_BUDGET={"*": 4}, BLOOM_RETRY_FAILED=True).commit()
-    job = crash_round(BLOOM_BUDGET={"*": 5})
-    job.start(start("start"))
-    push(job, "e", "f")
+    job = crash_round(BLOOM_BUDGET={"*": 5}).started("start").pushed("e", "f")
     assert sorted(job.names()) == ["b", "c", "e"]
 
 
 def test_a_slot_that_gets_a_budget_has_been_counted(make_round):
     """Where others had one before."""
-    job = make_round(BLOOM_BUDGET={"other.example": 5})
-    job.start(start("start"))
-    push(job, "a", "b")
+    job = make_round(BLOOM_BUDGET={"other.example": 5}).started("start").pushed("a", "b")
     job.names()
     push(job, "c")
     job.close("shutdown")
-    job = make_round(BLOOM_BUDGET={"*": 5})
-    job.start()
-    push(job, "d", "e")
+    job = make_round(BLOOM_BUDGET={"*": 5}).started().pushed("d", "e")
     assert sorted(job.names()) == ["c", "d"]
 
 
-def test_what_was_taken_over_from_scrapys_scheduler_counts(tmp_path):
-    folder = tmp_path / "job"
-    options = {"BLOOM_BUDGET": {"*": 3}, "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}
-    for scheduler, names in ((STOCK, "ab"), ("scrapy_bloom.DurableScheduler", "cd")):
-        job = Job(folder, scheduler=scheduler, **options).open()
-        push(job, *names)
-        if scheduler == STOCK:
-            job.close("shutdown")
-    assert sorted(job.names()) == [*"abc"]
-    job.drop()
+def test_what_was_taken_over_from_scrapys_scheduler_counts(make):
+    budget = {"BLOOM_BUDGET": {"*": 3}}
+    make(scheduler=STOCK, **budget).pushed("a", "b").close("shutdown")
+    assert sorted(make(**budget).pushed("c", "d").names()) == [*"abc"]
 
 
 def crash(job, make_round, **options):
@@ -612,54 +523,42 @@ def crash(job, make_round, **options):
 def test_what_was_asked_before_its_count_was_stored_is_admitted_again(make_round, tmp_path):
     """After kills, also where others come first then; no other page takes its place."""
     budget = {"BLOOM_BUDGET": {"*": 3}}
-    job = make_round(**budget)
-    job.start(start("start"))
+    job = make_round(**budget).started("start")
     job.pop()
     job.commit()
     push(job, "a", "b")
     assert job.pop() is not None
     assert job.pop() is not None
     for _ in range(2):
-        job = crash(job, make_round, **budget)
-        job.start(start("start"))
+        job = crash(job, make_round, **budget).started("start")
         push(job, "c", "b", dont_filter=True)
     job = crash(job, make_round, **budget)
     job.commit()
-    job = crash(job, make_round, **budget)
-    job.start(start("start"))
+    job = crash(job, make_round, **budget).started("start")
     push(job, "c", "b", dont_filter=True)
     push(job, "a", "d")
     job.commit()
     job = crash(job, make_round, **budget)
     push(job, "b", dont_filter=True)
-    assert sorted({*job.names()}) == ["a", "b", "start"]
-    job.close()
+    assert sorted({*job.finish()}) == ["a", "b", "start"]
     assert capped(tmp_path / "job") == ["c", "d", "b"]
     assert not (tmp_path / "job" / "budget.notes").exists()
 
 
 def test_what_was_noted_and_never_came_again_is_not_admitted_in_the_next_round(make_round):
     budget = {"BLOOM_BUDGET": {"*": 2}}
-    job = make_round(**budget)
-    job.start(start("start"))
+    job = make_round(**budget).started("start")
     job.pop()
     push(job, "a")
     assert name_of(job.pop()) == "a"
-    job = crash(job, make_round, **budget)
-    job.start(start("start"))
-    assert job.names() == ["start"]
-    job.close()
-    job = make_round(**budget)
-    job.start(start("start"))
-    push(job, "b", "a")
-    assert sorted(job.names()) == ["b", "start"]
+    assert crash(job, make_round, **budget).started("start").finish() == ["start"]
+    assert sorted(make_round(**budget).started("start").pushed("b", "a").names()) == ["b", "start"]
 
 
 def test_notes_of_what_a_commit_has_counted_are_void(make_round, tmp_path, monkeypatch):
     """As after a kill between the two; so is a line that a kill has cut."""
     budget, notes = {"BLOOM_BUDGET": {"*": 3}}, tmp_path / "job" / "budget.notes"
-    job = make_round(**budget)
-    job.start(start("start"))
+    job = make_round(**budget).started("start")
     job.pop()
     push(job, "a")
     assert job.pop() is not None
@@ -667,62 +566,42 @@ def test_notes_of_what_a_commit_has_counted_are_void(make_round, tmp_path, monke
     job.commit()
     assert not notes.exists()
     notes.write_bytes(text + b'[0, "ab')
-    job = crash(job, make_round, **budget)
-    job.start()
-    push(job, "b", "c")
+    job = crash(job, make_round, **budget).started().pushed("b", "c")
     assert sorted(job.names()) == ["a", "b", "start"]
 
 
 def test_a_retry_leaves_room_for_what_was_noted(make_round, tmp_path):
     """By a process that was killed."""
-    job = make_round(BLOOM_BUDGET={"*": 1})
-    job.start(start("start"))
-    push(job, "b", "c")
-    job.close("shutdown")
-    job = make_round(BLOOM_BUDGET={"*": 3})
-    job.start(start("start"))
-    push(job, "a")
+    make_round(BLOOM_BUDGET={"*": 1}).started("start").pushed("b", "c").close("shutdown")
+    job = make_round(BLOOM_BUDGET={"*": 3}).started("start").pushed("a")
     assert {name_of(job.pop()), name_of(job.pop())} == {"a", "start"}
     job.drop()
     assert SQLiteFailedStore(tmp_path / "job").retry(CAPPED) == 2
-    job = make_round(BLOOM_BUDGET={"*": 3})
-    job.start(start("start"))
-    push(job, "a", "d")
+    job = make_round(BLOOM_BUDGET={"*": 3}).started("start").pushed("a", "d")
     assert sorted(job.names()) == ["a", "b", "start"]
 
 
 def test_a_kill_after_a_retry_leaves_no_choice_to_the_next(make_round, tmp_path):
     """Even if it comes before the first commit."""
     store = SQLiteFailedStore(tmp_path / "job")
-    job = make_round(BLOOM_BUDGET={"*": 1})
-    job.start()
-    push(job, *"abcd")
-    job.close("shutdown")
+    make_round(BLOOM_BUDGET={"*": 1}).started().pushed(*"abcd").close("shutdown")
     assert store.retry(Choice(urls=["*/d"])) == 1
-    job = make_round(BLOOM_BUDGET={"*": 2})
-    job.start()
+    job = make_round(BLOOM_BUDGET={"*": 2}).started()
     assert {name_of(job.pop()), name_of(job.pop())} == {"a", "d"}
     job.drop()
     store.retry(CAPPED)
-    job = make_round(BLOOM_BUDGET={"*": 2})
-    job.start()
-    assert sorted(job.names()) == ["a", "d"]
-    job.close()
+    assert sorted(make_round(BLOOM_BUDGET={"*": 2}).started().finish()) == ["a", "d"]
     assert capped(tmp_path / "job") == ["b", "c"]
 
 
 def test_a_round_that_begins_without_the_feeds_of_the_last_one_counts_from_0(make_round):
     """They were to be stored."""
-    job = make_round(BLOOM_BUDGET={"*": 2})
-    job.start(start("a"))
-    push(job, "b")
+    job = make_round(BLOOM_BUDGET={"*": 2}).started("a").pushed("b")
     job.names()
     job.round.awaits_feeds = True
     job.close()
     assert job.round.is_to_be_stored
-    job = make_round(BLOOM_BUDGET={"*": 2})
-    job.start(start("a"))
-    push(job, "c", "d")
+    job = make_round(BLOOM_BUDGET={"*": 2}).started("a").pushed("c", "d")
     assert sorted(job.names()) == ["a", "c"]
 
 
@@ -753,50 +632,33 @@ def test_real_crawls_of_a_trap_over_kills():
 
 def test_what_is_retried_by_a_start_without_a_budget_is_no_count_of_a_round(make_round, tmp_path):
     """With the next budget, all that is pending then counts."""
-    job = make_round(BLOOM_BUDGET={"*": 1})
-    job.start(start("start"))
-    push(job, "a")
-    job.names()
-    job.close("shutdown")
+    make_round(BLOOM_BUDGET={"*": 1}).started("start").pushed("a").finish("shutdown")
     assert SQLiteFailedStore(tmp_path / "job").retry(CAPPED) == 1
-    job = make_round()
-    job.start(start("start"))
-    push(job, *"bcd")
-    job.close("shutdown")
-    job = make_round(BLOOM_BUDGET={"*": 5})
-    job.start(start("start"))
-    push(job, "e", "f")
+    make_round().started("start").pushed(*"bcd").close("shutdown")
+    job = make_round(BLOOM_BUDGET={"*": 5}).started("start").pushed("e", "f")
     assert sorted(job.names()) == [*"abcde"]
 
 
 def test_retried_requests_of_many_slots_have_the_room_of_their_slots(make_round, tmp_path):
     """The first of each slot come first."""
-    job = make_round(BLOOM_BUDGET={"*": 1})
-    job.start()
+    job = make_round(BLOOM_BUDGET={"*": 1}).started()
     for number in range(4):
         for slot in "pqr":
             push(job, f"{slot}{number}", slot=slot)
-    assert sorted(job.names()) == ["p0", "q0", "r0"]
-    job.close("shutdown")
+    assert sorted(job.finish("shutdown")) == ["p0", "q0", "r0"]
     assert SQLiteFailedStore(tmp_path / "job").retry(Choice(urls=["*/p*", "*/q*"])) == 6
-    job = make_round(BLOOM_BUDGET={"*": 0, "p": 3, "q": 9, "r": 9})
-    job.start()
+    job = make_round(BLOOM_BUDGET={"*": 0, "p": 3, "q": 9, "r": 9}).started()
     assert sorted(job.names()) == ["p1", "p2", "q1", "q2", "q3"]
     push(job, "p8", "p9", slot="p")
     push(job, *"xyz", slot="q")
-    assert sorted(job.names()) == [*"xyz"]
-    job.close()
+    assert sorted(job.finish()) == [*"xyz"]
     assert capped(tmp_path / "job") == ["r1", "r2", "p3", "r3", "p8", "p9"]
 
 
 def test_to_retry_all_that_is_capped_no_request_is_read(make_round, tmp_path, monkeypatch):
     """There may be millions."""
     store = SQLiteFailedStore(tmp_path / "job")
-    job = make_round(BLOOM_BUDGET={"*": 1})
-    job.start(start("start"))
-    push(job, *"abc")
-    job.names()
-    job.close()
+    make_round(BLOOM_BUDGET={"*": 1}).started("start").pushed(*"abc").finish()
     with monkeypatch.context() as patch:
         patch.setattr(failed_store, "url_and_method", lambda *_, **__: pytest.fail("it was read"))
         assert store.retry(Choice(reasons=["callback"])) == 0

@@ -54,11 +54,26 @@ def page_in_progress(job):
     return job.pop()
 
 
+def begun(make_round, *things):
+    """Return a job, and a page in progress that has given `things`, which is committed."""
+    job = make_round()
+    page = page_in_progress(job)
+    give(job, page, *things)
+    job.commit()
+    return job, page
+
+
 def again(job):
     """Return the page that is repeated, and everything before it."""
     while name_of(popped := job.pop()) != "page":
         pass
     return popped
+
+
+def give_again(job, *things):
+    """The callback of the page that is repeated yields `things`; return the names of what is
+    scheduled."""
+    return give(job, again(job), *things)
 
 
 def test_children_are_given_once(make_round, crash_round):
@@ -80,13 +95,9 @@ def test_children_are_given_once(make_round, crash_round):
 
 def test_children_are_given_once_under_two_releases_of_scrapy(make_round, crash_round, monkeypatch):
     """`to_dict()` has its keys in another order in each."""
-    job = make_round()
-    page = page_in_progress(job)
-    give(job, page, child("a"))
-    job.commit()
+    begun(make_round, child("a"))
     monkeypatch.setattr(Request, "attributes", Request.attributes[::-1])
-    resumed = crash_round()
-    assert give(resumed, again(resumed), child("a"), child("b")) == ["b"]
+    assert give_again(crash_round(), child("a"), child("b")) == ["b"]
 
 
 def test_a_child_that_is_done_is_not_given_again(make_round, crash_round):
@@ -98,16 +109,12 @@ def test_a_child_that_is_done_is_not_given_again(make_round, crash_round):
     assert name_of(fetched) == "a"
     job.done(fetched)
     job.commit()
-    resumed = crash_round()
-    assert give(resumed, again(resumed), child("a")) == []
+    assert give_again(crash_round(), child("a")) == []
 
 
 def test_two_crashes(make_round, crash_round):
     """What the second start has skipped and given is counted at the third."""
-    job = make_round()
-    page = page_in_progress(job)
-    give(job, page, child("a"))
-    job.commit()
+    job, _ = begun(make_round, child("a"))
     job.drop()
     job = make_round()
     give(job, again(job), child("a"), child("a"), child("b"))
@@ -118,23 +125,16 @@ def test_two_crashes(make_round, crash_round):
 
 def test_a_child_is_taken_with_its_row_or_not_at_all(make_round, crash_round):
     """Whatever part of the transaction a crash leaves."""
-    job = make_round()
-    page = page_in_progress(job)
-    job.commit()
+    job, page = begun(make_round)
     give(job, page, child("a"))
     job.scheduler.round.file.write()
-    resumed = crash_round()
-    assert give(resumed, again(resumed), child("a")) == ["a"]
+    assert give_again(crash_round(), child("a")) == ["a"]
 
 
 def test_only_the_page_that_is_repeated_leaves_them_out(make_round, crash_round):
     """Another page may yield the same, and so may this one when it is fetched anew."""
-    job = make_round()
-    page = page_in_progress(job)
-    give(job, page, child("a"))
-    job.commit()
-    resumed = crash_round()
-    resumed.push("other", priority=10)
+    _, page = begun(make_round, child("a"))
+    resumed = crash_round().pushed("other", priority=10)
     other = resumed.pop()
     assert give(resumed, other, child("a")) == ["a"]
     page = again(resumed)
@@ -146,12 +146,8 @@ def test_only_the_page_that_is_repeated_leaves_them_out(make_round, crash_round)
 
 def test_what_was_filtered_is_left_to_the_filter(make_round, crash_round):
     """A request without dont_filter is none of those that were taken, or left out."""
-    job = make_round()
-    page = page_in_progress(job)
-    give(job, page, child("a"))
-    job.commit()
-    resumed = crash_round()
-    assert give(resumed, again(resumed), request("a"), child("a")) == ["a"]
+    begun(make_round, child("a"))
+    assert give_again(crash_round(), request("a"), child("a")) == ["a"]
 
 
 def test_children_of_a_page_in_memory_belong_to_the_stored_one_before(make_round, crash_round):
@@ -193,10 +189,7 @@ def test_another_order_loses_nothing(make_round, crash_round):
 
 def test_what_scrapy_measures_does_not_tell_them_apart(make_round, crash_round):
     """A callback that hands on the meta of its response."""
-    job = make_round()
-    page = page_in_progress(job)
-    give(job, page, child("a", meta={"download_latency": 0.1, "depth": 1}))
-    job.commit()
+    begun(make_round, child("a", meta={"download_latency": 0.1, "depth": 1}))
     resumed = crash_round()
     latency = {"download_latency": 0.2, "depth": 1}
     assert give(resumed, again(resumed), child("a", meta=latency)) == []
@@ -227,10 +220,7 @@ def sent_again(job, source, **options):
 
 def test_a_repeated_page_that_is_retried(make_round, crash_round):
     """What the job has of it is not forgotten."""
-    job = make_round()
-    page = page_in_progress(job)
-    give(job, page, child("a"))
-    job.commit()
+    begun(make_round, child("a"))
     resumed = crash_round()
     sent_again(resumed, again(resumed), priority=99)
     resumed.commit()
@@ -259,16 +249,13 @@ def test_a_page_in_memory_that_is_retried(make_round, crash_round):
 def test_a_stored_page_that_is_retried_in_memory(make_round, crash_round):
     """A downloader leaves what cannot be serialized in its meta: the stored page is repeated,
     and knows what the retry has given."""
-    job = make_round()
-    page = page_in_progress(job)
-    job.commit()
+    job, page = begun(make_round)
     retry = page.replace(dont_filter=True, meta={"function": lambda: None, "retry_times": 1})
     job.scheduler.enqueue_request(retry)
     job.done(page)
     give(job, job.pop(), child("a"))
     job.commit()
-    resumed = crash_round()
-    assert give(resumed, again(resumed), child("a"), child("b")) == ["b"]
+    assert give_again(crash_round(), child("a"), child("b")) == ["b"]
 
 
 def test_pages_in_memory_that_are_alike(make_round, crash_round):
@@ -295,20 +282,16 @@ def test_pages_in_memory_that_are_alike(make_round, crash_round):
 
 def test_a_page_in_memory_that_does_not_come_again(make_round, crash_round):
     """What came of it is forgotten with the round, and not left out in the next one."""
-    job = make_round()
-    job.start()
+    job = make_round().started()
     page = page_in_progress(job)
     give(job, page, in_memory("m"))
     give(job, job.pop(), child("a"))
     job.commit()
-    resumed = crash_round()
-    resumed.start()
+    resumed = crash_round().started()
     resumed.names()
     folder = resumed.crawler.settings["JOBDIR"]
     resumed.close()
-    job = make_round(folder)
-    job.start()
-    job.push("page", dont_filter=True)
+    job = make_round(folder).started().pushed("page", dont_filter=True)
     give(job, job.pop(), in_memory("m"))
     assert give(job, job.pop(), child("a")) == ["a"]
 
@@ -325,8 +308,7 @@ def test_a_page_that_could_not_be_read_back(make_round, crash_round):
     assert without.names() == ["a"]
     assert without.stat("scheduler/unreadable") == 1
     without.close("shutdown")
-    resumed = make_round()
-    assert give(resumed, again(resumed), child("a")) == []
+    assert give_again(make_round(), child("a")) == []
 
 
 @pytest.mark.parametrize("change", [SQLiteFailedStore.retry, SQLiteFailedStore.drop])
@@ -339,9 +321,7 @@ def test_a_page_that_could_not_be_read_back_is_asked_again_or_forgotten(
     give(job, job.pop(), child("a"))
     job.commit()
     job.drop()
-    without = make_round(spider=WithoutOther)
-    without.names()
-    without.close("shutdown")
+    make_round(spider=WithoutOther).finish("shutdown")
     assert change(SQLiteFailedStore(tmp_path / "job")) == 1
     resumed = make_round()
     taken = resumed.round.file.query("SELECT COUNT(*) FROM taken_children")
@@ -355,10 +335,7 @@ def test_a_page_that_could_not_be_read_back_is_asked_again_or_forgotten(
 
 def test_nothing_is_kept_of_pages_that_are_done(make_round):
     """Neither when a page is done in the commit of its children, nor when it is later."""
-    job = make_round()
-    page = page_in_progress(job)
-    give(job, page, child("a"))
-    job.commit()
+    job, page = begun(make_round, child("a"))
     taken = "SELECT COUNT(*) FROM taken_children"
     assert job.round.file.query(taken) == [(1,)]
     job.done(page)
@@ -373,10 +350,7 @@ def test_nothing_is_kept_of_pages_that_are_done(make_round):
 
 def test_a_file_that_fails_stops_the_job(make_round, crash_round, caplog):
     """Nothing more is acknowledged or handed out."""
-    job = make_round()
-    page = page_in_progress(job)
-    give(job, page, child("a"))
-    job.commit()
+    _, page = begun(make_round, child("a"))
     resumed = crash_round()
     page = again(resumed)
     resumed.round.file._connection.execute("DROP TABLE taken_children")

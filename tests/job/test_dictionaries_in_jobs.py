@@ -19,7 +19,7 @@ from scrapy_bloom.job.dictionaries import id_of
 from scrapy_bloom.job.failure import CAPPED, Choice, FailedRequest
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.stopped_job import stopped_job
-from tests.job.engine import Job, name_of
+from tests.job.engine import Job, name_of, query
 from tests.job.harness import fields_of, fork
 from tests.job.points import Points
 
@@ -29,22 +29,6 @@ MANY = 40
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 forks = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks")
-
-
-@pytest.fixture
-def make(tmp_path):
-    """Return a function that makes and opens a job, after letting go of the last one."""
-    made = []
-
-    def make(folder=tmp_path / "job", **options):
-        for job in made:
-            job.drop()
-        made.append(Job(folder, **options))
-        return made[-1].open()
-
-    yield make
-    for job in made:
-        job.drop()
 
 
 @pytest.fixture
@@ -99,22 +83,16 @@ def rows_of(path):
     return found, stored
 
 
-def change(path, statement, *values):
-    """Change the file of a stopped job behind its back."""
-    with closing(sqlite3.connect(path)) as database, database:
-        return database.execute(statement, values).fetchall()
-
-
-def test_most_requests_are_stored_with_a_dictionary_of_the_job(make, path):
+def test_most_requests_are_stored_with_a_dictionary_of_the_job(new_job, path):
     """After the first few. It is there for the next process, which pushes with it at once."""
-    job = make()
+    job = new_job()
     expected = push(job, range(MANY))
     job.close()
     before, stored = rows_of(path)
     assert len(stored) == 1
     assert [payload[0] for payload in before[-20:]] == [2] * 20
     assert sum(map(len, before[-20:])) < 20 * 40
-    job = make()
+    job = new_job()
     expected += push(job, [MANY])
     job.commit()
     after, now = rows_of(path)
@@ -122,16 +100,16 @@ def test_most_requests_are_stored_with_a_dictionary_of_the_job(make, path):
     assert urls(job) == sorted(expected)
 
 
-def test_a_dictionary_that_was_not_committed_is_gone_with_its_rows(make, path):
+def test_a_dictionary_that_was_not_committed_is_gone_with_its_rows(new_job, path):
     """The next process makes one of its own."""
-    job = make()
+    job = new_job()
     expected = push(job, range(5))
     job.commit()
     push(job, range(5, MANY))
     job.scheduler._ledger.store._file.write()
     found, stored = rows_of(path)
     assert (len(found), stored) == (5, [])
-    job = make()
+    job = new_job()
     expected += push(job, range(5, MANY))
     job.commit()
     assert len(rows_of(path)[1]) == 1
@@ -165,9 +143,9 @@ def killed(path, names, *, opening=False, crawl=Job.commit, **options):
 
 
 @forks
-def test_a_kill_anywhere_leaves_no_row_without_its_dictionary(make, path):
+def test_a_kill_anywhere_leaves_no_row_without_its_dictionary(new_job, path):
     """Wherever the process dies while it pushes: what is committed can be read."""
-    make().close()
+    new_job().close()
 
     def crawl(job):
         for first in range(0, 30, 10):
@@ -179,12 +157,12 @@ def test_a_kill_anywhere_leaves_no_row_without_its_dictionary(make, path):
         found, stored = rows_of(path)
         left.add((len(found), len(stored)))
     assert left == {(0, 0), (10, 0), (20, 1), (30, 1)}
-    assert len(urls(make())) == 30
+    assert len(urls(new_job())) == 30
 
 
-def test_a_dictionary_that_cannot_be_stored_is_not_used(make, path, monkeypatch):
+def test_a_dictionary_that_cannot_be_stored_is_not_used(new_job, path, monkeypatch):
     """The spider is closed, and what was committed before is whole."""
-    job = make()
+    job = new_job()
     push(job, range(10))
     job.commit()
     file = job.scheduler._ledger.store._file
@@ -198,55 +176,54 @@ def test_a_dictionary_that_cannot_be_stored_is_not_used(make, path, monkeypatch)
     assert job.scheduler._ledger.stopped
     job.close("bloom_error")
     assert len(rows_of(path)[0]) == 10
-    assert len(urls(make())) == 10
+    assert len(urls(new_job())) == 10
 
 
 # Another priority queue, whose requests have no slot
 
 
-def by_slot(make):
+def by_slot(new_job):
     """Leave a job with requests of three hosts; return their URLs."""
-    job = make()
+    job = new_job()
     expected = [url for host in ("a.com", "b.com", "c.com") for url in push(job, range(20), host)]
     job.close()
     return sorted(expected)
 
 
-def test_requests_stay_the_same_without_slots(make, path):
+def test_requests_stay_the_same_without_slots(new_job, path):
     """Their bytes leave out what the slot says, so they are written anew."""
-    expected = by_slot(make)
-    job = make(**ONE_QUEUE)
-    job.close()
-    assert change(path, "SELECT DISTINCT slot FROM requests") == [("",)]
+    expected = by_slot(new_job)
+    new_job(**ONE_QUEUE).close()
+    assert query(path, "SELECT DISTINCT slot FROM requests") == [("",)]
     assert {payload[0] for payload in rows_of(path)[0]} == {2}
-    job = make()
+    job = new_job()
     assert urls(job) == expected
 
 
 @forks
-def test_a_kill_while_slots_are_given_up_loses_nothing(make, path):
+def test_a_kill_while_slots_are_given_up_loses_nothing(new_job, path):
     """All requests have their slots then, or none has."""
-    expected = by_slot(make)
+    expected = by_slot(new_job)
     found = []
     for _ in killed(path, ["sql UPDATE many", "sql COMMIT"], opening=True, **ONE_QUEUE):
-        assert urls(make(**(ONE_QUEUE if len(found) % 2 else {}))) == expected
-        found.append(len(change(path, "SELECT DISTINCT slot FROM requests")))
+        assert urls(new_job(**(ONE_QUEUE if len(found) % 2 else {}))) == expected
+        found.append(len(query(path, "SELECT DISTINCT slot FROM requests")))
     assert {*found} == {1, 3}
 
 
-def test_a_failed_request_is_retried_without_its_slot(make, path):
+def test_a_failed_request_is_retried_without_its_slot(new_job, path):
     """It is stored for the slot that it had."""
-    job = make()
+    job = new_job()
     expected = push(job, range(MANY), "a.com")
     popped = job.pop()
     record = FailedRequest(popped.url, "GET", "status", 503, None, 1, 0.0, None)
     job.scheduler._ledger.fail(popped, record)
     job.done(popped)
     job.close()
-    assert change(path, "SELECT slot, hex(request) GLOB '02*' FROM failed") == [("a.com", 1)]
-    make(**ONE_QUEUE).close()
+    assert query(path, "SELECT slot, hex(request) GLOB '02*' FROM failed") == [("a.com", 1)]
+    new_job(**ONE_QUEUE).close()
     assert SQLiteFailedStore(path.parent).retry() == 1
-    found = [each.url for each in iter(make(**ONE_QUEUE).pop, None)]
+    found = [each.url for each in iter(new_job(**ONE_QUEUE).pop, None)]
     assert sorted(found) == sorted(expected)
 
 
@@ -263,15 +240,15 @@ def test_a_failed_request_is_retried_without_its_slot(make, path):
     ],
 )
 @pytest.mark.parametrize("options", [{}, ONE_QUEUE], ids=["slots", "one queue"])
-def test_requests_without_their_dictionary_have_failed(make, path, caplog, damage, options):
+def test_requests_without_their_dictionary_have_failed(new_job, path, caplog, damage, options):
     """None is lost, and none is taken for another: with the dictionary they are pending again,
     in the slots that they had."""
-    expected = by_slot(make)
-    ((dictionary,),) = change(path, "SELECT dictionary FROM dictionaries")
+    expected = by_slot(new_job)
+    ((dictionary,),) = query(path, "SELECT dictionary FROM dictionaries")
     readable = {row for row, payload in enumerate(rows_of(path)[0]) if payload[0] != 2}
     assert 0 < len(readable) < len(expected)
-    change(path, damage)
-    job = make(**options)
+    query(path, damage)
+    job = new_job(**options)
     found = urls(job)
     assert len(found) == len(readable)
     job.close()
@@ -283,21 +260,21 @@ def test_requests_without_their_dictionary_have_failed(make, path, caplog, damag
         f"ValueError: its dictionary {name} is not there"
     }
     assert f"its dictionary {name} is not" in caplog.text
-    change(path, "DELETE FROM dictionaries")
-    change(path, "INSERT INTO dictionaries VALUES (NULL, ?)", dictionary)
-    assert sorted(found + urls(make(**options))) == expected
+    query(path, "DELETE FROM dictionaries")
+    query(path, "INSERT INTO dictionaries VALUES (NULL, ?)", dictionary)
+    assert sorted(found + urls(new_job(**options))) == expected
 
 
-def test_a_stopped_job_is_read_with_its_dictionaries(make, path):
+def test_a_stopped_job_is_read_with_its_dictionaries(new_job, path):
     """By what continues a crawl elsewhere; a request that lacks its own is named."""
-    job = make()
+    job = new_job()
     expected = push(job, range(MANY))
     job.close()
     with stopped_job(path, pickles=True) as left:
         found = [*left.requests(fields_of)]
     assert [each["url"] for each in found] == expected
     assert found[-1]["headers"] == {b"Referer": [expected[-1].rpartition("/")[0].encode() + b"/"]}
-    change(path, "DELETE FROM dictionaries")
+    query(path, "DELETE FROM dictionaries")
     with (
         stopped_job(path, pickles=True) as left,
         pytest.raises(RequestFileError, match=r"row \d+ of .* cannot be moved .*dictionary"),
@@ -319,20 +296,20 @@ def test_a_dictionary_that_is_text_does_not_hide_what_is_over_the_budget(make, t
 # Rows of version 0.2.0
 
 
-def test_rows_of_all_forms_are_in_one_job(make, path):
+def test_rows_of_all_forms_are_in_one_job(new_job, path):
     """Pickle and marshal as 0.2.0 wrote them, with the names of their formats, and new ones."""
-    job = make()
+    job = new_job()
     expected = push(job, range(MANY))
     job.close()
     for row, number in enumerate(range(MANY, MANY + 20), 1000):
         fields = page(number).to_dict()
         expected.append(fields["url"])
         form, dumps = ("pickle", pickle.dumps) if row % 2 else ("marshal", marshal.dumps)
-        change(
+        query(
             path,
             "INSERT INTO requests VALUES (?, 'example.com', 0, 0, 0, ?, ?)",
             *(row, form, dumps(fields, 4)),
         )
     with stopped_job(path, pickles=True) as left:
         assert [each["url"] for each in left.requests(fields_of)] == expected
-    assert urls(make(**ONE_QUEUE)) == sorted(expected)
+    assert urls(new_job(**ONE_QUEUE)) == sorted(expected)

@@ -90,8 +90,7 @@ def test_reasons_stay_the_same_with_scrapys_own_exceptions():
 def test_a_failed_row_replaces_the_requests_row_in_one_commit(make_round, crash_round, tmp_path):
     """Before that commit a crash leaves the request pending, after it failed; never both,
     never none."""
-    job = make_round()
-    job.start(start("a"), start("b"))
+    job = make_round().started("a", "b")
     popped = job.pop()
     job.commit()
     fail_download(job, popped, error.DNSLookupError("no such name"))
@@ -127,8 +126,7 @@ def test_what_is_known_of_a_failure(make_round, tmp_path):
 
 def test_the_first_reason_stands(make_round, tmp_path):
     """What the spider says itself is not replaced by what comes of it."""
-    job = make_round()
-    job.push("a")
+    job = make_round().pushed("a")
     popped = job.pop()
     failure = Failure(error.TimeoutError())
     failure.request = popped
@@ -175,9 +173,7 @@ class UnpicklesOnce:
 )
 def test_a_failure_whose_telling_fails_is_kept_all_the_same(make_round, tmp_path, meta, attempts):
     """Whatever raises in its exception, and whatever others have put into the meta."""
-    job = make_round()
-    job.push("a", meta=meta, method="\ud800")
-    job.push("b", meta=meta)
+    job = make_round().pushed("a", meta=meta, method="\ud800").pushed("b", meta=meta)
     failure = Failure(SpeechlessError())
     failure.request = job.pop()
     scrapy_bloom.fail(failure, "\ud800")
@@ -195,8 +191,7 @@ def test_a_failure_whose_telling_fails_is_kept_all_the_same(make_round, tmp_path
 def test_a_request_that_unpickles_only_once_is_kept_as_it_is(make_round, tmp_path):
     """It cannot be made one that is asked once more."""
     UnpicklesOnce.was_unpickled = False
-    job = make_round()
-    job.push("a", cb_kwargs={"object": UnpicklesOnce()})
+    job = make_round().pushed("a", cb_kwargs={"object": UnpicklesOnce()})
     fail_download(job, job.pop())
     job.close()
     assert urls(tmp_path / "job") == ["a"]
@@ -204,9 +199,7 @@ def test_a_request_that_unpickles_only_once_is_kept_as_it_is(make_round, tmp_pat
 
 def test_the_spiders_own_word_counts_when_nothing_else_does(make_round, tmp_path):
     """With BLOOM_FAILED = [], as `fail()` and its page have it."""
-    job = make_round(BLOOM_FAILED=[])
-    job.push("a")
-    job.push("b")
+    job = make_round(BLOOM_FAILED=[]).pushed("a", "b")
     fail_download(job, job.pop())
     popped = job.pop()
     scrapy_bloom.fail(Response(popped.url, request=popped), "login page")
@@ -219,8 +212,7 @@ def test_the_spiders_own_word_counts_when_nothing_else_does(make_round, tmp_path
 
 def test_fail_does_nothing_for_what_is_in_no_job(make_round, tmp_path):
     """So a spider runs with other schedulers too; but what is no response is an error."""
-    job = make_round()
-    job.push("a")
+    job = make_round().pushed("a")
     scrapy_bloom.fail(Response("http://example.com/a", request=request("a")), "x")
     scrapy_bloom.fail(Response("http://example.com/a"), "x")
     job.close()
@@ -233,8 +225,7 @@ def test_fail_does_nothing_for_what_is_in_no_job(make_round, tmp_path):
 
 def test_a_retried_request_is_asked_and_not_seen_against_itself(make_round, tmp_path):
     """With all its retries again; and a link to it is known, as before."""
-    job = make_round()
-    job.push("a", meta={"retry_times": 2, "own": 1})
+    job = make_round().pushed("a", meta={"retry_times": 2, "own": 1})
     fail_download(job, job.pop())
     job.close()
     assert SQLiteFailedStore(tmp_path / "job").retry() == 1
@@ -258,14 +249,12 @@ def test_a_round_goes_on_when_its_failed_requests_are_retried(make_round, tmp_pa
     job = make_round()
     assert (job.round.number, job.round.is_resumed) == (1, True)
     assert job.start(start("start"), start("a"), start("c")) == ["c"]
-    assert sorted(job.names()) == ["a", "c"]
-    job.close()
+    assert sorted(job.finish()) == ["a", "c"]
     assert phases(tmp_path / "job") == [(1, "over but for failed requests")]
     assert SQLiteFailedStore(tmp_path / "job").retry() == 1
     job = make_round()
     assert job.start(start("start")) == []
-    assert job.names() == ["b"]
-    job.close()
+    assert job.finish() == ["b"]
     assert phases(tmp_path / "job") == [(1, "over")]
 
 
@@ -279,8 +268,7 @@ def test_without_a_retry_the_next_start_is_a_new_round(make_round, tmp_path, dro
         job = make_round()
         assert (job.round.number, job.round.is_resumed) == (number, False)
         assert job.start(start("start")) == ["start"]
-        job.names()
-        job.close()
+        job.finish()
         kept = "over" if dropped else "over but for failed requests"
         assert phases(tmp_path / "job") == [(number, kept)]
     assert urls(tmp_path / "job") == ([] if dropped else ["a"])
@@ -297,8 +285,7 @@ def test_a_request_that_cannot_be_read_back_keeps_no_round_going(make_round, tmp
         job = make_round()
         assert (job.round.number, job.round.is_resumed) == (number, False)
         assert job.start(start("start")) == ["start"]
-        job.names()
-        job.close()
+        job.finish()
         assert phases(tmp_path / "job") == [(number, "over but for failed requests")]
     assert SQLiteFailedStore(tmp_path / "job").retry(Choice(reasons=["unreadable"])) == 1
     job = make_round()
@@ -321,8 +308,7 @@ def test_each_start_can_retry_all(make_round, tmp_path):
     assert job.start(start("start")) == []
     assert job.round.number == 1
     fail_download(job, job.pop())
-    job.names()
-    job.close()
+    job.finish()
     (again,) = SQLiteFailedStore(tmp_path / "job").requests()
     assert again.attempts == 2
     assert job.stat("scheduler/failed") == 1
@@ -341,8 +327,7 @@ def test_a_retry_that_is_killed_before_its_first_commit_is_not_lost(
 
 def test_failed_requests_of_memory_are_counted_and_told(make_round, tmp_path, caplog):
     """They cannot be kept, so it is said."""
-    job = make_round()
-    job.push("a", meta={"function": lambda: None})
+    job = make_round().pushed("a", meta={"function": lambda: None})
     fail_download(job, job.pop())
     job.close()
     assert urls(tmp_path / "job") == []
@@ -401,18 +386,15 @@ class Mark:
 
 def test_a_round_goes_on_at_the_start_that_can_read_what_it_has_kept(make_round):
     """Each start that can read nothing of it begins a new one."""
-    job = make_round()
-    job.start(start("a"))
+    job = make_round().started("a")
     assert job.names() == ["a"]
     job.push("b", meta={"mark": Mark()})
     job.close("shutdown")
     for sent in ([], ["a"], ["a"]):
         job = make_round(BLOOM_PICKLE=False)
         assert job.start(start("a")) == sent
-        assert job.names() == sent
-        job.close()
+        assert job.finish() == sent
     job = make_round()
-    assert (job.round.number, job.start(start("a")), job.names()) == (3, [], ["b"])
-    job.close()
+    assert (job.round.number, job.start(start("a")), job.finish()) == (3, [], ["b"])
     job = make_round()
     assert (job.round.number, job.start(start("a"))) == (4, ["a"])

@@ -1,8 +1,7 @@
 """Failed requests of real crawls: what counts as failed, and what is asked again.
 
 Each test runs stories of `tests.job.failing_crawls` in a process of its own, which forks
-the crawls, in jobs and in Redis. Set DURABLE_SEED to repeat a run. What each mutant of
-`tests.job.failing_mutants` breaks, and which test notices it, stands there.
+the crawls, in jobs and in Redis. Set DURABLE_SEED to repeat a run.
 """
 
 import json
@@ -17,7 +16,7 @@ from tests.redis_backend.server import missing
 from tests.seeded import run_module, seed_of
 
 SEED = seed_of("DURABLE_SEED")
-MUTANT = ("--mutant", os.environ["FAILING_MUTANT"]) if "FAILING_MUTANT" in os.environ else ()
+MUTANT = ("--mutant", os.environ["DURABLE_MUTANT"]) if "DURABLE_MUTANT" in os.environ else ()
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 

@@ -1,8 +1,7 @@
 """Crawls with feeds die in every way, are resumed, and have each item once.
 
 Each test runs `tests.job.feed_torture` in a process of its own, which forks the crawls.
-Set DURABLE_SEED to repeat a run. What each mutant does stands in `feed_mutants`; the torture
-names what notices it.
+Set DURABLE_SEED to repeat a run; what each `--mutant` does stands in `mutants`.
 """
 
 import sys

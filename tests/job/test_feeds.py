@@ -4,8 +4,6 @@ import gzip
 import json
 import logging
 import resource
-import sqlite3
-from contextlib import closing
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -26,7 +24,7 @@ from scrapy_bloom.job.ledger import CommitHook
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from tests.fakes import Engine
 from tests.job import feed_crawls
-from tests.job.engine import request
+from tests.job.engine import query, request
 from tests.job.feed_crawls import GZIP
 from tests.job.feed_jobs import FeedJob, run
 
@@ -35,20 +33,16 @@ GOES_ON = request("never")
 
 
 @pytest.fixture
-def job(tmp_path, monkeypatch):
+def job(tmp_path, monkeypatch, opened):
     """Return a function that opens a job with these feeds, in `tmp_path`, which commits
     when the test says so."""
     monkeypatch.setattr(DurableScheduler, "commit_seconds", 1000)
-    made = []
 
-    def make(feeds, *start, opened=True, **settings):
+    def make(feeds, *start, later=False, **settings):
         feeds = {uri if ":" in uri else tmp_path / uri: options for uri, options in feeds.items()}
-        made.append(FeedJob(tmp_path, feeds, **settings))
-        return made[-1].open(*start) if opened else made[-1]
+        return opened(FeedJob(tmp_path, feeds, **settings), *start, later=later)
 
-    yield make
-    for each in made:
-        each.drop()
+    return make
 
 
 def numbers(path):
@@ -73,8 +67,7 @@ def test_a_feed_gets_an_item_when_its_request_is_acknowledged(tmp_path, job):
 
 def test_items_of_requests_that_are_repeated_are_dropped(tmp_path, job):
     """Also those that wait in the outbox."""
-    a = job({"a.jl": "jsonlines"})
-    a.pages(p1={"n": 1})
+    a = job({"a.jl": "jsonlines"}).pages(p1={"n": 1})
     a.page("2", *({"n": 2, "text": "x" * 500_000} for _ in range(5)))
     a.commit()
     a.drop()
@@ -87,8 +80,7 @@ def test_items_of_requests_that_are_repeated_are_dropped(tmp_path, job):
 
 def test_a_crash_between_commit_and_file_loses_and_repeats_nothing(tmp_path, job, monkeypatch):
     """What was final and not written is written by the next start."""
-    a = job({"a.jl": "jsonlines"}, GOES_ON)
-    a.pages(p1={"n": 1})
+    a = job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1})
     with monkeypatch.context() as patch:
         patch.setattr(feeds_module.Feeds, "after_commit", lambda self: None)
         a.pages(p2={"n": 2})
@@ -100,10 +92,7 @@ def test_a_crash_between_commit_and_file_loses_and_repeats_nothing(tmp_path, job
 
 def test_what_was_written_and_not_recorded_is_not_written_twice(tmp_path, job):
     """A torn line included."""
-    a = job({"a.jl": "jsonlines"}, GOES_ON)
-    a.pages(p1={"n": 1})
-    a.pages(p2={"n": 2})
-    a.drop()
+    job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1}).pages(p2={"n": 2}).drop()
     path = tmp_path / "a.jl"
     path.write_bytes(path.read_bytes()[:-3])
     job({"a.jl": "jsonlines"})
@@ -265,8 +254,7 @@ def test_items_of_start_are_not_written_again_at_a_resume(tmp_path, job):
     b = job({"a.jl": "jsonlines"}, GOES_ON, same, dict(same), dict(same), {"n": 2})
     b.commit()
     b.item({"n": 1})  # from an extension, say, and no start item
-    b.done(b.pop())
-    b.close()
+    b.finish()
     assert numbers(tmp_path / "a.jl") == [1, 1, 1, 2, 1]
 
 
@@ -279,18 +267,11 @@ def test_what_was_there_before_the_round(tmp_path, job, overwrite):
     feeds = {"a.jl": {"format": "jsonlines", "overwrite": overwrite}}
     (tmp_path / "a.jl").write_text('{"n": 0}\n')
     before = [] if overwrite else [0]
-    a = job(feeds, GOES_ON)
-    a.pages(p1={"n": 1})
-    a.close("shutdown")
+    job(feeds, GOES_ON).pages(p1={"n": 1}).close("shutdown")
     assert numbers(tmp_path / "a.jl") == [*before, 1]
-    b = job(feeds)
-    b.pages(p2={"n": 2})
-    b.done(b.pop())
-    b.close()
+    job(feeds).pages(p2={"n": 2}).finish()
     assert numbers(tmp_path / "a.jl") == [*before, 1, 2]
-    c = job(feeds)
-    c.pages(p3={"n": 3})
-    c.close()
+    job(feeds).pages(p3={"n": 3}).close()
     assert numbers(tmp_path / "a.jl") == ([3] if overwrite else [0, 1, 2, 3])
 
 
@@ -314,8 +295,7 @@ def test_csv_has_one_head(tmp_path, job):
     a.page("1", {"n": 1, "m": 1})
     a.pages(p2={"m": 2, "n": 2})
     a.drop()
-    b = job({"a.csv": "csv"})
-    b.pages(p3={"k": 3, "m": 3, "n": 3})
+    b = job({"a.csv": "csv"}).pages(p3={"k": 3, "m": 3, "n": 3})
     b.close("shutdown")
     assert (tmp_path / "a.csv").read_bytes() == b"n,m\r\n2,2\r\n3,3\r\n"
 
@@ -365,8 +345,7 @@ def test_an_item_that_cannot_be_exported_takes_no_head_with_it(tmp_path, job):
 
 def test_an_empty_feed_is_as_scrapy_has_it(tmp_path, job):
     """A file with a head and a foot, or none without FEED_STORE_EMPTY."""
-    a = job({"a.json": "json", "b.json": {"format": "json", "store_empty": False}})
-    a.close()
+    job({"a.json": "json", "b.json": {"format": "json", "store_empty": False}}).close()
     assert json.loads((tmp_path / "a.json").read_bytes()) == []
     assert not (tmp_path / "b.json").exists()
 
@@ -374,8 +353,7 @@ def test_an_empty_feed_is_as_scrapy_has_it(tmp_path, job):
 @pytest.mark.parametrize("settings", [{}, {"BLOOM_FAILED": ["download"]}])
 def test_a_page_whose_item_a_feed_refuses_has_failed(tmp_path, job, settings):
     """And stays in the job, with what its feeds have of it."""
-    a = job({"a.jl": "jsonlines"}, **settings)
-    a.pages(p1={"n": 1}, p2={"n": b"2"})
+    a = job({"a.jl": "jsonlines"}, **settings).pages(p1={"n": 1}, p2={"n": b"2"})
     a.close()
     assert numbers(tmp_path / "a.jl") == [1]
     reasons = [
@@ -411,12 +389,10 @@ def test_a_file_that_somebody_else_has_changed_is_refused(tmp_path, job, change,
     """With a message that names a way out; the file stays as it is."""
     path = tmp_path / "a.jl"
     feeds = {"a.jl": {"format": "jsonlines", **options}}
-    a = job(feeds, GOES_ON)
-    a.pages(p1={"n": 1})
-    a.close("shutdown")
+    job(feeds, GOES_ON).pages(p1={"n": 1}).close("shutdown")
     change(path)
     before = path.read_bytes() if path.exists() else None
-    b = job(feeds, opened=False)
+    b = job(feeds, later=True)
     with pytest.raises(FeedError, match=r"a\.jl.* Put the file back .*leave the feed out"):
         b.open()
     assert (path.read_bytes() if path.exists() else None) == before
@@ -424,23 +400,19 @@ def test_a_file_that_somebody_else_has_changed_is_refused(tmp_path, job, change,
 
 def test_the_way_out_of_a_changed_file(tmp_path, job, caplog):
     """Without the feed, the job goes on, and says so."""
-    a = job({"a.jl": "jsonlines"}, GOES_ON)
-    a.pages(p1={"n": 1})
-    a.close("shutdown")
+    job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1}).close("shutdown")
     (tmp_path / "a.jl").unlink()
     b = job({"b.jl": "jsonlines"})
     assert "a.jl stays as it is" in caplog.text
     b.pages(p2={"n": 2})
-    b.done(b.pop())
-    b.close()
+    b.finish()
     assert numbers(tmp_path / "b.jl") == [2]
     assert not (tmp_path / "a.jl").exists()
 
 
 def test_somebody_who_writes_to_the_file_meanwhile_stops_the_crawl(tmp_path, job, caplog):
     """Nothing is written over; the job can be resumed when the file is as it was."""
-    a = job({"a.jl": "jsonlines"}, GOES_ON)
-    a.pages(p1={"n": 1})
+    a = job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1})
     appended_to(tmp_path / "a.jl")
     a.pages(p2={"n": 2})
     assert a.scheduler._ledger.stopped
@@ -460,9 +432,7 @@ def test_ctrl_c_before_scrapy_handles_it_loses_no_item(tmp_path, job, monkeypatc
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    a = job({"a.jl": "jsonlines"}, GOES_ON)
-    a.pages(p1={"n": 1})
-    a.drop()
+    job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1}).drop()
     with monkeypatch.context() as patched:
         patched.setattr(feeds_module.Feeds, when, interrupted)
         b = job({"a.jl": "jsonlines"})
@@ -488,8 +458,7 @@ def test_what_a_failed_commit_had_begun_is_undone(tmp_path, job, is_hook):
     """Its pages are not acknowledged, though the feeds are completed afterwards, and what it would
     have stored is new to the next start."""
     feeds = {"a.jl": "jsonlines"}
-    a = job(feeds, GOES_ON)
-    a.pages(p1={"n": 1})
+    a = job(feeds, GOES_ON).pages(p1={"n": 1})
     two = a.page("p2", {"n": 2})
     a.commit()
     if is_hook:
@@ -522,24 +491,20 @@ def test_a_full_disk_tears_no_item(tmp_path, job, monkeypatch):
             resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    a = job({"a.json": "json"}, GOES_ON)
-    a.pages(p1={"n": 1})
+    a = job({"a.json": "json"}, GOES_ON).pages(p1={"n": 1})
     with monkeypatch.context() as patch:
         patch.setattr(FeedFile, "append", on_a_full_disk)
         a.pages(p2={"n": 2, "text": "x" * 100})
     assert a.scheduler._ledger.stopped
     a.close("bloom_error")
     assert [each["n"] for each in json.loads((tmp_path / "a.json").read_text())] == [1]
-    b = job({"a.json": "json"})
-    b.done(b.pop())
-    b.close()
+    job({"a.json": "json"}).finish()
     assert [each["n"] for each in json.loads((tmp_path / "a.json").read_text())] == [1, 2]
 
 
 def test_zeros_of_a_power_cut_are_no_strangers(tmp_path, job):
     """A file system may have made the file longer and not written it."""
-    a = job({"a.jl": "jsonlines"}, GOES_ON)
-    a.pages(p1={"n": 1})
+    a = job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1})
     length = (tmp_path / "a.jl").stat().st_size
     a.pages(p2={"n": 2})
     a.drop()
@@ -554,9 +519,8 @@ def test_zeros_of_a_power_cut_are_no_strangers(tmp_path, job):
 
 def test_a_changed_feed_is_refused(tmp_path, job):
     """With both values."""
-    a = job({"a.json": "json"}, GOES_ON)
-    a.close("shutdown")
-    b = job({"a.json": {"format": "json", "indent": 4}}, opened=False)
+    job({"a.json": "json"}, GOES_ON).close("shutdown")
+    b = job({"a.json": {"format": "json", "indent": 4}}, later=True)
     with pytest.raises(FeedError, match="begun with indent 0, and now has 4"):
         b.open()
 
@@ -592,8 +556,7 @@ def test_a_feed_is_compared_by_what_is_the_same_in_each_process(tmp_path, job):
         return {"a.jl": values, **objects}
 
     job(feeds(), GOES_ON).close("shutdown")
-    with closing(sqlite3.connect(tmp_path / "job" / "requests.sqlite")) as file:
-        stored = "".join(text for (text,) in file.execute("SELECT options FROM feeds"))
+    stored = "".join(text for (text,) in query(tmp_path / "job", "SELECT options FROM feeds"))
     assert " at 0x" not in stored
     assert [stored.index(name) for name in sorted(classes)] == sorted(map(stored.index, classes))
     job(feeds(), GOES_ON).close("shutdown")
@@ -603,21 +566,18 @@ def test_a_feed_is_compared_by_what_is_the_same_in_each_process(tmp_path, job):
         {"item_classes": {*classes}},
     ):
         with pytest.raises(FeedError, match="was begun with"):
-            job(feeds(**changed), opened=False).open()
+            job(feeds(**changed), later=True).open()
 
 
 def test_a_removed_feed_is_finished_and_an_added_one_begins(tmp_path, job, caplog):
     """In the middle of a round."""
     caplog.set_level(logging.INFO)
-    a = job({"a.json": "json"}, GOES_ON)
-    a.pages(p1={"n": 1})
-    a.drop()
+    job({"a.json": "json"}, GOES_ON).pages(p1={"n": 1}).drop()
     b = job({"b.jl": "jsonlines"})
     assert json.loads((tmp_path / "a.json").read_bytes()) == [{"n": 1}]
     assert "b.jl begins now" in caplog.text
     b.pages(p2={"n": 2})
-    b.done(b.pop())
-    b.close()
+    b.finish()
     assert json.loads((tmp_path / "a.json").read_bytes()) == [{"n": 1}]
     assert numbers(tmp_path / "b.jl") == [2]
 
@@ -628,17 +588,10 @@ def test_a_feed_that_comes_back_goes_on(tmp_path, job, uri):
     options = {"format": "jsonlines", "overwrite": True}
     uri = f"shelf:{tmp_path}/a.jl" if ":" in uri else uri
     with_feed = {uri: options | ({"postprocessing": [GZIP]} if "gz" in uri else {})}
-    a = job(with_feed, GOES_ON)
-    a.pages(p1={"n": 1})
-    a.drop()
+    job(with_feed, GOES_ON).pages(p1={"n": 1}).drop()
     for number in (2, 3):
-        b = job({"b.jl": "jsonlines"})
-        b.pages(**{f"p{number}": {"n": number}})
-        b.close("shutdown")
-    c = job(with_feed)
-    c.pages(p4={"n": 4})
-    c.done(c.pop())
-    c.close()
+        job({"b.jl": "jsonlines"}).pages(**{f"p{number}": {"n": number}}).close("shutdown")
+    job(with_feed).pages(p4={"n": 4}).finish()
     stored = (tmp_path / uri.rpartition("/")[2]).read_bytes()
     lines = (gzip.decompress(stored) if "gz" in uri else stored).splitlines()
     assert [json.loads(line)["n"] for line in lines] == [1, 4]
@@ -649,7 +602,7 @@ def test_a_uri_is_evaluated_once_a_round(tmp_path, job):
     """Times and spider arguments differ after a resume."""
     feeds = {str(tmp_path / "%(mark)s.jl"): "jsonlines"}
     for mark in ("first", "second"):
-        a = job(feeds, GOES_ON, opened=False)
+        a = job(feeds, GOES_ON, later=True)
         a.spider.mark = mark
         a.open(GOES_ON)
         a.pages(**{mark: {"n": len(mark)}})
@@ -668,14 +621,11 @@ def test_a_storage_that_overwrites_gets_the_whole_round(tmp_path, job):
         f"shelf:{tmp_path}/new": {"format": "csv"},
     }
     for number in (1, 2):
-        a = job(feeds, GOES_ON)
-        a.pages(**{f"p{number}": {"n": number}})
-        a.close("shutdown")
+        job(feeds, GOES_ON).pages(**{f"p{number}": {"n": number}}).close("shutdown")
     assert json.loads((tmp_path / "whole").read_bytes()) == [{"n": 1}, {"n": 2}]
     assert (tmp_path / "new").read_bytes() == b"n\r\n1\r\nn\r\n2\r\n"
     b = job(feeds)
-    b.done(b.pop())
-    b.close()
+    b.finish()
     assert (tmp_path / "new").read_bytes() == b"n\r\n1\r\nn\r\n2\r\n"
     assert not (tmp_path / "job" / "feeds").exists()
 
@@ -683,11 +633,8 @@ def test_a_storage_that_overwrites_gets_the_whole_round(tmp_path, job):
 def test_what_is_appended_to_csv_has_the_columns_of_the_first_item(tmp_path, job):
     """Whatever the first item after a stop has."""
     feeds = {f"shelf:{tmp_path}/a": {"format": "csv"}}
-    a = job(feeds, GOES_ON)
-    a.pages(p1={"n": 1, "m": 1})
-    a.close("shutdown")
-    b = job(feeds)
-    b.pages(p2={"n": 2}, p3={"m": 3, "n": 3})
+    job(feeds, GOES_ON).pages(p1={"n": 1, "m": 1}).close("shutdown")
+    b = job(feeds).pages(p2={"n": 2}, p3={"m": 3, "n": 3})
     b.close("shutdown")
     assert (tmp_path / "a").read_bytes() == b"n,m\r\n1,1\r\nn,m\r\n2,\r\n3,3\r\n"
 
@@ -696,14 +643,12 @@ def test_a_storage_that_fails_is_tried_again(tmp_path, job, caplog):
     """By the next start, which does nothing else if that was all that was missing."""
     feeds = {f"shelf:{tmp_path}/shelf/a.jl": {"format": "jsonlines", "overwrite": True}}
     (tmp_path / "shelf").write_text("no directory")
-    a = job(feeds)
-    a.pages(p1={"n": 1})
+    a = job(feeds).pages(p1={"n": 1})
     a.close()
     assert "1 feed could not be stored" in caplog.text
     assert a.stat("feedexport/failed_count/Shelf") == 1
     (tmp_path / "shelf").unlink()
-    b = job(feeds)
-    b.close()
+    job(feeds).close()
     assert numbers(tmp_path / "shelf" / "a.jl") == [1]
 
 
@@ -713,9 +658,7 @@ def test_compressed_feeds_are_whole_after_every_stop(tmp_path, job):
     path.write_bytes(gzip.compress(b'{"n": 0}\n'))
     feeds = {"a.jl.gz": {"format": "jsonlines", "postprocessing": [GZIP]}}
     for number in (1, 2):
-        a = job(feeds, GOES_ON)
-        a.pages(**{f"p{number}": {"n": number}})
-        a.close("shutdown")
+        job(feeds, GOES_ON).pages(**{f"p{number}": {"n": number}}).close("shutdown")
         lines = gzip.decompress(path.read_bytes()).splitlines()
         assert [json.loads(line)["n"] for line in lines] == [*range(number + 1)]
 
@@ -731,8 +674,7 @@ def unzipped(folder):
 
 def test_what_a_kill_has_left_beside_a_feed_is_no_part_of_it(tmp_path, job, monkeypatch):
     """The whole feed was written there, and did not come to its place."""
-    a = job(ZIPPED, GOES_ON)
-    a.pages(p1={"n": 1})
+    a = job(ZIPPED, GOES_ON).pages(p1={"n": 1})
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", fail)
         patch.setattr(Path, "unlink", lambda *_, **__: None)
@@ -743,25 +685,18 @@ def test_what_a_kill_has_left_beside_a_feed_is_no_part_of_it(tmp_path, job, monk
 
 def test_what_a_kill_has_left_of_a_round_is_no_part_of_the_next(tmp_path, job, monkeypatch):
     """The process died before the folder of the part files was removed."""
-    a = job(ZIPPED)
-    a.pages(p1={"n": 1})
+    a = job(ZIPPED).pages(p1={"n": 1})
     with monkeypatch.context() as patch:
         patch.setattr("shutil.rmtree", lambda *_, **__: None)
         a.close()
-    b = job(ZIPPED)
-    b.pages(p2={"n": 2})
-    b.close()
+    job(ZIPPED).pages(p2={"n": 2}).close()
     assert unzipped(tmp_path) == [2]
 
 
 def test_a_removed_feed_that_was_stored_before_is_stored_whole(tmp_path, job):
     """With what came since then, and waited for the store when the process died."""
-    a = job(ZIPPED, GOES_ON)
-    a.pages(p1={"n": 1})
-    a.close("shutdown")
-    b = job(ZIPPED)
-    b.pages(p2={"n": 2})
-    b.drop()
+    job(ZIPPED, GOES_ON).pages(p1={"n": 1}).close("shutdown")
+    job(ZIPPED).pages(p2={"n": 2}).drop()
     job({"b.jl": "jsonlines"})
     assert unzipped(tmp_path) == [1, 2]
 
@@ -770,9 +705,7 @@ def test_an_exporter_of_the_users_runs_once(tmp_path, job):
     """Its items are kept as they are until then."""
     feeds = {"a.own": {"format": "own"}}
     for number in (1, 2):
-        a = job(feeds, GOES_ON)
-        a.pages(**{f"p{number}": {"n": number}})
-        a.close("shutdown")
+        job(feeds, GOES_ON).pages(**{f"p{number}": {"n": number}}).close("shutdown")
     assert numbers(tmp_path / "a.own") == [1, 2]
 
 
@@ -791,9 +724,7 @@ def test_an_item_that_cannot_be_pickled_is_refused(tmp_path, job, uri):
     """By a feed that waits pickled, and by no other: its page has failed, is listed, and is asked
     again by a retry."""
     feeds = {uri: {**WAITING_FEEDS[uri], "overwrite": True}}
-    a = job(feeds)
-    a.pages(p1={"n": 1}, p2=Shy(n=2))
-    a.close()
+    job(feeds).pages(p1={"n": 1}, p2=Shy(n=2)).close()
 
     def in_feed():
         text = (tmp_path / uri).read_text()
@@ -821,7 +752,7 @@ class Picky(feed_crawls.OwnExporter):
 
 def test_a_page_whose_item_an_exporter_of_the_users_refuses_has_failed(tmp_path, job, caplog):
     """Though that writes when the feed is stored."""
-    a = job({"a.own": "own"}, opened=False)
+    a = job({"a.own": "own"}, later=True)
     a.exporter.exporters["own"] = Picky
     a.open()
     a.pages(p1={"n": 1}, p2={"n": 2}, p3={"n": 3})
@@ -835,7 +766,7 @@ def test_a_page_whose_item_an_exporter_of_the_users_refuses_has_failed(tmp_path,
 def test_an_item_is_refused_after_a_batch_was_stored_as_before(tmp_path, job):
     """The exporter that writes a batch ends the one that gets each item; another one goes on."""
     feeds = {str(tmp_path / "%(batch_id)d.own"): {"format": "own", "batch_item_count": 1}}
-    a = job(feeds, opened=False)
+    a = job(feeds, later=True)
     a.exporter.exporters["own"] = Picky
     a.open()
     a.pages(p1={"n": 1})
@@ -848,8 +779,7 @@ def test_an_item_is_refused_after_a_batch_was_stored_as_before(tmp_path, job):
 
 def test_what_is_refused_when_a_feed_is_stored_does_not_keep_the_others(tmp_path, job, caplog):
     """As an exporter may do that has not refused it before; the log names it."""
-    a = job({"a.own": "own"})
-    a.pages(p1={"n": 1}, p2={"n": 2}, p3={"n": 3})
+    a = job({"a.own": "own"}).pages(p1={"n": 1}, p2={"n": 2}, p3={"n": 3})
     a.exporter.exporters["own"] = Picky
     a.close()
     assert numbers(tmp_path / "a.own") == [1, 3]
@@ -875,24 +805,18 @@ def test_a_plugin_of_the_users_gets_what_scrapys_exporter_has_written(tmp_path, 
     """Write by write, whatever the items were, and again with each store."""
     feeds = {"a.csv": {"format": "csv", "postprocessing": [Numbering]}}
     for number in (1, 2):
-        a = job(feeds, GOES_ON)
-        a.pages(**{f"p{number}": {"n": number, "m": 0}})
-        a.close("shutdown")
+        job(feeds, GOES_ON).pages(**{f"p{number}": {"n": number, "m": 0}}).close("shutdown")
     assert (tmp_path / "a.csv").read_bytes() == b"1 n,m\r\n2 1,0\r\n3 2,0\r\nend\n"
 
 
 def test_batches_go_on_with_their_numbers(tmp_path, job):
     """A batch is full however many runs it takes, and a stored one is left alone."""
     feeds = {str(tmp_path / "%(batch_id)d.json"): {"format": "json", "batch_item_count": 2}}
-    a = job(feeds, GOES_ON)
-    a.pages(p1={"n": 1}, p2={"n": 2}, p3={"n": 3})
+    a = job(feeds, GOES_ON).pages(p1={"n": 1}, p2={"n": 2}, p3={"n": 3})
     a.commit()
     a.drop()
     (tmp_path / "1.json").write_text("moved away")
-    b = job(feeds)
-    b.pages(p4={"n": 4}, p5={"n": 5})
-    b.done(b.pop())
-    b.close()
+    job(feeds).pages(p4={"n": 4}, p5={"n": 5}).finish()
     assert (tmp_path / "1.json").read_text() == "moved away"
     assert json.loads((tmp_path / "2.json").read_text()) == [{"n": 3}, {"n": 4}]
     assert json.loads((tmp_path / "3.json").read_text()) == [{"n": 5}]
@@ -916,12 +840,9 @@ def test_many_batches_at_once_and_after_each_other(tmp_path, job):
     a.pages(p2={"n": 60}, p3={"n": 61})
     a.commit()
     assert len(a.exporter._durable._stores) == 0
-    with closing(sqlite3.connect(tmp_path / "job" / "requests.sqlite")) as file:
-        assert file.execute("SELECT number, state FROM batches").fetchall() == [(62, "stored")]
+    assert query(tmp_path / "job", "SELECT number, state FROM batches") == [(62, "stored")]
     a.drop()
-    b = job(feeds)
-    b.pages(p4={"n": 62})
-    b.close("shutdown")
+    job(feeds).pages(p4={"n": 62}).close("shutdown")
     assert [numbers(tmp_path / f"{n + 1}.jl") for n in range(63)] == [[n] for n in range(63)]
 
 
@@ -1047,7 +968,7 @@ def test_without_a_job_refused_items_are_told_of_and_counted_by_page(tmp_path, c
 def test_a_missing_private_name_refuses_the_start(job, monkeypatch):
     """By its name."""
     monkeypatch.delattr(FeedExporter, "_get_uri_params")
-    a = job({"a.jl": "jsonlines"}, opened=False)
+    a = job({"a.jl": "jsonlines"}, later=True)
     with pytest.raises(JobDirectoryError, match=r"no FeedExporter\._get_uri_params"):
         a.open()
 
@@ -1056,7 +977,7 @@ def test_when_the_spider_was_not_opened_feeds_stay_as_they_were(tmp_path, job):
     """A pipeline may have failed before `spider_opened`."""
     feeds = {"a.json": {"format": "json", "overwrite": True}}
     (tmp_path / "a.json").write_text("[0]")
-    a = job(feeds, opened=False)
+    a = job(feeds, later=True)
     super(FeedJob, a).open()
     a.close("shutdown")
     assert (tmp_path / "a.json").read_text() == "[0]"
@@ -1065,7 +986,7 @@ def test_when_the_spider_was_not_opened_feeds_stay_as_they_were(tmp_path, job):
 def test_signals_and_stats_are_scrapys(job):
     """`feed_slot_closed` with a slot that says what was stored, and `feed_exporter_closed`."""
     slots, closed = [], []
-    a = job({"a.jl": "jsonlines"}, opened=False)
+    a = job({"a.jl": "jsonlines"}, later=True)
     a.crawler.signals.connect(lambda slot: slots.append(slot), signals.feed_slot_closed, weak=False)
     a.crawler.signals.connect(lambda: closed.append(1), signals.feed_exporter_closed, weak=False)
     a.open()

@@ -2,13 +2,12 @@
 
 import json
 import signal
-import sqlite3
-from contextlib import closing
 from threading import Event
 from urllib.request import urlopen
 
 import pytest
 
+from tests.job.engine import query
 from tests.job.resting_site import Rest, RestingSite
 from tests.patience import wait_until
 from tests.small_site import PACKAGE, Scrapy
@@ -65,10 +64,8 @@ def kill_held(crawl, site, job, times):
     """Kill a crawl that has held a slot so many times; return how many requests the host got."""
 
     def is_held():
-        if not (job / "requests.sqlite").exists():
-            return False
-        with closing(sqlite3.connect(job / "requests.sqlite")) as file:
-            return file.execute("SELECT times FROM holds").fetchall() == [(times,)]
+        path = job / "requests.sqlite"
+        return path.exists() and query(path, "SELECT times FROM holds") == [(times,)]
 
     wait_until(is_held)
     crawl.stop(signal.SIGKILL)
@@ -144,17 +141,16 @@ def test_a_stop_loses_no_delayed_request(tmp_path):
 
     def delayed(statement="SELECT COUNT(*) FROM later"):
         if not (job / "requests.sqlite").exists():
-            return 0
-        with closing(sqlite3.connect(job / "requests.sqlite")) as file, file:
-            return (file.execute(statement).fetchone() or [None])[0]
+            return []
+        return [count for (count,) in query(job, statement)]
 
     with RestingSite({"late": Rest(0)}) as site:
         crawl = start(tmp_path, site, {"late": 5}, meta, JOBDIR=job)
-        wait_until(lambda: delayed() == 5)
+        wait_until(lambda: delayed() == [5])
         crawl.stop(signal.SIGINT)
         assert crawl.end().reason == "shutdown"
         assert site.asked["late"] == []
-        assert delayed() == 5
+        assert delayed() == [5]
         delayed("UPDATE later SET due = due - 1000")
         crawl = start(tmp_path, site, {"late": 5}, meta, JOBDIR=job).end()
         assert crawl.reason == "finished", crawl.log

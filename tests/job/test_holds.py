@@ -83,28 +83,16 @@ class Crawl(Job):
         return None if hold is None or hold.times < 0 else round(hold.until - holds.monotonic(), 3)
 
 
-@pytest.fixture(params=["disk", "memory"])
-def crawl(request, tmp_path, clock):
-    """An open crawl with two pages, in a job or in memory."""
-    crawl = Crawl(tmp_path / "job" if request.param == "disk" else None).open()
-    for name in ("one", "two"):
-        assert crawl.push(name)
-    yield crawl
-    crawl.drop()
-
-
 @pytest.fixture
-def make_crawl(tmp_path, clock):
+def make_crawl(tmp_path, clock, opened):
     """Return a function that opens a job, by default in one folder."""
-    made = []
+    return lambda folder=tmp_path / "job", **options: opened(Crawl(folder, **options))
 
-    def make(folder=tmp_path / "job", **options):
-        made.append(Crawl(folder, **options))
-        return made[-1].open()
 
-    yield make
-    for crawl in made:
-        crawl.drop()
+@pytest.fixture(params=["disk", "memory"])
+def crawl(request, make_crawl):
+    """An open crawl with two pages, in a job or in memory."""
+    return make_crawl(**{} if request.param == "disk" else {"folder": None}).pushed("one", "two")
 
 
 # --- Retry-After --------------------------------------------------------------------------
@@ -193,9 +181,7 @@ def down(make_crawl):
     between, and is held; and how many it has."""
 
     def make(pages=6, **settings):
-        crawl = make_crawl(**settings)
-        for number in range(pages):
-            crawl.push(f"{number}")
+        crawl = make_crawl(**settings).pushed(*map(str, range(pages)))
         first, second, third = (crawl.pop() for _ in range(3))
         for request in (first, second):
             crawl.fails(request)
@@ -223,9 +209,7 @@ def test_one_page_that_is_refused_again_and_again_holds_nothing(crawl):
 
 def test_each_other_answer_takes_away_a_refusal(make_crawl):
     """A page that is not there is an answer; what a cache answers says nothing of the host."""
-    crawl = make_crawl()
-    for number in range(12):
-        crawl.push(f"{number}")
+    crawl = make_crawl().pushed(*map(str, range(12)))
     for _ in range(4):
         crawl.fails(crawl.pop())
         assert crawl.answer(crawl.pop(), 404).status == 404
@@ -273,8 +257,7 @@ def test_no_hold_is_longer_than_the_longest(crawl, asked):
 
 def test_refusals_of_requests_that_were_sent_before_are_of_the_same_hold(crawl, clock):
     """They make it longer if they name a time, and no other; their answers do not end it."""
-    crawl.push("three")
-    crawl.push("four")
+    crawl.pushed("three", "four")
     popped = [crawl.pop() for _ in range(4)]
     crawl.again(popped[0], 429, "60")
     crawl.again(popped[1], 429)
@@ -294,9 +277,7 @@ def test_refusals_of_requests_that_were_sent_before_are_of_the_same_hold(crawl, 
 @pytest.mark.parametrize("queue", PRIORITY_QUEUES)
 def test_at_the_end_one_request_goes_first(make_crawl, clock, queue):
     """Its answer lets the others go; without one, another goes after the same pause."""
-    crawl = make_crawl(SCHEDULER_PRIORITY_QUEUE=queue)
-    for name in "abcd":
-        crawl.push(name)
+    crawl = make_crawl(SCHEDULER_PRIORITY_QUEUE=queue).pushed(*"abcd")
     crawl.again(crawl.pop(), 429, "60")
     assert crawl.pop() is None
     clock.now += 60
@@ -315,9 +296,7 @@ def test_at_the_end_one_request_goes_first(make_crawl, clock, queue):
 
 def test_nobody_waits_longer_for_one_request_than_a_download_may_take(make_crawl, clock):
     """The one that goes first may hang."""
-    crawl = make_crawl()
-    crawl.push("a")
-    crawl.push("b")
+    crawl = make_crawl().pushed("a", "b")
     crawl.again(crawl.pop(), 429, "3000")
     clock.now += 3000
     assert crawl.pop() is not None
@@ -365,8 +344,7 @@ def test_after_so_many_holds_in_a_row_pages_are_retried_as_ever(down, clock, cap
 
 def test_a_page_that_asks_for_time_again_and_again_fails_in_the_end(make_crawl, clock):
     """If it was asked alone so often."""
-    crawl = make_crawl(BLOOM_HOLD_TIMES=3)
-    crawl.push("bad")
+    crawl = make_crawl(BLOOM_HOLD_TIMES=3).pushed("bad")
     for _ in range(4):
         crawl.again(crawl.pop(), 503, "60")
         clock.now += 60
@@ -398,8 +376,7 @@ def test_pages_that_were_refused_go_behind_the_others(down, clock):
 @pytest.mark.parametrize(("key", "value"), OWN_WAY)
 def test_a_request_that_asks_to_see_the_status_gets_it(make_crawl, key, value):
     """The host rests all the same."""
-    crawl = make_crawl()
-    crawl.push("page", meta={key: value})
+    crawl = make_crawl().pushed("page", meta={key: value})
     assert crawl.answer(crawl.pop(), 429, "60").status == 429
     assert crawl.left == 60
 
@@ -415,8 +392,7 @@ def test_a_spider_that_asks_to_see_the_status_gets_it(make_crawl):
 
 def test_a_status_that_is_not_retried_is_an_answer(make_crawl):
     """RETRY_HTTP_CODES says what is no answer."""
-    crawl = make_crawl(RETRY_HTTP_CODES=[500, 503])
-    crawl.push("page")
+    crawl = make_crawl(RETRY_HTTP_CODES=[500, 503]).pushed("page")
     assert crawl.answer(crawl.pop(), 429, "60").status == 429
     assert crawl.left is None
 
@@ -441,8 +417,7 @@ def test_a_cached_refusal_holds_nothing(crawl):
 @pytest.mark.parametrize("own", [{}, {"dont_cache": False}, {"dont_cache": True}])
 def test_a_refusal_is_not_cached_and_what_a_request_says_of_the_cache_stays(make_crawl, own):
     """A retry would be answered with it."""
-    crawl = make_crawl(HTTPCACHE_ENABLED=True)
-    crawl.push("page", meta=own)
+    crawl = make_crawl(HTTPCACHE_ENABLED=True).pushed("page", meta=own)
     request = crawl.pop()
     response = Response(request.url, 429, headers={"Retry-After": "60"})
     crawl.middleware._response_downloaded(response, request)
@@ -478,9 +453,7 @@ def test_what_the_downloader_has_not_sent_goes_back(crawl):
 @pytest.mark.parametrize("queue", PRIORITY_QUEUES)
 def test_a_hold_goes_on_after_a_kill(make_crawl, tmp_path, clock, queue):
     """And ends when it would have."""
-    crawl = make_crawl(SCHEDULER_PRIORITY_QUEUE=queue)
-    for name in "abc":
-        crawl.push(name)
+    crawl = make_crawl(SCHEDULER_PRIORITY_QUEUE=queue).pushed(*"abc")
     crawl.again(crawl.pop(), 429, "60")
     assert crawl.pop() is None
     crawl.commit()
@@ -515,8 +488,7 @@ def test_a_kill_does_not_bring_a_slot_back_to_full_speed(down, make_crawl, clock
 @pytest.mark.parametrize("jump", [-1e6, 1e6])
 def test_clocks_that_jump_block_no_slot_longer_than_its_hold(make_crawl, clock, jump):
     """While a crawl runs they change nothing."""
-    crawl = make_crawl()
-    crawl.push("a")
+    crawl = make_crawl().pushed("a")
     crawl.again(crawl.pop(), 429, "60")
     clock.jumped = jump
     assert (crawl.left, crawl.pop()) == (60, None)
@@ -532,9 +504,7 @@ def test_clocks_that_jump_block_no_slot_longer_than_its_hold(make_crawl, clock, 
 
 def test_a_hold_by_hand_lasts_until_its_release(make_crawl, clock):
     """No answer ends it, and no time."""
-    crawl = make_crawl()
-    crawl.push("a")
-    crawl.push("b")
+    crawl = make_crawl().pushed("a", "b")
     sent = crawl.pop()
     crawl.scheduler.hold("example.com", inf, 0)
     crawl.answer(sent, 200)
@@ -608,9 +578,7 @@ def test_a_worker_may_not_have_heard_of_the_end_of_a_hold_by_hand(crawl, clock, 
 @pytest.mark.parametrize("queue", PRIORITY_QUEUES)
 def test_a_release_frees_what_was_put_off(make_crawl, clock, queue):
     """At once, under any queue, and with nothing lost."""
-    crawl = make_crawl(SCHEDULER_PRIORITY_QUEUE=queue)
-    for name in "abc":
-        crawl.push(name)
+    crawl = make_crawl(SCHEDULER_PRIORITY_QUEUE=queue).pushed(*"abc")
     crawl.scheduler.hold("example.com", 600, 1)
     assert crawl.pop() is None
     crawl.scheduler.hold("example.com", 900, 1)
@@ -621,8 +589,7 @@ def test_a_release_frees_what_was_put_off(make_crawl, clock, queue):
 
 def test_a_hold_that_cannot_be_kept_stops_the_job_as_any_failure_does(make_crawl, monkeypatch):
     """Nothing is acknowledged any more."""
-    crawl = make_crawl()
-    crawl.push("a")
+    crawl = make_crawl().pushed("a")
     request = crawl.pop()
 
     def fail(*_):

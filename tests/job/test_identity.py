@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import sqlite3
-from contextlib import closing
 
 import pytest
 
@@ -13,29 +11,15 @@ from scrapy_bloom.bloom.header import OWNER_AT, PAGE
 from scrapy_bloom.errors import JobDirectoryError
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite_backend.request_file import read_identity
-from tests.job.engine import Job, TestSpider
+from tests.job.engine import TestSpider, query
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 
 @pytest.fixture
-def open_job(tmp_path):
-    """Return a function that opens the job in a folder."""
-    opened = []
-
-    def open_job(folder=tmp_path / "job", **settings):
-        opened.append(Job(folder, **settings).open())
-        return opened[-1]
-
-    yield open_job
-    for job in opened:
-        job.drop()
-
-
-@pytest.fixture
-def killed(tmp_path, open_job):
+def killed(tmp_path, make):
     """What a process that was killed has left: a round of three commits, all in the log."""
-    job = open_job()
+    job = make()
     for name in "abc":
         job.push(name)
         job.commit()
@@ -50,7 +34,7 @@ def numbers(folder):
     return owner and owner.commit, found.commits
 
 
-def test_the_filter_notes_each_commit_before_its_bits(tmp_path, open_job, monkeypatch):
+def test_the_filter_notes_each_commit_before_its_bits(tmp_path, make, monkeypatch):
     """So what is lost with the end of the log is known, whenever the process dies."""
     add = ScalableBloomFilter.add
     noted = []
@@ -60,7 +44,7 @@ def test_the_filter_notes_each_commit_before_its_bits(tmp_path, open_job, monkey
         return add(self, key)
 
     monkeypatch.setattr(ScalableBloomFilter, "add", add_and_look)
-    job = open_job()
+    job = make()
     assert numbers(tmp_path / "job") == (0, 0)
     for name in "abc":
         job.push(name)
@@ -68,26 +52,23 @@ def test_the_filter_notes_each_commit_before_its_bits(tmp_path, open_job, monkey
     assert noted == [(1, 1), (2, 2), (3, 3)]
 
 
-def test_a_commit_that_the_filter_does_not_know_of_is_no_reason_to_refuse(killed, open_job):
+def test_a_commit_that_the_filter_does_not_know_of_is_no_reason_to_refuse(killed, make):
     """The process may die between the two, and a copy of the filter may be older."""
-    with closing(sqlite3.connect(killed / "requests.sqlite")) as file:
-        file.execute("UPDATE identity SET commits = commits + 1")
-        file.commit()
+    query(killed, "UPDATE identity SET commits = commits + 1")
     assert numbers(killed) == (3, 4)
-    assert open_job(killed).names() == ["c", "b", "a"]
+    assert make(killed).names() == ["c", "b", "a"]
 
 
-def test_a_log_of_commits_that_are_gone_is_refused(killed, open_job):
+def test_a_log_of_commits_that_are_gone_is_refused(killed, make):
     """With both numbers, and with what is to be put back."""
     (killed / "requests.sqlite-wal").unlink()
     with pytest.raises(JobDirectoryError, match=r"ends with commit 0, .* of commit 3.*-wal"):
-        open_job(killed)
+        make(killed)
 
 
-def test_requests_without_the_last_commit_are_refused(tmp_path, open_job):
+def test_requests_without_the_last_commit_are_refused(tmp_path, make):
     """One is enough: what it has pushed would be seen and never fetched."""
-    job = open_job()
-    job.push("a")
+    job = make().pushed("a")
     job.commit()
     before = shutil.copytree(tmp_path / "job", tmp_path / "before")
     job.push("b")
@@ -96,12 +77,12 @@ def test_requests_without_the_last_commit_are_refused(tmp_path, open_job):
     for path in before.glob("requests.sqlite*"):
         shutil.copy(path, after)
     with pytest.raises(JobDirectoryError, match=r"ends with commit 1, .* of commit 2"):
-        open_job(after)
+        make(after)
 
 
-def test_the_requests_of_another_job_are_refused(killed, open_job, tmp_path):
+def test_the_requests_of_another_job_are_refused(killed, make, tmp_path):
     """However many commits they have had."""
-    other = open_job(tmp_path / "other")
+    other = make(tmp_path / "other")
     for name in "abcdef":
         other.push(name)
         other.commit()
@@ -110,11 +91,11 @@ def test_the_requests_of_another_job_are_refused(killed, open_job, tmp_path):
         path.unlink()
     shutil.copy(tmp_path / "other" / "requests.sqlite", killed)
     with pytest.raises(JobDirectoryError, match="not the one that"):
-        open_job(killed)
+        make(killed)
 
 
 @pytest.mark.parametrize("damage", ["a torn page", "no owner", "no filter"])
-def test_a_filter_that_does_not_know_its_owner_is_taken(killed, open_job, damage):
+def test_a_filter_that_does_not_know_its_owner_is_taken(killed, make, damage):
     """One of 0.2.0 or an import, one of a page that a crash has torn, a new one: it belongs to
     the job from now on."""
     if damage == "no filter":
@@ -124,17 +105,15 @@ def test_a_filter_that_does_not_know_its_owner_is_taken(killed, open_job, damage
             file.seek(PAGE + OWNER_AT + (16 if damage == "a torn page" else 0))
             file.write(bytes(4 if damage == "a torn page" else 512))
     assert stored_owner(killed / "bloom") is None
-    job = open_job(killed)
+    job = make(killed)
     assert job.names() == ["c", "b", "a"]
     job.commit()
     assert numbers(killed) == (4, 4)
 
 
-def test_a_clean_stop_and_keys_from_elsewhere_leave_the_owner(tmp_path, open_job):
+def test_a_clean_stop_and_keys_from_elsewhere_leave_the_owner(tmp_path, make):
     """What writes the rest of the page does not touch it."""
-    job = open_job()
-    job.push("a")
-    job.close()
+    make().pushed("a").close()
     known, last = numbers(tmp_path / "job")
     assert 0 < known <= last
     with ScalableBloomFilter.open(tmp_path / "job" / "bloom") as opened:
@@ -143,10 +122,9 @@ def test_a_clean_stop_and_keys_from_elsewhere_leave_the_owner(tmp_path, open_job
     assert numbers(tmp_path / "job") == (known, last)
 
 
-def test_a_filter_that_begins_afresh_gets_the_owner(tmp_path, open_job):
+def test_a_filter_that_begins_afresh_gets_the_owner(tmp_path, make):
     """With the first commit, and so before its first bit."""
-    job = open_job()
-    job.push("a")
+    job = make().pushed("a")
     job.commit()
     job.scheduler.df.reset_filter()
     assert stored_owner(tmp_path / "job" / "bloom") is None
@@ -155,15 +133,13 @@ def test_a_filter_that_begins_afresh_gets_the_owner(tmp_path, open_job):
     assert numbers(tmp_path / "job") == (2, 2)
 
 
-def test_a_filter_that_begins_afresh_is_not_ahead_of_the_requests(tmp_path, open_job):
+def test_a_filter_that_begins_afresh_is_not_ahead_of_the_requests(tmp_path, make):
     """What was pushed since the last commit is lost with the process, and new to the next one."""
-    job = open_job()
-    job.push("a")
-    job.close()
-    job = open_job()
+    make().pushed("a").close()
+    job = make()
     job.scheduler.df.reset_filter()
     assert [job.push("a"), job.push("b"), job.push("b")] == [True, True, False]
-    again = open_job(shutil.copytree(tmp_path / "job", tmp_path / "killed"))
+    again = make(shutil.copytree(tmp_path / "job", tmp_path / "killed"))
     assert [again.push("b"), again.push("b")] == [True, False]
 
 
@@ -173,14 +149,14 @@ class OtherSpider(TestSpider):
     name = "other"
 
 
-def test_a_job_takes_the_name_of_the_first_spider_that_opens_it(tmp_path, open_job):
+def test_a_job_takes_the_name_of_the_first_spider_that_opens_it(tmp_path, make):
     """And with BLOOM_ANY_SPIDER that of each."""
     folder = tmp_path / "job"
-    open_job(folder).close("shutdown")
+    make(folder).close("shutdown")
     with pytest.raises(JobDirectoryError, match=r"of spider 'test', and this is 'other'"):
-        open_job(folder, spider=OtherSpider)
-    open_job(folder, spider=OtherSpider, BLOOM_ANY_SPIDER=True).close("shutdown")
+        make(folder, spider=OtherSpider)
+    make(folder, spider=OtherSpider, BLOOM_ANY_SPIDER=True).close("shutdown")
     with pytest.raises(JobDirectoryError, match=r"of spider 'other', and this is 'test'"):
-        open_job(folder)
+        make(folder)
     with pytest.raises(ValueError, match="BLOOM_ANY_SPIDER is 'perhaps'"):
-        open_job(folder, BLOOM_ANY_SPIDER="perhaps")
+        make(folder, BLOOM_ANY_SPIDER="perhaps")

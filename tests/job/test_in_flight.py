@@ -90,25 +90,22 @@ class Crawl:
         self.queue = []
         self.running = []
 
-    def start_stored(self):
+    def start_stored(self, _):
         """The engine gets a request that has a row."""
         page = self.new(stored=True)
         self.running.append(page)
         for book in self.books:
             book.start(page)
 
-    def keep(self, number):
+    def keep(self, number, **options):
         """A callback yields a request that cannot be stored, or nobody knows who does."""
-        self.queue.append(self.new(origin=self.one_of([None, *self.running], number)))
+        self.queue.append(self.new(origin=self.one_of([None, *self.running], number), **options))
         for book in self.books:
-            book.keep(self.queue[-1], [b"child"])
+            book.keep(self.queue[-1], [b"child"], **options)
 
     def keep_unfiltered(self, number):
         """The same for one that the filter does not hold back when it comes again."""
-        origin = self.one_of([None, *self.running], number)
-        self.queue.append(self.new(origin=origin, comes_again=True))
-        for book in self.books:
-            book.keep(self.queue[-1], [b"child"], comes_again=True)
+        self.keep(number, comes_again=True)
 
     def keep_again(self, number):
         """A callback yields its own request once more, now unserializable."""
@@ -186,10 +183,7 @@ STEPS = ("start_stored", "keep", "keep", "start_kept", "start_kept", "finish", "
 def play(crawl, steps):
     """Do the steps one by one; yield after each."""
     for name, number in steps:
-        if name == "start_stored":
-            crawl.start_stored()
-        else:
-            getattr(crawl, name)(number)
+        getattr(crawl, name)(number)
         yield
 
 

@@ -34,27 +34,10 @@ def clock(monkeypatch):
     return found
 
 
-@pytest.fixture
-def new_job(tmp_path):
-    """Return a function that opens a job, in the same directory each time, as after a kill."""
-    jobs = []
-
-    def new(folder=tmp_path / "job", **settings):
-        for job in jobs:
-            job.drop()
-        jobs.append(Job(folder, **settings).open())
-        return jobs[-1]
-
-    yield new
-    for job in jobs:
-        job.drop()
-
-
 @pytest.mark.parametrize("stored", [True, False])
 def test_a_request_is_sent_at_its_time(new_job, clock, stored):
     """Not before, and then it is a request as any other; stored or in memory."""
-    job = new_job(**{} if stored else {"folder": None})
-    job.push("a")
+    job = new_job(**{} if stored else {"folder": None}).pushed("a")
     job.push("b", meta={later.NOT_BEFORE: 10, "kept": 1})
     assert len(job.scheduler) == 2
     assert job.names() == ["a"]
@@ -93,8 +76,7 @@ def test_times(clock, value, seconds):
 )
 def test_what_is_no_time(new_job, caplog, value):
     """One ERROR, and the request is asked at once."""
-    job = new_job()
-    job.push("a", meta={later.NOT_BEFORE: value})
+    job = new_job().pushed("a", meta={later.NOT_BEFORE: value})
     (record,) = [each for each in caplog.records if each.levelname == "ERROR"]
     assert "bloom_not_before is" in record.getMessage()
     assert job.pop().meta == {}
@@ -116,8 +98,7 @@ def test_a_kill_loses_no_delayed_request(new_job, clock):
 
 def test_clocks_that_jump(new_job, clock):
     """Back: later. Forward: sooner. Nothing is lost."""
-    job = new_job()
-    job.push("a", meta={later.NOT_BEFORE: 10})
+    job = new_job().pushed("a", meta={later.NOT_BEFORE: 10})
     clock.now -= 1000
     assert job.names() == []
     clock.now += 5000
@@ -126,8 +107,7 @@ def test_clocks_that_jump(new_job, clock):
 
 def test_a_seen_request_stays_dropped(new_job):
     """A delay decides nothing of identity; a delayed request counts as seen from the push on."""
-    job = new_job()
-    job.push("a")
+    job = new_job().pushed("a")
     assert not job.push("a", meta={later.NOT_BEFORE: 10})
     job.push("b", meta={later.NOT_BEFORE: 10})
     assert not job.push("b")
@@ -136,8 +116,7 @@ def test_a_seen_request_stays_dropped(new_job):
 
 def test_a_round_is_not_over_while_a_request_is_delayed(new_job, clock):
     """Whatever the reason of the close."""
-    job = new_job()
-    job.push("a", meta={later.NOT_BEFORE: 10})
+    job = new_job().pushed("a", meta={later.NOT_BEFORE: 10})
     job.scheduler._start_requests.exhausted = True
     job.close()
     job = new_job()
@@ -152,8 +131,7 @@ def test_a_round_is_not_over_while_a_request_is_delayed(new_job, clock):
 
 def test_an_unserializable_request_waits_in_memory(new_job, clock):
     """The page that has yielded it is repeated after a kill before its time."""
-    job = new_job()
-    job.push("page")
+    job = new_job().pushed("page")
     page = job.pop()
     job.push("a", meta={later.NOT_BEFORE: 10, "function": lambda: None})
     job.done(page)
@@ -203,19 +181,16 @@ def test_any_queue(new_job, clock, before, after):
 
 def test_due_requests_are_served_in_scrapys_order(new_job, clock):
     """As if they were pushed when they are due: by priority, the newest first."""
-    job = new_job()
-    job.push("old", meta={later.NOT_BEFORE: 2})
+    job = new_job().pushed("old", meta={later.NOT_BEFORE: 2})
     job.push("urgent", meta={later.NOT_BEFORE: 1}, priority=1)
-    job.push("first", meta={later.NOT_BEFORE: 1})
-    job.push("waiting")
+    job.pushed("first", meta={later.NOT_BEFORE: 1}).pushed("waiting")
     clock.now += 3
     assert job.names() == ["urgent", "old", "first", "waiting"]
 
 
 def test_a_damaged_delayed_request_fails(new_job, clock):
     """As any request that cannot be read back."""
-    job = new_job()
-    job.push("a", meta={later.NOT_BEFORE: 10})
+    job = new_job().pushed("a", meta={later.NOT_BEFORE: 10})
     job.push("b", meta={later.NOT_BEFORE: 10})
     store = job.scheduler.ledger.store
     store._file.execute("UPDATE later SET request = x'01020304' WHERE id = 1")
@@ -312,8 +287,7 @@ def test_later_wait(new_job, clock, reactor, monkeypatch, wait, closes, stored):
     job.engine.spider_is_idle = lambda: (
         not (job.engine._slot.inprogress or scheduler.has_pending_requests())
     )
-    job.push("a")
-    job.push("b", meta={later.NOT_BEFORE: 60})
+    job.pushed("a").pushed("b", meta={later.NOT_BEFORE: 60})
     page = job.pop()
     assert job.pop() is None
     assert closed == []
@@ -376,8 +350,7 @@ def test_a_delay_is_no_part_of_a_repeated_child(tmp_path):
 
 def test_the_children_of_a_delayed_retry_stay_its_own(new_job, clock):
     """It has another row when it is due, and its children move with it."""
-    job = new_job()
-    job.push("a", meta={later.NOT_BEFORE: 10})
+    job = new_job().pushed("a", meta={later.NOT_BEFORE: 10})
     store = job.scheduler.ledger.store
     file, taken = store._file, job.scheduler._children._taken
     number = file.last_pushed
@@ -396,9 +369,7 @@ def test_the_children_of_a_delayed_retry_stay_its_own(new_job, clock):
 
 def test_what_is_delayed_is_shown(new_job, tmp_path, clock):
     """As a part of what is pending: start line, stats, top and info; and it can be read."""
-    job = new_job()
-    job.push("a", meta={later.NOT_BEFORE: 41})
-    job.push("b")
+    job = new_job().pushed("a", meta={later.NOT_BEFORE: 41}).pushed("b")
     job.close("shutdown")
     assert job.stat("scheduler/pending") == 2
     assert job.stat("scheduler/later") == 1

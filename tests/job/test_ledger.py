@@ -1,12 +1,9 @@
 """When the books of a job are closed: what is committed, and by what."""
 
-import sqlite3
-from contextlib import closing
-
 import pytest
 
 from scrapy_bloom.job import ledger
-from tests.job.engine import Job
+from tests.job.engine import query
 
 
 @pytest.fixture
@@ -34,18 +31,11 @@ def timers(monkeypatch):
 
 
 @pytest.fixture
-def job(tmp_path, timers):
+def job(make, tmp_path, timers):
     """An open job, and how many rows another program sees in it."""
-    job = Job(tmp_path / "job").open()
-    path = tmp_path / "job" / "requests.sqlite"
-
-    def rows():
-        with closing(sqlite3.connect(path)) as connection:
-            return connection.execute("SELECT COUNT(*) FROM requests").fetchone()[0]
-
-    job.rows = rows
-    yield job
-    job.drop()
+    job = make()
+    job.rows = lambda: query(tmp_path / "job", "SELECT COUNT(*) FROM requests")[0][0]
+    return job
 
 
 def test_the_timer_goes_on_while_requests_are_in_flight(job, timers):
@@ -74,8 +64,7 @@ def test_no_timer_is_left_at_the_end(job, timers):
 
 def test_two_hundred_requests_handed_out_are_a_commit(job, timers):
     """A crawl whose timers are late keeps its rows bounded."""
-    for number in range(450):
-        job.push(str(number))
+    job.pushed(*map(str, range(450)))
     job.commit()
     for _ in range(200):
         job.done(job.pop())
@@ -86,8 +75,7 @@ def test_two_hundred_requests_handed_out_are_a_commit(job, timers):
 
 def test_two_hundred_requests_pushed_are_a_commit(job, timers):
     """What a crash repeats is bounded, whatever the timers do."""
-    for number in range(199):
-        job.push(str(number))
+    job.pushed(*map(str, range(199)))
     assert job.rows() == 0
     job.push("last")
     assert job.rows() == 200

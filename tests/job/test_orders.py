@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import contextmanager
 from math import inf
 
 import pytest
@@ -18,7 +19,7 @@ from scrapy_bloom.sqlite_backend import orders, request_file
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.orders import HoldOrder, Order, send
 from tests.commands.command_line import environment
-from tests.job.engine import Job, name_of
+from tests.job.engine import name_of
 from tests.patience import PATIENCE, wait_until
 from tests.seeded import seed_of
 
@@ -27,27 +28,6 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux o
 
 class OwnQueue(DownloaderAwarePriorityQueue):
     """A queue of a project."""
-
-
-@pytest.fixture
-def make_job(tmp_path):
-    """Open the job in a folder, as often as it is asked for."""
-    made = []
-
-    def make(**settings):
-        made.append(Job(tmp_path / "job", **settings).open())
-        return made[-1]
-
-    yield make
-    for job in made:
-        stop(job)
-        job.drop()
-
-
-def stop(job):
-    """Stop the timers of a job whose process is killed."""
-    job.scheduler._next_look.cancel()
-    job.scheduler._alarm.cancel()
 
 
 def push(job, name, **options):
@@ -86,7 +66,7 @@ def rows(job):
     ("queue", "order_of"),
     [(None, "Fifo"), (None, "Lifo"), (ScrapyPriorityQueue, "Fifo"), (OwnQueue, "Lifo")],
 )
-def test_no_request_is_lost_or_comes_twice(make_job, monkeypatch, queue, order_of):
+def test_no_request_is_lost_or_comes_twice(make, monkeypatch, queue, order_of):
     """Pushed, popped, done, dropped and kept in any order, over kills and stops: each is one of
     these, and the scheduler knows at any time how many wait."""
     monkeypatch.setattr(orders, "AT_ONCE", 3)
@@ -97,7 +77,7 @@ def test_no_request_is_lost_or_comes_twice(make_job, monkeypatch, queue, order_o
     settings = {"SCHEDULER_DISK_QUEUE": f"scrapy.squeues.Pickle{order_of}DiskQueue"}
     if queue is not None:
         settings["SCHEDULER_PRIORITY_QUEUE"] = queue
-    job = make_job(**settings)
+    job = make(**settings)
     pushed, done, dropped, popped = set(), Counter(), 0, []
     for number in range(120):
         action = chance.random()
@@ -133,19 +113,17 @@ def test_no_request_is_lost_or_comes_twice(make_job, monkeypatch, queue, order_o
             assert before - figures["dropped"] == rows(job)
         elif chance.random() < 0.5:
             job.commit()
-            stop(job)
             job.drop()
             popped.clear()
-            job = make_job(**settings)
+            job = make(**settings)
         else:
-            stop(job)
             for found in popped:
                 job.done(found)
                 job.scheduler.ledger.finish(found)
                 done[name_of(found)] += 1
             popped.clear()
             job.close("shutdown")
-            job = make_job(**settings)
+            job = make(**settings)
         job.scheduler.ledger.store._file.write()
         assert not job.scheduler.ledger.stopped
         assert len(job.scheduler) == rows(job) - len(popped) - len(
@@ -163,11 +141,11 @@ def test_no_request_is_lost_or_comes_twice(make_job, monkeypatch, queue, order_o
 
 
 @pytest.mark.parametrize("lost", ["answer", "file", "part"])
-def test_a_kill_has_nothing_done_twice_or_not_at_all(make_job, monkeypatch, lost):
+def test_a_kill_has_nothing_done_twice_or_not_at_all(make, monkeypatch, lost):
     """Between the commit and the answer, between the answer and the end of the file, and in the
     middle of an order."""
     monkeypatch.setattr(orders, "AT_ONCE", 4)
-    job = make_job()
+    job = make()
     for number in range(10):
         push(job, f"a-{number}")
     answer = order(job, slots=("a",))
@@ -188,9 +166,8 @@ def test_a_kill_has_nothing_done_twice_or_not_at_all(make_job, monkeypatch, lost
         with pytest.raises(RuntimeError, match="killed"):
             carry_out(job)
         monkeypatch.setattr(orders, "_finish", real)
-    stop(job)
     job.drop()
-    job = make_job()
+    job = make()
     assert len(job.scheduler) == (6 if lost == "part" else 0)
     push(job, "a-new")
     job.commit()
@@ -201,9 +178,9 @@ def test_a_kill_has_nothing_done_twice_or_not_at_all(make_job, monkeypatch, lost
     assert job.scheduler.ledger.store._file.query("SELECT * FROM orders") == []
 
 
-def test_what_cannot_be_read_is_kept_and_said_once(make_job, caplog):
+def test_what_cannot_be_read_is_kept_and_said_once(make, caplog):
     """And keeps no other order from being carried out."""
-    job = make_job()
+    job = make()
     push(job, "a-1")
     folder = job.scheduler._job.orders
     folder.mkdir()
@@ -222,9 +199,9 @@ def test_what_cannot_be_read_is_kept_and_said_once(make_job, caplog):
     assert all("cannot be carried out" in line and "remove it" in line for line in lines)
 
 
-def test_an_answer_that_cannot_be_written_stops_no_crawl(make_job, monkeypatch, caplog):
+def test_an_answer_that_cannot_be_written_stops_no_crawl(make, monkeypatch, caplog):
     """As where another user has made the directory."""
-    job = make_job()
+    job = make()
     push(job, "a-1")
     order(job, slots=("a",))
 
@@ -248,11 +225,11 @@ def hold(job, slots, until=None):
 
 
 @pytest.mark.parametrize("queue", [None, ScrapyPriorityQueue, OwnQueue])
-def test_a_running_job_holds_what_is_ordered(make_job, queue):
+def test_a_running_job_holds_what_is_ordered(make, queue):
     """Without HoldMiddleware, too, over kills, until the release or the time; then all go. A time
     that is over while the order stands is none."""
     settings = {} if queue is None else {"SCHEDULER_PRIORITY_QUEUE": queue}
-    job = make_job(**settings)
+    job = make(**settings)
     for number in range(3):
         push(job, f"a-{number}")
         push(job, f"b-{number}")
@@ -260,9 +237,8 @@ def test_a_running_job_holds_what_is_ordered(make_job, queue):
     assert hold(job, ["b"], time.time() - 1) == {"slots": 0}
     assert {job.pop_any().url[-3] for _ in range(3)} == {"b"}
     assert job.pop() is None
-    stop(job)
     job.drop()
-    job = make_job(**settings)
+    job = make(**settings)
     assert hold(job, ["b"], time.time() + 1000) == {"slots": 1}
     assert job.pop() is None
     assert hold(job, ["a", "d"]) == {"slots": 1}
@@ -274,17 +250,16 @@ def test_a_running_job_holds_what_is_ordered(make_job, queue):
 
 
 @pytest.mark.parametrize("queue", [None, ScrapyPriorityQueue])
-def test_hold_and_release_on_a_stopped_job(make_job, run, tmp_path, queue):
+def test_hold_and_release_on_a_stopped_job(make, run, tmp_path, queue):
     """By name, also of a slot without requests, and by globs of those that have some; a longer hold
     of another kind stays as long, and becomes one by hand."""
     settings = {} if queue is None else {"SCHEDULER_PRIORITY_QUEUE": queue}
-    job = make_job(**settings)
+    job = make(**settings)
     for number in range(4):
         push(job, f"{'ab'[number % 2]}-{number}")
     job.scheduler.hold("a", 3000, 2)
     assert sorted(job.names()) == ["b-1", "b-3"]
     push(job, "b-5")
-    stop(job)
     job.close("shutdown")
 
     def held():
@@ -302,26 +277,23 @@ def test_hold_and_release_on_a_stopped_job(make_job, run, tmp_path, queue):
     assert run(tmp_path, "queue", "hold", "job", "[b]", "--json").json["seconds"] is None
     assert held()["[b]"] is None
     assert "held: [b] until its release, a for" in run(tmp_path, "queue", "count", "job").out
-    job = make_job(**settings)
+    job = make(**settings)
     assert job.scheduler.holds["a"].times == 0
     assert job.names() == (["b-5"] if queue else [])
     assert queue is None or push(job, "b-6")
-    stop(job)
     job.close("shutdown")
     assert run(tmp_path, "queue", "release", "job", "c", "--slot", "d*").status == 1
     found = run(tmp_path, "queue", "release", "job", "--slot", "?", "--json").json
     assert sorted(found["released"]) == (["a"] if queue else ["a", "b"])
     assert [*held()] == ["[b]"]
-    job = make_job(**settings)
-    assert sorted(job.names()) == ["a-0", "a-2", "b-6" if queue else "b-5"]
+    assert sorted(make(**settings).names()) == ["a-0", "a-2", "b-6" if queue else "b-5"]
 
 
-def test_drop_on_a_stopped_job(make_job, run, tmp_path):
+def test_drop_on_a_stopped_job(make, run, tmp_path):
     """Needs a filter and --yes; what is dropped stays seen. Orders that stand come first."""
-    job = make_job()
+    job = make()
     for number in range(6):
         push(job, f"{'ab'[number % 2]}-{number}")
-    stop(job)
     standing = order(job, slots=("b",))
     job.close("shutdown")
     command = ["queue", "drop", "job"]
@@ -332,21 +304,20 @@ def test_drop_on_a_stopped_job(make_job, run, tmp_path):
     assert (found.status, found.out) == (0, "job: dropped 2 pending requests\n")
     assert json.loads(standing.read_bytes())["dropped"] == 3
     assert run(tmp_path, *command, "--slot", "a", "--url", "*/a-[02]", "--yes").status == 1
-    job = make_job()
+    job = make()
     assert not push(job, "a-0")
     assert job.names() == ["a-4"]
 
 
-def test_what_is_kept_comes_back(make_job, run, tmp_path):
+def test_what_is_kept_comes_back(make, run, tmp_path):
     """As failed requests with the reason `dropped`, which `retry` makes pending."""
-    job = make_job()
+    job = make()
     for number in range(3):
         push(job, f"a-{number}", headers={"Referer": "http://example.com/list"})
     push(job, "b-1")
     order(job, slots=("a",), keep=True)
     carry_out(job)
     assert job.scheduler.ledger.store.failed == 3
-    stop(job)
     job.close("shutdown")
     found = SQLiteFailedStore(tmp_path / "job").requests()
     assert [(each.reason, each.url, each.attempts) for each in found] == [
@@ -354,8 +325,7 @@ def test_what_is_kept_comes_back(make_job, run, tmp_path):
     ]
     assert found[0].referer == "http://example.com/list"
     assert run(tmp_path, "retry", "job", "--reason", "dropped").status == 0
-    job = make_job()
-    assert sorted(job.names()) == ["a-0", "a-1", "a-2", "b-1"]
+    assert sorted(make().names()) == ["a-0", "a-1", "a-2", "b-1"]
 
 
 SPIDER = '''
@@ -435,17 +405,30 @@ def require_whole(run, folder, place, pages):
     assert run(folder, "queue", "count", *place).status == 1
 
 
+COUNT = ["queue", "count", "job", "--json"]
+
+
+@contextmanager
+def slow_crawl(run, folder, *options):
+    """Crawl until four requests are in flight; what follows lets them go, and waits for the end."""
+    (folder / "slow.py").write_text(SPIDER)
+    command = [sys.executable, "-m", "scrapy", "runspider", "slow.py", "-s", "JOBDIR=job", *options]
+    with (folder / "log").open("wb") as log:
+        crawl = subprocess.Popen(command, cwd=folder, env=environment(), stderr=log)
+    try:
+        wait_until((folder / "job" / "requests.sqlite").exists)
+        wait_until(lambda: run(folder, *COUNT).json["in_flight"] == 4)
+        yield
+        assert crawl.wait(PATIENCE) == 0
+    finally:
+        crawl.kill()
+        crawl.wait()
+
+
 def test_a_running_crawl_drops_what_is_ordered(run, tmp_path):
     """A real one: what it has in flight is fetched, nothing else, and then it is finished."""
-    (tmp_path / "slow.py").write_text(SPIDER)
-    command = [sys.executable, "-m", "scrapy", "runspider", "slow.py", "-s", "JOBDIR=job"]
-    with (tmp_path / "log").open("wb") as log:
-        crawl = subprocess.Popen(command, cwd=tmp_path, env=environment(), stderr=log)
-    try:
-        wait_until((tmp_path / "job" / "requests.sqlite").exists)
-        count = ["queue", "count", "job", "--json"]
-        wait_until(lambda: run(tmp_path, *count).json["in_flight"] == 4)
-        assert run(tmp_path, *count).json["pending"] == 196
+    with slow_crawl(run, tmp_path):
+        assert run(tmp_path, *COUNT).json["pending"] == 196
         dropped = run(tmp_path, "queue", "drop", "job", "--url", "data:,*", "--yes", "--json").json
         assert dropped == {
             "stands": False,
@@ -455,10 +438,6 @@ def test_a_running_crawl_drops_what_is_ordered(run, tmp_path):
             "unknown": 0,
         }
         (tmp_path / "go").touch()
-        assert crawl.wait(PATIENCE) == 0
-    finally:
-        crawl.kill()
-        crawl.wait()
     fetched = (tmp_path / "fetched").read_text().split()
     assert len(fetched) == len({*fetched}) == 5
     assert "(finished)" in (tmp_path / "log").read_text()
@@ -467,32 +446,19 @@ def test_a_running_crawl_drops_what_is_ordered(run, tmp_path):
 def test_a_running_crawl_holds_a_slot(run, tmp_path):
     """A real one, without HoldMiddleware: what it has in flight is fetched, nothing else; and a
     hold of nothing keeps no crawl open."""
-    (tmp_path / "slow.py").write_text(SPIDER)
-    command = [sys.executable, "-m", "scrapy", "runspider", "slow.py", "-s", "JOBDIR=job"]
-    with (tmp_path / "log").open("wb") as log:
-        crawl = subprocess.Popen(
-            [*command, "-s", "BLOOM_HOLD=False"], cwd=tmp_path, env=environment(), stderr=log
-        )
-    try:
-        wait_until((tmp_path / "job" / "requests.sqlite").exists)
-        count = ["queue", "count", "job", "--json"]
-        wait_until(lambda: run(tmp_path, *count).json["in_flight"] == 4)
+    with slow_crawl(run, tmp_path, "-s", "BLOOM_HOLD=False"):
         assert run(tmp_path, "queue", "hold", "job", "slow", "--json").json == {
             "stands": False,
             "held": ["slow"],
             "seconds": None,
         }
         (tmp_path / "go").touch()
-        wait_until(lambda: run(tmp_path, *count).json["in_flight"] == 0)
-        found = run(tmp_path, *count).json
+        wait_until(lambda: run(tmp_path, *COUNT).json["in_flight"] == 0)
+        found = run(tmp_path, *COUNT).json
         assert (found["pending"], found["held_slots"]) == (196, {"slow": None})
         assert "1 host held" in run(tmp_path, "info", "job").out
         dropped = run(tmp_path, "queue", "drop", "job", "--slot", "slow", "--yes", "--json").json
         assert dropped["dropped"] == 196
-        assert crawl.wait(PATIENCE) == 0
-    finally:
-        crawl.kill()
-        crawl.wait()
     assert len((tmp_path / "fetched").read_text().split()) == 5
 
 

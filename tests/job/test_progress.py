@@ -2,15 +2,14 @@
 
 import json
 import os
-import sqlite3
 import time
-from contextlib import closing
 
 import pytest
 
 from scrapy_bloom.errors import RequestFileError
 from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.sqlite_backend.status import KEPT_SECONDS, JobStatus, Progress, job_state
+from tests.job.engine import query
 from tests.job.test_failed import fail_download
 from tests.job.test_rounds import start
 
@@ -21,9 +20,8 @@ STATS = ("pending", "in_flight", "failed", "commits", "commit_seconds_max", "byt
 
 def noted(folder):
     """Return what has been noted, as another program sees it."""
-    with closing(sqlite3.connect(folder / "requests.sqlite")) as connection:
-        rows = connection.execute("SELECT time, figures FROM progress ORDER BY time")
-        return [(at, json.loads(figures)) for at, figures in rows]
+    rows = query(folder, "SELECT time, figures FROM progress ORDER BY time")
+    return [(at, json.loads(figures)) for at, figures in rows]
 
 
 def test_stats_that_can_be_alerted_on(make_round, tmp_path, monkeypatch):
@@ -45,18 +43,15 @@ def test_stats_that_can_be_alerted_on(make_round, tmp_path, monkeypatch):
     assert figures["pending"] == 3
     assert figures["filter_capacity"] == 1000
     job.done(first)
-    job.names()
-    job.close()
+    job.finish()
     assert [job.stat(f"scheduler/{name}") for name in STATS[:3]] == [0, 0, 1]
     assert job.stat("scheduler/commits") > stats["commits"]
 
 
 def test_a_short_job_counts_its_only_commit(make_round, tmp_path):
     """For whoever looks after the end, and in the stats."""
-    job = make_round()
-    job.start(start("a"))
-    job.names()
-    job.close()
+    job = make_round().started("a")
+    job.finish()
     assert JobStatus(tmp_path / "job").figures()["commits"] == job.stat("scheduler/commits") == 1
 
 
@@ -80,27 +75,19 @@ def test_what_has_become_of_a_job(make_round, crash_round, tmp_path):
     """Running, killed, stopped, finished with and without failed requests, and its round."""
     folder = tmp_path / "job"
     assert job_state(folder) is None
-    job = make_round()
-    job.start(start("a"), start("b"))
+    job = make_round().started("a", "b")
     assert job_state(folder)[:3] == ("running", None, 0)
     job.commit()
     assert job_state(folder)[:2] == ("running", 1)
     job.drop()
     assert job_state(folder)[:2] == ("killed", 1)
-    job = make_round()
-    job.start(start("a"))
-    job.close("shutdown")
+    make_round().started("a").close("shutdown")
     assert job_state(folder)[:2] == ("stopped", 1)
-    job = make_round()
-    job.start(start("a"))
+    job = make_round().started("a")
     fail_download(job, job.pop())
-    job.names()
-    job.close()
+    job.finish()
     assert job_state(folder)[:3] == ("finished", 1, 1)
-    job = make_round(BLOOM_RETRY_FAILED=True)
-    job.start(start("a"))
-    job.names()
-    job.close()
+    make_round(BLOOM_RETRY_FAILED=True).started("a").finish()
     assert job_state(folder)[:3] == ("finished", 1, 0)
 
 

@@ -21,6 +21,7 @@ from scrapy_bloom.sqlite_backend.request_file import (
     read_identity,
 )
 from tests.commands.command_line import bloom
+from tests.job.engine import query
 
 GROUP = ("slot", 0, 0)
 OTHER = ("slot", 0, 1)
@@ -35,14 +36,18 @@ def path(tmp_path):
 
 @pytest.fixture
 def open_file(path):
-    """Return a function that opens the file, after letting go of the last one."""
+    """Return a function that opens the file, after letting go of the last one, and commits these
+    requests."""
     opened = []
 
-    def open_file():
+    def open_file(*contents):
         for file in opened:
             file._connection.close()
-        opened.append(RequestFile.open(path))
-        return opened[-1]
+        opened.append(file := RequestFile.open(path))
+        if contents:
+            pushed(file, *contents)
+            file.commit()
+        return file
 
     yield open_file
     for file in opened:
@@ -63,9 +68,7 @@ def popped(file, group=GROUP, newest=True, count=1):
 )
 def test_both_orders(open_file, newest, expected):
     """A group is served from its newest or its oldest row, whatever was committed."""
-    file = open_file()
-    pushed(file, b"a", b"b")
-    file.commit()
+    file = open_file(b"a", b"b")
     pushed(file, b"c")
     pushed(file, b"x", group=OTHER)
     assert popped(file, newest=newest, count=3) == expected
@@ -73,9 +76,7 @@ def test_both_orders(open_file, newest, expected):
 
 def test_nothing_is_stored_before_the_commit_and_all_after(open_file):
     """A group of operations is there as a whole, or not at all."""
-    file = open_file()
-    pushed(file, b"a")
-    file.commit()
+    file = open_file(b"a")
     pushed(file, b"b")
     file.delete(file.pop(GROUP, newest=False)[0])
     file.write()
@@ -167,9 +168,7 @@ def test_the_stamp_of_queues_that_were_taken_over_is_kept(open_file):
 def test_rolling_back(open_file):
     """What was not committed is gone, also what SQLite had already, and does not come with
     a later commit."""
-    file = open_file()
-    pushed(file, b"a")
-    file.commit()
+    file = open_file(b"a")
     pushed(file, b"b")
     file.delete(file.pop(GROUP, newest=False)[0])
     file.write()
@@ -181,9 +180,7 @@ def test_rolling_back(open_file):
 
 def test_other_programs_can_read_while_the_job_runs(open_file, path):
     """They see what is committed, and hold nobody up."""
-    file = open_file()
-    pushed(file, b"a")
-    file.commit()
+    file = open_file(b"a")
     with closing(sqlite3.connect(path)) as reader:
         reader.execute("BEGIN")
         assert reader.execute("SELECT slot, request FROM requests").fetchall() == [("slot", b"a")]
@@ -259,9 +256,7 @@ def test_a_pop_costs_the_same_however_much_is_pending(open_file, newest):
 def test_an_opening_reads_no_requests(open_file, path):
     """Only the index and the ends of the table: a page of others that is damaged is not
     noticed."""
-    file = open_file()
-    pushed(file, *(b"request %d" % n * 10 for n in range(1000)))
-    file.commit()
+    file = open_file(*(b"request %d" % n * 10 for n in range(1000)))
     file.close(clean=True)
     contents = bytearray(path.read_bytes())
     page = contents.index(b"request 555") // 4096
@@ -308,16 +303,13 @@ def fail_to_read(file):
 def test_a_row_that_cannot_be_read_back_has_failed(open_file, path):
     """From the next commit on it is neither pending nor in flight, and other programs can
     read it, while the job runs and later."""
-    file = open_file()
-    pushed(file, b"a", b"b", b"c")
-    file.commit()
+    file = open_file(b"a", b"b", b"c")
     fail_to_read(file)
     assert SQLiteFailedStore(path.parent).requests() == []
     file.commit()
     (found,) = SQLiteFailedStore(path.parent).requests()
     assert (found.reason, found.exception, found.url) == ("unreadable", "no callback", "")
-    with closing(sqlite3.connect(path)) as reader:
-        assert reader.execute("SELECT request FROM requests").fetchall() == [(b"a",), (b"b",)]
+    assert query(path, "SELECT request FROM requests") == [(b"a",), (b"b",)]
     assert popped(file, count=2) == [b"b", b"a"]
     file.close(clean=True)
     assert SQLiteFailedStore(path.parent).requests() == [found]
@@ -325,9 +317,7 @@ def test_a_row_that_cannot_be_read_back_has_failed(open_file, path):
 
 def test_what_cannot_be_read_back_is_pending_again_when_the_file_is_opened(open_file, path):
     """At its place among the others; rows that are pushed then are newer."""
-    file = open_file()
-    pushed(file, b"a", b"b")
-    file.commit()
+    file = open_file(b"a", b"b")
     fail_to_read(file)
     file.commit()
     file = open_file()
@@ -340,9 +330,7 @@ def test_what_cannot_be_read_back_is_pending_again_when_the_file_is_opened(open_
 
 def test_a_crash_or_a_rollback_fails_nothing(open_file, path):
     """The row is where it was before the commit that did not come."""
-    file = open_file()
-    pushed(file, b"a")
-    file.commit()
+    file = open_file(b"a")
     fail_to_read(file)
     file = open_file()
     assert file.counts == {GROUP: 1}
@@ -356,9 +344,7 @@ def test_a_crash_or_a_rollback_fails_nothing(open_file, path):
 @pytest.mark.parametrize("is_chosen", [True, False])
 def test_a_retry_leaves_its_row_to_what_cannot_be_read_back(open_file, path, is_chosen):
     """Whichever of both comes back first."""
-    file = open_file()
-    pushed(file, b"a", b"b")
-    file.commit()
+    file = open_file(b"a", b"b")
     row, *_ = file.pop(GROUP, newest=False)
     OpenFailedStore(file).add(
         row, b"a again", FailedRequest("", "GET", "x", None, None, 1, 0, None)
@@ -418,16 +404,21 @@ def test_leftovers_of_a_killed_start_are_removed(open_file, path):
     assert list(path.parent.glob("*.tmp*")) == []
 
 
-def test_it_is_durable_by_its_settings(open_file, monkeypatch):
-    """Write-ahead log, and an fsync at each commit, whatever SQLite was built to do."""
+def build_sqlite_with(monkeypatch, pragma):
+    """Let SQLite have another default."""
     connect = sqlite3.connect
 
     def connect_otherwise(*arguments, **options):
         connection = connect(*arguments, **options)
-        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute(f"PRAGMA {pragma}")
         return connection
 
     monkeypatch.setattr(sqlite3, "connect", connect_otherwise)
+
+
+def test_it_is_durable_by_its_settings(open_file, monkeypatch):
+    """Write-ahead log, and an fsync at each commit, whatever SQLite was built to do."""
+    build_sqlite_with(monkeypatch, "synchronous = OFF")
     connection = open_file()._connection
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
@@ -512,18 +503,10 @@ def test_another_programs_file_is_refused_by_its_id(path):
 
 
 @pytest.mark.parametrize("secure", ["OFF", "FAST"])
-def test_what_is_done_is_gone(tmp_path, monkeypatch, secure):
+def test_what_is_done_is_gone(open_file, path, monkeypatch, secure):
     """Of a request that is done nothing is left in the file, whatever SQLite was built to do."""
-    connect = sqlite3.connect
-
-    def connect_otherwise(*arguments, **options):
-        connection = connect(*arguments, **options)
-        connection.execute(f"PRAGMA secure_delete = {secure}")
-        return connection
-
-    monkeypatch.setattr(sqlite3, "connect", connect_otherwise)
-    path = tmp_path / "requests.sqlite"
-    file = RequestFile.open(path)
+    build_sqlite_with(monkeypatch, f"secure_delete = {secure}")
+    file = open_file()
     for number in range(200):
         file.push(("", 0, 0), b"Authorization: secret" + bytes(100 * (number % 30)))
     file.commit()

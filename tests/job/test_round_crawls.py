@@ -1,31 +1,7 @@
 """Rounds of real crawls: killed, stopped, refused, finished and begun again.
 
 Each test runs stories of `tests.job.round_crawls` in a process of its own, which forks
-the crawls. Set DURABLE_SEED to repeat a run. What each mutant of `tests.job.round_mutants`
-breaks, and which test notices it:
-
-- `start_requests_in_the_filter`: test_a_link_back_to_a_start_page_is_new
-- `marked_by_meta`: test_only_what_leaves_start_is_a_start_request
-- `taken_before_the_row`: test_a_start_request_is_taken_with_its_row_or_not_at_all, and the
-  kill points of `make torture`
-- `counted_by_fingerprint`: test_each_occurrence_counts
-- `told_apart_by_order`: test_sessions_are_told_apart_in_any_order
-- `told_apart_by_all_meta`: test_what_differs_in_each_run_does_not_tell_start_requests_apart
-- `taken_in_memory`: test_start_requests_in_memory_are_taken_when_they_are_done
-- `unfiltered_in_memory_done_at_once`:
-  test_items_of_a_page_in_memory_come_once_when_its_page_is_repeated
-- `children_of_the_page_that_came_first`: test_items_behind_a_page_in_memory_come_once
-- `children_kept_for_ever`: test_pages_in_memory_that_are_alike
-- `exhausted_by_an_error`: test_start_that_breaks_off_does_not_end_the_round
-- `over_with_requests_left`: test_the_reason_does_not_matter, and the stops here
-- `over_without_a_question`, `over_when_finished_only`:
-  test_a_spider_that_its_idle_handler_feeds_goes_on
-- `state_before_the_commit`: test_state_and_requests_are_committed_together
-- `state_after_the_commit`: the same
-- `state_of_a_spider_that_did_not_open`: test_a_spider_that_did_not_open_keeps_its_state, and
-  the refused starts here
-- `told_after_the_commit`: test_a_commit_acknowledges_nothing_that_is_not_flushed, and the kill
-  points of `make torture`
+the crawls. Set DURABLE_SEED to repeat a run.
 """
 
 import json

@@ -1,8 +1,6 @@
 """When a round of a job begins, goes on and is over."""
 
 import os
-import sqlite3
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from scrapy.exceptions import CloseSpider
 from scrapy_bloom import JobDirectoryError
 from scrapy_bloom.job.session import session_of
 from tests.fakes import Engine
-from tests.job.engine import STOCK, Job, request
+from tests.job.engine import STOCK, Job, query, request
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
@@ -25,15 +23,13 @@ def start(name):
 def finish(job, *names):
     """Crawl all there is; return what start() gave to the engine."""
     sent = job.start(*map(start, names))
-    job.names()
-    job.close()
+    job.finish()
     return sent
 
 
 def phases(folder):
     """Return the rounds as another program sees them."""
-    with closing(sqlite3.connect(folder / "requests.sqlite")) as connection:
-        return connection.execute("SELECT number, phase FROM rounds").fetchall()
+    return query(folder, "SELECT number, phase FROM rounds")
 
 
 def test_each_start_after_a_finished_round_is_a_new_one(make_round, tmp_path):
@@ -48,15 +44,12 @@ def test_each_start_after_a_finished_round_is_a_new_one(make_round, tmp_path):
 @pytest.mark.parametrize("reason", ["finished", "shutdown", "bloom_full", "done"])
 def test_the_reason_does_not_matter(make_round, tmp_path, reason):
     """What is left decides: nothing ends the round, one request does not."""
-    job = make_round()
-    job.start(start("a"))
-    job.close(reason)
+    make_round().started("a").close(reason)
     assert phases(tmp_path / "job") == [(1, "running")]
     job = make_round()
     assert (job.round.number, job.round.is_resumed) == (1, True)
     job.start(start("a"))
-    job.names()
-    job.close(reason)
+    job.finish(reason)
     assert phases(tmp_path / "job") == [(1, "over")]
 
 
@@ -113,8 +106,7 @@ def test_start_that_breaks_off_does_not_end_the_round(make_round, error):
     job = make_round()
     with pytest.raises(type(error)):
         job.start(start("a"), error)
-    job.names()
-    job.close()
+    job.finish()
     job = make_round()
     assert job.round.is_resumed
     assert finish(job, "a", "b") == ["b"]
@@ -126,8 +118,7 @@ def test_start_that_was_not_asked_to_the_end_does_not_end_the_round(make_round):
     job = make_round()
     starting = job.starting(start("a"), start("b"))
     next(starting)
-    job.names()
-    job.close("shutdown")
+    job.finish("shutdown")
     assert make_round().round.is_resumed
 
 
@@ -145,8 +136,7 @@ def test_start_that_takes_a_stop_for_its_end_does_not_end_the_round(make_round):
 
 def test_what_is_in_progress_or_in_memory_belongs_to_the_round(make_round, crash_round):
     """A round is not over before its last request is done, wherever that is."""
-    job = make_round()
-    job.start(start("a"))
+    job = make_round().started("a")
     popped = job.pop()
     job.commit()
     assert crash_round().round.is_resumed
@@ -158,8 +148,7 @@ def test_what_is_in_progress_or_in_memory_belongs_to_the_round(make_round, crash
 
 def test_a_commit_that_fails_at_the_end_does_not_end_the_round(make_round, tmp_path):
     """Its requests are repeated, so it goes on."""
-    job = make_round()
-    job.start(start("a"))
+    job = make_round().started("a")
     job.commit()
     job.names()
     job.round.file._connection.execute("PRAGMA query_only = 1")
@@ -224,8 +213,7 @@ def test_a_round_is_over_when_its_feeds_are_stored(make_round, tmp_path):
     job = make_round()
     ended = awaiting(job)
     job.start(start("a"))
-    job.names()
-    job.close()
+    job.finish()
     assert (ended, phases(tmp_path / "job")) == ([], [(1, "to be stored")])
     assert (tmp_path / "job" / "bloom.lock").exists()
     assert len(job.round.file.query("SELECT * FROM spider_state")) == 1
@@ -234,9 +222,8 @@ def test_a_round_is_over_when_its_feeds_are_stored(make_round, tmp_path):
     assert len(ended) == 1
     assert phases(tmp_path / "job") == [(1, "over")]
     assert not (tmp_path / "job" / "bloom.lock").exists()
-    with closing(sqlite3.connect(tmp_path / "job" / "requests.sqlite")) as connection:
-        assert connection.execute("SELECT * FROM spider_state").fetchall() == []
-        assert connection.execute("SELECT clean FROM job").fetchall() == [(1,)]
+    assert query(tmp_path / "job", "SELECT * FROM spider_state") == []
+    assert query(tmp_path / "job", "SELECT clean FROM job") == [(1,)]
 
 
 def test_feeds_that_are_stored_while_a_round_goes_on_do_not_end_it(make_round, tmp_path):

@@ -3,10 +3,8 @@
 import json
 import os
 import shutil
-import sqlite3
 import sys
 import tracemalloc
-from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,43 +21,15 @@ from scrapy_bloom import Addon, FilterLockedError, JobDirectoryError, RequestFil
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.request_file import RequestFile
 from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
-from tests.job.engine import STOCK, Job, TestSpider, name_of, request
+from tests.job.engine import STOCK, Job, TestSpider, name_of, query, request
 from tests.test_refused_start import contents
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 
-@pytest.fixture
-def make(tmp_path):
-    """Return a function that makes and opens a job, by default in one folder."""
-    made = []
-
-    def make(folder=tmp_path / "job", **options):
-        job = Job(folder, **options)
-        made.append(job)
-        return job.open()
-
-    yield make
-    for job in made:
-        job.drop()
-
-
-@pytest.fixture
-def crash(tmp_path, make):
-    """Return a function that opens what a killed process would leave of a job now."""
-
-    def crash(**options):
-        copy = tmp_path / f"copy{len(list(tmp_path.glob('copy*')))}"
-        shutil.copytree(tmp_path / "job", copy)
-        return make(copy, **options)
-
-    return crash
-
-
 def rows(folder):
     """Return the stored requests, as another program sees them."""
-    with closing(sqlite3.connect(folder / "requests.sqlite")) as connection:
-        return connection.execute("SELECT slot, priority, start FROM requests").fetchall()
+    return query(folder, "SELECT slot, priority, start FROM requests")
 
 
 def unserializable(name, **options):
@@ -141,9 +111,7 @@ def test_order_is_scrapys(tmp_path_factory, queue, priority_queue, start, operat
 
 def test_stats_are_scrapys(make):
     """The counters have Scrapy's names and counts."""
-    job = make()
-    for name in "aab":
-        job.push(name)
+    job = make().pushed(*"aab")
     job.scheduler.enqueue_request(unserializable("c"))
     job.names()
     found = {n: v for n, v in job.crawler.stats.get_stats().items() if n.startswith("scheduler/")}
@@ -163,10 +131,8 @@ def test_without_a_job_directory_it_is_scrapys_scheduler(tmp_path, monkeypatch):
     """Nothing is stored, checked or held back, and any dupefilter will do."""
     monkeypatch.chdir(tmp_path)
     job = Job(None, DUPEFILTER_CLASS="scrapy.dupefilters.RFPDupeFilter").open()
-    for name in "aba":
-        job.push(name)
-    assert job.names() == ["b", "a"]
-    job.close()
+    job.pushed(*"aba")
+    assert job.finish() == ["b", "a"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -184,20 +150,14 @@ def test_another_priority_queue_can_go_on(make, first, later):
 
 def test_start_requests_are_served_without_a_queue_of_their_own(make):
     """SCHEDULER_START_DISK_QUEUE may be taken away from a job that has start requests."""
-    job = make()
-    job.push("a", meta={"is_start_request": True})
-    job.push("b")
-    job.close()
+    make().pushed("a", meta={"is_start_request": True}).pushed("b").close()
     assert make(SCHEDULER_START_DISK_QUEUE=None).names() == ["b", "a"]
 
 
 def test_another_format_can_go_on(make):
     """Rows are read in the format they were written in."""
-    job = make()
-    job.push("a")
-    job.close()
-    job = make(SCHEDULER_DISK_QUEUE="scrapy.squeues.MarshalFifoDiskQueue")
-    job.push("b")
+    make().pushed("a").close()
+    job = make(SCHEDULER_DISK_QUEUE="scrapy.squeues.MarshalFifoDiskQueue").pushed("b")
     assert job.names() == ["a", "b"]
 
 
@@ -227,9 +187,7 @@ def test_memory_does_not_grow_with_what_is_pending(make):
 def test_pending_and_popped_requests_survive(make, crash):
     """After a commit a crash loses neither what is pending nor what is in progress, and
     the resumed job says how many there were."""
-    job = make()
-    for name in "abc":
-        job.push(name)
+    job = make().pushed(*"abc")
     job.pop()
     job.commit()
     resumed = crash()
@@ -239,9 +197,7 @@ def test_pending_and_popped_requests_survive(make, crash):
 
 def test_a_clean_stop_recovers_nothing(make):
     """A job that was stopped cleanly goes on as Scrapy's does, without the stat."""
-    job = make()
-    job.push("a")
-    job.close()
+    make().pushed("a").close()
     resumed = make()
     assert resumed.stat("scheduler/recovered") is None
     assert resumed.names() == ["a"]
@@ -251,8 +207,7 @@ def test_a_clean_stop_recovers_nothing(make):
 def test_a_row_stays_while_the_engine_has_the_request(make, tmp_path, where):
     """One of the three sets is enough: a callback that downloads its own request again is
     in one only."""
-    job = make()
-    job.push("a")
+    job = make().pushed("a")
     popped = job.pop()
     job.engine._slot.inprogress.clear()
     owner = job.engine
@@ -294,8 +249,7 @@ def test_the_filter_learns_of_a_request_after_its_commit(make, crash):
 
 def test_a_crash_between_commit_and_filter_repeats_nothing(make, crash, monkeypatch):
     """The rows of the last commit say what the filter may not have got."""
-    job = make()
-    job.push("a")
+    job = make().pushed("a")
     monkeypatch.setattr(job.scheduler.df, "release", lambda fingerprints: None)
     job.commit()
     resumed = crash()
@@ -305,8 +259,7 @@ def test_a_crash_between_commit_and_filter_repeats_nothing(make, crash, monkeypa
 
 def test_dont_filter_marks_nothing(make):
     """The fingerprint of a request with dont_filter reaches neither memory nor filter."""
-    job = make()
-    job.push("a", dont_filter=True)
+    job = make().pushed("a", dont_filter=True)
     job.commit()
     assert job.push("a")
 
@@ -314,9 +267,7 @@ def test_dont_filter_marks_nothing(make):
 def test_a_commit_is_due_after_so_many_rows(make, tmp_path):
     """The default bounds are 200 rows and 0.1 seconds, and the first one is kept."""
     assert (DurableScheduler.commit_operations, DurableScheduler.commit_seconds) == (200, 0.1)
-    job = make()
-    for number in range(199):
-        job.push(str(number))
+    job = make().pushed(*map(str, range(199)))
     assert rows(tmp_path / "job") == []
     job.push("last")
     assert len(rows(tmp_path / "job")) == 200
@@ -326,8 +277,7 @@ def test_the_idle_spider_commits(make, tmp_path):
     """A request that is pushed when nothing else happens is stored by a timer."""
     from twisted.internet import reactor
 
-    job = make()
-    job.push("a")
+    job = make().pushed("a")
     assert rows(tmp_path / "job") == []
     for _ in range(100):
         reactor.iterate(0.01)
@@ -343,8 +293,7 @@ def test_the_idle_spider_commits(make, tmp_path):
 def test_an_unserializable_request_holds_back_what_was_in_progress(make, crash, caplog):
     """While it is unfinished, a crash brings back what it may have come from, and its
     fingerprint is not in the filter."""
-    job = make()
-    job.push("parent")
+    job = make().pushed("parent")
     parent = job.pop()
     job.scheduler.enqueue_request(unserializable("child"))
     (record,) = (each for each in caplog.records if "Unable to serialize" in each.message)
@@ -368,8 +317,7 @@ def test_an_unserializable_request_holds_back_what_was_in_progress(make, crash, 
 
 def test_unserializable_descendants_hold_back_too(make, crash):
     """The whole tree in memory must be finished before what it came from is."""
-    job = make()
-    job.push("parent")
+    job = make().pushed("parent")
     parent = job.pop()
     job.scheduler.enqueue_request(unserializable("child"))
     job.done(parent)
@@ -402,8 +350,7 @@ def test_later_requests_do_not_wait(make, crash):
 def test_the_same_object_may_come_again(make, crash):
     """A callback that yields its own request, now unserializable, keeps its row until
     that one is finished as well."""
-    job = make()
-    job.push("a", dont_filter=True)
+    job = make().pushed("a", dont_filter=True)
     popped = job.pop()
     popped.meta["function"] = lambda: None
     job.scheduler.enqueue_request(popped)
@@ -443,8 +390,7 @@ def test_what_sqlite_cannot_store_stays_in_memory(make):
 def test_a_request_that_cannot_be_pushed_is_forgotten(make, crash, caplog):
     """`enqueue_request` does not raise, says what is wrong, and takes the next request for
     the page; what the bad one came from stays in the job."""
-    job = make()
-    job.push("parent")
+    job = make().pushed("parent")
     parent = job.pop()
     assert not job.push("a", meta={"download_slot": 5})
     assert "Cannot schedule <GET http://example.com/a>" in caplog.text
@@ -521,9 +467,7 @@ class RestingQueue(ScrapyPriorityQueue):
 
 def test_a_queue_may_keep_its_requests_back(make, monkeypatch):
     """The engine is told that there is nothing now, and asks again."""
-    job = make(SCHEDULER_PRIORITY_QUEUE=f"{__name__}.RestingQueue")
-    for name in "ab":
-        job.push(name)
+    job = make(SCHEDULER_PRIORITY_QUEUE=f"{__name__}.RestingQueue").pushed(*"ab")
     assert job.pop() is None
     assert len(job.scheduler) == 2
     monkeypatch.setattr(RestingQueue, "resting", False)
@@ -540,9 +484,7 @@ def test_a_queue_that_a_failure_has_emptied_is_passed_over(make, tmp_path, monke
         file.push(("", priority, 0), b"no request")
     file.commit()
     file.close(clean=True)
-    job = make(**queue)
-    job.push("a")
-    assert name_of(job.pop()) == "a"
+    assert name_of(make(**queue).pushed("a").pop()) == "a"
 
 
 @pytest.mark.parametrize(
@@ -555,50 +497,37 @@ def test_an_unknown_queue_is_refused_by_name(tmp_path, setting):
     assert f"{__name__}.MyQueue" in str(error)
 
 
-def damaged_files(folder):
-    """Return by name what may stand where the database should be."""
-    Job(folder / "sound").open().close()
-    sound = (folder / "sound" / "requests.sqlite").read_bytes()
-    other = folder / "other.sqlite"
-    with closing(sqlite3.connect(other)) as connection:
-        connection.execute("CREATE TABLE requests (id)")
-        connection.commit()
-    changed = folder / "changed.sqlite"
-    changed.write_bytes(sound)
-    with closing(sqlite3.connect(changed)) as connection:
-        connection.execute("ALTER TABLE requests ADD COLUMN url")
-        connection.commit()
-    return {
-        "empty": b"",
-        "text": b"no database at all" * 100,
-        "cut": sound[:5000],
-        "header only": sound[:100],
-        "another program's": other.read_bytes(),
-        "other tables": changed.read_bytes(),
-        "a later version": sound[:60] + (99).to_bytes(4, "big") + sound[64:],
-        "overwritten": sound[:4096] + b"\xff" * (len(sound) - 4096),
-    }
+def rewritten(change):
+    """Return what writes a file anew."""
+    return lambda path: path.write_bytes(change(path.read_bytes()))
 
 
-DAMAGES = (
-    "empty",
-    "text",
-    "cut",
-    "header only",
-    "another program's",
-    "other tables",
-    "a later version",
-    "overwritten",
-)
+def replaced(path):
+    """Let the file be another program's."""
+    path.unlink()
+    query(path, "CREATE TABLE requests (id)")
+
+
+DAMAGES = {
+    "empty": rewritten(lambda _: b""),
+    "text": rewritten(lambda _: b"no database at all" * 100),
+    "cut": rewritten(lambda sound: sound[:5000]),
+    "header only": rewritten(lambda sound: sound[:100]),
+    "another program's": replaced,
+    "other tables": lambda path: query(path, "ALTER TABLE requests ADD COLUMN url"),
+    "a later version": rewritten(lambda sound: sound[:60] + (99).to_bytes(4, "big") + sound[64:]),
+    "overwritten": rewritten(lambda sound: sound[:4096] + b"\xff" * (len(sound) - 4096)),
+}
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_or_foreign_file_is_refused_and_left_as_it_was(tmp_path, damage):
     """The error names the file and a remedy; not a byte of it changes."""
-    contents = damaged_files(tmp_path)[damage]
-    path = tmp_path / "job" / "requests.sqlite"
+    Job(tmp_path / "sound").open().close()
+    sound, path = (tmp_path / name / "requests.sqlite" for name in ("sound", "job"))
+    DAMAGES[damage](sound)
     path.parent.mkdir()
-    path.write_bytes(contents)
+    path.write_bytes(contents := sound.read_bytes())
     error = refused(tmp_path / "job")
     assert str(path) in str(error)
     assert "new JOBDIR" in str(error)
@@ -620,8 +549,7 @@ def test_a_page_that_is_damaged_is_named_when_it_is_met(make, tmp_path, caplog):
     job.close()
     path = tmp_path / "job" / "requests.sqlite"
     overwrite_page(path, b"/page7")
-    job = make()
-    job.names()
+    make().names()
     (line,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
     assert f"The stored requests failed: {path}: " in line
     assert "restore it from a backup, or use a new JOBDIR" in line
@@ -631,9 +559,7 @@ def test_a_damaged_table_is_named_at_the_start(make, tmp_path):
     """Whichever it is that is read first."""
     make().close()
     path = tmp_path / "job" / "requests.sqlite"
-    with closing(sqlite3.connect(path)) as connection:
-        found = "SELECT rootpage FROM sqlite_master WHERE name = 'failed'"
-        ((page,),) = connection.execute(found).fetchall()
+    ((page,),) = query(path, "SELECT rootpage FROM sqlite_master WHERE name = 'failed'")
     overwrite_page(path, page)
     error = refused(tmp_path / "job")
     assert str(path) in str(error)
@@ -652,9 +578,7 @@ def test_a_link_or_a_directory_is_refused(tmp_path):
 
 def test_a_second_process_changes_nothing(make, tmp_path):
     """The lock of the filter comes before anything else in the directory."""
-    job = make()
-    job.push("a")
-    job.commit()
+    make().pushed("a").commit()
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "job").rglob("*")}
     with pytest.raises(FilterLockedError):
         Job(tmp_path / "job").open()
@@ -666,7 +590,7 @@ def test_a_refused_job_can_be_opened_later(make, tmp_path):
     path = tmp_path / "job" / "requests.sqlite"
     make().close()
     sound = path.read_bytes()
-    path.write_bytes(sound[:4096] + b"\xff" * (len(sound) - 4096))
+    DAMAGES["overwritten"](path)
     assert isinstance(refused(tmp_path / "job"), RequestFileError)
     path.write_bytes(sound)
     assert make().names() == []
@@ -714,9 +638,7 @@ def test_a_crash_while_taking_over_loses_and_doubles_nothing(make, tmp_path, mon
     """Scrapy's files stay whole until all they hold is committed."""
     from scrapy_bloom.sqlite_backend import scrapy_queues
 
-    job = make_stock(tmp_path / "job", {})
-    for name in "abc":
-        job.push(name)
+    job = make_stock(tmp_path / "job", {}).pushed(*"abc")
     job.close()
     with monkeypatch.context() as patch:
 
@@ -737,9 +659,7 @@ def test_a_crash_while_taking_over_loses_and_doubles_nothing(make, tmp_path, mon
 
 def test_scrapy_queues_that_cannot_be_read_are_refused(tmp_path):
     """The start is refused with the reason, and nothing in the job has changed."""
-    job = make_stock(tmp_path / "job", {})
-    job.push("a")
-    job.close()
+    make_stock(tmp_path / "job", {}).pushed("a").close()
     state = tmp_path / "job" / "requests.queue" / "active.json"
     found = json.loads(state.read_text())
     state.write_text(json.dumps({**found, "lost.example": [0]})[:-1])
@@ -758,9 +678,7 @@ def test_scrapy_queues_that_cannot_be_read_are_refused(tmp_path):
 def test_a_failing_database_closes_the_spider_and_keeps_the_job(make, crash, next_turn, caplog):
     """One ERROR line, reason `bloom_error`, no more acknowledgements; what was committed
     and what was in progress is in the job."""
-    job = make()
-    for name in "abc":
-        job.push(name)
+    job = make().pushed(*"abc")
     job.commit()
     popped = job.pop()
     job.scheduler._ledger.store._file._connection.execute("PRAGMA query_only = 1")
@@ -787,8 +705,7 @@ def test_a_job_that_fails_after_a_commit_is_not_clean(make):
         def after_commit(self):
             raise RuntimeError("no idea")
 
-    job = make()
-    job.push("a")
+    job = make().pushed("a")
     job.scheduler._ledger.commit_hooks.append(Failing())
     job.commit()
     job.close()
@@ -799,8 +716,7 @@ def test_a_job_that_fails_after_a_commit_is_not_clean(make):
 
 def test_a_full_disk_closes_the_spider_and_keeps_the_job(make, crash, next_turn):
     """SQLITE_FULL, by the limit of SQLite's own."""
-    job = make()
-    job.push("a")
+    job = make().pushed("a")
     job.commit()
     job.scheduler._ledger.store._file._connection.execute("PRAGMA max_page_count = 8")
     for number in range(300):
@@ -823,9 +739,7 @@ class UnpicklesNotError(Exception):
 @pytest.mark.parametrize("options", [{}, {"BLOOM_KEEP_FAILED": False}, {"BLOOM_FAILED": []}])
 def test_a_request_that_cannot_be_read_back_has_failed(make, next_turn, tmp_path, caplog, options):
     """Whatever else is kept, with one ERROR line and a stat; the others are fetched."""
-    job = make()
-    job.push("before")
-    job.push("bad", cb_kwargs={"error": UnpicklesNotError(1, 2)})
+    job = make().pushed("before").pushed("bad", cb_kwargs={"error": UnpicklesNotError(1, 2)})
     job.push("after")
     job.close()
     job = make(**options)
@@ -862,13 +776,10 @@ class UnpicklesSilently:
 
 def test_a_request_is_unreadable_whatever_its_error_says(make, tmp_path):
     """Its URL is told where that runs nobody's code."""
-    job = make()
-    job.push("bad", cb_kwargs={"object": UnpicklesSilently()})
+    job = make().pushed("bad", cb_kwargs={"object": UnpicklesSilently()})
     job.scheduler.enqueue_request(request("gone", callback=job.spider.parse_other))
     job.close()
-    job = make(spider=Changed)
-    assert job.names() == []
-    job.close()
+    assert make(spider=Changed).finish() == []
     assert sorted(
         (each.url, each.exception[:15]) for each in SQLiteFailedStore(tmp_path / "job").requests()
     ) == [
@@ -904,8 +815,7 @@ def test_what_could_not_be_read_back_is_tried_again_at_the_next_start(make, cras
 
 def test_a_dupefilter_that_raises_loses_nothing(make, crash, monkeypatch):
     """Foreign code in a subclass: the request is left out, and what was in progress stays."""
-    job = make()
-    job.push("parent")
+    job = make().pushed("parent")
     parent = job.pop()
 
     def fail(_):
@@ -920,16 +830,13 @@ def test_a_dupefilter_that_raises_loses_nothing(make, crash, monkeypatch):
 
 def test_only_scrapys_scheduler_warns_of_lost_requests(make, crash, tmp_path, caplog):
     """After an unclean stop this one has its requests; a job without any is warned of."""
-    job = make()
-    job.push("a")
-    job.commit()
+    make().pushed("a").commit()
     crash()
     assert "has lost those" not in caplog.text
     crash(scheduler=STOCK)
     assert "has lost those" in caplog.text
     caplog.clear()
-    stock = make(tmp_path / "stock", scheduler=STOCK)
-    stock.push("a")
+    stock = make(tmp_path / "stock", scheduler=STOCK).pushed("a")
     shutil.copytree(tmp_path / "stock", tmp_path / "without")
     stock.close()
     make(tmp_path / "without")
@@ -946,9 +853,7 @@ def test_the_file_is_for_its_owner_only(make, tmp_path):
 
 def test_many_popped_requests_cost_later_pops_nothing(make, crash):
     """Rows that are held back are marked in the file, and come back after a crash."""
-    job = make()
-    for number in range(500):
-        job.push(str(number))
+    job = make().pushed(*map(str, range(500)))
     for _ in range(450):
         job.pop()
     job.scheduler.enqueue_request(unserializable("memory"))
@@ -997,14 +902,10 @@ def test_a_bad_bloom_durable_is_named():
 
 def test_scrapys_scheduler_is_told_of_requests_it_does_not_fetch(make, caplog):
     """A job of this scheduler that goes on with Scrapy's gets a warning, unless all is done."""
-    job = make()
-    job.push("a")
-    job.close()
+    make().pushed("a").close()
     make(scheduler=STOCK).close()
     assert "holds requests of DurableScheduler" in caplog.text
     caplog.clear()
-    job = make()
-    job.names()
-    job.close()
+    make().finish()
     make(scheduler=STOCK)
     assert caplog.text.count("WARNING") == 0

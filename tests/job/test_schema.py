@@ -14,6 +14,7 @@ from scrapy_bloom.errors import RequestFileError
 from scrapy_bloom.job.failure import FailedRequest
 from scrapy_bloom.sqlite_backend.failed_store import OpenFailedStore
 from scrapy_bloom.sqlite_backend.request_file import RequestFile
+from tests.job.engine import query
 from tests.job.harness import fork
 from tests.job.points import Points
 
@@ -135,9 +136,7 @@ def test_a_file_that_is_not_sound_is_left_as_it_was(tmp_path, change):
     one."""
     path = tmp_path / "requests.sqlite"
     RequestFile.open(path).close(clean=True)
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute(change)
-        connection.commit()
+    query(path, change)
     before = path.read_bytes()
     version = change.partition("user_version = ")[2]
     expected = f"version {version}, and this scrapy-bloom reads version 1" if version else "left as"
@@ -150,7 +149,6 @@ def test_statistics_of_sqlite_are_no_tables_of_ours(tmp_path):
     """Whoever has run ANALYZE on a job has done it no harm."""
     path = tmp_path / "requests.sqlite"
     RequestFile.open(path).close(clean=True)
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("ANALYZE")
+    query(path, "ANALYZE")
     RequestFile.open(path).close(clean=True)
     RequestFile.open(path).close(clean=True)

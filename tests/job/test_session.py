@@ -150,13 +150,17 @@ def test_a_job_with_feeds_is_free_when_they_are_stored(tmp_path, monkeypatch):
         assert connection.execute("SELECT clean FROM job").fetchall() == [(1,)]
 
 
+def job_with(exporter, folder):
+    """Return an open job with an exporter of this class."""
+    extensions = {"scrapy.extensions.feedexport.FeedExporter": None, exporter: 0}
+    job = FeedJob(folder, {folder / "items.json": "json"}, EXTENSIONS=extensions)
+    job.exporter = job.crawler.get_extension(exporter)
+    return job.open()
+
+
 def test_an_exporter_that_overrides_the_close_does_not_keep_the_job(tmp_path):
     """Its feeds wait for the next start."""
-    feeds = {tmp_path / "items.json": "json"}
-    extensions = {"scrapy.extensions.feedexport.FeedExporter": None, Quiet: 0}
-    job = FeedJob(tmp_path, feeds, EXTENSIONS=extensions)
-    job.exporter = job.crawler.get_extension(Quiet)
-    job.open()
+    job = job_with(Quiet, tmp_path)
     assert session_of(job.crawler).directory.is_locked
     job.scheduler.close("finished")
     assert session_of(job.crawler).directory.is_locked
@@ -166,13 +170,8 @@ def test_an_exporter_that_overrides_the_close_does_not_keep_the_job(tmp_path):
 
 def test_an_exporter_may_ask_for_the_reason_of_the_close(tmp_path):
     """Its feeds are stored."""
-    extensions = {"scrapy.extensions.feedexport.FeedExporter": None, Curious: 0}
-    job = FeedJob(tmp_path, {tmp_path / "items.json": "json"}, EXTENSIONS=extensions)
-    job.exporter = job.crawler.get_extension(Curious)
-    job.open()
-    job.pages(a={"n": 1})
-    job.scheduler.close("finished")
-    job.send(signals.spider_closed, reason="finished")
+    job = job_with(Curious, tmp_path)
+    job.pages(a={"n": 1}).close()
     assert job.exporter.reason == "finished"
     assert json.loads((tmp_path / "items.json").read_text()) == [{"n": 1}]
 

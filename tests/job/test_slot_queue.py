@@ -188,20 +188,6 @@ def test_a_slot_on_hold_is_not_popped(operations, changes):
     assert sum(1 for _ in iter(pair.ours.pop, None)) == left
 
 
-@pytest.fixture
-def make(tmp_path):
-    """Return a function that makes and opens a job."""
-    made = []
-
-    def make(folder="job", **options):
-        made.append(Job(tmp_path / folder, **options))
-        return made[-1].open()
-
-    yield make
-    for job in made:
-        job.drop()
-
-
 posix = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 
@@ -264,10 +250,10 @@ def test_an_order_that_is_not_known_is_left_to_scrapy(monkeypatch, caplog, what)
 
 
 @posix
-def test_no_cost_grows_with_the_number_of_slots(make):
+def test_no_cost_grows_with_the_number_of_slots(make, tmp_path):
     """A request that is pushed, popped and finished takes as many calls with 30 times as many
     slots; so do commits and the stats."""
-    few, many = (calls_of_a_request(make(f"{slots}"), slots) for slots in (10, 300))
+    few, many = (calls_of_a_request(make(tmp_path / f"{slots}"), slots) for slots in (10, 300))
     assert many <= few * 1.02
 
 

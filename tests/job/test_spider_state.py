@@ -3,14 +3,12 @@
 import os
 import pickle
 import random
-import sqlite3
 import time
-from contextlib import closing
 
 import pytest
 from scrapy import signals
 
-from tests.job.engine import STOCK, Job, request
+from tests.job.engine import STOCK, Job, query, request
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
@@ -223,8 +221,7 @@ def test_a_state_that_cannot_be_pickled_is_one_error(make_round, caplog, state_f
 
 def test_a_commit_that_fails_at_the_end_keeps_its_state(make_round):
     """The requests are repeated, and their callbacks change the state then."""
-    job = make_round()
-    job.push("a")
+    job = make_round().pushed("a")
     job.spider.state["n"] = 1
     job.commit()
     job.names()
@@ -253,8 +250,7 @@ def test_a_state_that_pickles_slowly_spaces_the_commits(make_round):
     job = make_round()
     job.scheduler._ledger._operations = 1
     job.spider.state["slow"] = Slow()
-    for n in range(50):
-        job.push(str(n))
+    job.pushed(*map(str, range(50)))
     assert 1 <= Slow.pickled <= 3
     job.close()
     assert len(make_round().scheduler) == 50
@@ -267,8 +263,7 @@ def test_without_the_extension_nothing_is_kept(make_round, state_file):
     job.push("a", callback=None)
     job.close()
     assert not state_file.exists()
-    with closing(sqlite3.connect(state_file.parent / "requests.sqlite")) as connection:
-        assert connection.execute("SELECT * FROM spider_state").fetchall() == []
+    assert query(state_file.parent, "SELECT * FROM spider_state") == []
     job = make_round()
     assert job.spider.state == {}
     assert [r.url for r in [job.pop()]] == [request("a").url]

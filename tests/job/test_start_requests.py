@@ -2,17 +2,15 @@
 
 import os
 import secrets
-import sqlite3
 import time
 import tracemalloc
-from contextlib import closing
 
 import pytest
 from scrapy import Request
 
 from scrapy_bloom.job.start_requests import key_of
 from scrapy_bloom.sqlite_backend.stopped_job import stopped_job
-from tests.job.engine import STOCK, name_of, request
+from tests.job.engine import STOCK, name_of, query, request
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
@@ -60,8 +58,7 @@ def test_a_start_request_is_taken_with_its_row_or_not_at_all(make_round, crash_r
     next(starting)
     job.scheduler.round.file.write()
     next(starting)
-    resumed = crash_round()
-    assert resumed.start(start("a"), start("b")) == ["a", "b"]
+    assert crash_round().start(start("a"), start("b")) == ["a", "b"]
     job.commit()
     resumed = crash_round()
     assert resumed.start(start("a"), start("b")) == []
@@ -149,8 +146,7 @@ def test_what_differs_in_each_run_does_not_tell_start_requests_apart(
 def test_a_request_that_was_dropped_is_no_occurrence_that_was_taken(make_round, crash_round):
     """A filtered start request leaves its later, unfiltered twin alone, and the other way
     round."""
-    job = make_round()
-    job.push("a")
+    job = make_round().pushed("a")
     assert job.start(request("a"), start("a")) == ["a", "a"]
     assert len(job.scheduler) == 2
     job.commit()
@@ -162,11 +158,9 @@ def test_a_request_that_was_dropped_is_no_occurrence_that_was_taken(make_round, 
 def test_a_link_back_to_a_start_page_is_new(make_round, crash_round):
     """The filter does not learn of start requests, as in Scrapy: not in the run that has
     taken them, and not in the next."""
-    job = make_round()
-    job.start(start("a"), start("b"))
+    job = make_round().started("a", "b")
     job.commit()
-    resumed = crash_round()
-    resumed.start(start("a"), start("b"))
+    resumed = crash_round().started("a", "b")
     for each in (job, resumed):
         assert [each.push("a"), each.push("a")] == [True, False]
 
@@ -265,9 +259,7 @@ def test_items_of_start_pass(make_round):
 def test_a_million_skipped_requests_do_not_stop_the_reactor(make_round, monkeypatch):
     """The reactor has a turn every hundred skipped ones."""
     names = [str(number) for number in range(250)]
-    job = make_round()
-    job.start(*map(start, names))
-    job.close("shutdown")
+    make_round().started(*names).close("shutdown")
     job = make_round()
     turns = []
     output = job.engine.scraper.spidermw.methods["process_start"][0]
@@ -338,13 +330,10 @@ def test_what_the_table_holds_is_gone_with_the_next_round(make_round, tmp_path):
     for names in (["a", "b"], ["b", "c", "d"]):
         job = make_round()
         assert job.start(*map(start, names)) == names
-        job.names()
-        job.close()
+        job.finish()
         with stopped_job(tmp_path / "job" / "requests.sqlite", pickles=True) as left:
             assert [*left.taken_start_requests()] == []
-        with closing(sqlite3.connect(tmp_path / "job" / "requests.sqlite")) as connection:
-            found = connection.execute("SELECT * FROM taken_start_requests").fetchall()
-        assert len(found) == len(names)
+        assert len(query(tmp_path / "job", "SELECT * FROM taken_start_requests")) == len(names)
 
 
 def test_the_scrapy_of_older_middlewares_is_served(make_round):

@@ -21,7 +21,6 @@ from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.stopped_job import stopped_job
 from tests.job.engine import STOCK
 from tests.job.harness import fields_of
-from tests.job.test_scheduler import make  # noqa: F401
 from tests.redis_backend.test_failed import join  # noqa: F401
 from tests.test_refused_start import contents
 from tests.test_refused_start import run as start
@@ -65,10 +64,9 @@ def test_a_crawl(tmp_path):
     assert "scheduler/unserializable" not in log
 
 
-def test_what_is_not_plain_waits_in_memory(make, no_pickle, caplog):  # noqa: F811
+def test_what_is_not_plain_waits_in_memory(make, no_pickle, caplog):
     """As what cannot be serialized does: with its stat and its line in the log."""
-    job = make(BLOOM_PICKLE=False)
-    job.push("plain", meta={"a": [1]})
+    job = make(BLOOM_PICKLE=False).pushed("plain", meta={"a": [1]})
     job.push("object", meta={"a": {1: object}})
     assert job.stat("scheduler/unserializable") == job.stat("scheduler/enqueued/memory") == 1
     assert job.stat("scheduler/enqueued/disk") == 1
@@ -77,43 +75,35 @@ def test_what_is_not_plain_waits_in_memory(make, no_pickle, caplog):  # noqa: F8
     assert job.names() == ["object", "plain"]
 
 
-def test_a_job_full_of_pickles_is_told_of_in_one_line(make, caplog):  # noqa: F811
+def test_a_job_full_of_pickles_is_told_of_in_one_line(make, caplog):
     """And a count; all of them are there when they may be read."""
     job = make()
     for number in range(9):
         job.push(f"{number}", meta={"a": {1: object}})
     job.close()
-    job = make(BLOOM_PICKLE=False)
-    assert job.names() == []
-    job.close()
+    assert make(BLOOM_PICKLE=False).finish() == []
     (line,) = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
     assert "BLOOM_PICKLE is False" in line
     assert "9 unreadable" in caplog.text
     assert len(make().names()) == 9
 
 
-def test_pickles_are_counted(make):  # noqa: F811
+def test_pickles_are_counted(make):
     """By default they are stored, and a stat says how many."""
-    job = make()
-    job.push("plain")
-    job.push("object", meta={"a": {1: object}})
+    job = make().pushed("plain").pushed("object", meta={"a": {1: object}})
     assert job.stat("scheduler/pickled") == 1
     assert job.names() == ["object", "plain"]
 
 
 @pytest.mark.parametrize("queue", [None, MARSHAL])
-def test_a_job_of_pickles(make, tmp_path, queue):  # noqa: F811
+def test_a_job_of_pickles(make, tmp_path, queue):
     """Each has failed as unreadable, is listed, and is read again with True."""
     options = {"SCHEDULER_DISK_QUEUE": queue} if queue else {}
     value = complex(1, 2) if queue else Evil(tmp_path / "evil")
-    job = make(**options)
-    job.push("plain")
-    job.push("object", cb_kwargs={"value": value})
+    job = make(**options).pushed("plain").pushed("object", cb_kwargs={"value": value})
     job.close("shutdown")
     for names in (["plain"], []):
-        job = make(BLOOM_PICKLE=False, **options)
-        assert job.names() == names
-        job.close("shutdown")
+        assert make(BLOOM_PICKLE=False, **options).finish("shutdown") == names
         (found,) = SQLiteFailedStore(tmp_path / "job").requests()
         assert found.reason == "unreadable"
         assert found.exception.endswith("BLOOM_PICKLE is False")
@@ -121,11 +111,9 @@ def test_a_job_of_pickles(make, tmp_path, queue):  # noqa: F811
     assert make(**options).names() == ["object"]
 
 
-def test_what_a_stranger_has_put_into_a_job(make, tmp_path, no_pickle):  # noqa: F811
+def test_what_a_stranger_has_put_into_a_job(make, tmp_path, no_pickle):
     """Runs no code: a pickle, a deflated one, marshal, or rubbish."""
-    job = make()
-    job.push("plain")
-    job.close()
+    make().pushed("plain").close()
     evil = pickle.dumps({"url": "http://a.example/", "meta": Evil(tmp_path / "evil")})
     payloads = [evil, b"\3" + evil, b"\2" + evil, b"\1" + evil, b"{rubbish", b"", b"\1"]
     with closing(sqlite3.connect(tmp_path / "job" / "requests.sqlite")) as connection:
@@ -136,9 +124,7 @@ def test_what_a_stranger_has_put_into_a_job(make, tmp_path, no_pickle):  # noqa:
                 (payload,),
             )
         connection.commit()
-    job = make(BLOOM_PICKLE=False)
-    assert job.names() == ["plain"]
-    job.close()
+    assert make(BLOOM_PICKLE=False).finish() == ["plain"]
     assert len(SQLiteFailedStore(tmp_path / "job").requests()) == len(payloads)
     assert not (tmp_path / "evil").exists()
 
@@ -191,18 +177,16 @@ def test_what_cannot_be_read_stays_as_it_is():
     assert codec.moved(stored, "b.example").payload == stored.payload
 
 
-def test_a_bad_value_is_refused(make, tmp_path):  # noqa: F811
+def test_a_bad_value_is_refused(make, tmp_path):
     """Before anything is opened."""
     with pytest.raises(ValueError, match="BLOOM_PICKLE is 'perhaps': it must be True or False"):
         make(BLOOM_PICKLE="perhaps")
     assert not (tmp_path / "job" / "requests.sqlite").exists()
 
 
-def test_scrapys_own_queue_is_refused(make, tmp_path):  # noqa: F811
+def test_scrapys_own_queue_is_refused(make, tmp_path):
     """It is full of pickles, and stays as it is."""
-    job = make(scheduler=STOCK)
-    job.push("a")
-    job.close()
+    make(scheduler=STOCK).pushed("a").close()
     before = contents(tmp_path / "job")
     with pytest.raises(JobDirectoryError, match="stored by pickle, and BLOOM_PICKLE is False"):
         make(BLOOM_PICKLE=False)
@@ -210,11 +194,9 @@ def test_scrapys_own_queue_is_refused(make, tmp_path):  # noqa: F811
     assert make().names() == ["a"]
 
 
-def test_load_refuses_pickles(make, tmp_path):  # noqa: F811
+def test_load_refuses_pickles(make, tmp_path):
     """Those of a job, and those of scrapy-redis."""
-    job = make()
-    job.push("object", meta={"value": Evil(tmp_path / "evil")})
-    job.close()
+    make().pushed("object", meta={"value": Evil(tmp_path / "evil")}).close()
     with (
         stopped_job(tmp_path / "job" / "requests.sqlite", pickles=False) as left,
         pytest.raises(RequestFileError, match="BLOOM_PICKLE is False"),
@@ -240,11 +222,9 @@ CRAFTED = {
 
 @pytest.mark.parametrize("name", CRAFTED)
 @pytest.mark.parametrize("pickles", [True, False])
-def test_a_field_of_another_type_is_damage(make, tmp_path, run, name, pickles):  # noqa: F811
+def test_a_field_of_another_type_is_damage(make, tmp_path, run, name, pickles):
     """It costs one line of each list, can be dropped and kept, and a page beside it is fetched."""
-    job = make()
-    job.push("healthy")
-    job.close()
+    make().pushed("healthy").close()
     place = tmp_path / "job" / "requests.sqlite"
     with closing(sqlite3.connect(place)) as connection, connection:
         slot = connection.execute("SELECT slot FROM requests").fetchone()[0]
@@ -259,9 +239,7 @@ def test_a_field_of_another_type_is_damage(make, tmp_path, run, name, pickles): 
         assert run(tmp_path, *command, "job", *option).status == 0
     listed = run(tmp_path, "queue", "list", "job", *option).out
     assert "only the spider can read" in listed
-    job = make(BLOOM_PICKLE=pickles)
-    assert job.names() == ["healthy"]
-    job.close("shutdown")
+    assert make(BLOOM_PICKLE=pickles).finish("shutdown") == ["healthy"]
     (found,) = SQLiteFailedStore(tmp_path / "job").requests()
     assert (found.reason, found.url) == ("unreadable", "")
     assert run(tmp_path, "retry", "job", *option).status == 0

@@ -4,8 +4,8 @@
 a page was lost.
 """
 
-import argparse
 import errno
+import itertools
 import json
 import os
 import random
@@ -13,21 +13,18 @@ import resource
 import shutil
 import sqlite3
 import sys
-import tempfile
 import time
 from collections import Counter
-from functools import partial
-from itertools import product
 
 from scrapy_bloom.job.ledger import Ledger
 from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
-from tests.job.harness import ASYNCIO, SELECT, Crawl, World, side_by_side
+from tests.job.harness import ASYNCIO, SELECT, Crawl, World, command_line, parsed, side_by_side
 from tests.job.mutants import MUTANTS
-from tests.job.points import OUTSIDE, Points
+from tests.job.points import OUTSIDE, Points, calls_of
 from tests.job.powercut import Synced, cut_power
 from tests.job.site import KINDS
 
-VARIANTS = list(product((ASYNCIO, SELECT), (False, True)))
+VARIANTS = list(itertools.product((ASYNCIO, SELECT), (False, True)))
 
 
 def whole(world, pages, kinds=tuple(KINDS)):
@@ -42,8 +39,8 @@ def whole(world, pages, kinds=tuple(KINDS)):
 
 def report(world, crawl, run, expected, **more):
     """Return what became of a crawl that is over."""
-    answers = world.answers(crawl)
-    found = Counter(page for _, page in answers)
+    found = Counter(page for _, page in world.answers(crawl))
+    early = world.folder / crawl.name / "job.early"
     return {
         "crawl": crawl.name,
         "reactor": crawl.reactor.rpartition(".")[2],
@@ -52,14 +49,9 @@ def report(world, crawl, run, expected, **more):
         "status": run.status,
         "reason": run.reason,
         "lost": sorted(expected - set(found)),
-        "early": read_lines(world.folder / crawl.name / "job.early"),
+        "early": early.read_text().splitlines() if early.exists() else [],
         "repeated": sum(count - 1 for count in found.values() if count > 1),
     }
-
-
-def read_lines(path):
-    """Return the lines of a file, none if there is none."""
-    return path.read_text().splitlines() if path.exists() else []
 
 
 def stale(answers, kills, commits):
@@ -90,13 +82,6 @@ def note_commits(path, mutant=None):
         Ledger.commit = commit_and_note
 
     return before
-
-
-def odd(reports):
-    """Return those that have lost something or did not finish."""
-    return [
-        r for r in reports if r["lost"] or r["early"] or r["reason"] != "finished" or r["status"]
-    ]
 
 
 def killed(world, crawl, chance, expected, kills, *, before=None, after_kill=None):
@@ -163,42 +148,43 @@ def random_kills(
     return side_by_side(crawls(), beside)
 
 
-def power_cuts(world, *, cuts, seed, beside=3, pages=60, mutant=None, later=0):
+def cut_crawls(world, crawl_of, story, *, cuts, seed, beside=3, mutant=None):
     """Cut the power of crawls at random moments, up to twice each, until it was cut so often:
     what was synced stays, of the rest anything."""
-    expected = whole(world, pages)
     done = []
 
     def crawls():
-        number = 0
-        while len(done) < cuts:
-            crawl = Crawl(f"cut{number}", pages, *VARIANTS[number % len(VARIANTS)])
-            crawl.attributes["later"] = later
-            crawl.settings["BLOOM_CAPACITY"] = 30
-            chance = random.Random(f"{seed} {number}")
-            folder = world.folder / crawl.name
+        for number in itertools.count():
+            if len(done) >= cuts:
+                return
+            crawl = crawl_of(f"cut{number}", VARIANTS[number % len(VARIANTS)])
+            chance, folder = random.Random(f"{seed} {number}"), world.folder / crawl.name
 
             def before(folder=folder):
                 if mutant:
                     MUTANTS[mutant]()
                 Synced(folder).lay()
 
-            def after(folder=folder, chance=chance):
+            def after(*_, folder=folder, chance=chance):
                 cut_power(folder, chance)
                 done.append("cut")
 
-            yield killed(
-                world,
-                crawl,
-                chance,
-                expected,
-                2,
-                before=before,
-                after_kill=after,
-            )
-            number += 1
+            yield story(crawl, chance, before, after)
 
     return side_by_side(crawls(), min(beside, (cuts + 1) // 2))
+
+
+def power_cuts(world, *, pages=60, later=0, **options):
+    """Cut the power of crawls."""
+    expected = whole(world, pages)
+    more = {"settings": {"BLOOM_CAPACITY": 30}, "attributes": {"later": later}}
+
+    def story(crawl, chance, before, after):
+        return killed(world, crawl, chance, expected, 2, before=before, after_kill=after)
+
+    return cut_crawls(
+        world, lambda name, variant: Crawl(name, pages, *variant, **more), story, **options
+    )
 
 
 SMALL = {"BLOOM_CAPACITY": 10}
@@ -207,19 +193,13 @@ SMALL = {"BLOOM_CAPACITY": 10}
 
 def calls(world, pages, mutant=None):
     """Return the names of the points of a small crawl, in the order of its calls."""
-    path = world.folder / "calls.json"
 
-    def before():
+    def prepare():
         DurableScheduler.commit_operations = 5
         if mutant:
             MUTANTS[mutant]()
-        points = Points()
-        points.lay()
-        return lambda: points.save(path)
 
-    run = world.start(Crawl("calls", pages, settings=SMALL), before).wait()
-    assert run.reason == "finished", run.log
-    return json.loads(path.read_text())
+    return calls_of(world, Crawl("calls", pages, settings=SMALL), prepare)
 
 
 def disturbed(world, crawl, expected, disturb, point, mutant=None):
@@ -256,7 +236,7 @@ def kill_points(
         if names and name not in names:
             continue
         chosen = {1, *chance.sample(range(1, count + 1), min(numbers, count))}
-        for number, action in product(sorted(chosen), sides):
+        for number, action in itertools.product(sorted(chosen), sides):
             variant = VARIANTS[len(jobs) % len(VARIANTS)]
             crawl = Crawl(f"point{len(jobs)}", pages, *variant, settings=SMALL)
             lay = Points(name, number, action).lay
@@ -271,11 +251,6 @@ FAULTS = {
 }
 
 
-def outside(name):
-    """Return whether a call goes to the database or to a file."""
-    return name.startswith(OUTSIDE)
-
-
 def failure(what):
     """Return the exception that a call fails with."""
     if isinstance(what, int):
@@ -288,9 +263,10 @@ def faults(world, *, seed, beside=3, pages=12, sample=None):
     with `sample`, so many of these."""
     chance = random.Random(seed)
     expected = whole(world, pages)
+    outside = [name for name in calls(world, pages) if name.startswith(OUTSIDE)]
     plans = [
         (number, what, always)
-        for number, name in enumerate(filter(outside, calls(world, pages)), 1)
+        for number, name in enumerate(outside, 1)
         for what in FAULTS["sql" if name.startswith("sql") else "os"]
         for always in (False, True)
     ]
@@ -322,58 +298,40 @@ def short_disks(world, *, seed, beside=3, pages=100, count=6):
     return side_by_side(jobs, beside)
 
 
-def main():
-    """Run from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.job.torture")
+def parser_of(module):
+    """Return a parser of what any torture takes."""
+    parser = command_line(module, MUTANTS)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--cuts", type=int, default=0, help="of power")
-    parser.add_argument("--faults", type=int, default=0)
-    parser.add_argument("--short", type=int, default=0, help="disks")
     parser.add_argument("--points", type=int, default=-1, help="kill points beyond the first")
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
-    parser.add_argument("--beside", type=int, default=3, help="crawls that run at once")
-    parser.add_argument("--pages", type=int, help="of each crawl")
-    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=tuple(KINDS))
-    parser.add_argument("--later", type=float, default=0, help="seconds of delays")
     parser.add_argument("--names", nargs="*", help="of kill points")
     parser.add_argument("--sides", nargs="*", choices=SIDES, default=SIDES, help="of them")
-    parser.add_argument("--mutant", choices=MUTANTS, help="break the scheduler on purpose")
-    options = parser.parse_args()
+    parser.add_argument("--pages", type=int, help="of each crawl")
+    return parser
+
+
+def run_parts(parser, parts_of, figures):
+    """Run the parts that the command line wants, print a line of JSON for each, and end the process
+    with 1 if the `figures` of one have something odd."""
+    options, folder = parsed(parser)
     common = {"seed": options.seed, "beside": options.beside}
     if options.pages:
         common["pages"] = options.pages
     broken = {**common, "mutant": options.mutant}
-    delayed = {**broken, "later": options.later}
-    points = {"numbers": options.points, "names": options.names, "sides": options.sides}
-    folder = tempfile.mkdtemp(prefix="durable-")
-    print(f"seed {options.seed}, in {folder}", file=sys.stderr, flush=True)
+    points = {"numbers": options.points, "names": options.names, "sides": options.sides, **broken}
     strange = []
     with World(folder) as world:
-        for what, wanted, run in (
-            (
-                "random kills",
-                options.kills,
-                partial(random_kills, kills=options.kills, kinds=tuple(options.kinds), **delayed),
-            ),
-            ("power cuts", options.cuts, partial(power_cuts, cuts=options.cuts, **delayed)),
-            ("kill points", options.points + 1, partial(kill_points, **points, **broken)),
-            ("short disks", options.short, partial(short_disks, count=options.short, **common)),
-            ("faults", options.faults, partial(faults, sample=options.faults, **common)),
-        ):
+        for what, wanted, run, arguments in parts_of(options, common, broken, points):
             if not wanted:
                 continue
             began = time.monotonic()
-            reports = run(world)
+            reports = run(world, **arguments)
             line = {
                 "what": what,
                 "crawls": len(reports),
                 "kills": sum(r.get("kills", 1) for r in reports),
-                "lost": sum(len(r["lost"]) for r in reports),
-                "early": sum(len(r["early"]) for r in reports),
-                "repeated": sum(r["repeated"] for r in reports),
-                "stale": sum(r.get("stale", 0) for r in reports),
+                **figures(reports),
                 "killed": sum(r.get("first", (0,))[0] == -9 for r in reports),
-                "odd": odd(reports),
                 "seconds": round(time.monotonic() - began, 1),
             }
             strange += line["odd"]
@@ -381,6 +339,44 @@ def main():
     if not strange:
         shutil.rmtree(folder)
     sys.exit(bool(strange))
+
+
+def figures(reports):
+    """Return what has become of crawls in numbers, and those that have lost something or did not
+    finish."""
+    odd = [
+        r for r in reports if r["lost"] or r["early"] or r["reason"] != "finished" or r["status"]
+    ]
+    return {
+        "lost": sum(len(r["lost"]) for r in reports),
+        "early": sum(len(r["early"]) for r in reports),
+        "repeated": sum(r["repeated"] for r in reports),
+        "stale": sum(r.get("stale", 0) for r in reports),
+        "odd": odd,
+    }
+
+
+def parts(options, common, broken, points):
+    """Return the parts with their names, whether they are wanted, and arguments."""
+    delayed = {**broken, "later": options.later}
+    kills = {"kills": options.kills, "kinds": tuple(options.kinds), **delayed}
+    return (
+        ("random kills", options.kills, random_kills, kills),
+        ("power cuts", options.cuts, power_cuts, {"cuts": options.cuts, **delayed}),
+        ("kill points", options.points + 1, kill_points, points),
+        ("short disks", options.short, short_disks, {"count": options.short, **common}),
+        ("faults", options.faults, faults, {"sample": options.faults, **common}),
+    )
+
+
+def main():
+    """Run from the command line."""
+    parser = parser_of("tests.job.torture")
+    parser.add_argument("--faults", type=int, default=0)
+    parser.add_argument("--short", type=int, default=0, help="disks")
+    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=tuple(KINDS))
+    parser.add_argument("--later", type=float, default=0, help="seconds of delays")
+    run_parts(parser, parts, figures)
 
 
 if __name__ == "__main__":
