@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from ..errors import SharedFilterError
 from .codec import is_storable_slot
-from .layout import ODD_BYTES
 from .lifecycle import NO_BUDGET
 from .pending_store import RedisPendingStore
 from .scripts import COUNT_PENDING
@@ -46,7 +45,7 @@ def require_budget(
 
 def _count_pending(client: RedisClient, key: str) -> None:
     """Note the counts in one call, since another worker may start with the same budget."""
-    told: list[bytes | int] = []
+    told: list[str | int] = []
     for slot, count in RedisPendingStore(client, key, pickles=False).by_slot().items():
-        told += slot.encode(errors=ODD_BYTES), count
+        told += slot, count
     client.run(COUNT_PENDING, [key], *told)

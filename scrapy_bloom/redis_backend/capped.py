@@ -92,9 +92,7 @@ class CappedRequests:
             while looked < count:
                 most = min(AT_ONCE, count - looked)
                 told = [verdict] if not choice.urls else ["", *self._judged(slot, choice, verdict)]
-                answers = run_in_crawl(
-                    self._client, TAKE_CAPPED, self._key, slot.encode(errors=ODD_BYTES), most, *told
-                )
+                answers = run_in_crawl(self._client, TAKE_CAPPED, self._key, slot, most, *told)
                 taken += answers.count(verdict.encode())
                 looked += len(answers)
                 if len(answers) < most:
@@ -109,7 +107,7 @@ class CappedRequests:
     def _read(self, slot: str, first: int) -> Sequence[bytes]:
         last = first + AT_ONCE - 1
         found: Sequence[bytes] = run_in_crawl(
-            self._client, READ_CAPPED, self._key, slot.encode(errors=ODD_BYTES), first, last
+            self._client, READ_CAPPED, self._key, slot, first, last
         )
         return found
 

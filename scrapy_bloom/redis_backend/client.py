@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from ..errors import SharedFilterError
+from .layout import ODD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -90,6 +91,7 @@ class RedisClient:
             "socket_timeout": patience / 3,
             "socket_connect_timeout": patience / 3,
             "retry": once,
+            "encoding_errors": ODD_BYTES,
             "redis_connect_func": self._on_connect,
         }
         if self._clustered and int(redis.__version__.partition(".")[0]) < 6:
@@ -129,6 +131,13 @@ class RedisClient:
             return self._insist(lambda: getattr(self._redis, command)(*arguments))[0]
         except ScriptError as error:
             raise ScriptError(f"{arguments[0]!s}: {error}") from error
+
+    def pages(self, command: str, name: str, at_once: int) -> Iterator[bytes]:
+        """Yield the elements that `command` reads by their places. Cost: a call for `at_once`."""
+        first = 0
+        while found := self.call(command, name, first, first + at_once - 1):
+            yield from found
+            first += len(found)
 
     def insist(
         self, script: Script, keys: Sequence[str], *arguments: str | bytes | int

@@ -101,8 +101,7 @@ class RedisPendingStore:
             pause = ceil(1000 * seconds)
         changed = 0
         for first in range(0, len(slots), SLOTS_AT_ONCE):
-            some = slots[first : first + SLOTS_AT_ONCE]
-            group = (slot.encode(errors=ODD_BYTES) for slot in some)
+            group = slots[first : first + SLOTS_AT_ONCE]
             changed += run_in_crawl(self.client, HOLD_SLOTS, self.key, pause, *group)
         return changed
 
@@ -165,10 +164,7 @@ class RedisPendingStore:
             yield priority.decode()
 
     def _elements(self, name: str) -> Iterator[bytes]:
-        name, first = f"{self.key}:{name}", 0
-        while found := self.client.call("lrange", name, first, first + AT_ONCE - 1):
-            yield from found
-            first += len(found)
+        return self.client.pages("lrange", f"{self.key}:{name}", AT_ONCE)
 
     def _length(self, name: str) -> int:
         length: int = self.client.call("llen", f"{self.key}:{name}")

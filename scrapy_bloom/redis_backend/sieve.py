@@ -95,7 +95,7 @@ class Sieve:
         dropped = 0
         for priority, slot in sorted({(priority, _slot(named)) for priority, named in names}):
             began = time.perf_counter()
-            dropped += self._run(DROP_LISTS, priority, slot.encode(errors=ODD_BYTES))
+            dropped += self._run(DROP_LISTS, priority, slot)
             self._pause(began)
         return dropped
 
@@ -139,7 +139,7 @@ class Sieve:
     def _sieve(self, name: str, elements: Sequence[_Element], began: float) -> int:
         """Drop the selected ones of these, and rest. Return how many were still there."""
         arguments = [part for each in elements for part in self._judged(each)]
-        answers: bytes = self._run(SIEVE, name.encode(errors=ODD_BYTES), *arguments)
+        answers: bytes = self._run(SIEVE, name, *arguments)
         self._found.update(answers.decode())
         self._pause(began)
         return len(answers)
@@ -150,7 +150,7 @@ class Sieve:
     def _judged(self, element: _Element) -> Iterator[Any]:
         """Yield what the script is told of an element."""
         stored, priority, slot, entry = element
-        yield from (stored, priority, slot.encode(errors=ODD_BYTES), entry)
+        yield from (stored, priority, slot, entry)
         fields: dict[str, Any] = {}
         payload = entry[1:]
         if entry and self._reads and self._selection.includes_slot(slot):
