@@ -12,7 +12,7 @@ from ..job.codec import Stored, url_and_method
 from ..job.dictionaries import Dictionaries
 from ..job.failure import ALL, CAPPED, Choice, FailedRequest, described
 from .capped import CappedRequests
-from .codec import stored_dictionaries
+from .codec import known_dictionaries
 from .lifecycle import no_crawl
 from .protocol import Failing
 from .scripts import CRAWL_STATUS, RETRY_FAILED, SCAN_FAILED
@@ -87,7 +87,8 @@ class RedisFailedStore:
             return count
         left += self.capped.count(choice)
         if left:
-            self._order([*self._orders(), choice])
+            orders = json.dumps([*self._orders(), choice])
+            self._client.call("hset", f"{self._key}:crawl", "retried", orders)
         return count + left
 
     def retry_ordered(self) -> int:
@@ -102,9 +103,6 @@ class RedisFailedStore:
     def _orders(self) -> list[Sequence[Sequence[str]]]:
         found = self._client.call("hget", f"{self._key}:crawl", "retried")
         return [*json.loads(found)] if found else []
-
-    def _order(self, choices: Sequence[Sequence[Sequence[str]]]) -> None:
-        self._client.call("hset", f"{self._key}:crawl", "retried", json.dumps(choices))
 
     def drop(self, choice: Choice = ALL) -> int:
         """Forget the chosen ones; return how many."""
@@ -123,8 +121,7 @@ class RedisFailedStore:
             yield fields[first : first + AT_ONCE]
 
     def _chosen(self, choice: Choice) -> list[tuple[bytes, FailedRequest]]:
-        kept = stored_dictionaries(self._client, self._key)
-        self._dictionaries = Dictionaries(filter(None, kept.values()))
+        self._dictionaries = known_dictionaries(self._client, self._key)
         found = {
             field: (int(claim), self._failed_request(*rest)) for field, claim, *rest in self._scan()
         }

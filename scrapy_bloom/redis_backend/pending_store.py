@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..job.codec import Stored, plain_fields
 from ..job.dictionaries import Dictionaries
 from ..job.pending import By, PendingCount, PendingRequest, Selection
-from .codec import stored_dictionaries
+from .codec import known_dictionaries
 from .layout import ODD_BYTES
 from .lifecycle import run_in_crawl
 from .scripts import HOLD_SLOTS, PENDING_RECORDS
@@ -108,8 +108,7 @@ class RedisPendingStore:
     def learn_dictionaries(self) -> None:
         """Read the dictionaries that the crawl has now. Cost: three round trips or so."""
         require_crawl(self.client, self.key)
-        kept = stored_dictionaries(self.client, self.key)
-        self._dictionaries = Dictionaries(filter(None, kept.values()))
+        self._dictionaries = known_dictionaries(self.client, self.key)
 
     def _counts(self) -> Iterator[tuple[int, str, int]]:
         """Yield priorities, slots, and how many requests are in lists; a slot may come often."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..job.failure import FailedRequest
     from .codec import RedisCodec
     from .dupefilter import RedisBloomDupeFilter
-    from .transport import Sender
+    from .transport import Transport
 
 MOST_ENTRIES = 50
 """The most new requests in a call: each blocks the server for some 20 µs."""
@@ -77,7 +77,7 @@ class RedisStore:
 
     def __init__(
         self,
-        sender: Sender,
+        sender: Transport,
         dupefilter: RedisBloomDupeFilter,
         codec: RedisCodec,
         policy: Policy,

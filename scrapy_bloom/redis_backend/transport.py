@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..errors import SharedFilterError, describe
 from .client import ScriptError
@@ -28,21 +28,6 @@ REACTOR_MAY_REST = 600.0
 """Seconds without a turn of the reactor after which the heartbeat stops."""
 
 Call = tuple[Sequence["Argument"], Callable[[Any], None]]
-
-
-class Sender(Protocol):
-    """Sends one commit after the other."""
-
-    @property
-    def busy(self) -> bool:
-        """True until the last call is answered."""
-
-    def send(self, arguments: Sequence[Argument], on_answer: Callable[[Any], None]) -> None:
-        """Send a call; `on_answer` gets its answer."""
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for the answer to the last call, and to each that it leads to; return whether all
-        came."""
 
 
 class Transport:
