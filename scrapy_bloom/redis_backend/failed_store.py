@@ -13,7 +13,7 @@ from ..job.dictionaries import Dictionaries
 from ..job.failure import ALL, CAPPED, Choice, FailedRequest, described
 from .capped import CappedRequests
 from .codec import known_dictionaries
-from .lifecycle import no_crawl
+from .lifecycle import run_in_crawl
 from .protocol import Failing
 from .scripts import CRAWL_STATUS, RETRY_FAILED, SCAN_FAILED
 
@@ -78,11 +78,8 @@ class RedisFailedStore:
         count = self.capped.ask(choice) if is_now else 0
         left = 0
         for fields in self._groups(choice):
-            moved, *others = self._client.run(RETRY_FAILED, [self._key], "1" * is_now, *fields)
-            if moved < 0:
-                raise no_crawl(self._client, self._key)
-            count += moved
-            left += sum(others)
+            moved = run_in_crawl(self._client, RETRY_FAILED, self._key, "1" * is_now, *fields)
+            count, left = count + moved[0], left + moved[1]
         if is_now:
             return count
         left += self.capped.count(choice)

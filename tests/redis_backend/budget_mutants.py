@@ -152,8 +152,8 @@ MUTANTS = {
     "not_chosen_ones_go": (TAKE, "    redis.call('RPUSH', list, element)\n", ""),
     "removed_without_the_capped": (
         REMOVE,
-        "  gone = gone + redis.call('UNLINK', key('capped:' .. slot))\n",
-        "",
+        "return redis.call('UNLINK', key('capped:' .. slot))",
+        "return 0",
     ),
     "removed_without_the_counts": (
         REMOVE,
@@ -162,7 +162,7 @@ MUTANTS = {
     ),
     "orders_are_forgotten": (
         f"{HERE}failed_store.py",
-        "            self._order([*self._orders(), choice])\n",
+        '            self._client.call("hset", f"{self._key}:crawl", "retried", orders)\n',
         "            pass\n",
     ),
     "orders_hold_for_ever": (

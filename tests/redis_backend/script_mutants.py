@@ -206,8 +206,8 @@ MUTANTS = {
     "parked_without_holds": (LATER, "    wake_parked()  --", "    --"),
     "removed_without_the_parked": (
         REMOVE,
-        "  gone = gone + unlink_lists(member",
-        "  local _ = (member",
+        "return unlink_lists(member:match('^([^:]*):(.*)$'))",
+        "return 0",
     ),
     # owners stay for ever
     "owners_stay": (COMMIT, "HLEN', key('owners')) > 1000", "HLEN', key('owners')) < 0"),

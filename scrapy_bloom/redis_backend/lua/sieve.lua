@@ -11,25 +11,21 @@
 -- there meanwhile ends the call. A mark in a lobby, or before a slot's own list, lets that list join
 -- its ring now: see include/put.lua.
 
--- include key
--- include crawl_id
+-- include in_crawl
 -- include put
 -- include count_less
 
-if not begins_to_drop() then return -1 end
 local list, priority, named = key(ARGV[1]), ARGV[1]:match('^%a+:([^:]*):?(.*)$')
 -- include now
 local known, answers = {}, {}
 
-local function let_fail(at)
-  local claim = redis.call('HINCRBY', key('crawl'), 'claims', 1)
-  redis.call('HSET', key('failed'), ARGV[at + 5], cmsgpack.pack({ARGV[at + 1], ARGV[at + 2],
-    ARGV[at + 3], 'dropped', tonumber(ARGV[at + 6]), '', now, ARGV[at + 7], tostring(claim)}))
-end
-
 local function drop(at, command, ...)
   count_less(1, #ARGV[at + 3])
-  if ARGV[at + 4] == '2' then let_fail(at) end
+  if ARGV[at + 4] == '2' then
+    local claim = redis.call('HINCRBY', key('crawl'), 'claims', 1)
+    redis.call('HSET', key('failed'), ARGV[at + 5], cmsgpack.pack({ARGV[at + 1], ARGV[at + 2],
+      ARGV[at + 3], 'dropped', tonumber(ARGV[at + 6]), '', now, ARGV[at + 7], tostring(claim)}))
+  end
   redis.call(command, list, ...)
   if ARGV[1]:find('^lobby:') then count_few(priority, ARGV[at + 2], -1) end
 end
