@@ -101,7 +101,6 @@ local function is_newest(priority)
   end
   return newest[priority]
 end
-local function pairs_in(text) return string.gmatch(text, '(%Z*)%z(%Z*)%z') end
 local most_probe = tonumber(ARGV[24])
 
 -- include later
@@ -109,11 +108,6 @@ local most_probe = tonumber(ARGV[24])
 local counts = found[8]
 
 -- include budget
-
-local function put_quarantined(record)
-  redis.call('RPUSH', key('alone'), cmsgpack.pack(record))
-  added, added_bytes = added + 1, added_bytes + #record[3]
-end
 
 -- Keeps what cannot be read among the failed requests.
 local function set_aside(name, packed)
@@ -128,25 +122,18 @@ local function give_back(from, claim, packed, blamed)
     return
   end
   local priority, slot, entry, alone = unpack(record, 1, 4)
-  if alone then
-    alone = tonumber(alone) or 0
-    if blamed then alone = alone + 1 end
-    if alone >= tonumber(ARGV[12]) then
-      redis.call('HSET', key('failed'), claim,
-        cmsgpack.pack({priority, slot, entry, 'worker_died', alone + 2, from, now, ''}))
-    else
-      put_quarantined({priority, slot, entry, alone})
-    end
+  local losses = (tonumber(alone or entry:sub(1, 1)) or 0) + (blamed and 1 or 0)
+  if not alone then entry = losses .. entry:sub(2) end
+  if alone and losses >= tonumber(ARGV[12]) then
+    redis.call('HSET', key('failed'), claim,
+      cmsgpack.pack({priority, slot, entry, 'worker_died', losses + 2, from, now, ''}))
+  elseif alone or losses >= 2 then
+    redis.call('RPUSH', key('alone'),
+      cmsgpack.pack({priority, slot, entry, alone and losses or 0}))
+    added, added_bytes = added + 1, added_bytes + #entry
   else
-    local losses = tonumber(entry:sub(1, 1)) or 0
-    if blamed then losses = losses + 1 end
-    entry = losses .. entry:sub(2)
-    if losses >= 2 then
-      put_quarantined({priority, slot, entry, 0})
-    else
-      local newest_first = is_newest(priority)
-      put(newest_first and 'RPUSH' or 'LPUSH', priority, slot, entry, not newest_first)
-    end
+    local newest_first = is_newest(priority)
+    put(newest_first and 'RPUSH' or 'LPUSH', priority, slot, entry, not newest_first)
   end
   redis.call('HDEL', key('claims:' .. from), claim)
 end
@@ -358,7 +345,7 @@ local function keep(slot)
   local record = cmsgpack.pack({worker, now + keeps})
   new_owners = new_owners + redis.call('HSET', key('owners'), slot, record)
 end
-for slot, count in pairs_in(ARGV[9]) do
+for slot, count in ARGV[9]:gmatch('(%Z*)%z(%Z*)%z') do
   of_slot[slot] = tonumber(count)
   if keeps > 0 then keep(slot) end
 end
@@ -533,12 +520,10 @@ if still and ARGV[17] == 'over' and in_round and found[3] == '1' then
 end
 
 local counted = {'pages', 'items', 'duplicates', 'retries', 'added'}
-local increments = {}
-for each in words(ARGV[18]) do increments[#increments + 1] = each end
-increments[5] = adds
-for at, name in ipairs(counted) do
-  local more = tonumber(increments[at])
-  if more > 0 then redis.call('HINCRBY', key('crawl'), name, more) end
+local place = 0
+for more in words(ARGV[18] .. ' ' .. adds) do
+  place = place + 1
+  if tonumber(more) > 0 then redis.call('HINCRBY', key('crawl'), counted[place], more) end
 end
 local failed = redis.call('HLEN', key('failed'))
 local newest_note = redis.call('LINDEX', key('progress'), 0)
@@ -554,9 +539,8 @@ if not age or age < 0 or age >= 1000 then
 end
 local later = {}
 if has_later then
-  local slots, holds = {}, {}
-  for slot in pairs(of_slot) do slots[#slots + 1] = slot end
-  for _, slot in ipairs(slots) do
+  local holds = {}
+  for slot in pairs(of_slot) do
     local hold = state_of(slot)
     if hold then
       holds[#holds + 1] = table.concat({slot, hold[1], hold[1] - now, hold[2]}, '\0')
