@@ -32,7 +32,9 @@ def require_budget(
     one."""
     if state.budget == NO_BUDGET != text and not state.workers:
         # it had none: what waits is fetched in this round, too
-        _count_pending(client, key)
+        slots = RedisPendingStore(client, key, pickles=False).by_slot()
+        # in one call, since another worker may start with the same budget
+        client.run(COUNT_PENDING, [key], *(told for each in slots.items() for told in each))
         state = join(counted=True)
     if state.budget != text:
         raise SharedFilterError(
@@ -41,11 +43,3 @@ def require_budget(
             " wait until their BLOOM_REDIS_LEASE has run out"
         )
     return state
-
-
-def _count_pending(client: RedisClient, key: str) -> None:
-    """Note the counts in one call, since another worker may start with the same budget."""
-    told: list[str | int] = []
-    for slot, count in RedisPendingStore(client, key, pickles=False).by_slot().items():
-        told += slot, count
-    client.run(COUNT_PENDING, [key], *told)

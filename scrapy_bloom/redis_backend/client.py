@@ -33,7 +33,6 @@ _LONGEST_PAUSE = 1.0
 _SHARE_OF_TIME = 0.1  # spent on repeated calls during an outage, and on `confirm` otherwise
 _SERVER = re.compile(rb"^(?:run_id|role|master_replid):(\w+)", re.MULTILINE)
 
-
 # Errors of a script, or of the keys that it finds: a repeated call fails as well.
 _BROKEN = re.compile(r"user_script|WRONGTYPE|is not an integer|is not a valid float|of seeds$")
 # Errors in a script that are an outage: the name of a key may have such words.
@@ -162,7 +161,9 @@ class RedisClient:
         """Return the eviction policy under which keys can be dropped, None if there is none or the
         user may not ask."""
         try:
-            for memory in self._memory():
+            nodes = self._redis.get_primaries() if self._clustered else ()
+            for where in [{"target_nodes": node} for node in nodes] or [{}]:
+                memory = self._redis.info("memory", **where)
                 policy = str(memory.get("maxmemory_policy", ""))
                 if policy.startswith("allkeys") and int(memory.get("maxmemory", 0)):
                     return policy
@@ -294,13 +295,6 @@ class RedisClient:
         return SharedFilterError(
             f"Redis at {self.name} cannot be used: {error} (see BLOOM_REDIS_URL)"
         )
-
-    def _memory(self) -> Iterator[dict[str, Any]]:
-        if self._clustered:
-            for node in self._redis.get_primaries():
-                yield self._redis.info("memory", target_nodes=node)
-        else:
-            yield self._redis.info("memory")
 
 
 def public_url(url: str) -> str:

@@ -46,7 +46,7 @@ class RedisCodec:
         self,
         settings: BaseSettings,
         spider: Spider | None = None,
-        slot_of: Callable[[Request], str] | None = None,
+        slot_of: Callable[[Request], str | None] = lambda _request: None,
         stats: StatsCollector | None = None,
     ) -> None:
         self.queues = QueueSettings.read(settings)
@@ -54,7 +54,8 @@ class RedisCodec:
         self._codec = Codec(
             spider, MAX_BYTES, has_cache=has_cache, pickles=self.queues.pickles, stats=stats
         )
-        self._slot_of = slot_of
+        self.slot_of = slot_of
+        """Returns the slot in which a request would be stored, None if only its fields say so."""
 
     @property
     def dictionaries(self) -> Dictionaries:
@@ -95,10 +96,6 @@ class RedisCodec:
             stored = self._codec.dump(fields, slot, self.queues.kind.format)
         is_start = self.queues.start is not None and bool(meta.get("is_start_request", False))
         return Packed(str(-2 * priority + is_start), slot, stored.payload)
-
-    def slot_of(self, request: Request) -> str | None:
-        """Return the slot in which `request` would be stored, None if only its fields say so."""
-        return None if self._slot_of is None else self._slot_of(request)
 
     def load(self, claim: Claim) -> Request:
         """Return the request that was stored. Raises anything: its classes run their code."""

@@ -36,12 +36,10 @@ class RedisBloomFilter:
     that is being filled; then the constructor makes no call.
 
     Redis may go back in time: it restarts from a snapshot, or a replica takes over that lacks the
-    last writes. It may have lost keys then that this process remembers as seen, and their pages
-    would never be fetched. So that cache is cleared, and `on_forget` called, as soon as another
-    server answers, or the same one after a restart or a change of its role
-    (`RedisClient.servers`), or a shard has fewer keys than before. That needs no writes, works
-    however many keys others have added since, and costs, if nothing was lost, the round trips
-    that the cache would have saved. It relies on a recent answer of Redis: see `confirm`.
+    last writes. It may have lost keys that this process remembers as seen, whose pages would never
+    be fetched. So that cache is cleared, and `on_forget` called, as soon as `RedisClient.servers`
+    has changed, or a shard has fewer keys than before. If nothing was lost, that costs the round
+    trips that the cache would have saved. It relies on a recent answer of Redis: see `confirm`.
     """
 
     growing = True
@@ -68,7 +66,7 @@ class RedisBloomFilter:
         self.name = name_of(client, key)
         self.capacity = capacity
         self.error_rate = error_rate
-        self.on_forget: Callable[[], None] = _nothing
+        self.on_forget: Callable[[], None] = lambda: None
         self._identity = identity
         self._known: UrlCache[bytes] = UrlCache(KNOWN_KEYS)
         if loading is None:
@@ -316,7 +314,3 @@ def fresh_header(capacity: int, error_rate: float, identity: str) -> RedisHeader
         created=local.created,
         software=local.software,
     )
-
-
-def _nothing() -> None:
-    """Do nothing."""

@@ -118,7 +118,8 @@ class RedisPendingStore:
         # a script would take four times as long
         for stored in self.priorities():
             for slot, entry in self.lobby(stored):
-                count = 1 if entry else self._length(f"pending:{stored}:{slot}")
+                own = f"{self.key}:pending:{stored}:{slot}"
+                count = 1 if entry else self.client.call("llen", own)
                 yield scrapys_priority(stored), slot, count
 
     def _listed(self, selection: Selection) -> Iterator[PendingRequest]:
@@ -164,10 +165,6 @@ class RedisPendingStore:
 
     def _elements(self, name: str) -> Iterator[bytes]:
         return self.client.pages("lrange", f"{self.key}:{name}", AT_ONCE)
-
-    def _length(self, name: str) -> int:
-        length: int = self.client.call("llen", f"{self.key}:{name}")
-        return length
 
     def _claimed(self) -> Iterator[PendingRequest]:
         for worker in require_crawl(self.client, self.key).workers:

@@ -56,7 +56,10 @@ class Entry:
 
     def encode(self, bloom_filter: RedisBloomFilter) -> tuple[list[Argument], Shard | None]:
         """Return the script's arguments for it, and the shard of its fingerprint."""
-        kind = self._kind
+        kind = ""
+        if self.packed is not None:
+            has_key = self.fingerprint is not None
+            kind = "4" if self.when_counted is not None else str(has_key + 2 * (not self.counted))
         shard: Shard | None = None
         probes: list[Argument] = ["", "", "", ""]
         if self.fingerprint is not None:
@@ -68,15 +71,6 @@ class Entry:
         # a millisecond more: the script's clock has whole ones
         delay = ceil(1000 * left) + 1 if left > 0 else ""
         return [kind, *probes, *stored, self.mark, delay], shard
-
-    @property
-    def _kind(self) -> str:
-        if self.packed is None:
-            return ""
-        if self.when_counted is not None:
-            return "4"
-        is_filtered = self.fingerprint is not None
-        return str(is_filtered + 2 * (not self.counted))
 
 
 @dataclass(eq=False, slots=True)

@@ -43,6 +43,12 @@ BUSY_SECONDS = 0.02
 _NOTHING = (0,) * len(COUNTED)
 
 
+def worker_name(*what: str) -> str:
+    """Return a new name for a worker of this process, which begins with `what` it is."""
+    host = socket.gethostname().partition(".")[0]
+    return ":".join([*what, host, str(os.getpid()), secrets.token_hex(4)])
+
+
 @dataclass
 class Observers:
     """The functions that a store calls."""
@@ -310,8 +316,7 @@ class RedisStore:
     def _enter(self) -> None:
         """Take a new name, under which the server does not know this worker."""
         self.identities += 1
-        host = socket.gethostname().partition(".")[0]
-        self.worker = f"{host}:{os.getpid()}:{secrets.token_hex(4)}"
+        self.worker = worker_name()
         self._number = 0
         self.claims = Claims()
         self.last = None

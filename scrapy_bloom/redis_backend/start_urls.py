@@ -107,7 +107,7 @@ class SeedList:
         self._encoding = getattr(spider, "redis_encoding", None) or encoding
         self._make = getattr(spider, "make_request_from_data", None) or self._request_from
         if hasattr(self._spider, "fetch_data"):
-            self._spider.fetch_data = _nothing
+            self._spider.fetch_data = lambda *_: []
         self.is_empty = False
         """True if the last look has found neither seeds nor notes."""
         self.is_moved = False
@@ -284,7 +284,3 @@ class SeedList:
         url, method = fields.pop("url"), fields.pop("method", "GET").upper()
         meta = fields.pop("meta", {})
         return FormRequest(url, dont_filter=True, method=method, meta=meta, formdata=fields)
-
-
-def _nothing(*_: object) -> list[bytes]:
-    return []
