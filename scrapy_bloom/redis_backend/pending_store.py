@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from math import ceil, isinf
 from typing import TYPE_CHECKING, Any
 
 from ..job.codec import Stored, plain_fields
@@ -14,15 +13,9 @@ from ..job.pending import By, PendingCount, PendingRequest, Selection
 from .codec import known_dictionaries
 from .layout import ODD_BYTES
 from .lifecycle import run_in_crawl
+from .protocol import Holding
 from .scripts import HOLD_SLOTS, PENDING_RECORDS
-from .status import (
-    SLOTS_AT_ONCE,
-    held_in,
-    parked_in,
-    pending_of,
-    require_crawl,
-    scrapys_priority,
-)
+from .status import SLOTS_AT_ONCE, held_in, parked_in, pending_of, require_crawl, scrapys_priority
 
 if TYPE_CHECKING:
     from .client import RedisClient
@@ -96,10 +89,7 @@ class RedisPendingStore:
     def hold(self, slots: Sequence[str], seconds: float | None) -> int:
         """Hold `slots` by hand for so many seconds, which may be infinite, for all workers; with
         None release them. Return how many are held now, or were. Cost: a call for 100 slots."""
-        pause: str | int = "" if seconds is None else "inf"
-        if seconds is not None and not isinf(seconds):
-            pause = ceil(1000 * seconds)
-        changed = 0
+        pause, changed = Holding("", seconds).pause, 0
         for first in range(0, len(slots), SLOTS_AT_ONCE):
             group = slots[first : first + SLOTS_AT_ONCE]
             changed += run_in_crawl(self.client, HOLD_SLOTS, self.key, pause, *group)

@@ -112,12 +112,12 @@ class Holding(NamedTuple):
     seconds: float | None = None
     times: int = 0
 
-    def encode(self) -> str:
-        """Return the script's text for it."""
+    @property
+    def pause(self) -> str:
+        """Its seconds as scripts take them: ms, `inf` or `-inf`, empty without a number."""
         if self.seconds is None:
-            return f"{self.slot}\0\0{self.times}\0"
-        pause = self.seconds if isinf(self.seconds) else ceil(1000 * self.seconds)
-        return f"{self.slot}\0{pause}\0{self.times}\0"
+            return ""
+        return str(self.seconds if isinf(self.seconds) else ceil(1000 * self.seconds))
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ class Batch:
             " ".join(self._named),
             len(self._offered),
             " ".join(claims.returned),
-            "".join(each.encode() for each in state.holds),
+            "".join(f"{each.slot}\0{each.pause}\0{each.times}\0" for each in state.holds),
             policy.longest_probe,
         ]
         for id_and_text in self._offered.items():

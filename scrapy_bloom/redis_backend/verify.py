@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from .client import RedisClient
 
 _AT_ONCE = 500
-_KEYS_AT_ONCE = 1000
 
 
 def queue_findings(client: RedisClient, key: str) -> Iterator[Finding]:
@@ -68,7 +67,12 @@ class _Check:
         found: set[tuple[str, str]] = set()
         # after what is delayed the lobbies, the lists, the rings: so a slot's list goes on
         lists = {name: self._read(name, found) for name in self._of("lobby:", "pending:")}
-        found.update(self._in_rings())
+        # the lists that workers find, or will when a hold is over
+        found.update(parked_in(self._client, self._key))
+        for stored in self._client.call("zrange", f"{self._key}:priorities", 0, -1):
+            ring = f"{self._key}:slots:{stored.decode()}"
+            slots = self._client.pages("lrange", ring, _AT_ONCE)
+            found.update((stored.decode(), slot.decode(errors=ODD_BYTES)) for slot in slots)
         for name, count in lists.items():
             kind, priority, slot = (*name.split(":", 2), "")[:3]
             # a ring turns while it is read, and to read all of it at once takes long
@@ -157,11 +161,3 @@ class _Check:
             found.update((name.split(":", 2)[1], slot.decode(errors=ODD_BYTES)) for slot in slots)
         self._note_unreadable(bad, "request", f" of {name!r}")
         return count
-
-    def _in_rings(self) -> Iterator[tuple[str, str]]:
-        """Yield priority and slot of each list that workers find, or will when a hold is over."""
-        yield from parked_in(self._client, self._key)
-        for priority in self._client.call("zrange", f"{self._key}:priorities", 0, -1):
-            ring = f"{self._key}:slots:{priority.decode()}"
-            for slot in self._client.pages("lrange", ring, _KEYS_AT_ONCE):
-                yield priority.decode(), slot.decode(errors=ODD_BYTES)
