@@ -242,7 +242,7 @@ class RedisStore:
                 self.claims.fail(unreadable(claim, error, self._codec))
                 self._observers.unreadable(claim.number, error)
                 continue
-            self.claims.dispatch(request, claim)
+            self.claims.dispatched[request] = claim.number
             return request
         self.flush(hungry=True)
         return None
