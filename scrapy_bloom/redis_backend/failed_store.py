@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..job.codec import Stored, url_and_method
 from ..job.dictionaries import Dictionaries
 from ..job.failure import ALL, CAPPED, Choice, FailedRequest, described
-from .capped import CappedRequests
+from .capped import AT_ONCE, CappedRequests
 from .codec import known_dictionaries
 from .lifecycle import run_in_crawl
 from .protocol import Failing
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from .client import RedisClient
     from .codec import RedisCodec
     from .protocol import Claim
-
-AT_ONCE = 100
-"""So many are moved by a script, or read."""
 
 
 class RedisFailedStore:
@@ -162,26 +159,24 @@ def _is_at_work(client: RedisClient, key: str) -> bool:
     return any(float(until) >= now for until in workers[1::2])
 
 
-def failing_of(claim: Claim, failed: FailedRequest, codec: RedisCodec) -> Failing:
+def failing_of(
+    claim: Claim, failed: FailedRequest, codec: RedisCodec, *, is_readable: bool = True
+) -> Failing:
     """Return what the server is told of `claim`, whose request has failed."""
-    return _failing(claim, failed, codec, codec.again(claim, failed))
-
-
-def unreadable(claim: Claim, error: Exception, codec: RedisCodec) -> Failing:
-    """Return what the server is told of `claim`, which cannot be made a request again."""
-    failed = FailedRequest.unreadable(*codec.url_and_method(claim), described(error))
-    return _failing(claim, failed, codec)
-
-
-def _failing(claim: Claim, failed: FailedRequest, codec: RedisCodec, again: bytes = b"") -> Failing:
     return Failing(
         claim=claim.number,
         page=codec.page_of(claim),
         reason=failed.reason,
         attempts=failed.attempts,
         details=details_of(failed),
-        payload=again,
+        payload=codec.again(claim, failed) if is_readable else b"",
     )
+
+
+def unreadable(claim: Claim, error: Exception, codec: RedisCodec) -> Failing:
+    """Return what the server is told of `claim`, which cannot be made a request again."""
+    failed = FailedRequest.unreadable(*codec.url_and_method(claim), described(error))
+    return failing_of(claim, failed, codec, is_readable=False)
 
 
 def details_of(failed: FailedRequest) -> str:

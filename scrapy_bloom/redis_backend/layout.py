@@ -70,14 +70,7 @@ from math import ceil, sqrt
 from struct import Struct
 
 from ..bloom import sizing
-from ..bloom.hashing import (
-    FIRST_PROBES,
-    NEXT_PROBES,
-    SCHEME,
-    digests,
-    first_lanes,
-    next_lanes,
-)
+from ..bloom.hashing import FIRST_PROBES, NEXT_PROBES, SCHEME, digests, first_lanes, next_lanes
 from ..bloom.header import PAGE
 from ..errors import IncompatibleFilterError
 

@@ -57,8 +57,8 @@ MUTANTS = {
     "seen_ones_are_counted": (COMMIT, "elseif answer == 0 and counting and", "elseif counting and"),
     "retries_are_counted": (
         f"{HERE}protocol.py",
-        "str(is_filtered + 2 * (not self.counted))",
-        "str(int(is_filtered))",
+        "str(has_key + 2 * (not self.counted))",
+        "str(int(has_key))",
     ),
     "redirects_are_not_counted": (
         f"{HERE}request_store.py",
@@ -109,8 +109,8 @@ MUTANTS = {
     ),
     "a_new_budget_counts_nothing": (
         f"{HERE}budget.py",
-        "        _count_pending(client, key)\n",
-        "",
+        "        client.run(COUNT_PENDING, ",
+        "        (COUNT_PENDING, ",
     ),
     "what_is_claimed_is_not_counted": (
         f"{HERE}pending_store.py",

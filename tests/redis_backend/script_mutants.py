@@ -197,8 +197,8 @@ MUTANTS = {
     ),
     "holds_of_new_claims_are_not_told": (
         COMMIT,
-        "for slot in pairs(of_slot) do slots",
-        "for slot in pairs({}) do slots",
+        "  for slot in pairs(of_slot) do\n",
+        "  for slot in pairs({}) do\n",
     ),
     # clocks, and what was lost
     "by_a_clock_that_was_ahead": (LATER, "if hold[1] > now + hold[3] then", "if false then"),

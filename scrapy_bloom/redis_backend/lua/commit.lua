@@ -109,15 +109,10 @@ local counts = found[8]
 
 -- include budget
 
--- Keeps what cannot be read among the failed requests.
-local function set_aside(name, packed)
-  redis.call('HSET', key('failed'), name, packed)
-end
-
 local function give_back(from, claim, packed, blamed)
   local record = record_of(packed)
   if not record then
-    set_aside(claim, packed)
+    redis.call('HSET', key('failed'), claim, packed)  -- it cannot be read
     redis.call('HDEL', key('claims:' .. from), claim)
     return
   end
@@ -325,7 +320,7 @@ if wanted > 0 and owned_count == 0 and #claimed == 0 then
     local record = record_of(packed)
     local hold = record and hold_of(record[2])
     if not record then
-      set_aside('alone:' .. redis.sha1hex(packed), packed)
+      redis.call('HSET', key('failed'), 'alone:' .. redis.sha1hex(packed), packed)
       count_less(1)
       redis.call('LPOP', key('alone'))
     elseif not hold or hold[1] <= now then

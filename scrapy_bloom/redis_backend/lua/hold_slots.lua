@@ -14,12 +14,7 @@ local found = {[7] = redis.call('HGET', key('crawl'), 'later')}
 
 local changed = 0
 for at = 2, #ARGV do
-  local is_done = true
-  if ARGV[1] == '' then
-    is_done = release_slot(ARGV[at], true)
-  else
-    hold_slot(ARGV[at], tonumber(ARGV[1]), 0)
-  end
-  changed = changed + (is_done and 1 or 0)
+  if ARGV[1] ~= '' then hold_slot(ARGV[at], tonumber(ARGV[1]), 0) end
+  if ARGV[1] ~= '' or release_slot(ARGV[at], true) then changed = changed + 1 end
 end
 return changed

@@ -19,13 +19,15 @@ local list, priority, named = key(ARGV[1]), ARGV[1]:match('^%a+:([^:]*):?(.*)$')
 -- include now
 local known, answers = {}, {}
 
+local function let_fail(at)
+  local claim = redis.call('HINCRBY', key('crawl'), 'claims', 1)
+  redis.call('HSET', key('failed'), ARGV[at + 5], cmsgpack.pack({ARGV[at + 1], ARGV[at + 2],
+    ARGV[at + 3], 'dropped', tonumber(ARGV[at + 6]), '', now, ARGV[at + 7], tostring(claim)}))
+end
+
 local function drop(at, command, ...)
   count_less(1, #ARGV[at + 3])
-  if ARGV[at + 4] == '2' then
-    local claim = redis.call('HINCRBY', key('crawl'), 'claims', 1)
-    redis.call('HSET', key('failed'), ARGV[at + 5], cmsgpack.pack({ARGV[at + 1], ARGV[at + 2],
-      ARGV[at + 3], 'dropped', tonumber(ARGV[at + 6]), '', now, ARGV[at + 7], tostring(claim)}))
-  end
+  if ARGV[at + 4] == '2' then let_fail(at) end
   redis.call(command, list, ...)
   if ARGV[1]:find('^lobby:') then count_few(priority, ARGV[at + 2], -1) end
 end
