@@ -26,7 +26,7 @@ class Script:
 
     def __init__(self, name: str, *, in_slot: bool = False) -> None:
         self._name = name
-        self._in_slot = in_slot
+        self.in_slot = in_slot
 
     @cached_property
     def text(self) -> str:
@@ -45,7 +45,7 @@ class Script:
 
     def keys(self, given: Sequence[str]) -> Sequence[str]:
         """Return the keys to declare."""
-        return [*given, f"{given[0]}:never"] if self._in_slot else given
+        return [*given, f"{given[0]}:never"] if self.in_slot else given
 
 
 def _read(file: str) -> str:
