@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from ..errors import SharedFilterError
 from .codec import is_storable_slot
-from .layout import ODD_BYTES
 from .lifecycle import NO_BUDGET
 from .pending_store import RedisPendingStore
 from .scripts import COUNT_PENDING
@@ -33,7 +32,9 @@ def require_budget(
     one."""
     if state.budget == NO_BUDGET != text and not state.workers:
         # it had none: what waits is fetched in this round, too
-        _count_pending(client, key)
+        slots = RedisPendingStore(client, key, pickles=False).by_slot()
+        # in one call, since another worker may start with the same budget
+        client.run(COUNT_PENDING, [key], *(told for each in slots.items() for told in each))
         state = join(counted=True)
     if state.budget != text:
         raise SharedFilterError(
@@ -42,11 +43,3 @@ def require_budget(
             " wait until their BLOOM_REDIS_LEASE has run out"
         )
     return state
-
-
-def _count_pending(client: RedisClient, key: str) -> None:
-    """Note the counts in one call, since another worker may start with the same budget."""
-    told: list[bytes | int] = []
-    for slot, count in RedisPendingStore(client, key, pickles=False).by_slot().items():
-        told += slot.encode(errors=ODD_BYTES), count
-    client.run(COUNT_PENDING, [key], *told)

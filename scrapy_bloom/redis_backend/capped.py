@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..job.codec import Stored, url_and_method
 from ..job.dictionaries import Dictionaries
 from ..job.failure import ALL, CAPPED, Choice, FailedRequest
-from .codec import stored_dictionaries
+from .codec import known_dictionaries
 from .layout import ODD_BYTES
 from .lifecycle import run_in_crawl
 from .scripts import CAPPED_COUNTS, READ_CAPPED, TAKE_CAPPED
@@ -79,8 +79,7 @@ class CappedRequests:
         """Return how many each slot has, and learn the dictionaries that they need."""
         capped, _ = capped_in(self._client, self._key)
         if capped:
-            kept = stored_dictionaries(self._client, self._key)
-            self._dictionaries = Dictionaries(filter(None, kept.values()))
+            self._dictionaries = known_dictionaries(self._client, self._key)
         return capped
 
     def _take(self, choice: Choice, verdict: str) -> int:
@@ -92,9 +91,7 @@ class CappedRequests:
             while looked < count:
                 most = min(AT_ONCE, count - looked)
                 told = [verdict] if not choice.urls else ["", *self._judged(slot, choice, verdict)]
-                answers = run_in_crawl(
-                    self._client, TAKE_CAPPED, self._key, slot.encode(errors=ODD_BYTES), most, *told
-                )
+                answers = run_in_crawl(self._client, TAKE_CAPPED, self._key, slot, most, *told)
                 taken += answers.count(verdict.encode())
                 looked += len(answers)
                 if len(answers) < most:
@@ -109,7 +106,7 @@ class CappedRequests:
     def _read(self, slot: str, first: int) -> Sequence[bytes]:
         last = first + AT_ONCE - 1
         found: Sequence[bytes] = run_in_crawl(
-            self._client, READ_CAPPED, self._key, slot.encode(errors=ODD_BYTES), first, last
+            self._client, READ_CAPPED, self._key, slot, first, last
         )
         return found
 

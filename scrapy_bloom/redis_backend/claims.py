@@ -81,10 +81,6 @@ class Claims:
         """Return the next claim that is ready, or None."""
         return heappop(self.ready)[2] if self.ready else None
 
-    def dispatch(self, request: Request, claim: Claim) -> None:
-        """Note that the engine gets `claim` as `request`."""
-        self.dispatched[request] = claim.number
-
     def fail(self, failing: Failing) -> None:
         """Give up a claim that the engine does not get."""
         self._unreadable.append(failing)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from ..errors import SharedFilterError
+from .layout import ODD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +32,6 @@ _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
 _SHARE_OF_TIME = 0.1  # spent on repeated calls during an outage, and on `confirm` otherwise
 _SERVER = re.compile(rb"^(?:run_id|role|master_replid):(\w+)", re.MULTILINE)
-
 
 # Errors of a script, or of the keys that it finds: a repeated call fails as well.
 _BROKEN = re.compile(r"user_script|WRONGTYPE|is not an integer|is not a valid float|of seeds$")
@@ -90,6 +90,7 @@ class RedisClient:
             "socket_timeout": patience / 3,
             "socket_connect_timeout": patience / 3,
             "retry": once,
+            "encoding_errors": ODD_BYTES,
             "redis_connect_func": self._on_connect,
         }
         if self._clustered and int(redis.__version__.partition(".")[0]) < 6:
@@ -130,6 +131,13 @@ class RedisClient:
         except ScriptError as error:
             raise ScriptError(f"{arguments[0]!s}: {error}") from error
 
+    def pages(self, command: str, name: str, at_once: int) -> Iterator[bytes]:
+        """Yield the elements that `command` reads by their places. Cost: a call for `at_once`."""
+        first = 0
+        while found := self.call(command, name, first, first + at_once - 1):
+            yield from found
+            first += len(found)
+
     def insist(
         self, script: Script, keys: Sequence[str], *arguments: str | bytes | int
     ) -> tuple[Any, bool]:
@@ -153,7 +161,9 @@ class RedisClient:
         """Return the eviction policy under which keys can be dropped, None if there is none or the
         user may not ask."""
         try:
-            for memory in self._memory():
+            nodes = self._redis.get_primaries() if self._clustered else ()
+            for where in [{"target_nodes": node} for node in nodes] or [{}]:
+                memory = self._redis.info("memory", **where)
                 policy = str(memory.get("maxmemory_policy", ""))
                 if policy.startswith("allkeys") and int(memory.get("maxmemory", 0)):
                     return policy
@@ -285,13 +295,6 @@ class RedisClient:
         return SharedFilterError(
             f"Redis at {self.name} cannot be used: {error} (see BLOOM_REDIS_URL)"
         )
-
-    def _memory(self) -> Iterator[dict[str, Any]]:
-        if self._clustered:
-            for node in self._redis.get_primaries():
-                yield self._redis.info("memory", target_nodes=node)
-        else:
-            yield self._redis.info("memory")
 
 
 def public_url(url: str) -> str:

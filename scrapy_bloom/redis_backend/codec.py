@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ..errors import encodable
 from ..job.codec import Codec, Stored
+from ..job.dictionaries import Dictionaries
 from ..job.queue_settings import QueueSettings
 from ..scrapy_compat import slot_named
 from .protocol import Packed
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
     from scrapy.statscollectors import StatsCollector
 
-    from ..job.dictionaries import Dictionaries
     from ..job.failure import FailedRequest
     from .client import RedisClient
     from .protocol import Claim
@@ -31,13 +31,6 @@ MAX_BYTES = 100_000_000
 _PAGE = "bloom:page"
 """The field with the page's name, of a stored request that sends a page again or may have equal
 ones. No attribute of a request has such a name, so Scrapy leaves the field out."""
-
-
-class SlotOf(Protocol):
-    """Says which download slot a request belongs to."""
-
-    def __call__(self, request: Request) -> str:
-        """Return the key of the downloader's slot for `request`."""
 
 
 class RedisCodec:
@@ -53,7 +46,7 @@ class RedisCodec:
         self,
         settings: BaseSettings,
         spider: Spider | None = None,
-        slot_of: SlotOf | None = None,
+        slot_of: Callable[[Request], str | None] = lambda _request: None,
         stats: StatsCollector | None = None,
     ) -> None:
         self.queues = QueueSettings.read(settings)
@@ -61,7 +54,8 @@ class RedisCodec:
         self._codec = Codec(
             spider, MAX_BYTES, has_cache=has_cache, pickles=self.queues.pickles, stats=stats
         )
-        self._slot_of = slot_of
+        self.slot_of = slot_of
+        """Returns the slot in which a request would be stored, None if only its fields say so."""
 
     @property
     def dictionaries(self) -> Dictionaries:
@@ -102,10 +96,6 @@ class RedisCodec:
             stored = self._codec.dump(fields, slot, self.queues.kind.format)
         is_start = self.queues.start is not None and bool(meta.get("is_start_request", False))
         return Packed(str(-2 * priority + is_start), slot, stored.payload)
-
-    def slot_of(self, request: Request) -> str | None:
-        """Return the slot in which `request` would be stored, None if only its fields say so."""
-        return None if self._slot_of is None else self._slot_of(request)
 
     def load(self, claim: Claim) -> Request:
         """Return the request that was stored. Raises anything: its classes run their code."""
@@ -148,6 +138,11 @@ def stored_dictionaries(client: RedisClient, key: str) -> dict[str, bytes | None
         return {}
     texts = client.call("hmget", crawl, *(f"dictionary:{each}" for each in ids))
     return dict(zip(ids, texts, strict=True))
+
+
+def known_dictionaries(client: RedisClient, key: str) -> Dictionaries:
+    """Return what `stored_dictionaries` finds, without those that are gone."""
+    return Dictionaries(filter(None, stored_dictionaries(client, key).values()))
 
 
 def _stored(claim: Claim) -> Stored:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("scrapy_bloom.shared.dupefilter")
 
-
 _REPLAYED_AT_ONCE = 100
 
 
@@ -67,7 +66,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         self._spider = spider
         self._start()
         self.open()
-        crawler.signals.connect(self._spider_closed, signals.spider_closed)
+        crawler.signals.connect(self.close, signals.spider_closed)
         if scrapy_redis_clears(crawler.settings):
             logger.warning(
                 "SCHEDULER_PERSIST is not set: the first worker to finish will clear the shared"
@@ -246,7 +245,6 @@ class RedisBloomDupeFilter(FilterDupeFilter):
         if self._overlay is None:
             return False
         self._add_unchecked(self._overlay, fingerprint)
-        extra: dict[str, Any] = {"spider": self._spider}
         if not self._outage:
             self._outage = self._watches_each_new = True
             self._crawler.stats.inc_value("bloom/outages")
@@ -254,7 +252,7 @@ class RedisBloomDupeFilter(FilterDupeFilter):
                 "%(error)s. New requests are remembered in memory until Redis answers again."
                 " Closing the spider.",
                 {"error": error},
-                extra=extra,
+                extra={"spider": self._spider},
             )
         self.close_spider("bloom_error")
         return False
@@ -292,9 +290,6 @@ class RedisBloomDupeFilter(FilterDupeFilter):
                 error,
                 extra={"spider": self._spider},
             )
-
-    def _spider_closed(self, reason: str) -> None:
-        self.close(reason)
 
 
 def _require_kept(client: RedisClient, is_new: bool, extra: dict[str, Any]) -> None:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from ..job.codec import Stored, url_and_method
 from ..job.dictionaries import Dictionaries
 from ..job.failure import ALL, CAPPED, Choice, FailedRequest, described
-from .capped import CappedRequests
-from .codec import stored_dictionaries
-from .lifecycle import no_crawl
+from .capped import AT_ONCE, CappedRequests
+from .codec import known_dictionaries
+from .lifecycle import run_in_crawl
 from .protocol import Failing
 from .scripts import CRAWL_STATUS, RETRY_FAILED, SCAN_FAILED
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from .client import RedisClient
     from .codec import RedisCodec
     from .protocol import Claim
-
-AT_ONCE = 100
-"""So many are moved by a script, or read."""
 
 
 class RedisFailedStore:
@@ -78,16 +75,14 @@ class RedisFailedStore:
         count = self.capped.ask(choice) if is_now else 0
         left = 0
         for fields in self._groups(choice):
-            moved, *others = self._client.run(RETRY_FAILED, [self._key], "1" * is_now, *fields)
-            if moved < 0:
-                raise no_crawl(self._client, self._key)
-            count += moved
-            left += sum(others)
+            moved = run_in_crawl(self._client, RETRY_FAILED, self._key, "1" * is_now, *fields)
+            count, left = count + moved[0], left + moved[1]
         if is_now:
             return count
         left += self.capped.count(choice)
         if left:
-            self._order([*self._orders(), choice])
+            orders = json.dumps([*self._orders(), choice])
+            self._client.call("hset", f"{self._key}:crawl", "retried", orders)
         return count + left
 
     def retry_ordered(self) -> int:
@@ -102,9 +97,6 @@ class RedisFailedStore:
     def _orders(self) -> list[Sequence[Sequence[str]]]:
         found = self._client.call("hget", f"{self._key}:crawl", "retried")
         return [*json.loads(found)] if found else []
-
-    def _order(self, choices: Sequence[Sequence[Sequence[str]]]) -> None:
-        self._client.call("hset", f"{self._key}:crawl", "retried", json.dumps(choices))
 
     def drop(self, choice: Choice = ALL) -> int:
         """Forget the chosen ones; return how many."""
@@ -123,8 +115,7 @@ class RedisFailedStore:
             yield fields[first : first + AT_ONCE]
 
     def _chosen(self, choice: Choice) -> list[tuple[bytes, FailedRequest]]:
-        kept = stored_dictionaries(self._client, self._key)
-        self._dictionaries = Dictionaries(filter(None, kept.values()))
+        self._dictionaries = known_dictionaries(self._client, self._key)
         found = {
             field: (int(claim), self._failed_request(*rest)) for field, claim, *rest in self._scan()
         }
@@ -168,26 +159,24 @@ def _is_at_work(client: RedisClient, key: str) -> bool:
     return any(float(until) >= now for until in workers[1::2])
 
 
-def failing_of(claim: Claim, failed: FailedRequest, codec: RedisCodec) -> Failing:
+def failing_of(
+    claim: Claim, failed: FailedRequest, codec: RedisCodec, *, is_readable: bool = True
+) -> Failing:
     """Return what the server is told of `claim`, whose request has failed."""
-    return _failing(claim, failed, codec, codec.again(claim, failed))
-
-
-def unreadable(claim: Claim, error: Exception, codec: RedisCodec) -> Failing:
-    """Return what the server is told of `claim`, which cannot be made a request again."""
-    failed = FailedRequest.unreadable(*codec.url_and_method(claim), described(error))
-    return _failing(claim, failed, codec)
-
-
-def _failing(claim: Claim, failed: FailedRequest, codec: RedisCodec, again: bytes = b"") -> Failing:
     return Failing(
         claim=claim.number,
         page=codec.page_of(claim),
         reason=failed.reason,
         attempts=failed.attempts,
         details=details_of(failed),
-        payload=again,
+        payload=codec.again(claim, failed) if is_readable else b"",
     )
+
+
+def unreadable(claim: Claim, error: Exception, codec: RedisCodec) -> Failing:
+    """Return what the server is told of `claim`, which cannot be made a request again."""
+    failed = FailedRequest.unreadable(*codec.url_and_method(claim), described(error))
+    return failing_of(claim, failed, codec, is_readable=False)
 
 
 def details_of(failed: FailedRequest) -> str:

@@ -36,12 +36,10 @@ class RedisBloomFilter:
     that is being filled; then the constructor makes no call.
 
     Redis may go back in time: it restarts from a snapshot, or a replica takes over that lacks the
-    last writes. It may have lost keys then that this process remembers as seen, and their pages
-    would never be fetched. So that cache is cleared, and `on_forget` called, as soon as another
-    server answers, or the same one after a restart or a change of its role
-    (`RedisClient.servers`), or a shard has fewer keys than before. That needs no writes, works
-    however many keys others have added since, and costs, if nothing was lost, the round trips
-    that the cache would have saved. It relies on a recent answer of Redis: see `confirm`.
+    last writes. It may have lost keys that this process remembers as seen, whose pages would never
+    be fetched. So that cache is cleared, and `on_forget` called, as soon as `RedisClient.servers`
+    has changed, or a shard has fewer keys than before. If nothing was lost, that costs the round
+    trips that the cache would have saved. It relies on a recent answer of Redis: see `confirm`.
     """
 
     growing = True
@@ -68,7 +66,7 @@ class RedisBloomFilter:
         self.name = name_of(client, key)
         self.capacity = capacity
         self.error_rate = error_rate
-        self.on_forget: Callable[[], None] = _nothing
+        self.on_forget: Callable[[], None] = lambda: None
         self._identity = identity
         self._known: UrlCache[bytes] = UrlCache(KNOWN_KEYS)
         if loading is None:
@@ -124,9 +122,9 @@ class RedisBloomFilter:
     def locate(self, key: bytes) -> tuple[Shard, bytes, bytes, bytes]:
         """Return the shard of `key`, its probes, its blocks and the shapes of the layers, as
         scripts take them."""
-        salted = self._header.secret + key
+        salted = self.header.secret + key
         selector = first_lanes(salted)[0]
-        shard = self._shards[shard_of(selector)]
+        shard = self.shards[shard_of(selector)]
         return shard, *shard.pack(salted, selector), shard.shape
 
     def learn(self, shard: Shard, layers: int, count: int) -> None:
@@ -154,31 +152,21 @@ class RedisBloomFilter:
     @property
     def layers(self) -> tuple[LayerShape, ...]:
         """The layers that any shard has, oldest first."""
-        longest = max(len(shard.counts) for shard in self._shards)
-        return tuple(self._header.layer(number) for number in range(longest))
-
-    @property
-    def header(self) -> RedisHeader:
-        """The parameters of the filter, which never change."""
-        return self._header
-
-    @property
-    def shards(self) -> tuple[Shard, ...]:
-        """The shards, with their counts as of the last answers."""
-        return self._shards
+        longest = max(len(shard.counts) for shard in self.shards)
+        return tuple(self.header.layer(number) for number in range(longest))
 
     @property
     def nbytes(self) -> int:
         """Bytes of the strings."""
-        return PAGE * sum(sum(shard.sizes[: len(shard.counts)]) for shard in self._shards)
+        return PAGE * sum(sum(shard.sizes[: len(shard.counts)]) for shard in self.shards)
 
     @property
     def loads(self) -> list[sizing.LayerLoad]:
         """The shape and keys of each layer, over the shards that have it."""
         loads = []
         for number, layer in enumerate(self.layers):
-            keys = [shard.counts[number] for shard in self._shards if len(shard.counts) > number]
-            share = len(keys) / len(self._shards)
+            keys = [shard.counts[number] for shard in self.shards if len(shard.counts) > number]
+            share = len(keys) / len(self.shards)
             blocks = max(1, int(layer.blocks * share))
             loads.append(sizing.LayerLoad(blocks, layer.probes, sum(keys), share))
         return loads
@@ -202,7 +190,7 @@ class RedisBloomFilter:
 
     def refresh(self) -> None:
         """Read the counts of all shards: 64 round trips. Raises SharedFilterError."""
-        for shard in self._shards:
+        for shard in self.shards:
             named = 0
             while named < len(shard.counts):  # until all strings were checked
                 named = len(shard.counts)
@@ -210,11 +198,11 @@ class RedisBloomFilter:
                 if counts is None:
                     raise gone(self.name)
                 shard.learn(counts)
-        self._count = sum(sum(shard.counts) for shard in self._shards)
+        self._count = sum(sum(shard.counts) for shard in self.shards)
 
     def delete(self) -> None:
         """Delete the filter for all processes; `add` makes a new one. 65 round trips."""
-        delete_shards(self._client, self._key, self._header)
+        delete_shards(self._client, self._key, self.header)
         self._known.clear()
         self.deleted = True
 
@@ -226,7 +214,7 @@ class RedisBloomFilter:
         """Raise SharedFilterError unless the strings have their sizes, and about as many bits as
         the counts imply. Reads all strings."""
         self.refresh()
-        for shard in self._shards:
+        for shard in self.shards:
             for number, count in enumerate(shard.counts):
                 name = shard.keys[1 + number]
                 bits = self._client.call("get", name)
@@ -236,11 +224,11 @@ class RedisBloomFilter:
                     int.from_bytes(bits[start : start + PAGE], "big").bit_count()
                     for start in range(0, len(bits), PAGE)
                 ]
-                layer = self._header.layer(number)
+                layer = self.header.layer(number)
                 estimate = sizing.estimate_keys(layer.probes, set_bits)
                 # a block that is in two shards has bits of the keys of both
                 if (
-                    layer.blocks % len(self._shards) == 0
+                    layer.blocks % len(self.shards) == 0
                     and abs(estimate - count) > 0.02 * count + 10 * count**0.5
                 ):
                     raise SharedFilterError(
@@ -258,9 +246,11 @@ class RedisBloomFilter:
         self._servers = self._client.servers
 
     def _use(self, header: RedisHeader) -> None:
-        self._header = header
+        self.header = header
+        """The parameters of the filter, which never change."""
         self._generation = header.generation
-        self._shards = shards_of(self._key, header)
+        self.shards = shards_of(self._key, header)
+        """With their counts as of the last answers."""
         self._count = 0
         self.deleted = False
         self._servers = self._client.servers
@@ -291,7 +281,7 @@ class RedisBloomFilter:
     def _is_there(self) -> bool:
         """Return True if Redis answers and has the filter; else this is an outage."""
         try:
-            shard = self._shards[0]
+            shard = self.shards[0]
             return self._client.run(READ_SHARD, shard.keys, self._generation) is not None
         except SharedFilterError:
             return False
@@ -299,7 +289,7 @@ class RedisBloomFilter:
     def _forget(self) -> None:
         self._servers = self._client.servers
         self._known.clear()
-        for shard in self._shards:
+        for shard in self.shards:
             shard.forget()
         self.on_forget()
 
@@ -316,7 +306,3 @@ def fresh_header(capacity: int, error_rate: float, identity: str) -> RedisHeader
         created=local.created,
         software=local.software,
     )
-
-
-def _nothing() -> None:
-    """Do nothing."""

@@ -17,20 +17,10 @@ that was evicted, flushed or made by another filter is gone, and never tells abo
 A crawl, whose keys are all in the hash slot of the filter beside it:
 
     {KEY}                    the filter's header; {KEY}:0 … its shards
-    {KEY}:crawl              hash: id (see crawl_id), spider, lease, round, start_done, over;
-                             began, heard (ms, when a script ran first and last), claims (the
-                             last number), done (how many were acknowledged), waiting and
-                             waiting_bytes (of what is pending; too few after an aborted
-                             script; never too many, so where nothing is pending they have to be
-                             0), what workers have counted: pages, items, duplicates, retries,
-                             added; and dictionary:ID, a few kB each, with their ids as words in
-                             dictionaries (see job/dictionaries.py), at most eight unless
-                             Redis went back in time; swept (where the owners were looked at
-                             last); later (1 where any request may be delayed or held);
-                             back (how many ms the clock has gone back since those came);
-                             budget (JSON), counts (see lua/include/budget.lua), carried (the
-                             last claim before the round: what has failed then counts when it is
-                             retried), retried (JSON of what the next start is to retry)
+    {KEY}:crawl              hash: its fields are in docs/formats.md; `waiting` and `waiting_bytes`
+                             are too few after an aborted script, never too many, so where
+                             nothing is pending they have to be 0; a dictionary has a few kB,
+                             and there are at most eight unless Redis went back in time
     {KEY}:progress           list: JSON of the time and the counts, one a second, of a minute
     {KEY}:workers            sorted set: worker, by the end of its lease (ms)
     {KEY}:starting           set: workers that are in start()
@@ -44,7 +34,7 @@ A crawl, whose keys are all in the hash slot of the filter beside it:
                              NUL after SLOT a second list, which goes first
     {KEY}:lobby:PRIORITY     list: slot, NUL and entry, of slots with few; without an entry the
                              slot's own list joins the ring there (see lua/include/put.lua)
-    {KEY}:few                string: three bits a slot, by hash: how many it has in a lobby, or so
+    {KEY}:few                string: four bits a slot, by hash: how many it has in a lobby, or so
     {KEY}:alone              list: requests that were lost with two workers
     {KEY}:later              sorted set: requests that are not due, by the time when they are
                              (ms): 4 bytes of a hash of the call that brought it, then priority,
@@ -66,8 +56,8 @@ A crawl, whose keys are all in the hash slot of the filter beside it:
 
 A list is named in the slots of its priority, in its lobby or among the parked ones, and the
 priority of the first two in the priorities, before the list holds anything, and until it is empty.
-A worker is among the busy ones before its
-first claim. A dictionary is kept before any request that needs it.
+A worker is among the busy ones before its first claim. A dictionary is kept before any request
+that needs it.
 """
 
 from __future__ import annotations
@@ -80,14 +70,7 @@ from math import ceil, sqrt
 from struct import Struct
 
 from ..bloom import sizing
-from ..bloom.hashing import (
-    FIRST_PROBES,
-    NEXT_PROBES,
-    SCHEME,
-    digests,
-    first_lanes,
-    next_lanes,
-)
+from ..bloom.hashing import FIRST_PROBES, NEXT_PROBES, SCHEME, digests, first_lanes, next_lanes
 from ..bloom.header import PAGE
 from ..errors import IncompatibleFilterError
 
@@ -97,7 +80,6 @@ FORMAT = 1
 
 MOST_LAYERS = 64
 """More than a shard can get: 30 layers that double from one key take 64 GB."""
-
 
 ODD_BYTES = "surrogateescape"
 """How names of slots that are not UTF-8 are decoded, and encoded."""

@@ -6,7 +6,7 @@ a lease as a worker has. The next load removes the rest of an interrupted one, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic, time
@@ -83,11 +83,8 @@ def load_job(client: RedisClient, key: str, job: JobDirectory, settings: BaseSet
             open_inexact(job.filter, read_only=True) as local,
         ):
             header = redis_header(local)
-
-            def fill(beat: Callable[[], object]) -> None:
-                put_layers(client, key, header, local, beat)
-
-            with _crawl(client, key, header, codec, fill) as pusher:
+            with _crawl(client, key, header, codec) as pusher:
+                put_layers(client, key, header, local, pusher.beat)
                 pusher.push(Entry(0, None, fingerprint) for fingerprint in left.unreleased)
                 pusher.push(
                     Entry(0, None, None, mark_of(*taken)) for taken in left.taken_start_requests()
@@ -135,9 +132,6 @@ def load_scrapy_redis(
     identity = FingerprinterIdentity.of(fingerprinter).to_text()
     header = fresh_header(wanted.capacity, wanted.error_rate, identity)
 
-    def fill(_beat: Callable[[], object]) -> None:
-        make_shards(client, key, header)
-
     def stored() -> Iterator[Entry]:
         # the last one pushed is the newest
         for fields in queue.requests(next_first=not codec.queues.kind.newest_first):
@@ -148,7 +142,8 @@ def load_scrapy_redis(
                 )
             yield Entry(0, codec.dump_fields(fields))
 
-    with _crawl(client, key, header, codec, fill) as pusher:
+    with _crawl(client, key, header, codec) as pusher:
+        make_shards(client, key, header)
         pusher.push(stored())
         for fingerprints, _ in seen.batches() if seen else ():
             pusher.push(Entry(0, None, fingerprint) for fingerprint in fingerprints)
@@ -162,15 +157,10 @@ def load_scrapy_redis(
 
 @contextmanager
 def _crawl(
-    client: RedisClient,
-    key: str,
-    header: RedisHeader,
-    codec: RedisCodec,
-    fill: Callable[[Callable[[], object]], None],
+    client: RedisClient, key: str, header: RedisHeader, codec: RedisCodec
 ) -> Iterator[Pusher]:
-    """Yield a pusher into a new crawl. Workers can join it after the context; if the context fails,
-    the crawl is removed. `fill` makes the shards of the filter, and calls its argument now and
-    then."""
+    """Yield a pusher into a new crawl, whose filter has no shards yet. Workers can join it after
+    the context; if the context fails, the crawl is removed."""
     settings = WorkerSettings(lease=LEASE)
     require_no_eviction(client)
     _remove_interrupted(client, key)
@@ -182,7 +172,6 @@ def _crawl(
             )
             pusher = Pusher(client, key, shared, settings, codec, "load")
             pusher.beat()
-            fill(pusher.beat)
             yield pusher
             pusher.leave()
         except BaseException:

@@ -5,24 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from math import ceil, isinf
 from typing import TYPE_CHECKING, Any
 
 from ..job.codec import Stored, plain_fields
 from ..job.dictionaries import Dictionaries
 from ..job.pending import By, PendingCount, PendingRequest, Selection
-from .codec import stored_dictionaries
+from .codec import known_dictionaries
 from .layout import ODD_BYTES
 from .lifecycle import run_in_crawl
+from .protocol import Holding
 from .scripts import HOLD_SLOTS, PENDING_RECORDS
-from .status import (
-    SLOTS_AT_ONCE,
-    held_in,
-    parked_in,
-    pending_of,
-    require_crawl,
-    scrapys_priority,
-)
+from .status import SLOTS_AT_ONCE, held_in, parked_in, pending_of, require_crawl, scrapys_priority
 
 if TYPE_CHECKING:
     from .client import RedisClient
@@ -96,21 +89,16 @@ class RedisPendingStore:
     def hold(self, slots: Sequence[str], seconds: float | None) -> int:
         """Hold `slots` by hand for so many seconds, which may be infinite, for all workers; with
         None release them. Return how many are held now, or were. Cost: a call for 100 slots."""
-        pause: str | int = "" if seconds is None else "inf"
-        if seconds is not None and not isinf(seconds):
-            pause = ceil(1000 * seconds)
-        changed = 0
+        pause, changed = Holding("", seconds).pause, 0
         for first in range(0, len(slots), SLOTS_AT_ONCE):
-            some = slots[first : first + SLOTS_AT_ONCE]
-            group = (slot.encode(errors=ODD_BYTES) for slot in some)
+            group = slots[first : first + SLOTS_AT_ONCE]
             changed += run_in_crawl(self.client, HOLD_SLOTS, self.key, pause, *group)
         return changed
 
     def learn_dictionaries(self) -> None:
         """Read the dictionaries that the crawl has now. Cost: three round trips or so."""
         require_crawl(self.client, self.key)
-        kept = stored_dictionaries(self.client, self.key)
-        self._dictionaries = Dictionaries(filter(None, kept.values()))
+        self._dictionaries = known_dictionaries(self.client, self.key)
 
     def _counts(self) -> Iterator[tuple[int, str, int]]:
         """Yield priorities, slots, and how many requests are in lists; a slot may come often."""
@@ -120,7 +108,8 @@ class RedisPendingStore:
         # a script would take four times as long
         for stored in self.priorities():
             for slot, entry in self.lobby(stored):
-                count = 1 if entry else self._length(f"pending:{stored}:{slot}")
+                own = f"{self.key}:pending:{stored}:{slot}"
+                count = 1 if entry else self.client.call("llen", own)
                 yield scrapys_priority(stored), slot, count
 
     def _listed(self, selection: Selection) -> Iterator[PendingRequest]:
@@ -165,14 +154,7 @@ class RedisPendingStore:
             yield priority.decode()
 
     def _elements(self, name: str) -> Iterator[bytes]:
-        name, first = f"{self.key}:{name}", 0
-        while found := self.client.call("lrange", name, first, first + AT_ONCE - 1):
-            yield from found
-            first += len(found)
-
-    def _length(self, name: str) -> int:
-        length: int = self.client.call("llen", f"{self.key}:{name}")
-        return length
+        return self.client.pages("lrange", f"{self.key}:{name}", AT_ONCE)
 
     def _claimed(self) -> Iterator[PendingRequest]:
         for worker in require_crawl(self.client, self.key).workers:

@@ -23,6 +23,8 @@ FENCED, GONE, DICTIONARY, DONE = b"fenced", b"gone", b"dictionary", b"done"
 """The first part of a reply: the lease was lost, or Redis went back in time; there is no crawl, or
 another one; the crawl lacks dictionaries that were named; all went well."""
 
+_NOTHING_DONE = (b"", b"", b"", (), 0, 0, 0, 0, 0, 0, b"", 0, (), ())
+
 LEAVE, OVER = "leave", "over"
 """The action of a worker's last call: leave the crawl, or end it."""
 
@@ -54,7 +56,10 @@ class Entry:
 
     def encode(self, bloom_filter: RedisBloomFilter) -> tuple[list[Argument], Shard | None]:
         """Return the script's arguments for it, and the shard of its fingerprint."""
-        kind = self._kind
+        kind = ""
+        if self.packed is not None:
+            has_key = self.fingerprint is not None
+            kind = "4" if self.when_counted is not None else str(has_key + 2 * (not self.counted))
         shard: Shard | None = None
         probes: list[Argument] = ["", "", "", ""]
         if self.fingerprint is not None:
@@ -66,15 +71,6 @@ class Entry:
         # a millisecond more: the script's clock has whole ones
         delay = ceil(1000 * left) + 1 if left > 0 else ""
         return [kind, *probes, *stored, self.mark, delay], shard
-
-    @property
-    def _kind(self) -> str:
-        if self.packed is None:
-            return ""
-        if self.when_counted is not None:
-            return "4"
-        is_filtered = self.fingerprint is not None
-        return str(is_filtered + 2 * (not self.counted))
 
 
 @dataclass(eq=False, slots=True)
@@ -100,6 +96,12 @@ class HeldSlot:
     seconds: float
     times: int
 
+    @classmethod
+    def told(cls, text: bytes) -> HeldSlot:
+        """Return the hold of which a reply tells."""
+        slot, until, left, times = text.decode(errors="replace").split("\0")
+        return cls(slot, float(until), float(left) / 1000, int(times))
+
 
 class Holding(NamedTuple):
     """Holds `slot` for so many seconds, which may be infinite, for the `times`-th time in a row, 0
@@ -110,12 +112,12 @@ class Holding(NamedTuple):
     seconds: float | None = None
     times: int = 0
 
-    def encode(self) -> str:
-        """Return the script's text for it."""
+    @property
+    def pause(self) -> str:
+        """Its seconds as scripts take them: ms, `inf` or `-inf`, empty without a number."""
         if self.seconds is None:
-            return f"{self.slot}\0\0{self.times}\0"
-        pause = self.seconds if isinf(self.seconds) else ceil(1000 * self.seconds)
-        return f"{self.slot}\0{pause}\0{self.times}\0"
+            return ""
+        return str(self.seconds if isinf(self.seconds) else ceil(1000 * self.seconds))
 
 
 @dataclass(frozen=True)
@@ -172,28 +174,22 @@ class Policy:
     """Milliseconds for which a hold goes on, at most, while one request asks if it may end."""
 
 
+@dataclass(eq=False)
 class Batch:
     """One call. A repeated call has the same bytes, and one that is sent again with dictionaries
     has the same number. It names all `dictionaries` that this process knows, since any of its
     requests may need them."""
 
-    def __init__(
-        self,
-        number: int,
-        entries: Sequence[Entry],
-        claims: ClaimReport,
-        state: WorkerState,
-        dictionaries: Dictionaries,
-        action: str = "",
-    ) -> None:
-        self.number = number
-        self.entries = entries
-        self.claims = claims
-        self.state = state
-        self.action = action
-        self.dictionaries = dictionaries
-        self._named = dict(dictionaries.texts)
-        self._offered = {id_of(each): each for each in [dictionaries.proposal] if each}
+    number: int
+    entries: Sequence[Entry]
+    claims: ClaimReport
+    state: WorkerState
+    dictionaries: Dictionaries
+    action: str = ""
+
+    def __post_init__(self) -> None:
+        self._named = dict(self.dictionaries.texts)
+        self._offered = {id_of(each): each for each in [self.dictionaries.proposal] if each}
         self.shards: list[Shard | None] = []
 
     def offer(self, ids: Iterable[str]) -> None:
@@ -210,11 +206,11 @@ class Batch:
             worker,
             policy.lease,
             self.number,
-            _flag(state.starting),
-            _flag(state.start_done),
+            "1" * state.starting,
+            "1" * state.start_done,
             state.wanted,
             policy.claims_per_slot,
-            _pairs(state.slots.items()),
+            "".join(f"{slot}\0{count}\0" for slot, count in state.slots.items()),
             "".join("1" if newest else "0" for newest in policy.newest_first),
             policy.keeps_slot,
             policy.max_attempts,
@@ -228,7 +224,7 @@ class Batch:
             " ".join(self._named),
             len(self._offered),
             " ".join(claims.returned),
-            "".join(each.encode() for each in state.holds),
+            "".join(f"{each.slot}\0{each.pause}\0{each.times}\0" for each in state.holds),
             policy.longest_probe,
         ]
         for id_and_text in self._offered.items():
@@ -247,65 +243,38 @@ class Batch:
 class Reply:
     """The answer to a batch, as `lua/commit.lua` returns it."""
 
+    later: int
+    """How many requests are not due."""
+
     def __init__(self, answer: Sequence[Any]) -> None:
         self.fenced = answer[0] == FENCED
         self.gone = answer[0] == GONE
-        self.asked_for: list[str] = []
+        self.asked_for = [each.decode() for each in answer[1]] if answer[0] == DICTIONARY else []
         """Dictionaries with which the call is to be sent again: nothing was done."""
-        self._dictionaries: Sequence[bytes] = ()
-        self.answers: list[int] = []
-        self.claimed: list[Claim] = []
-        self.reclaimed = 0
-        self.still = self.start_done = self.full = False
-        self.failed = self.waiting = self.waiting_bytes = 0
-        self.round = ""
-        self.later = 0
-        """How many requests are not due."""
-        self.due_in: float | None = None
-        """Seconds until the next of them is, or the next hold is over; infinite until a release."""
-        self.only_later = False
-        """True if nothing else is pending or claimed."""
-        self.holds: list[HeldSlot] = []
-        """Those of the slots of which the worker has claims."""
-        self._heard: Iterable[tuple[int, int]] = ()
-        if answer[0] == DICTIONARY:
-            self.asked_for = [each.decode() for each in answer[1]]
-        if answer[0] == DONE:
-            self.answers = [*map(int, answer[1].decode())]
-            heard = (map(int, words.split()) for words in answer[2:4])
-            self._heard = zip(*heard, strict=True)
-            if answer[14]:
-                self._take_later(*answer[14])
-            until = {each.slot: each.until for each in self.holds}
-            self.claimed = [
-                Claim(
-                    number.decode(),
-                    int(priority),
-                    slot.decode(errors="replace"),
-                    payload,
-                    alone == b"1",
-                    until.get(slot.decode(errors="replace")),
-                )
-                for number, priority, slot, alone, payload in (
-                    each.split(b"\0", 4) for each in answer[4]
-                )
-            ]
-            self.reclaimed = answer[5]
-            self.still, self.start_done = bool(answer[6]), bool(answer[7])
-            self.failed, self.waiting, self.waiting_bytes = answer[8:11]
-            self.round = answer[11].decode(errors="replace")
-            self.full = bool(answer[12])
-            self._dictionaries = answer[13]
-
-    def _take_later(
-        self, later: int, due_in: int | bytes, only_later: int, holds: Sequence[bytes]
-    ) -> None:
-        self.later = later
+        told: Sequence[Any] = answer[1:] if answer[0] == DONE else _NOTHING_DONE
+        answers, layers, counts, claimed, self.reclaimed, still, start_done, *told = told
+        self.failed, self.waiting, self.waiting_bytes, round_, full, *told = told
+        self._dictionaries, later = told
+        self.answers = [*map(int, answers.decode())]
+        self._heard = zip(map(int, layers.split()), map(int, counts.split()), strict=True)
+        self.still, self.start_done, self.full = bool(still), bool(start_done), bool(full)
+        self.round = round_.decode(errors="replace")
+        self.later, due_in, only_later, holds = later or (0, b"", 0, ())
         self.due_in = float(due_in) / 1000 if due_in != b"" else None
+        """Seconds until the next of them is, or the next hold is over; infinite until a release."""
         self.only_later = bool(only_later)
-        for each in holds:
-            slot, until, left, times = each.decode(errors="replace").split("\0")
-            self.holds.append(HeldSlot(slot, float(until), float(left) / 1000, int(times)))
+        """True if nothing else is pending or claimed."""
+        self.holds = [HeldSlot.told(each) for each in holds]
+        """Those of the slots of which the worker has claims."""
+        held_until = {each.slot: each.until for each in self.holds}
+        self.claimed: list[Claim] = []
+        for each in claimed:
+            number, priority, slot, alone, payload = each.split(b"\0", 4)
+            slot = slot.decode(errors="replace")
+            held = held_until.get(slot)
+            self.claimed.append(
+                Claim(number.decode(), int(priority), slot, payload, alone == b"1", held)
+            )
 
     @property
     def quiet(self) -> bool:
@@ -322,11 +291,3 @@ class Reply:
         ):
             if shard is not None and layers and (answer == GROWN or layers >= len(shard.counts)):
                 bloom_filter.learn(shard, layers, count)
-
-
-def _flag(value: bool) -> str:
-    return "1" if value else ""
-
-
-def _pairs(pairs: Iterable[tuple[str, object]]) -> str:
-    return "".join(f"{name}\0{value}\0" for name, value in pairs)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -16,7 +13,7 @@ from .codec import RedisCodec
 from .filter import RedisBloomFilter
 from .lifecycle import gone, open_crawl
 from .protocol import LEAVE, Batch, ClaimReport, Entry, Holding, Policy, Reply, WorkerState
-from .request_store import MOST_ENTRIES
+from .request_store import MOST_ENTRIES, worker_name
 from .scripts import CAPPED, COMMIT, GROWN, NEW
 from .status import require_crawl
 
@@ -43,12 +40,11 @@ class Pusher:
         codec: RedisCodec,
         what: str,
     ) -> None:
-        host = socket.gethostname().partition(".")[0]
         self._client = client
         self._key = key
         self._filter = bloom_filter
         self._dictionaries = codec.dictionaries
-        self._worker = f"{what}:{host}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._worker = worker_name(what)
         # each call may reclaim requests of dead workers, as any worker's call does
         self._policy = Policy(
             lease=int(settings.lease * 1000),

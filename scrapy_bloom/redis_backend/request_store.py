@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..job.failure import FailedRequest
     from .codec import RedisCodec
     from .dupefilter import RedisBloomDupeFilter
-    from .transport import Sender
+    from .transport import Transport
 
 MOST_ENTRIES = 50
 """The most new requests in a call: each blocks the server for some 20 µs."""
@@ -41,6 +41,12 @@ BUSY_SECONDS = 0.02
 """The pause of a worker that has room for more requests."""
 
 _NOTHING = (0,) * len(COUNTED)
+
+
+def worker_name(*what: str) -> str:
+    """Return a new name for a worker of this process, which begins with `what` it is."""
+    host = socket.gethostname().partition(".")[0]
+    return ":".join([*what, host, str(os.getpid()), secrets.token_hex(4)])
 
 
 @dataclass
@@ -77,7 +83,7 @@ class RedisStore:
 
     def __init__(
         self,
-        sender: Sender,
+        sender: Transport,
         dupefilter: RedisBloomDupeFilter,
         codec: RedisCodec,
         policy: Policy,
@@ -236,7 +242,7 @@ class RedisStore:
                 self.claims.fail(unreadable(claim, error, self._codec))
                 self._observers.unreadable(claim.number, error)
                 continue
-            self.claims.dispatch(request, claim)
+            self.claims.dispatched[request] = claim.number
             return request
         self.flush(hungry=True)
         return None
@@ -310,8 +316,7 @@ class RedisStore:
     def _enter(self) -> None:
         """Take a new name, under which the server does not know this worker."""
         self.identities += 1
-        host = socket.gethostname().partition(".")[0]
-        self.worker = f"{host}:{os.getpid()}:{secrets.token_hex(4)}"
+        self.worker = worker_name()
         self._number = 0
         self.claims = Claims()
         self.last = None

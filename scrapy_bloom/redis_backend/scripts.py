@@ -11,16 +11,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha1
 from importlib.resources import files
 
 
 class Script:
-    """The Lua script `name`, which uses only the keys that it is given."""
+    """The Lua script `name`, which uses only the keys that it is given; or all in the hash slot of
+    its one key (`in_slot`), whose names it makes itself.
 
-    def __init__(self, name: str) -> None:
+    While a Cluster moves that slot, keys that are on the other node look absent. So a second key is
+    declared, which never exists: a node that has only a part of the slot answers TRYAGAIN then.
+    """
+
+    def __init__(self, name: str, *, in_slot: bool = False) -> None:
         self._name = name
+        self.in_slot = in_slot
 
     @cached_property
     def text(self) -> str:
@@ -39,21 +45,7 @@ class Script:
 
     def keys(self, given: Sequence[str]) -> Sequence[str]:
         """Return the keys to declare."""
-        return given
-
-
-class SlotScript(Script):
-    """A Lua script that makes the names of its keys itself, all in the hash slot of the one key
-    that it is given.
-
-    While a Cluster moves that slot, keys that are on the other node look absent. So a second key is
-    declared, which never exists: a node that has only a part of the slot answers TRYAGAIN then.
-    """
-
-    def keys(self, given: Sequence[str]) -> Sequence[str]:
-        """Return the given key, and the one that never exists."""
-        (key,) = given
-        return key, f"{key}:never"
+        return [*given, f"{given[0]}:never"] if self.in_slot else given
 
 
 def _read(file: str) -> str:
@@ -81,6 +73,7 @@ MARK_READY = Script("mark_ready")
 DELETE_HEADER = Script("delete_header")
 
 # the crawl beside it, in one hash slot
+SlotScript = partial(Script, in_slot=True)
 OPEN_CRAWL = SlotScript("open_crawl")
 COMMIT = SlotScript("commit")
 HEARTBEAT = SlotScript("heartbeat")
@@ -100,13 +93,9 @@ REMOVE_QUEUE = SlotScript("remove_queue")
 SCAN_FAILED = SlotScript("scan_failed")
 RETRY_FAILED = SlotScript("retry_failed")
 VERIFY_NAMES = SlotScript("verify_names")
-VERIFY_LIST = SlotScript("verify_list")
+VERIFY_PLACE = SlotScript("verify_place")
 VERIFY_ENTRIES = SlotScript("verify_entries")
 VERIFY_RECORDS = SlotScript("verify_records")
-VERIFY_ALONE = SlotScript("verify_alone")
-VERIFY_LATER = SlotScript("verify_later")
-VERIFY_CAPPED = SlotScript("verify_capped")
-VERIFY_CLAIMS = SlotScript("verify_claims")
 VERIFY_BOOKS = SlotScript("verify_books")
 
 # seeds, and the delta store

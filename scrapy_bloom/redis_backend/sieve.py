@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..job.pending import PendingRequest, Selection
@@ -61,19 +61,19 @@ class Sieve:
     def drop(self) -> dict[str, int]:
         """Drop what is pending when it is called; return how many were `dropped`, `later` among
         them, how many more are `in_flight`, and of how many only the spider can tell."""
-        self._sieve_records("later")
+        self._sieve("later")
         later = self._dropped
         for priority in self._store.priorities():
             slots = (slot for slot, _ in self._store.lobby(priority))
             if self._reads or any(map(self._selection.includes_slot, slots)):
-                self._sieve_list(f"lobby:{priority}", priority)
+                self._sieve(f"lobby:{priority}", priority)
         at_once = 0
         done: set[tuple[str, str]] = set()
         for _ in range(2):  # a list that was behind a mark is found by the second
             names = {*self._store.lists()} - done
             done |= names
             at_once += self._drop_lists(names)
-        self._sieve_records("alone")
+        self._sieve("alone")
         return {
             "dropped": self._dropped + at_once,
             "later": later,
@@ -90,59 +90,42 @@ class Sieve:
         names = {each for each in names if self._selection.includes_slot(_slot(each[1]))}
         if self._reads:
             for priority, named in sorted(names):
-                self._sieve_list(f"pending:{priority}:{named}", priority)
+                self._sieve(f"pending:{priority}:{named}", priority)
             return 0
         dropped = 0
         for priority, slot in sorted({(priority, _slot(named)) for priority, named in names}):
             began = time.perf_counter()
-            dropped += self._run(DROP_LISTS, priority, slot.encode(errors=ODD_BYTES))
+            dropped += self._run(DROP_LISTS, priority, slot)
             self._pause(began)
         return dropped
 
-    def _sieve_list(self, name: str, priority: str) -> None:
-        """Sieve as many elements of a list as it has now: workers may take them, and add others."""
+    def _sieve(self, name: str, priority: str = "") -> None:
+        """Sieve as many elements as a list has now, that of a `priority`, or `later`: workers may
+        take them, and add others."""
         self._store.learn_dictionaries()
-        left = self._client.call("llen", f"{self._key}:{name}")
-        while left > 0:
-            began = time.perf_counter()
-            last = min(AT_ONCE, left) - 1
-            elements = [
-                _element(name, priority, each)
-                for each in self._client.call("lrange", f"{self._key}:{name}", 0, last)
-            ]
-            if not elements:
-                break
-            left -= max(1, self._sieve(name, elements, began))
-
-    def _sieve_records(self, name: str) -> None:
-        """Sieve what is delayed or quarantined."""
-        self._store.learn_dictionaries()
-        looked, count = 0, self._count(name)
+        is_later = name == "later"
+        looked = 0
+        count = self._client.call("zcard" if is_later else "llen", f"{self._key}:{name}")
         while looked < count:
             began = time.perf_counter()
-            # what stays is passed over from the last one on, since workers take the first
-            first = looked - self._dropped if name == "later" else 0
-            _, found = self._run(PENDING_RECORDS, name, first, "1")
-            elements = [
-                _Element(stored, priority.decode(), slot.decode(errors=ODD_BYTES), b"0" + payload)
-                for priority, slot, payload, _, stored in found
-            ]
+            if priority:
+                last = min(AT_ONCE, count - looked) - 1
+                found = self._client.call("lrange", f"{self._key}:{name}", 0, last)
+                elements = [_element(name, priority, each) for each in found]
+            else:
+                # what stays is passed over from the last one on, since workers take the first
+                _, found = self._run(PENDING_RECORDS, name, looked - self._dropped * is_later, "1")
+                elements = [
+                    _Element(stored, of.decode(), slot.decode(errors=ODD_BYTES), b"0" + payload)
+                    for of, slot, payload, _, stored in found
+                ]
             if not elements:
                 break
-            looked += max(1, self._sieve(name, elements, began))
-
-    def _count(self, name: str) -> int:
-        command = "zcard" if name == "later" else "llen"
-        count: int = self._client.call(command, f"{self._key}:{name}")
-        return count
-
-    def _sieve(self, name: str, elements: Sequence[_Element], began: float) -> int:
-        """Drop the selected ones of these, and rest. Return how many were still there."""
-        arguments = [part for each in elements for part in self._judged(each)]
-        answers: bytes = self._run(SIEVE, name.encode(errors=ODD_BYTES), *arguments)
-        self._found.update(answers.decode())
-        self._pause(began)
-        return len(answers)
+            arguments = [part for each in elements for part in self._judged(each)]
+            answers: bytes = self._run(SIEVE, name, *arguments)
+            self._found.update(answers.decode())
+            self._pause(began)
+            looked += max(1, len(answers))
 
     def _pause(self, began: float) -> None:
         time.sleep(self._rest * (time.perf_counter() - began))
@@ -150,7 +133,7 @@ class Sieve:
     def _judged(self, element: _Element) -> Iterator[Any]:
         """Yield what the script is told of an element."""
         stored, priority, slot, entry = element
-        yield from (stored, priority, slot.encode(errors=ODD_BYTES), entry)
+        yield from (stored, priority, slot, entry)
         fields: dict[str, Any] = {}
         payload = entry[1:]
         if entry and self._reads and self._selection.includes_slot(slot):

@@ -66,29 +66,15 @@ class SeedList:
     """
 
     @classmethod
-    def of(
-        cls,
-        crawler: Crawler,
-        redis: RedisSettings,
-        key: str,
-        dupefilter: RedisBloomDupeFilter,
-        settings: WorkerSettings,
-    ) -> SeedList | None:
+    def of(cls, crawler: Crawler, *others: Any) -> SeedList | None:
         """Return the list for the spider of `crawler`, None if it has no `redis_key`. Raises
         SharedFilterError, ValueError."""
-        name = getattr(crawler.spider, "redis_key", None)
-        if not name:
-            return None
-        url = scrapy_redis_url(crawler.settings) or redis.url
-        client, crawl_client = (RedisClient(each, redis.timeout) for each in (url, redis.url))
-        return cls(crawler, client, crawl_client, str(name), key, dupefilter, settings)
+        return cls(crawler, *others) if getattr(crawler.spider, "redis_key", None) else None
 
     def __init__(
         self,
         crawler: Crawler,
-        client: RedisClient,
-        crawl_client: RedisClient,
-        name: str,
+        redis: RedisSettings,
         key: str,
         dupefilter: RedisBloomDupeFilter,
         settings: WorkerSettings,
@@ -96,12 +82,14 @@ class SeedList:
         spider = crawler.spider
         assert spider is not None
         self._spider: Any = spider
-        self._list = name.replace("%(name)s", spider.name)
+        redis_key: object = getattr(spider, "redis_key", None)
+        self._list = str(redis_key).replace("%(name)s", spider.name)
         slot = self._list if "{" in self._list else in_one_slot(self._list)
         self._keys = [self._list, f"{slot}:taken", f"{slot}:workers"]
         self._unreadable = f"{slot}:unreadable"
-        self._client = client
-        self._crawl_client = crawl_client
+        url = scrapy_redis_url(crawler.settings) or redis.url
+        self._client = RedisClient(url, redis.timeout)
+        self._crawl_client = RedisClient(redis.url, redis.timeout)
         self._key = key
         self._dupefilter = dupefilter
         self._settings = settings
@@ -119,14 +107,14 @@ class SeedList:
         self._encoding = getattr(spider, "redis_encoding", None) or encoding
         self._make = getattr(spider, "make_request_from_data", None) or self._request_from
         if hasattr(self._spider, "fetch_data"):
-            self._spider.fetch_data = _nothing
+            self._spider.fetch_data = lambda *_: []
         self.is_empty = False
         """True if the last look has found neither seeds nor notes."""
         self.is_moved = False
         """True if it has found no more than notes of what this worker has pushed."""
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
-        announce(crawler, "seeds", f"from {self._list!r} in Redis at {client.name}")
+        announce(crawler, "seeds", f"from {self._list!r} in Redis at {self._client.name}")
 
     def open(
         self,
@@ -296,7 +284,3 @@ class SeedList:
         url, method = fields.pop("url"), fields.pop("method", "GET").upper()
         meta = fields.pop("meta", {})
         return FormRequest(url, dont_filter=True, method=method, meta=meta, formdata=fields)
-
-
-def _nothing(*_: object) -> list[bytes]:
-    return []

@@ -248,12 +248,9 @@ def held_in(client: RedisClient, key: str) -> dict[str, float]:
 def parked_in(client: RedisClient, key: str) -> Iterator[tuple[str, str]]:
     """Yield priority and name of each list that waits for the end of a hold. Cost: a round trip
     for a hundred."""
-    first = 0
-    while found := client.call("zrange", f"{key}:parked", first, first + SLOTS_AT_ONCE - 1):
-        for member in found:
-            priority, _, named = member.decode(errors=ODD_BYTES).partition(":")
-            yield priority, named
-        first += SLOTS_AT_ONCE
+    for member in client.pages("zrange", f"{key}:parked", SLOTS_AT_ONCE):
+        priority, _, named = member.decode(errors=ODD_BYTES).partition(":")
+        yield priority, named
 
 
 def total_bytes(*sizes: int | None) -> int | None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..errors import SharedFilterError, describe
 from .client import ScriptError
@@ -28,21 +28,6 @@ REACTOR_MAY_REST = 600.0
 """Seconds without a turn of the reactor after which the heartbeat stops."""
 
 Call = tuple[Sequence["Argument"], Callable[[Any], None]]
-
-
-class Sender(Protocol):
-    """Sends one commit after the other."""
-
-    @property
-    def busy(self) -> bool:
-        """True until the last call is answered."""
-
-    def send(self, arguments: Sequence[Argument], on_answer: Callable[[Any], None]) -> None:
-        """Send a call; `on_answer` gets its answer."""
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for the answer to the last call, and to each that it leads to; return whether all
-        came."""
 
 
 class Transport:
@@ -67,19 +52,15 @@ class Transport:
         self._ending = threading.Event()
         self._answered = threading.Condition()
         self._answers: list[tuple[Callable[[Any], None], Any]] = []
-        self._is_open = False
+        self.busy = False
+        """True until `on_answer` of the last call has been called."""
         self._thread = threading.Thread(target=self._work, name="scrapy-bloom", daemon=True)
         self._thread.start()
 
-    @property
-    def busy(self) -> bool:
-        """True until `on_answer` of the last call has been called."""
-        return self._is_open
-
     def send(self, arguments: Sequence[Argument], on_answer: Callable[[Any], None]) -> None:
         """Send a call; no other may be open."""
-        assert not self._is_open
-        self._is_open = True
+        assert not self.busy
+        self.busy = True
         self._calls.put((arguments, on_answer))
 
     def wait(self, seconds: float) -> bool:
@@ -87,12 +68,12 @@ class Transport:
         reactor waits as well."""
         deadline = time.monotonic() + seconds
         has_answers = True
-        while self._is_open and has_answers:
+        while self.busy and has_answers:
             with self._answered:
                 left = deadline - time.monotonic()
                 has_answers = self._answered.wait_for(lambda: bool(self._answers), left)
             self._pass_on()
-        return not self._is_open
+        return not self.busy
 
     def close(self) -> None:
         """End the thread, and close the connection."""
@@ -106,7 +87,7 @@ class Transport:
         with self._answered:
             answers, self._answers = self._answers, []
         for on_answer, answer in answers:
-            self._is_open = False
+            self.busy = False
             on_answer(answer)
 
     def _work(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shlex
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from time import monotonic
@@ -100,17 +100,15 @@ class Worker:
         self._engine = EngineView(crawler)
         codec = RedisCodec(crawler.settings, spider, self._slot_of, crawler.stats)
         generation = dupefilter.shared.header.generation
-        self._seeds = SeedList.of(crawler, redis, self.key, dupefilter, settings)
-        client = RedisClient(redis.url, redis.timeout)
-        try:
+        with ExitStack() as undo:
+            client = undo.enter_context(RedisClient(redis.url, redis.timeout))
+            beats = undo.enter_context(RedisClient(redis.url, redis.timeout))
             self._server = client.name
             self._name = f"the queue {self.key!r} in Redis at {client.name}"
             self._failed = RedisFailedStore(client, self.key, MOST_TOLD, starts=True)
             self._state = self._join(client, generation)
-            beats = RedisClient(redis.url, redis.timeout)
-        except BaseException:
-            client.close()
-            raise
+            self._seeds = SeedList.of(crawler, redis, self.key, dupefilter, settings)
+            undo.pop_all()
         self._transport = Transport(client, self.key, in_reactor(), self._on_outage)
         self._heartbeat = Heartbeat(beats, self.key, generation, settings.lease)
         self.store = RedisStore(

@@ -325,6 +325,24 @@ def test_it_finds_a_list_behind_an_older_one(run, tmp_path, redis_server, key):
     worker.close()
 
 
+def test_a_slot_that_is_no_text(run, tmp_path, redis_server, key):
+    """Its requests are counted, verified and dropped: a name in Redis may have any bytes."""
+    worker = StoreWorker(redis_server.url, key)
+    of_slot(worker, "a", 12)
+    odd = f"{worker.key}:pending:0:".encode() + b"\xff"
+    redis_server.command("RENAME", f"{worker.key}:pending:0:a", odd)
+    redis_server.command("LSET", f"{worker.key}:slots:0", 0, b"\xff")
+    arguments = [redis_server.url, "--key", key]
+    verified = run(tmp_path, "verify", *arguments)
+    assert (verified.status, "is where workers find it" in verified.out) == (0, True)
+    for options, name in (([], "pending"), (["--url", "*"], "unknown")):
+        found = run(tmp_path, "queue", "count", *arguments, "--json", *options).json
+        assert (found[name], found["in_flight"]) == (8, 4)
+    assert run(tmp_path, "queue", "drop", *arguments, "--slot", "?", "--yes").status == 0
+    assert redis_server.command("EXISTS", odd) == 0
+    worker.close()
+
+
 @pytest.mark.parametrize("order", ["Lifo", "Fifo"])
 def test_it_finds_each_request_of_many_slots(run, tmp_path, redis_server, key, monkeypatch, order):
     """Whatever workers have made of their lists: each is pending or claimed, once."""

@@ -57,8 +57,8 @@ MUTANTS = {
     "seen_ones_are_counted": (COMMIT, "elseif answer == 0 and counting and", "elseif counting and"),
     "retries_are_counted": (
         f"{HERE}protocol.py",
-        "str(is_filtered + 2 * (not self.counted))",
-        "str(int(is_filtered))",
+        "str(has_key + 2 * (not self.counted))",
+        "str(int(has_key))",
     ),
     "redirects_are_not_counted": (
         f"{HERE}request_store.py",
@@ -109,8 +109,8 @@ MUTANTS = {
     ),
     "a_new_budget_counts_nothing": (
         f"{HERE}budget.py",
-        "        _count_pending(client, key)\n",
-        "",
+        "        client.run(COUNT_PENDING, ",
+        "        (COUNT_PENDING, ",
     ),
     "what_is_claimed_is_not_counted": (
         f"{HERE}pending_store.py",
@@ -152,8 +152,8 @@ MUTANTS = {
     "not_chosen_ones_go": (TAKE, "    redis.call('RPUSH', list, element)\n", ""),
     "removed_without_the_capped": (
         REMOVE,
-        "  gone = gone + redis.call('UNLINK', key('capped:' .. slot))\n",
-        "",
+        "return redis.call('UNLINK', key('capped:' .. slot))",
+        "return 0",
     ),
     "removed_without_the_counts": (
         REMOVE,
@@ -162,7 +162,7 @@ MUTANTS = {
     ),
     "orders_are_forgotten": (
         f"{HERE}failed_store.py",
-        "            self._order([*self._orders(), choice])\n",
+        '            self._client.call("hset", f"{self._key}:crawl", "retried", orders)\n',
         "            pass\n",
     ),
     "orders_hold_for_ever": (

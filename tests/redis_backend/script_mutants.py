@@ -197,8 +197,8 @@ MUTANTS = {
     ),
     "holds_of_new_claims_are_not_told": (
         COMMIT,
-        "for slot in pairs(of_slot) do slots",
-        "for slot in pairs({}) do slots",
+        "  for slot in pairs(of_slot) do\n",
+        "  for slot in pairs({}) do\n",
     ),
     # clocks, and what was lost
     "by_a_clock_that_was_ahead": (LATER, "if hold[1] > now + hold[3] then", "if false then"),
@@ -206,8 +206,8 @@ MUTANTS = {
     "parked_without_holds": (LATER, "    wake_parked()  --", "    --"),
     "removed_without_the_parked": (
         REMOVE,
-        "  gone = gone + unlink_lists(member",
-        "  local _ = (member",
+        "return unlink_lists(member:match('^([^:]*):(.*)$'))",
+        "return 0",
     ),
     # owners stay for ever
     "owners_stay": (COMMIT, "HLEN', key('owners')) > 1000", "HLEN', key('owners')) < 0"),

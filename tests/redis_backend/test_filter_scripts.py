@@ -18,7 +18,8 @@ pytest_plugins = ["tests.redis_backend.fixtures"]
 NAMES = sorted(
     name
     for name, value in vars(scripts).items()
-    if type(value) is scripts.Script and not name.startswith(("DELTA_", "TAKE_"))
+    if isinstance(value, scripts.Script)
+    and not (value.in_slot or name.startswith(("DELTA_", "TAKE_")))
 )
 COMMANDS = {
     name: sorted(set(re.findall(r"redis\.call\('(\w+)'", vars(scripts)[name].text)))

@@ -121,6 +121,23 @@ def test_a_refused_worker_leaves_its_job_directory(build, tmp_path):
     build(JOBDIR=str(tmp_path / "job"))
 
 
+def test_a_refused_worker_leaves_no_connection(build, monkeypatch):
+    """Nor does a spider with a list of seeds, which has two more."""
+
+    class SeededSpider(TestSpider):
+        redis_key = "seeds"
+
+    talk(build())
+    clients, init, close = set(), RedisClient.__init__, RedisClient.close
+    monkeypatch.setattr(
+        RedisClient, "__init__", lambda self, *args: clients.add(self) or init(self, *args)
+    )
+    monkeypatch.setattr(RedisClient, "close", lambda self: clients.discard(self) or close(self))
+    with pytest.raises(SharedFilterError, match="BLOOM_REDIS_LEASE"):
+        build(spider=SeededSpider, BLOOM_REDIS_LEASE=30)
+    assert clients == set()
+
+
 def test_a_worker_that_is_closed_before_it_opens_leaves_its_job_directory(build, tmp_path):
     """As Scrapy does where a spider middleware keeps the spider from starting."""
     first = build(JOBDIR=str(tmp_path))

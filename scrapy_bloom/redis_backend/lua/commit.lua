@@ -101,7 +101,6 @@ local function is_newest(priority)
   end
   return newest[priority]
 end
-local function pairs_in(text) return string.gmatch(text, '(%Z*)%z(%Z*)%z') end
 local most_probe = tonumber(ARGV[24])
 
 -- include later
@@ -110,43 +109,26 @@ local counts = found[8]
 
 -- include budget
 
-local function put_quarantined(record)
-  redis.call('RPUSH', key('alone'), cmsgpack.pack(record))
-  added, added_bytes = added + 1, added_bytes + #record[3]
-end
-
--- Keeps what cannot be read among the failed requests.
-local function set_aside(name, packed)
-  redis.call('HSET', key('failed'), name, packed)
-end
-
 local function give_back(from, claim, packed, blamed)
   local record = record_of(packed)
   if not record then
-    set_aside(claim, packed)
+    redis.call('HSET', key('failed'), claim, packed)  -- it cannot be read
     redis.call('HDEL', key('claims:' .. from), claim)
     return
   end
   local priority, slot, entry, alone = unpack(record, 1, 4)
-  if alone then
-    alone = tonumber(alone) or 0
-    if blamed then alone = alone + 1 end
-    if alone >= tonumber(ARGV[12]) then
-      redis.call('HSET', key('failed'), claim,
-        cmsgpack.pack({priority, slot, entry, 'worker_died', alone + 2, from, now, ''}))
-    else
-      put_quarantined({priority, slot, entry, alone})
-    end
+  local losses = (tonumber(alone or entry:sub(1, 1)) or 0) + (blamed and 1 or 0)
+  if not alone then entry = losses .. entry:sub(2) end
+  if alone and losses >= tonumber(ARGV[12]) then
+    redis.call('HSET', key('failed'), claim,
+      cmsgpack.pack({priority, slot, entry, 'worker_died', losses + 2, from, now, ''}))
+  elseif alone or losses >= 2 then
+    redis.call('RPUSH', key('alone'),
+      cmsgpack.pack({priority, slot, entry, alone and losses or 0}))
+    added, added_bytes = added + 1, added_bytes + #entry
   else
-    local losses = tonumber(entry:sub(1, 1)) or 0
-    if blamed then losses = losses + 1 end
-    entry = losses .. entry:sub(2)
-    if losses >= 2 then
-      put_quarantined({priority, slot, entry, 0})
-    else
-      local newest_first = is_newest(priority)
-      put(newest_first and 'RPUSH' or 'LPUSH', priority, slot, entry, not newest_first)
-    end
+    local newest_first = is_newest(priority)
+    put(newest_first and 'RPUSH' or 'LPUSH', priority, slot, entry, not newest_first)
   end
   redis.call('HDEL', key('claims:' .. from), claim)
 end
@@ -338,7 +320,7 @@ if wanted > 0 and owned_count == 0 and #claimed == 0 then
     local record = record_of(packed)
     local hold = record and hold_of(record[2])
     if not record then
-      set_aside('alone:' .. redis.sha1hex(packed), packed)
+      redis.call('HSET', key('failed'), 'alone:' .. redis.sha1hex(packed), packed)
       count_less(1)
       redis.call('LPOP', key('alone'))
     elseif not hold or hold[1] <= now then
@@ -358,7 +340,7 @@ local function keep(slot)
   local record = cmsgpack.pack({worker, now + keeps})
   new_owners = new_owners + redis.call('HSET', key('owners'), slot, record)
 end
-for slot, count in pairs_in(ARGV[9]) do
+for slot, count in ARGV[9]:gmatch('(%Z*)%z(%Z*)%z') do
   of_slot[slot] = tonumber(count)
   if keeps > 0 then keep(slot) end
 end
@@ -533,12 +515,10 @@ if still and ARGV[17] == 'over' and in_round and found[3] == '1' then
 end
 
 local counted = {'pages', 'items', 'duplicates', 'retries', 'added'}
-local increments = {}
-for each in words(ARGV[18]) do increments[#increments + 1] = each end
-increments[5] = adds
-for at, name in ipairs(counted) do
-  local more = tonumber(increments[at])
-  if more > 0 then redis.call('HINCRBY', key('crawl'), name, more) end
+local place = 0
+for more in words(ARGV[18] .. ' ' .. adds) do
+  place = place + 1
+  if tonumber(more) > 0 then redis.call('HINCRBY', key('crawl'), counted[place], more) end
 end
 local failed = redis.call('HLEN', key('failed'))
 local newest_note = redis.call('LINDEX', key('progress'), 0)
@@ -554,9 +534,8 @@ if not age or age < 0 or age >= 1000 then
 end
 local later = {}
 if has_later then
-  local slots, holds = {}, {}
-  for slot in pairs(of_slot) do slots[#slots + 1] = slot end
-  for _, slot in ipairs(slots) do
+  local holds = {}
+  for slot in pairs(of_slot) do
     local hold = state_of(slot)
     if hold then
       holds[#holds + 1] = table.concat({slot, hold[1], hold[1] - now, hold[2]}, '\0')

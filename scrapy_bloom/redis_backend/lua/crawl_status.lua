@@ -8,22 +8,18 @@
 -- include key
 -- include slice
 -- include weigh
--- include count_held
-
 -- include now
+-- include waits
+
 local workers = redis.call('ZRANGE', key('workers'), 0, -1, 'WITHSCORES')
 for _, name in ipairs({'crawl', 'workers', 'starting', 'busy', 'priorities', 'alone', 'failed',
     'start', 'owners', 'progress', 'few', 'later', 'holds', 'parked', 'limits',
     'counted:0', 'counted:1', 'capped'}) do
   weigh(key(name))
 end
-local due = redis.call('ZRANGE', key('later'), 0, 0, 'WITHSCORES')[2]
-local back = tonumber(redis.call('HGET', key('crawl'), 'back') or '') or 0
+local later, due, held = waits()
 return {redis.call('HMGET', key('crawl'), 'lease', 'round', 'start_done', 'over', 'began', 'done',
     'waiting', unpack(ARGV)),
   now, workers, redis.call('HLEN', key('failed')),
   redis.call('LLEN', key('alone')), slice(key('progress'), 0, 59),
-  unknown and -1 or bytes, redis.call('ZCARD', key('later')),
-  due and math.max(0, due - now - back) or '',
-  count_held(key('holds'), now),
-  redis.call('ZCARD', key('capped'))}
+  unknown and -1 or bytes, later, due, held, redis.call('ZCARD', key('capped'))}

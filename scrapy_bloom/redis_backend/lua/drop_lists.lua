@@ -3,13 +3,11 @@
 -- ARGV: priority, slot.
 -- Returns how many requests; -1 if there is no crawl of this version.
 
--- include key
--- include crawl_id
+-- include in_crawl
 -- include put
 -- include count_less
 
 local priority, slot = ARGV[1], ARGV[2]
-if not begins_to_drop() then return -1 end
 local dropped = 0
 for _, named in ipairs({slot .. '\0', slot}) do
   local list = list_of(priority, named)

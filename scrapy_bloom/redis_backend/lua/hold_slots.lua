@@ -3,25 +3,18 @@
 -- ARGV: for how long (ms, or inf), '' to release; slots.
 -- Returns how many slots are held now, or were; -1 if there is no crawl of this version.
 
--- include key
--- include crawl_id
+-- include in_crawl
 -- include put
 -- include records
 
-local found = redis.call('HMGET', key('crawl'), 'id', '', '', '', '', '', 'later')
-if (found[1] or ''):sub(1, 2) ~= crawl_id('') then return -1 end
+local found = {[7] = redis.call('HGET', key('crawl'), 'later')}
 -- include now
 
 -- include later
 
 local changed = 0
 for at = 2, #ARGV do
-  local is_done = true
-  if ARGV[1] == '' then
-    is_done = release_slot(ARGV[at], true)
-  else
-    hold_slot(ARGV[at], tonumber(ARGV[1]), 0)
-  end
-  changed = changed + (is_done and 1 or 0)
+  if ARGV[1] ~= '' then hold_slot(ARGV[at], tonumber(ARGV[1]), 0) end
+  if ARGV[1] ~= '' or release_slot(ARGV[at], true) then changed = changed + 1 end
 end
 return changed

@@ -10,21 +10,18 @@
 -- asked for while other workers have a lease, and where count_pending has to run first.
 
 -- include crawl_id
--- include count_held
-
-local name = KEYS[1] .. ':crawl'
+-- include key
 -- include now
+-- include waits
+
+local name = key('crawl')
 local begins = 0
 local function told()
   local found = redis.call('HMGET', name, 'id', 'lease', 'round', 'start_done', 'over')
-  found[6] = redis.call('ZCARD', KEYS[1] .. ':workers')
-  found[7] = #redis.call('ZRANGEBYSCORE', KEYS[1] .. ':workers', now, '+inf')
+  found[6] = redis.call('ZCARD', key('workers'))
+  found[7] = #redis.call('ZRANGEBYSCORE', key('workers'), now, '+inf')
   found[8] = redis.call('HGET', name, 'spider') or ''
-  found[9] = redis.call('ZCARD', KEYS[1] .. ':later')
-  local due = redis.call('ZRANGE', KEYS[1] .. ':later', 0, 0, 'WITHSCORES')[2]
-  local back = tonumber(redis.call('HGET', name, 'back') or '') or 0
-  found[10] = due and math.max(0, due - now - back) or ''
-  found[11] = count_held(KEYS[1] .. ':holds', now)
+  found[9], found[10], found[11] = waits()
   found[12] = begins
   found[13] = redis.call('HGET', name, 'budget') or '{}'
   return found
@@ -32,7 +29,6 @@ end
 local function last_claim() return redis.call('HGET', name, 'claims') or 0 end
 -- The counts stay, unless there is no budget any more. An aborted call leaves an unknown one.
 local function set_budget(before)
-  local function key(each) return KEYS[1] .. ':' .. each end
   if ARGV[6] == '{}' then
     redis.call('HSET', name, 'budget', '{}', 'counts', '')
     redis.call('UNLINK', key('limits'), key('counted:0'), key('counted:1'))
@@ -41,14 +37,12 @@ local function set_budget(before)
   if before == '{}' and ARGV[7] ~= '1' then
     redis.call('UNLINK', key('counted:0'), key('counted:1'))
   end
-  local unknown = '?'
-  redis.call('HSET', name, 'budget', unknown)
+  redis.call('HSET', name, 'budget', '?')
   redis.call('UNLINK', key('limits'))
   for slot, most in pairs(cjson.decode(ARGV[6])) do
     redis.call('HSET', key('limits'), slot, string.format('%.0f', most))
   end
-  local counts = redis.call('HGET', name, 'counts') or ''
-  if counts == '' then
+  if (redis.call('HGET', name, 'counts') or '') == '' then
     redis.call('HSET', name, 'counts', 0, 'carried', last_claim())
   end
   redis.call('HSET', name, 'budget', ARGV[6])
@@ -58,11 +52,8 @@ local has_other_budget = ARGV[6] ~= '' and found[13] ~= ARGV[6]
 if ARGV[4] ~= '' and found[8] ~= '' and found[8] ~= ARGV[4] and ARGV[5] == '' then return found end
 if found[1] == id and found[7] > 0 and has_other_budget then return found end
 if not found[1] then
-  local names = {}
-  for _, each in ipairs({'priorities', 'alone', 'failed', 'later', 'parked', 'capped'}) do
-    names[#names + 1] = KEYS[1] .. ':' .. each
-  end
-  if redis.call('EXISTS', unpack(names)) > 0 then
+  if redis.call('EXISTS', key('priorities'), key('alone'), key('failed'), key('later'),
+      key('parked'), key('capped')) > 0 then
     found[1] = ''
     return found
   end
@@ -74,12 +65,12 @@ elseif found[1] == id then
   local retried = redis.call('HGET', name, 'retried')
   if ARGV[3] ~= '' and found[3] ~= ARGV[3] and found[5] == '1' and not retried then
     -- the marks first: else an aborted script leaves a round without its start requests
-    redis.call('UNLINK', KEYS[1] .. ':start')
+    redis.call('UNLINK', key('start'))
     -- the counts of the last round stay beside those of this one
     local counts = redis.call('HGET', name, 'counts') or ''
     if counts ~= '' then
       counts = 1 - counts:sub(1, 1)
-      redis.call('UNLINK', KEYS[1] .. ':counted:' .. counts)
+      redis.call('UNLINK', key('counted:' .. counts))
       counts = counts .. 'f'
     end
     redis.call('HSET', name, 'round', ARGV[3], 'start_done', '', 'over', '', 'counts', counts,

@@ -11,16 +11,20 @@ local function unlink_lists(priority, named)
   local pending = 'pending:' .. priority .. ':'
   return redis.call('UNLINK', key(pending .. named), key(pending .. named:match('^%Z*')))
 end
-for _, member in ipairs(redis.call('ZRANGE', key('parked'), 0, ARGV[1] - 1)) do
-  gone = gone + unlink_lists(member:match('^([^:]*):(.*)$'))
-  redis.call('ZREM', key('parked'), member)
+local function unlink_listed(named, unlink)
+  for _, each in ipairs(redis.call('ZRANGE', key(named), 0, ARGV[1] - 1)) do
+    gone = gone + unlink(each)
+    redis.call('ZREM', key(named), each)
+  end
+  return redis.call('EXISTS', key(named)) == 1
 end
-if redis.call('EXISTS', key('parked')) == 1 then return math.max(1, gone) end
-for _, slot in ipairs(redis.call('ZRANGE', key('capped'), 0, ARGV[1] - 1)) do
-  gone = gone + redis.call('UNLINK', key('capped:' .. slot))
-  redis.call('ZREM', key('capped'), slot)
+local function parked(member) return unlink_lists(member:match('^([^:]*):(.*)$')) end
+local function capped(slot) return redis.call('UNLINK', key('capped:' .. slot)) end
+local function worker(each)
+  return redis.call('UNLINK', key('batch:' .. each), key('claims:' .. each), key('handed:' .. each))
 end
-if redis.call('EXISTS', key('capped')) == 1 then return math.max(1, gone) end
+if unlink_listed('parked', parked) then return math.max(1, gone) end
+if unlink_listed('capped', capped) then return math.max(1, gone) end
 for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, -1)) do
   local ring, lobby = key('slots:' .. priority), key('lobby:' .. priority)
   for _, list in ipairs({ring, lobby}) do
@@ -32,12 +36,7 @@ for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, -1)) do
   if redis.call('EXISTS', ring, lobby) > 0 then return math.max(1, gone) end
   redis.call('ZREM', key('priorities'), priority)
 end
-for _, each in ipairs(redis.call('ZRANGE', key('workers'), 0, ARGV[1] - 1)) do
-  gone = gone + redis.call('UNLINK', key('batch:' .. each), key('claims:' .. each),
-    key('handed:' .. each))
-  redis.call('ZREM', key('workers'), each)
-end
-if redis.call('EXISTS', key('workers')) == 1 then return math.max(1, gone) end
+if unlink_listed('workers', worker) then return math.max(1, gone) end
 return gone + redis.call('UNLINK', key('starting'), key('busy'), key('alone'), key('failed'),
   key('start'), key('owners'), key('progress'), key('few'), key('later'), key('holds'),
   key('limits'), key('counted:0'), key('counted:1'))

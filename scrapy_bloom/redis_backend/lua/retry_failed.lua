@@ -2,14 +2,13 @@
 -- earlier round count in the budget of this one, and are capped if they are over it.
 -- KEYS: the filter's header.
 -- ARGV: '1' for those of an earlier round, too, '' to leave them where there is a budget; fields.
--- Returns {how many are pending, how many are left, or capped}, {-1} if there is no crawl.
+-- Returns {how many are pending, how many are left, or capped}, -1 if there is no crawl.
 
--- include key
+-- include in_crawl
 -- include put
 -- include records
 
 local counts, carried = unpack(redis.call('HMGET', key('crawl'), 'counts', 'carried'))
-if redis.call('EXISTS', key('crawl')) == 0 then return {-1} end
 -- include now
 
 -- include budget

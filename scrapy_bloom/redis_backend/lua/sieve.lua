@@ -11,12 +11,10 @@
 -- there meanwhile ends the call. A mark in a lobby, or before a slot's own list, lets that list join
 -- its ring now: see include/put.lua.
 
--- include key
--- include crawl_id
+-- include in_crawl
 -- include put
 -- include count_less
 
-if not begins_to_drop() then return -1 end
 local list, priority, named = key(ARGV[1]), ARGV[1]:match('^%a+:([^:]*):?(.*)$')
 -- include now
 local known, answers = {}, {}

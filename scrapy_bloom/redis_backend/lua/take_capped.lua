@@ -6,13 +6,12 @@
 -- Returns what became of those at which it has looked, as digits: fewer than wanted at the end, at
 -- one that was not read, or where the budget has no room. -1 if there is no crawl.
 
--- include key
+-- include in_crawl
 -- include put
 
 local slot, list = ARGV[1], key('capped:' .. ARGV[1])
 -- include now
 local counts = redis.call('HGET', key('crawl'), 'counts')
-if redis.call('EXISTS', key('crawl')) == 0 then return -1 end
 
 -- include budget
 

@@ -1,5 +1,5 @@
 -- KEYS: the filter's header.
--- ARGV: a list, first, last.
+-- ARGV: `lobby:PRIORITY`, `pending:PRIORITY:NAME` or `capped:SLOT`, first, last.
 -- Returns {elements, entries among them, how many of these cannot be read, slots whose list joins
 -- its ring when an element has left this list}.
 
@@ -7,10 +7,11 @@
 -- include readable
 
 local elements, entries, bad, slots = redis.call('LRANGE', key(ARGV[1]), ARGV[2], ARGV[3]), 0, 0, {}
-local older = ARGV[1]:match('^pending:[^:]*:(%Z*)%z$')
+local kind, older = ARGV[1]:match('^%a+'), ARGV[1]:match('^pending:[^:]*:(%Z*)%z$')
 for _, element in ipairs(elements) do
   local slot, entry = older, element
-  if ARGV[1]:find('^lobby:') then slot, entry = element:match('^(%Z*)%z(.*)$') end
+  if kind == 'lobby' then slot, entry = element:match('^(%Z*)%z(.*)$') end
+  if kind == 'capped' then entry = '0' .. (element:match('^%Z*%z(.+)$') or '') end
   if slot and entry == '' then
     slots[#slots + 1] = slot
   else

@@ -1,17 +1,29 @@
 -- KEYS: the filter's header.
--- ARGV: a hash, cursor, the fewest parts of a record.
+-- ARGV: `failed`, `claims:WORKER`, `alone` or `later`; cursor; the fewest parts of a record.
 -- Returns {next cursor, records, how many of them cannot be read}.
 
 -- include key
 -- include readable
 -- include unpacked
 
-local found, bad = redis.call('HSCAN', key(ARGV[1]), ARGV[2], 'COUNT', 100), 0
-for at = 2, #found[2], 2 do
-  local record = unpacked(found[2][at]) or {}
+local name, following, records, bad = key(ARGV[1]), 0, {}, 0
+if ARGV[1] == 'alone' then
+  for _, packed in ipairs(redis.call('LRANGE', name, 0, -1)) do
+    records[#records + 1] = unpacked(packed) or {}
+  end
+else
+  local is_later = ARGV[1] == 'later'
+  local found = redis.call(is_later and 'ZSCAN' or 'HSCAN', name, ARGV[2], 'COUNT', 100)
+  following = found[1]
+  for at = 1, #found[2], 2 do
+    records[#records + 1] = is_later and {found[2][at]:match('^(%Z*)%z(%Z*)%z(.*)$', 5)}
+      or unpacked(found[2][at + 1]) or {}
+  end
+end
+for _, record in ipairs(records) do
   if type(record[3]) ~= 'string' or #record < tonumber(ARGV[3])
       or not (record[4] == 'unserializable' or is_readable(record[3])) then
     bad = bad + 1
   end
 end
-return {found[1], #found[2] / 2, bad}
+return {following, #records, bad}

@@ -1,12 +1,7 @@
 -- For scripts that drop what is pending, after put. What goes is counted before, so that what is
--- counted is never more than there is.
-local function begins_to_drop()
-  local id = redis.call('HGET', key('crawl'), 'id') or ''
-  if id:sub(1, 2) ~= crawl_id('') then return false end
-  -- without memory Redis refuses a script at its first write, and not this one
-  redis.call('SREM', key('starting'), '')
-  return true
-end
+-- counted is never more than there is. Without memory Redis refuses a script at its first write, and
+-- not this one.
+redis.call('SREM', key('starting'), '')
 
 local function count_less(count, bytes)
   redis.call('HINCRBY', key('crawl'), 'waiting', -count)
