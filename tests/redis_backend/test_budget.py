@@ -1,10 +1,7 @@
 """BLOOM_BUDGET in Redis: a round fetches no more pages of a download slot, over kills and
 workers."""
 
-from contextlib import suppress
-
 import pytest
-import redis as redis_py
 from scrapy.settings import Settings
 from scrapy.utils.request import RequestFingerprinter
 
@@ -18,12 +15,8 @@ from scrapy_bloom.redis_backend.scripts import OPEN_CRAWL, RETRY_FAILED, TAKE_CA
 from scrapy_bloom.redis_backend.status import CrawlStatus
 from scrapy_bloom.redis_backend.verify import queue_findings
 from tests.job.engine import name_of, request
-from tests.redis_backend.server import lua_script
-from tests.redis_backend.test_commit import ABORTING, aborted, join, raw  # noqa: F401 - a fixture
-from tests.redis_backend.test_scheduler import build, talk  # noqa: F401 - a fixture
-from tests.redis_backend.workers import LEASE, StoreWorker, crawl, seeded
+from tests.redis_backend.workers import LEASE, StoreWorker, crawl, seeded, talk
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.usefixtures("few_shards")
 
 CAPPED = Choice(reasons=["capped"])
@@ -36,12 +29,7 @@ def push(worker, *names, slot="example.com", **options):
 
 def names(worker):
     """Fetch all there is; return the names of the pages, sorted."""
-    found = []
-    while (request := worker.next()) is not None:
-        found.append(request.url.rpartition("/")[2])
-        worker.store.done(request)
-        worker.exchange()
-    return sorted(found)
+    return sorted(worker.drain())
 
 
 def failed(worker):
@@ -50,17 +38,17 @@ def failed(worker):
 
 def capped(worker):
     """Return the names of the requests over the budget."""
-    return [each.url.rpartition("/")[2] for each in failed(worker).requests(CAPPED)]
+    return [name_of(each) for each in failed(worker).requests(CAPPED)]
 
 
-def next_round(worker, join, round_, **settings):  # noqa: F811
+def next_round(worker, join, round_, **settings):
     """End the crawl, and return a worker of its next round."""
     worker.exchange()
     worker.leave(over=True)
     return join(BLOOM_REDIS_ROUND=round_, **settings)
 
 
-def test_more_pages_of_a_slot_than_its_budget_are_kept_and_not_asked(join):  # noqa: F811
+def test_more_pages_of_a_slot_than_its_budget_are_kept_and_not_asked(join):
     """They stay seen, and keep no crawl from its end."""
     worker, other = (join(BLOOM_BUDGET={"*": 3, "big.example": 3}) for _ in range(2))
     push(worker, "start", "a", "b", "c", "b")
@@ -83,7 +71,7 @@ def test_more_pages_of_a_slot_than_its_budget_are_kept_and_not_asked(join):  # n
     assert all(each.sound for each in queue_findings(worker.client, worker.key))
 
 
-def test_only_named_slots_have_a_budget_without_a_star(join):  # noqa: F811
+def test_only_named_slots_have_a_budget_without_a_star(join):
     worker = join(BLOOM_BUDGET={"none.example": 0})
     push(worker, *"abc")
     push(worker, "d", slot="none.example")
@@ -91,7 +79,7 @@ def test_only_named_slots_have_a_budget_without_a_star(join):  # noqa: F811
     assert capped(worker) == ["d"]
 
 
-def test_a_new_round_begins_at_0(join):  # noqa: F811
+def test_a_new_round_begins_at_0(join):
     """And what the last one has capped stays, until it is retried."""
     budget = {"BLOOM_BUDGET": {"*": 2}}
     worker = join(**budget)
@@ -106,7 +94,7 @@ def test_a_new_round_begins_at_0(join):  # noqa: F811
     assert capped(worker) == [*"cfi"]
 
 
-def test_a_round_that_goes_on_retries_as_far_as_its_own_pages_leave_room(join):  # noqa: F811
+def test_a_round_that_goes_on_retries_as_far_as_its_own_pages_leave_room(join):
     """Only where it begins, the pages of the last one count."""
     budget = {"BLOOM_BUDGET": {"*": 3}}
     worker = join(**budget)
@@ -120,7 +108,7 @@ def test_a_round_that_goes_on_retries_as_far_as_its_own_pages_leave_room(join): 
     assert names(worker) == [*"deg"]
 
 
-def test_all_workers_need_the_same_budget(join, redis_server):  # noqa: F811
+def test_all_workers_need_the_same_budget(join, redis_server):
     """One that comes with another is refused, and changes nothing; when none is left, the new
     value holds."""
     worker = join(BLOOM_BUDGET={"*": 2})
@@ -137,7 +125,7 @@ def test_all_workers_need_the_same_budget(join, redis_server):  # noqa: F811
     assert names(worker) == ["a", "b", "d", "e"]
 
 
-def test_a_budget_that_is_new_counts_what_is_pending_and_claimed(join, redis_server):  # noqa: F811
+def test_a_budget_that_is_new_counts_what_is_pending_and_claimed(join, redis_server):
     """In lists, lobbies, delayed, claimed by workers that are dead; what was counted before it
     was taken away, is not."""
     first = join(BLOOM_BUDGET={"*": 2})
@@ -156,7 +144,7 @@ def test_a_budget_that_is_new_counts_what_is_pending_and_claimed(join, redis_ser
     later.meta["download_slot"] = "host299"
     dead.store.push(later, (), 1000)
     dead.exchange()
-    redis_server.command("ZADD", f"{dead.key}:workers", 1, dead.store.worker)
+    dead.die()
     worker = join(BLOOM_BUDGET={"*": 5, "host7": 1, "host299": 2})
     push(worker, *"def")
     for each in (7, 8, 299):
@@ -168,7 +156,7 @@ def test_a_budget_that_is_new_counts_what_is_pending_and_claimed(join, redis_ser
     assert redis_server.names(f"{worker.key}:counted") == []
 
 
-def test_a_slot_that_gets_a_limit_later_was_counted_before(join):  # noqa: F811
+def test_a_slot_that_gets_a_limit_later_was_counted_before(join):
     """And a limit that is taken away is gone."""
     worker = join(BLOOM_BUDGET={"one": 1})
     push(worker, *"ab", slot="one")
@@ -181,7 +169,7 @@ def test_a_slot_that_gets_a_limit_later_was_counted_before(join):  # noqa: F811
     assert names(worker) == [*"fghj"]
 
 
-def test_a_budget_that_is_new_counts_what_is_retried(join):  # noqa: F811
+def test_a_budget_that_is_new_counts_what_is_retried(join):
     worker = join()
     push(worker, *"ab")
     assert let_fail(worker) == ["a", "b"]
@@ -192,7 +180,7 @@ def test_a_budget_that_is_new_counts_what_is_retried(join):  # noqa: F811
 
 
 @pytest.mark.parametrize("before", [{}, {"*": 1}, {"*": 5, "example.com": 9}])
-def test_a_start_that_is_aborted_at_any_command_sets_no_other_budget(join, redis_server, before):  # noqa: F811
+def test_a_start_that_is_aborted_at_any_command_sets_no_other_budget(join, redis_server, before):
     """The next one sets its own, and counts all."""
     for position in range(14, 34):
         worker = join(BLOOM_BUDGET=before)
@@ -200,12 +188,10 @@ def test_a_start_that_is_aborted_at_any_command_sets_no_other_budget(join, redis
         assert names(worker) == ["a"]
         push(worker, "b", slot="other")
         worker.leave()
-        script = lua_script(ABORTING % position + OPEN_CRAWL.text)
         generation = worker.dupefilter.shared.header.generation
         for is_counted in ("", "1"):
-            with suppress(redis_py.ResponseError):
-                arguments = (generation, LEASE, "", "", "", '{"*": 3}', is_counted)
-                raw(worker, script, arguments)
+            arguments = (generation, LEASE, "", "", "", '{"*": 3}', is_counted)
+            worker.abort(arguments, position, OPEN_CRAWL)
         worker = join(BLOOM_BUDGET={"*": 3})
         push(worker, *"cdef")
         # without a budget what was fetched was not counted
@@ -214,7 +200,7 @@ def test_a_start_that_is_aborted_at_any_command_sets_no_other_budget(join, redis
         redis_server.command("FLUSHALL")
 
 
-def test_retries_and_redirects_of_a_slot_are_not_counted_and_those_of_others_are(join):  # noqa: F811
+def test_retries_and_redirects_of_a_slot_are_not_counted_and_those_of_others_are(join):
     worker = join(BLOOM_BUDGET={"*": 1})
     push(worker, "a")
     for _ in range(3):
@@ -233,11 +219,11 @@ def test_retries_and_redirects_of_a_slot_are_not_counted_and_those_of_others_are
     assert names(worker) == ["other"]
 
 
-def test_what_is_returned_and_reclaimed_is_not_counted_again(join, redis_server):  # noqa: F811
+def test_what_is_returned_and_reclaimed_is_not_counted_again(join, redis_server):
     dead = join(BLOOM_BUDGET={"*": 3})
     push(dead, *"abc")
     dead.next()
-    redis_server.command("ZADD", f"{dead.key}:workers", 1, dead.store.worker)
+    dead.die()
     worker = join(BLOOM_BUDGET={"*": 3})
     worker.next()
     worker.leave()
@@ -247,7 +233,7 @@ def test_what_is_returned_and_reclaimed_is_not_counted_again(join, redis_server)
     assert capped(worker) == ["d"]
 
 
-def test_start_requests_count_and_are_not_counted_twice(join):  # noqa: F811
+def test_start_requests_count_and_are_not_counted_twice(join):
     for again in range(2):
         worker = join(BLOOM_BUDGET={"*": 1})
         for name in "ab":
@@ -261,19 +247,11 @@ def test_start_requests_count_and_are_not_counted_twice(join):  # noqa: F811
 
 
 @pytest.mark.parametrize("dont_filter", [False, True])
-def test_a_call_that_is_aborted_at_any_command_admits_no_more(join, redis_server, dont_filter):  # noqa: F811
+def test_a_call_that_is_aborted_at_any_command_admits_no_more(join, redis_server, dont_filter):
     """And one fewer at most: it is made again."""
     for position in range(12, 80):
         worker = join(BLOOM_BUDGET={"*": 4})
-        failing = [aborted(position)]
-
-        def attempt(arguments, worker=worker, failing=failing):
-            if failing:
-                with suppress(redis_py.ResponseError):
-                    raw(worker, failing.pop(), arguments)
-            return worker.call(arguments)
-
-        worker.sender._attempt = attempt
+        worker.abort_next(position)
         push(worker, *(f"{n}" for n in range(7)), dont_filter=dont_filter)
         worker.exchange()
         found, left = names(worker), {*capped(worker)}
@@ -284,14 +262,13 @@ def test_a_call_that_is_aborted_at_any_command_admits_no_more(join, redis_server
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_aborted_and_lost_replies_of_two_workers(join, seed):  # noqa: F811
+def test_aborted_and_lost_replies_of_two_workers(join, seed):
     """Two more links on each page, for ever: it ends within its budget."""
     chance = seeded(seed)
 
     def attempt(worker, arguments):
         if chance.random() < 0.3:
-            with suppress(redis_py.ResponseError):
-                raw(worker, aborted(chance.randrange(1, 120)), arguments)
+            worker.abort(arguments, chance.randrange(1, 120))
         if chance.random() < 0.3:
             worker.call(arguments)
         return worker.call(arguments)
@@ -303,7 +280,7 @@ def test_aborted_and_lost_replies_of_two_workers(join, seed):  # noqa: F811
     assert {*fetched} | {*map(int, capped(workers[0]))} == found
 
 
-def test_a_retry_brings_back_what_a_higher_budget_leaves_room_for(join):  # noqa: F811
+def test_a_retry_brings_back_what_a_higher_budget_leaves_room_for(join):
     worker = join(BLOOM_BUDGET={"*": 2})
     push(worker, "start", *"abcde")
     assert names(worker) == ["a", "start"]
@@ -336,7 +313,7 @@ def test_a_retry_brings_back_what_a_higher_budget_leaves_room_for(join):  # noqa
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-def test_what_failed_in_an_earlier_round_counts_when_it_is_retried(join, at_once):  # noqa: F811
+def test_what_failed_in_an_earlier_round_counts_when_it_is_retried(join, at_once):
     """What is over the budget then is capped. What failed in the round itself counts once."""
     worker = join()
     push(worker, *"ab")
@@ -365,7 +342,7 @@ def let_fail(worker):
     """Let all that is pending fail; return the names."""
     found = []
     while (request := worker.next()) is not None:
-        found.append(request.url.rpartition("/")[2])
+        found.append(name_of(request))
         worker.store.fail(request, FailedRequest.of(request, "down"))
         worker.exchange()
     return sorted(found)
@@ -377,20 +354,18 @@ def failed_of_start(worker):
 
 
 @pytest.mark.parametrize("script", [TAKE_CAPPED, RETRY_FAILED])
-def test_a_retry_that_is_aborted_at_any_command_admits_no_more(join, redis_server, script):  # noqa: F811
+def test_a_retry_that_is_aborted_at_any_command_admits_no_more(join, redis_server, script):
     """And loses nothing."""
     for position in range(1, 60):
         worker = join(BLOOM_BUDGET={"*": 2})
         push(worker, *"abcd")
         asked = let_fail(worker) if script is RETRY_FAILED else names(worker)
         worker = next_round(worker, join, "two", BLOOM_BUDGET={"*": 4})
-        failing = lua_script(ABORTING % position + script.text)
         arguments = ["example.com", 4, "2"]
         if script is RETRY_FAILED:
             fields = worker.client.call("hkeys", f"{worker.key}:failed")
             arguments = ["1", *fields]
-        with suppress(redis_py.ResponseError):
-            raw(worker, failing, arguments)
+        worker.abort(arguments, position, script)
         failed_of_start(worker).retry()
         found = let_fail(worker)
         assert len({*found}) in (1, 2)
@@ -403,10 +378,10 @@ def test_a_retry_that_is_aborted_at_any_command_admits_no_more(join, redis_serve
 
 def names_of(worker):
     """Return the names of all failed requests."""
-    return {each.url.rpartition("/")[2] for each in failed(worker).requests()}
+    return {name_of(each) for each in failed(worker).requests()}
 
 
-def test_many_are_dropped_or_removed_with_the_crawl(join, redis_server):  # noqa: F811
+def test_many_are_dropped_or_removed_with_the_crawl(join, redis_server):
     worker = join(BLOOM_BUDGET={"*": 1})
     for number in range(300):
         push(worker, f"{number}", slot=f"{number % 3}")
@@ -433,7 +408,7 @@ def fetched(scheduler):
     return found
 
 
-def test_a_worker_counts_in_its_stats_and_asks_what_is_retried(build, key, caplog):  # noqa: F811
+def test_a_worker_counts_in_its_stats_and_asks_what_is_retried(build, key, caplog):
     """As DurableScheduler does with a job. What is capped does not count for the warning at the
     end."""
 
@@ -466,7 +441,7 @@ def test_a_worker_counts_in_its_stats_and_asks_what_is_retried(build, key, caplo
     assert found == ["d"]
 
 
-def test_a_round_goes_on_with_what_is_retried_whatever_the_next_is_called(build, key, caplog):  # noqa: F811
+def test_a_round_goes_on_with_what_is_retried_whatever_the_next_is_called(build, key, caplog):
     """A new one begins if the budget has no room for any of it."""
 
     def start(round_, most, *names):
@@ -491,7 +466,7 @@ def test_a_round_goes_on_with_what_is_retried_whatever_the_next_is_called(build,
     assert start("3", 3) == ("2", False, ["d"])
 
 
-def test_of_what_cannot_be_serialized_a_record_is_kept(build, caplog):  # noqa: F811
+def test_of_what_cannot_be_serialized_a_record_is_kept(build, caplog):
     """It is asked when Redis has counted it; over the budget it is done, and the next worker says
     what is lost. No retry brings it back, nothing else is wrong with it, and it can be dropped."""
     scheduler = build(BLOOM_BUDGET={"*": 2})
@@ -524,7 +499,7 @@ def test_of_what_cannot_be_serialized_a_record_is_kept(build, caplog):  # noqa: 
     scheduler.close("finished")
 
 
-def test_a_page_does_not_wait_for_what_is_over_the_budget(build):  # noqa: F811
+def test_a_page_does_not_wait_for_what_is_over_the_budget(build):
     """And lives in memory only."""
     scheduler = build(BLOOM_BUDGET={"*": 1})
     scheduler.enqueue_request(request("a"))
@@ -537,7 +512,7 @@ def test_a_page_does_not_wait_for_what_is_over_the_budget(build):  # noqa: F811
     assert scheduler._worker.store.claims.is_idle
 
 
-def test_verify_finds_what_is_wrong_with_capped_requests(join, redis_server):  # noqa: F811
+def test_verify_finds_what_is_wrong_with_capped_requests(join, redis_server):
     worker = join(BLOOM_BUDGET={"*": 0})
     for number in range(1001):
         push(worker, f"{number}")
@@ -558,7 +533,7 @@ def test_verify_finds_what_is_wrong_with_capped_requests(join, redis_server):  #
     ]
 
 
-def test_urls_that_are_pushed_by_hand_count(join):  # noqa: F811
+def test_urls_that_are_pushed_by_hand_count(join):
     """In a crawl that has a budget, whatever the settings of the command say."""
     worker = join(BLOOM_BUDGET={"*": 2})
     settings = Settings({"BLOOM_REDIS_LEASE": worker.settings.lease})
@@ -568,7 +543,7 @@ def test_urls_that_are_pushed_by_hand_count(join):  # noqa: F811
     assert names(worker) == ["a", "b"]
 
 
-def test_commands_count_list_and_retry_what_is_capped(run, join, redis_server, key, tmp_path):  # noqa: F811
+def test_commands_count_list_and_retry_what_is_capped(run, join, redis_server, key, tmp_path):
     """A crawl with workers at work, with a higher budget; and one without."""
     worker = join(BLOOM_BUDGET={"*": 1})
     push(worker, *"abcd")

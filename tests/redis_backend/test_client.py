@@ -11,8 +11,6 @@ from scrapy_bloom.redis_backend.client import RedisClient, ScriptError, public_u
 from scrapy_bloom.redis_backend.filter import RedisBloomFilter
 from tests.redis_backend.server import lua_script
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
-
 
 @pytest.mark.parametrize(
     ("url", "shown"),

@@ -14,49 +14,11 @@ from scrapy_bloom import SharedFilterError
 from scrapy_bloom.redis_backend.protocol import Reply
 from scrapy_bloom.redis_backend.push import Pusher, push
 from scrapy_bloom.redis_backend.scripts import COMMIT, HEARTBEAT
-from tests.redis_backend.server import lua_script
-from tests.redis_backend.workers import StoreWorker, crawl, seeded, tree, waiting
+from tests.job.engine import name_of
+from tests.redis_backend.workers import StoreWorker, aborting, crawl, seeded, tree, waiting
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.usefixtures("few_shards")
 PAGES = 15
-
-ABORTING = """
-local calls, real = 0, redis
-local redis = {pcall = redis.pcall, sha1hex = redis.sha1hex, call = function(...)
-  calls = calls + 1
-  if calls == %d then error('aborted') end
-  return real.call(...)
-end}
-"""
-
-
-def aborted(at):
-    """Return the script as it is when its command `at` fails."""
-    return lua_script(ABORTING % at + COMMIT.text)
-
-
-@pytest.fixture
-def join(redis_server, key):
-    """Return a function that makes a worker of the crawl at `key`."""
-    made = []
-
-    def make(attempt=None, **settings):
-        worker = StoreWorker(redis_server.url, key, **settings)
-        if attempt is not None:
-            worker.sender._attempt = lambda arguments: attempt(worker, arguments)
-        made.append(worker)
-        return worker
-
-    yield make
-    for worker in made:
-        worker.close()
-
-
-def raw(worker, script, arguments):
-    """Run a script once, whatever becomes of it."""
-    client = worker.client._redis
-    return client.eval(script.text, 1, worker.key, *arguments)
 
 
 def test_a_slot_that_no_call_can_carry_is_refused(join):
@@ -70,14 +32,7 @@ def test_aborted_anywhere(join, seed):
     """Each call fails at a random command of its own, keeps what it has written, and is
     sent again: every page is fetched and the crawl ends."""
     chance = seeded(seed)
-
-    def attempt(worker, arguments):
-        with_abort = aborted(chance.choice([chance.randrange(1, 60), chance.randrange(1, 400)]))
-        with suppress(redis_py.ResponseError):
-            raw(worker, with_abort, arguments)
-        return worker.call(arguments)
-
-    fetched = crawl([join(attempt), join(attempt)], tree(PAGES), chance)
+    fetched = crawl([join(aborting(chance)) for _ in range(2)], tree(PAGES), chance)
     assert {*fetched} == {*range(PAGES)}
 
 
@@ -86,8 +41,7 @@ def test_aborted_at_each_command_of_the_first_calls(join, position):
     """The calls that push and claim fail at the same command each."""
 
     def attempt(worker, arguments):
-        with suppress(redis_py.ResponseError):
-            raw(worker, aborted(position), arguments)
+        worker.abort(arguments, position)
         return worker.call(arguments)
 
     assert {*crawl([join(attempt)], tree(7), random.Random(1))} == {*range(7)}
@@ -117,21 +71,9 @@ def test_aborted_while_it_gives_back(join, redis_server, position):
     for name in "abc":
         dead.enqueue(name)
     dead.next()
-    redis_server.command("ZADD", f"{dead.key}:workers", 1, dead.store.worker)
-    failing = [aborted(position)]
-
-    def attempt(arguments):
-        if failing:
-            with suppress(redis_py.ResponseError):
-                raw(finder, failing.pop(), arguments)
-        return finder.call(arguments)
-
-    finder.sender._attempt = attempt
-    names = set()
-    while (request := finder.next()) is not None:
-        names.add(request.url[-1])
-        finder.store.done(request)
-    assert names == {*"abc"}
+    dead.die()
+    finder.abort_next(position)
+    assert {*finder.drain()} == {*"abc"}
 
 
 COMMANDS = (
@@ -261,11 +203,7 @@ def test_order(join):
     for name in ("old", "new"):
         worker.enqueue(name)
     worker.enqueue("high", priority=3)
-    names = []
-    while (request := worker.next()) is not None:
-        names.append(request.url.rpartition("/")[2])
-        worker.store.done(request)
-    assert names == ["high", "new", "old", "start1", "start2", "low"]
+    assert worker.drain() == ["high", "new", "old", "start1", "start2", "low"]
 
 
 def test_order_of_what_was_claimed_before(join):
@@ -275,8 +213,7 @@ def test_order_of_what_was_claimed_before(join):
         worker.enqueue(name, priority=priority)
         for _ in range(3):
             worker.exchange()
-    names = [worker.next().url.rpartition("/")[2] for _ in range(2)]
-    assert names == ["high", "low"]
+    assert [name_of(worker.next()) for _ in range(2)] == ["high", "low"]
 
 
 def test_slots_take_turns(join):
@@ -323,7 +260,7 @@ def test_a_slot_where_the_clock_was_set_back(join, redis_server, is_dead):
     until = float(redis_server.command("EVAL", ahead, 1, owners, hour))
     redis_server.command("ZINCRBY", f"{one.key}:workers", hour, one.store.worker)
     if is_dead:
-        redis_server.command("ZADD", f"{one.key}:workers", 1, one.store.worker)
+        one.die()
         assert other.next() is not None
         return
     assert other.next() is None
@@ -354,9 +291,9 @@ def test_a_page_that_kills_its_workers(join, redis_server):
     for _ in range(12):
         worker = join(BLOOM_REDIS_MAX_ATTEMPTS=2)
         request = worker.next()
-        names = [request.url.rpartition("/")[2]] if request else []
+        names = [name_of(request)] if request else []
         while worker.store.pending:
-            names.append(worker.next().url.rpartition("/")[2])
+            names.append(name_of(worker.next()))
         alone.append(names)
         if names == ["good"]:
             worker.store.done(request)
@@ -365,7 +302,7 @@ def test_a_page_that_kills_its_workers(join, redis_server):
         if not names:
             break
         # whoever had the poison dies
-        redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+        worker.die()
     assert alone[0] in (["good", "poison"], ["poison", "good"])
     assert alone.count(["poison"]) == 2
     assert alone.count(["good"]) == 1
@@ -416,7 +353,7 @@ def test_many_claims_come_back_in_portions(join, redis_server, leaves):
     if leaves:
         worker.leave()
     else:
-        redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+        worker.die()
     portions = []
 
     def attempt(arguments):
@@ -481,7 +418,7 @@ def test_a_kill_between_the_calls_of_a_commit(join, redis_server):
     with pytest.raises(KilledError):
         dying.exchange()
     assert not join().state.start_done
-    redis_server.command("ZADD", f"{dying.key}:workers", 1, dying.store.worker)
+    dying.die()
     fetched = crawl([other], lambda page: range(1, 121 * (page == 0)), seeded(1))
     assert {*fetched} == {*range(121)}
 
@@ -538,7 +475,7 @@ def test_who_pushes_gives_back_as_a_worker_does(join, redis_server):
             worker.leave()
             continue
         worker.exchange()
-        redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+        worker.die()
         pushed = [Request(f"http://example.com/{worker.store.worker}", priority=-1)]
         assert push(worker.client, worker.key, pushed, **pushing) == (1, 0, 0)
     assert redis_server.command("HLEN", f"{worker.key}:failed") == 0
@@ -572,7 +509,7 @@ def test_who_leaves_gives_back(join, redis_server, is_killed):
         one.enqueue(name)
     one.next()
     if is_killed:
-        redis_server.command("ZADD", f"{one.key}:workers", 1, one.store.worker)
+        one.die()
         assert [other.next().url[-1] for _ in range(8)] == [*"hgfedcba"]
         return
     for number in range(120):
@@ -602,9 +539,7 @@ def test_rounds(join):
     worker.enqueue("start", dont_filter=True)
     worker.store.mark(b"1")
     worker.enqueue("page")
-    while (request := worker.next()) is not None:
-        worker.store.done(request)
-    worker.exchange()
+    worker.drain()
     worker.leave(over=True)
     assert join(BLOOM_REDIS_ROUND="monday").state.over
     tuesday = join(BLOOM_REDIS_ROUND="tuesday")
@@ -687,7 +622,7 @@ def test_a_page_waits_for_links_that_meet_a_new_layer(join, redis_server):
         die_after_a_call(dying)
         dying.exchange()
     assert len(dying.heard) == heard
-    redis_server.command("ZADD", f"{dying.key}:workers", 1, dying.store.worker)
+    dying.die()
     found = []
     for _ in range(10):
         found.append(other.next())
@@ -727,12 +662,11 @@ def test_requests_that_were_evicted_are_no_end(join, redis_server, lost):
             worker = join(capacity=20)
             while not worker.next():
                 pass
-            redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+            worker.die()
         other.exchange()
     assert redis_server.command("DEL", f"{worker.key}:{lost}") == 1
     for each in (other, join()):
-        while (request := each.next()) is not None:
-            each.store.done(request)
+        each.drain()
         assert each.is_gone
         assert not each.store.is_quiet
 
@@ -775,10 +709,7 @@ def test_full_memory_is_drained(own_server):
     other.enqueue("new")
     other.exchange()
     assert "used memory > 'maxmemory'" in refused[0]
-    names = set()
-    while (request := other.next()) is not None:
-        names.add(request.url.rpartition("/")[2])
-        other.store.done(request)
+    names = {*other.drain()}
     assert len(names) == 10
     assert "new" in names
     other.close()

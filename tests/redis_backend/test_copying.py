@@ -17,14 +17,9 @@ from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.filter import RedisBloomFilter
 from scrapy_bloom.redis_backend.layout import shard_of
 from scrapy_bloom.redis_backend.lifecycle import delete_filter
-
-pytest_plugins = ["tests.redis_backend.fixtures"]
+from tests.redis_backend.fixtures import keys
 
 SECRET = b"that of the test"
-
-
-def keys(start, stop):
-    return [b"%d" % number for number in range(start, stop)]
 
 
 @pytest.fixture

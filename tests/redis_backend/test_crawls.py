@@ -17,7 +17,6 @@ REFUSED = {1} if version_info >= (2, 19) else {0, 1}
 HELD_AT = 40
 PASSWORD = "s3cret"
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 
 OURS = {"DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter", "BLOOM_CAPACITY": 10_000}

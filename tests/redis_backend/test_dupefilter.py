@@ -2,6 +2,7 @@
 
 import gzip
 import logging
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,7 @@ from scrapy_bloom import (
     SharedFilterError,
 )
 from scrapy_bloom.settings import RedisSettings
-
-pytest_plugins = ["tests.redis_backend.fixtures"]
+from tests.redis_backend.fixtures import lone_worker, offer
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 
@@ -26,26 +26,7 @@ DATA = Path(__file__).resolve().parent.parent / "data"
 @pytest.fixture
 def worker(make_dupefilter, redis_server, key):
     """Return a function that makes the dupefilter of a worker."""
-
-    def make(**settings):
-        return make_dupefilter(
-            **{
-                "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
-                "BLOOM_REDIS_URL": redis_server.url,
-                "BLOOM_REDIS_KEY": key,
-                **settings,
-            }
-        )
-
-    return make
-
-
-def requests(start, stop):
-    return [Request(f"http://example.com/{number}") for number in range(start, stop)]
-
-
-def offer(tested, start, stop):
-    return [tested.request_seen(request) for request in requests(start, stop)]
+    return partial(lone_worker, make_dupefilter, redis_server, BLOOM_REDIS_KEY=key)
 
 
 # what it shares with BloomDupeFilter

@@ -5,11 +5,9 @@ import json
 import os
 import pickle
 import re
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import redis as redis_py
 from scrapy import Request, signals
 from scrapy.http import Response
 from twisted.python.failure import Failure
@@ -22,13 +20,10 @@ from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.status import CrawlStatus, look_at, pending_of
 from scrapy_bloom.redis_backend.verify import queue_findings
-from tests.job.engine import request
+from tests.job.engine import name_of, request
 from tests.redis_backend.server import Server
-from tests.redis_backend.test_commit import aborted, join, raw  # noqa: F401 - a fixture
-from tests.redis_backend.test_scheduler import build, talk  # noqa: F401 - a fixture
-from tests.redis_backend.workers import StoreWorker, crawl, seeded, tree
+from tests.redis_backend.workers import StoreWorker, aborting, crawl, seeded, talk, tree
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.usefixtures("few_shards")
 
 
@@ -45,10 +40,10 @@ def kept(worker, **choice):
 
 def names(requests):
     """Return the last words of their URLs."""
-    return [each.url.rpartition("/")[2] for each in requests]
+    return [name_of(each) for each in requests]
 
 
-def test_it_waits_for_what_came_of_it(join):  # noqa: F811
+def test_it_waits_for_what_came_of_it(join):
     """A callback that gives many requests and raises: they are all there before the page
     counts as failed, and until then it is the worker's."""
     worker = join()
@@ -71,7 +66,7 @@ def test_it_waits_for_what_came_of_it(join):  # noqa: F811
     assert {claim.payload for claim in worker.store.claims.all.values()} != set()
 
 
-def test_it_is_not_pending_and_the_crawl_ends(join, redis_server):  # noqa: F811
+def test_it_is_not_pending_and_the_crawl_ends(join, redis_server):
     """A crawl whose only page has failed is over; who dies later gives nothing back."""
     worker = join()
     worker.enqueue("page")
@@ -80,31 +75,25 @@ def test_it_is_not_pending_and_the_crawl_ends(join, redis_server):  # noqa: F811
     worker.exchange()
     assert worker.store.is_quiet
     assert redis_server.command("SCARD", f"{worker.key}:handed:{worker.store.worker}") == 0
-    redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+    worker.die()
     other = join()
     assert other.next() is None
     assert other.store.is_quiet
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_aborted_anywhere(join, seed):  # noqa: F811
+def test_aborted_anywhere(join, seed):
     """Calls fail at any command, and are sent again: what has failed is kept once, and no page
     is lost."""
     chance = seeded(seed)
     fails = {"3", "5"}
 
-    def attempt(worker, arguments):
-        script = aborted(chance.choice([chance.randrange(1, 60), chance.randrange(1, 400)]))
-        with suppress(redis_py.ResponseError):
-            raw(worker, script, arguments)
-        return worker.call(arguments)
-
-    workers = [join(attempt), join(attempt)]
+    workers = [join(aborting(chance)) for _ in range(2)]
     for worker in workers:
         done = worker.store.done
 
         def finish(request, worker=worker, done=done):
-            if request.url.rpartition("/")[2] in fails:
+            if name_of(request) in fails:
                 assert fail(worker, request)
             else:
                 done(request)
@@ -117,28 +106,20 @@ def test_aborted_anywhere(join, seed):  # noqa: F811
     assert look_at(workers[0].client, workers[0].key).waiting == 0
 
 
-def test_aborted_at_each_command_of_the_call_that_tells_it(join):  # noqa: F811
+def test_aborted_at_each_command_of_the_call_that_tells_it(join):
     """It is kept all the same, when the call is made again."""
-    failing = []
-
-    def attempt(worker, arguments):
-        if failing:
-            with suppress(redis_py.ResponseError):
-                raw(worker, aborted(failing.pop()), arguments)
-        return worker.call(arguments)
-
-    worker = join(attempt)
+    worker = join()
     for position in range(1, 45):
         worker.enqueue(str(position))
         fail(worker, worker.next())
-        failing.append(position)
+        worker.abort_next(position)
         worker.exchange()
-        assert not failing
+        assert worker.sender._attempt == worker.call
         assert names(kept(worker))[-1] == str(position)
     assert len(kept(worker)) == 44
 
 
-def test_what_waits_is_counted(join, redis_server):  # noqa: F811
+def test_what_waits_is_counted(join, redis_server):
     """As the lists have it, whoever claims, dies and gives back; an aborted call counts too
     little rather than too much."""
 
@@ -156,35 +137,30 @@ def test_what_waits_is_counted(join, redis_server):  # noqa: F811
         counted, there = check(worker)
         assert counted == there > 15
     for _ in range(3):
-        redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+        worker.die()
         worker = join()
         assert worker.next() is not None
         counted, there = check(worker)
         assert counted == there > 15
     for position in range(20, 90, 3):
-        redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+        worker.die()
         worker = join()
         worker.enqueue(f"more{position}")
         worker.sender._attempt = lambda arguments, worker=worker, at=position: (
-            _once(worker, at, arguments) or worker.call(arguments)
+            (worker.abort(arguments, at) and None) or worker.call(arguments)
         )
         worker.exchange()
         counted, there = check(worker)
         assert counted <= there
 
 
-def _once(worker, position, arguments):
-    with suppress(redis_py.ResponseError):
-        raw(worker, aborted(position), arguments)
-
-
-def test_a_killed_worker_fails_nothing(join, redis_server):  # noqa: F811
+def test_a_killed_worker_fails_nothing(join, redis_server):
     """What it had not told comes back, and fails with another one."""
     worker, other = join(), join()
     worker.enqueue("page")
     fail(worker, worker.next())
     worker.store.claims.commit()
-    redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+    worker.die()
     request = other.next()
     assert kept(other) == []
     worker.exchange()
@@ -195,12 +171,12 @@ def test_a_killed_worker_fails_nothing(join, redis_server):  # noqa: F811
     assert names(kept(other)) == ["page"]
 
 
-def test_what_a_sleeper_has_lost_fails_with_another(join, redis_server):  # noqa: F811
+def test_what_a_sleeper_has_lost_fails_with_another(join, redis_server):
     """Its own failure is no request in memory that cannot be kept."""
     worker = join()
     worker.enqueue("page")
     request = worker.next()
-    redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+    worker.die()
     worker.exchange()
     assert worker.fences == 1
     assert fail(worker, request)
@@ -209,7 +185,7 @@ def test_what_a_sleeper_has_lost_fails_with_another(join, redis_server):  # noqa
     assert kept(worker) == []
 
 
-def test_any_text_is_a_reason(join):  # noqa: F811
+def test_any_text_is_a_reason(join):
     """Also one that has half a character in it."""
     worker = join()
     worker.enqueue("page")
@@ -218,13 +194,13 @@ def test_any_text_is_a_reason(join):  # noqa: F811
     assert [each.reason for each in kept(worker)] == ["no \\udcff file"]
 
 
-def test_what_failed_without_a_word_of_the_spider_is_told_in_the_same_way(join, redis_server):  # noqa: F811
+def test_what_failed_without_a_word_of_the_spider_is_told_in_the_same_way(join, redis_server):
     """Pages that killed their workers, and requests that cannot be read."""
     first = join(BLOOM_REDIS_MAX_ATTEMPTS=1)
     first.enqueue("poison")
     first.leave()
     while (worker := join(BLOOM_REDIS_MAX_ATTEMPTS=1)).next() is not None:
-        redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+        worker.die()
         last = worker.store.worker
     (found,) = kept(worker)
     assert (found.url, found.method, found.reason) == (
@@ -262,7 +238,7 @@ def test_stored_requests_are_read_without_running_anything(tmp_path):
         assert read(damaged) == {}
 
 
-def test_reasons_of_very_many_are_not_all_counted(join):  # noqa: F811
+def test_reasons_of_very_many_are_not_all_counted(join):
     """At the end of a worker: what it has not looked at is told as others."""
     worker = join(capacity=300)
     for number in range(250):
@@ -281,7 +257,7 @@ def test_reasons_of_very_many_are_not_all_counted(join):  # noqa: F811
     assert RedisFailedStore(worker.client, worker.key, 100).by_reason() == {}
 
 
-def test_a_record_of_a_later_version_is_read(join, redis_server):  # noqa: F811
+def test_a_record_of_a_later_version_is_read(join, redis_server):
     """What this one does not know is left out."""
     worker = join()
     with worker.client._redis.client() as client:
@@ -311,7 +287,7 @@ def take(scheduler, count=1):
         talk(scheduler)
         if (popped := scheduler.next_request()) is not None:
             scheduler.crawler.engine._slot.inprogress.add(popped)
-            taken[popped.url.rpartition("/")[2], popped.meta.get("retry_times", 0)] = popped
+            taken[name_of(popped), popped.meta.get("retry_times", 0)] = popped
     return taken
 
 
@@ -336,7 +312,7 @@ def sent_again(scheduler, popped, **options):
 
 
 @pytest.mark.parametrize("retries", [0, 1])
-def test_a_page_whose_retries_a_kill_has_forked_counts_once(build, redis_server, key, retries):  # noqa: F811
+def test_a_page_whose_retries_a_kill_has_forked_counts_once(build, redis_server, key, retries):
     """However often either worker has asked it: its retry was stored, and the worker that was to
     acknowledge it was killed."""
     first, other = build(), build()
@@ -364,7 +340,7 @@ def test_a_page_whose_retries_a_kill_has_forked_counts_once(build, redis_server,
     assert store.retry() == 2
 
 
-def test_equal_requests_that_fail_are_as_many(join, redis_server):  # noqa: F811
+def test_equal_requests_that_fail_are_as_many(join, redis_server):
     """A spider that asks for one page three times with dont_filter: each of them is asked again,
     and is the same one after a worker has died with it."""
     worker, other = join(), join()
@@ -374,7 +350,7 @@ def test_equal_requests_that_fail_are_as_many(join, redis_server):  # noqa: F811
         fail(worker, worker.next())
     worker.exchange()
     (died_with,) = worker.store.claims.all.values()
-    redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+    worker.die()
     last = other.next()
     assert other.codec.page_of(other.store.claims.claim_of(last)) == other.codec.page_of(died_with)
     fail(other, last)
@@ -393,7 +369,7 @@ class Numbered(Request):
         self.page = page
 
 
-def test_a_request_may_have_a_page_of_its_own(join):  # noqa: F811
+def test_a_request_may_have_a_page_of_its_own(join):
     """Two requests that fail are two, and their retries keep what the spider has given them."""
     codec = join().codec
     one, other = (codec.dump(Numbered(f"http://example.com/{name}", page="2")) for name in "ab")
@@ -403,7 +379,7 @@ def test_a_request_may_have_a_page_of_its_own(join):  # noqa: F811
     assert codec.load(again).page == "2"
 
 
-def test_a_retry_counts_from_the_beginning(join):  # noqa: F811
+def test_a_retry_counts_from_the_beginning(join):
     """As often as before, with all its retries, in its place, and seen against nobody."""
     worker = join()
     worker.enqueue("page", priority=3, meta={"retry_times": 2})
@@ -419,7 +395,7 @@ def test_a_retry_counts_from_the_beginning(join):  # noqa: F811
     assert kept(worker)[0].attempts == 4
 
 
-def test_each_start_asks_again_and_not_each_worker(build, redis_server, key):  # noqa: F811
+def test_each_start_asks_again_and_not_each_worker(build, redis_server, key):
     """With BLOOM_RETRY_FAILED: who finds nobody at work does it, also in a crawl that is over."""
     worker = StoreWorker(redis_server.url, key)
     worker.enqueue("page")
@@ -444,7 +420,7 @@ def test_each_start_asks_again_and_not_each_worker(build, redis_server, key):  #
 STATS = ("pending", "in_flight", "failed", "commits", "commit_seconds_max", "bytes")
 
 
-def test_stats_that_can_be_alerted_on(build, tmp_path, key, caplog):  # noqa: F811
+def test_stats_that_can_be_alerted_on(build, tmp_path, key, caplog):
     """Of the crawl: pending, failed, bytes; of this worker: the others. The line at the end
     has a command, and no password."""
     server = Server(tmp_path, requirepass="hush")

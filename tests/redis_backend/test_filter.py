@@ -24,8 +24,7 @@ from scrapy_bloom.redis_backend.filter import RedisBloomFilter
 from scrapy_bloom.redis_backend.layout import SHARDS, shard_of
 from scrapy_bloom.redis_backend.lifecycle import delete_filter, stored_header
 from tests.processes import PACKAGE, Process
-
-pytest_plugins = ["tests.redis_backend.fixtures"]
+from tests.redis_backend.fixtures import keys
 
 TESTS = Path(__file__).resolve().parent.parent
 DATA = os.environ.get("SCRAPY_BLOOM_DATA")
@@ -44,10 +43,6 @@ def join(key):
     yield join
     for client in clients:
         client.close()
-
-
-def keys(start, stop):
-    return [b"%d" % number for number in range(start, stop)]
 
 
 def keys_of_a_shard(shared, count):

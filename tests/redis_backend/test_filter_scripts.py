@@ -2,18 +2,17 @@
 written, and yet no new key may ever count as seen."""
 
 import re
+from functools import partial
 
 import pytest
-from scrapy import Request
 
 from scrapy_bloom import SharedFilterError
 from scrapy_bloom.redis_backend import lifecycle, scripts
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.filter import RedisBloomFilter
 from scrapy_bloom.redis_backend.lifecycle import delete_filter
+from tests.redis_backend.fixtures import keys, lone_worker, offer
 from tests.redis_backend.server import lua_script
-
-pytest_plugins = ["tests.redis_backend.fixtures"]
 
 NAMES = sorted(
     name
@@ -26,10 +25,6 @@ COMMANDS = {
 }
 WRITING = ["TEST_AND_SET", "MAKE_SHARD", "DELETE_SHARD", "MAKE_HEADER", "MARK_READY"]
 CAPACITY = 100  # few enough for every shard to grow
-
-
-def keys(start, stop):
-    return [b"%d" % number for number in range(start, stop)]
 
 
 class Cut:
@@ -182,26 +177,8 @@ def worker(make_dupefilter, redis_server, key, monkeypatch):
     monkeypatch.setattr("scrapy_bloom.redis_backend.client._FIRST_PAUSE", 60)
     bot = f"redis://{key}:secret@127.0.0.1:{redis_server.port}/0"
     redis_server.command("ACL", "SETUSER", key, "on", ">secret", "~*", "+@all")
-
-    def make(**settings):
-        return make_dupefilter(
-            **{
-                "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
-                "BLOOM_REDIS_URL": bot,
-                "BLOOM_REDIS_KEY": key,
-                "BLOOM_CAPACITY": CAPACITY,
-                **settings,
-            }
-        )
-
-    return make
-
-
-def offer(tested, start, stop):
-    return [
-        tested.request_seen(Request(f"http://example.com/{number}"))
-        for number in range(start, stop)
-    ]
+    options = {"BLOOM_REDIS_URL": bot, "BLOOM_REDIS_KEY": key, "BLOOM_CAPACITY": CAPACITY}
+    return partial(lone_worker, make_dupefilter, redis_server, **options)
 
 
 @pytest.mark.parametrize("command", COMMANDS["TEST_AND_SET"])

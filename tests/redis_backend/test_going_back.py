@@ -13,16 +13,15 @@ from scrapy import Request
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.filter import RedisBloomFilter
 from tests.patience import wait_until
-from tests.redis_backend.fixtures import lone_worker
+from tests.redis_backend.fixtures import lone_worker, offer
 from tests.redis_backend.server import Name, Replica
-
-pytest_plugins = ["tests.redis_backend.fixtures"]
 
 
 @pytest.fixture
 def worker(own_server, make_dupefilter):
     """Return a function that makes the dupefilter of a worker at `own_server`."""
-    return partial(lone_worker, make_dupefilter, own_server, 10)
+    settings = {"BLOOM_REDIS_TIMEOUT": 10, "BLOOM_CAPACITY": 10_000}
+    return partial(lone_worker, make_dupefilter, own_server, **settings)
 
 
 @pytest.fixture
@@ -31,14 +30,6 @@ def told(caplog):
     caplog.set_level(logging.INFO)
     return lambda: [
         record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING
-    ]
-
-
-def offer(tested, start, stop):
-    """Return whether each request was seen."""
-    return [
-        tested.request_seen(Request(f"http://example.com/{number}"))
-        for number in range(start, stop)
     ]
 
 
@@ -280,16 +271,11 @@ def test_a_primary_that_becomes_a_replica_and_a_primary_again(worker, own_server
         assert len(told()) == 1
 
 
-def test_a_node_of_a_cluster(own_cluster, make_dupefilter, told):
+def test_a_node_of_a_cluster(own_cluster, worker, told):
     """A node that restarts from an older snapshot has lost its shards' requests: these are
     new again, and the others' are seen."""
-    settings = {
-        "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
-        "BLOOM_REDIS_URL": own_cluster.url,
-        "BLOOM_REDIS_TIMEOUT": 20,
-        "BLOOM_CAPACITY": 10_000,
-    }
-    tested = make_dupefilter(**settings)
+    join = partial(worker, own_cluster, BLOOM_REDIS_TIMEOUT=20)
+    tested = join()
     offer(tested, 0, 100)
     node = own_cluster.nodes[1]
     node.command("SAVE")
@@ -301,9 +287,9 @@ def test_a_node_of_a_cluster(own_cluster, make_dupefilter, told):
         ),
         "the Cluster to be whole",
     )
-    other = make_dupefilter(**settings)
+    other = join()
     offer(other, 10_000, 13_000)
-    known = offer(make_dupefilter(**settings), 0, 100)
+    known = offer(join(), 0, 100)
     later(tested)
     answers = offer(tested, 0, 400)
     assert known == answers[:100] == [True] * 100

@@ -9,8 +9,6 @@ from scrapy_bloom.redis_backend.layout import in_one_slot
 from scrapy_bloom.redis_backend.status import look_at
 from tests.processes import PACKAGE, run
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
-
 
 @pytest.fixture
 def crawl(redis_server, key):

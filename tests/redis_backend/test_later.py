@@ -1,13 +1,11 @@
 """Requests that are not due, and slots that are held, on a real server."""
 
-from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from pathlib import Path
 from time import monotonic, time
 
 import pytest
-import redis as redis_py
 
 from scrapy_bloom.job.failure import FailedRequest
 from scrapy_bloom.job.holds import FRESH
@@ -17,13 +15,12 @@ from scrapy_bloom.redis_backend.protocol import Reply
 from scrapy_bloom.redis_backend.scripts import OPEN_CRAWL
 from scrapy_bloom.redis_backend.status import look_at, pending_of
 from scrapy_bloom.redis_backend.verify import queue_findings
+from tests.job.engine import name_of
 from tests.patience import wait_until
 from tests.redis_backend.server import Server
-from tests.redis_backend.test_commit import aborted, join, raw  # noqa: F401 - a fixture
-from tests.redis_backend.test_lobby import FIFO, LIFO, Slots, name
-from tests.redis_backend.workers import StoreWorker, lobby_from, seeded
+from tests.redis_backend.test_lobby import FIFO, LIFO, Slots
+from tests.redis_backend.workers import StoreWorker, aborting, findings_of, lobby_from, seeded
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.usefixtures("few_shards")
 
 PASS = """
@@ -69,15 +66,15 @@ def taken(worker, most=100):
     requests = []
     while len(requests) < most and (request := worker.next()) is not None:
         requests.append(request)
-    return [name(request) for request in requests], requests
+    return [name_of(request) for request in requests], requests
 
 
 def is_sound(worker):
     """Return whether `verify` finds nothing wrong."""
-    return all(finding.sound for finding in queue_findings(worker.client, worker.key))
+    return not findings_of(worker)
 
 
-def test_a_request_is_asked_when_it_is_due(join):  # noqa: F811
+def test_a_request_is_asked_when_it_is_due(join):
     """Not before, by whichever worker, and the crawl does not end before it."""
     one, other = join(), join()
     enqueue(one, "late", 2000)
@@ -100,7 +97,7 @@ def test_a_request_is_asked_when_it_is_due(join):  # noqa: F811
     assert is_sound(one)
 
 
-def test_nothing_is_left_of_what_was_due(join, redis_server):  # noqa: F811
+def test_nothing_is_left_of_what_was_due(join, redis_server):
     """Counters and keys are as without delays."""
     worker = join()
     enqueue(worker, "page", 1000, dont_filter=True)
@@ -118,7 +115,7 @@ def test_nothing_is_left_of_what_was_due(join, redis_server):  # noqa: F811
     assert [new for _, new in worker.heard] == [True, False]
 
 
-def test_a_reply_tells_when_the_next_is_due(join):  # noqa: F811
+def test_a_reply_tells_when_the_next_is_due(join):
     """As it is after the call that delays, moves, parks or wakes it."""
     worker = join()
     enqueue(worker, "a", 500)
@@ -135,7 +132,7 @@ def test_a_reply_tells_when_the_next_is_due(join):  # noqa: F811
     assert worker.store.next_due is None
 
 
-def test_what_is_over_when_it_is_sent_is_due(join):  # noqa: F811
+def test_what_is_over_when_it_is_sent_is_due(join):
     """A delay counts from the push, not from the call."""
     worker = join()
     enqueue(worker, "page", 1000)
@@ -143,7 +140,7 @@ def test_what_is_over_when_it_is_sent_is_due(join):  # noqa: F811
     assert taken(worker)[0] == ["page"]
 
 
-def test_what_is_seen_stays_dropped(join):  # noqa: F811
+def test_what_is_seen_stays_dropped(join):
     """A delay decides nothing of identity."""
     one, other = join(), join()
     enqueue(one, "page", 1000)
@@ -154,7 +151,7 @@ def test_what_is_seen_stays_dropped(join):  # noqa: F811
     assert other.store.later == 1
 
 
-def test_a_resend_is_later_and_not_sooner(join, redis_server):  # noqa: F811
+def test_a_resend_is_later_and_not_sooner(join, redis_server):
     """The same call, of which Redis has kept a part: its request is there once, and due by the
     later of both times, also if the clock was set back meanwhile."""
     worker = join()
@@ -162,8 +159,7 @@ def test_a_resend_is_later_and_not_sooner(join, redis_server):  # noqa: F811
 
     def attempt(arguments):
         for at in range(1, 60):
-            with suppress(redis_py.ResponseError):
-                raw(worker, aborted(at), arguments)
+            worker.abort(arguments, at)
             found = redis_server.command("ZRANGE", f"{worker.key}:later", 0, -1, "WITHSCORES")
             dues.append([score for _, score in found])
             if found:
@@ -182,7 +178,7 @@ def test_a_resend_is_later_and_not_sooner(join, redis_server):  # noqa: F811
 
 
 @pytest.mark.parametrize("what", ["due", "parks", "comes back", "released", "returned"])
-def test_aborted_at_each_command(join, redis_server, what):  # noqa: F811
+def test_aborted_at_each_command(join, redis_server, what):
     """Of the call that moves a delayed request or a held slot: it is where workers find it, always,
     and comes when the call was made again."""
     worker = join(capacity=1)
@@ -219,8 +215,7 @@ def test_aborted_at_each_command(join, redis_server, what):  # noqa: F811
         if lefts:
             return worker.call(arguments)
         for at in range(1, 70):
-            with suppress(redis_py.ResponseError):
-                raw(worker, aborted(at), arguments)
+            worker.abort(arguments, at)
             assert is_there(), at
             lefts.append(at)
         return worker.call(arguments)
@@ -232,19 +227,12 @@ def test_aborted_at_each_command(join, redis_server, what):  # noqa: F811
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_aborted_anywhere(join, monkeypatch, seed):  # noqa: F811
+def test_aborted_anywhere(join, monkeypatch, seed):
     """Each call fails at a random command, keeps what it has written, and is sent again: no
     delayed request and none of a held slot is lost, none comes early, and the crawl ends."""
     chance = seeded(seed)
     lobby_from(monkeypatch, chance.choice([0, 256]))
-
-    def attempt(worker, arguments):
-        with_abort = aborted(chance.choice([chance.randrange(1, 60), chance.randrange(1, 400)]))
-        with suppress(redis_py.ResponseError):
-            raw(worker, with_abort, arguments)
-        return worker.call(arguments)
-
-    workers = [join(attempt, **chance.choice([LIFO, FIFO])) for _ in range(2)]
+    workers = [join(aborting(chance), **chance.choice([LIFO, FIFO])) for _ in range(2)]
     not_before, fetched = {}, set()
     for number in range(15):
         delay = chance.choice([None, chance.random() / 20])
@@ -257,15 +245,15 @@ def test_aborted_anywhere(join, monkeypatch, seed):  # noqa: F811
             worker.store.hold(f"slot{chance.randrange(4)}", chance.random() / 50, 1)
         request = worker.next()
         if request is not None:
-            assert time() >= not_before[name(request)]
-            fetched.add(name(request))
+            assert time() >= not_before[name_of(request)]
+            fetched.add(name_of(request))
             worker.store.done(request)
         elif len(fetched) == 15 and all(each.store.is_quiet for each in workers):
             return
     pytest.fail(f"this crawl has no end, and {fetched}")
 
 
-def test_a_hundred_a_call(join):  # noqa: F811
+def test_a_hundred_a_call(join):
     """Of many that are due at once the server moves some in each call."""
     worker = join(capacity=1)
     for number in range(250):
@@ -287,7 +275,7 @@ def test_a_hundred_a_call(join):  # noqa: F811
     assert lefts[:3] == [150, 50, 0]
 
 
-def test_a_held_slot_is_left_alone(join):  # noqa: F811
+def test_a_held_slot_is_left_alone(join):
     """By each worker, once its next call is answered; what it had claimed and not handed out goes
     back, and is no loss. Other slots go on."""
     one, other = join(capacity=8), join(capacity=8)
@@ -317,7 +305,7 @@ def test_a_held_slot_is_left_alone(join):  # noqa: F811
     assert is_sound(one)
 
 
-def test_what_comes_back_is_no_loss(join, redis_server):  # noqa: F811
+def test_what_comes_back_is_no_loss(join, redis_server):
     """Claims of a held slot that were returned count for no death of a worker, and come in their
     order."""
     worker = join(capacity=8)
@@ -331,7 +319,7 @@ def test_what_comes_back_is_no_loss(join, redis_server):  # noqa: F811
     assert taken(worker)[0] == [*"edcba"]
 
 
-def test_until_is_a_maximum(join):  # noqa: F811
+def test_until_is_a_maximum(join):
     """A shorter hold ends no longer one; to release does."""
     one, other = join(), join()
     of_slot(one, "held", *"abc")
@@ -361,7 +349,7 @@ def test_until_is_a_maximum(join):  # noqa: F811
     assert {*taken(other)[0]} >= {"b", "c"}
 
 
-def test_workers_add_up_what_they_note_of_a_slot(join):  # noqa: F811
+def test_workers_add_up_what_they_note_of_a_slot(join):
     """It does not hold the slot, a hold takes its place, and at 0 nothing is left of it."""
     one, other = join(), join()
     of_slot(one, "slow", *"abcd")
@@ -391,7 +379,7 @@ def test_workers_add_up_what_they_note_of_a_slot(join):  # noqa: F811
 
 
 @pytest.mark.parametrize("kind", [LIFO, FIFO], ids=["newest first", "oldest first"])
-def test_the_last_in_line_takes_turns_with_the_first(join, kind):  # noqa: F811
+def test_the_last_in_line_takes_turns_with_the_first(join, kind):
     """When one request asks whether a hold may end."""
     worker = join(**kind)
     of_slot(worker, "held", *"abcd")
@@ -404,7 +392,7 @@ def test_the_last_in_line_takes_turns_with_the_first(join, kind):  # noqa: F811
     assert asked == [*("adbc" if kind is LIFO else "dacb")]
 
 
-def test_one_request_goes_first(join, redis_server):  # noqa: F811
+def test_one_request_goes_first(join, redis_server):
     """At the end of a hold, over all workers and priorities. While it is under way the hold goes on
     for the same pause, as long as an answer may take at most; so one that dies keeps nobody."""
     one, other = join(BLOOM_REDIS_SLOT_WORKERS=1), join(BLOOM_REDIS_SLOT_WORKERS=1)
@@ -417,7 +405,7 @@ def test_one_request_goes_first(join, redis_server):  # noqa: F811
     assert len(taken(one)[0]) == 1
     assert other.next() is None
     let_pass(one, 49)
-    redis_server.command("ZADD", f"{one.key}:workers", 1, one.store.worker)
+    one.die()
     redis_server.command("DEL", f"{one.key}:owners")
     assert other.next() is None
     let_pass(one, 2)
@@ -432,7 +420,7 @@ def test_one_request_goes_first(join, redis_server):  # noqa: F811
 
 
 @pytest.mark.parametrize("slots", [("held", "free"), ("free", "held")])
-def test_a_hold_of_a_quarantined_request(join, redis_server, slots):  # noqa: F811
+def test_a_hold_of_a_quarantined_request(join, redis_server, slots):
     """It waits as any other; one of another slot is not kept up by it."""
     first = join()
     for slot in slots:
@@ -441,7 +429,7 @@ def test_a_hold_of_a_quarantined_request(join, redis_server, slots):  # noqa: F8
     for _ in range(2):
         worker = join()
         assert len(taken(worker)[0]) == 2
-        redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+        worker.die()
     worker = join()
     worker.store.hold("held", 1000, 1)
     worker.exchange()
@@ -454,7 +442,7 @@ def test_a_hold_of_a_quarantined_request(join, redis_server, slots):  # noqa: F8
     assert taken(worker)[0] == ["held"]
 
 
-def test_one_request_of_the_lobby_goes_first(join, monkeypatch):  # noqa: F811
+def test_one_request_of_the_lobby_goes_first(join, monkeypatch):
     """Where the hold was over before its slot had any."""
     lobby_from(monkeypatch, 0)
     worker = join()
@@ -465,7 +453,7 @@ def test_one_request_of_the_lobby_goes_first(join, monkeypatch):  # noqa: F811
     assert len(taken(worker)[0]) == 1
 
 
-def test_a_release_brings_all_of_the_slot_back(join, monkeypatch):  # noqa: F811
+def test_a_release_brings_all_of_the_slot_back(join, monkeypatch):
     """In each priority, and in each of its lists."""
     lobby_from(monkeypatch, 0)
     worker = join(**FIFO)
@@ -481,7 +469,7 @@ def test_a_release_brings_all_of_the_slot_back(join, monkeypatch):  # noqa: F811
 
 
 @pytest.mark.parametrize("lobby", [0, 10**6])
-def test_a_ring_of_held_slots(join, monkeypatch, redis_server, lobby):  # noqa: F811
+def test_a_ring_of_held_slots(join, monkeypatch, redis_server, lobby):
     """They leave the ring when they are met, so that the next calls find others at once, also
     where few slots have more than one request. When their holds are over each is asked once."""
     lobby_from(monkeypatch, lobby)
@@ -521,7 +509,7 @@ def test_a_ring_of_held_slots(join, monkeypatch, redis_server, lobby):  # noqa: 
 
 @pytest.mark.parametrize("kind", [LIFO, FIFO], ids=["newest first", "oldest first"])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_slot_keeps_its_order(join, monkeypatch, kind, seed):  # noqa: F811
+def test_a_slot_keeps_its_order(join, monkeypatch, kind, seed):
     """Through holds, probes and releases: each request comes once, in the order of one list, and
     what goes back is where it was."""
     chance = seeded(seed)
@@ -530,7 +518,7 @@ def test_a_slot_keeps_its_order(join, monkeypatch, kind, seed):  # noqa: F811
 
     def heard(reply):
         for claim in reply.claimed:
-            page = name(worker.codec.load(claim))
+            page = name_of(worker.codec.load(claim))
             slots.take(claim.slot, page)
             claimed[claim.number] = claim.slot, page
 
@@ -538,7 +526,7 @@ def test_a_slot_keeps_its_order(join, monkeypatch, kind, seed):  # noqa: F811
     worker.store._policy = replace(worker.policy, claims_per_slot=chance.choice([1, 2, 8]))
     worker.store._observers.heard = heard
     worker.store._observers.answered = lambda entry, _: slots.waiting[entry.packed.slot].append(
-        name(worker.codec.load(entry.packed))
+        name_of(worker.codec.load(entry.packed))
     )
     build = worker.store._batch
 
@@ -608,7 +596,7 @@ def test_a_slot_keeps_its_order(join, monkeypatch, kind, seed):  # noqa: F811
 AHEAD = PASS.replace("- ARGV[1]", "+ ARGV[1]").replace("-ARGV[1]", "ARGV[1]")
 
 
-def test_a_hold_by_a_clock_that_was_ahead(join, redis_server):  # noqa: F811
+def test_a_hold_by_a_clock_that_was_ahead(join, redis_server):
     """When the clock is set back, the hold is as long as it was meant to be, and no longer."""
     worker = join()
     of_slot(worker, "held", *"abc")
@@ -624,7 +612,7 @@ def test_a_hold_by_a_clock_that_was_ahead(join, redis_server):  # noqa: F811
     assert len(taken(worker)[0]) == 1
 
 
-def test_holds_that_were_evicted(join, redis_server):  # noqa: F811
+def test_holds_that_were_evicted(join, redis_server):
     """Nothing says then that a slot is held, and so it is not."""
     worker = join()
     of_slot(worker, "held", *"abc")
@@ -636,7 +624,7 @@ def test_holds_that_were_evicted(join, redis_server):  # noqa: F811
 
 
 @pytest.mark.parametrize("lost", ["later", "parked"])
-def test_what_was_evicted_is_no_end(join, redis_server, lost):  # noqa: F811
+def test_what_was_evicted_is_no_end(join, redis_server, lost):
     """Each worker is told that something is gone."""
     worker = join()
     of_slot(worker, "held", "a")
@@ -654,7 +642,7 @@ def test_what_was_evicted_is_no_end(join, redis_server, lost):  # noqa: F811
         assert each.is_gone
 
 
-def test_delayed_requests_without_their_crawl(join, redis_server):  # noqa: F811
+def test_delayed_requests_without_their_crawl(join, redis_server):
     """No new crawl begins with them."""
     worker = join()
     enqueue(worker, "page", 1000)
@@ -665,7 +653,7 @@ def test_delayed_requests_without_their_crawl(join, redis_server):  # noqa: F811
     assert found[0] == b""
 
 
-def test_the_status_of_what_waits(join):  # noqa: F811
+def test_the_status_of_what_waits(join):
     """How much of it is not due, when the next is, and how many slots are held."""
     worker = join()
     of_slot(worker, "held", *"abc")
@@ -686,7 +674,7 @@ def test_the_status_of_what_waits(join):  # noqa: F811
     assert found.startswith("1 later, the next in 1 h 14 min; 2 hosts held")
 
 
-def test_a_removed_crawl_leaves_nothing(join, redis_server):  # noqa: F811
+def test_a_removed_crawl_leaves_nothing(join, redis_server):
     """Whatever is delayed, held or parked."""
     worker = join()
     for slot in ("one", "other"):
@@ -703,7 +691,7 @@ def test_a_removed_crawl_leaves_nothing(join, redis_server):  # noqa: F811
         assert not redis_server.names(f"{worker.key}:{kind}")
 
 
-def test_damage_is_found(join, redis_server):  # noqa: F811
+def test_damage_is_found(join, redis_server):
     """A delayed request that cannot be read, and a parked list that was never parked."""
     worker = join()
     enqueue(worker, "late", 5000)
@@ -723,7 +711,7 @@ def test_damage_is_found(join, redis_server):  # noqa: F811
     assert any("something waits" in text for text in texts)
 
 
-def test_a_retry_into_a_parked_slot(join):  # noqa: F811
+def test_a_retry_into_a_parked_slot(join):
     """A failed request that is asked again waits there with the others."""
     worker = join()
     of_slot(worker, "held", *"ab")
@@ -748,7 +736,7 @@ def shift(worker, seconds):
 
 
 @pytest.mark.parametrize("jumps", [[-3600], [-3600, -86_400], [-3600, 3600], [3600, -3600]])
-def test_a_clock_that_is_set_puts_nothing_off(join, jumps):  # noqa: F811
+def test_a_clock_that_is_set_puts_nothing_off(join, jumps):
     """A request is due when it was to be, also for those who look; what comes later, too. Where
     the clock is ahead all is due."""
     worker = join()

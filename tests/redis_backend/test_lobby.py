@@ -1,32 +1,31 @@
 """The lobby: the list that slots with few requests share, and the counters that say who has few."""
 
 from collections import Counter, defaultdict
-from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-import redis as redis_py
 
 from scrapy_bloom.job.failure import FailedRequest
 from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.scripts import REMOVE_QUEUE
 from scrapy_bloom.redis_backend.status import pending_of
-from scrapy_bloom.redis_backend.verify import queue_findings
-from tests.redis_backend.test_commit import aborted, join, raw  # noqa: F401 - a fixture
-from tests.redis_backend.workers import StoreWorker, crawl, lobby_from, seeded, tree
+from tests.job.engine import name_of
+from tests.redis_backend.workers import (
+    StoreWorker,
+    anywhere,
+    crawl,
+    findings_of,
+    lobby_from,
+    seeded,
+    tree,
+)
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.usefixtures("few_shards")
 
 FIFO = {"SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleFifoDiskQueue"}
 LIFO = {"SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleLifoDiskQueue"}
-
-
-def name(request):
-    """Return the last word of its URL."""
-    return request.url.rpartition("/")[2]
 
 
 class Slots:
@@ -54,7 +53,7 @@ class Slots:
 
 @pytest.mark.parametrize("kind", [LIFO, FIFO], ids=["newest first", "oldest first"])
 @pytest.mark.parametrize("seed", range(2))
-def test_a_slot_keeps_its_order(join, redis_server, monkeypatch, kind, seed):  # noqa: F811
+def test_a_slot_keeps_its_order(join, redis_server, monkeypatch, kind, seed):
     """Whatever the counters say, where slots are full, and where claims were given back: the
     requests of a slot come in the order of one list, and all of them."""
     chance = seeded(seed)
@@ -62,11 +61,11 @@ def test_a_slot_keeps_its_order(join, redis_server, monkeypatch, kind, seed):  #
     slots, claimed = Slots(kind is LIFO), {}
 
     def answered(entry, _is_new):
-        slots.waiting[entry.packed.slot].append(name(worker.codec.load(entry.packed)))
+        slots.waiting[entry.packed.slot].append(name_of(worker.codec.load(entry.packed)))
 
     def heard(reply):
         for claim in reply.claimed:
-            page = name(worker.codec.load(claim))
+            page = name_of(worker.codec.load(claim))
             slots.take(claim.slot, page)
             claimed[claim.number] = claim.slot, page
 
@@ -113,7 +112,7 @@ def test_a_slot_keeps_its_order(join, redis_server, monkeypatch, kind, seed):  #
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_change_of_the_order_loses_nothing(join, redis_server, monkeypatch, seed):  # noqa: F811
+def test_a_change_of_the_order_loses_nothing(join, redis_server, monkeypatch, seed):
     """SCHEDULER_DISK_QUEUE may be another one after a stop: each request still comes, once."""
     chance = seeded(seed)
     lobby_from(monkeypatch, chance.choice([0, 5]))
@@ -126,7 +125,7 @@ def test_a_change_of_the_order_loses_nothing(join, redis_server, monkeypatch, se
 
     def finish(most):
         while most and (request := worker.store.next()) is not None:
-            found.append(name(request))
+            found.append(name_of(request))
             worker.store.done(request)
             most -= 1
 
@@ -168,16 +167,6 @@ def fill(worker, slots, each=1, **options):
     worker.store._leaving = False
 
 
-def drain(worker):
-    """Fetch all that is left; return the names of the pages, as they came."""
-    names = []
-    while (request := worker.next()) is not None:
-        names.append(name(request))
-        worker.store.done(request)
-    worker.exchange()
-    return names
-
-
 def lists(server, worker):
     """Return the names of the keys in which requests wait."""
     return {each.partition("}:")[2] for each in server.names(worker.key) if is_list(each)}
@@ -188,7 +177,7 @@ def is_list(key):
     return key.partition("}:")[2].startswith(("lobby", "slots", "pending"))
 
 
-def test_few_slots_have_lists_of_their_own(join, redis_server):  # noqa: F811
+def test_few_slots_have_lists_of_their_own(join, redis_server):
     """Up to 256 of a priority; of the others the first fifteen are in the lobby, and the
     counters take the memory of a megabyte."""
     worker = join()
@@ -205,19 +194,19 @@ def test_few_slots_have_lists_of_their_own(join, redis_server):  # noqa: F811
     assert len(lists(redis_server, worker)) == 278
     assert redis_server.command("MEMORY", "USAGE", f"{worker.key}:few") < 1.3 * 2**20
     worker.store._leaving = False
-    assert len(drain(worker)) == 256 + 320
+    assert len(worker.drain()) == 256 + 320
     assert lists(redis_server, worker) == set()
     assert redis_server.command("BITCOUNT", f"{worker.key}:few") == 0
 
 
 @pytest.mark.usefixtures("lobby")
-def test_a_counter_that_is_too_high_goes_down(join, redis_server):  # noqa: F811
+def test_a_counter_that_is_too_high_goes_down(join, redis_server):
     """With each time that its slot has no list any more."""
     worker = join()
     redis_server.command("SET", f"{worker.key}:few", b"\xff" * (1 << 20))
     fill(worker, 1, 9)
     assert not redis_server.command("EXISTS", f"{worker.key}:lobby:0")
-    drain(worker)
+    worker.drain()
     worker.enqueue("more", meta={"download_slot": "s0"})
     worker.store._leaving = True
     worker.exchange()
@@ -227,7 +216,7 @@ def test_a_counter_that_is_too_high_goes_down(join, redis_server):  # noqa: F811
 @pytest.mark.usefixtures("lobby")
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("kind", [LIFO, FIFO], ids=["newest first", "oldest first"])
-def test_nothing_is_lost_with_any_counters(join, redis_server, seed, kind):  # noqa: F811
+def test_nothing_is_lost_with_any_counters(join, redis_server, seed, kind):
     """Each call finds other counters, fails at a random command, and is sent again; each worker
     owns slots; some are killed: every page is fetched, and the crawl ends."""
     chance = seeded(seed)
@@ -235,11 +224,9 @@ def test_nothing_is_lost_with_any_counters(join, redis_server, seed, kind):  # n
     def attempt(worker, arguments):
         some = chance.choice([b"", b"\xff" * 1024, chance.randbytes(1024)])
         redis_server.command("SETRANGE", f"{worker.key}:few", chance.randrange(1 << 20), some)
-        with_abort = aborted(chance.choice([chance.randrange(1, 60), chance.randrange(1, 400)]))
-        with suppress(redis_py.ResponseError):
-            raw(worker, with_abort, arguments)
+        worker.abort(arguments, anywhere(chance))
         if chance.random() < 0.05:
-            redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+            worker.die()
         return worker.call(arguments)
 
     workers = [join(attempt, BLOOM_REDIS_SLOT_WORKERS=seed % 2, **kind) for _ in range(2)]
@@ -261,44 +248,33 @@ def in_slots(worker, chance):
 def test_each_write_of_a_call_may_be_the_last(redis_server, key):
     """A call that claims some of a lobby, and moves others to lists of their slots, fails at
     each of its commands in turn: nothing is lost."""
-    position, is_whole = 8, False  # what comes before writes nothing
-    while not is_whole:
+    position, had = 8, [True]  # what comes before writes nothing
+    while had[0]:
         position += 3
         worker = StoreWorker(redis_server.url, f"{key}.{position}", **FIFO)
         worker.store._policy = replace(worker.policy, claims_per_slot=1)
         fill(worker, 2, 3)
-        tries = []
-
-        def attempt(arguments, worker=worker, tries=tries, at=position):
-            if not tries:
-                try:
-                    tries.append(raw(worker, aborted(at), arguments))
-                except redis_py.ResponseError as error:
-                    tries.append(error)
-            return worker.call(arguments)
-
-        worker.sender._attempt = attempt
-        assert {*drain(worker)} == {f"{slot}-{number}" for slot in range(2) for number in range(3)}
+        had = worker.abort_next(position)
+        assert {*worker.drain()} == {f"{slot}-{number}" for slot in range(2) for number in range(3)}
         assert worker.store.is_quiet
-        is_whole = not isinstance(tries[0], Exception)
         worker.close()
     assert position > 60
 
 
 @pytest.mark.usefixtures("lobby")
-def test_slots_with_lists_and_the_lobby_share_what_is_claimed(join):  # noqa: F811
+def test_slots_with_lists_and_the_lobby_share_what_is_claimed(join):
     """As if each of its entries were a slot, up to a thousand more than there are lists."""
     worker = join(capacity=1)
     fill(worker, 30, 10)
     worker.enqueue("last", priority=-1)
-    first = drain(worker)[:90]
+    first = worker.drain()[:90]
     shares = Counter(page.partition("-")[0] for page in first)
     assert len(shares) == 30
     assert max(shares.values()) < 10
 
 
 @pytest.mark.usefixtures("lobby")
-def test_a_lobby_full_of_one_slot_keeps_no_call_long(join, redis_server):  # noqa: F811
+def test_a_lobby_full_of_one_slot_keeps_no_call_long(join, redis_server):
     """A call looks at five hundred entries, and moves those of a slot that is full."""
     worker = join(capacity=2, **FIFO)
     worker.store._policy = replace(worker.policy, claims_per_slot=1)
@@ -322,14 +298,14 @@ def test_a_lobby_full_of_one_slot_keeps_no_call_long(join, redis_server):  # noq
 
 @pytest.mark.usefixtures("lobby")
 @pytest.mark.parametrize("kind", [LIFO, FIFO], ids=["newest first", "oldest first"])
-def test_the_commands_know_the_lobby(join, redis_server, kind):  # noqa: F811
+def test_the_commands_know_the_lobby(join, redis_server, kind):
     """What waits in it, and in lists that no ring has yet, is counted by slot, sound, asked
     again where it has failed, and removed."""
     worker = join(**kind)
     fill(worker, 3, 4)
     counts = {0: {f"s{slot}": 4 for slot in range(3)}}
     assert pending_of(worker.client, worker.key).counts == counts
-    assert [each.sound for each in queue_findings(worker.client, worker.key)] == [True]
+    assert findings_of(worker) == []
     request = worker.next()
     worker.store.fail(request, FailedRequest.of(request, "callback"))
     worker.exchange()
@@ -337,14 +313,14 @@ def test_the_commands_know_the_lobby(join, redis_server, kind):  # noqa: F811
     store = RedisFailedStore(worker.client, worker.key)
     assert store.retry() == 1
     assert pending_of(worker.client, worker.key).counts == counts
-    assert [each.sound for each in queue_findings(worker.client, worker.key)] == [True]
+    assert findings_of(worker) == []
     assert remove_queue(worker.client, worker.key) > 3
     assert lists(redis_server, worker) == set()
     assert not redis_server.command("EXISTS", f"{worker.key}:few")
 
 
 @pytest.mark.usefixtures("lobby")
-def test_a_long_lobby_is_removed_in_portions(join, redis_server):  # noqa: F811
+def test_a_long_lobby_is_removed_in_portions(join, redis_server):
     """A call cuts off as many of its entries as it was told."""
     worker = join(**FIFO)
     fill(worker, 40, 3)
@@ -367,25 +343,24 @@ def test_a_long_lobby_is_removed_in_portions(join, redis_server):  # noqa: F811
         (["HSET {k}:crawl over 1"], "the crawl is over, but something waits"),
     ],
 )
-def test_verify_finds_damage_in_a_lobby(join, redis_server, commands, finding):  # noqa: F811
+def test_verify_finds_damage_in_a_lobby(join, redis_server, commands, finding):
     """Each in a line."""
     worker = join(**FIFO)
     fill(worker, 1, 5)
     worker.leave()
     for command in commands:
         redis_server.command(*command.format(k=worker.key).split())
-    found = [each.text for each in queue_findings(worker.client, worker.key) if not each.sound]
-    assert any(finding in text for text in found), found
+    assert finding in " ".join(findings_of(worker))
 
 
 @pytest.mark.usefixtures("lobby")
-def test_damage_in_a_lobby_stops_no_crawl(join, redis_server):  # noqa: F811
+def test_damage_in_a_lobby_stops_no_crawl(join, redis_server):
     """What cannot be read has failed, and the crawl goes on."""
     worker = join()
     fill(worker, 2)
     redis_server.command("RPUSH", f"{worker.key}:lobby:0", "damaged")
     redis_server.command("HINCRBY", f"{worker.key}:crawl", "waiting", 1)
-    assert len(drain(worker)) == 2
+    assert len(worker.drain()) == 2
     assert worker.store.failed == 1
     worker.exchange()
     assert worker.store.is_quiet
@@ -393,7 +368,7 @@ def test_damage_in_a_lobby_stops_no_crawl(join, redis_server):  # noqa: F811
 
 @pytest.mark.usefixtures("lobby")
 @pytest.mark.parametrize("lost", ["lobby:0", "priorities"])
-def test_a_lobby_that_was_evicted_is_no_end(join, redis_server, lost):  # noqa: F811
+def test_a_lobby_that_was_evicted_is_no_end(join, redis_server, lost):
     """Each worker is told that something is gone."""
     worker, other = join(), join()
     fill(worker, 5)
@@ -403,7 +378,7 @@ def test_a_lobby_that_was_evicted_is_no_end(join, redis_server, lost):  # noqa: 
 
 
 @pytest.mark.usefixtures("lobby")
-def test_the_end_sees_the_lobby(join):  # noqa: F811
+def test_the_end_sees_the_lobby(join):
     """A worker that has nothing, and claims nothing, does not take the crawl for over."""
     worker, other = join(), join(capacity=0)
     fill(worker, 3)
@@ -414,7 +389,7 @@ def test_the_end_sees_the_lobby(join):  # noqa: F811
 
 
 @pytest.mark.usefixtures("lobby")
-def test_a_slot_of_one_worker_in_a_lobby(join, redis_server):  # noqa: F811
+def test_a_slot_of_one_worker_in_a_lobby(join, redis_server):
     """What another worker owns moves to a list of its slot, and is claimed by its owner only."""
     one, other = (join(capacity=1, BLOOM_REDIS_SLOT_WORKERS=1) for _ in range(2))
     fill(one, 1, 4)
@@ -422,10 +397,10 @@ def test_a_slot_of_one_worker_in_a_lobby(join, redis_server):  # noqa: F811
     assert other.next() is None
     assert not redis_server.command("EXISTS", f"{one.key}:lobby:0")
     one.store.done(request)
-    assert drain(one) == ["0-2", "0-1", "0-0"]
+    assert one.drain() == ["0-2", "0-1", "0-0"]
 
 
-def test_owners_leave_in_time(join, redis_server):  # noqa: F811
+def test_owners_leave_in_time(join, redis_server):
     """With as many slots as there ever were, the hash holds those of the last time, and a part of
     those before."""
     worker = join(capacity=200, BLOOM_REDIS_SLOT_WORKERS=1)
@@ -440,5 +415,5 @@ def test_owners_leave_in_time(join, redis_server):  # noqa: F811
     for first in range(0, 3000, 100):
         for slot in range(first, first + 100):
             worker.enqueue(f"{slot}", meta={"download_slot": f"s{slot}"})
-        assert len(drain(worker)) == 100
+        assert len(worker.drain()) == 100
     assert redis_server.command("HLEN", owners) < 2500

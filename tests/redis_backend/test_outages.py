@@ -13,17 +13,14 @@ from functools import partial
 from itertools import count
 
 import pytest
-from scrapy import Request
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import SharedFilterError
 from scrapy_bloom.redis_backend import dupefilter as redis
 from scrapy_bloom.redis_backend.transport import Heartbeat
 from tests.patience import PATIENCE, wait_until
-from tests.redis_backend.fixtures import lone_worker
+from tests.redis_backend.fixtures import lone_worker, offer
 from tests.redis_backend.server import Name, Replica
-
-pytest_plugins = ["tests.redis_backend.fixtures"]
 
 TIMEOUT = 1.2
 
@@ -31,7 +28,8 @@ TIMEOUT = 1.2
 @pytest.fixture
 def worker(own_server, make_dupefilter):
     """Return a function that makes the dupefilter of a worker at `own_server`."""
-    return partial(lone_worker, make_dupefilter, own_server, TIMEOUT)
+    settings = {"BLOOM_REDIS_TIMEOUT": TIMEOUT, "BLOOM_CAPACITY": 10_000}
+    return partial(lone_worker, make_dupefilter, own_server, **settings)
 
 
 @pytest.fixture
@@ -41,15 +39,6 @@ def errors(caplog):
     return lambda: [
         record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR
     ]
-
-
-def requests(start, stop):
-    return [Request(f"http://example.com/{number}") for number in range(start, stop)]
-
-
-def offer(tested, start, stop):
-    """Return whether each request was seen."""
-    return [tested.request_seen(request) for request in requests(start, stop)]
 
 
 @contextmanager
@@ -253,17 +242,12 @@ def test_a_quick_restart_is_not_noticed(worker, durable_server, next_turn, error
 
 
 @pytest.mark.parametrize("kind", ["own_server", "own_cluster"])
-def test_an_answer_that_was_lost_is_no_wrong_answer(make_dupefilter, request, kind, monkeypatch):
+def test_an_answer_that_was_lost_is_no_wrong_answer(worker, request, kind, monkeypatch):
     """A server that hangs while it has our question adds the key when it goes on, after
     we have asked again: the key counts as new all the same, every time."""
     server = request.getfixturevalue(kind)
     nodes = getattr(server, "nodes", [server])
-    settings = {
-        "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
-        "BLOOM_REDIS_URL": server.url,
-        "BLOOM_REDIS_TIMEOUT": 1.5,
-    }
-    tested = make_dupefilter(**settings)
+    tested = worker(server, BLOOM_REDIS_TIMEOUT=1.5)
     client = tested._shared._client
     # however long it takes after the first try
     monkeypatch.setattr(client, "_patience", PATIENCE)
@@ -287,10 +271,10 @@ def test_an_answer_that_was_lost_is_no_wrong_answer(make_dupefilter, request, ki
         assert len(tries) >= 2
         tested._shared.refresh()
         assert len(tested._shared) == before + 1
-    other = make_dupefilter(**settings)
+    other = worker(server, BLOOM_REDIS_TIMEOUT=1.5)
     assert offer(other, 0, 5) == [True] * 4 + [False]
-    for worker in (tested, other):  # before its server is gone
-        worker.close("finished")
+    for each in (tested, other):  # before its server is gone
+        each.close("finished")
 
 
 @pytest.mark.parametrize("lost", ["flushed", "restarted", "evicted"])
@@ -345,7 +329,7 @@ def test_a_failover_to_a_replica_is_followed(worker, own_server, tmp_path):
             each.close("finished")
 
 
-def test_a_cluster_that_loses_a_node(make_dupefilter, worker, own_cluster, next_turn, errors):
+def test_a_cluster_that_loses_a_node(worker, own_cluster, next_turn, errors):
     """With one node of three killed, the requests of its shards are an outage as any
     other: new is new, seen is seen, nothing is raised."""
     tested = worker(own_cluster)

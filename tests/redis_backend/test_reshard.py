@@ -11,7 +11,6 @@ from scrapy_bloom.redis_backend.filter import RedisBloomFilter
 from tests.redis_backend.server import Move
 from tests.redis_backend.workers import StoreWorker, crawl, tree
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
 PAGES = 15
 
 MOVED = {

@@ -10,8 +10,7 @@ from queue import SimpleQueue
 
 import pytest
 from scrapy import signals
-from scrapy.utils.misc import build_from_crawler, load_object
-from scrapy.utils.test import get_crawler
+from scrapy.utils.misc import build_from_crawler
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom import RedisDurableScheduler, SharedFilterError, startup
@@ -21,56 +20,13 @@ from scrapy_bloom.redis_backend import worker as worker_module
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.filter_status import RedisPlace
 from scrapy_bloom.redis_backend.lifecycle import open_crawl
-from tests.fakes import Engine
 from tests.job.engine import TestSpider, name_of, request
 from tests.job.feed_jobs import run
 from tests.job.rounds import waited_for
 from tests.redis_backend.server import wait_until
-from tests.redis_backend.workers import StoreWorker
+from tests.redis_backend.workers import StoreWorker, talk
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.usefixtures("few_shards")
-
-
-@pytest.fixture
-def build(redis_server, key):
-    """Return a function that builds and opens a scheduler with some settings."""
-    opened = []
-
-    def build(spider=TestSpider, **settings):
-        settings = {
-            "ADDONS": {"scrapy_bloom.Addon": 300},
-            "BLOOM_CAPACITY": 1000,
-            "BLOOM_REDIS_URL": redis_server.url,
-            "BLOOM_REDIS_KEY": key,
-            **settings,
-        }
-        crawler = get_crawler(spider, settings_dict=settings)
-        crawler.engine = Engine()
-        crawler.engine.scraper.logformatter = crawler.logformatter
-        crawler.spider = spider.from_crawler(crawler)
-        scheduler = build_from_crawler(load_object(crawler.settings["SCHEDULER"]), crawler)
-        scheduler.open(crawler.spider)
-        opened.append(scheduler)
-        return scheduler
-
-    yield build
-    for scheduler in opened:
-        if scheduler._worker._transport._thread.is_alive():
-            scheduler.close("shutdown")
-
-
-def talk(scheduler):
-    """Let a scheduler whose reactor stands still send all it has, and have the answers."""
-    transport = scheduler._worker._transport
-    for _ in range(3):
-        while not transport.wait(5):
-            pass
-        scheduler._ledger.commit()
-        if not transport.busy:
-            scheduler._worker.store._call()
-    while not transport.wait(5):
-        pass
 
 
 def let_die(scheduler):

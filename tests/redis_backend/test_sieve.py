@@ -8,7 +8,6 @@ from contextlib import suppress
 from itertools import count, product
 
 import pytest
-import redis as redis_py
 
 from scrapy_bloom.job.pending import Selection
 from scrapy_bloom.redis_backend import sieve
@@ -17,16 +16,14 @@ from scrapy_bloom.redis_backend.pending_store import RedisPendingStore
 from scrapy_bloom.redis_backend.scripts import DROP_LISTS, SIEVE
 from scrapy_bloom.redis_backend.status import look_at
 from tests.commands.command_line import environment
+from tests.job.engine import name_of
 from tests.job.test_orders import SPIDER, of_pages, random_order, require_whole
 from tests.patience import wait_until
-from tests.redis_backend.server import lua_script
-from tests.redis_backend.test_commit import ABORTING, join, raw  # noqa: F401 - a fixture
 from tests.redis_backend.test_later import enqueue, is_sound, let_pass, of_slot
-from tests.redis_backend.test_lobby import FIFO, LIFO, name
+from tests.redis_backend.test_lobby import FIFO, LIFO
 from tests.redis_backend.workers import lobby_from, seeded
 from tests.seeded import seed_of
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.usefixtures("few_shards")
 ORDERS = pytest.mark.parametrize("order", [FIFO, LIFO], ids=["oldest", "newest"])
 
@@ -39,12 +36,8 @@ def drop(worker, keep=False, **selected):
 
 def fetched(worker):
     """Let `worker` fetch all that it gets; return the names."""
-    names = []
-    while (request := worker.next()) is not None:
-        names.append(name(request))
-        worker.store.done(request)
-    for _ in range(2):
-        worker.exchange()
+    names = worker.drain()
+    worker.exchange()
     return names
 
 
@@ -56,7 +49,7 @@ def pending(worker, **selected):
 
 @ORDERS
 @pytest.mark.parametrize("lobby", [0, 256])
-def test_the_lists_of_a_slot_go_in_a_step_each(join, monkeypatch, order, lobby):  # noqa: F811
+def test_the_lists_of_a_slot_go_in_a_step_each(join, monkeypatch, order, lobby):
     """In each priority, parked or behind a mark, whoever is at work; others stay in their order,
     and what goes stays seen. What is claimed stays. The last drop ends the crawl."""
     lobby_from(monkeypatch, lobby)
@@ -90,7 +83,7 @@ def test_the_lists_of_a_slot_go_in_a_step_each(join, monkeypatch, order, lobby):
 
 @ORDERS
 @pytest.mark.parametrize("keep", [False, True])
-def test_what_is_selected_by_url_is_sieved(join, monkeypatch, order, keep):  # noqa: F811
+def test_what_is_selected_by_url_is_sieved(join, monkeypatch, order, keep):
     """In all lists, without a worker, too: what is left keeps its order. With `keep` it has failed,
     and `retry` brings it back."""
     lobby_from(monkeypatch, 3)
@@ -126,7 +119,7 @@ def test_what_is_selected_by_url_is_sieved(join, monkeypatch, order, keep):  # n
 
 
 @ORDERS
-def test_the_order_is_kept_where_nobody_works(join, monkeypatch, order):  # noqa: F811
+def test_the_order_is_kept_where_nobody_works(join, monkeypatch, order):
     """Whatever is dropped."""
     monkeypatch.setattr(sieve, "AT_ONCE", 3)
     worker = join(**order)
@@ -140,7 +133,7 @@ def test_the_order_is_kept_where_nobody_works(join, monkeypatch, order):  # noqa
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_nothing_is_lost_where_a_script_is_aborted(
-    join,  # noqa: F811
+    join,
     redis_server,
     monkeypatch,
     keep,
@@ -154,8 +147,7 @@ def test_nothing_is_lost_where_a_script_is_aborted(
     def abort(self, script, *arguments):
         if script not in (SIEVE, DROP_LISTS) or next(calls) != fatal:
             return real(self, script, *arguments)
-        with suppress(redis_py.ResponseError):
-            raw(worker, lua_script(ABORTING % at + script.text), arguments)
+        worker.abort(arguments, at, script)
         raise InterruptedError
 
     every = [
@@ -193,7 +185,7 @@ def test_nothing_is_lost_where_a_script_is_aborted(
         worker.close()
 
 
-def test_what_comes_behind_a_parked_list_is_found(join, redis_server):  # noqa: F811
+def test_what_comes_behind_a_parked_list_is_found(join, redis_server):
     """Also when that list, which is the only one of its priority, is dropped."""
     worker = join(**FIFO)
     of_slot(worker, "held", "a", "b", "c")
@@ -214,7 +206,7 @@ def test_what_comes_behind_a_parked_list_is_found(join, redis_server):  # noqa: 
     assert worker.store.is_quiet
 
 
-def test_what_comes_between_the_look_and_the_call_stays(join, redis_server, monkeypatch):  # noqa: F811
+def test_what_comes_between_the_look_and_the_call_stays(join, redis_server, monkeypatch):
     """Another request is the first of the list then, as where a worker has given one back."""
     monkeypatch.setattr(sieve, "AT_ONCE", 3)
     worker = join(**FIFO)
@@ -236,7 +228,7 @@ def test_what_comes_between_the_look_and_the_call_stays(join, redis_server, monk
     assert sorted(map(int, fetched(worker))) == [*range(10, 20)]
 
 
-def test_what_is_dropped_from_the_lobby_counts_there_no_more(join, redis_server, monkeypatch):  # noqa: F811
+def test_what_is_dropped_from_the_lobby_counts_there_no_more(join, redis_server, monkeypatch):
     """Or its slot would get a list of its own too soon."""
     lobby_from(monkeypatch, 0)
     worker = join(capacity=2, **FIFO)
@@ -248,7 +240,7 @@ def test_what_is_dropped_from_the_lobby_counts_there_no_more(join, redis_server,
     assert int(redis_server.command("BITCOUNT", few)) == 0
 
 
-def test_a_list_and_an_older_one_go_in_one_call(join, redis_server):  # noqa: F811
+def test_a_list_and_an_older_one_go_in_one_call(join, redis_server):
     """The mark at the end of the older one is no request."""
     worker = join(**FIFO)
     of_slot(worker, "slot", *"abcdefgh")
@@ -269,7 +261,7 @@ def test_a_list_and_an_older_one_go_in_one_call(join, redis_server):  # noqa: F8
 
 @ORDERS
 @pytest.mark.parametrize("lobby", [3, 256])
-def test_workers_go_on_meanwhile(join, monkeypatch, order, lobby):  # noqa: F811
+def test_workers_go_on_meanwhile(join, monkeypatch, order, lobby):
     """They push, claim, finish, hold and leave between any two calls of drops by slot and by URL:
     each request is fetched, or dropped, or has failed, and none is two of these."""
     lobby_from(monkeypatch, lobby)
@@ -295,7 +287,7 @@ def test_workers_go_on_meanwhile(join, monkeypatch, order, lobby):  # noqa: F811
             while claimed:
                 owner, request = claimed.pop()
                 owner.store.done(request)
-                done[name(request)] += 1
+                done[name_of(request)] += 1
         elif action < 0.83:
             worker.store.hold(f"slot{chance.randrange(9)}", 1000, 1)
         elif action < 0.86:
@@ -330,7 +322,7 @@ def test_workers_go_on_meanwhile(join, monkeypatch, order, lobby):  # noqa: F811
             while claimed:
                 owner, request = claimed.pop()
                 owner.store.done(request)
-                done[name(request)] += 1
+                done[name_of(request)] += 1
             worker.exchange()
             for slot in range(9):
                 worker.store.hold(f"slot{slot}", 0, 1)

@@ -19,7 +19,6 @@ from scrapy_bloom.settings import RedisSettings
 from tests.patience import PATIENCE
 from tests.redis_backend.workers import StoreWorker, waiting
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.usefixtures("few_shards")
 
 

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter, deque
+from contextlib import suppress
 from functools import partial
 from hashlib import sha1
 
@@ -17,10 +18,20 @@ from scrapy_bloom.redis_backend.lifecycle import open_crawl
 from scrapy_bloom.redis_backend.protocol import Policy
 from scrapy_bloom.redis_backend.request_store import Observers, RedisStore
 from scrapy_bloom.redis_backend.scripts import COMMIT, RETRY_FAILED, SIEVE, TAKE_CAPPED
+from scrapy_bloom.redis_backend.verify import queue_findings
 from scrapy_bloom.settings import BUDGET, WorkerSettings
 from tests.fakes import Engine
+from tests.job.engine import name_of
 
 LEASE = 60_000
+ABORTING = """
+local calls, real = 0, redis
+local redis = {pcall = redis.pcall, sha1hex = redis.sha1hex, call = function(...)
+  calls = calls + 1
+  if calls == %d then error('aborted') end
+  return real.call(...)
+end}
+"""
 
 
 class InlineSender:
@@ -139,6 +150,33 @@ class StoreWorker:
         """Make the call, once."""
         return self.client.run(COMMIT, [self.key], *arguments)
 
+    def abort(self, arguments, at, script=COMMIT):
+        """Run a script, once, whose command `at` fails; return whether it had one."""
+        import redis
+
+        text = ABORTING % at + script.text
+        with suppress(redis.ResponseError):
+            self.client._redis.eval(text, 1, self.key, *arguments)
+            return False
+        return True
+
+    def abort_next(self, at):
+        """Let the next call fail at its command `at`, and be made again; return a list that has
+        then whether it had that command."""
+        had = []
+
+        def attempt(arguments):
+            self.sender._attempt = self.call
+            had.append(self.abort(arguments, at))
+            return self.call(arguments)
+
+        self.sender._attempt = attempt
+        return had
+
+    def die(self):
+        """Let the lease run out."""
+        self.client.call("zadd", f"{self.key}:workers", {self.store.worker: 1})
+
     def enqueue(self, name, **options):
         """Do what the scheduler does with a request; return whether it may be new."""
         request = Request(f"http://example.com/{name}", **options)
@@ -168,6 +206,15 @@ class StoreWorker:
             self.exchange()
         return None
 
+    def drain(self):
+        """Fetch all that is left; return the names of the pages, as they came."""
+        names = []
+        while (request := self.next()) is not None:
+            names.append(name_of(request))
+            self.store.done(request)
+        self.exchange()
+        return names
+
     def leave(self, over=False):
         """Leave the crawl."""
         self.store.leave(over=over, seconds=1)
@@ -179,6 +226,40 @@ class StoreWorker:
         self.client.close()
 
 
+def anywhere(chance):
+    """Return the number of a command, of which calls have some dozens or some hundreds."""
+    return chance.choice([chance.randrange(1, 60), chance.randrange(1, 400)])
+
+
+def aborting(chance):
+    """Return a way to make calls, each of which fails at a random command of its own, keeps what it
+    has written, and is made again."""
+
+    def attempt(worker, arguments):
+        worker.abort(arguments, anywhere(chance))
+        return worker.call(arguments)
+
+    return attempt
+
+
+def talk(scheduler):
+    """Let a scheduler whose reactor stands still send all it has, and have the answers."""
+    transport = scheduler._worker._transport
+    for _ in range(3):
+        while not transport.wait(5):
+            pass
+        scheduler._ledger.commit()
+        if not transport.busy:
+            scheduler._worker.store._call()
+    while not transport.wait(5):
+        pass
+
+
+def findings_of(worker):
+    """Return what `verify` finds wrong."""
+    return [each.text for each in queue_findings(worker.client, worker.key) if not each.sound]
+
+
 def crawl(workers, links, chance, most=2000):
     """Let `workers` fetch what can be reached from page 0; return how often each was."""
     fetched = {}
@@ -187,7 +268,7 @@ def crawl(workers, links, chance, most=2000):
         worker = chance.choice(workers)
         request = worker.next()
         if request is not None:
-            page = int(request.url.rpartition("/")[2])
+            page = int(name_of(request))
             fetched[page] = fetched.get(page, 0) + 1
             for linked in links(page):
                 worker.enqueue(str(linked))
