@@ -2,15 +2,12 @@
 workers."""
 
 import pytest
-from scrapy.settings import Settings
-from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_bloom import SharedFilterError
 from scrapy_bloom.job.failure import Choice, FailedRequest
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
-from scrapy_bloom.redis_backend.push import push as push_into
 from scrapy_bloom.redis_backend.scripts import OPEN_CRAWL, RETRY_FAILED, TAKE_CAPPED
 from scrapy_bloom.redis_backend.status import CrawlStatus
 from scrapy_bloom.redis_backend.verify import queue_findings
@@ -23,8 +20,7 @@ CAPPED = Choice(reasons=["capped"])
 
 
 def push(worker, *names, slot="example.com", **options):
-    for name in names:
-        worker.enqueue(name, meta={"download_slot": slot}, **options)
+    worker.enqueue_all(names, slot=slot, **options)
 
 
 def names(worker):
@@ -32,13 +28,9 @@ def names(worker):
     return sorted(worker.drain())
 
 
-def failed(worker):
-    return RedisFailedStore(worker.client, worker.key)
-
-
 def capped(worker):
     """Return the names of the requests over the budget."""
-    return [name_of(each) for each in failed(worker).requests(CAPPED)]
+    return [name_of(each) for each in worker.failed.requests(CAPPED)]
 
 
 def next_round(worker, join, round_, **settings):
@@ -59,9 +51,9 @@ def test_more_pages_of_a_slot_than_its_budget_are_kept_and_not_asked(join):
     other.exchange()
     assert sorted(names(worker) + names(other)) == ["a", "b", "d", "e", "f", "start"]
     assert (worker.capped, other.capped) == (1, 3)
-    assert failed(worker).by_reason() == {"capped": 4}
+    assert worker.failed.by_reason() == {"capped": 4}
     assert sorted(capped(worker)) == [*"cghi"]
-    assert [each.url for each in failed(worker).requests(Choice(urls=["*/h"]))] == [
+    assert [each.url for each in worker.failed.requests(Choice(urls=["*/h"]))] == [
         "http://example.com/h"
     ]
     worker.exchange()
@@ -104,13 +96,12 @@ def test_a_round_that_goes_on_retries_as_far_as_its_own_pages_leave_room(join):
     assert failed_of_start(worker).retry() == 0
     push(worker, "g")
     worker.exchange()
-    assert failed(worker).retry() == 2
+    assert worker.failed.retry() == 2
     assert names(worker) == [*"deg"]
 
 
 def test_all_workers_need_the_same_budget(join, redis_server):
-    """One that comes with another is refused, and changes nothing; when none is left, the new
-    value holds."""
+    """Another one is refused and changes nothing; when none is left, the new value holds."""
     worker = join(BLOOM_BUDGET={"*": 2})
     push(worker, *"abc")
     worker.exchange()
@@ -126,8 +117,7 @@ def test_all_workers_need_the_same_budget(join, redis_server):
 
 
 def test_a_budget_that_is_new_counts_what_is_pending_and_claimed(join, redis_server):
-    """In lists, lobbies, delayed, claimed by workers that are dead; what was counted before it
-    was taken away, is not."""
+    """Not what was counted before the last budget was taken away."""
     first = join(BLOOM_BUDGET={"*": 2})
     push(first, *"xyz")
     assert names(first) == ["x", "y"]
@@ -284,11 +274,11 @@ def test_a_retry_brings_back_what_a_higher_budget_leaves_room_for(join):
     worker = join(BLOOM_BUDGET={"*": 2})
     push(worker, "start", *"abcde")
     assert names(worker) == ["a", "start"]
-    assert failed(worker).retry(Choice(reasons=["other"])) == 0
+    assert worker.failed.retry(Choice(reasons=["other"])) == 0
     # at once, while workers are at work: there is no room
-    assert failed(worker).retry(CAPPED) == 0
+    assert worker.failed.retry(CAPPED) == 0
     worker.store.leave(over=True, seconds=1)
-    assert failed(worker).retry(CAPPED) == 4
+    assert worker.failed.retry(CAPPED) == 4
     worker.close()
 
     worker = join(BLOOM_BUDGET={"*": 4}, BLOOM_REDIS_ROUND="two")
@@ -298,8 +288,8 @@ def test_a_retry_brings_back_what_a_higher_budget_leaves_room_for(join):
     assert capped(worker) == [*"defgh"]
     assert failed_of_start(worker).retry_ordered() == 0
     worker.store.leave(over=True, seconds=1)
-    assert failed(worker).retry(Choice(urls=["*/e"])) == 1
-    assert failed(worker).drop(Choice(urls=["*/h"])) == 1
+    assert worker.failed.retry(Choice(urls=["*/e"])) == 1
+    assert worker.failed.drop(Choice(urls=["*/h"])) == 1
     worker.close()
 
     worker = join()
@@ -322,11 +312,11 @@ def test_what_failed_in_an_earlier_round_counts_when_it_is_retried(join, at_once
     worker = next_round(worker, join, "two", **budget)
     push(worker, *"cde")
     assert let_fail(worker) == [*"cde"]
-    assert failed(worker).retry(Choice(urls=["*/[cde]"])) == 3
+    assert worker.failed.retry(Choice(urls=["*/[cde]"])) == 3
     assert let_fail(worker) == [*"cde"]
     if not at_once:
         worker.leave()
-    assert failed(worker).retry(Choice(reasons=["down"])) == (4 if at_once else 5)
+    assert worker.failed.retry(Choice(reasons=["down"])) == (4 if at_once else 5)
     if not at_once:
         worker = join(**budget)
         assert failed_of_start(worker).retry_ordered() == 1
@@ -378,7 +368,7 @@ def test_a_retry_that_is_aborted_at_any_command_admits_no_more(join, redis_serve
 
 def names_of(worker):
     """Return the names of all failed requests."""
-    return {name_of(each) for each in failed(worker).requests()}
+    return {name_of(each) for each in worker.failed.requests()}
 
 
 def test_many_are_dropped_or_removed_with_the_crawl(join, redis_server):
@@ -387,9 +377,9 @@ def test_many_are_dropped_or_removed_with_the_crawl(join, redis_server):
         push(worker, f"{number}", slot=f"{number % 3}")
         if number % 50 == 49:
             worker.exchange()
-    assert failed(worker).drop(Choice(urls=["*1"])) == 29
-    assert failed(worker).by_reason() == {"capped": 268}
-    assert failed(worker).drop(CAPPED) == 268
+    assert worker.failed.drop(Choice(urls=["*1"])) == 29
+    assert worker.failed.by_reason() == {"capped": 268}
+    assert worker.failed.drop(CAPPED) == 268
     assert redis_server.names(f"{worker.key}:capped") == []
     push(worker, *"abc", slot="0")
     worker.leave()
@@ -409,8 +399,7 @@ def fetched(scheduler):
 
 
 def test_a_worker_counts_in_its_stats_and_asks_what_is_retried(build, key, caplog):
-    """As DurableScheduler does with a job. What is capped does not count for the warning at the
-    end."""
+    """What is capped does not count for the warning at the end."""
 
     def start(*names, **settings):
         scheduler = build(**settings)
@@ -536,10 +525,8 @@ def test_verify_finds_what_is_wrong_with_capped_requests(join, redis_server):
 def test_urls_that_are_pushed_by_hand_count(join):
     """In a crawl that has a budget, whatever the settings of the command say."""
     worker = join(BLOOM_BUDGET={"*": 2})
-    settings = Settings({"BLOOM_REDIS_LEASE": worker.settings.lease})
-    pages = [request(each) for each in "abbc"]
-    options = {"settings": settings, "fingerprinter": RequestFingerprinter()}
-    assert push_into(worker.client, worker.key, pages, **options) == (2, 1, 1)
+    pages = [request(each).url for each in "abbc"]
+    assert worker.push_from_outside(*pages) == (2, 1, 1)
     assert names(worker) == ["a", "b"]
 
 

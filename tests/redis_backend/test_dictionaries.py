@@ -5,14 +5,10 @@ import pickle
 
 import pytest
 from scrapy import Request
-from scrapy.settings import Settings
-from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_bloom import SharedFilterError
 from scrapy_bloom.job.failure import Choice, FailedRequest
-from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
-from scrapy_bloom.redis_backend.push import push
 from scrapy_bloom.redis_backend.transport import Transport
 from tests.redis_backend.test_going_back import restart_from_snapshot
 from tests.redis_backend.workers import StoreWorker, crawl, findings_of, seeded, tree
@@ -24,8 +20,7 @@ DEFLATED = (2, 3)
 
 def fill(worker, first, count=20):
     """Have `worker` store so many requests, whose pages are numbered from `first`."""
-    for number in range(first, first + count):
-        worker.enqueue(f"catalogue/part/item-{number}.html")
+    worker.enqueue_all(f"catalogue/part/item-{first + number}.html" for number in range(count))
 
 
 def teach(worker, first=0):
@@ -106,8 +101,7 @@ def test_of_two_proposals_the_first_is_kept(join):
 
 
 def test_a_call_that_is_asked_changes_nothing(join, own_server):
-    """Not even the lease: the whole server is as it was, and the same call with the dictionary is
-    done."""
+    """Not even the lease; the same call with the dictionary is done."""
     worker = StoreWorker(own_server.url, "crawl")
     teach(worker)
     own_server.command("HDEL", f"{worker.key}:crawl", "dictionaries")
@@ -133,8 +127,7 @@ def test_a_call_that_is_asked_changes_nothing(join, own_server):
 
 
 def test_a_server_from_an_older_snapshot(own_server):
-    """It has the crawl and not its dictionary. Requests that were stored in memory with it are
-    pushed, and another worker, which has never heard of it, reads them."""
+    """Requests that were stored with its dictionary are pushed, and any worker reads them."""
     worker = StoreWorker(own_server.url, "crawl")
     worker.exchange()
     own_server.command("SAVE")
@@ -157,8 +150,7 @@ def test_a_server_from_an_older_snapshot(own_server):
 
 @pytest.mark.parametrize("position", range(4, 30, 2))
 def test_aborted_where_it_was_asked(join, redis_server, position):
-    """The call that brings back a dictionary fails at some command: no request is there without
-    it."""
+    """No request is there without the dictionary, at whichever command the call fails."""
     worker = join()
     teach(worker)
     redis_server.command("HDEL", f"{worker.key}:crawl", *fields(worker))
@@ -177,8 +169,7 @@ def test_aborted_where_it_was_asked(join, redis_server, position):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_workers_with_proposals_of_their_own(join, seed):
-    """Each proposes another dictionary now and then, and each call is made twice: all know the same
-    in the end, and every page is fetched once."""
+    """Each call is made twice: all know the same in the end, and every page is fetched once."""
     chance = seeded(seed)
 
     def attempt(worker, arguments):
@@ -197,8 +188,7 @@ def test_workers_with_proposals_of_their_own(join, seed):
 
 
 def test_a_worker_that_leaves_is_asked(join, redis_server):
-    """Its last requests and its leave are sent again with the dictionary, while the reactor
-    waits."""
+    """While the reactor waits its last requests are sent again with the dictionary."""
     worker = join()
     teach(worker)
     redis_server.command("HDEL", f"{worker.key}:crawl", *fields(worker))
@@ -245,8 +235,7 @@ def test_a_new_round_keeps_them_and_clear_removes_them(join, redis_server):
 
 
 def test_a_dictionary_that_was_removed_by_hand(join, redis_server):
-    """A request that needs it has failed, says so, and stays as it is; it is there again when the
-    dictionary is. `verify` tells of it."""
+    """Requests that need it fail, and are read when it is there again; `verify` says so."""
     worker = join()
     teach(worker)
     fill(worker, 20, 1)
@@ -268,16 +257,15 @@ def test_a_dictionary_that_was_removed_by_hand(join, redis_server):
     (_, error), *_ = [each for each in other.heard if isinstance(each[1], Exception)]
     assert name in str(error)
     other.exchange()
-    assert RedisFailedStore(other.client, other.key).by_reason() == {"unreadable": 2}
+    assert other.failed.by_reason() == {"unreadable": 2}
     assert any("2 failed requests cannot be read" in line for line in findings_of(other))
     redis_server.command("HSET", f"{worker.key}:crawl", f"dictionary:{name}", text)
-    assert RedisFailedStore(other.client, other.key).retry() == 2
+    assert other.failed.retry() == 2
     assert drain(join(capacity=9)) == [30, 31]
 
 
 def test_requests_without_their_crawl(join, redis_server):
-    """Nobody can read them: a worker that would begin a new crawl with them is refused, and they
-    stay as they are."""
+    """No worker can read them: a new crawl is refused, and they stay as they are."""
     worker = join()
     teach(worker)
     before = payloads(worker)
@@ -310,7 +298,7 @@ def test_failed_requests_are_read_with_their_dictionary(join, redis_server):
     worker.store.leave(over=False, seconds=1)
     while (dead := join(BLOOM_REDIS_MAX_ATTEMPTS=1)).next() is not None:
         dead.die()
-    store = RedisFailedStore(dead.client, dead.key)
+    store = dead.failed
     assert [each.reason for each in store.requests(Choice(urls=["*item-20.html"]))] == [
         "worker_died"
     ]
@@ -333,7 +321,7 @@ def test_requests_of_version_0_2_0_among_others(join, redis_server):
     failed = FailedRequest.of(request, "callback", exception=LookupError("x"))
     assert worker.store.fail(request, failed)
     worker.exchange()
-    store = RedisFailedStore(worker.client, worker.key)
+    store = worker.failed
     assert [each.url for each in store.requests()] == [fields["url"]]
     assert store.retry() == 1
     assert 99 in drain(worker)
@@ -343,17 +331,15 @@ def test_push_learns_and_proposes(join):
     """Requests from outside are stored as a worker's are, also in a crawl without a dictionary."""
     worker = join(capacity=200)
     worker.exchange()
-    pages = [Request(f"http://example.com/catalogue/item-{number}.html") for number in range(120)]
-    settings = {"settings": Settings(), "fingerprinter": RequestFingerprinter()}
-    assert push(worker.client, worker.key, pages, **settings) == (120, 0, 0)
+    pages = [f"http://example.com/catalogue/item-{number}.html" for number in range(120)]
+    assert worker.push_from_outside(*pages) == (120, 0, 0)
     assert len(kept(worker)) == 1
     assert sum(payload[0] in DEFLATED for payload in payloads(worker)) == 70
     assert drain(worker) == [*range(120)]
 
 
 def test_full_memory(own_server):
-    """A worker that has nothing to push gets through, proposal or not, and what a server has lost
-    is kept; a proposal is kept when there is memory."""
+    """A worker without requests gets through; only a proposal waits until there is memory."""
     worker = StoreWorker(own_server.url, "crawl")
     teach(worker)
     fill(worker, 20, 1)

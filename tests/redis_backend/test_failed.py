@@ -35,7 +35,7 @@ def fail(worker, request, reason="callback"):
 
 def kept(worker, **choice):
     """Return what has failed in the crawl of `worker`."""
-    return RedisFailedStore(worker.client, worker.key).requests(Choice(**choice))
+    return worker.failed.requests(Choice(**choice))
 
 
 def names(requests):
@@ -44,8 +44,7 @@ def names(requests):
 
 
 def test_it_waits_for_what_came_of_it(join):
-    """A callback that gives many requests and raises: they are all there before the page
-    counts as failed, and until then it is the worker's."""
+    """All that the callback gave is there before the page counts as failed."""
     worker = join()
     worker.enqueue("page")
     request = worker.next()
@@ -83,8 +82,7 @@ def test_it_is_not_pending_and_the_crawl_ends(join, redis_server):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_aborted_anywhere(join, seed):
-    """Calls fail at any command, and are sent again: what has failed is kept once, and no page
-    is lost."""
+    """What has failed is kept once, and no page is lost."""
     chance = seeded(seed)
     fails = {"3", "5"}
 
@@ -120,8 +118,7 @@ def test_aborted_at_each_command_of_the_call_that_tells_it(join):
 
 
 def test_what_waits_is_counted(join, redis_server):
-    """As the lists have it, whoever claims, dies and gives back; an aborted call counts too
-    little rather than too much."""
+    """As the lists have it, or too little after an aborted call, whoever claims and dies."""
 
     def check(worker):
         """Return what is counted, and what there is."""
@@ -129,8 +126,7 @@ def test_what_waits_is_counted(join, redis_server):
         return seen.waiting, pending_of(worker.client, worker.key).by_slot.total() + seen.alone
 
     worker = join()
-    for number in range(30):
-        worker.enqueue(str(number))
+    worker.enqueue_all(range(30))
     for _ in range(4):
         worker.store.done(worker.next())
         worker.exchange()
@@ -241,19 +237,18 @@ def test_stored_requests_are_read_without_running_anything(tmp_path):
 def test_reasons_of_very_many_are_not_all_counted(join):
     """At the end of a worker: what it has not looked at is told as others."""
     worker = join(capacity=300)
-    for number in range(250):
-        worker.enqueue(str(number))
+    worker.enqueue_all(range(250))
     for number in range(250):
         fail(worker, worker.next(), f"reason {number % 2}")
     while len(kept(worker)) < 250:
         worker.exchange()
     counted = RedisFailedStore(worker.client, worker.key, 100).by_reason()
     assert (sum(counted.values()), counted.pop("others")) == (250, 150)
-    assert RedisFailedStore(worker.client, worker.key).by_reason() == {
+    assert worker.failed.by_reason() == {
         "reason 0": 125,
         "reason 1": 125,
     }
-    assert RedisFailedStore(worker.client, worker.key).drop() == 250
+    assert worker.failed.drop() == 250
     assert RedisFailedStore(worker.client, worker.key, 100).by_reason() == {}
 
 
@@ -273,8 +268,8 @@ def test_a_record_of_a_later_version_is_read(join, redis_server):
     assert found == FailedRequest(
         "http://example.com/old", "GET", "strange", None, None, 5, 9.0, None
     )
-    assert RedisFailedStore(worker.client, worker.key).by_reason() == {"strange": 1}
-    assert RedisFailedStore(worker.client, worker.key).retry() == 1
+    assert worker.failed.by_reason() == {"strange": 1}
+    assert worker.failed.retry() == 1
 
 
 def take(scheduler, count=1):
@@ -313,8 +308,7 @@ def sent_again(scheduler, popped, **options):
 
 @pytest.mark.parametrize("retries", [0, 1])
 def test_a_page_whose_retries_a_kill_has_forked_counts_once(build, redis_server, key, retries):
-    """However often either worker has asked it: its retry was stored, and the worker that was to
-    acknowledge it was killed."""
+    """Its retry was stored, and the worker died before it acknowledged the page."""
     first, other = build(), build()
     first.enqueue_request(request("page"))
     first.enqueue_request(request("other"))
@@ -341,8 +335,7 @@ def test_a_page_whose_retries_a_kill_has_forked_counts_once(build, redis_server,
 
 
 def test_equal_requests_that_fail_are_as_many(join, redis_server):
-    """A spider that asks for one page three times with dont_filter: each of them is asked again,
-    and is the same one after a worker has died with it."""
+    """Each of three is asked again, and is the same one after a worker has died with it."""
     worker, other = join(), join()
     for _ in range(3):
         worker.enqueue("page", dont_filter=True)
@@ -356,7 +349,7 @@ def test_equal_requests_that_fail_are_as_many(join, redis_server):
     fail(other, last)
     other.exchange()
     assert names(kept(other)) == ["page"] * 3
-    assert RedisFailedStore(other.client, other.key).retry() == 3
+    assert other.failed.retry() == 3
 
 
 class Numbered(Request):
@@ -385,7 +378,7 @@ def test_a_retry_counts_from_the_beginning(join):
     worker.enqueue("page", priority=3, meta={"retry_times": 2})
     fail(worker, worker.next())
     worker.exchange()
-    assert RedisFailedStore(worker.client, worker.key).retry() == 1
+    assert worker.failed.retry() == 1
     assert pending_of(worker.client, worker.key).counts == {3: {"example.com": 1}}
     request = worker.next()
     assert (request.priority, request.meta["bloom_attempts"]) == (3, 3)
@@ -421,14 +414,12 @@ STATS = ("pending", "in_flight", "failed", "commits", "commit_seconds_max", "byt
 
 
 def test_stats_that_can_be_alerted_on(build, tmp_path, key, caplog):
-    """Of the crawl: pending, failed, bytes; of this worker: the others. The line at the end
-    has a command, and no password."""
+    """Those of the crawl and of the worker; the last line has a command, and no password."""
     server = Server(tmp_path, requirepass="hush")
     url = server.url.replace("//", "//:hush@")
     try:
         other = StoreWorker(url, key)
-        for name in "abcdef":
-            other.enqueue(name)
+        other.enqueue_all("abcdef")
         other.exchange()
         fail(other, other.next())
         other.exchange()
@@ -480,27 +471,26 @@ def test_the_rights_in_the_documents_are_enough(tmp_path):
         url = server.url.replace("//", "//worker:password@")
         worker = StoreWorker(url, "key")
         for number in range(300):
-            worker.enqueue(f"{number}", meta={"download_slot": f"shop-{number}"})
+            worker.enqueue(f"{number}", slot=f"shop-{number}")
             if number % 50 == 49:
                 worker.exchange()
         worker.next()
         worker.close()  # killed: its claims count in a budget that is new
         server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
         worker = StoreWorker(url, "key", BLOOM_BUDGET={"*": 3, "shop-1": 1})
-        worker.enqueue("over", meta={"download_slot": "shop-1"})
+        worker.enqueue("over", slot="shop-1")
         worker.exchange()
         for choice in (Choice(), Choice(urls=["*/over"])):
             capped = CappedRequests(worker.client, worker.key)
             assert (worker.capped, capped.count(), capped.ask(choice)) == (1, 1, 0)
         server.command("HDEL", f"{worker.key}:crawl", "dictionaries")
-        for name in "abc":
-            worker.enqueue(name)
+        worker.enqueue_all("abc")
         fail(worker, worker.next())
         for _ in range(2):
             worker.exchange()
         assert len(worker.codec.dictionaries.texts) == 1
         assert server.command("HGET", f"{worker.key}:crawl", "dictionaries")
-        assert RedisFailedStore(worker.client, worker.key).by_reason() == {
+        assert worker.failed.by_reason() == {
             "callback": 1,
             "capped": 1,
         }
@@ -508,8 +498,8 @@ def test_the_rights_in_the_documents_are_enough(tmp_path):
         look = CrawlStatus(worker.client, worker.key).figures()
         assert look["memory_bytes"] > 0
         assert all(each.sound for each in queue_findings(worker.client, worker.key))
-        assert RedisFailedStore(worker.client, worker.key).retry() == 1
-        assert RedisFailedStore(worker.client, worker.key).drop() == 1
+        assert worker.failed.retry() == 1
+        assert worker.failed.drop() == 1
         worker.store.leave(over=False, seconds=1)
         assert remove_queue(worker.client, worker.key) >= 3
         worker.close()

@@ -78,8 +78,7 @@ def real_urls(count):
 
 
 def test_a_key_is_known_once_it_was_added(redis, join):
-    """New keys are new, added ones are known: to this process, to another one, and after
-    growing by several layers."""
+    """To this process, to another one, and after growing by several layers."""
     one, other = join(redis, 100), join(redis, 100)
     assert not any(map(one.add, keys(0, 400)))
     assert all(map(one.add, keys(0, 400)))
@@ -138,8 +137,7 @@ def test_text_keys_are_utf8(redis_server, join):
 
 @pytest.mark.parametrize("error_rate", [0.6, 1e-2, 1e-6, 1e-9])
 def test_bits_are_those_of_a_local_filter(redis_server, join, key, tmp_path, error_rate):
-    """Saved to files, the filter consists of the layers that BloomFilter makes of the same
-    keys with the same secret and shape, bit by bit."""
+    """Its layers in files are those that BloomFilter makes of the same keys, bit by bit."""
     shared = join(redis_server, 200, error_rate)
     for number in keys(0, 1_500):
         shared.add(number)
@@ -180,8 +178,7 @@ def test_error_rate_stays_under_the_bound(redis_server, join, key, tmp_path, err
 
 @pytest.mark.usefixtures("few_shards")
 def test_estimates_are_those_of_the_error_rate(redis_server, join):
-    """Fill, error rate and expected losses follow from the counts, and are near what they
-    are for a filter without shards."""
+    """They are near what they are for a filter without shards."""
     shared, local = join(redis_server, 4_000, 1e-2), ScalableBloomFilter(4_000, 1e-2)
     assert (len(shared), shared.fill_ratio, shared.current_error_rate) == (0, 0, 0)
     for number in keys(0, 10_000):

@@ -107,8 +107,7 @@ def test_a_crawl_that_is_gone_is_an_error(reports):
 
 
 def test_a_worker_that_is_stopped_gives_back(reports):
-    """With SIGINT and a lease of a minute: the next one goes on at once, and need not wait
-    for the lease (what waits for a request in memory is fetched again)."""
+    """With SIGINT: the next one goes on at once, and need not wait for the lease."""
     report = reports["clean_stop"]
     assert report["lost"] == report["items_lost"] == report["errors"] == []
     assert report["reasons"] == ["shutdown", "finished"]
@@ -132,8 +131,7 @@ def test_workers_that_close_themselves_give_back(reports):
 
 
 def test_a_crawl_that_is_over_and_its_next_round(reports):
-    """A worker that comes too late says so with a reason of its own; BLOOM_REDIS_ROUND
-    begins a new round, in which the start pages are fetched again, and nothing else."""
+    """A late worker has a reason of its own; a new round fetches start pages only."""
     report = reports["rounds"]
     assert_whole(report)
     assert report["reasons"] == ["finished", "bloom_over"] * 2
@@ -141,8 +139,7 @@ def test_a_crawl_that_is_over_and_its_next_round(reports):
 
 
 def test_workers_wait_for_seeds(reports):
-    """With BLOOM_REDIS_IDLE they are there when a URL is pushed, and fetch it. One that has
-    nothing for as long as that ends."""
+    """For BLOOM_REDIS_IDLE seconds, and fetch what is pushed; then they end."""
     report = reports["seeds"]
     assert report["lost"] == report["items_lost"] == report["errors"] == []
     assert report["reasons"] == ["shutdown", "shutdown", "finished"]
@@ -187,8 +184,7 @@ def test_what_is_retried_goes_on_in_the_feeds_of_its_round(reports):
 
 
 def test_an_outage_may_close_workers(reports):
-    """With BLOOM_REDIS_ON_ERROR "close" they end as bloom_error, and whoever comes when Redis
-    is back loses nothing."""
+    """With BLOOM_REDIS_ON_ERROR "close"; when Redis is back, nothing is lost."""
     report = reports["close_on_error"]
     assert report["closed"] == ["bloom_error"] * 2
     assert (report["lost"], report["reasons"]) == ([], ["finished"])
@@ -201,8 +197,7 @@ def test_a_start_that_fails_is_run_by_another(reports):
 
 
 def test_redis_goes_back_in_time(reports):
-    """A restart from an old snapshot: workers go on as new ones, run start() again if Redis
-    has forgotten it, and fetch again what it has forgotten."""
+    """Workers go on as new ones, and fetch again what Redis has forgotten."""
     report = reports["back_in_time"]
     assert_whole(report)
     assert report["stats"]["fenced"] >= 1

@@ -27,8 +27,7 @@ def crawl(redis_server, key):
 
 
 def test_a_handler_that_closes_for_its_own_reason_ends_the_crawl(crawl):
-    """It was asked, and had nothing more; whoever comes next is told so. Another worker is closed
-    by something else meanwhile."""
+    """Also where something else closes another worker meanwhile."""
     first = crawl("own_reason", "stop")
     assert first == {
         "fetched": ["start"],

@@ -9,7 +9,6 @@ import pytest
 
 from scrapy_bloom.job.failure import FailedRequest
 from scrapy_bloom.job.holds import FRESH
-from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.protocol import Reply
 from scrapy_bloom.redis_backend.scripts import OPEN_CRAWL
@@ -44,20 +43,9 @@ def let_pass(worker, seconds):
     worker.client._redis.eval(PASS, 1, worker.key, int(1000 * seconds))
 
 
-def enqueue(worker, page, delay=None, **options):
-    """Let `worker` push a request that is due in `delay` seconds."""
-    push = worker.store.push
-    worker.store.push = lambda request, sources: push(request, sources, delay)
-    try:
-        return worker.enqueue(page, **options)
-    finally:
-        worker.store.push = push
-
-
 def of_slot(worker, slot, *pages, **options):
     """Let `worker` push pages of a slot, and send them."""
-    for page in pages:
-        enqueue(worker, page, meta={"download_slot": slot}, **options)
+    worker.enqueue_all(pages, slot=slot, **options)
     worker.exchange()
 
 
@@ -77,9 +65,9 @@ def is_sound(worker):
 def test_a_request_is_asked_when_it_is_due(join):
     """Not before, by whichever worker, and the crawl does not end before it."""
     one, other = join(), join()
-    enqueue(one, "late", 2000)
-    enqueue(one, "later", 1000, priority=-1)
-    enqueue(one, "now")
+    one.enqueue("late", 2000)
+    one.enqueue("later", 1000, priority=-1)
+    one.enqueue("now")
     one.exchange()
     assert taken(one)[0] == ["now"]
     assert other.next() is None
@@ -100,7 +88,7 @@ def test_a_request_is_asked_when_it_is_due(join):
 def test_nothing_is_left_of_what_was_due(join, redis_server):
     """Counters and keys are as without delays."""
     worker = join()
-    enqueue(worker, "page", 1000, dont_filter=True)
+    worker.enqueue("page", 1000, dont_filter=True)
     worker.store.mark(b"1")
     worker.exchange()
     let_pass(worker, 1000)
@@ -109,8 +97,7 @@ def test_nothing_is_left_of_what_was_due(join, redis_server):
     assert worker.store.is_quiet
     assert (worker.store.waiting, worker.store.nbytes) == (0, 0)
     assert not redis_server.names(f"{worker.key}:later")
-    enqueue(worker, "page", dont_filter=True)
-    worker.store.mark(b"1")
+    worker.start("page", b"1")
     worker.exchange()
     assert [new for _, new in worker.heard] == [True, False]
 
@@ -118,7 +105,7 @@ def test_nothing_is_left_of_what_was_due(join, redis_server):
 def test_a_reply_tells_when_the_next_is_due(join):
     """As it is after the call that delays, moves, parks or wakes it."""
     worker = join()
-    enqueue(worker, "a", 500)
+    worker.enqueue("a", 500)
     worker.exchange()
     assert 400 < worker.store.next_due <= 501
     let_pass(worker, 501)
@@ -135,7 +122,7 @@ def test_a_reply_tells_when_the_next_is_due(join):
 def test_what_is_over_when_it_is_sent_is_due(join):
     """A delay counts from the push, not from the call."""
     worker = join()
-    enqueue(worker, "page", 1000)
+    worker.enqueue("page", 1000)
     worker.store._unsent[-1].due -= 1000
     assert taken(worker)[0] == ["page"]
 
@@ -143,17 +130,16 @@ def test_what_is_over_when_it_is_sent_is_due(join):
 def test_what_is_seen_stays_dropped(join):
     """A delay decides nothing of identity."""
     one, other = join(), join()
-    enqueue(one, "page", 1000)
+    one.enqueue("page", 1000)
     one.exchange()
-    enqueue(other, "page", 500)
+    other.enqueue("page", 500)
     other.exchange()
     assert [new for _, new in other.heard] == [False]
     assert other.store.later == 1
 
 
 def test_a_resend_is_later_and_not_sooner(join, redis_server):
-    """The same call, of which Redis has kept a part: its request is there once, and due by the
-    later of both times, also if the clock was set back meanwhile."""
+    """It is there once, by the later of both times, also if the clock was set back meanwhile."""
     worker = join()
     dues = []
 
@@ -168,7 +154,7 @@ def test_a_resend_is_later_and_not_sooner(join, redis_server):
         return worker.call(arguments)
 
     worker.sender._attempt = attempt
-    enqueue(worker, "page", 0.05)
+    worker.enqueue("page", 0.05)
     worker.exchange()
     worker.sender._attempt = worker.call
     dues = [due for due in dues if due]
@@ -179,12 +165,11 @@ def test_a_resend_is_later_and_not_sooner(join, redis_server):
 
 @pytest.mark.parametrize("what", ["due", "parks", "comes back", "released", "returned"])
 def test_aborted_at_each_command(join, redis_server, what):
-    """Of the call that moves a delayed request or a held slot: it is where workers find it, always,
-    and comes when the call was made again."""
+    """A request that is moved is where workers find it, always, and comes in the end."""
     worker = join(capacity=1)
     key = worker.key
     delay = 1000 if what == "due" else None
-    enqueue(worker, "page", delay, meta={"download_slot": "slot"})
+    worker.enqueue("page", delay, slot="slot")
     while not delay and not worker.store.claims.all:
         worker.exchange()
     if what != "returned":
@@ -228,8 +213,7 @@ def test_aborted_at_each_command(join, redis_server, what):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_aborted_anywhere(join, monkeypatch, seed):
-    """Each call fails at a random command, keeps what it has written, and is sent again: no
-    delayed request and none of a held slot is lost, none comes early, and the crawl ends."""
+    """No delayed request and none of a held slot is lost, none comes early, and the crawl ends."""
     chance = seeded(seed)
     lobby_from(monkeypatch, chance.choice([0, 256]))
     workers = [join(aborting(chance), **chance.choice([LIFO, FIFO])) for _ in range(2)]
@@ -237,8 +221,7 @@ def test_aborted_anywhere(join, monkeypatch, seed):
     for number in range(15):
         delay = chance.choice([None, chance.random() / 20])
         not_before[str(number)] = time() + (delay or 0)
-        slot = {"download_slot": f"slot{number % 4}"}
-        enqueue(chance.choice(workers), str(number), delay, meta=slot)
+        chance.choice(workers).enqueue(str(number), delay, slot=f"slot{number % 4}")
     for _ in range(3000):
         worker = chance.choice(workers)
         if chance.random() < 0.2:
@@ -257,9 +240,8 @@ def test_a_hundred_a_call(join):
     """Of many that are due at once the server moves some in each call."""
     worker = join(capacity=1)
     for number in range(250):
-        enqueue(worker, str(number), 1000)
-    while worker.store.unsent:
-        worker.exchange()
+        worker.enqueue(str(number), 1000)
+    worker.send_all()
     let_pass(worker, 1000)
     lefts = []
 
@@ -306,8 +288,7 @@ def test_a_held_slot_is_left_alone(join):
 
 
 def test_what_comes_back_is_no_loss(join, redis_server):
-    """Claims of a held slot that were returned count for no death of a worker, and come in their
-    order."""
+    """Claims that were returned count for no death of a worker, and come in their order."""
     worker = join(capacity=8)
     of_slot(worker, "held", *"abcdef")
     taken(worker, 1)
@@ -477,9 +458,8 @@ def test_a_ring_of_held_slots(join, monkeypatch, redis_server, lobby):
     for number in range(1400):
         worker.store.hold(f"held{number % 700}", 1000, 1)
         slot = {"download_slot": f"held{number % 700}"}
-        enqueue(worker, f"{number % 700}-{number}", meta=slot)
-    while worker.store.unsent:
-        worker.exchange()
+        worker.enqueue(f"{number % 700}-{number}", meta=slot)
+    worker.send_all()
     other.next()
     for number in range(3):
         of_slot(other, f"free{number}", f"free{number}", f"free{number}-2")
@@ -509,12 +489,17 @@ def test_a_ring_of_held_slots(join, monkeypatch, redis_server, lobby):
 
 @pytest.mark.parametrize("kind", [LIFO, FIFO], ids=["newest first", "oldest first"])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_slot_keeps_its_order(join, monkeypatch, kind, seed):
-    """Through holds, probes and releases: each request comes once, in the order of one list, and
-    what goes back is where it was."""
+@pytest.mark.parametrize("with_holds", [False, True])
+def test_a_slot_keeps_its_order(join, redis_server, monkeypatch, kind, seed, with_holds):
+    """Whatever the counters say, where slots are full, and where claims were given back; or through
+    holds, probes and releases: each request comes once, in the order of one list, and what goes
+    back is where it was."""
     chance = seeded(seed)
-    lobby_from(monkeypatch, chance.choice([0, 5, 256]))
-    slots, claimed = Slots(kind is LIFO), {}
+    lobby_from(monkeypatch, chance.choice([0, 5, 256] if with_holds else [0, 0, 5]))
+    slots, claimed, returning = Slots(kind is LIFO), {}, []
+
+    def answered(entry, _is_new):
+        slots.waiting[entry.packed.slot].append(name_of(worker.codec.load(entry.packed)))
 
     def heard(reply):
         for claim in reply.claimed:
@@ -522,71 +507,72 @@ def test_a_slot_keeps_its_order(join, monkeypatch, kind, seed):
             slots.take(claim.slot, page)
             claimed[claim.number] = claim.slot, page
 
-    worker = join(capacity=chance.randrange(2, 9), **kind)
-    worker.store._policy = replace(worker.policy, claims_per_slot=chance.choice([1, 2, 8]))
-    worker.store._observers.heard = heard
-    worker.store._observers.answered = lambda entry, _: slots.waiting[entry.packed.slot].append(
-        name_of(worker.codec.load(entry.packed))
-    )
-    build = worker.store._batch
+    def enter():
+        worker = join(capacity=chance.randrange(2, 9), **kind)
+        store = worker.store
+        store._policy = replace(worker.policy, claims_per_slot=chance.choice([1, 2, 8]))
+        store._observers.heard, store._observers.answered = heard, answered
+        build, settle = store._batch, store._settle
 
-    def batch(action):
-        built = build(action)
-        returning.extend(built.claims.returned)
-        return built
-
-    returning = []
-    worker.store._batch = batch
-    take = worker.store._take
-
-    def taken_(sent, reply):
-        returned, returning[:] = [*returning], []
-        settle = worker.store._settle
+        def batch(action):
+            built = build(action)
+            returning[:] = built.claims.returned if with_holds else ()
+            return built
 
         def settled(*arguments):
             settle(*arguments)
             # the last one first
-            slots.give_back([claimed.pop(number) for number in reversed(returned)])
+            slots.give_back([claimed.pop(number) for number in reversed(returning)])
+            returning.clear()
 
-        worker.store._settle = settled
-        try:
-            take(sent, reply)
-        finally:
-            worker.store._settle = settle
+        store._batch, store._settle = batch, settled
+        return worker
 
-    worker.store._take = taken_
-    pages = 60
-    for _ in range(250):
-        what = chance.random()
-        slot = f"s{int(chance.expovariate(0.3))}"
-        if what < 0.3 and pages:
-            for _ in range(min(pages, chance.randrange(6))):
-                pages -= 1
-                slots.push(worker, f"s{int(chance.expovariate(0.3))}")
-        elif what < 0.6:
-            request = worker.store.next()
-            if request is not None:
-                worker.store.done(request)
-                claimed.pop([*worker.store.claims.uncommitted.values()][-1].claim)
-        elif what < 0.7:
-            # a probe of an odd number is the last in line
-            worker.store.hold(slot, chance.choice([10, 1000, inf]), 2)
-        elif what < 0.75:
-            worker.store.release(slot)
-        elif what < 0.85:
-            let_pass(worker, chance.choice([10, 1000]))
-        else:
-            worker.exchange()
-    for slot in [*worker.store.holds]:
-        worker.store.release(slot)
-    for number in range(20):
-        worker.store.hold(f"s{number}", 1, 2)
-        worker.store.release(f"s{number}")
-    while any(slots.waiting.values()) or claimed:
+    def finish():
         request = worker.store.next()
         if request is not None:
             worker.store.done(request)
             claimed.pop([*worker.store.claims.uncommitted.values()][-1].claim)
+
+    def meddle():
+        what, slot = chance.random(), f"s{int(chance.expovariate(0.3))}"
+        if not with_holds and what < 0.4:
+            worker.exchange()
+            worker.leave()
+            slots.give_back([*claimed.values()])
+            claimed.clear()
+            return enter()
+        if not with_holds:
+            bits = chance.choice([b"", b"\xff" * (1 << 20), chance.randbytes(1 << 20)])
+            redis_server.command("SET", f"{worker.key}:few", bits)
+        elif what < 0.4:
+            # a probe of an odd number is the last in line
+            worker.store.hold(slot, chance.choice([10, 1000, inf]), 2)
+        elif what < 0.6:
+            worker.store.release(slot)
+        else:
+            let_pass(worker, chance.choice([10, 1000]))
+        return worker
+
+    worker, pages = enter(), chance.choice([20, 60, 200])
+    for _ in range(250):
+        what = chance.random()
+        if what < 0.3 and pages:
+            for _ in range(min(pages, chance.randrange(6))):
+                pages -= 1
+                slots.push(worker, f"s{int(chance.expovariate(0.25))}")
+        elif what < 0.6:
+            finish()
+        elif what < (0.85 if with_holds else 0.65):
+            worker = meddle()
+        else:
+            worker.exchange()
+    others = (f"s{number}" for number in range(20 * with_holds))
+    for slot in [*worker.store.holds, *others]:
+        worker.store.hold(slot, 1, 2)
+        worker.store.release(slot)
+    while any(slots.waiting.values()) or claimed:
+        finish()
         worker.exchange()
     worker.exchange()
     assert worker.store.is_quiet
@@ -629,7 +615,7 @@ def test_what_was_evicted_is_no_end(join, redis_server, lost):
     worker = join()
     of_slot(worker, "held", "a")
     worker.exchange()
-    enqueue(worker, "b", 1000)
+    worker.enqueue("b", 1000)
     worker.store.hold("held", 1000, 1)
     worker.exchange()
     worker.exchange()
@@ -645,7 +631,7 @@ def test_what_was_evicted_is_no_end(join, redis_server, lost):
 def test_delayed_requests_without_their_crawl(join, redis_server):
     """No new crawl begins with them."""
     worker = join()
-    enqueue(worker, "page", 1000)
+    worker.enqueue("page", 1000)
     worker.exchange()
     redis_server.command("DEL", f"{worker.key}:crawl")
     generation = worker.dupefilter.shared.header.generation
@@ -658,7 +644,7 @@ def test_the_status_of_what_waits(join):
     worker = join()
     of_slot(worker, "held", *"abc")
     of_slot(worker, "over", *"xyz")
-    enqueue(worker, "late", 5000)
+    worker.enqueue("late", 5000)
     worker.store.hold("over", 500, 1)
     worker.exchange()
     let_pass(worker, 500)
@@ -680,7 +666,7 @@ def test_a_removed_crawl_leaves_nothing(join, redis_server):
     for slot in ("one", "other"):
         of_slot(worker, slot, *(f"{slot}{number}" for number in range(4)))
         worker.store.hold(slot, inf, 1)
-    enqueue(worker, "late", 5000)
+    worker.enqueue("late", 5000)
     worker.exchange()
     worker.exchange()
     assert redis_server.names(f"{worker.key}:parked")
@@ -694,7 +680,7 @@ def test_a_removed_crawl_leaves_nothing(join, redis_server):
 def test_damage_is_found(join, redis_server):
     """A delayed request that cannot be read, and a parked list that was never parked."""
     worker = join()
-    enqueue(worker, "late", 5000)
+    worker.enqueue("late", 5000)
     of_slot(worker, "held", "a")
     worker.store.hold("held", 1000, 1)
     worker.exchange()
@@ -720,7 +706,7 @@ def test_a_retry_into_a_parked_slot(join):
     worker.store.hold("held", 1000, 1)
     worker.exchange()
     worker.exchange()
-    assert RedisFailedStore(worker.client, worker.key).retry() == 1
+    assert worker.failed.retry() == 1
     assert worker.next() is None
     worker.store.release("held")
     assert {*taken(worker)[0]} == {"a", "b"}
@@ -737,10 +723,9 @@ def shift(worker, seconds):
 
 @pytest.mark.parametrize("jumps", [[-3600], [-3600, -86_400], [-3600, 3600], [3600, -3600]])
 def test_a_clock_that_is_set_puts_nothing_off(join, jumps):
-    """A request is due when it was to be, also for those who look; what comes later, too. Where
-    the clock is ahead all is due."""
+    """A request is due when it was to be; where the clock is ahead all is due."""
     worker = join()
-    enqueue(worker, "before", 100)
+    worker.enqueue("before", 100)
     worker.exchange()
     for jump in jumps:
         shift(worker, jump)
@@ -750,7 +735,7 @@ def test_a_clock_that_is_set_puts_nothing_off(join, jumps):
         assert 90 < worker.store.next_due <= 101
         assert 90 < look_at(worker.client, worker.key).next_due <= 101
         assert join().state.waits.startswith("1 later, the next in 1 min")
-        enqueue(worker, "after", 200)
+        worker.enqueue("after", 200)
         worker.exchange()
         let_pass(worker, 101)
     assert taken(worker)[0] == ["before"]
@@ -770,7 +755,7 @@ def test_a_real_server_whose_clock_goes_back(tmp_path, key, monkeypatch):
         patch.setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1")
         server = Server(tmp_path)
     worker = StoreWorker(server.url, key)
-    enqueue(worker, "page", 3)
+    worker.enqueue("page", 3)
     worker.exchange()
     before = worker.client.call("time")[0]
     offset.write_text("-3600")

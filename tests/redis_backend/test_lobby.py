@@ -7,7 +7,6 @@ from itertools import pairwise
 import pytest
 
 from scrapy_bloom.job.failure import FailedRequest
-from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.scripts import REMOVE_QUEUE
 from scrapy_bloom.redis_backend.status import pending_of
@@ -38,7 +37,7 @@ class Slots:
 
     def push(self, worker, slot):
         """Let `worker` push one more request of `slot`."""
-        worker.enqueue(f"{slot}-{next(self.numbers)}", meta={"download_slot": slot})
+        worker.enqueue(f"{slot}-{next(self.numbers)}", slot=slot)
 
     def take(self, slot, page):
         """Require that `page` was the next one."""
@@ -49,66 +48,6 @@ class Slots:
         """Put these (slot, page) in front again, as they were."""
         for slot, page in reversed(claims):
             self.waiting[slot].insert(len(self.waiting[slot]) * self.newest_first, page)
-
-
-@pytest.mark.parametrize("kind", [LIFO, FIFO], ids=["newest first", "oldest first"])
-@pytest.mark.parametrize("seed", range(2))
-def test_a_slot_keeps_its_order(join, redis_server, monkeypatch, kind, seed):
-    """Whatever the counters say, where slots are full, and where claims were given back: the
-    requests of a slot come in the order of one list, and all of them."""
-    chance = seeded(seed)
-    lobby_from(monkeypatch, chance.choice([0, 0, 5]))
-    slots, claimed = Slots(kind is LIFO), {}
-
-    def answered(entry, _is_new):
-        slots.waiting[entry.packed.slot].append(name_of(worker.codec.load(entry.packed)))
-
-    def heard(reply):
-        for claim in reply.claimed:
-            page = name_of(worker.codec.load(claim))
-            slots.take(claim.slot, page)
-            claimed[claim.number] = claim.slot, page
-
-    def enter():
-        worker = join(capacity=chance.randrange(2, 9), **kind)
-        worker.store._policy = replace(worker.policy, claims_per_slot=chance.choice([1, 2, 8]))
-        worker.store._observers.heard = heard
-        worker.store._observers.answered = answered
-        return worker
-
-    def finish():
-        request = worker.store.next()
-        if request is not None:
-            worker.store.done(request)
-            claimed.pop([*worker.store.claims.uncommitted.values()][-1].claim)
-
-    worker = enter()
-    pages = chance.choice([20, 200])
-    for _ in range(250):
-        what = chance.random()
-        if what < 0.4 and pages:
-            for _ in range(min(pages, chance.randrange(6))):
-                pages -= 1
-                slots.push(worker, f"s{int(chance.expovariate(0.2))}")
-        elif what < 0.75:
-            finish()
-        elif what < 0.77:
-            worker.exchange()
-            worker.leave()
-            slots.give_back([*claimed.values()])
-            claimed.clear()
-            worker = enter()
-        elif what < 0.8:
-            bits = chance.choice([b"", b"\xff" * (1 << 20), chance.randbytes(1 << 20)])
-            redis_server.command("SET", f"{worker.key}:few", bits)
-        else:
-            worker.exchange()
-    while any(slots.waiting.values()) or claimed:
-        finish()
-        worker.exchange()
-    worker.exchange()
-    assert worker.store.is_quiet
-    assert worker.store.waiting == worker.store.nbytes == 0
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -159,11 +98,10 @@ def fill(worker, slots, each=1, **options):
     """Push so many requests of each slot, one slot after the other in turns."""
     for number in range(each):
         for slot in range(slots):
-            worker.enqueue(f"{slot}-{number}", meta={"download_slot": f"s{slot}"}, **options)
+            worker.enqueue(f"{slot}-{number}", slot=f"s{slot}", **options)
     worker.store._leaving = True  # it claims nothing
     worker.exchange()
-    while worker.store.unsent:
-        worker.exchange()
+    worker.send_all()
     worker.store._leaving = False
 
 
@@ -178,18 +116,16 @@ def is_list(key):
 
 
 def test_few_slots_have_lists_of_their_own(join, redis_server):
-    """Up to 256 of a priority; of the others the first fifteen are in the lobby, and the
-    counters take the memory of a megabyte."""
+    """Up to 256 of a priority; of the others the first fifteen requests are in the lobby."""
     worker = join()
     fill(worker, 256)
     assert len(lists(redis_server, worker)) == 257
     assert not redis_server.command("EXISTS", f"{worker.key}:few")
     for _ in range(16):
         for slot in range(300, 320):
-            worker.enqueue(f"{slot}", dont_filter=True, meta={"download_slot": f"s{slot}"})
+            worker.enqueue(f"{slot}", dont_filter=True, slot=f"s{slot}")
     worker.store._leaving = True
-    while worker.store.unsent:
-        worker.exchange()
+    worker.send_all()
     assert redis_server.command("LLEN", f"{worker.key}:lobby:0") == 300
     assert len(lists(redis_server, worker)) == 278
     assert redis_server.command("MEMORY", "USAGE", f"{worker.key}:few") < 1.3 * 2**20
@@ -207,7 +143,7 @@ def test_a_counter_that_is_too_high_goes_down(join, redis_server):
     fill(worker, 1, 9)
     assert not redis_server.command("EXISTS", f"{worker.key}:lobby:0")
     worker.drain()
-    worker.enqueue("more", meta={"download_slot": "s0"})
+    worker.enqueue("more", slot="s0")
     worker.store._leaving = True
     worker.exchange()
     assert lists(redis_server, worker) == {"lobby:0"}
@@ -217,8 +153,7 @@ def test_a_counter_that_is_too_high_goes_down(join, redis_server):
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("kind", [LIFO, FIFO], ids=["newest first", "oldest first"])
 def test_nothing_is_lost_with_any_counters(join, redis_server, seed, kind):
-    """Each call finds other counters, fails at a random command, and is sent again; each worker
-    owns slots; some are killed: every page is fetched, and the crawl ends."""
+    """Calls are aborted, slots owned and workers killed: every page is fetched."""
     chance = seeded(seed)
 
     def attempt(worker, arguments):
@@ -241,13 +176,12 @@ def test_nothing_is_lost_with_any_counters(join, redis_server, seed, kind):
 def in_slots(worker, chance):
     """Return its `enqueue`, with a slot for each page."""
     plain = worker.enqueue
-    return lambda page, **more: plain(page, meta={"download_slot": f"s{int(page) % 7}"}, **more)
+    return lambda page, **more: plain(page, slot=f"s{int(page) % 7}", **more)
 
 
 @pytest.mark.usefixtures("lobby")
 def test_each_write_of_a_call_may_be_the_last(redis_server, key):
-    """A call that claims some of a lobby, and moves others to lists of their slots, fails at
-    each of its commands in turn: nothing is lost."""
+    """Of one that claims some of a lobby, and moves others to the lists of their slots."""
     position, had = 8, [True]  # what comes before writes nothing
     while had[0]:
         position += 3
@@ -286,7 +220,7 @@ def test_a_lobby_full_of_one_slot_keeps_no_call_long(join, redis_server):
     """
     names = f"{worker.key}:lobby:0", f"{worker.key}:crawl"
     redis_server.command("EVAL", copies, 2, *names)
-    worker.enqueue("other", meta={"download_slot": "other"})
+    worker.enqueue("other", slot="other")
     left = []
     for _ in range(15):
         worker.exchange()
@@ -299,8 +233,7 @@ def test_a_lobby_full_of_one_slot_keeps_no_call_long(join, redis_server):
 @pytest.mark.usefixtures("lobby")
 @pytest.mark.parametrize("kind", [LIFO, FIFO], ids=["newest first", "oldest first"])
 def test_the_commands_know_the_lobby(join, redis_server, kind):
-    """What waits in it, and in lists that no ring has yet, is counted by slot, sound, asked
-    again where it has failed, and removed."""
+    """What waits in it is counted by slot, sound, asked again, and removed."""
     worker = join(**kind)
     fill(worker, 3, 4)
     counts = {0: {f"s{slot}": 4 for slot in range(3)}}
@@ -310,7 +243,7 @@ def test_the_commands_know_the_lobby(join, redis_server, kind):
     worker.store.fail(request, FailedRequest.of(request, "callback"))
     worker.exchange()
     worker.leave()
-    store = RedisFailedStore(worker.client, worker.key)
+    store = worker.failed
     assert store.retry() == 1
     assert pending_of(worker.client, worker.key).counts == counts
     assert findings_of(worker) == []
@@ -401,8 +334,7 @@ def test_a_slot_of_one_worker_in_a_lobby(join, redis_server):
 
 
 def test_owners_leave_in_time(join, redis_server):
-    """With as many slots as there ever were, the hash holds those of the last time, and a part of
-    those before."""
+    """The hash holds those of the last time, and a part of those before."""
     worker = join(capacity=200, BLOOM_REDIS_SLOT_WORKERS=1)
     worker.store._policy = replace(worker.policy, keeps_slot=1)
     owners = f"{worker.key}:owners"
@@ -414,6 +346,6 @@ def test_owners_leave_in_time(join, redis_server):
     redis_server.command("EVAL", old, 1, owners)
     for first in range(0, 3000, 100):
         for slot in range(first, first + 100):
-            worker.enqueue(f"{slot}", meta={"download_slot": f"s{slot}"})
+            worker.enqueue(f"{slot}", slot=f"s{slot}")
         assert len(worker.drain()) == 100
     assert redis_server.command("HLEN", owners) < 2500

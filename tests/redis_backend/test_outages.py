@@ -226,8 +226,7 @@ def test_a_hiccup_is_not_noticed(worker, own_server, next_turn, errors):
 
 
 def test_a_quick_restart_is_not_noticed(worker, durable_server, next_turn, errors):
-    """A server that comes back, with its data, within the time set is asked until it
-    answers; the scripts are loaded again."""
+    """A server with its data is asked until it answers; the scripts are loaded again."""
     tested = worker(BLOOM_REDIS_TIMEOUT=PATIENCE)
     assert offer(tested, 0, 100) == [False] * 100
     durable_server.stop()
@@ -243,8 +242,7 @@ def test_a_quick_restart_is_not_noticed(worker, durable_server, next_turn, error
 
 @pytest.mark.parametrize("kind", ["own_server", "own_cluster"])
 def test_an_answer_that_was_lost_is_no_wrong_answer(worker, request, kind, monkeypatch):
-    """A server that hangs while it has our question adds the key when it goes on, after
-    we have asked again: the key counts as new all the same, every time."""
+    """A key that is asked again is new, though the server has added it when it went on."""
     server = request.getfixturevalue(kind)
     nodes = getattr(server, "nodes", [server])
     tested = worker(server, BLOOM_REDIS_TIMEOUT=1.5)
@@ -279,8 +277,7 @@ def test_an_answer_that_was_lost_is_no_wrong_answer(worker, request, kind, monke
 
 @pytest.mark.parametrize("lost", ["flushed", "restarted", "evicted"])
 def test_a_filter_that_vanishes_is_an_outage(worker, own_server, next_turn, errors, lost):
-    """Flushed, restarted without persistence or evicted, the filter answers nothing: new
-    requests are new, seen ones seen, and the message says what has happened."""
+    """It answers nothing: new requests are new, seen ones seen, and the message says why."""
     tested = worker()
     assert offer(tested, 0, 100) == [False] * 100
     if lost == "flushed":
@@ -302,8 +299,7 @@ def test_a_filter_that_vanishes_is_an_outage(worker, own_server, next_turn, erro
 
 
 def test_a_promoted_replica_goes_on(worker, own_server, tmp_path):
-    """When the primary turns into a replica and back, as in a failover, requests that it
-    refused as READONLY are asked again within the time set, with exact answers."""
+    """Requests that were refused as READONLY are asked again within the time set."""
     tested, other = worker(BLOOM_REDIS_TIMEOUT=PATIENCE), worker()
     assert offer(other, 0, 10) == [False] * 10
     own_server.command("REPLICAOF", "127.0.0.1", "1")
@@ -312,8 +308,7 @@ def test_a_promoted_replica_goes_on(worker, own_server, tmp_path):
 
 
 def test_a_failover_to_a_replica_is_followed(worker, own_server, tmp_path):
-    """When the old primary refuses as READONLY and the name leads to the promoted replica,
-    the connection is made anew, and the crawl goes on with exact answers."""
+    """The connection is made anew where the old primary refuses as READONLY."""
     with Replica(own_server, tmp_path) as replica, Name(own_server) as name:
         tested = worker(name, BLOOM_REDIS_TIMEOUT=10)
         assert offer(tested, 0, 100) == [False] * 100
@@ -330,8 +325,7 @@ def test_a_failover_to_a_replica_is_followed(worker, own_server, tmp_path):
 
 
 def test_a_cluster_that_loses_a_node(worker, own_cluster, next_turn, errors):
-    """With one node of three killed, the requests of its shards are an outage as any
-    other: new is new, seen is seen, nothing is raised."""
+    """Requests of its shards are an outage as any other."""
     tested = worker(own_cluster)
     assert offer(tested, 0, 100) == [False] * 100
     own_cluster.nodes[1].stop()
@@ -343,8 +337,7 @@ def test_a_cluster_that_loses_a_node(worker, own_cluster, next_turn, errors):
 
 
 def test_redis_down_at_start_is_refused_without_the_password(worker, errors, caplog):
-    """Nobody there, a wrong password, and URLs that cannot be read: one ERROR line with
-    the place, an exception, and no trace of the password."""
+    """One ERROR line with the place, and no trace of the password in an exception."""
     for url, message in (
         ("redis://:s3cret@127.0.0.1:1/0", r"redis://127.0.0.1:1/0 .*BLOOM_REDIS_URL"),
         ("redis+cluster://u:s3cret@127.0.0.1:1", r"redis\+cluster://127.0.0.1:1 "),

@@ -19,7 +19,7 @@ from tests.commands.command_line import environment
 from tests.job.engine import name_of
 from tests.job.test_orders import SPIDER, of_pages, random_order, require_whole
 from tests.patience import wait_until
-from tests.redis_backend.test_later import enqueue, is_sound, let_pass, of_slot
+from tests.redis_backend.test_later import is_sound, let_pass, of_slot
 from tests.redis_backend.test_lobby import FIFO, LIFO
 from tests.redis_backend.workers import lobby_from, seeded
 from tests.seeded import seed_of
@@ -59,7 +59,7 @@ def test_the_lists_of_a_slot_go_in_a_step_each(join, monkeypatch, order, lobby):
     for priority in (0, 1):
         of_slot(worker, "gone", *(f"gone{n}-{priority}" for n in range(9)), priority=priority)
     of_slot(worker, "held", *(f"held{n}" for n in range(5)))
-    enqueue(worker, "late", 1000, meta={"download_slot": "gone"})
+    worker.enqueue("late", 1000, slot="gone")
     worker.store.hold("held", 1000, 1)
     of_slot(worker, "stays", *"abcdef")
     assert drop(worker, slots=["gone", "claimed"]) == {
@@ -84,15 +84,14 @@ def test_the_lists_of_a_slot_go_in_a_step_each(join, monkeypatch, order, lobby):
 @ORDERS
 @pytest.mark.parametrize("keep", [False, True])
 def test_what_is_selected_by_url_is_sieved(join, monkeypatch, order, keep):
-    """In all lists, without a worker, too: what is left keeps its order. With `keep` it has failed,
-    and `retry` brings it back."""
+    """In all lists: what is left keeps its order. With `keep` it has failed."""
     lobby_from(monkeypatch, 3)
     monkeypatch.setattr(sieve, "AT_ONCE", 4)
     worker = join(**order)
     for number in range(60):
         meta = {"download_slot": f"slot{number % 7 % 4}"}
         delay = 1000 if number % 10 == 4 else None
-        enqueue(worker, f"{number}", delay, meta=meta, priority=number % 2)
+        worker.enqueue(f"{number}", delay, meta=meta, priority=number % 2)
         worker.exchange()
     worker.leave()
     worker = join(**order)
@@ -104,7 +103,7 @@ def test_what_is_selected_by_url_is_sieved(join, monkeypatch, order, keep):
     assert drop(worker, keep, urls=["*[3-6]"])["dropped"] == 0
     assert pending(worker) == before - 24
     assert is_sound(worker)
-    failed = RedisFailedStore(worker.client, worker.key)
+    failed = worker.failed
     kept = {int(each.url.rpartition("/")[2]): each for each in failed.requests()}
     assert {*kept} == ({n for n in range(60) if n % 10 in (3, 4, 5, 6)} if keep else set())
     assert {(each.reason, each.attempts) for each in kept.values()} <= {("dropped", 0)}
@@ -138,8 +137,7 @@ def test_nothing_is_lost_where_a_script_is_aborted(
     monkeypatch,
     keep,
 ):
-    """After any of its commands, and then the tool is killed: what is not dropped is fetched, or
-    has failed, and the crawl ends."""
+    """What is not dropped is fetched, or has failed, and the crawl ends."""
     monkeypatch.setattr(sieve, "AT_ONCE", 4)
     lobby_from(monkeypatch, 2)
     real = sieve.Sieve._run
@@ -170,7 +168,7 @@ def test_nothing_is_lost_where_a_script_is_aborted(
         assert is_sound(worker)
         if keep:
             names = {*fetched(worker)}
-            failed = RedisFailedStore(worker.client, worker.key).requests()
+            failed = worker.failed.requests()
             names |= {each.url.rpartition("/")[2] for each in failed}
             assert len(names) == 8
         else:
@@ -262,8 +260,7 @@ def test_a_list_and_an_older_one_go_in_one_call(join, redis_server):
 @ORDERS
 @pytest.mark.parametrize("lobby", [3, 256])
 def test_workers_go_on_meanwhile(join, monkeypatch, order, lobby):
-    """They push, claim, finish, hold and leave between any two calls of drops by slot and by URL:
-    each request is fetched, or dropped, or has failed, and none is two of these."""
+    """Between any two calls of drops: each request is fetched, dropped or has failed, once."""
     lobby_from(monkeypatch, lobby)
     monkeypatch.setattr(sieve, "AT_ONCE", 3)
     chance = seeded(seed_of("SIEVE_SEED"))
@@ -279,7 +276,7 @@ def test_workers_go_on_meanwhile(join, monkeypatch, order, lobby):
             pushed.append(number)
             delay = chance.choice([None, None, None, 1000])
             meta = {"download_slot": slot}
-            enqueue(worker, f"{number}", delay, meta=meta, priority=chance.randrange(2))
+            worker.enqueue(f"{number}", delay, meta=meta, priority=chance.randrange(2))
         elif action < 0.7:
             if (request := worker.next()) is not None:
                 claimed.append((worker, request))
@@ -342,8 +339,7 @@ def test_workers_go_on_meanwhile(join, monkeypatch, order, lobby):
 
 @pytest.mark.torture
 def test_forty_kills_of_workers_and_commands(run, tmp_path, redis_server, key):
-    """At random moments of both, with a budget and pages that fail: each is fetched, dropped and
-    kept, capped or failed, and none is gone."""
+    """Each page is fetched, dropped and kept, capped or failed, and none is gone."""
     pages, kills = 6000, 40
     chance = seeded(seed_of("SIEVE_SEED"))
     (tmp_path / "slow.py").write_text(SPIDER)

@@ -84,8 +84,7 @@ def pending(worker):
 
 @pytest.mark.parametrize("kind", ["list", "set", "sorted set"])
 def test_every_seed_is_moved_once(worker, seed_list, key, kind):
-    """From a list, a set or a sorted set, by two workers, so many a time: each seed is
-    pushed once, and nothing is left beside the list."""
+    """Of any kind of list, by two workers; nothing is left beside it."""
     one, other = seed_list(), seed_list()
     urls = [f"http://shop{number}.example.com/" for number in range(23)]
     for at, url in enumerate(urls):
@@ -104,8 +103,7 @@ def test_every_seed_is_moved_once(worker, seed_list, key, kind):
 
 
 def test_seeds_that_meet_a_filter_that_has_grown_are_sent_again(worker, seed_list, key, redis):
-    """Since this worker has looked, others have given the filter more layers: what was refused
-    for that is pushed with the next call, and what they have seen is not."""
+    """What was refused for that is pushed with the next call, once."""
 
     def filtered(data):
         return Request(data.decode())
@@ -135,8 +133,7 @@ def run_out(worker, key, ahead=0):
 def test_seeds_of_a_worker_that_dies_are_taken_by_another(
     worker, seed_list, key, redis, monkeypatch
 ):
-    """Killed before its push, or between that and the removal: after its lease another one
-    has them, and no seed is lost, taken before, or asked twice."""
+    """After its lease, whenever it dies; no seed is lost or asked twice."""
     dying = seed_list()
     dying._settings = replace(dying._settings, lease=PATIENCE)
     for number in range(10):
@@ -190,8 +187,7 @@ def test_many_seeds_of_workers_that_died_come_back_in_portions(worker, seed_list
 
 
 def test_seeds_outlive_a_server_that_goes_back(seed_list, own_server, worker, key):
-    """The crawl is on another server than its list, and that goes back to before the push: no
-    seed is lost. Nobody takes the crawl for over meanwhile."""
+    """The crawl's, to before the push; no worker takes the crawl for over meanwhile."""
     crawl = StoreWorker(own_server.url, key)
     crawl.exchange()
     own_server.command("SAVE")
@@ -217,8 +213,7 @@ def test_seeds_outlive_a_server_that_goes_back(seed_list, own_server, worker, ke
 
 @pytest.mark.parametrize("ends", ["is slow", "ends"])
 def test_no_seed_is_asked_twice(worker, seed_list, key, ends):
-    """A worker has pushed seeds, and is too slow, or ends, before it strikes them off: who takes
-    them after its lease pushes none again, and strikes off what is its own."""
+    """Though who has pushed it is slow, or ends, before it strikes it off."""
     slow, other = seed_list(), seed_list()
     slow._keeps = other._keeps = 3600
     for number in range(5):

@@ -7,15 +7,19 @@ from functools import partial
 from hashlib import sha1
 
 from scrapy import Request, Spider
+from scrapy.settings import Settings
+from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom.redis_backend.budget import budget_text, require_budget
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.codec import RedisCodec
 from scrapy_bloom.redis_backend.dupefilter import RedisBloomDupeFilter
+from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.layout import in_one_slot
 from scrapy_bloom.redis_backend.lifecycle import open_crawl
 from scrapy_bloom.redis_backend.protocol import Policy
+from scrapy_bloom.redis_backend.push import push
 from scrapy_bloom.redis_backend.request_store import Observers, RedisStore
 from scrapy_bloom.redis_backend.scripts import COMMIT, RETRY_FAILED, SIEVE, TAKE_CAPPED
 from scrapy_bloom.redis_backend.verify import queue_findings
@@ -177,13 +181,37 @@ class StoreWorker:
         """Let the lease run out."""
         self.client.call("zadd", f"{self.key}:workers", {self.store.worker: 1})
 
-    def enqueue(self, name, **options):
+    def enqueue(self, name, delay=None, slot=None, **options):
         """Do what the scheduler does with a request; return whether it may be new."""
+        if slot is not None:
+            options["meta"] = {"download_slot": slot}
         request = Request(f"http://example.com/{name}", **options)
         if not request.dont_filter and self.dupefilter.request_seen(request):
             return False
-        self.store.push(request, ())
+        self.store.push(request, (), delay)
         return True
+
+    def enqueue_all(self, names, **options):
+        """Do so with several, which differ in nothing else."""
+        for name in names:
+            self.enqueue(name, **options)
+
+    def start(self, name, mark):
+        """Enqueue a start request."""
+        self.enqueue(name, dont_filter=True)
+        self.store.mark(mark)
+
+    def push_from_outside(self, *urls, **options):
+        """Push as the command does; return how many were pushed, seen and capped."""
+        settings = Settings({"BLOOM_REDIS_LEASE": self.settings.lease})
+        requests = [Request(url, **options) for url in urls]
+        others = {"settings": settings, "fingerprinter": RequestFingerprinter()}
+        return push(self.client, self.key, requests, **others)
+
+    @property
+    def failed(self):
+        """What has failed in the crawl."""
+        return RedisFailedStore(self.client, self.key)
 
     def exchange(self):
         """Make a call, and take its answer."""
@@ -191,6 +219,11 @@ class StoreWorker:
         if not self.sender.busy:
             self.store._call()
         self.wait()
+
+    def send_all(self):
+        """Make calls until nothing waits for one."""
+        while self.store.unsent:
+            self.exchange()
 
     def wait(self):
         """Take all answers, also to calls that come of them."""
