@@ -4,7 +4,7 @@ workers."""
 import pytest
 
 from scrapy_bloom import SharedFilterError
-from scrapy_bloom.job.failure import Choice, FailedRequest
+from scrapy_bloom.job.failure import Choice
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
@@ -333,7 +333,7 @@ def let_fail(worker):
     found = []
     while (request := worker.next()) is not None:
         found.append(name_of(request))
-        worker.store.fail(request, FailedRequest.of(request, "down"))
+        worker.fail(request, "down")
         worker.exchange()
     return sorted(found)
 

@@ -11,8 +11,17 @@ from scrapy_bloom import SharedFilterError
 from scrapy_bloom.redis_backend.protocol import Reply
 from scrapy_bloom.redis_backend.push import Pusher
 from scrapy_bloom.redis_backend.scripts import COMMIT, HEARTBEAT
+from scrapy_bloom.redis_backend.status import look_at
 from tests.job.engine import name_of
-from tests.redis_backend.workers import StoreWorker, aborting, crawl, seeded, tree, waiting
+from tests.redis_backend.workers import (
+    StoreWorker,
+    aborting,
+    crawl,
+    lobby_from,
+    seeded,
+    tree,
+    waiting,
+)
 
 pytestmark = pytest.mark.usefixtures("few_shards")
 PAGES = 15
@@ -24,12 +33,27 @@ def test_a_slot_that_no_call_can_carry_is_refused(join):
         join().enqueue("page", slot="\ud800")
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_aborted_anywhere(join, seed):
-    """Each call keeps what it has written, and is sent again: the crawl has each page, and ends."""
+@pytest.mark.parametrize("fails", [set(), {"3", "5"}], ids=["none fails", "some fail"])
+@pytest.mark.parametrize("seed", range(9))
+def test_aborted_anywhere(join, seed, fails):
+    """Each call keeps what it has written, and is sent again: the crawl has each page, and ends;
+    what has failed is kept once."""
     chance = seeded(seed)
-    fetched = crawl([join(aborting(chance)) for _ in range(2)], tree(PAGES), chance)
-    assert {*fetched} == {*range(PAGES)}
+    workers = [join(aborting(chance)) for _ in range(2)]
+    for worker in workers:
+        done = worker.store.done
+
+        def finish(request, worker=worker, done=done):
+            if name_of(request) in fails:
+                assert worker.fail(request)
+            else:
+                done(request)
+
+        worker.store.done = finish
+    assert {*crawl(workers, tree(PAGES), chance)} == {*range(PAGES)}
+    assert sorted(map(name_of, workers[0].failed.requests())) == sorted(fails)
+    # what an aborted call has pushed without counting it is not counted later
+    assert look_at(workers[0].client, workers[0].key).waiting == 0
 
 
 @pytest.mark.parametrize("position", range(12, 60, 3))
@@ -98,9 +122,7 @@ def test_without_a_right(own_server, command):
 
 
 def test_a_lost_lease_is_fenced(join, redis_server):
-    """A worker that was away for longer than its lease, while others were not, is told so:
-    its claims are somebody else's, its acknowledgements are none, and what it had not sent
-    it sends under a new name. No beat of its heart brings the lease back."""
+    """Its claims are another's, and what it had not sent it sends under a new name."""
     sleeper, other = join(), join()
     sleeper.enqueue("page")
     request = sleeper.next()
@@ -183,8 +205,7 @@ def test_a_crawl_of_another_format_is_refused(join, redis_server, key, id_):
 
 
 def test_order(join):
-    """Higher priorities first; among equals the newest first, and start requests after the
-    others, the oldest first, as Scrapy has it."""
+    """As Scrapy has it: by priority, the newest first, then start requests, the oldest first."""
     worker = join()
     worker.enqueue("low", priority=-1)
     worker.enqueue_all(("start1", "start2"), meta={"is_start_request": True})
@@ -262,8 +283,7 @@ def test_start_requests_are_taken_once(join):
 
 
 def test_a_page_that_kills_its_workers(join, redis_server):
-    """Lost twice, it is handed out alone; lost alone as often as BLOOM_REDIS_MAX_ATTEMPTS says,
-    it has failed; a good page that was lost with it is not."""
+    """Lost twice, it is handed out alone, and fails; a page that was lost with it does not."""
     first = join(BLOOM_REDIS_MAX_ATTEMPTS=2)
     first.enqueue("poison")
     first.enqueue("good")
@@ -327,8 +347,7 @@ def with_many_claims(worker, count):
 
 @pytest.mark.parametrize("leaves", [False, True])
 def test_many_claims_come_back_in_portions(join, redis_server, leaves):
-    """Of a worker that has died or left: the server is not kept for long, the crawl is not at
-    rest before all is there, and nobody is blamed who has left."""
+    """The crawl is not at rest before all are there; a worker that has left has lost none."""
     worker, finder = join(), join(capacity=1)
     with_many_claims(worker, 1200)
     if leaves:
@@ -437,8 +456,7 @@ def test_a_rollback_keeps_what_no_call_has_acknowledged(join, is_given_up):
 
 
 def test_who_pushes_gives_back_as_a_worker_does(join, redis_server):
-    """A push that finds dead workers sets nothing aside before BLOOM_REDIS_MAX_ATTEMPTS, and
-    gives back what they had in its place."""
+    """Nothing has failed before BLOOM_REDIS_MAX_ATTEMPTS, and all comes in its place."""
     first = join()
     first.enqueue_all(("old", "new"))
     first.leave()
@@ -473,9 +491,7 @@ def test_a_push_says_that_redis_has_gone_back(join, redis_server, monkeypatch):
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_who_leaves_gives_back(join, redis_server, is_killed):
-    """What was claimed and not fetched is there for others at once, in its place, and
-    counts as no loss; what was not sent is sent first, however much it is. What a killed worker
-    had comes back in its place, too."""
+    """At once, in its place, without a loss; what was not sent is sent first, however much."""
     one, other = join(capacity=8), join(capacity=8)
     for name in "12345":
         one.enqueue(name)
@@ -554,8 +570,7 @@ def test_a_new_round_frees_the_marks_of_the_last_one_in_the_background(join, red
 
 
 def test_a_filter_that_grows_meanwhile(join):
-    """A worker that does not know of a new layer asks again; none of its requests is lost. They
-    stay in their order, by which it knows what may be acknowledged."""
+    """What meets a new layer is asked again, in its order; none of it is lost."""
     one, other = join(BLOOM_CAPACITY=64), join(BLOOM_CAPACITY=64)
     for number in range(600):
         one.enqueue(f"{number}")
@@ -609,12 +624,20 @@ def test_a_filter_that_lost_a_layer_is_gone(join, redis_server, lost):
     assert not any(new for _, new in other.heard)
 
 
-@pytest.mark.parametrize("lost", ["pending:0:only", "slots:0", "priorities", "alone"])
-def test_requests_that_were_evicted_are_no_end(join, redis_server, lost):
+@pytest.mark.parametrize(
+    ("lost", "lobby"),
+    [(each, 256) for each in ("pending:0:only", "slots:0", "priorities", "alone")]
+    + [("lobby:0", 0), ("priorities", 0)],
+)
+def test_requests_that_were_evicted_are_no_end(join, redis_server, monkeypatch, lost, lobby):
     """Each worker is told that something is gone, also one that comes later."""
+    lobby_from(monkeypatch, lobby)
     worker, other = join(), join()
-    worker.enqueue_all(range(20), slot="only")
+    for number in range(20):
+        worker.enqueue(number, slot=f"{number}" if lost == "lobby:0" else "only")
+    worker.store._leaving = not lobby  # it claims nothing
     worker.exchange()
+    worker.store._leaving = False
     if lost == "alone":
         for _ in range(2):
             worker = join(capacity=20)
@@ -630,8 +653,7 @@ def test_requests_that_were_evicted_are_no_end(join, redis_server, lost):
 
 
 def test_full_memory_is_drained(own_server):
-    """Where Redis has no memory left, what is done is acknowledged, leases are renewed, and who
-    leaves gives back; nothing is claimed, and what is new waits until there is memory."""
+    """Acknowledging, renewing and leaving go on; nothing is claimed, and what is new waits."""
     refused = []
 
     def attempt(arguments):

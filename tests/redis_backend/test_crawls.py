@@ -35,9 +35,7 @@ with_scrapy_redis = pytest.mark.skipif(
 @pytest.fixture
 def server(own_server):
     """A server with a password, which keeps what it has over a restart."""
-    own_server.stop()
-    own_server.options |= {"requirepass": PASSWORD, "appendonly": "yes", "appendfsync": "always"}
-    own_server.start()
+    own_server.restart(requirepass=PASSWORD, appendonly="yes", appendfsync="always")
     own_server.with_password = own_server.url.replace("redis://", f"redis://:{PASSWORD}@")
     return own_server
 

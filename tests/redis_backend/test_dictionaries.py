@@ -7,10 +7,9 @@ import pytest
 from scrapy import Request
 
 from scrapy_bloom import SharedFilterError
-from scrapy_bloom.job.failure import Choice, FailedRequest
+from scrapy_bloom.job.failure import Choice
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.transport import Transport
-from tests.redis_backend.test_going_back import restart_from_snapshot
 from tests.redis_backend.workers import StoreWorker, crawl, findings_of, seeded, tree
 
 pytestmark = pytest.mark.usefixtures("few_shards")
@@ -134,7 +133,7 @@ def test_a_server_from_an_older_snapshot(own_server):
     teach(worker)
     fill(worker, 20)
     assert all(entry.packed.payload[0] in DEFLATED for entry in worker.store._unsent)
-    restart_from_snapshot(own_server)
+    own_server.restart()
     worker.client._redis.close()
     assert kept(worker) == {}
     for _ in range(3):
@@ -318,8 +317,7 @@ def test_requests_of_version_0_2_0_among_others(join, redis_server):
     while request.meta.get("depth") != 3:
         worker.store.done(request)
         request = worker.next()
-    failed = FailedRequest.of(request, "callback", exception=LookupError("x"))
-    assert worker.store.fail(request, failed)
+    assert worker.fail(request, exception=LookupError("x"))
     worker.exchange()
     store = worker.failed
     assert [each.url for each in store.requests()] == [fields["url"]]

@@ -22,15 +22,14 @@ from scrapy_bloom.redis_backend.status import CrawlStatus, look_at, pending_of
 from scrapy_bloom.redis_backend.verify import queue_findings
 from tests.job.engine import name_of, request
 from tests.redis_backend.server import Server
-from tests.redis_backend.workers import StoreWorker, aborting, crawl, seeded, talk, tree
+from tests.redis_backend.workers import StoreWorker, talk
 
 pytestmark = pytest.mark.usefixtures("few_shards")
 
 
 def fail(worker, request, reason="callback"):
     """Let a request fail that `worker` was handed."""
-    error = LookupError("x")
-    return worker.store.fail(request, FailedRequest.of(request, reason, exception=error))
+    return worker.fail(request, reason, exception=LookupError("x"))
 
 
 def kept(worker, **choice):
@@ -78,30 +77,6 @@ def test_it_is_not_pending_and_the_crawl_ends(join, redis_server):
     other = join()
     assert other.next() is None
     assert other.store.is_quiet
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_aborted_anywhere(join, seed):
-    """What has failed is kept once, and no page is lost."""
-    chance = seeded(seed)
-    fails = {"3", "5"}
-
-    workers = [join(aborting(chance)) for _ in range(2)]
-    for worker in workers:
-        done = worker.store.done
-
-        def finish(request, worker=worker, done=done):
-            if name_of(request) in fails:
-                assert fail(worker, request)
-            else:
-                done(request)
-
-        worker.store.done = finish
-    fetched = crawl(workers, tree(15), chance)
-    assert {*fetched} == {*range(15)}
-    assert sorted(names(kept(workers[0]))) == sorted(fails)
-    # what an aborted call has pushed without counting it is not counted later
-    assert look_at(workers[0].client, workers[0].key).waiting == 0
 
 
 def test_aborted_at_each_command_of_the_call_that_tells_it(join):

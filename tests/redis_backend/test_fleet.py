@@ -85,8 +85,7 @@ def assert_in_budget(report):
 
 
 def test_no_budget_is_exceeded_by_workers_that_are_killed(reports):
-    """Of a tree with many more pages; what was asked, capped or has failed is exactly what could be
-    reached."""
+    """What was asked, capped or has failed is exactly what could be reached."""
     assert_in_budget(reports["budget0"])
 
 
@@ -116,9 +115,7 @@ def test_a_worker_that_is_stopped_gives_back(reports):
 
 
 def test_workers_that_close_themselves_give_back(reports):
-    """CLOSESPIDER_PAGECOUNT in each of three, with a lease of a minute: nothing is claimed
-    any more, the next start goes on and need not wait, no page is fetched twice, and
-    duplicates are dropped early."""
+    """At once, with a lease of a minute: the next start goes on, and no page comes twice."""
     report = reports["close_spider"]
     assert_whole(report)
     assert report["closed"] == ["closespider_pagecount"] * 3
@@ -149,8 +146,7 @@ def test_workers_wait_for_seeds(reports):
 
 @pytest.mark.skipif("start_urls" not in SCENES, reason="scrapy-redis is not installed")
 def test_seeds_of_scrapy_redis_are_taken_from_their_list(reports):
-    """Its spiders need no setting: URLs and objects in JSON, none lost with a worker that is
-    killed, and scrapy-redis's setting says how long workers wait for more."""
+    """Its spiders need no setting; no seed is lost with a worker that is killed."""
     report = reports["start_urls"]
     assert_whole(report)
     assert report["more"] == [f"pushed/{number}" for number in range(1000, 1060)]

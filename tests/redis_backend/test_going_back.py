@@ -50,11 +50,6 @@ def push_past(worker, server):
     other.close("finished")
 
 
-def restart_from_snapshot(server):
-    server.stop()
-    server.start()
-
-
 def went_back(worker, own_server, offered_by=None, **settings):
     """Return a worker that has seen 0 to 200, from 100 on since a snapshot from which the server
     has restarted; another one offered them where it is named."""
@@ -65,7 +60,7 @@ def went_back(worker, own_server, offered_by=None, **settings):
     assert offer(offering, 100, 200) == [False] * 100
     if offered_by is not None:
         assert offer(tested, 0, 200) == [True] * 200
-    restart_from_snapshot(own_server)
+    own_server.restart()
     push_past(worker, own_server)
     return tested
 
@@ -108,7 +103,7 @@ def test_a_filter_without_a_dupefilter(own_server, key):
         assert not any(map(tested.add, keys[:100]))
         own_server.command("SAVE")
         assert not any(map(tested.add, keys[100:]))
-        restart_from_snapshot(own_server)
+        own_server.restart()
         client.confirmed_until = 0.0
         assert keys[0] in tested
         assert not any(key in tested for key in keys[100:])
@@ -120,7 +115,7 @@ def test_a_filter_that_is_lost_as_a_whole_is_an_outage(worker, own_server, told)
     """Where Redis has nothing any more, what a worker remembers is all there is, and stays."""
     tested = worker(BLOOM_REDIS_TIMEOUT=1)
     offer(tested, 0, 100)
-    restart_from_snapshot(own_server)
+    own_server.restart()
     for _ in range(2):
         later(tested)
         assert offer(tested, 0, 100) == [True] * 100
@@ -162,7 +157,7 @@ def test_nothing_is_dropped_early_that_redis_has_forgotten(worker, own_server, t
     offer(tested, 100, 200)
     url = "http://example.com/150"
     assert tested.is_known(Request(url))
-    restart_from_snapshot(own_server)
+    own_server.restart()
     push_past(worker, own_server)
     later(tested)
     assert not tested.is_known(Request(url))
@@ -181,7 +176,7 @@ def test_several_times(worker, own_server, told):
     for _ in range(3):
         later(tested)
         assert offer(tested, 100, 200) == [False] * 100
-        restart_from_snapshot(own_server)
+        own_server.restart()
     forgets(tested, told)
     assert len(told()) == 3
 
@@ -191,7 +186,7 @@ def test_a_restart_that_loses_nothing(worker, own_server, told):
     tested = worker()
     offer(tested, 0, 100)
     own_server.command("SAVE")
-    restart_from_snapshot(own_server)
+    own_server.restart()
     later(tested)
     assert offer(tested, 0, 100) == [True] * 100
     assert own_server.calls()["evalsha"] >= 100
@@ -272,7 +267,7 @@ def test_a_node_of_a_cluster(own_cluster, worker, told):
     node = own_cluster.nodes[1]
     node.command("SAVE")
     assert offer(tested, 100, 400) == [False] * 300
-    restart_from_snapshot(node)
+    node.restart()
     wait_until(
         lambda: all(
             b"cluster_state:ok" in each.command("CLUSTER", "INFO") for each in own_cluster.nodes

@@ -7,7 +7,6 @@ from time import monotonic, time
 
 import pytest
 
-from scrapy_bloom.job.failure import FailedRequest
 from scrapy_bloom.job.holds import FRESH
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.protocol import Reply
@@ -258,8 +257,7 @@ def test_a_hundred_a_call(join):
 
 
 def test_a_held_slot_is_left_alone(join):
-    """By each worker, once its next call is answered; what it had claimed and not handed out goes
-    back, and is no loss. Other slots go on."""
+    """By each worker; what it had claimed goes back, and is no loss. Other slots go on."""
     one, other = join(capacity=8), join(capacity=8)
     of_slot(one, "held", *"abcdefghijkl", priority=1)
     of_slot(one, "free", *"xyz")
@@ -451,8 +449,7 @@ def test_a_release_brings_all_of_the_slot_back(join, monkeypatch):
 
 @pytest.mark.parametrize("lobby", [0, 10**6])
 def test_a_ring_of_held_slots(join, monkeypatch, redis_server, lobby):
-    """They leave the ring when they are met, so that the next calls find others at once, also
-    where few slots have more than one request. When their holds are over each is asked once."""
+    """They leave the ring when they are met; when their holds are over each is asked once."""
     lobby_from(monkeypatch, lobby)
     worker, other = join(capacity=1), join(capacity=100)
     for number in range(1400):
@@ -702,7 +699,7 @@ def test_a_retry_into_a_parked_slot(join):
     worker = join()
     of_slot(worker, "held", *"ab")
     _, (request, *_) = taken(worker, 1)
-    assert worker.store.fail(request, FailedRequest.of(request, "http_404", status=404))
+    assert worker.fail(request, "http_404", status=404)
     worker.store.hold("held", 1000, 1)
     worker.exchange()
     worker.exchange()

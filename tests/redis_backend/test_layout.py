@@ -60,8 +60,7 @@ def test_keys_have_the_bits_that_they_have_in_a_file(blocks, probes):
 
 
 def test_a_shard_has_room_for_more_than_its_part():
-    """Each shard takes its part and four standard deviations, at the layer's error rate;
-    that costs at most a tenth in bits from a million keys on."""
+    """Four standard deviations more, for a tenth in bits at most from a million keys on."""
     layer = LayerShape.sized(1_000_000, 1e-6)
     part = 1_000_000 / SHARDS
     assert layer.share >= part + 4 * part**0.5

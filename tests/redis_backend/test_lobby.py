@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import pytest
 
-from scrapy_bloom.job.failure import FailedRequest
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.scripts import REMOVE_QUEUE
 from scrapy_bloom.redis_backend.status import pending_of
@@ -240,7 +239,7 @@ def test_the_commands_know_the_lobby(join, redis_server, kind):
     assert pending_of(worker.client, worker.key).counts == counts
     assert findings_of(worker) == []
     request = worker.next()
-    worker.store.fail(request, FailedRequest.of(request, "callback"))
+    worker.fail(request)
     worker.exchange()
     worker.leave()
     store = worker.failed
@@ -297,17 +296,6 @@ def test_damage_in_a_lobby_stops_no_crawl(join, redis_server):
     assert worker.store.failed == 1
     worker.exchange()
     assert worker.store.is_quiet
-
-
-@pytest.mark.usefixtures("lobby")
-@pytest.mark.parametrize("lost", ["lobby:0", "priorities"])
-def test_a_lobby_that_was_evicted_is_no_end(join, redis_server, lost):
-    """Each worker is told that something is gone."""
-    worker, other = join(), join()
-    fill(worker, 5)
-    assert redis_server.command("DEL", f"{worker.key}:{lost}") == 1
-    other.exchange()
-    assert other.is_gone
 
 
 @pytest.mark.usefixtures("lobby")

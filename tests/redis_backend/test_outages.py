@@ -82,23 +82,18 @@ def locked_out(server):
 
 
 OUTAGES = [stopped, paused, out_of_memory, read_only, locked_out]
-persistent = {"appendonly": "yes", "appendfsync": "no"}  # as a killed process leaves it
 
 
 @pytest.fixture
 def durable_server(own_server):
     """`own_server`, which keeps what it has over a restart."""
-    own_server.stop()
-    own_server.options |= persistent
-    own_server.start()
+    own_server.restart(appendonly="yes", appendfsync="no")  # as a killed process leaves it
     return own_server
 
 
 @pytest.mark.parametrize("outage", OUTAGES)
 def test_an_outage_closes_the_spider(worker, durable_server, next_turn, errors, outage):
-    """By default the spider is closed with reason bloom_error, on the next reactor turn,
-    after one ERROR line. What is offered while it closes is new, then seen; at close all
-    of it is in the filter, if Redis answers again."""
+    """After one ERROR line; what comes meanwhile is in the filter at close, if Redis answers."""
     tested = worker()
     assert offer(tested, 0, 100) == [False] * 100
     with outage(durable_server):
@@ -186,8 +181,7 @@ def wait_for_an_attempt(tested):
 
 @pytest.mark.parametrize("kind", ["own_server", "own_cluster"])
 def test_an_outage_blocks_the_crawl_for_a_bounded_time(worker, request, monkeypatch, kind):
-    """A server that hangs, or a node of a Cluster that is stopped with SIGSTOP, is asked for
-    the time that is set, each time for a third of it; then not before ten times of that."""
+    """Redis is asked for the time that is set, and then not before ten times of that."""
     server = request.getfixturevalue(kind)
     tested = worker(server)
     client, asked = tested._shared._client, []
@@ -283,8 +277,7 @@ def test_a_filter_that_vanishes_is_an_outage(worker, own_server, next_turn, erro
     if lost == "flushed":
         own_server.command("FLUSHALL")
     elif lost == "restarted":
-        own_server.stop()
-        own_server.start()
+        own_server.restart()
     else:
         own_server.command("CONFIG", "SET", "maxmemory-policy", "allkeys-random")
         own_server.command("CONFIG", "SET", "maxmemory", "1")

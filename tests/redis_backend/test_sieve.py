@@ -50,8 +50,7 @@ def pending(worker, **selected):
 @ORDERS
 @pytest.mark.parametrize("lobby", [0, 256])
 def test_the_lists_of_a_slot_go_in_a_step_each(join, monkeypatch, order, lobby):
-    """In each priority, parked or behind a mark, whoever is at work; others stay in their order,
-    and what goes stays seen. What is claimed stays. The last drop ends the crawl."""
+    """In each priority, parked or not; what is claimed stays, others stay in their order."""
     lobby_from(monkeypatch, lobby)
     worker = join(capacity=2, **order)
     of_slot(worker, "claimed", "first", "second", priority=1)

@@ -11,6 +11,7 @@ from scrapy.settings import Settings
 from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 
+from scrapy_bloom.job.failure import FailedRequest
 from scrapy_bloom.redis_backend.budget import budget_text, require_budget
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.codec import RedisCodec
@@ -207,6 +208,10 @@ class StoreWorker:
         requests = [Request(url, **options) for url in urls]
         others = {"settings": settings, "fingerprinter": RequestFingerprinter()}
         return push(self.client, self.key, requests, **others)
+
+    def fail(self, request, reason="callback", **what):
+        """Let a request fail that this worker was handed; return whether it was kept."""
+        return self.store.fail(request, FailedRequest.of(request, reason, **what))
 
     @property
     def failed(self):
