@@ -17,6 +17,8 @@ from tests.commands.command_line import Result
 from tests.fakes import Engine
 from tests.redis_backend import server
 
+pytest_plugins = ["tests.redis_backend.fixtures"]
+
 # a busy machine is no failure, and a failure must be repeatable from its output
 settings.register_profile("unhurried", deadline=None, print_blob=True, max_examples=40)
 settings.register_profile("torture", settings.get_profile("unhurried"), max_examples=1000)

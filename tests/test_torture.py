@@ -244,12 +244,6 @@ def test_workers_on_each_server(package, monkeypatch):
         assert_whole(report)
 
 
-def test_a_worker_that_waits_for_the_next_round():
-    """It is there while another one, in start(), is killed: all of start() is sent."""
-    _, report = fleet("--scenes", "next_round")
-    assert report["missed"] == report["lost"] == report["errors"] == []
-
-
 def test_seeds_on_another_server():
     """The crawl's goes back to before they were pushed: all are fetched."""
     _, report = fleet("--scenes", "seeds_elsewhere")

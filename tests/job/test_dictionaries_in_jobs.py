@@ -285,9 +285,9 @@ def test_a_stopped_job_is_read_with_its_dictionaries(new_job, path):
 def test_a_dictionary_that_is_text_does_not_hide_what_is_over_the_budget(make, tmp_path, path):
     """Nor keep it from being dropped: only requests that need that dictionary have no URL then."""
     make().close()
-    change(path, "INSERT INTO dictionaries VALUES (1, 'damaged')")
-    change(path, "INSERT INTO budget VALUES (1, 'example.com', 0)")
-    change(path, "INSERT INTO capped VALUES (1, 1, 0, 0, 0, x'00')")
+    query(path, "INSERT INTO dictionaries VALUES (1, 'damaged')")
+    query(path, "INSERT INTO budget VALUES (1, 'example.com', 0)")
+    query(path, "INSERT INTO capped VALUES (1, 1, 0, 0, 0, x'00')")
     store = SQLiteFailedStore(tmp_path / "job")
     assert [each.reason for each in store.requests()] == [CAPPED]
     assert store.drop(Choice(urls=("",))) == 1

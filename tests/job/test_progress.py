@@ -95,12 +95,10 @@ def test_what_has_become_of_a_job(make_round, crash_round, tmp_path):
 def test_damaged_figures_are_an_error_that_names_the_file(make_round, tmp_path, figures):
     """Also where only what is made of them fails."""
     make_round().close()
-    path = tmp_path / "job" / "requests.sqlite"
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("DELETE FROM progress")
-        connection.execute("INSERT INTO progress VALUES (1.0, ?)", (figures,))
-        connection.execute("INSERT INTO progress VALUES (2.0, ?)", (figures,))
-        connection.execute("UPDATE job SET clean = 0")
+    path = tmp_path / "job"
+    query(path, "DELETE FROM progress")
+    query(path, "INSERT INTO progress VALUES (1.0, ?), (2.0, ?)", figures, figures)
+    query(path, "UPDATE job SET clean = 0")
     with (
         JobDirectory(tmp_path / "job").locked(),
         pytest.raises(RequestFileError, match=r"requests\.sqlite cannot be read: "),

@@ -21,11 +21,9 @@ from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.stopped_job import stopped_job
 from tests.job.engine import STOCK
 from tests.job.harness import fields_of
-from tests.redis_backend.test_failed import join  # noqa: F401
 from tests.test_refused_start import contents
 from tests.test_refused_start import run as start
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 MARSHAL = "scrapy.squeues.MarshalLifoDiskQueue"
@@ -130,7 +128,7 @@ def test_what_a_stranger_has_put_into_a_job(make, tmp_path, no_pickle):
 
 
 @pytest.mark.usefixtures("few_shards")
-def test_in_redis(join, tmp_path):  # noqa: F811
+def test_in_redis(join, tmp_path):
     """A worker without pickle fails what another one has pickled; a retry gives it to one that may
     read it."""
     first = join()

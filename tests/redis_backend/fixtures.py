@@ -1,11 +1,17 @@
-"""Servers and keys for the tests of the shared filter."""
+"""Servers, keys and workers for the tests of what is in Redis."""
 
 from itertools import count
 
 import pytest
+from scrapy import Request
+from scrapy.utils.misc import build_from_crawler, load_object
+from scrapy.utils.test import get_crawler
 
 from scrapy_bloom.redis_backend import copying, layout, lifecycle
+from tests.fakes import Engine
+from tests.job.engine import TestSpider
 from tests.redis_backend.server import Cluster, Server, missing
+from tests.redis_backend.workers import StoreWorker
 
 
 def _serve(kind, folder, **options):
@@ -66,15 +72,64 @@ def few_shards(monkeypatch):
     monkeypatch.setattr(layout, "SHARD_BITS", 1)
 
 
-def lone_worker(make_dupefilter, own, timeout, server=None, **settings):
-    """Return the dupefilter of a worker that shares a filter alone, at its `own` server or another
-    one."""
-    return make_dupefilter(
-        **{
-            "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
-            "BLOOM_REDIS_URL": (server or own).url,
-            "BLOOM_REDIS_TIMEOUT": timeout,
-            "BLOOM_CAPACITY": 10_000,
+@pytest.fixture
+def join(redis_server, key):
+    """Return a function that makes a worker of the crawl at `key`."""
+    made = []
+
+    def make(attempt=None, url=redis_server.url, **settings):
+        worker = StoreWorker(url, key, **settings)
+        if attempt is not None:
+            worker.sender._attempt = lambda arguments: attempt(worker, arguments)
+        made.append(worker)
+        return worker
+
+    yield make
+    for worker in made:
+        worker.close()
+
+
+@pytest.fixture
+def build(redis_server, key):
+    """Return a function that builds and opens a scheduler with some settings."""
+    opened = []
+
+    def build(spider=TestSpider, **settings):
+        settings = {
+            "ADDONS": {"scrapy_bloom.Addon": 300},
+            "BLOOM_CAPACITY": 1000,
+            "BLOOM_REDIS_URL": redis_server.url,
+            "BLOOM_REDIS_KEY": key,
             **settings,
         }
-    )
+        crawler = get_crawler(spider, settings_dict=settings)
+        crawler.engine = Engine()
+        crawler.engine.scraper.logformatter = crawler.logformatter
+        crawler.spider = spider.from_crawler(crawler)
+        scheduler = build_from_crawler(load_object(crawler.settings["SCHEDULER"]), crawler)
+        scheduler.open(crawler.spider)
+        opened.append(scheduler)
+        return scheduler
+
+    yield build
+    for scheduler in opened:
+        if scheduler._worker._transport._thread.is_alive():
+            scheduler.close("shutdown")
+
+
+def lone_worker(make_dupefilter, own, server=None, **settings):
+    """Return the dupefilter of a worker that shares a filter alone, at its `own` server or another
+    one."""
+    shared = "scrapy_bloom.RedisBloomDupeFilter"
+    url = (server or own).url
+    return make_dupefilter(**{"DUPEFILTER_CLASS": shared, "BLOOM_REDIS_URL": url, **settings})
+
+
+def offer(tested, start, stop):
+    """Return whether each request was seen."""
+    urls = (f"http://example.com/{number}" for number in range(start, stop))
+    return [tested.request_seen(Request(url)) for url in urls]
+
+
+def keys(start, stop):
+    return [b"%d" % number for number in range(start, stop)]

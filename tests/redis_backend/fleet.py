@@ -60,8 +60,7 @@ UNHANDLED = re.compile("Unhandled|never retrieved|Traceback.*scrapy_bloom")
 
 
 class GatedTree(TreeSpider):
-    """Is not done with its last plain page before its gate is open: until then the crawl is not
-    over, however fast the machine is."""
+    """Is not done with its last plain page, nor the crawl over, before its gate is open."""
 
     def request(self, number, **options):
         plain = (n for n in range(self.pages) if kind_of(n, self.kinds) == "plain")
@@ -122,15 +121,6 @@ class FailingStart(TreeSpider):
         raise RuntimeError("this start always raises")
 
 
-class PausingStart(TreeSpider):
-    """Has six start requests, and a pause before each but the first."""
-
-    async def start(self):
-        for number in range(6):
-            await pause(0.5 * min(number, 1))
-            yield Request(f"{self.site}/plain/{number}", dont_filter=True)
-
-
 @dataclass
 class Fleet:
     """The workers of one crawl."""
@@ -151,6 +141,11 @@ class Fleet:
         self.workers.append(run)
         self.all.append(run)
         return run
+
+    def start_all(self, count, **settings):
+        """Start so many."""
+        for _ in range(count):
+            self.start(**settings)
 
     def _work(self, folder, more):
         random.seed()
@@ -245,6 +240,11 @@ class Fleet:
             **found,
         }
 
+    def end(self, reference, **found):
+        """Wait until all have ended, and yield the report."""
+        yield from to_the_end(self)
+        yield self.report(reference, **found)
+
 
 def pauses(seconds):
     """Yield None for so long."""
@@ -266,8 +266,7 @@ def to_the_end(fleet, seconds=PATIENCE):
 def undisturbed(world, url, crawl):
     """Crawl with workers that nobody disturbs."""
     fleet = Fleet(world, crawl, url)
-    for _ in range(WORKERS):
-        fleet.start(BLOOM_REDIS_LEASE=60)
+    fleet.start_all(WORKERS, BLOOM_REDIS_LEASE=60)
     yield from to_the_end(fleet)
     yield fleet.report(fleet.answers, answers=fleet.answers)
 
@@ -276,8 +275,7 @@ def random_kills(world, url, crawl, reference, seed, kills):
     """Kill workers at random moments, now and then all at once, and start others."""
     chance = random.Random(seed)
     fleet = Fleet(world, crawl, url)
-    for _ in range(WORKERS):
-        fleet.start()
+    fleet.start_all(WORKERS)
     done = 0
     while done < kills:
         yield from pauses(chance.uniform(0.15, 0.9))
@@ -289,13 +287,11 @@ def random_kills(world, url, crawl, reference, seed, kills):
             fleet.kill(run)
             fleet.start()
             done += 1
-    yield from to_the_end(fleet)
-    yield fleet.report(reference, kills=done, seed=seed)
+    yield from fleet.end(reference, kills=done, seed=seed)
 
 
 def budgets(world, url, crawl, seed, kills):
-    """Kill workers of a crawl of a tree that has ten times the pages of its budgets, also while the
-    last one begins."""
+    """Kill workers of a tree with ten times the pages of its budgets, also as the last begins."""
     crawl = replace(
         crawl,
         pages=2000,
@@ -333,8 +329,7 @@ def stops(world, url, crawl, reference, seed):
     """Stop workers for longer than their lease, and let them go on."""
     chance = random.Random(seed)
     fleet = Fleet(world, crawl, url)
-    for _ in range(WORKERS):
-        fleet.start()
+    fleet.start_all(WORKERS)
     for _ in range(2):
         yield from pauses(chance.uniform(0.6, 1.0))
         running = fleet.running
@@ -344,38 +339,31 @@ def stops(world, url, crawl, reference, seed):
         os.kill(run.pid, signal.SIGSTOP)
         yield from pauses(LEASE * chance.uniform(1.3, 1.8))
         os.kill(run.pid, signal.SIGCONT)
-    yield from to_the_end(fleet)
-    yield fleet.report(reference, seed=seed)
+    yield from fleet.end(reference, seed=seed)
 
 
 def restarts(world, server, crawl, reference, seed, *, with_data):
     """Restart Redis under the workers, with what it had or without."""
     chance = random.Random(seed)
     fleet = Fleet(world, replace(crawl, spider=GatedTree), server.url)
-    for _ in range(WORKERS):
-        fleet.start()
+    fleet.start_all(WORKERS)
     yield from until(lambda: fleet.are_open and fleet.answers.total() > 10)
     yield from pauses(chance.uniform(0, 0.4))
     server.stop()
     fleet.gate.touch()
     if not with_data:
-        for path in server.folder.rglob("*.aof*"):
-            path.unlink()
-        for path in server.folder.rglob("*.rdb"):
+        for path in (*server.folder.rglob("*.aof*"), *server.folder.rglob("*.rdb")):
             path.unlink()
     yield from pauses(chance.uniform(0.1, 0.5))
     server.start()
-    yield from to_the_end(fleet)
-    yield fleet.report(reference, seed=seed)
+    yield from fleet.end(reference, seed=seed)
 
 
 def reshards(world, cluster, crawl, reference, seed):
-    """Move the crawl's slot to another node of a Cluster, key by key, for longer than a lease;
-    a worker is killed meanwhile, and another one comes when it is through."""
+    """Move the crawl's slot to another node, key by key, for longer than a lease, with a kill."""
     chance = random.Random(seed)
     fleet = Fleet(world, crawl, cluster.url)
-    for _ in range(WORKERS):
-        fleet.start()
+    fleet.start_all(WORKERS)
     yield from until(lambda: fleet.are_open and fleet.answers.total() > 10)
     move = Move(cluster, in_one_slot(crawl.name))
     names = move.names()
@@ -388,8 +376,7 @@ def reshards(world, cluster, crawl, reference, seed):
     yield from pauses(LEASE * 0.7)
     move.finish()
     fleet.start()
-    yield from to_the_end(fleet)
-    yield fleet.report(reference, seed=seed, moved=half)
+    yield from fleet.end(reference, seed=seed, moved=half)
 
 
 def scene_clean_stop(world, server, crawl, reference):
@@ -403,14 +390,11 @@ def scene_clean_stop(world, server, crawl, reference):
     while not first.ended:
         yield None
     fleet.start(BLOOM_REDIS_LEASE=60)
-    yield from to_the_end(fleet)
-    yield fleet.report(reference)
+    yield from fleet.end(reference)
 
 
 def scene_close_spider(world, server, crawl, reference):
-    """Each worker closes itself after some pages: the others have what it had claimed, at
-    once, and the next start goes on. Duplicates are dropped next to the spider. Nothing of it
-    waits in memory."""
+    """Each worker closes itself after some pages, and two others go on; nothing is in memory."""
     kinds = tuple(kind for kind in KINDS if kind != "unserializable")
     reference = Counter(
         {
@@ -428,16 +412,14 @@ def scene_close_spider(world, server, crawl, reference):
         "BLOOM_DROP_EARLY": True,
         "BLOOM_REDIS_LEASE": 60,
     }
-    for _ in range(WORKERS):
-        fleet.start(CLOSESPIDER_PAGECOUNT=12, **options)
+    fleet.start_all(WORKERS, CLOSESPIDER_PAGECOUNT=12, **options)
     yield from to_the_end(fleet)
     with RedisClient(server.url) as client:
         left = look_at(client, in_one_slot(crawl.name))
     closed = [run.reason for run in fleet.workers]
     first = fleet.answers.total()
     fleet.workers.clear()
-    for _ in range(2):
-        fleet.start(**options)
+    fleet.start_all(2, **options)
     yield from to_the_end(fleet)
     yield fleet.report(
         reference,
@@ -457,46 +439,10 @@ def scene_rounds(world, server, crawl, reference):
     yield fleet.report(reference, twice=sorted((fleet.answers - Counter(reference)).elements()))
 
 
-def scene_next_round(world, server, crawl, reference):
-    """A worker that waits since the round before is there when the next one begins, whose
-    first worker is killed in its start(): the start requests of that round are all sent."""
-    fleet = Fleet(world, replace(crawl, spider=PausingStart, pages=8), server.url)
-    waiting = fleet.start(BLOOM_REDIS_ROUND="1", BLOOM_REDIS_IDLE=600)
-    with RedisClient(server.url) as client:
-
-        def state():
-            return look_at(client, in_one_slot(crawl.name))
-
-        yield from until(
-            lambda: (
-                "Spider opened" in waiting.log
-                and (found := state()) is not None
-                and found.start_done
-                and not found.in_flight
-            )
-        )
-        first = fleet.start(BLOOM_REDIS_ROUND="1")
-        yield from until(lambda: first.ended)
-        before = fleet.answers
-        dying = fleet.start(BLOOM_REDIS_ROUND="2")
-        yield from until(lambda: fleet.answers != before)
-        fleet.kill(dying)
-        last = fleet.start(BLOOM_REDIS_ROUND="2")
-        yield from until(lambda: last.ended)
-    os.kill(waiting.pid, signal.SIGINT)
-    yield from to_the_end(fleet)
-    again = fleet.answers - before
-    yield fleet.report(
-        [f"plain/{n}" for n in range(6)], missed=[n for n in range(6) if not again[f"plain/{n}"]]
-    )
-
-
 def scene_seeds(world, server, crawl, reference):
-    """Workers wait for BLOOM_REDIS_IDLE seconds, and fetch what is pushed meanwhile; one that
-    waits for a second ends, and the others are stopped."""
+    """Workers wait for what is pushed; one that waits for a second ends, others are stopped."""
     fleet = Fleet(world, crawl, server.url)
-    for _ in range(2):
-        fleet.start(BLOOM_REDIS_IDLE=600)
+    fleet.start_all(2, BLOOM_REDIS_IDLE=600)
     yield from until(lambda: not set(reference) - set(fleet.answers))
     yield from pauses(1)
     still_there = len(fleet.running)
@@ -516,8 +462,7 @@ def scene_seeds(world, server, crawl, reference):
     yield from until(lambda: last.ended)
     for run in fleet.running:
         os.kill(run.pid, signal.SIGINT)
-    yield from to_the_end(fleet)
-    yield fleet.report(reference, still_there=still_there, pushed=pushed)
+    yield from fleet.end(reference, still_there=still_there, pushed=pushed)
 
 
 def scene_start_urls(world, server, crawl, reference):
@@ -550,8 +495,7 @@ class SeededTree(TreeSpider):
 
 
 def scene_seeds_elsewhere(world, server, crawl, reference):
-    """Seeds of a list on another server, and the crawl's goes back to before they were pushed, some
-    seconds later."""
+    """The crawl's server goes back to before the seeds of another one were pushed."""
     fleet = Fleet(world, replace(crawl, spider=SeededTree), server.url)
     folder = world.folder / "elsewhere"
     folder.mkdir()
@@ -563,8 +507,7 @@ def scene_seeds_elsewhere(world, server, crawl, reference):
     other.command("RPUSH", "seeds", *(f"{url}/{number}" for number in range(1000, 1006)))
     yield from until(lambda: not other.command("EXISTS", "seeds"))
     yield from pauses(5)
-    server.stop()
-    server.start()
+    server.restart()
     yield from to_the_end(fleet)
     other.stop()
     yield fleet.report(reference)
@@ -588,9 +531,7 @@ def seeded_spider():
 
 
 def scene_parts(world, server, crawl, reference):
-    """Feeds that are stored at the end, of workers with a JOBDIR of their own, which are
-    killed and started again with it, and both when the crawl is over: the feeds of one are to
-    be stored then, those of the other are."""
+    """Workers with a JOBDIR are killed and started again, also when the crawl is over."""
     fleet = Fleet(world, replace(crawl, spider=GatedTree), server.url)
     folder = world.folder / crawl.name
 
@@ -641,8 +582,7 @@ def scene_parts(world, server, crawl, reference):
 
 
 def scene_returns(world, server, crawl, reference):
-    """What was over the budget of a crawl is retried by a worker with the JOBDIR of the first one;
-    others come when the crawl is over, and the last one begins a round."""
+    """A worker with the first one's JOBDIR retries what was over the budget; others come late."""
     fleet = Fleet(world, crawl, server.url)
     folder = world.folder / crawl.name
     names = ("over.jsonl", "over.json", "behind.jsonl")
@@ -695,8 +635,7 @@ def unzip(path):
 def scene_close_on_error(world, server, crawl, reference):
     """With BLOOM_REDIS_ON_ERROR "close" an outage closes the workers; others go on later."""
     fleet = Fleet(world, replace(crawl, spider=GatedTree), server.url)
-    for _ in range(2):
-        fleet.start(BLOOM_REDIS_ON_ERROR="close", BLOOM_REDIS_TIMEOUT=2)
+    fleet.start_all(2, BLOOM_REDIS_ON_ERROR="close", BLOOM_REDIS_TIMEOUT=2)
     yield from until(lambda: fleet.are_open and fleet.answers.total() > 10)
     server.stop()
     fleet.gate.touch()
@@ -705,8 +644,7 @@ def scene_close_on_error(world, server, crawl, reference):
     server.start()
     fleet.workers.clear()
     fleet.start()
-    yield from to_the_end(fleet)
-    yield fleet.report(reference, closed=closed)
+    yield from fleet.end(reference, closed=closed)
 
 
 def scene_failing_start(world, server, crawl, reference):
@@ -716,16 +654,13 @@ def scene_failing_start(world, server, crawl, reference):
     yield from to_the_end(fleet)
     fleet.crawl = crawl
     fleet.start()
-    yield from to_the_end(fleet)
-    yield fleet.report(reference)
+    yield from fleet.end(reference)
 
 
 def scene_back_in_time(world, server, crawl, reference, spider=TwiceGatedTree):
-    """Redis restarts from a snapshot of the start of the crawl: what it has forgotten is
-    fetched again, start() run again."""
+    """Redis restarts from a snapshot of the start of the crawl."""
     fleet = Fleet(world, replace(crawl, spider=spider), server.url)
-    for _ in range(2):
-        fleet.start()
+    fleet.start_all(2)
     yield from until(lambda: fleet.are_open and fleet.answers.total() > 1)
     server.command("SAVE")
     fleet.gate.with_suffix(".first").touch()
@@ -733,8 +668,7 @@ def scene_back_in_time(world, server, crawl, reference, spider=TwiceGatedTree):
     server.stop()
     fleet.gate.touch()
     server.start()
-    yield from to_the_end(fleet)
-    yield fleet.report(reference)
+    yield from fleet.end(reference)
 
 
 def scene_delayed_back_in_time(world, server, crawl, reference):
@@ -757,14 +691,10 @@ SCENES = {
 def main():
     """Run what the command line says."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--kills", type=int, default=0)
-    parser.add_argument("--kills-delayed", type=int, default=0)
+    kinds = "kills kills-delayed budgets stops restarts wipes cluster"
+    for kind in kinds.split():
+        parser.add_argument(f"--{kind}", type=int, default=0)
     parser.add_argument("--kills-each", type=int, default=8)
-    parser.add_argument("--budgets", type=int, default=0)
-    parser.add_argument("--stops", type=int, default=0)
-    parser.add_argument("--restarts", type=int, default=0)
-    parser.add_argument("--wipes", type=int, default=0)
-    parser.add_argument("--cluster", type=int, default=0)
     parser.add_argument("--scenes", nargs="*", default=[])
     parser.add_argument("--pages", type=int, default=120)
     parser.add_argument("--beside", type=int, default=3)
@@ -806,8 +736,7 @@ def run_all(world, folder, servers, options):
     yield first
     seed, each = options.seed, options.kills_each
     url = main_server.url
-    jobs = []
-    jobs += [
+    jobs = [
         stops(world, url, crawl(f"stops{n}", n), reference, seed + n) for n in range(options.stops)
     ]
     jobs += [

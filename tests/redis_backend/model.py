@@ -14,6 +14,7 @@ import random
 from collections import defaultdict, deque
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 RULES = {
     "push before bits": "abort",
@@ -154,6 +155,9 @@ class State:
     carried: int = 0
     """The last claim before the round."""
     capped: list = field(default_factory=list)
+
+    def count(self, more):
+        self.waiting += more
 
 
 @dataclass(frozen=True)
@@ -344,24 +348,19 @@ class Server:
         for claim, page in call.failed:
             if claim not in s.claims[w]:
                 continue
-            for step in ("keep", "remove"):
-                first = "a failure is kept before the claim goes" in rules
-                yield
-                if (step == "keep") != first:
-                    s.failed[claim] = page
-                else:
-                    del s.claims[w][claim]
+            yield from self._in_turn(
+                "a failure is kept before the claim goes",
+                partial(s.failed.update, {claim: page}),
+                partial(s.claims[w].pop, claim),
+            )
         for claim in call.returned:
             if claim not in s.claims[w]:
                 continue
-            page = s.claims[w][claim]
-            if "what goes back is pushed before its claim goes" in rules:
-                yield
-                del s.claims[w][claim]
-            yield from self._push(s, page, 0)
-            if claim in s.claims[w]:
-                yield
-                del s.claims[w][claim]
+            yield from self._in_turn(
+                "what goes back is pushed before its claim goes",
+                self._push(s, s.claims[w][claim], 0),
+                partial(s.claims[w].pop, claim),
+            )
         yield from self._give_back(s)
         yield from self._move_due(s)
         if call.action == "leave":
@@ -405,27 +404,12 @@ class Server:
             if early and w not in s.busy:
                 yield
                 s.busy.add(w)
-            counts_first = "what is claimed is counted before it" not in rules
-            if counts_first:
-                yield
-                s.waiting -= 1
-            yield
-            s.serial += 1
-            claim = s.serial
-            if "claim before pop" in rules:
-                yield
-                source.pop(0)
-                yield
-                s.claims[w][claim] = page
-            else:
-                yield
-                s.claims[w][claim] = page
-                yield
-                source.pop(0)
-            if not counts_first:
-                yield
-                s.waiting -= 1
-            claimed[claim] = page
+            yield from self._in_turn(
+                "what is claimed is counted before it",
+                partial(s.count, -1),
+                self._claim(s, s.claims[w], source),
+            )
+            claimed[s.serial] = page
             if not early and w not in s.busy:
                 yield
                 s.busy.add(w)
@@ -467,6 +451,15 @@ class Server:
         s.batches[w] = (call.number, reply)
         return reply
 
+    def _claim(self, s, claims, source):
+        yield
+        s.serial += 1
+        yield from self._in_turn(
+            "claim before pop",
+            partial(claims.update, {s.serial: source[0]}),
+            partial(source.pop, 0),
+        )
+
     def _keep(self, s, call):
         is_first = {*s.dictionaries} <= {*call.named} and len(s.dictionaries) < DICTIONARIES
         for each in call.offered:
@@ -474,14 +467,22 @@ class Server:
                 yield
                 s.dictionaries.append(each)
 
+    def _in_turn(self, rule, *steps):
+        """Take the steps, each a write or a part of the script, the last first without the rule."""
+        for step in steps[:: -1 if rule in self.without else 1]:
+            if callable(step):
+                yield
+                step()
+            else:
+                yield from step
+
     def _cap(self, s, page):
         self.capped_in.add(s.round)
-        steps = [s.capped.append, s.bits.add]
-        if "what is over a budget is kept before it is seen" in self.without:
-            steps.reverse()
-        for step in steps:
-            yield
-            step(page)
+        yield from self._in_turn(
+            "what is over a budget is kept before it is seen",
+            partial(s.capped.append, page),
+            partial(s.bits.add, page),
+        )
 
     def _retry_capped(self, s):
         while s.capped and s.counted < self.budget:
@@ -489,16 +490,11 @@ class Server:
             s.counted += 1
             yield
             s.over = False
-            page, rule = (
-                s.capped[0],
+            yield from self._in_turn(
                 "what was over a budget is pushed before it is not kept any more",
+                self._push(s, s.capped[0], None),
+                partial(s.capped.pop, 0),
             )
-            for step in ("push", "go"):
-                yield
-                if (step == "push") != (rule in self.without):
-                    yield from self._push(s, page, None)
-                else:
-                    s.capped.pop(0)
 
     def _retry(self, s):
         rule = "what failed before the round counts when it is retried"
@@ -515,29 +511,27 @@ class Server:
             if s.over and "a retry takes the mark back" not in self.without:
                 yield
                 s.over = False
-            for step in ("push", "forget"):
-                first = "a retry is pushed before it is forgotten" in self.without
-                yield
-                if (step == "push") != first:
-                    yield from self._push(s, page, None)
-                else:
-                    del s.failed[claim]
+            yield from self._in_turn(
+                "a retry is pushed before it is forgotten",
+                self._push(s, page, None),
+                partial(s.failed.pop, claim),
+            )
 
     def _push(self, s, page, place):
-        for step in ("push", "count"):
-            first = "what is pushed is counted after it" in self.without
-            yield
-            if (step == "push") == first:
-                s.waiting += 1
-            elif is_slow(page):
-                if not s.slow:
-                    s.ring = True
-                    yield
-                s.slow.insert(len(s.slow) if place is None else place, page)
-            elif place is None and self.chance.random() < 0.5:
-                s.lobby.append(page)
-            else:
-                s.pending.insert(len(s.pending) if place is None else place, page)
+        yield from self._in_turn(
+            "what is pushed is counted after it", self._put(s, page, place), partial(s.count, 1)
+        )
+
+    def _put(self, s, page, place):
+        yield
+        if is_slow(page):
+            if not s.slow:
+                s.ring = True
+                yield
+            source = s.slow
+        else:
+            source = s.lobby if place is None and self.chance.random() < 0.5 else s.pending
+        source.insert(len(source) if place is None else place, page)
 
     def _delay(self, s, page, serial):
         """A resend finds the page there, and makes it later."""
@@ -553,14 +547,11 @@ class Server:
     def _move_due(self, s):
         """Push what is due, and bring the slot back whose hold is over."""
         for each in [each for each in s.delayed if each[1].not_before <= self.now][:2]:
-            first = "what is due is pushed before it is not delayed any more" in self.without
-            if first:
-                yield
-                s.delayed.remove(each)
-            yield from self._push(s, each[1], None)
-            if not first:
-                yield
-                s.delayed.remove(each)
+            yield from self._in_turn(
+                "what is due is pushed before it is not delayed any more",
+                self._push(s, each[1], None),
+                partial(s.delayed.remove, each),
+            )
             s.waiting -= 1  # it was counted
         if s.parked is not None and s.parked <= self.now:
             yield from self._unpark(s)
@@ -588,22 +579,17 @@ class Server:
 
     def _park(self, s):
         """Let the held slot leave the ring."""
-        for step in ("park", "leave"):
-            first = "a held slot is parked before it leaves the ring" in self.without
-            yield
-            if (step == "park") != first:
-                s.parked = s.hold[0]
-            else:
-                s.ring = False
+        rule = "a held slot is parked before it leaves the ring"
+        yield from self._in_turn(
+            rule, partial(vars(s).update, parked=s.hold[0]), partial(vars(s).update, ring=False)
+        )
 
     def _unpark(self, s):
-        for step in ("join", "leave"):
-            rule = "a parked slot joins the ring before it leaves the parked ones"
-            yield
-            if (step == "join") != (rule in self.without):
-                s.ring = s.ring or bool(s.slow)
-            else:
-                s.parked = None
+        rule = "a parked slot joins the ring before it leaves the parked ones"
+        ring = s.ring or bool(s.slow)
+        yield from self._in_turn(
+            rule, partial(vars(s).update, ring=ring), partial(vars(s).update, parked=None)
+        )
 
     def _drop_list(self, s):
         """Drop all of the slow slot; whoever meets the name of an empty list takes it out."""
@@ -668,14 +654,11 @@ class Server:
 
     def _leave_lobby(self, s):
         """Put an entry into the list of its slot, which is full, or another worker's."""
-        page = s.lobby[0]
-        for step in ("push", "pop"):
-            first = "a lobby entry is pushed before it is popped" in self.without
-            yield
-            if (step == "push") != first:
-                s.pending.append(page)
-            else:
-                s.lobby.pop(0)
+        yield from self._in_turn(
+            "a lobby entry is pushed before it is popped",
+            partial(s.pending.append, s.lobby[0]),
+            partial(s.lobby.pop, 0),
+        )
 
     def _give_back(self, s):
         """Give back what expired workers hold, a few claims a call."""

@@ -123,6 +123,12 @@ class Server:
             port=self.port, password=self.options.get("requirepass"), socket_timeout=5, **options
         )
 
+    def restart(self, **options):
+        """Stop it, and start it with what it has kept, perhaps with other options."""
+        self.stop()
+        self.options |= options
+        self.start()
+
     def command(self, *words):
         """Return what Redis answers to a command."""
         with self.client() as client:

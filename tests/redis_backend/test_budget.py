@@ -1,66 +1,46 @@
 """BLOOM_BUDGET in Redis: a round fetches no more pages of a download slot, over kills and
 workers."""
 
-from contextlib import suppress
-
 import pytest
-import redis as redis_py
-from scrapy.settings import Settings
-from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_bloom import SharedFilterError
-from scrapy_bloom.job.failure import Choice, FailedRequest
+from scrapy_bloom.job.failure import Choice
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
-from scrapy_bloom.redis_backend.push import push as push_into
 from scrapy_bloom.redis_backend.scripts import OPEN_CRAWL, RETRY_FAILED, TAKE_CAPPED
 from scrapy_bloom.redis_backend.status import CrawlStatus
 from scrapy_bloom.redis_backend.verify import queue_findings
 from tests.job.engine import name_of, request
-from tests.redis_backend.server import lua_script
-from tests.redis_backend.test_commit import ABORTING, aborted, join, raw  # noqa: F401 - a fixture
-from tests.redis_backend.test_scheduler import build, talk  # noqa: F401 - a fixture
-from tests.redis_backend.workers import LEASE, StoreWorker, crawl, seeded
+from tests.redis_backend.workers import LEASE, StoreWorker, crawl, seeded, talk
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.usefixtures("few_shards")
 
 CAPPED = Choice(reasons=["capped"])
 
 
 def push(worker, *names, slot="example.com", **options):
-    for name in names:
-        worker.enqueue(name, meta={"download_slot": slot}, **options)
+    worker.enqueue_all(names, slot=slot, **options)
 
 
 def names(worker):
     """Fetch all there is; return the names of the pages, sorted."""
-    found = []
-    while (request := worker.next()) is not None:
-        found.append(request.url.rpartition("/")[2])
-        worker.store.done(request)
-        worker.exchange()
-    return sorted(found)
-
-
-def failed(worker):
-    return RedisFailedStore(worker.client, worker.key)
+    return sorted(worker.drain())
 
 
 def capped(worker):
     """Return the names of the requests over the budget."""
-    return [each.url.rpartition("/")[2] for each in failed(worker).requests(CAPPED)]
+    return [name_of(each) for each in worker.failed.requests(CAPPED)]
 
 
-def next_round(worker, join, round_, **settings):  # noqa: F811
+def next_round(worker, join, round_, **settings):
     """End the crawl, and return a worker of its next round."""
     worker.exchange()
     worker.leave(over=True)
     return join(BLOOM_REDIS_ROUND=round_, **settings)
 
 
-def test_more_pages_of_a_slot_than_its_budget_are_kept_and_not_asked(join):  # noqa: F811
+def test_more_pages_of_a_slot_than_its_budget_are_kept_and_not_asked(join):
     """They stay seen, and keep no crawl from its end."""
     worker, other = (join(BLOOM_BUDGET={"*": 3, "big.example": 3}) for _ in range(2))
     push(worker, "start", "a", "b", "c", "b")
@@ -71,9 +51,9 @@ def test_more_pages_of_a_slot_than_its_budget_are_kept_and_not_asked(join):  # n
     other.exchange()
     assert sorted(names(worker) + names(other)) == ["a", "b", "d", "e", "f", "start"]
     assert (worker.capped, other.capped) == (1, 3)
-    assert failed(worker).by_reason() == {"capped": 4}
+    assert worker.failed.by_reason() == {"capped": 4}
     assert sorted(capped(worker)) == [*"cghi"]
-    assert [each.url for each in failed(worker).requests(Choice(urls=["*/h"]))] == [
+    assert [each.url for each in worker.failed.requests(Choice(urls=["*/h"]))] == [
         "http://example.com/h"
     ]
     worker.exchange()
@@ -83,7 +63,7 @@ def test_more_pages_of_a_slot_than_its_budget_are_kept_and_not_asked(join):  # n
     assert all(each.sound for each in queue_findings(worker.client, worker.key))
 
 
-def test_only_named_slots_have_a_budget_without_a_star(join):  # noqa: F811
+def test_only_named_slots_have_a_budget_without_a_star(join):
     worker = join(BLOOM_BUDGET={"none.example": 0})
     push(worker, *"abc")
     push(worker, "d", slot="none.example")
@@ -91,7 +71,7 @@ def test_only_named_slots_have_a_budget_without_a_star(join):  # noqa: F811
     assert capped(worker) == ["d"]
 
 
-def test_a_new_round_begins_at_0(join):  # noqa: F811
+def test_a_new_round_begins_at_0(join):
     """And what the last one has capped stays, until it is retried."""
     budget = {"BLOOM_BUDGET": {"*": 2}}
     worker = join(**budget)
@@ -106,7 +86,7 @@ def test_a_new_round_begins_at_0(join):  # noqa: F811
     assert capped(worker) == [*"cfi"]
 
 
-def test_a_round_that_goes_on_retries_as_far_as_its_own_pages_leave_room(join):  # noqa: F811
+def test_a_round_that_goes_on_retries_as_far_as_its_own_pages_leave_room(join):
     """Only where it begins, the pages of the last one count."""
     budget = {"BLOOM_BUDGET": {"*": 3}}
     worker = join(**budget)
@@ -116,13 +96,12 @@ def test_a_round_that_goes_on_retries_as_far_as_its_own_pages_leave_room(join): 
     assert failed_of_start(worker).retry() == 0
     push(worker, "g")
     worker.exchange()
-    assert failed(worker).retry() == 2
+    assert worker.failed.retry() == 2
     assert names(worker) == [*"deg"]
 
 
-def test_all_workers_need_the_same_budget(join, redis_server):  # noqa: F811
-    """One that comes with another is refused, and changes nothing; when none is left, the new
-    value holds."""
+def test_all_workers_need_the_same_budget(join, redis_server):
+    """Another one is refused and changes nothing; when none is left, the new value holds."""
     worker = join(BLOOM_BUDGET={"*": 2})
     push(worker, *"abc")
     worker.exchange()
@@ -137,9 +116,8 @@ def test_all_workers_need_the_same_budget(join, redis_server):  # noqa: F811
     assert names(worker) == ["a", "b", "d", "e"]
 
 
-def test_a_budget_that_is_new_counts_what_is_pending_and_claimed(join, redis_server):  # noqa: F811
-    """In lists, lobbies, delayed, claimed by workers that are dead; what was counted before it
-    was taken away, is not."""
+def test_a_budget_that_is_new_counts_what_is_pending_and_claimed(join, redis_server):
+    """Not what was counted before the last budget was taken away."""
     first = join(BLOOM_BUDGET={"*": 2})
     push(first, *"xyz")
     assert names(first) == ["x", "y"]
@@ -156,7 +134,7 @@ def test_a_budget_that_is_new_counts_what_is_pending_and_claimed(join, redis_ser
     later.meta["download_slot"] = "host299"
     dead.store.push(later, (), 1000)
     dead.exchange()
-    redis_server.command("ZADD", f"{dead.key}:workers", 1, dead.store.worker)
+    dead.die()
     worker = join(BLOOM_BUDGET={"*": 5, "host7": 1, "host299": 2})
     push(worker, *"def")
     for each in (7, 8, 299):
@@ -168,7 +146,7 @@ def test_a_budget_that_is_new_counts_what_is_pending_and_claimed(join, redis_ser
     assert redis_server.names(f"{worker.key}:counted") == []
 
 
-def test_a_slot_that_gets_a_limit_later_was_counted_before(join):  # noqa: F811
+def test_a_slot_that_gets_a_limit_later_was_counted_before(join):
     """And a limit that is taken away is gone."""
     worker = join(BLOOM_BUDGET={"one": 1})
     push(worker, *"ab", slot="one")
@@ -181,7 +159,7 @@ def test_a_slot_that_gets_a_limit_later_was_counted_before(join):  # noqa: F811
     assert names(worker) == [*"fghj"]
 
 
-def test_a_budget_that_is_new_counts_what_is_retried(join):  # noqa: F811
+def test_a_budget_that_is_new_counts_what_is_retried(join):
     worker = join()
     push(worker, *"ab")
     assert let_fail(worker) == ["a", "b"]
@@ -192,7 +170,7 @@ def test_a_budget_that_is_new_counts_what_is_retried(join):  # noqa: F811
 
 
 @pytest.mark.parametrize("before", [{}, {"*": 1}, {"*": 5, "example.com": 9}])
-def test_a_start_that_is_aborted_at_any_command_sets_no_other_budget(join, redis_server, before):  # noqa: F811
+def test_a_start_that_is_aborted_at_any_command_sets_no_other_budget(join, redis_server, before):
     """The next one sets its own, and counts all."""
     for position in range(14, 34):
         worker = join(BLOOM_BUDGET=before)
@@ -200,12 +178,10 @@ def test_a_start_that_is_aborted_at_any_command_sets_no_other_budget(join, redis
         assert names(worker) == ["a"]
         push(worker, "b", slot="other")
         worker.leave()
-        script = lua_script(ABORTING % position + OPEN_CRAWL.text)
         generation = worker.dupefilter.shared.header.generation
         for is_counted in ("", "1"):
-            with suppress(redis_py.ResponseError):
-                arguments = (generation, LEASE, "", "", "", '{"*": 3}', is_counted)
-                raw(worker, script, arguments)
+            arguments = (generation, LEASE, "", "", "", '{"*": 3}', is_counted)
+            worker.abort(arguments, position, OPEN_CRAWL)
         worker = join(BLOOM_BUDGET={"*": 3})
         push(worker, *"cdef")
         # without a budget what was fetched was not counted
@@ -214,7 +190,7 @@ def test_a_start_that_is_aborted_at_any_command_sets_no_other_budget(join, redis
         redis_server.command("FLUSHALL")
 
 
-def test_retries_and_redirects_of_a_slot_are_not_counted_and_those_of_others_are(join):  # noqa: F811
+def test_retries_and_redirects_of_a_slot_are_not_counted_and_those_of_others_are(join):
     worker = join(BLOOM_BUDGET={"*": 1})
     push(worker, "a")
     for _ in range(3):
@@ -233,11 +209,11 @@ def test_retries_and_redirects_of_a_slot_are_not_counted_and_those_of_others_are
     assert names(worker) == ["other"]
 
 
-def test_what_is_returned_and_reclaimed_is_not_counted_again(join, redis_server):  # noqa: F811
+def test_what_is_returned_and_reclaimed_is_not_counted_again(join, redis_server):
     dead = join(BLOOM_BUDGET={"*": 3})
     push(dead, *"abc")
     dead.next()
-    redis_server.command("ZADD", f"{dead.key}:workers", 1, dead.store.worker)
+    dead.die()
     worker = join(BLOOM_BUDGET={"*": 3})
     worker.next()
     worker.leave()
@@ -247,7 +223,7 @@ def test_what_is_returned_and_reclaimed_is_not_counted_again(join, redis_server)
     assert capped(worker) == ["d"]
 
 
-def test_start_requests_count_and_are_not_counted_twice(join):  # noqa: F811
+def test_start_requests_count_and_are_not_counted_twice(join):
     for again in range(2):
         worker = join(BLOOM_BUDGET={"*": 1})
         for name in "ab":
@@ -261,19 +237,11 @@ def test_start_requests_count_and_are_not_counted_twice(join):  # noqa: F811
 
 
 @pytest.mark.parametrize("dont_filter", [False, True])
-def test_a_call_that_is_aborted_at_any_command_admits_no_more(join, redis_server, dont_filter):  # noqa: F811
+def test_a_call_that_is_aborted_at_any_command_admits_no_more(join, redis_server, dont_filter):
     """And one fewer at most: it is made again."""
     for position in range(12, 80):
         worker = join(BLOOM_BUDGET={"*": 4})
-        failing = [aborted(position)]
-
-        def attempt(arguments, worker=worker, failing=failing):
-            if failing:
-                with suppress(redis_py.ResponseError):
-                    raw(worker, failing.pop(), arguments)
-            return worker.call(arguments)
-
-        worker.sender._attempt = attempt
+        worker.abort_next(position)
         push(worker, *(f"{n}" for n in range(7)), dont_filter=dont_filter)
         worker.exchange()
         found, left = names(worker), {*capped(worker)}
@@ -284,14 +252,13 @@ def test_a_call_that_is_aborted_at_any_command_admits_no_more(join, redis_server
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_aborted_and_lost_replies_of_two_workers(join, seed):  # noqa: F811
+def test_aborted_and_lost_replies_of_two_workers(join, seed):
     """Two more links on each page, for ever: it ends within its budget."""
     chance = seeded(seed)
 
     def attempt(worker, arguments):
         if chance.random() < 0.3:
-            with suppress(redis_py.ResponseError):
-                raw(worker, aborted(chance.randrange(1, 120)), arguments)
+            worker.abort(arguments, chance.randrange(1, 120))
         if chance.random() < 0.3:
             worker.call(arguments)
         return worker.call(arguments)
@@ -303,15 +270,15 @@ def test_aborted_and_lost_replies_of_two_workers(join, seed):  # noqa: F811
     assert {*fetched} | {*map(int, capped(workers[0]))} == found
 
 
-def test_a_retry_brings_back_what_a_higher_budget_leaves_room_for(join):  # noqa: F811
+def test_a_retry_brings_back_what_a_higher_budget_leaves_room_for(join):
     worker = join(BLOOM_BUDGET={"*": 2})
     push(worker, "start", *"abcde")
     assert names(worker) == ["a", "start"]
-    assert failed(worker).retry(Choice(reasons=["other"])) == 0
+    assert worker.failed.retry(Choice(reasons=["other"])) == 0
     # at once, while workers are at work: there is no room
-    assert failed(worker).retry(CAPPED) == 0
+    assert worker.failed.retry(CAPPED) == 0
     worker.store.leave(over=True, seconds=1)
-    assert failed(worker).retry(CAPPED) == 4
+    assert worker.failed.retry(CAPPED) == 4
     worker.close()
 
     worker = join(BLOOM_BUDGET={"*": 4}, BLOOM_REDIS_ROUND="two")
@@ -321,8 +288,8 @@ def test_a_retry_brings_back_what_a_higher_budget_leaves_room_for(join):  # noqa
     assert capped(worker) == [*"defgh"]
     assert failed_of_start(worker).retry_ordered() == 0
     worker.store.leave(over=True, seconds=1)
-    assert failed(worker).retry(Choice(urls=["*/e"])) == 1
-    assert failed(worker).drop(Choice(urls=["*/h"])) == 1
+    assert worker.failed.retry(Choice(urls=["*/e"])) == 1
+    assert worker.failed.drop(Choice(urls=["*/h"])) == 1
     worker.close()
 
     worker = join()
@@ -336,7 +303,7 @@ def test_a_retry_brings_back_what_a_higher_budget_leaves_room_for(join):  # noqa
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-def test_what_failed_in_an_earlier_round_counts_when_it_is_retried(join, at_once):  # noqa: F811
+def test_what_failed_in_an_earlier_round_counts_when_it_is_retried(join, at_once):
     """What is over the budget then is capped. What failed in the round itself counts once."""
     worker = join()
     push(worker, *"ab")
@@ -345,11 +312,11 @@ def test_what_failed_in_an_earlier_round_counts_when_it_is_retried(join, at_once
     worker = next_round(worker, join, "two", **budget)
     push(worker, *"cde")
     assert let_fail(worker) == [*"cde"]
-    assert failed(worker).retry(Choice(urls=["*/[cde]"])) == 3
+    assert worker.failed.retry(Choice(urls=["*/[cde]"])) == 3
     assert let_fail(worker) == [*"cde"]
     if not at_once:
         worker.leave()
-    assert failed(worker).retry(Choice(reasons=["down"])) == (4 if at_once else 5)
+    assert worker.failed.retry(Choice(reasons=["down"])) == (4 if at_once else 5)
     if not at_once:
         worker = join(**budget)
         assert failed_of_start(worker).retry_ordered() == 1
@@ -365,8 +332,8 @@ def let_fail(worker):
     """Let all that is pending fail; return the names."""
     found = []
     while (request := worker.next()) is not None:
-        found.append(request.url.rpartition("/")[2])
-        worker.store.fail(request, FailedRequest.of(request, "down"))
+        found.append(name_of(request))
+        worker.fail(request, "down")
         worker.exchange()
     return sorted(found)
 
@@ -377,20 +344,18 @@ def failed_of_start(worker):
 
 
 @pytest.mark.parametrize("script", [TAKE_CAPPED, RETRY_FAILED])
-def test_a_retry_that_is_aborted_at_any_command_admits_no_more(join, redis_server, script):  # noqa: F811
+def test_a_retry_that_is_aborted_at_any_command_admits_no_more(join, redis_server, script):
     """And loses nothing."""
     for position in range(1, 60):
         worker = join(BLOOM_BUDGET={"*": 2})
         push(worker, *"abcd")
         asked = let_fail(worker) if script is RETRY_FAILED else names(worker)
         worker = next_round(worker, join, "two", BLOOM_BUDGET={"*": 4})
-        failing = lua_script(ABORTING % position + script.text)
         arguments = ["example.com", 4, "2"]
         if script is RETRY_FAILED:
             fields = worker.client.call("hkeys", f"{worker.key}:failed")
             arguments = ["1", *fields]
-        with suppress(redis_py.ResponseError):
-            raw(worker, failing, arguments)
+        worker.abort(arguments, position, script)
         failed_of_start(worker).retry()
         found = let_fail(worker)
         assert len({*found}) in (1, 2)
@@ -403,18 +368,18 @@ def test_a_retry_that_is_aborted_at_any_command_admits_no_more(join, redis_serve
 
 def names_of(worker):
     """Return the names of all failed requests."""
-    return {each.url.rpartition("/")[2] for each in failed(worker).requests()}
+    return {name_of(each) for each in worker.failed.requests()}
 
 
-def test_many_are_dropped_or_removed_with_the_crawl(join, redis_server):  # noqa: F811
+def test_many_are_dropped_or_removed_with_the_crawl(join, redis_server):
     worker = join(BLOOM_BUDGET={"*": 1})
     for number in range(300):
         push(worker, f"{number}", slot=f"{number % 3}")
         if number % 50 == 49:
             worker.exchange()
-    assert failed(worker).drop(Choice(urls=["*1"])) == 29
-    assert failed(worker).by_reason() == {"capped": 268}
-    assert failed(worker).drop(CAPPED) == 268
+    assert worker.failed.drop(Choice(urls=["*1"])) == 29
+    assert worker.failed.by_reason() == {"capped": 268}
+    assert worker.failed.drop(CAPPED) == 268
     assert redis_server.names(f"{worker.key}:capped") == []
     push(worker, *"abc", slot="0")
     worker.leave()
@@ -433,9 +398,8 @@ def fetched(scheduler):
     return found
 
 
-def test_a_worker_counts_in_its_stats_and_asks_what_is_retried(build, key, caplog):  # noqa: F811
-    """As DurableScheduler does with a job. What is capped does not count for the warning at the
-    end."""
+def test_a_worker_counts_in_its_stats_and_asks_what_is_retried(build, key, caplog):
+    """What is capped does not count for the warning at the end."""
 
     def start(*names, **settings):
         scheduler = build(**settings)
@@ -466,7 +430,7 @@ def test_a_worker_counts_in_its_stats_and_asks_what_is_retried(build, key, caplo
     assert found == ["d"]
 
 
-def test_a_round_goes_on_with_what_is_retried_whatever_the_next_is_called(build, key, caplog):  # noqa: F811
+def test_a_round_goes_on_with_what_is_retried_whatever_the_next_is_called(build, key, caplog):
     """A new one begins if the budget has no room for any of it."""
 
     def start(round_, most, *names):
@@ -491,7 +455,7 @@ def test_a_round_goes_on_with_what_is_retried_whatever_the_next_is_called(build,
     assert start("3", 3) == ("2", False, ["d"])
 
 
-def test_of_what_cannot_be_serialized_a_record_is_kept(build, caplog):  # noqa: F811
+def test_of_what_cannot_be_serialized_a_record_is_kept(build, caplog):
     """It is asked when Redis has counted it; over the budget it is done, and the next worker says
     what is lost. No retry brings it back, nothing else is wrong with it, and it can be dropped."""
     scheduler = build(BLOOM_BUDGET={"*": 2})
@@ -524,7 +488,7 @@ def test_of_what_cannot_be_serialized_a_record_is_kept(build, caplog):  # noqa: 
     scheduler.close("finished")
 
 
-def test_a_page_does_not_wait_for_what_is_over_the_budget(build):  # noqa: F811
+def test_a_page_does_not_wait_for_what_is_over_the_budget(build):
     """And lives in memory only."""
     scheduler = build(BLOOM_BUDGET={"*": 1})
     scheduler.enqueue_request(request("a"))
@@ -537,7 +501,7 @@ def test_a_page_does_not_wait_for_what_is_over_the_budget(build):  # noqa: F811
     assert scheduler._worker.store.claims.is_idle
 
 
-def test_verify_finds_what_is_wrong_with_capped_requests(join, redis_server):  # noqa: F811
+def test_verify_finds_what_is_wrong_with_capped_requests(join, redis_server):
     worker = join(BLOOM_BUDGET={"*": 0})
     for number in range(1001):
         push(worker, f"{number}")
@@ -558,17 +522,15 @@ def test_verify_finds_what_is_wrong_with_capped_requests(join, redis_server):  #
     ]
 
 
-def test_urls_that_are_pushed_by_hand_count(join):  # noqa: F811
+def test_urls_that_are_pushed_by_hand_count(join):
     """In a crawl that has a budget, whatever the settings of the command say."""
     worker = join(BLOOM_BUDGET={"*": 2})
-    settings = Settings({"BLOOM_REDIS_LEASE": worker.settings.lease})
-    pages = [request(each) for each in "abbc"]
-    options = {"settings": settings, "fingerprinter": RequestFingerprinter()}
-    assert push_into(worker.client, worker.key, pages, **options) == (2, 1, 1)
+    pages = [request(each).url for each in "abbc"]
+    assert worker.push_from_outside(*pages) == (2, 1, 1)
     assert names(worker) == ["a", "b"]
 
 
-def test_commands_count_list_and_retry_what_is_capped(run, join, redis_server, key, tmp_path):  # noqa: F811
+def test_commands_count_list_and_retry_what_is_capped(run, join, redis_server, key, tmp_path):
     """A crawl with workers at work, with a higher budget; and one without."""
     worker = join(BLOOM_BUDGET={"*": 1})
     push(worker, *"abcd")

@@ -6,79 +6,54 @@ from contextlib import suppress
 
 import pytest
 import redis as redis_py
-from scrapy import Request
-from scrapy.settings import Settings
-from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_bloom import SharedFilterError
 from scrapy_bloom.redis_backend.protocol import Reply
-from scrapy_bloom.redis_backend.push import Pusher, push
+from scrapy_bloom.redis_backend.push import Pusher
 from scrapy_bloom.redis_backend.scripts import COMMIT, HEARTBEAT
-from tests.redis_backend.server import lua_script
-from tests.redis_backend.workers import StoreWorker, crawl, seeded, tree, waiting
+from scrapy_bloom.redis_backend.status import look_at
+from tests.job.engine import name_of
+from tests.redis_backend.workers import (
+    StoreWorker,
+    aborting,
+    crawl,
+    lobby_from,
+    seeded,
+    tree,
+    waiting,
+)
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.usefixtures("few_shards")
 PAGES = 15
-
-ABORTING = """
-local calls, real = 0, redis
-local redis = {pcall = redis.pcall, sha1hex = redis.sha1hex, call = function(...)
-  calls = calls + 1
-  if calls == %d then error('aborted') end
-  return real.call(...)
-end}
-"""
-
-
-def aborted(at):
-    """Return the script as it is when its command `at` fails."""
-    return lua_script(ABORTING % at + COMMIT.text)
-
-
-@pytest.fixture
-def join(redis_server, key):
-    """Return a function that makes a worker of the crawl at `key`."""
-    made = []
-
-    def make(attempt=None, **settings):
-        worker = StoreWorker(redis_server.url, key, **settings)
-        if attempt is not None:
-            worker.sender._attempt = lambda arguments: attempt(worker, arguments)
-        made.append(worker)
-        return worker
-
-    yield make
-    for worker in made:
-        worker.close()
-
-
-def raw(worker, script, arguments):
-    """Run a script once, whatever becomes of it."""
-    client = worker.client._redis
-    return client.eval(script.text, 1, worker.key, *arguments)
 
 
 def test_a_slot_that_no_call_can_carry_is_refused(join):
     """At once: in a call it would stop all calls of the worker."""
     with pytest.raises(ValueError, match="lone surrogate"):
-        join().enqueue("page", meta={"download_slot": "\ud800"})
+        join().enqueue("page", slot="\ud800")
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_aborted_anywhere(join, seed):
-    """Each call fails at a random command of its own, keeps what it has written, and is
-    sent again: every page is fetched and the crawl ends."""
+@pytest.mark.parametrize("fails", [set(), {"3", "5"}], ids=["none fails", "some fail"])
+@pytest.mark.parametrize("seed", range(9))
+def test_aborted_anywhere(join, seed, fails):
+    """Each call keeps what it has written, and is sent again: the crawl has each page, and ends;
+    what has failed is kept once."""
     chance = seeded(seed)
+    workers = [join(aborting(chance)) for _ in range(2)]
+    for worker in workers:
+        done = worker.store.done
 
-    def attempt(worker, arguments):
-        with_abort = aborted(chance.choice([chance.randrange(1, 60), chance.randrange(1, 400)]))
-        with suppress(redis_py.ResponseError):
-            raw(worker, with_abort, arguments)
-        return worker.call(arguments)
+        def finish(request, worker=worker, done=done):
+            if name_of(request) in fails:
+                assert worker.fail(request)
+            else:
+                done(request)
 
-    fetched = crawl([join(attempt), join(attempt)], tree(PAGES), chance)
-    assert {*fetched} == {*range(PAGES)}
+        worker.store.done = finish
+    assert {*crawl(workers, tree(PAGES), chance)} == {*range(PAGES)}
+    assert sorted(map(name_of, workers[0].failed.requests())) == sorted(fails)
+    # what an aborted call has pushed without counting it is not counted later
+    assert look_at(workers[0].client, workers[0].key).waiting == 0
 
 
 @pytest.mark.parametrize("position", range(12, 60, 3))
@@ -86,8 +61,7 @@ def test_aborted_at_each_command_of_the_first_calls(join, position):
     """The calls that push and claim fail at the same command each."""
 
     def attempt(worker, arguments):
-        with suppress(redis_py.ResponseError):
-            raw(worker, aborted(position), arguments)
+        worker.abort(arguments, position)
         return worker.call(arguments)
 
     assert {*crawl([join(attempt)], tree(7), random.Random(1))} == {*range(7)}
@@ -95,8 +69,7 @@ def test_aborted_at_each_command_of_the_first_calls(join, position):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_replies_that_are_lost(join, seed):
-    """Each reply is lost, once or twice: the same call is made again, and its reply comes
-    back; nothing is fetched twice."""
+    """The same call is made again, and its reply comes back; nothing is fetched twice."""
     chance = seeded(seed)
 
     def attempt(worker, arguments):
@@ -111,27 +84,13 @@ def test_replies_that_are_lost(join, seed):
 
 @pytest.mark.parametrize("position", range(8, 44, 3))
 def test_aborted_while_it_gives_back(join, redis_server, position):
-    """The call that finds a dead worker fails at some command: what that one held is there
-    again."""
+    """What the dead worker held is there again, at whichever command the call fails."""
     dead, finder = join(), join()
-    for name in "abc":
-        dead.enqueue(name)
+    dead.enqueue_all("abc")
     dead.next()
-    redis_server.command("ZADD", f"{dead.key}:workers", 1, dead.store.worker)
-    failing = [aborted(position)]
-
-    def attempt(arguments):
-        if failing:
-            with suppress(redis_py.ResponseError):
-                raw(finder, failing.pop(), arguments)
-        return finder.call(arguments)
-
-    finder.sender._attempt = attempt
-    names = set()
-    while (request := finder.next()) is not None:
-        names.add(request.url[-1])
-        finder.store.done(request)
-    assert names == {*"abc"}
+    dead.die()
+    finder.abort_next(position)
+    assert {*finder.drain()} == {*"abc"}
 
 
 COMMANDS = (
@@ -143,8 +102,7 @@ COMMANDS = (
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_without_a_right(own_server, command):
-    """A command is forbidden for a while: the calls that need it fail half-way, and once it
-    is allowed again the crawl comes to its end with every page."""
+    """Calls fail half-way; once the command is allowed again, the crawl ends with every page."""
     forbidden = [True]
 
     def attempt(arguments):
@@ -156,8 +114,7 @@ def test_without_a_right(own_server, command):
 
     worker = StoreWorker(own_server.url, "crawl")
     worker.sender._attempt = attempt
-    worker.enqueue("100", dont_filter=True)
-    worker.store.mark(b"1")
+    worker.start("100", b"1")
     own_server.command("ACL", "SETUSER", "default", f"-{command}")
     assert {*crawl([worker], tree(7), random.Random(1))} == {*range(7), 100}
     assert not forbidden[0]
@@ -165,9 +122,7 @@ def test_without_a_right(own_server, command):
 
 
 def test_a_lost_lease_is_fenced(join, redis_server):
-    """A worker that was away for longer than its lease, while others were not, is told so:
-    its claims are somebody else's, its acknowledgements are none, and what it had not sent
-    it sends under a new name. No beat of its heart brings the lease back."""
+    """Its claims are another's, and what it had not sent it sends under a new name."""
     sleeper, other = join(), join()
     sleeper.enqueue("page")
     request = sleeper.next()
@@ -208,8 +163,7 @@ def test_an_outage_fences_nobody(join):
 
 
 def test_redis_that_went_back_in_time(join, redis_server, key):
-    """A call that Redis does not remember fences the worker at its next, and what it
-    remembered as seen is asked about again."""
+    """The worker is fenced at its next call, and asks again about what it knew as seen."""
     worker = join()
     worker.enqueue("a")
     worker.exchange()
@@ -245,27 +199,19 @@ def test_a_crawl_of_another_format_is_refused(join, redis_server, key, id_):
     before = {name: redis_server.command("DUMP", name) for name in redis_server.names()}
     with pytest.raises(SharedFilterError, match=r"has format .* reads 1: use the version"):
         join()
-    pushing = {"settings": Settings(), "fingerprinter": RequestFingerprinter()}
     with pytest.raises(SharedFilterError, match="this scrapy-bloom reads 1"):
-        push(made.client, made.key, [Request("http://example.com/")], **pushing)
+        made.push_from_outside("http://example.com/")
     assert {name: redis_server.command("DUMP", name) for name in redis_server.names()} == before
 
 
 def test_order(join):
-    """Higher priorities first; among equals the newest first, and start requests after the
-    others, the oldest first, as Scrapy has it."""
+    """As Scrapy has it: by priority, the newest first, then start requests, the oldest first."""
     worker = join()
     worker.enqueue("low", priority=-1)
-    for name in ("start1", "start2"):
-        worker.enqueue(name, meta={"is_start_request": True})
-    for name in ("old", "new"):
-        worker.enqueue(name)
+    worker.enqueue_all(("start1", "start2"), meta={"is_start_request": True})
+    worker.enqueue_all(("old", "new"))
     worker.enqueue("high", priority=3)
-    names = []
-    while (request := worker.next()) is not None:
-        names.append(request.url.rpartition("/")[2])
-        worker.store.done(request)
-    assert names == ["high", "new", "old", "start1", "start2", "low"]
+    assert worker.drain() == ["high", "new", "old", "start1", "start2", "low"]
 
 
 def test_order_of_what_was_claimed_before(join):
@@ -275,15 +221,14 @@ def test_order_of_what_was_claimed_before(join):
         worker.enqueue(name, priority=priority)
         for _ in range(3):
             worker.exchange()
-    names = [worker.next().url.rpartition("/")[2] for _ in range(2)]
-    assert names == ["high", "low"]
+    assert [name_of(worker.next()) for _ in range(2)] == ["high", "low"]
 
 
 def test_slots_take_turns(join):
     """Claims go round the slots, and no worker gets more of a slot than its share."""
     worker = join()
     for number in range(30):
-        worker.enqueue(f"{number}", meta={"download_slot": "ab"[number % 10 == 0]})
+        worker.enqueue(f"{number}", slot="ab"[number % 10 == 0])
     for _ in range(12):
         worker.exchange()
         while worker.store.pending:
@@ -294,24 +239,20 @@ def test_slots_take_turns(join):
 
 
 def test_a_slot_of_one_worker(join):
-    """With BLOOM_REDIS_SLOT_WORKERS = 1 nobody else gets a request of a slot while a worker
-    has one."""
+    """With BLOOM_REDIS_SLOT_WORKERS = 1 no other worker gets a request of its slot."""
     one, other = join(BLOOM_REDIS_SLOT_WORKERS=1), join(BLOOM_REDIS_SLOT_WORKERS=1)
-    for number in range(9):
-        one.enqueue(f"{number}", meta={"download_slot": "only"})
+    one.enqueue_all(range(9), slot="only")
     assert one.next() is not None
     assert other.next() is None
-    other.enqueue("x", meta={"download_slot": "another"})
+    other.enqueue("x", slot="another")
     assert other.next().url.endswith("x")
 
 
 @pytest.mark.parametrize("is_dead", [True, False])
 def test_a_slot_where_the_clock_was_set_back(join, redis_server, is_dead):
-    """Who has a slot since the clock was an hour ahead keeps it for as long as usual, and not at
-    all when dead."""
+    """Its owner keeps it for as long as usual, and not at all when dead."""
     one, other = join(BLOOM_REDIS_SLOT_WORKERS=1), join(BLOOM_REDIS_SLOT_WORKERS=1)
-    for number in range(9):
-        one.enqueue(f"{number}", meta={"download_slot": "only"})
+    one.enqueue_all(range(9), slot="only")
     assert one.next() is not None
     hour = 3_600_000
     owners = f"{one.key}:owners"
@@ -323,7 +264,7 @@ def test_a_slot_where_the_clock_was_set_back(join, redis_server, is_dead):
     until = float(redis_server.command("EVAL", ahead, 1, owners, hour))
     redis_server.command("ZINCRBY", f"{one.key}:workers", hour, one.store.worker)
     if is_dead:
-        redis_server.command("ZADD", f"{one.key}:workers", 1, one.store.worker)
+        one.die()
         assert other.next() is not None
         return
     assert other.next() is None
@@ -331,21 +272,18 @@ def test_a_slot_where_the_clock_was_set_back(join, redis_server, is_dead):
 
 
 def test_start_requests_are_taken_once(join):
-    """A start request that another worker has sent is left out; the same one, for the second
-    time in this start(), is another."""
+    """Whichever worker sends them; an equal one in the same start() is another."""
     one, other = join(), join()
     for worker, marks in ((one, [b"1", b"2"]), (other, [b"1", b"2", b"3"])):
         for mark in marks:
-            worker.enqueue("start", dont_filter=True)
-            worker.store.mark(mark)
+            worker.start("start", mark)
         worker.exchange()
     assert [new for _, new in one.heard] == [True, True]
     assert [new for _, new in other.heard] == [False, False, True]
 
 
 def test_a_page_that_kills_its_workers(join, redis_server):
-    """Lost twice, it is handed out alone; lost alone as often as BLOOM_REDIS_MAX_ATTEMPTS says,
-    it has failed; a good page that was lost with it is not."""
+    """Lost twice, it is handed out alone, and fails; a page that was lost with it does not."""
     first = join(BLOOM_REDIS_MAX_ATTEMPTS=2)
     first.enqueue("poison")
     first.enqueue("good")
@@ -354,9 +292,9 @@ def test_a_page_that_kills_its_workers(join, redis_server):
     for _ in range(12):
         worker = join(BLOOM_REDIS_MAX_ATTEMPTS=2)
         request = worker.next()
-        names = [request.url.rpartition("/")[2]] if request else []
+        names = [name_of(request)] if request else []
         while worker.store.pending:
-            names.append(worker.next().url.rpartition("/")[2])
+            names.append(name_of(worker.next()))
         alone.append(names)
         if names == ["good"]:
             worker.store.done(request)
@@ -365,7 +303,7 @@ def test_a_page_that_kills_its_workers(join, redis_server):
         if not names:
             break
         # whoever had the poison dies
-        redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+        worker.die()
     assert alone[0] in (["good", "poison"], ["poison", "good"])
     assert alone.count(["poison"]) == 2
     assert alone.count(["good"]) == 1
@@ -409,14 +347,13 @@ def with_many_claims(worker, count):
 
 @pytest.mark.parametrize("leaves", [False, True])
 def test_many_claims_come_back_in_portions(join, redis_server, leaves):
-    """Of a worker that has died or left: the server is not kept for long, the crawl is not at
-    rest before all is there, and nobody is blamed who has left."""
+    """The crawl is not at rest before all are there; a worker that has left has lost none."""
     worker, finder = join(), join(capacity=1)
     with_many_claims(worker, 1200)
     if leaves:
         worker.leave()
     else:
-        redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+        worker.die()
     portions = []
 
     def attempt(arguments):
@@ -467,21 +404,19 @@ def die_after_a_call(worker):
 
 
 def test_a_kill_between_the_calls_of_a_commit(join, redis_server):
-    """One call cannot carry all that a page yields: before the last of it is there the page is not
-    acknowledged, and start() has not ended."""
+    """Before the last of them the page is not acknowledged, and start() has not ended."""
     dying, other = join(), join()
     dying.store.start_done = False
     dying.enqueue("0")
     page = dying.next()
     die_after_a_call(dying)
-    for number in range(1, 121):
-        dying.enqueue(str(number))
+    dying.enqueue_all(range(1, 121))
     dying.store.start_done = True
     dying.store.done(page)
     with pytest.raises(KilledError):
         dying.exchange()
     assert not join().state.start_done
-    redis_server.command("ZADD", f"{dying.key}:workers", 1, dying.store.worker)
+    dying.die()
     fetched = crawl([other], lambda page: range(1, 121 * (page == 0)), seeded(1))
     assert {*fetched} == {*range(121)}
 
@@ -490,7 +425,7 @@ def test_more_is_done_than_a_call_can_tell(join):
     """Each page is acknowledged, and the crawl ends."""
     worker, held = join(capacity=500), []
     for number in range(450):
-        worker.enqueue(str(number), meta={"download_slot": str(number % 60)})
+        worker.enqueue(str(number), slot=str(number % 60))
     while (request := worker.next()) is not None:
         held.append(request)
     assert len(held) == 450
@@ -507,8 +442,7 @@ def test_more_is_done_than_a_call_can_tell(join):
 
 @pytest.mark.parametrize("is_given_up", [False, True])
 def test_a_rollback_keeps_what_no_call_has_acknowledged(join, is_given_up):
-    """Where a commit hook fails the pages of that commit are fetched again, also if the commit
-    waits for a call that is open."""
+    """Pages of a commit whose hook fails come again, also while it waits for a call."""
     one, other = join(), join()
     one.enqueue("page")
     request = one.next()
@@ -522,13 +456,10 @@ def test_a_rollback_keeps_what_no_call_has_acknowledged(join, is_given_up):
 
 
 def test_who_pushes_gives_back_as_a_worker_does(join, redis_server):
-    """A push that finds dead workers sets nothing aside before BLOOM_REDIS_MAX_ATTEMPTS, and
-    gives back what they had in its place."""
+    """Nothing has failed before BLOOM_REDIS_MAX_ATTEMPTS, and all comes in its place."""
     first = join()
-    for name in ("old", "new"):
-        first.enqueue(name)
+    first.enqueue_all(("old", "new"))
     first.leave()
-    pushing = {"settings": Settings(), "fingerprinter": RequestFingerprinter()}
     for expected in ("new", "new", "old", "new"):
         worker = join(capacity=1)
         request = worker.next()
@@ -538,16 +469,15 @@ def test_who_pushes_gives_back_as_a_worker_does(join, redis_server):
             worker.leave()
             continue
         worker.exchange()
-        redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
-        pushed = [Request(f"http://example.com/{worker.store.worker}", priority=-1)]
-        assert push(worker.client, worker.key, pushed, **pushing) == (1, 0, 0)
+        worker.die()
+        pushed = f"http://example.com/{worker.store.worker}"
+        assert worker.push_from_outside(pushed, priority=-1) == (1, 0, 0)
     assert redis_server.command("HLEN", f"{worker.key}:failed") == 0
 
 
 def test_a_push_says_that_redis_has_gone_back(join, redis_server, monkeypatch):
     """Before its last call: what it has pushed may be forgotten."""
     worker = join()
-    pushing = {"settings": Settings(), "fingerprinter": RequestFingerprinter()}
     leave = Pusher.leave
 
     def leave_later(self):
@@ -556,23 +486,20 @@ def test_a_push_says_that_redis_has_gone_back(join, redis_server, monkeypatch):
 
     monkeypatch.setattr(Pusher, "leave", leave_later)
     with pytest.raises(SharedFilterError, match="may have forgotten what was pushed"):
-        push(worker.client, worker.key, [Request("http://example.com/")], **pushing)
+        worker.push_from_outside("http://example.com/")
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_who_leaves_gives_back(join, redis_server, is_killed):
-    """What was claimed and not fetched is there for others at once, in its place, and
-    counts as no loss; what was not sent is sent first, however much it is. What a killed worker
-    had comes back in its place, too."""
+    """At once, in its place, without a loss; what was not sent is sent first, however much."""
     one, other = join(capacity=8), join(capacity=8)
     for name in "12345":
         one.enqueue(name)
         one.store.done(one.next())
-    for name in "abcdefgh":
-        one.enqueue(name)
+    one.enqueue_all("abcdefgh")
     one.next()
     if is_killed:
-        redis_server.command("ZADD", f"{one.key}:workers", 1, one.store.worker)
+        one.die()
         assert [other.next().url[-1] for _ in range(8)] == [*"hgfedcba"]
         return
     for number in range(120):
@@ -596,21 +523,16 @@ def test_the_end_and_a_push_after_it(join):
 
 
 def test_rounds(join):
-    """A crawl that is over begins again with another BLOOM_REDIS_ROUND: start requests are
-    taken again, and what was seen stays seen."""
+    """Start requests are taken again in another BLOOM_REDIS_ROUND, what was seen stays seen."""
     worker = join(BLOOM_REDIS_ROUND="monday")
-    worker.enqueue("start", dont_filter=True)
-    worker.store.mark(b"1")
+    worker.start("start", b"1")
     worker.enqueue("page")
-    while (request := worker.next()) is not None:
-        worker.store.done(request)
-    worker.exchange()
+    worker.drain()
     worker.leave(over=True)
     assert join(BLOOM_REDIS_ROUND="monday").state.over
     tuesday = join(BLOOM_REDIS_ROUND="tuesday")
     assert (tuesday.state.over, tuesday.state.start_done) == (False, False)
-    tuesday.enqueue("start", dont_filter=True)
-    tuesday.store.mark(b"1")
+    tuesday.start("start", b"1")
     tuesday.enqueue("page")
     tuesday.exchange()
     assert [new for _, new in tuesday.heard] == [True, False]
@@ -636,8 +558,7 @@ def test_a_worker_of_one_round_ends_nothing_of_the_next(join):
 def test_a_new_round_frees_the_marks_of_the_last_one_in_the_background(join, redis_server):
     """A million of them would keep the server from others for a third of a second."""
     first = join(BLOOM_REDIS_ROUND="monday")
-    first.enqueue("start", dont_filter=True)
-    first.store.mark(b"1")
+    first.start("start", b"1")
     first.store.done(first.next())
     first.exchange()
     first.leave(over=True)
@@ -649,21 +570,17 @@ def test_a_new_round_frees_the_marks_of_the_last_one_in_the_background(join, red
 
 
 def test_a_filter_that_grows_meanwhile(join):
-    """A worker that does not know of a new layer asks again; none of its requests is lost. They
-    stay in their order, by which it knows what may be acknowledged."""
+    """What meets a new layer is asked again, in its order; none of it is lost."""
     one, other = join(BLOOM_CAPACITY=64), join(BLOOM_CAPACITY=64)
     for number in range(600):
         one.enqueue(f"{number}")
         if number % 50 == 49:
             one.exchange()
-    while one.store.unsent:
-        one.exchange()
-    for number in range(900):
-        other.enqueue(f"{number}")
+    one.send_all()
+    other.enqueue_all(range(900))
     batches, batch = [], other.store._batch
     other.store._batch = lambda action: batches.append(batch(action)) or batches[-1]
-    while other.store.unsent:
-        other.exchange()
+    other.send_all()
     assert sum(new for _, new in other.heard) == 300
     for sent in batches:
         numbers = [entry.number for entry in sent.entries]
@@ -675,19 +592,16 @@ def test_a_page_waits_for_links_that_meet_a_new_layer(join, redis_server):
     dying, other = join(BLOOM_CAPACITY=64), join(BLOOM_CAPACITY=64)
     dying.enqueue("page")
     page = dying.next()
-    for number in range(600):
-        other.enqueue(str(number), priority=-1)
-    while other.store.unsent:
-        other.exchange()
+    other.enqueue_all(range(600), priority=-1)
+    other.send_all()
     heard = len(dying.heard)
-    for name in "abc":
-        dying.enqueue(name)
+    dying.enqueue_all("abc")
     dying.store.done(page)
     with suppress(KilledError):
         die_after_a_call(dying)
         dying.exchange()
     assert len(dying.heard) == heard
-    redis_server.command("ZADD", f"{dying.key}:workers", 1, dying.store.worker)
+    dying.die()
     found = []
     for _ in range(10):
         found.append(other.next())
@@ -697,49 +611,49 @@ def test_a_page_waits_for_links_that_meet_a_new_layer(join, redis_server):
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_filter_that_lost_a_layer_is_gone(join, redis_server, lost):
-    """Redis has evicted some of the filter's older bits: no worker takes the requests that
-    they stood for as new."""
+    """No worker takes the requests for new whose bits Redis has evicted."""
     one, other = join(BLOOM_CAPACITY=64), join(BLOOM_CAPACITY=64)
-    for number in range(1200):
-        one.enqueue(f"{number}")
-    while one.store.unsent:
-        one.exchange()
+    one.enqueue_all(range(1200))
+    one.send_all()
     for shard in one.dupefilter.shared.shards:
         if len(shard.counts) > lost + 1:
             redis_server.command("DEL", shard.keys[1 + lost])
-    for number in range(0, 1200, 24):
-        other.enqueue(f"{number}")
+    other.enqueue_all(range(0, 1200, 24))
     other.exchange()
     assert other.is_gone
     assert not any(new for _, new in other.heard)
 
 
-@pytest.mark.parametrize("lost", ["pending:0:only", "slots:0", "priorities", "alone"])
-def test_requests_that_were_evicted_are_no_end(join, redis_server, lost):
-    """Redis has evicted what waits, or where it waits: each worker is told that something is
-    gone, also one that comes later."""
+@pytest.mark.parametrize(
+    ("lost", "lobby"),
+    [(each, 256) for each in ("pending:0:only", "slots:0", "priorities", "alone")]
+    + [("lobby:0", 0), ("priorities", 0)],
+)
+def test_requests_that_were_evicted_are_no_end(join, redis_server, monkeypatch, lost, lobby):
+    """Each worker is told that something is gone, also one that comes later."""
+    lobby_from(monkeypatch, lobby)
     worker, other = join(), join()
     for number in range(20):
-        worker.enqueue(f"{number}", meta={"download_slot": "only"})
+        worker.enqueue(number, slot=f"{number}" if lost == "lobby:0" else "only")
+    worker.store._leaving = not lobby  # it claims nothing
     worker.exchange()
+    worker.store._leaving = False
     if lost == "alone":
         for _ in range(2):
             worker = join(capacity=20)
             while not worker.next():
                 pass
-            redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+            worker.die()
         other.exchange()
     assert redis_server.command("DEL", f"{worker.key}:{lost}") == 1
     for each in (other, join()):
-        while (request := each.next()) is not None:
-            each.store.done(request)
+        each.drain()
         assert each.is_gone
         assert not each.store.is_quiet
 
 
 def test_full_memory_is_drained(own_server):
-    """Where Redis has no memory left, what is done is acknowledged, leases are renewed, and who
-    leaves gives back; nothing is claimed, and what is new waits until there is memory."""
+    """Acknowledging, renewing and leaving go on; nothing is claimed, and what is new waits."""
     refused = []
 
     def attempt(arguments):
@@ -752,8 +666,7 @@ def test_full_memory_is_drained(own_server):
     one, third = (StoreWorker(own_server.url, "crawl", capacity=3) for _ in range(2))
     other = StoreWorker(own_server.url, "crawl", attempt)
     other.client._patience = 0
-    for number in range(10):
-        one.enqueue(f"{number}")
+    one.enqueue_all(range(10))
     request, _ = one.next(), third.next()
     held, left = len(one.store.claims.all), waiting(one.client, one.key).total()
     own_server.command("CONFIG", "SET", "maxmemory", "1")
@@ -775,10 +688,7 @@ def test_full_memory_is_drained(own_server):
     other.enqueue("new")
     other.exchange()
     assert "used memory > 'maxmemory'" in refused[0]
-    names = set()
-    while (request := other.next()) is not None:
-        names.add(request.url.rpartition("/")[2])
-        other.store.done(request)
+    names = {*other.drain()}
     assert len(names) == 10
     assert "new" in names
     other.close()

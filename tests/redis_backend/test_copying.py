@@ -17,14 +17,9 @@ from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.filter import RedisBloomFilter
 from scrapy_bloom.redis_backend.layout import shard_of
 from scrapy_bloom.redis_backend.lifecycle import delete_filter
-
-pytest_plugins = ["tests.redis_backend.fixtures"]
+from tests.redis_backend.fixtures import keys
 
 SECRET = b"that of the test"
-
-
-def keys(start, stop):
-    return [b"%d" % number for number in range(start, stop)]
 
 
 @pytest.fixture
@@ -52,8 +47,7 @@ def shared():
     indirect=["redis"],
 )
 def test_there_and_back(redis, key, tmp_path, shared, capacity, error_rate, count):
-    """A filter of any shape, grown or not, knows its keys in Redis, goes on there, and
-    knows all of them in files again, with the same bits, secret, shape and count."""
+    """A filter of any shape goes on in Redis, and in files again, with the same bits and secret."""
     with ScalableBloomFilter(capacity, error_rate, tmp_path / "local", identity="x") as local:
         local.update(keys(0, count))
         known = [key for key in keys(0, 2 * count) if key in local]
@@ -125,8 +119,7 @@ def test_a_save_that_was_killed_is_run_again(redis_server, key, tmp_path):
 
 @pytest.mark.parametrize("left", [-1, 4096, 0], ids=["all but a byte", "a block", "nothing"])
 def test_a_filter_of_which_a_part_is_gone_is_not_saved(redis_server, key, tmp_path, left):
-    """A string that somebody has cut, or Redis evicted: what was seen there would be fetched
-    again. It is said by its name, and nothing is left on the disk."""
+    """It is named, and nothing is left on the disk: what was seen there is fetched again."""
     with ScalableBloomFilter(70_000, 1e-6, tmp_path / "local") as local:
         local.update(keys(0, 100))
     load_into_redis(tmp_path / "local", redis_server.url, key)
@@ -155,8 +148,7 @@ def test_loading_removes_what_an_old_filter_has_left(redis_server, key, tmp_path
 
 
 def test_a_job_goes_on_in_redis_and_returns(make_dupefilter, redis_server, key, tmp_path):
-    """A job of BloomDupeFilter is continued by RedisBloomDupeFilter with the same settings,
-    and by BloomDupeFilter again: what any has seen stays seen."""
+    """With the same settings: what any dupefilter has seen stays seen."""
     shared = {
         "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
         "BLOOM_REDIS_URL": redis_server.url,
@@ -204,8 +196,7 @@ def test_a_job_that_runs_is_not_loaded(redis_server, key, tmp_path):
 
 
 def test_what_fails_on_the_way_leaves_nothing(own_server, key, tmp_path, monkeypatch):
-    """Redis without memory gets no part of a filter; a filter of which Redis has lost a
-    part makes no directory."""
+    """No part of a filter in Redis without memory, no directory of one that has lost a part."""
     with ScalableBloomFilter(1_000_000, 1e-3, tmp_path / "local") as local:
         local.update(keys(0, 10))
     own_server.command("CONFIG", "SET", "maxmemory", "2mb")

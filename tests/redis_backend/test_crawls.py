@@ -17,7 +17,6 @@ REFUSED = {1} if version_info >= (2, 19) else {0, 1}
 HELD_AT = 40
 PASSWORD = "s3cret"
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 
 OURS = {"DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter", "BLOOM_CAPACITY": 10_000}
@@ -36,9 +35,7 @@ with_scrapy_redis = pytest.mark.skipif(
 @pytest.fixture
 def server(own_server):
     """A server with a password, which keeps what it has over a restart."""
-    own_server.stop()
-    own_server.options |= {"requirepass": PASSWORD, "appendonly": "yes", "appendfsync": "always"}
-    own_server.start()
+    own_server.restart(requirepass=PASSWORD, appendonly="yes", appendfsync="always")
     own_server.with_password = own_server.url.replace("redis://", f"redis://:{PASSWORD}@")
     return own_server
 
@@ -81,8 +78,7 @@ def counts(run):
 
 @with_scrapy_redis
 def test_workers_that_share_a_queue_fetch_every_page_once(server, site, crawl):
-    """Three workers with scrapy-redis's scheduler and its setting REDIS_URL: no page is
-    missed, none fetched twice, each worker has done a part and written the stats."""
+    """Three with scrapy-redis's scheduler and REDIS_URL: each has done a part."""
     settings = {**SCRAPY_REDISS, "REDIS_URL": server.with_password}
     site.hold_at(HELD_AT)
     runs = [crawl(**settings)]
@@ -105,8 +101,7 @@ def test_workers_that_share_a_queue_fetch_every_page_once(server, site, crawl):
 
 @with_scrapy_redis
 def test_a_worker_may_stop_and_come_back(server, site, crawl):
-    """A worker that is stopped with SIGINT leaves its requests to the others, and one
-    that is started again finds what is left: nothing missed, nothing fetched twice."""
+    """After SIGINT its requests are left for others: nothing is missed, nothing fetched twice."""
     settings = {**SCRAPY_REDISS, "REDIS_URL": server.with_password}
     site.hold_at(HELD_AT)
     first = crawl(**settings)
@@ -122,8 +117,7 @@ def test_a_worker_may_stop_and_come_back(server, site, crawl):
 
 @with_scrapy_redis
 def test_without_persistence_the_first_to_finish_clears(server, site, crawl):
-    """Unless SCHEDULER_PERSIST is set there is a warning at start, and scrapy-redis clears
-    the filter when the worker closes."""
+    """There is a warning at start unless SCHEDULER_PERSIST is set."""
     settings = {**SCRAPY_REDISS, "REDIS_URL": server.with_password, "SCHEDULER_PERSIST": False}
     run = crawl(**settings).end()
     (line,) = lines(run, "WARNING")
@@ -135,8 +129,7 @@ def test_without_persistence_the_first_to_finish_clears(server, site, crawl):
 
 @with_scrapy_redis
 def test_scrapy_redis_refuses_what_is_wrong_at_start(server, site, crawl):
-    """A worker with another capacity is refused where scrapy-redis opens the filter: one
-    ERROR line of ours, and nothing is fetched."""
+    """Another capacity is one ERROR line of ours, and nothing is fetched."""
     settings = {**SCRAPY_REDISS, "REDIS_URL": server.with_password}
     crawl(CLOSESPIDER_PAGECOUNT=1, **settings).end()
     before = site.answered.total()
@@ -147,8 +140,7 @@ def test_scrapy_redis_refuses_what_is_wrong_at_start(server, site, crawl):
 
 
 def test_scrapys_scheduler_stops_and_resumes(server, site, crawl):
-    """With Scrapy's own scheduler and JOBDIR the pending requests are in the job and the
-    seen ones in Redis: stopped and resumed, nothing is missed or fetched twice."""
+    """Pending requests are in the job, seen ones in Redis: nothing is missed or fetched twice."""
     settings = {**SCRAPYS, "BLOOM_REDIS_URL": server.with_password}
     site.hold_at(HELD_AT)
     first = crawl(job=True, **settings)
@@ -164,8 +156,7 @@ def test_scrapys_scheduler_stops_and_resumes(server, site, crawl):
 
 
 def test_duplicates_are_dropped_early(server, site, crawl):
-    """With the add-on known requests do not reach Scrapy's scheduler; each page is fetched
-    once all the same, and as many duplicates are counted."""
+    """By the add-on, before Scrapy's scheduler; as many of them are counted."""
     settings = {**SCRAPYS, "BLOOM_REDIS_URL": server.with_password}
     runs = [
         crawl(ADDONS='{"scrapy_bloom.Addon": 300}', BLOOM_REDIS_KEY=key, **settings, **more).end()
@@ -180,8 +171,7 @@ def test_duplicates_are_dropped_early(server, site, crawl):
 
 
 def test_redis_killed_under_a_crawl(server, site, crawl):
-    """The spider closes with reason bloom_error and no exception; when Redis is back, with
-    its data, the job is resumed and no page is missed."""
+    """The spider closes with bloom_error; when Redis is back, no page of the job is missed."""
     settings = {**SCRAPYS, "BLOOM_REDIS_URL": server.with_password, "BLOOM_REDIS_TIMEOUT": 0.5}
     site.hold_at(HELD_AT)
     first = crawl(job=True, **settings)
@@ -201,8 +191,7 @@ def test_redis_killed_under_a_crawl(server, site, crawl):
 
 @with_scrapy_redis
 def test_a_failover_to_a_lagging_replica_under_a_crawl(own_server, tmp_path, site, crawl):
-    """When the queue and the filter go back to what a replica knew, what was queued since is
-    queued again by the pages that come back with the queue: none is missed."""
+    """Pages that come back with the queue queue again what was lost: none is missed."""
     with Replica(own_server, tmp_path) as replica, Name(own_server) as name:
         settings = {**SCRAPY_REDISS, "REDIS_URL": name.url}
         crawl(CLOSESPIDER_PAGECOUNT=10, **settings).end()

@@ -2,26 +2,16 @@
 for by a server that has lost one, before a request is there that needs it."""
 
 import pickle
-from contextlib import suppress
 
 import pytest
-import redis as redis_py
 from scrapy import Request
-from scrapy.settings import Settings
-from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_bloom import SharedFilterError
-from scrapy_bloom.job.failure import Choice, FailedRequest
-from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
+from scrapy_bloom.job.failure import Choice
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
-from scrapy_bloom.redis_backend.push import push
 from scrapy_bloom.redis_backend.transport import Transport
-from scrapy_bloom.redis_backend.verify import queue_findings
-from tests.redis_backend.test_commit import aborted, join, raw  # noqa: F401 - a fixture
-from tests.redis_backend.test_going_back import restart_from_snapshot
-from tests.redis_backend.workers import StoreWorker, crawl, seeded, tree
+from tests.redis_backend.workers import StoreWorker, crawl, findings_of, seeded, tree
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.usefixtures("few_shards")
 DEFLATED = (2, 3)
 """The first bytes of payloads that need a dictionary."""
@@ -29,8 +19,7 @@ DEFLATED = (2, 3)
 
 def fill(worker, first, count=20):
     """Have `worker` store so many requests, whose pages are numbered from `first`."""
-    for number in range(first, first + count):
-        worker.enqueue(f"catalogue/part/item-{number}.html")
+    worker.enqueue_all(f"catalogue/part/item-{first + number}.html" for number in range(count))
 
 
 def teach(worker, first=0):
@@ -42,12 +31,8 @@ def teach(worker, first=0):
 
 def drain(*workers):
     """Return the numbers of all pages that are claimed, and finish them."""
-    found = []
-    for worker in workers * 2:
-        while (request := worker.next()) is not None:
-            found.append(int(request.url.rpartition("-")[2].removesuffix(".html")))
-            worker.store.done(request)
-    return sorted(found)
+    found = [name for worker in workers * 2 for name in worker.drain()]
+    return sorted(int(name.rpartition("-")[2].removesuffix(".html")) for name in found)
 
 
 def kept(worker):
@@ -73,17 +58,12 @@ def everything(server):
     return {name: server.command("DUMP", name) for name in server.names()}
 
 
-def findings_of(worker):
-    """Return what `verify` finds wrong."""
-    return [each.text for each in queue_findings(worker.client, worker.key) if not each.sound]
-
-
 def assert_sound(worker):
     """`verify` finds nothing wrong."""
     assert findings_of(worker) == []
 
 
-def test_a_dictionary_is_used_once_it_was_kept(join):  # noqa: F811
+def test_a_dictionary_is_used_once_it_was_kept(join):
     """The first requests go without; a worker that comes later learns it with its first claims."""
     worker = join()
     fill(worker, 0)
@@ -101,7 +81,7 @@ def test_a_dictionary_is_used_once_it_was_kept(join):  # noqa: F811
     assert other.codec.dictionaries.texts == worker.codec.dictionaries.texts
 
 
-def test_of_two_proposals_the_first_is_kept(join):  # noqa: F811
+def test_of_two_proposals_the_first_is_kept(join):
     """Each worker has made its own when the calls are made: the second uses that of the first."""
     workers = join(capacity=50), join(capacity=50)
     for number, worker in enumerate(workers):
@@ -119,9 +99,8 @@ def test_of_two_proposals_the_first_is_kept(join):  # noqa: F811
     assert drain(*workers) == wanted
 
 
-def test_a_call_that_is_asked_changes_nothing(join, own_server):  # noqa: F811
-    """Not even the lease: the whole server is as it was, and the same call with the dictionary is
-    done."""
+def test_a_call_that_is_asked_changes_nothing(join, own_server):
+    """Not even the lease; the same call with the dictionary is done."""
     worker = StoreWorker(own_server.url, "crawl")
     teach(worker)
     own_server.command("HDEL", f"{worker.key}:crawl", "dictionaries")
@@ -147,15 +126,14 @@ def test_a_call_that_is_asked_changes_nothing(join, own_server):  # noqa: F811
 
 
 def test_a_server_from_an_older_snapshot(own_server):
-    """It has the crawl and not its dictionary. Requests that were stored in memory with it are
-    pushed, and another worker, which has never heard of it, reads them."""
+    """Requests that were stored with its dictionary are pushed, and any worker reads them."""
     worker = StoreWorker(own_server.url, "crawl")
     worker.exchange()
     own_server.command("SAVE")
     teach(worker)
     fill(worker, 20)
     assert all(entry.packed.payload[0] in DEFLATED for entry in worker.store._unsent)
-    restart_from_snapshot(own_server)
+    own_server.restart()
     worker.client._redis.close()
     assert kept(worker) == {}
     for _ in range(3):
@@ -170,9 +148,8 @@ def test_a_server_from_an_older_snapshot(own_server):
 
 
 @pytest.mark.parametrize("position", range(4, 30, 2))
-def test_aborted_where_it_was_asked(join, redis_server, position):  # noqa: F811
-    """The call that brings back a dictionary fails at some command: no request is there without
-    it."""
+def test_aborted_where_it_was_asked(join, redis_server, position):
+    """No request is there without the dictionary, at whichever command the call fails."""
     worker = join()
     teach(worker)
     redis_server.command("HDEL", f"{worker.key}:crawl", *fields(worker))
@@ -180,8 +157,7 @@ def test_aborted_where_it_was_asked(join, redis_server, position):  # noqa: F811
     fill(worker, 20, 2)
 
     def attempt(arguments):
-        with suppress(redis_py.ResponseError):
-            raw(worker, aborted(position), arguments)
+        worker.abort(arguments, position)
         assert_sound(worker)
         return worker.call(arguments)
 
@@ -191,9 +167,8 @@ def test_aborted_where_it_was_asked(join, redis_server, position):  # noqa: F811
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_workers_with_proposals_of_their_own(join, seed):  # noqa: F811
-    """Each proposes another dictionary now and then, and each call is made twice: all know the same
-    in the end, and every page is fetched once."""
+def test_workers_with_proposals_of_their_own(join, seed):
+    """Each call is made twice: all know the same in the end, and every page is fetched once."""
     chance = seeded(seed)
 
     def attempt(worker, arguments):
@@ -211,9 +186,8 @@ def test_workers_with_proposals_of_their_own(join, seed):  # noqa: F811
     assert all(worker.codec.dictionaries.texts == texts for worker in workers)
 
 
-def test_a_worker_that_leaves_is_asked(join, redis_server):  # noqa: F811
-    """Its last requests and its leave are sent again with the dictionary, while the reactor
-    waits."""
+def test_a_worker_that_leaves_is_asked(join, redis_server):
+    """While the reactor waits its last requests are sent again with the dictionary."""
     worker = join()
     teach(worker)
     redis_server.command("HDEL", f"{worker.key}:crawl", *fields(worker))
@@ -227,7 +201,7 @@ def test_a_worker_that_leaves_is_asked(join, redis_server):  # noqa: F811
     assert drain(join(capacity=50)) == [*range(21)]
 
 
-def test_at_most_eight_are_proposed(join):  # noqa: F811
+def test_at_most_eight_are_proposed(join):
     """A ninth is not kept. What a worker has learned is kept in any case."""
     worker = join()
     for number in range(9):
@@ -243,7 +217,7 @@ def test_at_most_eight_are_proposed(join):  # noqa: F811
     assert other.codec.dictionaries.texts == worker.codec.dictionaries.texts
 
 
-def test_a_new_round_keeps_them_and_clear_removes_them(join, redis_server):  # noqa: F811
+def test_a_new_round_keeps_them_and_clear_removes_them(join, redis_server):
     """A round that follows begins with what is known; of a crawl that was removed nothing stays."""
     worker = join()
     teach(worker)
@@ -259,9 +233,8 @@ def test_a_new_round_keeps_them_and_clear_removes_them(join, redis_server):  # n
     assert kept(other) == {}
 
 
-def test_a_dictionary_that_was_removed_by_hand(join, redis_server):  # noqa: F811
-    """A request that needs it has failed, says so, and stays as it is; it is there again when the
-    dictionary is. `verify` tells of it."""
+def test_a_dictionary_that_was_removed_by_hand(join, redis_server):
+    """Requests that need it fail, and are read when it is there again; `verify` says so."""
     worker = join()
     teach(worker)
     fill(worker, 20, 1)
@@ -283,16 +256,15 @@ def test_a_dictionary_that_was_removed_by_hand(join, redis_server):  # noqa: F81
     (_, error), *_ = [each for each in other.heard if isinstance(each[1], Exception)]
     assert name in str(error)
     other.exchange()
-    assert RedisFailedStore(other.client, other.key).by_reason() == {"unreadable": 2}
+    assert other.failed.by_reason() == {"unreadable": 2}
     assert any("2 failed requests cannot be read" in line for line in findings_of(other))
     redis_server.command("HSET", f"{worker.key}:crawl", f"dictionary:{name}", text)
-    assert RedisFailedStore(other.client, other.key).retry() == 2
+    assert other.failed.retry() == 2
     assert drain(join(capacity=9)) == [30, 31]
 
 
-def test_requests_without_their_crawl(join, redis_server):  # noqa: F811
-    """Nobody can read them: a worker that would begin a new crawl with them is refused, and they
-    stay as they are."""
+def test_requests_without_their_crawl(join, redis_server):
+    """No worker can read them: a new crawl is refused, and they stay as they are."""
     worker = join()
     teach(worker)
     before = payloads(worker)
@@ -305,7 +277,7 @@ def test_requests_without_their_crawl(join, redis_server):  # noqa: F811
     join().exchange()
 
 
-def test_verify_reads_what_a_dictionary_says(join, redis_server):  # noqa: F811
+def test_verify_reads_what_a_dictionary_says(join, redis_server):
     """One that is another than its id tells is found."""
     worker = join()
     teach(worker)
@@ -316,7 +288,7 @@ def test_verify_reads_what_a_dictionary_says(join, redis_server):  # noqa: F811
     ]
 
 
-def test_failed_requests_are_read_with_their_dictionary(join, redis_server):  # noqa: F811
+def test_failed_requests_are_read_with_their_dictionary(join, redis_server):
     """Of a record that has the stored request alone, the URL is in that."""
     worker = join()
     teach(worker)
@@ -324,14 +296,14 @@ def test_failed_requests_are_read_with_their_dictionary(join, redis_server):  # 
     fill(worker, 20, 1)
     worker.store.leave(over=False, seconds=1)
     while (dead := join(BLOOM_REDIS_MAX_ATTEMPTS=1)).next() is not None:
-        redis_server.command("ZADD", f"{dead.key}:workers", 1, dead.store.worker)
-    store = RedisFailedStore(dead.client, dead.key)
+        dead.die()
+    store = dead.failed
     assert [each.reason for each in store.requests(Choice(urls=["*item-20.html"]))] == [
         "worker_died"
     ]
 
 
-def test_requests_of_version_0_2_0_among_others(join, redis_server):  # noqa: F811
+def test_requests_of_version_0_2_0_among_others(join, redis_server):
     """Pickles as it has stored them are fetched beside the new ones, failed and asked again."""
     worker = join(capacity=50)
     teach(worker)
@@ -345,30 +317,27 @@ def test_requests_of_version_0_2_0_among_others(join, redis_server):  # noqa: F8
     while request.meta.get("depth") != 3:
         worker.store.done(request)
         request = worker.next()
-    failed = FailedRequest.of(request, "callback", exception=LookupError("x"))
-    assert worker.store.fail(request, failed)
+    assert worker.fail(request, exception=LookupError("x"))
     worker.exchange()
-    store = RedisFailedStore(worker.client, worker.key)
+    store = worker.failed
     assert [each.url for each in store.requests()] == [fields["url"]]
     assert store.retry() == 1
     assert 99 in drain(worker)
 
 
-def test_push_learns_and_proposes(join):  # noqa: F811
+def test_push_learns_and_proposes(join):
     """Requests from outside are stored as a worker's are, also in a crawl without a dictionary."""
     worker = join(capacity=200)
     worker.exchange()
-    pages = [Request(f"http://example.com/catalogue/item-{number}.html") for number in range(120)]
-    settings = {"settings": Settings(), "fingerprinter": RequestFingerprinter()}
-    assert push(worker.client, worker.key, pages, **settings) == (120, 0, 0)
+    pages = [f"http://example.com/catalogue/item-{number}.html" for number in range(120)]
+    assert worker.push_from_outside(*pages) == (120, 0, 0)
     assert len(kept(worker)) == 1
     assert sum(payload[0] in DEFLATED for payload in payloads(worker)) == 70
     assert drain(worker) == [*range(120)]
 
 
 def test_full_memory(own_server):
-    """A worker that has nothing to push gets through, proposal or not, and what a server has lost
-    is kept; a proposal is kept when there is memory."""
+    """A worker without requests gets through; only a proposal waits until there is memory."""
     worker = StoreWorker(own_server.url, "crawl")
     teach(worker)
     fill(worker, 20, 1)

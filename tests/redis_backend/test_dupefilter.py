@@ -2,6 +2,7 @@
 
 import gzip
 import logging
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,7 @@ from scrapy_bloom import (
     SharedFilterError,
 )
 from scrapy_bloom.settings import RedisSettings
-
-pytest_plugins = ["tests.redis_backend.fixtures"]
+from tests.redis_backend.fixtures import lone_worker, offer
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 
@@ -26,34 +26,14 @@ DATA = Path(__file__).resolve().parent.parent / "data"
 @pytest.fixture
 def worker(make_dupefilter, redis_server, key):
     """Return a function that makes the dupefilter of a worker."""
-
-    def make(**settings):
-        return make_dupefilter(
-            **{
-                "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
-                "BLOOM_REDIS_URL": redis_server.url,
-                "BLOOM_REDIS_KEY": key,
-                **settings,
-            }
-        )
-
-    return make
-
-
-def requests(start, stop):
-    return [Request(f"http://example.com/{number}") for number in range(start, stop)]
-
-
-def offer(tested, start, stop):
-    return [tested.request_seen(request) for request in requests(start, stop)]
+    return partial(lone_worker, make_dupefilter, redis_server, BLOOM_REDIS_KEY=key)
 
 
 # what it shares with BloomDupeFilter
 
 
 def test_stream_gets_scrapys_verdicts(worker, redis_server):
-    """A real stream gets the verdicts of Scrapy's dupefilter, with one round trip for each
-    new request and hardly one for the others."""
+    """With one round trip for each new request and hardly one for the others."""
     urls = gzip.decompress((DATA / "stream_postgresql15.txt.gz").read_bytes()).decode()
     verdicts = gzip.decompress((DATA / "stream_postgresql15.verdict.gz").read_bytes()).decode()
     tested = worker()
@@ -90,8 +70,7 @@ def test_stats_are_those_of_the_shared_filter(worker):
 
 
 def test_a_full_filter_closes_the_spider(worker, next_turn, caplog):
-    """With BLOOM_ON_FULL "close", the worker whose request is the last that the filter was
-    made for stops, and the remedy is one that works: "grow" goes on."""
+    """With BLOOM_ON_FULL "close", of the worker that has filled it; "grow", the remedy, goes on."""
     one, other = (worker(BLOOM_CAPACITY=100, BLOOM_ON_FULL="close") for _ in range(2))
     offer(one, 0, 60)
     offer(other, 60, 100)
@@ -126,8 +105,7 @@ class OtherFingerprinter(RequestFingerprinter):
 
 
 def test_another_fingerprinter_is_refused(worker, key):
-    """A worker whose fingerprints the others would not recognise is refused, naming both
-    fingerprinters and the remedy."""
+    """Both fingerprinters and the remedy are named."""
     worker().close("finished")
     with pytest.raises(
         IncompatibleFilterError,
@@ -165,8 +143,7 @@ def test_bad_settings_are_refused(worker, settings, message):
 
 @pytest.mark.parametrize("name", ["bloom", "requests.seen"])
 def test_a_job_with_a_memory_of_its_own_is_refused(worker, tmp_path, redis_server, key, name):
-    """A job that has a filter or a requests.seen is not started with an empty filter in
-    Redis, unless its filter was loaded there; nothing is made."""
+    """Unless its filter was loaded into Redis; nothing is made."""
     (tmp_path / name).touch()
     with pytest.raises(JobDirectoryError, match=f"holds {name}.*load_into_redis"):
         worker(JOBDIR=tmp_path)
@@ -278,8 +255,7 @@ def spider(redis_server, key):
 
 
 def test_from_spider_opens_and_signals_close(spider):
-    """Where neither `open` nor `close` is called it is open at once, is true, and writes
-    its stats when the spider is closed."""
+    """It is open at once, is true, and writes its stats when the spider is closed."""
     tested = RedisBloomDupeFilter.from_spider(spider)
     assert tested
     assert offer(tested, 0, 10) == [False] * 10
@@ -300,8 +276,7 @@ def test_from_spider_takes_the_spider_it_is_given(spider, redis_server):
 
 
 def test_clear_deletes_and_the_next_request_starts_anew(spider, redis_server, key):
-    """`clear` removes all keys, also what this worker remembers, and the filter can be
-    used: scrapy-redis clears at the start with SCHEDULER_FLUSH_ON_START."""
+    """As scrapy-redis does at the start with SCHEDULER_FLUSH_ON_START."""
     tested = RedisBloomDupeFilter.from_spider(spider)
     offer(tested, 0, 10)
     tested.clear()
@@ -316,8 +291,7 @@ def test_clear_deletes_and_the_next_request_starts_anew(spider, redis_server, ke
 
 @pytest.mark.parametrize("persist", [True, False])
 def test_a_scheduler_that_clears_gets_a_warning(spider, caplog, persist):
-    """Unless SCHEDULER_PERSIST is set, a line says at start what the first worker to
-    finish does to the others."""
+    """Unless SCHEDULER_PERSIST is set the first worker to finish clears the filter."""
     spider.settings.frozen = False
     spider.settings.set("SCHEDULER_PERSIST", persist)
     RedisBloomDupeFilter.from_spider(spider)

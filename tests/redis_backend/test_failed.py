@@ -5,11 +5,9 @@ import json
 import os
 import pickle
 import re
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import redis as redis_py
 from scrapy import Request, signals
 from scrapy.http import Response
 from twisted.python.failure import Failure
@@ -22,35 +20,30 @@ from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.status import CrawlStatus, look_at, pending_of
 from scrapy_bloom.redis_backend.verify import queue_findings
-from tests.job.engine import request
+from tests.job.engine import name_of, request
 from tests.redis_backend.server import Server
-from tests.redis_backend.test_commit import aborted, join, raw  # noqa: F401 - a fixture
-from tests.redis_backend.test_scheduler import build, talk  # noqa: F401 - a fixture
-from tests.redis_backend.workers import StoreWorker, crawl, seeded, tree
+from tests.redis_backend.workers import StoreWorker, talk
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.usefixtures("few_shards")
 
 
 def fail(worker, request, reason="callback"):
     """Let a request fail that `worker` was handed."""
-    error = LookupError("x")
-    return worker.store.fail(request, FailedRequest.of(request, reason, exception=error))
+    return worker.fail(request, reason, exception=LookupError("x"))
 
 
 def kept(worker, **choice):
     """Return what has failed in the crawl of `worker`."""
-    return RedisFailedStore(worker.client, worker.key).requests(Choice(**choice))
+    return worker.failed.requests(Choice(**choice))
 
 
 def names(requests):
     """Return the last words of their URLs."""
-    return [each.url.rpartition("/")[2] for each in requests]
+    return [name_of(each) for each in requests]
 
 
-def test_it_waits_for_what_came_of_it(join):  # noqa: F811
-    """A callback that gives many requests and raises: they are all there before the page
-    counts as failed, and until then it is the worker's."""
+def test_it_waits_for_what_came_of_it(join):
+    """All that the callback gave is there before the page counts as failed."""
     worker = join()
     worker.enqueue("page")
     request = worker.next()
@@ -71,7 +64,7 @@ def test_it_waits_for_what_came_of_it(join):  # noqa: F811
     assert {claim.payload for claim in worker.store.claims.all.values()} != set()
 
 
-def test_it_is_not_pending_and_the_crawl_ends(join, redis_server):  # noqa: F811
+def test_it_is_not_pending_and_the_crawl_ends(join, redis_server):
     """A crawl whose only page has failed is over; who dies later gives nothing back."""
     worker = join()
     worker.enqueue("page")
@@ -80,67 +73,27 @@ def test_it_is_not_pending_and_the_crawl_ends(join, redis_server):  # noqa: F811
     worker.exchange()
     assert worker.store.is_quiet
     assert redis_server.command("SCARD", f"{worker.key}:handed:{worker.store.worker}") == 0
-    redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+    worker.die()
     other = join()
     assert other.next() is None
     assert other.store.is_quiet
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_aborted_anywhere(join, seed):  # noqa: F811
-    """Calls fail at any command, and are sent again: what has failed is kept once, and no page
-    is lost."""
-    chance = seeded(seed)
-    fails = {"3", "5"}
-
-    def attempt(worker, arguments):
-        script = aborted(chance.choice([chance.randrange(1, 60), chance.randrange(1, 400)]))
-        with suppress(redis_py.ResponseError):
-            raw(worker, script, arguments)
-        return worker.call(arguments)
-
-    workers = [join(attempt), join(attempt)]
-    for worker in workers:
-        done = worker.store.done
-
-        def finish(request, worker=worker, done=done):
-            if request.url.rpartition("/")[2] in fails:
-                assert fail(worker, request)
-            else:
-                done(request)
-
-        worker.store.done = finish
-    fetched = crawl(workers, tree(15), chance)
-    assert {*fetched} == {*range(15)}
-    assert sorted(names(kept(workers[0]))) == sorted(fails)
-    # what an aborted call has pushed without counting it is not counted later
-    assert look_at(workers[0].client, workers[0].key).waiting == 0
-
-
-def test_aborted_at_each_command_of_the_call_that_tells_it(join):  # noqa: F811
+def test_aborted_at_each_command_of_the_call_that_tells_it(join):
     """It is kept all the same, when the call is made again."""
-    failing = []
-
-    def attempt(worker, arguments):
-        if failing:
-            with suppress(redis_py.ResponseError):
-                raw(worker, aborted(failing.pop()), arguments)
-        return worker.call(arguments)
-
-    worker = join(attempt)
+    worker = join()
     for position in range(1, 45):
         worker.enqueue(str(position))
         fail(worker, worker.next())
-        failing.append(position)
+        worker.abort_next(position)
         worker.exchange()
-        assert not failing
+        assert worker.sender._attempt == worker.call
         assert names(kept(worker))[-1] == str(position)
     assert len(kept(worker)) == 44
 
 
-def test_what_waits_is_counted(join, redis_server):  # noqa: F811
-    """As the lists have it, whoever claims, dies and gives back; an aborted call counts too
-    little rather than too much."""
+def test_what_waits_is_counted(join, redis_server):
+    """As the lists have it, or too little after an aborted call, whoever claims and dies."""
 
     def check(worker):
         """Return what is counted, and what there is."""
@@ -148,43 +101,37 @@ def test_what_waits_is_counted(join, redis_server):  # noqa: F811
         return seen.waiting, pending_of(worker.client, worker.key).by_slot.total() + seen.alone
 
     worker = join()
-    for number in range(30):
-        worker.enqueue(str(number))
+    worker.enqueue_all(range(30))
     for _ in range(4):
         worker.store.done(worker.next())
         worker.exchange()
         counted, there = check(worker)
         assert counted == there > 15
     for _ in range(3):
-        redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+        worker.die()
         worker = join()
         assert worker.next() is not None
         counted, there = check(worker)
         assert counted == there > 15
     for position in range(20, 90, 3):
-        redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+        worker.die()
         worker = join()
         worker.enqueue(f"more{position}")
         worker.sender._attempt = lambda arguments, worker=worker, at=position: (
-            _once(worker, at, arguments) or worker.call(arguments)
+            (worker.abort(arguments, at) and None) or worker.call(arguments)
         )
         worker.exchange()
         counted, there = check(worker)
         assert counted <= there
 
 
-def _once(worker, position, arguments):
-    with suppress(redis_py.ResponseError):
-        raw(worker, aborted(position), arguments)
-
-
-def test_a_killed_worker_fails_nothing(join, redis_server):  # noqa: F811
+def test_a_killed_worker_fails_nothing(join, redis_server):
     """What it had not told comes back, and fails with another one."""
     worker, other = join(), join()
     worker.enqueue("page")
     fail(worker, worker.next())
     worker.store.claims.commit()
-    redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+    worker.die()
     request = other.next()
     assert kept(other) == []
     worker.exchange()
@@ -195,12 +142,12 @@ def test_a_killed_worker_fails_nothing(join, redis_server):  # noqa: F811
     assert names(kept(other)) == ["page"]
 
 
-def test_what_a_sleeper_has_lost_fails_with_another(join, redis_server):  # noqa: F811
+def test_what_a_sleeper_has_lost_fails_with_another(join, redis_server):
     """Its own failure is no request in memory that cannot be kept."""
     worker = join()
     worker.enqueue("page")
     request = worker.next()
-    redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+    worker.die()
     worker.exchange()
     assert worker.fences == 1
     assert fail(worker, request)
@@ -209,7 +156,7 @@ def test_what_a_sleeper_has_lost_fails_with_another(join, redis_server):  # noqa
     assert kept(worker) == []
 
 
-def test_any_text_is_a_reason(join):  # noqa: F811
+def test_any_text_is_a_reason(join):
     """Also one that has half a character in it."""
     worker = join()
     worker.enqueue("page")
@@ -218,13 +165,13 @@ def test_any_text_is_a_reason(join):  # noqa: F811
     assert [each.reason for each in kept(worker)] == ["no \\udcff file"]
 
 
-def test_what_failed_without_a_word_of_the_spider_is_told_in_the_same_way(join, redis_server):  # noqa: F811
+def test_what_failed_without_a_word_of_the_spider_is_told_in_the_same_way(join, redis_server):
     """Pages that killed their workers, and requests that cannot be read."""
     first = join(BLOOM_REDIS_MAX_ATTEMPTS=1)
     first.enqueue("poison")
     first.leave()
     while (worker := join(BLOOM_REDIS_MAX_ATTEMPTS=1)).next() is not None:
-        redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+        worker.die()
         last = worker.store.worker
     (found,) = kept(worker)
     assert (found.url, found.method, found.reason) == (
@@ -262,26 +209,25 @@ def test_stored_requests_are_read_without_running_anything(tmp_path):
         assert read(damaged) == {}
 
 
-def test_reasons_of_very_many_are_not_all_counted(join):  # noqa: F811
+def test_reasons_of_very_many_are_not_all_counted(join):
     """At the end of a worker: what it has not looked at is told as others."""
     worker = join(capacity=300)
-    for number in range(250):
-        worker.enqueue(str(number))
+    worker.enqueue_all(range(250))
     for number in range(250):
         fail(worker, worker.next(), f"reason {number % 2}")
     while len(kept(worker)) < 250:
         worker.exchange()
     counted = RedisFailedStore(worker.client, worker.key, 100).by_reason()
     assert (sum(counted.values()), counted.pop("others")) == (250, 150)
-    assert RedisFailedStore(worker.client, worker.key).by_reason() == {
+    assert worker.failed.by_reason() == {
         "reason 0": 125,
         "reason 1": 125,
     }
-    assert RedisFailedStore(worker.client, worker.key).drop() == 250
+    assert worker.failed.drop() == 250
     assert RedisFailedStore(worker.client, worker.key, 100).by_reason() == {}
 
 
-def test_a_record_of_a_later_version_is_read(join, redis_server):  # noqa: F811
+def test_a_record_of_a_later_version_is_read(join, redis_server):
     """What this one does not know is left out."""
     worker = join()
     with worker.client._redis.client() as client:
@@ -297,8 +243,8 @@ def test_a_record_of_a_later_version_is_read(join, redis_server):  # noqa: F811
     assert found == FailedRequest(
         "http://example.com/old", "GET", "strange", None, None, 5, 9.0, None
     )
-    assert RedisFailedStore(worker.client, worker.key).by_reason() == {"strange": 1}
-    assert RedisFailedStore(worker.client, worker.key).retry() == 1
+    assert worker.failed.by_reason() == {"strange": 1}
+    assert worker.failed.retry() == 1
 
 
 def take(scheduler, count=1):
@@ -311,7 +257,7 @@ def take(scheduler, count=1):
         talk(scheduler)
         if (popped := scheduler.next_request()) is not None:
             scheduler.crawler.engine._slot.inprogress.add(popped)
-            taken[popped.url.rpartition("/")[2], popped.meta.get("retry_times", 0)] = popped
+            taken[name_of(popped), popped.meta.get("retry_times", 0)] = popped
     return taken
 
 
@@ -336,9 +282,8 @@ def sent_again(scheduler, popped, **options):
 
 
 @pytest.mark.parametrize("retries", [0, 1])
-def test_a_page_whose_retries_a_kill_has_forked_counts_once(build, redis_server, key, retries):  # noqa: F811
-    """However often either worker has asked it: its retry was stored, and the worker that was to
-    acknowledge it was killed."""
+def test_a_page_whose_retries_a_kill_has_forked_counts_once(build, redis_server, key, retries):
+    """Its retry was stored, and the worker died before it acknowledged the page."""
     first, other = build(), build()
     first.enqueue_request(request("page"))
     first.enqueue_request(request("other"))
@@ -364,9 +309,8 @@ def test_a_page_whose_retries_a_kill_has_forked_counts_once(build, redis_server,
     assert store.retry() == 2
 
 
-def test_equal_requests_that_fail_are_as_many(join, redis_server):  # noqa: F811
-    """A spider that asks for one page three times with dont_filter: each of them is asked again,
-    and is the same one after a worker has died with it."""
+def test_equal_requests_that_fail_are_as_many(join, redis_server):
+    """Each of three is asked again, and is the same one after a worker has died with it."""
     worker, other = join(), join()
     for _ in range(3):
         worker.enqueue("page", dont_filter=True)
@@ -374,13 +318,13 @@ def test_equal_requests_that_fail_are_as_many(join, redis_server):  # noqa: F811
         fail(worker, worker.next())
     worker.exchange()
     (died_with,) = worker.store.claims.all.values()
-    redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+    worker.die()
     last = other.next()
     assert other.codec.page_of(other.store.claims.claim_of(last)) == other.codec.page_of(died_with)
     fail(other, last)
     other.exchange()
     assert names(kept(other)) == ["page"] * 3
-    assert RedisFailedStore(other.client, other.key).retry() == 3
+    assert other.failed.retry() == 3
 
 
 class Numbered(Request):
@@ -393,7 +337,7 @@ class Numbered(Request):
         self.page = page
 
 
-def test_a_request_may_have_a_page_of_its_own(join):  # noqa: F811
+def test_a_request_may_have_a_page_of_its_own(join):
     """Two requests that fail are two, and their retries keep what the spider has given them."""
     codec = join().codec
     one, other = (codec.dump(Numbered(f"http://example.com/{name}", page="2")) for name in "ab")
@@ -403,13 +347,13 @@ def test_a_request_may_have_a_page_of_its_own(join):  # noqa: F811
     assert codec.load(again).page == "2"
 
 
-def test_a_retry_counts_from_the_beginning(join):  # noqa: F811
+def test_a_retry_counts_from_the_beginning(join):
     """As often as before, with all its retries, in its place, and seen against nobody."""
     worker = join()
     worker.enqueue("page", priority=3, meta={"retry_times": 2})
     fail(worker, worker.next())
     worker.exchange()
-    assert RedisFailedStore(worker.client, worker.key).retry() == 1
+    assert worker.failed.retry() == 1
     assert pending_of(worker.client, worker.key).counts == {3: {"example.com": 1}}
     request = worker.next()
     assert (request.priority, request.meta["bloom_attempts"]) == (3, 3)
@@ -419,7 +363,7 @@ def test_a_retry_counts_from_the_beginning(join):  # noqa: F811
     assert kept(worker)[0].attempts == 4
 
 
-def test_each_start_asks_again_and_not_each_worker(build, redis_server, key):  # noqa: F811
+def test_each_start_asks_again_and_not_each_worker(build, redis_server, key):
     """With BLOOM_RETRY_FAILED: who finds nobody at work does it, also in a crawl that is over."""
     worker = StoreWorker(redis_server.url, key)
     worker.enqueue("page")
@@ -444,15 +388,13 @@ def test_each_start_asks_again_and_not_each_worker(build, redis_server, key):  #
 STATS = ("pending", "in_flight", "failed", "commits", "commit_seconds_max", "bytes")
 
 
-def test_stats_that_can_be_alerted_on(build, tmp_path, key, caplog):  # noqa: F811
-    """Of the crawl: pending, failed, bytes; of this worker: the others. The line at the end
-    has a command, and no password."""
+def test_stats_that_can_be_alerted_on(build, tmp_path, key, caplog):
+    """Those of the crawl and of the worker; the last line has a command, and no password."""
     server = Server(tmp_path, requirepass="hush")
     url = server.url.replace("//", "//:hush@")
     try:
         other = StoreWorker(url, key)
-        for name in "abcdef":
-            other.enqueue(name)
+        other.enqueue_all("abcdef")
         other.exchange()
         fail(other, other.next())
         other.exchange()
@@ -504,27 +446,26 @@ def test_the_rights_in_the_documents_are_enough(tmp_path):
         url = server.url.replace("//", "//worker:password@")
         worker = StoreWorker(url, "key")
         for number in range(300):
-            worker.enqueue(f"{number}", meta={"download_slot": f"shop-{number}"})
+            worker.enqueue(f"{number}", slot=f"shop-{number}")
             if number % 50 == 49:
                 worker.exchange()
         worker.next()
         worker.close()  # killed: its claims count in a budget that is new
         server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
         worker = StoreWorker(url, "key", BLOOM_BUDGET={"*": 3, "shop-1": 1})
-        worker.enqueue("over", meta={"download_slot": "shop-1"})
+        worker.enqueue("over", slot="shop-1")
         worker.exchange()
         for choice in (Choice(), Choice(urls=["*/over"])):
             capped = CappedRequests(worker.client, worker.key)
             assert (worker.capped, capped.count(), capped.ask(choice)) == (1, 1, 0)
         server.command("HDEL", f"{worker.key}:crawl", "dictionaries")
-        for name in "abc":
-            worker.enqueue(name)
+        worker.enqueue_all("abc")
         fail(worker, worker.next())
         for _ in range(2):
             worker.exchange()
         assert len(worker.codec.dictionaries.texts) == 1
         assert server.command("HGET", f"{worker.key}:crawl", "dictionaries")
-        assert RedisFailedStore(worker.client, worker.key).by_reason() == {
+        assert worker.failed.by_reason() == {
             "callback": 1,
             "capped": 1,
         }
@@ -532,8 +473,8 @@ def test_the_rights_in_the_documents_are_enough(tmp_path):
         look = CrawlStatus(worker.client, worker.key).figures()
         assert look["memory_bytes"] > 0
         assert all(each.sound for each in queue_findings(worker.client, worker.key))
-        assert RedisFailedStore(worker.client, worker.key).retry() == 1
-        assert RedisFailedStore(worker.client, worker.key).drop() == 1
+        assert worker.failed.retry() == 1
+        assert worker.failed.drop() == 1
         worker.store.leave(over=False, seconds=1)
         assert remove_queue(worker.client, worker.key) >= 3
         worker.close()

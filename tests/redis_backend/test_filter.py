@@ -24,8 +24,7 @@ from scrapy_bloom.redis_backend.filter import RedisBloomFilter
 from scrapy_bloom.redis_backend.layout import SHARDS, shard_of
 from scrapy_bloom.redis_backend.lifecycle import delete_filter, stored_header
 from tests.processes import PACKAGE, Process
-
-pytest_plugins = ["tests.redis_backend.fixtures"]
+from tests.redis_backend.fixtures import keys
 
 TESTS = Path(__file__).resolve().parent.parent
 DATA = os.environ.get("SCRAPY_BLOOM_DATA")
@@ -46,10 +45,6 @@ def join(key):
         client.close()
 
 
-def keys(start, stop):
-    return [b"%d" % number for number in range(start, stop)]
-
-
 def keys_of_a_shard(shared, count):
     """Return the shard of some key, and keys that belong to it."""
     number = shard_of(first_lanes(shared.header.secret + b"0")[0])
@@ -59,6 +54,13 @@ def keys_of_a_shard(shared, count):
         if shard_of(first_lanes(shared.header.secret + key)[0]) == number
     )
     return shared.shards[number], list(islice(found, count))
+
+
+def fill(shared, start, stop):
+    """Add so many keys; return the filter."""
+    for key in keys(start, stop):
+        shared.add(key)
+    return shared
 
 
 def real_urls(count):
@@ -83,8 +85,7 @@ def real_urls(count):
 
 
 def test_a_key_is_known_once_it_was_added(redis, join):
-    """New keys are new, added ones are known: to this process, to another one, and after
-    growing by several layers."""
+    """To this process, to another one, and after growing by several layers."""
     one, other = join(redis, 100), join(redis, 100)
     assert not any(map(one.add, keys(0, 400)))
     assert all(map(one.add, keys(0, 400)))
@@ -122,8 +123,7 @@ def test_an_answer_that_was_lost_while_the_filter_grew(redis_server, few_shards,
         if lost:
             return insist(*arguments)
         lost.append(insist(*arguments))
-        for number in keys(0, 400):
-            other.add(number)
+        fill(other, 0, 400)
         return insist(*arguments)[0], True
 
     monkeypatch.setattr(shared._client, "insist", lose_the_first)
@@ -143,11 +143,8 @@ def test_text_keys_are_utf8(redis_server, join):
 
 @pytest.mark.parametrize("error_rate", [0.6, 1e-2, 1e-6, 1e-9])
 def test_bits_are_those_of_a_local_filter(redis_server, join, key, tmp_path, error_rate):
-    """Saved to files, the filter consists of the layers that BloomFilter makes of the same
-    keys with the same secret and shape, bit by bit."""
-    shared = join(redis_server, 200, error_rate)
-    for number in keys(0, 1_500):
-        shared.add(number)
+    """Its layers in files are those that BloomFilter makes of the same keys, bit by bit."""
+    shared = fill(join(redis_server, 200, error_rate), 0, 1_500)
     save_from_redis(redis_server.url, key, tmp_path / "saved")
     with ScalableBloomFilter.open(tmp_path / "saved") as saved:
         assert all(number in saved for number in keys(0, 1_500))
@@ -162,8 +159,7 @@ def test_bits_are_those_of_a_local_filter(redis_server, join, key, tmp_path, err
 @pytest.mark.parametrize("error_rate", [1e-2, 1e-3])
 @pytest.mark.usefixtures("few_shards")
 def test_error_rate_stays_under_the_bound(redis_server, join, key, tmp_path, error_rate):
-    """At capacity and grown to sixteen times of it, new real URLs are taken for known ones
-    at most at the bound and three standard deviations; so were those that filled it."""
+    """By three standard deviations at most, for new real URLs and those that filled it."""
     urls = [url.encode() for url in real_urls(int(os.environ.get("SCRAPY_BLOOM_URLS", 6_000)))]
     probes = [b"probe " + url for url in urls] + [b"more " + url for url in urls]
     for part, copy in ((16, "grown"), (1, "full")):
@@ -185,8 +181,7 @@ def test_error_rate_stays_under_the_bound(redis_server, join, key, tmp_path, err
 
 @pytest.mark.usefixtures("few_shards")
 def test_estimates_are_those_of_the_error_rate(redis_server, join):
-    """Fill, error rate and expected losses follow from the counts, and are near what they
-    are for a filter without shards."""
+    """They are near what they are for a filter without shards."""
     shared, local = join(redis_server, 4_000, 1e-2), ScalableBloomFilter(4_000, 1e-2)
     assert (len(shared), shared.fill_ratio, shared.current_error_rate) == (0, 0, 0)
     for number in keys(0, 10_000):
@@ -206,8 +201,7 @@ def test_estimates_are_those_of_the_error_rate(redis_server, join):
 
 @pytest.mark.parametrize(("capacity", "most"), [(1_000_000, 4.25), (2_000_000, 4.25)])
 def test_memory_for_each_request(redis_server, join, capacity, most):
-    """At the capacity that it was made for, and as the server's own allocator counts, a
-    filter takes 4.2 bytes a request."""
+    """At its capacity, and as the server's own allocator counts, it is 4.2 bytes."""
     shared = join(redis_server, capacity)
     names = [name for shard in shared.shards for name in shard.keys[:2]]
     used = sum(redis_server.command("MEMORY", "USAGE", name) for name in names)
@@ -224,11 +218,8 @@ def reads(server):
 
 
 def test_a_new_key_takes_one_round_trip_and_a_known_one_none(redis_server, join):
-    """By the server's own count: one call of the script for each new key, over any number
-    of layers, one for a key that another process has added, none for one seen here."""
-    shared = join(redis_server, 200)
-    for number in keys(0, 2_000):
-        shared.add(number)
+    """By the server's own count, over any number of layers."""
+    shared = fill(join(redis_server, 200), 0, 2_000)
     assert len(shared.layers) >= 3
     redis_server.command("CONFIG", "RESETSTAT")
     before = reads(redis_server)
@@ -247,8 +238,7 @@ def test_a_new_key_takes_one_round_trip_and_a_known_one_none(redis_server, join)
 def test_growing_by_another_process_costs_one_more_round_trip(redis_server, join):
     """A process that does not know of new layers asks a shard once more, and then knows."""
     one, other = join(redis_server, 200), join(redis_server, 200)
-    for number in keys(0, 2_000):
-        one.add(number)
+    fill(one, 0, 2_000)
     before = redis_server.calls()["evalsha"]
     assert all(map(other.add, keys(0, 500)))
     asked = redis_server.calls()["evalsha"] - before
@@ -271,8 +261,7 @@ def test_the_memory_of_known_keys_is_bounded(redis_server, join, monkeypatch):
 
 
 def test_workers_with_other_parameters_are_refused(redis, join):
-    """Another capacity or error rate is refused with both values and the remedy; the
-    filter is as it was."""
+    """With both values and the remedy; the filter is as it was."""
     join(redis, 1_000, 1e-6).add(b"key")
     for asked, message in (
         ((2_000, 1e-6), r"BLOOM_CAPACITY = 1000, and this worker has 2000: .* BLOOM_REDIS_KEY"),
@@ -298,8 +287,7 @@ def test_a_key_of_somebody_else_is_refused(redis_server, join, key, commands):
 
 
 def test_a_filter_whose_maker_died_is_finished_by_the_next(redis_server, join, key):
-    """A header without all its shards is completed; a filter that was ready is not, since
-    what it has lost was perhaps full of keys."""
+    """Not one that was ready: what it has lost was perhaps full of keys."""
     shared = join(redis_server)
     lost = shard_of(first_lanes(shared.header.secret + b"key")[0]) ^ 1
     shared.add(b"key")
@@ -312,8 +300,7 @@ def test_a_filter_whose_maker_died_is_finished_by_the_next(redis_server, join, k
 
 
 def test_no_room_at_the_start_leaves_nothing_behind(own_server, join):
-    """A filter that Redis has no memory for is refused, no key of it stays, and Redis never
-    took more than it may."""
+    """The filter is refused, and Redis never took more than it may."""
     own_server.command("CONFIG", "SET", "maxmemory", "5mb")
     with pytest.raises(SharedFilterError, match="maxmemory"):
         join(own_server, 10_000_000)
@@ -342,8 +329,7 @@ def test_a_filter_grows_only_as_far_as_redis_has_memory(own_server, join):
 
 @pytest.mark.parametrize("times", [1, 3])
 def test_making_a_filter_is_tried_again(own_server, join, key, times):
-    """A server that hangs for longer than an answer may take, as one that allocates large
-    strings, delays the start, and that is all."""
+    """A server that hangs for longer than an answer may take delays the start."""
     client = RedisClient(own_server.url, 6)
     for _ in range(times):
         own_server.pause()
@@ -361,11 +347,8 @@ def test_making_a_filter_is_tried_again(own_server, join, key, times):
 
 @pytest.mark.parametrize("lost", ["all", "state", "bits", "newer bits"])
 def test_a_filter_that_vanished_is_no_answer(redis_server, join, lost):
-    """Flushed or in part evicted, it is an error for keys that are not in this process's
-    memory, and never a wrong answer; what was seen here stays seen."""
-    shared = join(redis_server, 200)
-    for number in keys(0, 1_500):
-        shared.add(number)
+    """It is an error for keys that were not seen here, and what was seen here stays seen."""
+    shared = fill(join(redis_server, 200), 0, 1_500)
     for shard in shared.shards:
         gone = {"all": shard.keys, "state": shard.keys[:1], "bits": shard.keys[1:2]}
         redis_server.command("DEL", *gone.get(lost, shard.keys[2:3]))
@@ -375,8 +358,7 @@ def test_a_filter_that_vanished_is_no_answer(redis_server, join, lost):
 
 
 def test_a_filter_made_anew_is_not_the_old_one(redis, join):
-    """When another process has deleted the filter and made a new one at the same key, it
-    is gone for those who used the old one."""
+    """For those who used the old one, it is gone."""
     old, maker = join(redis), join(redis)
     old.add(b"key")
     maker.delete()
@@ -391,8 +373,7 @@ def test_a_filter_made_anew_is_not_the_old_one(redis, join):
 
 
 def test_old_strings_never_come_back(redis_server, join, key):
-    """Strings that an earlier filter has left at the keys of a new one are not taken for
-    its own: no new key is known."""
+    """What an earlier filter has left at the keys of a new one makes no key known."""
     shared = join(redis_server, 200)
     shared.add(b"key")
     for shard in shared.shards:
@@ -406,16 +387,13 @@ def test_old_strings_never_come_back(redis_server, join, key):
 
 def grown(redis, join):
     """Return a filter of several layers."""
-    shared = join(redis, 200)
-    for number in keys(0, 1_500):
-        shared.add(number)
+    shared = fill(join(redis, 200), 0, 1_500)
     assert len(shared.layers) > 2
     return shared
 
 
 def test_deleting_removes_every_key(redis_server, join, key):
-    """Nothing of the filter is left in Redis, whatever its layers, and whichever of them
-    the one who deletes knows."""
+    """Also those of layers that the one who deletes does not know."""
     other = join(redis_server, 200)
     shared = grown(redis_server, join)
     assert len(other.layers) == 1
@@ -437,8 +415,7 @@ def test_what_was_deleted_is_new(redis_server, join):
 
 @pytest.mark.parametrize("lost", ["nothing", "header", "a state", "bits", "all states"])
 def test_deleting_removes_what_is_left(redis_server, join, key, lost):
-    """What a filter has left of which somebody deleted the header, as one deletes a set, or
-    of which Redis evicted a part, is found and removed; then there is nothing to find."""
+    """Where the header was deleted, or a part evicted; then there is nothing to find."""
     shared = grown(redis_server, join)
     states = [shard.keys[0] for shard in shared.shards]
     gone = {
@@ -467,8 +444,7 @@ def test_deleting_leaves_the_filter_of_others(redis_server, join, key):
 
 @pytest.mark.parametrize("left", ["strings", "all"])
 def test_a_new_filter_removes_what_an_old_one_has_left(redis_server, join, key, left):
-    """With the header deleted, or the states evicted too, the strings of all layers go when
-    a filter of that name is made again."""
+    """The strings of all layers go, with the states or without."""
     shared = grown(redis_server, join)
     redis_server.command("DEL", key)
     if left == "strings":
@@ -490,12 +466,9 @@ def documented_rights(key):
 
 
 def test_a_unix_socket_and_an_acl_user(tmp_path, join, own_server, key):
-    """A socket's path and a user with a password are taken from the URL as redis-py reads
-    it, and a worker needs no more than the documents say."""
+    """As redis-py reads the URL; the rights in the documents are enough."""
     path = tmp_path / "socket"
-    own_server.stop()
-    own_server.options |= {"unixsocket": path}
-    own_server.start()
+    own_server.restart(unixsocket=path)
     own_server.command("ACL", "SETUSER", "bot", "on", ">p@ss", *documented_rights(key), "+get")
     own_server.url = f"unix://bot:p%40ss@{path}?db=0"
     shared = join(own_server)
@@ -567,8 +540,7 @@ def workers():
     indirect=["redis"],
 )
 def test_each_url_is_new_once_among_eight_processes(redis, key, tmp_path, workers, capacity):
-    """Eight processes offer the same real URLs in different orders: each distinct one is
-    told new exactly once in total, also while the filter grows under them."""
+    """In different orders, also while the filter grows under them."""
     urls = real_urls(int(os.environ.get("SCRAPY_BLOOM_URLS", 200_000 if DATA else 1_000)))
     prints = [fingerprint(Request(url)) for url in urls]
     settings = {
@@ -587,8 +559,7 @@ def test_each_url_is_new_once_among_eight_processes(redis, key, tmp_path, worker
 
 
 def test_error_rate_stays_under_the_bound_with_eight_writers(redis_server, key, tmp_path, workers):
-    """Eight processes that fill a filter to many times its capacity lose at most the bound
-    and three standard deviations of the URLs, and none is told new twice."""
+    """By three standard deviations at most, and no URL is told new twice."""
     urls = [f"http://example.com/{number}" for number in range(2_000)]
     settings = {
         "BLOOM_REDIS_URL": redis_server.url, "BLOOM_REDIS_KEY": key,

@@ -2,18 +2,17 @@
 written, and yet no new key may ever count as seen."""
 
 import re
+from functools import partial
 
 import pytest
-from scrapy import Request
 
 from scrapy_bloom import SharedFilterError
 from scrapy_bloom.redis_backend import lifecycle, scripts
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.filter import RedisBloomFilter
 from scrapy_bloom.redis_backend.lifecycle import delete_filter
+from tests.redis_backend.fixtures import keys, lone_worker, offer
 from tests.redis_backend.server import lua_script
-
-pytest_plugins = ["tests.redis_backend.fixtures"]
 
 NAMES = sorted(
     name
@@ -27,10 +26,6 @@ COMMANDS = {
 }
 WRITING = ["TEST_AND_SET", "MAKE_SHARD", "DELETE_SHARD", "MAKE_HEADER", "MARK_READY"]
 CAPACITY = 100  # few enough for every shard to grow
-
-
-def keys(start, stop):
-    return [b"%d" % number for number in range(start, stop)]
 
 
 class Cut:
@@ -72,8 +67,7 @@ def opened(server, key, patience=5):
 
 @pytest.mark.parametrize("patience", [0, 0.06], ids=["once", "again"])
 def test_adding_that_is_cut_off(redis_server, key, monkeypatch, patience):
-    """Whatever the command is before which TEST_AND_SET fails, the keys are new afterwards,
-    also to the worker who had failed, and then known; the filter is sound."""
+    """Before any command: the keys are new afterwards, also to that worker, and then known."""
     commands = set()
     for n in range(12):
         cut_off = adding_is_cut_off(redis_server, f"{key}after{n}", monkeypatch, n, patience)
@@ -110,8 +104,7 @@ def adding_is_cut_off(redis_server, key, monkeypatch, n, patience):
 
 
 def test_growing_over_what_was_left(redis_server, key):
-    """A string that a growth which was cut off, or an older filter, has left at the next
-    layer's key is not taken for its own: nothing is seen, and it has its exact size."""
+    """A string at the next layer's key is not taken for its own, and gets its exact size."""
     tested = opened(redis_server, key)
     for shard in tested.shards:
         redis_server.command("SET", shard.keys[2], b"\xff" * 20_000)
@@ -124,9 +117,7 @@ def test_growing_over_what_was_left(redis_server, key):
 @pytest.mark.parametrize("name", ["MAKE_HEADER", "MAKE_SHARD", "MARK_READY", "READ_SHARD"])
 @pytest.mark.parametrize("before", ["nothing", "a filter without header", "a filter"])
 def test_opening_that_is_cut_off(redis_server, key, monkeypatch, name, before):
-    """Whatever the command is before which a script fails that makes the filter, and though
-    its worker dies of that, the next one gets a filter that knows what it should, and
-    nothing else."""
+    """Before any command: the next worker gets a filter that knows what it should."""
     n = 0
     while opening_is_cut_off(redis_server, f"{key}after{n}", monkeypatch, name, n, before):
         n += 1
@@ -178,37 +169,17 @@ def test_deleting_that_is_cut_off(redis_server, key, monkeypatch, name, n):
 
 @pytest.fixture
 def worker(make_dupefilter, redis_server, key, monkeypatch):
-    """Return a function that makes the dupefilter of a user, whose commands the test sets;
-    it never asks twice."""
+    """Return a function that makes the dupefilter of a user whose commands the test sets."""
     monkeypatch.setattr("scrapy_bloom.redis_backend.client._FIRST_PAUSE", 60)
     bot = f"redis://{key}:secret@127.0.0.1:{redis_server.port}/0"
     redis_server.command("ACL", "SETUSER", key, "on", ">secret", "~*", "+@all")
-
-    def make(**settings):
-        return make_dupefilter(
-            **{
-                "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
-                "BLOOM_REDIS_URL": bot,
-                "BLOOM_REDIS_KEY": key,
-                "BLOOM_CAPACITY": CAPACITY,
-                **settings,
-            }
-        )
-
-    return make
-
-
-def offer(tested, start, stop):
-    return [
-        tested.request_seen(Request(f"http://example.com/{number}"))
-        for number in range(start, stop)
-    ]
+    options = {"BLOOM_REDIS_URL": bot, "BLOOM_REDIS_KEY": key, "BLOOM_CAPACITY": CAPACITY}
+    return partial(lone_worker, make_dupefilter, redis_server, **options)
 
 
 @pytest.mark.parametrize("command", COMMANDS["TEST_AND_SET"])
 def test_a_right_that_is_missing_makes_nothing_seen(worker, redis_server, key, command):
-    """With each command of TEST_AND_SET forbidden in turn, as the filter grows, new requests
-    are new, and new to others; and in the filter when the right is granted."""
+    """New requests are new, and new to others; and in the filter when the right is granted."""
     tested = worker()
     offer(tested, 0, 400)
     for shard in tested._shared.shards:  # what an attempt to grow has left
@@ -232,8 +203,7 @@ def test_a_right_that_is_missing_makes_nothing_seen(worker, redis_server, key, c
 )  # fmt: skip
 @pytest.mark.parametrize("there", [False, True])
 def test_a_right_that_is_missing_at_the_start(worker, redis_server, key, name, command, there):
-    """The start is refused in the server's words, or the right was not needed; with all
-    rights each request is new once."""
+    """The start is refused in the server's words, or the right was not needed."""
     if there:
         offer(worker(), 0, 10)
     redis_server.command("ACL", "SETUSER", key, f"-{command}")
@@ -252,8 +222,7 @@ def test_a_right_that_is_missing_at_the_start(worker, redis_server, key, name, c
 
 @pytest.mark.parametrize("command", ["info", "ping"])
 def test_what_a_worker_asks_beside_the_scripts(worker, redis_server, key, command):
-    """Without INFO a worker cannot tell servers apart, without PING whether there still is
-    one; what it has seen is seen all the same."""
+    """INFO and PING: what it has seen is seen all the same."""
     redis_server.command("ACL", "SETUSER", key, f"-{command}")
     if command == "ping":
         with pytest.raises(SharedFilterError, match="ping"):

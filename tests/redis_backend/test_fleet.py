@@ -85,8 +85,7 @@ def assert_in_budget(report):
 
 
 def test_no_budget_is_exceeded_by_workers_that_are_killed(reports):
-    """Of a tree with many more pages; what was asked, capped or has failed is exactly what could be
-    reached."""
+    """What was asked, capped or has failed is exactly what could be reached."""
     assert_in_budget(reports["budget0"])
 
 
@@ -107,8 +106,7 @@ def test_a_crawl_that_is_gone_is_an_error(reports):
 
 
 def test_a_worker_that_is_stopped_gives_back(reports):
-    """With SIGINT and a lease of a minute: the next one goes on at once, and need not wait
-    for the lease (what waits for a request in memory is fetched again)."""
+    """With SIGINT: the next one goes on at once, and need not wait for the lease."""
     report = reports["clean_stop"]
     assert report["lost"] == report["items_lost"] == report["errors"] == []
     assert report["reasons"] == ["shutdown", "finished"]
@@ -117,9 +115,7 @@ def test_a_worker_that_is_stopped_gives_back(reports):
 
 
 def test_workers_that_close_themselves_give_back(reports):
-    """CLOSESPIDER_PAGECOUNT in each of three, with a lease of a minute: nothing is claimed
-    any more, the next start goes on and need not wait, no page is fetched twice, and
-    duplicates are dropped early."""
+    """At once, with a lease of a minute: the next start goes on, and no page comes twice."""
     report = reports["close_spider"]
     assert_whole(report)
     assert report["closed"] == ["closespider_pagecount"] * 3
@@ -132,8 +128,7 @@ def test_workers_that_close_themselves_give_back(reports):
 
 
 def test_a_crawl_that_is_over_and_its_next_round(reports):
-    """A worker that comes too late says so with a reason of its own; BLOOM_REDIS_ROUND
-    begins a new round, in which the start pages are fetched again, and nothing else."""
+    """A late worker has a reason of its own; a new round fetches start pages only."""
     report = reports["rounds"]
     assert_whole(report)
     assert report["reasons"] == ["finished", "bloom_over"] * 2
@@ -141,8 +136,7 @@ def test_a_crawl_that_is_over_and_its_next_round(reports):
 
 
 def test_workers_wait_for_seeds(reports):
-    """With BLOOM_REDIS_IDLE they are there when a URL is pushed, and fetch it. One that has
-    nothing for as long as that ends."""
+    """For BLOOM_REDIS_IDLE seconds, and fetch what is pushed; then they end."""
     report = reports["seeds"]
     assert report["lost"] == report["items_lost"] == report["errors"] == []
     assert report["reasons"] == ["shutdown", "shutdown", "finished"]
@@ -152,8 +146,7 @@ def test_workers_wait_for_seeds(reports):
 
 @pytest.mark.skipif("start_urls" not in SCENES, reason="scrapy-redis is not installed")
 def test_seeds_of_scrapy_redis_are_taken_from_their_list(reports):
-    """Its spiders need no setting: URLs and objects in JSON, none lost with a worker that is
-    killed, and scrapy-redis's setting says how long workers wait for more."""
+    """Its spiders need no setting; no seed is lost with a worker that is killed."""
     report = reports["start_urls"]
     assert_whole(report)
     assert report["more"] == [f"pushed/{number}" for number in range(1000, 1060)]
@@ -187,8 +180,7 @@ def test_what_is_retried_goes_on_in_the_feeds_of_its_round(reports):
 
 
 def test_an_outage_may_close_workers(reports):
-    """With BLOOM_REDIS_ON_ERROR "close" they end as bloom_error, and whoever comes when Redis
-    is back loses nothing."""
+    """With BLOOM_REDIS_ON_ERROR "close"; when Redis is back, nothing is lost."""
     report = reports["close_on_error"]
     assert report["closed"] == ["bloom_error"] * 2
     assert (report["lost"], report["reasons"]) == ([], ["finished"])
@@ -201,8 +193,7 @@ def test_a_start_that_fails_is_run_by_another(reports):
 
 
 def test_redis_goes_back_in_time(reports):
-    """A restart from an old snapshot: workers go on as new ones, run start() again if Redis
-    has forgotten it, and fetch again what it has forgotten."""
+    """Workers go on as new ones, and fetch again what Redis has forgotten."""
     report = reports["back_in_time"]
     assert_whole(report)
     assert report["stats"]["fenced"] >= 1

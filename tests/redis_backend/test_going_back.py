@@ -13,16 +13,15 @@ from scrapy import Request
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.filter import RedisBloomFilter
 from tests.patience import wait_until
-from tests.redis_backend.fixtures import lone_worker
+from tests.redis_backend.fixtures import lone_worker, offer
 from tests.redis_backend.server import Name, Replica
-
-pytest_plugins = ["tests.redis_backend.fixtures"]
 
 
 @pytest.fixture
 def worker(own_server, make_dupefilter):
     """Return a function that makes the dupefilter of a worker at `own_server`."""
-    return partial(lone_worker, make_dupefilter, own_server, 10)
+    settings = {"BLOOM_REDIS_TIMEOUT": 10, "BLOOM_CAPACITY": 10_000}
+    return partial(lone_worker, make_dupefilter, own_server, **settings)
 
 
 @pytest.fixture
@@ -31,14 +30,6 @@ def told(caplog):
     caplog.set_level(logging.INFO)
     return lambda: [
         record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING
-    ]
-
-
-def offer(tested, start, stop):
-    """Return whether each request was seen."""
-    return [
-        tested.request_seen(Request(f"http://example.com/{number}"))
-        for number in range(start, stop)
     ]
 
 
@@ -59,14 +50,23 @@ def push_past(worker, server):
     other.close("finished")
 
 
-def restart_from_snapshot(server):
-    server.stop()
-    server.start()
+def went_back(worker, own_server, offered_by=None, **settings):
+    """Return a worker that has seen 0 to 200, from 100 on since a snapshot from which the server
+    has restarted; another one offered them where it is named."""
+    tested = worker(**settings)
+    offering = offered_by or tested
+    assert offer(offering, 0, 100) == [False] * 100
+    own_server.command("SAVE")
+    assert offer(offering, 100, 200) == [False] * 100
+    if offered_by is not None:
+        assert offer(tested, 0, 200) == [True] * 200
+    own_server.restart()
+    push_past(worker, own_server)
+    return tested
 
 
 def forgets(tested, told):
-    """What Redis has lost, 100 to 200, is new again, and what it has is seen; one line says
-    why, and nothing else happens."""
+    """What Redis has lost, 100 to 200, is new again, and the rest is seen; one line says why."""
     before = len(told())
     later(tested)
     assert offer(tested, 0, 200) == [True] * 100 + [False] * 100
@@ -80,24 +80,14 @@ def forgets(tested, told):
 @pytest.mark.parametrize("recent_urls", [0, 65_536], ids=["keys", "urls"])
 def test_a_restart_from_an_older_snapshot(worker, own_server, told, recent_urls):
     """A worker whose requests are all known to itself notices it, and without a new one."""
-    tested = worker(BLOOM_RECENT_URLS=recent_urls)
-    assert offer(tested, 0, 100) == [False] * 100
-    own_server.command("SAVE")
-    assert offer(tested, 100, 200) == [False] * 100
-    restart_from_snapshot(own_server)
-    push_past(worker, own_server)
+    tested = went_back(worker, own_server, BLOOM_RECENT_URLS=recent_urls)
     forgets(tested, told)
     assert offer(worker(), 0, 200) == [True] * 200
 
 
 def test_a_restart_while_questions_are_asked_all_the_time(worker, own_server, told):
     """A worker whose every answer is fresh, since others are, notices it with the first."""
-    tested = worker()
-    offer(tested, 0, 100)
-    own_server.command("SAVE")
-    offer(tested, 100, 200)
-    restart_from_snapshot(own_server)
-    push_past(worker, own_server)
+    tested = went_back(worker, own_server)
     busy(tested)
     assert offer(tested, 500, 501) == [False]
     busy(tested)
@@ -113,7 +103,7 @@ def test_a_filter_without_a_dupefilter(own_server, key):
         assert not any(map(tested.add, keys[:100]))
         own_server.command("SAVE")
         assert not any(map(tested.add, keys[100:]))
-        restart_from_snapshot(own_server)
+        own_server.restart()
         client.confirmed_until = 0.0
         assert keys[0] in tested
         assert not any(key in tested for key in keys[100:])
@@ -125,7 +115,7 @@ def test_a_filter_that_is_lost_as_a_whole_is_an_outage(worker, own_server, told)
     """Where Redis has nothing any more, what a worker remembers is all there is, and stays."""
     tested = worker(BLOOM_REDIS_TIMEOUT=1)
     offer(tested, 0, 100)
-    restart_from_snapshot(own_server)
+    own_server.restart()
     for _ in range(2):
         later(tested)
         assert offer(tested, 0, 100) == [True] * 100
@@ -136,19 +126,11 @@ def test_a_filter_that_is_lost_as_a_whole_is_an_outage(worker, own_server, told)
 
 def test_what_others_had_added_is_forgotten_too(worker, own_server, told):
     """A worker who has only heard of requests forgets those as well."""
-    tested, other = worker(), worker()
-    offer(other, 0, 100)
-    own_server.command("SAVE")
-    offer(other, 100, 200)
-    assert offer(tested, 0, 200) == [True] * 200
-    restart_from_snapshot(own_server)
-    push_past(worker, own_server)
-    forgets(tested, told)
+    forgets(went_back(worker, own_server, offered_by=worker()), told)
 
 
 def test_a_restart_in_an_outage(worker, own_server, told):
-    """What was remembered in memory while Redis was away is in the filter afterwards, what
-    Redis has lost is new; while it is away all that was seen is seen."""
+    """What was remembered meanwhile is in the filter afterwards, what Redis has lost is new."""
     tested = worker(BLOOM_REDIS_TIMEOUT=1)
     offer(tested, 0, 100)
     own_server.command("SAVE")
@@ -175,7 +157,7 @@ def test_nothing_is_dropped_early_that_redis_has_forgotten(worker, own_server, t
     offer(tested, 100, 200)
     url = "http://example.com/150"
     assert tested.is_known(Request(url))
-    restart_from_snapshot(own_server)
+    own_server.restart()
     push_past(worker, own_server)
     later(tested)
     assert not tested.is_known(Request(url))
@@ -194,7 +176,7 @@ def test_several_times(worker, own_server, told):
     for _ in range(3):
         later(tested)
         assert offer(tested, 100, 200) == [False] * 100
-        restart_from_snapshot(own_server)
+        own_server.restart()
     forgets(tested, told)
     assert len(told()) == 3
 
@@ -204,7 +186,7 @@ def test_a_restart_that_loses_nothing(worker, own_server, told):
     tested = worker()
     offer(tested, 0, 100)
     own_server.command("SAVE")
-    restart_from_snapshot(own_server)
+    own_server.restart()
     later(tested)
     assert offer(tested, 0, 100) == [True] * 100
     assert own_server.calls()["evalsha"] >= 100
@@ -216,8 +198,7 @@ def test_a_restart_that_loses_nothing(worker, own_server, told):
 
 
 def test_a_connection_that_was_lost_is_not_a_server_that_was(worker, own_server, told):
-    """A connection that the server or something between has closed is made anew; nothing
-    is forgotten, asked about or told."""
+    """It is made anew; nothing is forgotten, asked about or told."""
     tested = worker()
     offer(tested, 0, 100)
     before = own_server.calls()["evalsha"]
@@ -259,8 +240,7 @@ def lagging(worker, own_server, folder):
 
 @pytest.mark.parametrize("primary", ["dies", "hangs"])
 def test_a_failover_to_a_lagging_replica(worker, own_server, tmp_path, told, primary):
-    """With the primary dead, or silent with its connections open, the name leads to a
-    replica that has not heard of everything."""
+    """The primary is dead, or silent with its connections open."""
     with lagging(worker, own_server, tmp_path) as (tested, replica, name):
         own_server.stop() if primary == "dies" else own_server.pause()
         name.lead_to(replica)
@@ -269,8 +249,7 @@ def test_a_failover_to_a_lagging_replica(worker, own_server, tmp_path, told, pri
 
 
 def test_a_primary_that_becomes_a_replica_and_a_primary_again(worker, own_server, tmp_path, told):
-    """Where no connection ends at all, as behind a proxy, a shard that has fewer keys than it
-    had tells it, with the first new request that falls on such a shard."""
+    """No connection ends: a shard tells it that has fewer keys than it had."""
     with lagging(worker, own_server, tmp_path) as (tested, replica, _):
         own_server.command("REPLICAOF", "127.0.0.1", replica.port)
         wait_until(lambda: own_server.command("ROLE")[3] == b"connected", "the other way round")
@@ -280,30 +259,24 @@ def test_a_primary_that_becomes_a_replica_and_a_primary_again(worker, own_server
         assert len(told()) == 1
 
 
-def test_a_node_of_a_cluster(own_cluster, make_dupefilter, told):
-    """A node that restarts from an older snapshot has lost its shards' requests: these are
-    new again, and the others' are seen."""
-    settings = {
-        "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
-        "BLOOM_REDIS_URL": own_cluster.url,
-        "BLOOM_REDIS_TIMEOUT": 20,
-        "BLOOM_CAPACITY": 10_000,
-    }
-    tested = make_dupefilter(**settings)
+def test_a_node_of_a_cluster(own_cluster, worker, told):
+    """What its shards have lost is new again, what others have is seen."""
+    join = partial(worker, own_cluster, BLOOM_REDIS_TIMEOUT=20)
+    tested = join()
     offer(tested, 0, 100)
     node = own_cluster.nodes[1]
     node.command("SAVE")
     assert offer(tested, 100, 400) == [False] * 300
-    restart_from_snapshot(node)
+    node.restart()
     wait_until(
         lambda: all(
             b"cluster_state:ok" in each.command("CLUSTER", "INFO") for each in own_cluster.nodes
         ),
         "the Cluster to be whole",
     )
-    other = make_dupefilter(**settings)
+    other = join()
     offer(other, 10_000, 13_000)
-    known = offer(make_dupefilter(**settings), 0, 100)
+    known = offer(join(), 0, 100)
     later(tested)
     answers = offer(tested, 0, 400)
     assert known == answers[:100] == [True] * 100

@@ -5,7 +5,6 @@ import pytest
 from tests.job.resting_site import Rest, RestingSite
 from tests.job.test_hold_crawls import CONCURRENT, start
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
 WORKERS = 5
 
 

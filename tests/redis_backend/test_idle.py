@@ -9,8 +9,6 @@ from scrapy_bloom.redis_backend.layout import in_one_slot
 from scrapy_bloom.redis_backend.status import look_at
 from tests.processes import PACKAGE, run
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
-
 
 @pytest.fixture
 def crawl(redis_server, key):
@@ -29,8 +27,7 @@ def crawl(redis_server, key):
 
 
 def test_a_handler_that_closes_for_its_own_reason_ends_the_crawl(crawl):
-    """It was asked, and had nothing more; whoever comes next is told so. Another worker is closed
-    by something else meanwhile."""
+    """Also where something else closes another worker meanwhile."""
     first = crawl("own_reason", "stop")
     assert first == {
         "fetched": ["start"],

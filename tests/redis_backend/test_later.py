@@ -1,29 +1,24 @@
 """Requests that are not due, and slots that are held, on a real server."""
 
-from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from pathlib import Path
 from time import monotonic, time
 
 import pytest
-import redis as redis_py
 
-from scrapy_bloom.job.failure import FailedRequest
 from scrapy_bloom.job.holds import FRESH
-from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.protocol import Reply
 from scrapy_bloom.redis_backend.scripts import OPEN_CRAWL
 from scrapy_bloom.redis_backend.status import look_at, pending_of
 from scrapy_bloom.redis_backend.verify import queue_findings
+from tests.job.engine import name_of
 from tests.patience import wait_until
 from tests.redis_backend.server import Server
-from tests.redis_backend.test_commit import aborted, join, raw  # noqa: F401 - a fixture
-from tests.redis_backend.test_lobby import FIFO, LIFO, Slots, name
-from tests.redis_backend.workers import StoreWorker, lobby_from, seeded
+from tests.redis_backend.test_lobby import FIFO, LIFO, Slots
+from tests.redis_backend.workers import StoreWorker, aborting, findings_of, lobby_from, seeded
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.usefixtures("few_shards")
 
 PASS = """
@@ -47,20 +42,9 @@ def let_pass(worker, seconds):
     worker.client._redis.eval(PASS, 1, worker.key, int(1000 * seconds))
 
 
-def enqueue(worker, page, delay=None, **options):
-    """Let `worker` push a request that is due in `delay` seconds."""
-    push = worker.store.push
-    worker.store.push = lambda request, sources: push(request, sources, delay)
-    try:
-        return worker.enqueue(page, **options)
-    finally:
-        worker.store.push = push
-
-
 def of_slot(worker, slot, *pages, **options):
     """Let `worker` push pages of a slot, and send them."""
-    for page in pages:
-        enqueue(worker, page, meta={"download_slot": slot}, **options)
+    worker.enqueue_all(pages, slot=slot, **options)
     worker.exchange()
 
 
@@ -69,20 +53,20 @@ def taken(worker, most=100):
     requests = []
     while len(requests) < most and (request := worker.next()) is not None:
         requests.append(request)
-    return [name(request) for request in requests], requests
+    return [name_of(request) for request in requests], requests
 
 
 def is_sound(worker):
     """Return whether `verify` finds nothing wrong."""
-    return all(finding.sound for finding in queue_findings(worker.client, worker.key))
+    return not findings_of(worker)
 
 
-def test_a_request_is_asked_when_it_is_due(join):  # noqa: F811
+def test_a_request_is_asked_when_it_is_due(join):
     """Not before, by whichever worker, and the crawl does not end before it."""
     one, other = join(), join()
-    enqueue(one, "late", 2000)
-    enqueue(one, "later", 1000, priority=-1)
-    enqueue(one, "now")
+    one.enqueue("late", 2000)
+    one.enqueue("later", 1000, priority=-1)
+    one.enqueue("now")
     one.exchange()
     assert taken(one)[0] == ["now"]
     assert other.next() is None
@@ -100,10 +84,10 @@ def test_a_request_is_asked_when_it_is_due(join):  # noqa: F811
     assert is_sound(one)
 
 
-def test_nothing_is_left_of_what_was_due(join, redis_server):  # noqa: F811
+def test_nothing_is_left_of_what_was_due(join, redis_server):
     """Counters and keys are as without delays."""
     worker = join()
-    enqueue(worker, "page", 1000, dont_filter=True)
+    worker.enqueue("page", 1000, dont_filter=True)
     worker.store.mark(b"1")
     worker.exchange()
     let_pass(worker, 1000)
@@ -112,16 +96,15 @@ def test_nothing_is_left_of_what_was_due(join, redis_server):  # noqa: F811
     assert worker.store.is_quiet
     assert (worker.store.waiting, worker.store.nbytes) == (0, 0)
     assert not redis_server.names(f"{worker.key}:later")
-    enqueue(worker, "page", dont_filter=True)
-    worker.store.mark(b"1")
+    worker.start("page", b"1")
     worker.exchange()
     assert [new for _, new in worker.heard] == [True, False]
 
 
-def test_a_reply_tells_when_the_next_is_due(join):  # noqa: F811
+def test_a_reply_tells_when_the_next_is_due(join):
     """As it is after the call that delays, moves, parks or wakes it."""
     worker = join()
-    enqueue(worker, "a", 500)
+    worker.enqueue("a", 500)
     worker.exchange()
     assert 400 < worker.store.next_due <= 501
     let_pass(worker, 501)
@@ -135,35 +118,33 @@ def test_a_reply_tells_when_the_next_is_due(join):  # noqa: F811
     assert worker.store.next_due is None
 
 
-def test_what_is_over_when_it_is_sent_is_due(join):  # noqa: F811
+def test_what_is_over_when_it_is_sent_is_due(join):
     """A delay counts from the push, not from the call."""
     worker = join()
-    enqueue(worker, "page", 1000)
+    worker.enqueue("page", 1000)
     worker.store._unsent[-1].due -= 1000
     assert taken(worker)[0] == ["page"]
 
 
-def test_what_is_seen_stays_dropped(join):  # noqa: F811
+def test_what_is_seen_stays_dropped(join):
     """A delay decides nothing of identity."""
     one, other = join(), join()
-    enqueue(one, "page", 1000)
+    one.enqueue("page", 1000)
     one.exchange()
-    enqueue(other, "page", 500)
+    other.enqueue("page", 500)
     other.exchange()
     assert [new for _, new in other.heard] == [False]
     assert other.store.later == 1
 
 
-def test_a_resend_is_later_and_not_sooner(join, redis_server):  # noqa: F811
-    """The same call, of which Redis has kept a part: its request is there once, and due by the
-    later of both times, also if the clock was set back meanwhile."""
+def test_a_resend_is_later_and_not_sooner(join, redis_server):
+    """It is there once, by the later of both times, also if the clock was set back meanwhile."""
     worker = join()
     dues = []
 
     def attempt(arguments):
         for at in range(1, 60):
-            with suppress(redis_py.ResponseError):
-                raw(worker, aborted(at), arguments)
+            worker.abort(arguments, at)
             found = redis_server.command("ZRANGE", f"{worker.key}:later", 0, -1, "WITHSCORES")
             dues.append([score for _, score in found])
             if found:
@@ -172,7 +153,7 @@ def test_a_resend_is_later_and_not_sooner(join, redis_server):  # noqa: F811
         return worker.call(arguments)
 
     worker.sender._attempt = attempt
-    enqueue(worker, "page", 0.05)
+    worker.enqueue("page", 0.05)
     worker.exchange()
     worker.sender._attempt = worker.call
     dues = [due for due in dues if due]
@@ -182,13 +163,12 @@ def test_a_resend_is_later_and_not_sooner(join, redis_server):  # noqa: F811
 
 
 @pytest.mark.parametrize("what", ["due", "parks", "comes back", "released", "returned"])
-def test_aborted_at_each_command(join, redis_server, what):  # noqa: F811
-    """Of the call that moves a delayed request or a held slot: it is where workers find it, always,
-    and comes when the call was made again."""
+def test_aborted_at_each_command(join, redis_server, what):
+    """A request that is moved is where workers find it, always, and comes in the end."""
     worker = join(capacity=1)
     key = worker.key
     delay = 1000 if what == "due" else None
-    enqueue(worker, "page", delay, meta={"download_slot": "slot"})
+    worker.enqueue("page", delay, slot="slot")
     while not delay and not worker.store.claims.all:
         worker.exchange()
     if what != "returned":
@@ -219,8 +199,7 @@ def test_aborted_at_each_command(join, redis_server, what):  # noqa: F811
         if lefts:
             return worker.call(arguments)
         for at in range(1, 70):
-            with suppress(redis_py.ResponseError):
-                raw(worker, aborted(at), arguments)
+            worker.abort(arguments, at)
             assert is_there(), at
             lefts.append(at)
         return worker.call(arguments)
@@ -232,46 +211,36 @@ def test_aborted_at_each_command(join, redis_server, what):  # noqa: F811
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_aborted_anywhere(join, monkeypatch, seed):  # noqa: F811
-    """Each call fails at a random command, keeps what it has written, and is sent again: no
-    delayed request and none of a held slot is lost, none comes early, and the crawl ends."""
+def test_aborted_anywhere(join, monkeypatch, seed):
+    """No delayed request and none of a held slot is lost, none comes early, and the crawl ends."""
     chance = seeded(seed)
     lobby_from(monkeypatch, chance.choice([0, 256]))
-
-    def attempt(worker, arguments):
-        with_abort = aborted(chance.choice([chance.randrange(1, 60), chance.randrange(1, 400)]))
-        with suppress(redis_py.ResponseError):
-            raw(worker, with_abort, arguments)
-        return worker.call(arguments)
-
-    workers = [join(attempt, **chance.choice([LIFO, FIFO])) for _ in range(2)]
+    workers = [join(aborting(chance), **chance.choice([LIFO, FIFO])) for _ in range(2)]
     not_before, fetched = {}, set()
     for number in range(15):
         delay = chance.choice([None, chance.random() / 20])
         not_before[str(number)] = time() + (delay or 0)
-        slot = {"download_slot": f"slot{number % 4}"}
-        enqueue(chance.choice(workers), str(number), delay, meta=slot)
+        chance.choice(workers).enqueue(str(number), delay, slot=f"slot{number % 4}")
     for _ in range(3000):
         worker = chance.choice(workers)
         if chance.random() < 0.2:
             worker.store.hold(f"slot{chance.randrange(4)}", chance.random() / 50, 1)
         request = worker.next()
         if request is not None:
-            assert time() >= not_before[name(request)]
-            fetched.add(name(request))
+            assert time() >= not_before[name_of(request)]
+            fetched.add(name_of(request))
             worker.store.done(request)
         elif len(fetched) == 15 and all(each.store.is_quiet for each in workers):
             return
     pytest.fail(f"this crawl has no end, and {fetched}")
 
 
-def test_a_hundred_a_call(join):  # noqa: F811
+def test_a_hundred_a_call(join):
     """Of many that are due at once the server moves some in each call."""
     worker = join(capacity=1)
     for number in range(250):
-        enqueue(worker, str(number), 1000)
-    while worker.store.unsent:
-        worker.exchange()
+        worker.enqueue(str(number), 1000)
+    worker.send_all()
     let_pass(worker, 1000)
     lefts = []
 
@@ -287,9 +256,8 @@ def test_a_hundred_a_call(join):  # noqa: F811
     assert lefts[:3] == [150, 50, 0]
 
 
-def test_a_held_slot_is_left_alone(join):  # noqa: F811
-    """By each worker, once its next call is answered; what it had claimed and not handed out goes
-    back, and is no loss. Other slots go on."""
+def test_a_held_slot_is_left_alone(join):
+    """By each worker; what it had claimed goes back, and is no loss. Other slots go on."""
     one, other = join(capacity=8), join(capacity=8)
     of_slot(one, "held", *"abcdefghijkl", priority=1)
     of_slot(one, "free", *"xyz")
@@ -317,9 +285,8 @@ def test_a_held_slot_is_left_alone(join):  # noqa: F811
     assert is_sound(one)
 
 
-def test_what_comes_back_is_no_loss(join, redis_server):  # noqa: F811
-    """Claims of a held slot that were returned count for no death of a worker, and come in their
-    order."""
+def test_what_comes_back_is_no_loss(join, redis_server):
+    """Claims that were returned count for no death of a worker, and come in their order."""
     worker = join(capacity=8)
     of_slot(worker, "held", *"abcdef")
     taken(worker, 1)
@@ -331,7 +298,7 @@ def test_what_comes_back_is_no_loss(join, redis_server):  # noqa: F811
     assert taken(worker)[0] == [*"edcba"]
 
 
-def test_until_is_a_maximum(join):  # noqa: F811
+def test_until_is_a_maximum(join):
     """A shorter hold ends no longer one; to release does."""
     one, other = join(), join()
     of_slot(one, "held", *"abc")
@@ -361,7 +328,7 @@ def test_until_is_a_maximum(join):  # noqa: F811
     assert {*taken(other)[0]} >= {"b", "c"}
 
 
-def test_workers_add_up_what_they_note_of_a_slot(join):  # noqa: F811
+def test_workers_add_up_what_they_note_of_a_slot(join):
     """It does not hold the slot, a hold takes its place, and at 0 nothing is left of it."""
     one, other = join(), join()
     of_slot(one, "slow", *"abcd")
@@ -391,7 +358,7 @@ def test_workers_add_up_what_they_note_of_a_slot(join):  # noqa: F811
 
 
 @pytest.mark.parametrize("kind", [LIFO, FIFO], ids=["newest first", "oldest first"])
-def test_the_last_in_line_takes_turns_with_the_first(join, kind):  # noqa: F811
+def test_the_last_in_line_takes_turns_with_the_first(join, kind):
     """When one request asks whether a hold may end."""
     worker = join(**kind)
     of_slot(worker, "held", *"abcd")
@@ -404,7 +371,7 @@ def test_the_last_in_line_takes_turns_with_the_first(join, kind):  # noqa: F811
     assert asked == [*("adbc" if kind is LIFO else "dacb")]
 
 
-def test_one_request_goes_first(join, redis_server):  # noqa: F811
+def test_one_request_goes_first(join, redis_server):
     """At the end of a hold, over all workers and priorities. While it is under way the hold goes on
     for the same pause, as long as an answer may take at most; so one that dies keeps nobody."""
     one, other = join(BLOOM_REDIS_SLOT_WORKERS=1), join(BLOOM_REDIS_SLOT_WORKERS=1)
@@ -417,7 +384,7 @@ def test_one_request_goes_first(join, redis_server):  # noqa: F811
     assert len(taken(one)[0]) == 1
     assert other.next() is None
     let_pass(one, 49)
-    redis_server.command("ZADD", f"{one.key}:workers", 1, one.store.worker)
+    one.die()
     redis_server.command("DEL", f"{one.key}:owners")
     assert other.next() is None
     let_pass(one, 2)
@@ -432,7 +399,7 @@ def test_one_request_goes_first(join, redis_server):  # noqa: F811
 
 
 @pytest.mark.parametrize("slots", [("held", "free"), ("free", "held")])
-def test_a_hold_of_a_quarantined_request(join, redis_server, slots):  # noqa: F811
+def test_a_hold_of_a_quarantined_request(join, redis_server, slots):
     """It waits as any other; one of another slot is not kept up by it."""
     first = join()
     for slot in slots:
@@ -441,7 +408,7 @@ def test_a_hold_of_a_quarantined_request(join, redis_server, slots):  # noqa: F8
     for _ in range(2):
         worker = join()
         assert len(taken(worker)[0]) == 2
-        redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+        worker.die()
     worker = join()
     worker.store.hold("held", 1000, 1)
     worker.exchange()
@@ -454,7 +421,7 @@ def test_a_hold_of_a_quarantined_request(join, redis_server, slots):  # noqa: F8
     assert taken(worker)[0] == ["held"]
 
 
-def test_one_request_of_the_lobby_goes_first(join, monkeypatch):  # noqa: F811
+def test_one_request_of_the_lobby_goes_first(join, monkeypatch):
     """Where the hold was over before its slot had any."""
     lobby_from(monkeypatch, 0)
     worker = join()
@@ -465,7 +432,7 @@ def test_one_request_of_the_lobby_goes_first(join, monkeypatch):  # noqa: F811
     assert len(taken(worker)[0]) == 1
 
 
-def test_a_release_brings_all_of_the_slot_back(join, monkeypatch):  # noqa: F811
+def test_a_release_brings_all_of_the_slot_back(join, monkeypatch):
     """In each priority, and in each of its lists."""
     lobby_from(monkeypatch, 0)
     worker = join(**FIFO)
@@ -481,17 +448,15 @@ def test_a_release_brings_all_of_the_slot_back(join, monkeypatch):  # noqa: F811
 
 
 @pytest.mark.parametrize("lobby", [0, 10**6])
-def test_a_ring_of_held_slots(join, monkeypatch, redis_server, lobby):  # noqa: F811
-    """They leave the ring when they are met, so that the next calls find others at once, also
-    where few slots have more than one request. When their holds are over each is asked once."""
+def test_a_ring_of_held_slots(join, monkeypatch, redis_server, lobby):
+    """They leave the ring when they are met; when their holds are over each is asked once."""
     lobby_from(monkeypatch, lobby)
     worker, other = join(capacity=1), join(capacity=100)
     for number in range(1400):
         worker.store.hold(f"held{number % 700}", 1000, 1)
         slot = {"download_slot": f"held{number % 700}"}
-        enqueue(worker, f"{number % 700}-{number}", meta=slot)
-    while worker.store.unsent:
-        worker.exchange()
+        worker.enqueue(f"{number % 700}-{number}", meta=slot)
+    worker.send_all()
     other.next()
     for number in range(3):
         of_slot(other, f"free{number}", f"free{number}", f"free{number}-2")
@@ -521,84 +486,90 @@ def test_a_ring_of_held_slots(join, monkeypatch, redis_server, lobby):  # noqa: 
 
 @pytest.mark.parametrize("kind", [LIFO, FIFO], ids=["newest first", "oldest first"])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_slot_keeps_its_order(join, monkeypatch, kind, seed):  # noqa: F811
-    """Through holds, probes and releases: each request comes once, in the order of one list, and
-    what goes back is where it was."""
+@pytest.mark.parametrize("with_holds", [False, True])
+def test_a_slot_keeps_its_order(join, redis_server, monkeypatch, kind, seed, with_holds):
+    """Whatever the counters say, where slots are full, and where claims were given back; or through
+    holds, probes and releases: each request comes once, in the order of one list, and what goes
+    back is where it was."""
     chance = seeded(seed)
-    lobby_from(monkeypatch, chance.choice([0, 5, 256]))
-    slots, claimed = Slots(kind is LIFO), {}
+    lobby_from(monkeypatch, chance.choice([0, 5, 256] if with_holds else [0, 0, 5]))
+    slots, claimed, returning = Slots(kind is LIFO), {}, []
+
+    def answered(entry, _is_new):
+        slots.waiting[entry.packed.slot].append(name_of(worker.codec.load(entry.packed)))
 
     def heard(reply):
         for claim in reply.claimed:
-            page = name(worker.codec.load(claim))
+            page = name_of(worker.codec.load(claim))
             slots.take(claim.slot, page)
             claimed[claim.number] = claim.slot, page
 
-    worker = join(capacity=chance.randrange(2, 9), **kind)
-    worker.store._policy = replace(worker.policy, claims_per_slot=chance.choice([1, 2, 8]))
-    worker.store._observers.heard = heard
-    worker.store._observers.answered = lambda entry, _: slots.waiting[entry.packed.slot].append(
-        name(worker.codec.load(entry.packed))
-    )
-    build = worker.store._batch
+    def enter():
+        worker = join(capacity=chance.randrange(2, 9), **kind)
+        store = worker.store
+        store._policy = replace(worker.policy, claims_per_slot=chance.choice([1, 2, 8]))
+        store._observers.heard, store._observers.answered = heard, answered
+        build, settle = store._batch, store._settle
 
-    def batch(action):
-        built = build(action)
-        returning.extend(built.claims.returned)
-        return built
-
-    returning = []
-    worker.store._batch = batch
-    take = worker.store._take
-
-    def taken_(sent, reply):
-        returned, returning[:] = [*returning], []
-        settle = worker.store._settle
+        def batch(action):
+            built = build(action)
+            returning[:] = built.claims.returned if with_holds else ()
+            return built
 
         def settled(*arguments):
             settle(*arguments)
             # the last one first
-            slots.give_back([claimed.pop(number) for number in reversed(returned)])
+            slots.give_back([claimed.pop(number) for number in reversed(returning)])
+            returning.clear()
 
-        worker.store._settle = settled
-        try:
-            take(sent, reply)
-        finally:
-            worker.store._settle = settle
+        store._batch, store._settle = batch, settled
+        return worker
 
-    worker.store._take = taken_
-    pages = 60
-    for _ in range(250):
-        what = chance.random()
-        slot = f"s{int(chance.expovariate(0.3))}"
-        if what < 0.3 and pages:
-            for _ in range(min(pages, chance.randrange(6))):
-                pages -= 1
-                slots.push(worker, f"s{int(chance.expovariate(0.3))}")
-        elif what < 0.6:
-            request = worker.store.next()
-            if request is not None:
-                worker.store.done(request)
-                claimed.pop([*worker.store.claims.uncommitted.values()][-1].claim)
-        elif what < 0.7:
-            # a probe of an odd number is the last in line
-            worker.store.hold(slot, chance.choice([10, 1000, inf]), 2)
-        elif what < 0.75:
-            worker.store.release(slot)
-        elif what < 0.85:
-            let_pass(worker, chance.choice([10, 1000]))
-        else:
-            worker.exchange()
-    for slot in [*worker.store.holds]:
-        worker.store.release(slot)
-    for number in range(20):
-        worker.store.hold(f"s{number}", 1, 2)
-        worker.store.release(f"s{number}")
-    while any(slots.waiting.values()) or claimed:
+    def finish():
         request = worker.store.next()
         if request is not None:
             worker.store.done(request)
             claimed.pop([*worker.store.claims.uncommitted.values()][-1].claim)
+
+    def meddle():
+        what, slot = chance.random(), f"s{int(chance.expovariate(0.3))}"
+        if not with_holds and what < 0.4:
+            worker.exchange()
+            worker.leave()
+            slots.give_back([*claimed.values()])
+            claimed.clear()
+            return enter()
+        if not with_holds:
+            bits = chance.choice([b"", b"\xff" * (1 << 20), chance.randbytes(1 << 20)])
+            redis_server.command("SET", f"{worker.key}:few", bits)
+        elif what < 0.4:
+            # a probe of an odd number is the last in line
+            worker.store.hold(slot, chance.choice([10, 1000, inf]), 2)
+        elif what < 0.6:
+            worker.store.release(slot)
+        else:
+            let_pass(worker, chance.choice([10, 1000]))
+        return worker
+
+    worker, pages = enter(), chance.choice([20, 60, 200])
+    for _ in range(250):
+        what = chance.random()
+        if what < 0.3 and pages:
+            for _ in range(min(pages, chance.randrange(6))):
+                pages -= 1
+                slots.push(worker, f"s{int(chance.expovariate(0.25))}")
+        elif what < 0.6:
+            finish()
+        elif what < (0.85 if with_holds else 0.65):
+            worker = meddle()
+        else:
+            worker.exchange()
+    others = (f"s{number}" for number in range(20 * with_holds))
+    for slot in [*worker.store.holds, *others]:
+        worker.store.hold(slot, 1, 2)
+        worker.store.release(slot)
+    while any(slots.waiting.values()) or claimed:
+        finish()
         worker.exchange()
     worker.exchange()
     assert worker.store.is_quiet
@@ -608,7 +579,7 @@ def test_a_slot_keeps_its_order(join, monkeypatch, kind, seed):  # noqa: F811
 AHEAD = PASS.replace("- ARGV[1]", "+ ARGV[1]").replace("-ARGV[1]", "ARGV[1]")
 
 
-def test_a_hold_by_a_clock_that_was_ahead(join, redis_server):  # noqa: F811
+def test_a_hold_by_a_clock_that_was_ahead(join, redis_server):
     """When the clock is set back, the hold is as long as it was meant to be, and no longer."""
     worker = join()
     of_slot(worker, "held", *"abc")
@@ -624,7 +595,7 @@ def test_a_hold_by_a_clock_that_was_ahead(join, redis_server):  # noqa: F811
     assert len(taken(worker)[0]) == 1
 
 
-def test_holds_that_were_evicted(join, redis_server):  # noqa: F811
+def test_holds_that_were_evicted(join, redis_server):
     """Nothing says then that a slot is held, and so it is not."""
     worker = join()
     of_slot(worker, "held", *"abc")
@@ -636,12 +607,12 @@ def test_holds_that_were_evicted(join, redis_server):  # noqa: F811
 
 
 @pytest.mark.parametrize("lost", ["later", "parked"])
-def test_what_was_evicted_is_no_end(join, redis_server, lost):  # noqa: F811
+def test_what_was_evicted_is_no_end(join, redis_server, lost):
     """Each worker is told that something is gone."""
     worker = join()
     of_slot(worker, "held", "a")
     worker.exchange()
-    enqueue(worker, "b", 1000)
+    worker.enqueue("b", 1000)
     worker.store.hold("held", 1000, 1)
     worker.exchange()
     worker.exchange()
@@ -654,10 +625,10 @@ def test_what_was_evicted_is_no_end(join, redis_server, lost):  # noqa: F811
         assert each.is_gone
 
 
-def test_delayed_requests_without_their_crawl(join, redis_server):  # noqa: F811
+def test_delayed_requests_without_their_crawl(join, redis_server):
     """No new crawl begins with them."""
     worker = join()
-    enqueue(worker, "page", 1000)
+    worker.enqueue("page", 1000)
     worker.exchange()
     redis_server.command("DEL", f"{worker.key}:crawl")
     generation = worker.dupefilter.shared.header.generation
@@ -665,12 +636,12 @@ def test_delayed_requests_without_their_crawl(join, redis_server):  # noqa: F811
     assert found[0] == b""
 
 
-def test_the_status_of_what_waits(join):  # noqa: F811
+def test_the_status_of_what_waits(join):
     """How much of it is not due, when the next is, and how many slots are held."""
     worker = join()
     of_slot(worker, "held", *"abc")
     of_slot(worker, "over", *"xyz")
-    enqueue(worker, "late", 5000)
+    worker.enqueue("late", 5000)
     worker.store.hold("over", 500, 1)
     worker.exchange()
     let_pass(worker, 500)
@@ -686,13 +657,13 @@ def test_the_status_of_what_waits(join):  # noqa: F811
     assert found.startswith("1 later, the next in 1 h 14 min; 2 hosts held")
 
 
-def test_a_removed_crawl_leaves_nothing(join, redis_server):  # noqa: F811
+def test_a_removed_crawl_leaves_nothing(join, redis_server):
     """Whatever is delayed, held or parked."""
     worker = join()
     for slot in ("one", "other"):
         of_slot(worker, slot, *(f"{slot}{number}" for number in range(4)))
         worker.store.hold(slot, inf, 1)
-    enqueue(worker, "late", 5000)
+    worker.enqueue("late", 5000)
     worker.exchange()
     worker.exchange()
     assert redis_server.names(f"{worker.key}:parked")
@@ -703,10 +674,10 @@ def test_a_removed_crawl_leaves_nothing(join, redis_server):  # noqa: F811
         assert not redis_server.names(f"{worker.key}:{kind}")
 
 
-def test_damage_is_found(join, redis_server):  # noqa: F811
+def test_damage_is_found(join, redis_server):
     """A delayed request that cannot be read, and a parked list that was never parked."""
     worker = join()
-    enqueue(worker, "late", 5000)
+    worker.enqueue("late", 5000)
     of_slot(worker, "held", "a")
     worker.store.hold("held", 1000, 1)
     worker.exchange()
@@ -723,16 +694,16 @@ def test_damage_is_found(join, redis_server):  # noqa: F811
     assert any("something waits" in text for text in texts)
 
 
-def test_a_retry_into_a_parked_slot(join):  # noqa: F811
+def test_a_retry_into_a_parked_slot(join):
     """A failed request that is asked again waits there with the others."""
     worker = join()
     of_slot(worker, "held", *"ab")
     _, (request, *_) = taken(worker, 1)
-    assert worker.store.fail(request, FailedRequest.of(request, "http_404", status=404))
+    assert worker.fail(request, "http_404", status=404)
     worker.store.hold("held", 1000, 1)
     worker.exchange()
     worker.exchange()
-    assert RedisFailedStore(worker.client, worker.key).retry() == 1
+    assert worker.failed.retry() == 1
     assert worker.next() is None
     worker.store.release("held")
     assert {*taken(worker)[0]} == {"a", "b"}
@@ -748,11 +719,10 @@ def shift(worker, seconds):
 
 
 @pytest.mark.parametrize("jumps", [[-3600], [-3600, -86_400], [-3600, 3600], [3600, -3600]])
-def test_a_clock_that_is_set_puts_nothing_off(join, jumps):  # noqa: F811
-    """A request is due when it was to be, also for those who look; what comes later, too. Where
-    the clock is ahead all is due."""
+def test_a_clock_that_is_set_puts_nothing_off(join, jumps):
+    """A request is due when it was to be; where the clock is ahead all is due."""
     worker = join()
-    enqueue(worker, "before", 100)
+    worker.enqueue("before", 100)
     worker.exchange()
     for jump in jumps:
         shift(worker, jump)
@@ -762,7 +732,7 @@ def test_a_clock_that_is_set_puts_nothing_off(join, jumps):  # noqa: F811
         assert 90 < worker.store.next_due <= 101
         assert 90 < look_at(worker.client, worker.key).next_due <= 101
         assert join().state.waits.startswith("1 later, the next in 1 min")
-        enqueue(worker, "after", 200)
+        worker.enqueue("after", 200)
         worker.exchange()
         let_pass(worker, 101)
     assert taken(worker)[0] == ["before"]
@@ -782,7 +752,7 @@ def test_a_real_server_whose_clock_goes_back(tmp_path, key, monkeypatch):
         patch.setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1")
         server = Server(tmp_path)
     worker = StoreWorker(server.url, key)
-    enqueue(worker, "page", 3)
+    worker.enqueue("page", 3)
     worker.exchange()
     before = worker.client.call("time")[0]
     offset.write_text("-3600")

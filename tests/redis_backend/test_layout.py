@@ -60,8 +60,7 @@ def test_keys_have_the_bits_that_they_have_in_a_file(blocks, probes):
 
 
 def test_a_shard_has_room_for_more_than_its_part():
-    """Each shard takes its part and four standard deviations, at the layer's error rate;
-    that costs at most a tenth in bits from a million keys on."""
+    """Four standard deviations more, for a tenth in bits at most from a million keys on."""
     layer = LayerShape.sized(1_000_000, 1e-6)
     part = 1_000_000 / SHARDS
     assert layer.share >= part + 4 * part**0.5
@@ -81,8 +80,7 @@ def size_class(size):
 @pytest.mark.parametrize("error_rate", [0.1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-9, 1e-12])
 @pytest.mark.parametrize("capacity", [10**5, 10**6, 2 * 10**6, 5 * 10**6, 10**7, 3 * 10**7, 10**8])
 def test_strings_fit_the_allocator(capacity, error_rate):
-    """A string with its overhead fills its allocation; it has room for its part of the keys, at the
-    error rate."""
+    """A string fills its allocation, and has room for its part of the keys at the error rate."""
     layer = LayerShape.sized(capacity, error_rate)
     taken = size_class(layer.blocks * 64 + 10)
     keys = SHARDS * layer.share
@@ -93,8 +91,7 @@ def test_strings_fit_the_allocator(capacity, error_rate):
 
 
 def test_layers_double_under_the_bound():
-    """Each layer is made for twice the last one's keys, and the error rates of all add up
-    to less than the bound."""
+    """The error rates of all layers add up to less than the bound."""
     made = header(50_000, 1e-3)
     layers = [made.layer(number) for number in range(10)]
     assert [layer.capacity for layer in layers] == [50_000 * 2**n for n in range(10)]
@@ -105,8 +102,7 @@ def test_layers_double_under_the_bound():
 
 
 def test_no_string_gets_too_long():
-    """However far it grows, no string reaches 512 MB; layers stop doubling then. A first
-    layer that would be too large is refused with its capacity."""
+    """Layers stop doubling before 512 MB, and a first layer that would be larger is refused."""
     made = header(2**31, 1e-6)
     sizes = [made.layer(number).shard_blocks(0) * 4096 for number in range(6)]
     assert max(sizes) <= 2**28 < 2**29
@@ -176,8 +172,7 @@ WRITTEN = (
 
 
 def test_filters_keep_their_layers():
-    """What was written is read, with the shapes that it grows by, and written as it was, since the
-    text tells a filter from others."""
+    """What was written is read and written as it was: the text tells a filter from others."""
     read = RedisHeader.from_text(WRITTEN.encode(), "here")
     assert read.to_text() == WRITTEN
     assert read.generation == "ed4db094444e8c8b"

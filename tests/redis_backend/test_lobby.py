@@ -1,32 +1,29 @@
 """The lobby: the list that slots with few requests share, and the counters that say who has few."""
 
 from collections import Counter, defaultdict
-from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-import redis as redis_py
 
-from scrapy_bloom.job.failure import FailedRequest
-from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.scripts import REMOVE_QUEUE
 from scrapy_bloom.redis_backend.status import pending_of
-from scrapy_bloom.redis_backend.verify import queue_findings
-from tests.redis_backend.test_commit import aborted, join, raw  # noqa: F401 - a fixture
-from tests.redis_backend.workers import StoreWorker, crawl, lobby_from, seeded, tree
+from tests.job.engine import name_of
+from tests.redis_backend.workers import (
+    StoreWorker,
+    anywhere,
+    crawl,
+    findings_of,
+    lobby_from,
+    seeded,
+    tree,
+)
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.usefixtures("few_shards")
 
 FIFO = {"SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleFifoDiskQueue"}
 LIFO = {"SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleLifoDiskQueue"}
-
-
-def name(request):
-    """Return the last word of its URL."""
-    return request.url.rpartition("/")[2]
 
 
 class Slots:
@@ -39,7 +36,7 @@ class Slots:
 
     def push(self, worker, slot):
         """Let `worker` push one more request of `slot`."""
-        worker.enqueue(f"{slot}-{next(self.numbers)}", meta={"download_slot": slot})
+        worker.enqueue(f"{slot}-{next(self.numbers)}", slot=slot)
 
     def take(self, slot, page):
         """Require that `page` was the next one."""
@@ -52,68 +49,8 @@ class Slots:
             self.waiting[slot].insert(len(self.waiting[slot]) * self.newest_first, page)
 
 
-@pytest.mark.parametrize("kind", [LIFO, FIFO], ids=["newest first", "oldest first"])
-@pytest.mark.parametrize("seed", range(2))
-def test_a_slot_keeps_its_order(join, redis_server, monkeypatch, kind, seed):  # noqa: F811
-    """Whatever the counters say, where slots are full, and where claims were given back: the
-    requests of a slot come in the order of one list, and all of them."""
-    chance = seeded(seed)
-    lobby_from(monkeypatch, chance.choice([0, 0, 5]))
-    slots, claimed = Slots(kind is LIFO), {}
-
-    def answered(entry, _is_new):
-        slots.waiting[entry.packed.slot].append(name(worker.codec.load(entry.packed)))
-
-    def heard(reply):
-        for claim in reply.claimed:
-            page = name(worker.codec.load(claim))
-            slots.take(claim.slot, page)
-            claimed[claim.number] = claim.slot, page
-
-    def enter():
-        worker = join(capacity=chance.randrange(2, 9), **kind)
-        worker.store._policy = replace(worker.policy, claims_per_slot=chance.choice([1, 2, 8]))
-        worker.store._observers.heard = heard
-        worker.store._observers.answered = answered
-        return worker
-
-    def finish():
-        request = worker.store.next()
-        if request is not None:
-            worker.store.done(request)
-            claimed.pop([*worker.store.claims.uncommitted.values()][-1].claim)
-
-    worker = enter()
-    pages = chance.choice([20, 200])
-    for _ in range(250):
-        what = chance.random()
-        if what < 0.4 and pages:
-            for _ in range(min(pages, chance.randrange(6))):
-                pages -= 1
-                slots.push(worker, f"s{int(chance.expovariate(0.2))}")
-        elif what < 0.75:
-            finish()
-        elif what < 0.77:
-            worker.exchange()
-            worker.leave()
-            slots.give_back([*claimed.values()])
-            claimed.clear()
-            worker = enter()
-        elif what < 0.8:
-            bits = chance.choice([b"", b"\xff" * (1 << 20), chance.randbytes(1 << 20)])
-            redis_server.command("SET", f"{worker.key}:few", bits)
-        else:
-            worker.exchange()
-    while any(slots.waiting.values()) or claimed:
-        finish()
-        worker.exchange()
-    worker.exchange()
-    assert worker.store.is_quiet
-    assert worker.store.waiting == worker.store.nbytes == 0
-
-
 @pytest.mark.parametrize("seed", range(4))
-def test_a_change_of_the_order_loses_nothing(join, redis_server, monkeypatch, seed):  # noqa: F811
+def test_a_change_of_the_order_loses_nothing(join, redis_server, monkeypatch, seed):
     """SCHEDULER_DISK_QUEUE may be another one after a stop: each request still comes, once."""
     chance = seeded(seed)
     lobby_from(monkeypatch, chance.choice([0, 5]))
@@ -126,7 +63,7 @@ def test_a_change_of_the_order_loses_nothing(join, redis_server, monkeypatch, se
 
     def finish(most):
         while most and (request := worker.store.next()) is not None:
-            found.append(name(request))
+            found.append(name_of(request))
             worker.store.done(request)
             most -= 1
 
@@ -160,22 +97,11 @@ def fill(worker, slots, each=1, **options):
     """Push so many requests of each slot, one slot after the other in turns."""
     for number in range(each):
         for slot in range(slots):
-            worker.enqueue(f"{slot}-{number}", meta={"download_slot": f"s{slot}"}, **options)
+            worker.enqueue(f"{slot}-{number}", slot=f"s{slot}", **options)
     worker.store._leaving = True  # it claims nothing
     worker.exchange()
-    while worker.store.unsent:
-        worker.exchange()
+    worker.send_all()
     worker.store._leaving = False
-
-
-def drain(worker):
-    """Fetch all that is left; return the names of the pages, as they came."""
-    names = []
-    while (request := worker.next()) is not None:
-        names.append(name(request))
-        worker.store.done(request)
-    worker.exchange()
-    return names
 
 
 def lists(server, worker):
@@ -188,37 +114,35 @@ def is_list(key):
     return key.partition("}:")[2].startswith(("lobby", "slots", "pending"))
 
 
-def test_few_slots_have_lists_of_their_own(join, redis_server):  # noqa: F811
-    """Up to 256 of a priority; of the others the first fifteen are in the lobby, and the
-    counters take the memory of a megabyte."""
+def test_few_slots_have_lists_of_their_own(join, redis_server):
+    """Up to 256 of a priority; of the others the first fifteen requests are in the lobby."""
     worker = join()
     fill(worker, 256)
     assert len(lists(redis_server, worker)) == 257
     assert not redis_server.command("EXISTS", f"{worker.key}:few")
     for _ in range(16):
         for slot in range(300, 320):
-            worker.enqueue(f"{slot}", dont_filter=True, meta={"download_slot": f"s{slot}"})
+            worker.enqueue(f"{slot}", dont_filter=True, slot=f"s{slot}")
     worker.store._leaving = True
-    while worker.store.unsent:
-        worker.exchange()
+    worker.send_all()
     assert redis_server.command("LLEN", f"{worker.key}:lobby:0") == 300
     assert len(lists(redis_server, worker)) == 278
     assert redis_server.command("MEMORY", "USAGE", f"{worker.key}:few") < 1.3 * 2**20
     worker.store._leaving = False
-    assert len(drain(worker)) == 256 + 320
+    assert len(worker.drain()) == 256 + 320
     assert lists(redis_server, worker) == set()
     assert redis_server.command("BITCOUNT", f"{worker.key}:few") == 0
 
 
 @pytest.mark.usefixtures("lobby")
-def test_a_counter_that_is_too_high_goes_down(join, redis_server):  # noqa: F811
+def test_a_counter_that_is_too_high_goes_down(join, redis_server):
     """With each time that its slot has no list any more."""
     worker = join()
     redis_server.command("SET", f"{worker.key}:few", b"\xff" * (1 << 20))
     fill(worker, 1, 9)
     assert not redis_server.command("EXISTS", f"{worker.key}:lobby:0")
-    drain(worker)
-    worker.enqueue("more", meta={"download_slot": "s0"})
+    worker.drain()
+    worker.enqueue("more", slot="s0")
     worker.store._leaving = True
     worker.exchange()
     assert lists(redis_server, worker) == {"lobby:0"}
@@ -227,19 +151,16 @@ def test_a_counter_that_is_too_high_goes_down(join, redis_server):  # noqa: F811
 @pytest.mark.usefixtures("lobby")
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("kind", [LIFO, FIFO], ids=["newest first", "oldest first"])
-def test_nothing_is_lost_with_any_counters(join, redis_server, seed, kind):  # noqa: F811
-    """Each call finds other counters, fails at a random command, and is sent again; each worker
-    owns slots; some are killed: every page is fetched, and the crawl ends."""
+def test_nothing_is_lost_with_any_counters(join, redis_server, seed, kind):
+    """Calls are aborted, slots owned and workers killed: every page is fetched."""
     chance = seeded(seed)
 
     def attempt(worker, arguments):
         some = chance.choice([b"", b"\xff" * 1024, chance.randbytes(1024)])
         redis_server.command("SETRANGE", f"{worker.key}:few", chance.randrange(1 << 20), some)
-        with_abort = aborted(chance.choice([chance.randrange(1, 60), chance.randrange(1, 400)]))
-        with suppress(redis_py.ResponseError):
-            raw(worker, with_abort, arguments)
+        worker.abort(arguments, anywhere(chance))
         if chance.random() < 0.05:
-            redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
+            worker.die()
         return worker.call(arguments)
 
     workers = [join(attempt, BLOOM_REDIS_SLOT_WORKERS=seed % 2, **kind) for _ in range(2)]
@@ -254,51 +175,39 @@ def test_nothing_is_lost_with_any_counters(join, redis_server, seed, kind):  # n
 def in_slots(worker, chance):
     """Return its `enqueue`, with a slot for each page."""
     plain = worker.enqueue
-    return lambda page, **more: plain(page, meta={"download_slot": f"s{int(page) % 7}"}, **more)
+    return lambda page, **more: plain(page, slot=f"s{int(page) % 7}", **more)
 
 
 @pytest.mark.usefixtures("lobby")
 def test_each_write_of_a_call_may_be_the_last(redis_server, key):
-    """A call that claims some of a lobby, and moves others to lists of their slots, fails at
-    each of its commands in turn: nothing is lost."""
-    position, is_whole = 8, False  # what comes before writes nothing
-    while not is_whole:
+    """Of one that claims some of a lobby, and moves others to the lists of their slots."""
+    position, had = 8, [True]  # what comes before writes nothing
+    while had[0]:
         position += 3
         worker = StoreWorker(redis_server.url, f"{key}.{position}", **FIFO)
         worker.store._policy = replace(worker.policy, claims_per_slot=1)
         fill(worker, 2, 3)
-        tries = []
-
-        def attempt(arguments, worker=worker, tries=tries, at=position):
-            if not tries:
-                try:
-                    tries.append(raw(worker, aborted(at), arguments))
-                except redis_py.ResponseError as error:
-                    tries.append(error)
-            return worker.call(arguments)
-
-        worker.sender._attempt = attempt
-        assert {*drain(worker)} == {f"{slot}-{number}" for slot in range(2) for number in range(3)}
+        had = worker.abort_next(position)
+        assert {*worker.drain()} == {f"{slot}-{number}" for slot in range(2) for number in range(3)}
         assert worker.store.is_quiet
-        is_whole = not isinstance(tries[0], Exception)
         worker.close()
     assert position > 60
 
 
 @pytest.mark.usefixtures("lobby")
-def test_slots_with_lists_and_the_lobby_share_what_is_claimed(join):  # noqa: F811
+def test_slots_with_lists_and_the_lobby_share_what_is_claimed(join):
     """As if each of its entries were a slot, up to a thousand more than there are lists."""
     worker = join(capacity=1)
     fill(worker, 30, 10)
     worker.enqueue("last", priority=-1)
-    first = drain(worker)[:90]
+    first = worker.drain()[:90]
     shares = Counter(page.partition("-")[0] for page in first)
     assert len(shares) == 30
     assert max(shares.values()) < 10
 
 
 @pytest.mark.usefixtures("lobby")
-def test_a_lobby_full_of_one_slot_keeps_no_call_long(join, redis_server):  # noqa: F811
+def test_a_lobby_full_of_one_slot_keeps_no_call_long(join, redis_server):
     """A call looks at five hundred entries, and moves those of a slot that is full."""
     worker = join(capacity=2, **FIFO)
     worker.store._policy = replace(worker.policy, claims_per_slot=1)
@@ -310,7 +219,7 @@ def test_a_lobby_full_of_one_slot_keeps_no_call_long(join, redis_server):  # noq
     """
     names = f"{worker.key}:lobby:0", f"{worker.key}:crawl"
     redis_server.command("EVAL", copies, 2, *names)
-    worker.enqueue("other", meta={"download_slot": "other"})
+    worker.enqueue("other", slot="other")
     left = []
     for _ in range(15):
         worker.exchange()
@@ -322,29 +231,28 @@ def test_a_lobby_full_of_one_slot_keeps_no_call_long(join, redis_server):  # noq
 
 @pytest.mark.usefixtures("lobby")
 @pytest.mark.parametrize("kind", [LIFO, FIFO], ids=["newest first", "oldest first"])
-def test_the_commands_know_the_lobby(join, redis_server, kind):  # noqa: F811
-    """What waits in it, and in lists that no ring has yet, is counted by slot, sound, asked
-    again where it has failed, and removed."""
+def test_the_commands_know_the_lobby(join, redis_server, kind):
+    """What waits in it is counted by slot, sound, asked again, and removed."""
     worker = join(**kind)
     fill(worker, 3, 4)
     counts = {0: {f"s{slot}": 4 for slot in range(3)}}
     assert pending_of(worker.client, worker.key).counts == counts
-    assert [each.sound for each in queue_findings(worker.client, worker.key)] == [True]
+    assert findings_of(worker) == []
     request = worker.next()
-    worker.store.fail(request, FailedRequest.of(request, "callback"))
+    worker.fail(request)
     worker.exchange()
     worker.leave()
-    store = RedisFailedStore(worker.client, worker.key)
+    store = worker.failed
     assert store.retry() == 1
     assert pending_of(worker.client, worker.key).counts == counts
-    assert [each.sound for each in queue_findings(worker.client, worker.key)] == [True]
+    assert findings_of(worker) == []
     assert remove_queue(worker.client, worker.key) > 3
     assert lists(redis_server, worker) == set()
     assert not redis_server.command("EXISTS", f"{worker.key}:few")
 
 
 @pytest.mark.usefixtures("lobby")
-def test_a_long_lobby_is_removed_in_portions(join, redis_server):  # noqa: F811
+def test_a_long_lobby_is_removed_in_portions(join, redis_server):
     """A call cuts off as many of its entries as it was told."""
     worker = join(**FIFO)
     fill(worker, 40, 3)
@@ -367,43 +275,31 @@ def test_a_long_lobby_is_removed_in_portions(join, redis_server):  # noqa: F811
         (["HSET {k}:crawl over 1"], "the crawl is over, but something waits"),
     ],
 )
-def test_verify_finds_damage_in_a_lobby(join, redis_server, commands, finding):  # noqa: F811
+def test_verify_finds_damage_in_a_lobby(join, redis_server, commands, finding):
     """Each in a line."""
     worker = join(**FIFO)
     fill(worker, 1, 5)
     worker.leave()
     for command in commands:
         redis_server.command(*command.format(k=worker.key).split())
-    found = [each.text for each in queue_findings(worker.client, worker.key) if not each.sound]
-    assert any(finding in text for text in found), found
+    assert finding in " ".join(findings_of(worker))
 
 
 @pytest.mark.usefixtures("lobby")
-def test_damage_in_a_lobby_stops_no_crawl(join, redis_server):  # noqa: F811
+def test_damage_in_a_lobby_stops_no_crawl(join, redis_server):
     """What cannot be read has failed, and the crawl goes on."""
     worker = join()
     fill(worker, 2)
     redis_server.command("RPUSH", f"{worker.key}:lobby:0", "damaged")
     redis_server.command("HINCRBY", f"{worker.key}:crawl", "waiting", 1)
-    assert len(drain(worker)) == 2
+    assert len(worker.drain()) == 2
     assert worker.store.failed == 1
     worker.exchange()
     assert worker.store.is_quiet
 
 
 @pytest.mark.usefixtures("lobby")
-@pytest.mark.parametrize("lost", ["lobby:0", "priorities"])
-def test_a_lobby_that_was_evicted_is_no_end(join, redis_server, lost):  # noqa: F811
-    """Each worker is told that something is gone."""
-    worker, other = join(), join()
-    fill(worker, 5)
-    assert redis_server.command("DEL", f"{worker.key}:{lost}") == 1
-    other.exchange()
-    assert other.is_gone
-
-
-@pytest.mark.usefixtures("lobby")
-def test_the_end_sees_the_lobby(join):  # noqa: F811
+def test_the_end_sees_the_lobby(join):
     """A worker that has nothing, and claims nothing, does not take the crawl for over."""
     worker, other = join(), join(capacity=0)
     fill(worker, 3)
@@ -414,7 +310,7 @@ def test_the_end_sees_the_lobby(join):  # noqa: F811
 
 
 @pytest.mark.usefixtures("lobby")
-def test_a_slot_of_one_worker_in_a_lobby(join, redis_server):  # noqa: F811
+def test_a_slot_of_one_worker_in_a_lobby(join, redis_server):
     """What another worker owns moves to a list of its slot, and is claimed by its owner only."""
     one, other = (join(capacity=1, BLOOM_REDIS_SLOT_WORKERS=1) for _ in range(2))
     fill(one, 1, 4)
@@ -422,12 +318,11 @@ def test_a_slot_of_one_worker_in_a_lobby(join, redis_server):  # noqa: F811
     assert other.next() is None
     assert not redis_server.command("EXISTS", f"{one.key}:lobby:0")
     one.store.done(request)
-    assert drain(one) == ["0-2", "0-1", "0-0"]
+    assert one.drain() == ["0-2", "0-1", "0-0"]
 
 
-def test_owners_leave_in_time(join, redis_server):  # noqa: F811
-    """With as many slots as there ever were, the hash holds those of the last time, and a part of
-    those before."""
+def test_owners_leave_in_time(join, redis_server):
+    """The hash holds those of the last time, and a part of those before."""
     worker = join(capacity=200, BLOOM_REDIS_SLOT_WORKERS=1)
     worker.store._policy = replace(worker.policy, keeps_slot=1)
     owners = f"{worker.key}:owners"
@@ -439,6 +334,6 @@ def test_owners_leave_in_time(join, redis_server):  # noqa: F811
     redis_server.command("EVAL", old, 1, owners)
     for first in range(0, 3000, 100):
         for slot in range(first, first + 100):
-            worker.enqueue(f"{slot}", meta={"download_slot": f"s{slot}"})
-        assert len(drain(worker)) == 100
+            worker.enqueue(f"{slot}", slot=f"s{slot}")
+        assert len(worker.drain()) == 100
     assert redis_server.command("HLEN", owners) < 2500

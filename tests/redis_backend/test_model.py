@@ -19,8 +19,7 @@ def test_no_page_is_lost_and_every_crawl_ends():
 
 
 def require_budgets(seed, crawls):
-    """Run so many crawls whose slot has a budget, and whose calls are aborted, answers lost and
-    workers killed."""
+    """Run so many crawls with a budget, aborted calls, lost answers and killed workers."""
     print("BUDGET_MODEL_SEED", seed)
     kinds = ("budgets", "abort", "kill", "lose", "pause", "rounds", "failure", "holds", "delays")
     worlds = {each: World(each, only=kinds) for each in range(seed, seed + crawls)}

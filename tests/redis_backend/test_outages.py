@@ -13,17 +13,14 @@ from functools import partial
 from itertools import count
 
 import pytest
-from scrapy import Request
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import SharedFilterError
 from scrapy_bloom.redis_backend import dupefilter as redis
 from scrapy_bloom.redis_backend.transport import Heartbeat
 from tests.patience import PATIENCE, wait_until
-from tests.redis_backend.fixtures import lone_worker
+from tests.redis_backend.fixtures import lone_worker, offer
 from tests.redis_backend.server import Name, Replica
-
-pytest_plugins = ["tests.redis_backend.fixtures"]
 
 TIMEOUT = 1.2
 
@@ -31,7 +28,8 @@ TIMEOUT = 1.2
 @pytest.fixture
 def worker(own_server, make_dupefilter):
     """Return a function that makes the dupefilter of a worker at `own_server`."""
-    return partial(lone_worker, make_dupefilter, own_server, TIMEOUT)
+    settings = {"BLOOM_REDIS_TIMEOUT": TIMEOUT, "BLOOM_CAPACITY": 10_000}
+    return partial(lone_worker, make_dupefilter, own_server, **settings)
 
 
 @pytest.fixture
@@ -41,15 +39,6 @@ def errors(caplog):
     return lambda: [
         record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR
     ]
-
-
-def requests(start, stop):
-    return [Request(f"http://example.com/{number}") for number in range(start, stop)]
-
-
-def offer(tested, start, stop):
-    """Return whether each request was seen."""
-    return [tested.request_seen(request) for request in requests(start, stop)]
 
 
 @contextmanager
@@ -93,23 +82,18 @@ def locked_out(server):
 
 
 OUTAGES = [stopped, paused, out_of_memory, read_only, locked_out]
-persistent = {"appendonly": "yes", "appendfsync": "no"}  # as a killed process leaves it
 
 
 @pytest.fixture
 def durable_server(own_server):
     """`own_server`, which keeps what it has over a restart."""
-    own_server.stop()
-    own_server.options |= persistent
-    own_server.start()
+    own_server.restart(appendonly="yes", appendfsync="no")  # as a killed process leaves it
     return own_server
 
 
 @pytest.mark.parametrize("outage", OUTAGES)
 def test_an_outage_closes_the_spider(worker, durable_server, next_turn, errors, outage):
-    """By default the spider is closed with reason bloom_error, on the next reactor turn,
-    after one ERROR line. What is offered while it closes is new, then seen; at close all
-    of it is in the filter, if Redis answers again."""
+    """After one ERROR line; what comes meanwhile is in the filter at close, if Redis answers."""
     tested = worker()
     assert offer(tested, 0, 100) == [False] * 100
     with outage(durable_server):
@@ -197,8 +181,7 @@ def wait_for_an_attempt(tested):
 
 @pytest.mark.parametrize("kind", ["own_server", "own_cluster"])
 def test_an_outage_blocks_the_crawl_for_a_bounded_time(worker, request, monkeypatch, kind):
-    """A server that hangs, or a node of a Cluster that is stopped with SIGSTOP, is asked for
-    the time that is set, each time for a third of it; then not before ten times of that."""
+    """Redis is asked for the time that is set, and then not before ten times of that."""
     server = request.getfixturevalue(kind)
     tested = worker(server)
     client, asked = tested._shared._client, []
@@ -237,8 +220,7 @@ def test_a_hiccup_is_not_noticed(worker, own_server, next_turn, errors):
 
 
 def test_a_quick_restart_is_not_noticed(worker, durable_server, next_turn, errors):
-    """A server that comes back, with its data, within the time set is asked until it
-    answers; the scripts are loaded again."""
+    """A server with its data is asked until it answers; the scripts are loaded again."""
     tested = worker(BLOOM_REDIS_TIMEOUT=PATIENCE)
     assert offer(tested, 0, 100) == [False] * 100
     durable_server.stop()
@@ -253,17 +235,11 @@ def test_a_quick_restart_is_not_noticed(worker, durable_server, next_turn, error
 
 
 @pytest.mark.parametrize("kind", ["own_server", "own_cluster"])
-def test_an_answer_that_was_lost_is_no_wrong_answer(make_dupefilter, request, kind, monkeypatch):
-    """A server that hangs while it has our question adds the key when it goes on, after
-    we have asked again: the key counts as new all the same, every time."""
+def test_an_answer_that_was_lost_is_no_wrong_answer(worker, request, kind, monkeypatch):
+    """A key that is asked again is new, though the server has added it when it went on."""
     server = request.getfixturevalue(kind)
     nodes = getattr(server, "nodes", [server])
-    settings = {
-        "DUPEFILTER_CLASS": "scrapy_bloom.RedisBloomDupeFilter",
-        "BLOOM_REDIS_URL": server.url,
-        "BLOOM_REDIS_TIMEOUT": 1.5,
-    }
-    tested = make_dupefilter(**settings)
+    tested = worker(server, BLOOM_REDIS_TIMEOUT=1.5)
     client = tested._shared._client
     # however long it takes after the first try
     monkeypatch.setattr(client, "_patience", PATIENCE)
@@ -287,23 +263,21 @@ def test_an_answer_that_was_lost_is_no_wrong_answer(make_dupefilter, request, ki
         assert len(tries) >= 2
         tested._shared.refresh()
         assert len(tested._shared) == before + 1
-    other = make_dupefilter(**settings)
+    other = worker(server, BLOOM_REDIS_TIMEOUT=1.5)
     assert offer(other, 0, 5) == [True] * 4 + [False]
-    for worker in (tested, other):  # before its server is gone
-        worker.close("finished")
+    for each in (tested, other):  # before its server is gone
+        each.close("finished")
 
 
 @pytest.mark.parametrize("lost", ["flushed", "restarted", "evicted"])
 def test_a_filter_that_vanishes_is_an_outage(worker, own_server, next_turn, errors, lost):
-    """Flushed, restarted without persistence or evicted, the filter answers nothing: new
-    requests are new, seen ones seen, and the message says what has happened."""
+    """It answers nothing: new requests are new, seen ones seen, and the message says why."""
     tested = worker()
     assert offer(tested, 0, 100) == [False] * 100
     if lost == "flushed":
         own_server.command("FLUSHALL")
     elif lost == "restarted":
-        own_server.stop()
-        own_server.start()
+        own_server.restart()
     else:
         own_server.command("CONFIG", "SET", "maxmemory-policy", "allkeys-random")
         own_server.command("CONFIG", "SET", "maxmemory", "1")
@@ -318,8 +292,7 @@ def test_a_filter_that_vanishes_is_an_outage(worker, own_server, next_turn, erro
 
 
 def test_a_promoted_replica_goes_on(worker, own_server, tmp_path):
-    """When the primary turns into a replica and back, as in a failover, requests that it
-    refused as READONLY are asked again within the time set, with exact answers."""
+    """Requests that were refused as READONLY are asked again within the time set."""
     tested, other = worker(BLOOM_REDIS_TIMEOUT=PATIENCE), worker()
     assert offer(other, 0, 10) == [False] * 10
     own_server.command("REPLICAOF", "127.0.0.1", "1")
@@ -328,8 +301,7 @@ def test_a_promoted_replica_goes_on(worker, own_server, tmp_path):
 
 
 def test_a_failover_to_a_replica_is_followed(worker, own_server, tmp_path):
-    """When the old primary refuses as READONLY and the name leads to the promoted replica,
-    the connection is made anew, and the crawl goes on with exact answers."""
+    """The connection is made anew where the old primary refuses as READONLY."""
     with Replica(own_server, tmp_path) as replica, Name(own_server) as name:
         tested = worker(name, BLOOM_REDIS_TIMEOUT=10)
         assert offer(tested, 0, 100) == [False] * 100
@@ -345,9 +317,8 @@ def test_a_failover_to_a_replica_is_followed(worker, own_server, tmp_path):
             each.close("finished")
 
 
-def test_a_cluster_that_loses_a_node(make_dupefilter, worker, own_cluster, next_turn, errors):
-    """With one node of three killed, the requests of its shards are an outage as any
-    other: new is new, seen is seen, nothing is raised."""
+def test_a_cluster_that_loses_a_node(worker, own_cluster, next_turn, errors):
+    """Requests of its shards are an outage as any other."""
     tested = worker(own_cluster)
     assert offer(tested, 0, 100) == [False] * 100
     own_cluster.nodes[1].stop()
@@ -359,8 +330,7 @@ def test_a_cluster_that_loses_a_node(make_dupefilter, worker, own_cluster, next_
 
 
 def test_redis_down_at_start_is_refused_without_the_password(worker, errors, caplog):
-    """Nobody there, a wrong password, and URLs that cannot be read: one ERROR line with
-    the place, an exception, and no trace of the password."""
+    """One ERROR line with the place, and no trace of the password in an exception."""
     for url, message in (
         ("redis://:s3cret@127.0.0.1:1/0", r"redis://127.0.0.1:1/0 .*BLOOM_REDIS_URL"),
         ("redis+cluster://u:s3cret@127.0.0.1:1", r"redis\+cluster://127.0.0.1:1 "),

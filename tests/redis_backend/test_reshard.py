@@ -11,7 +11,6 @@ from scrapy_bloom.redis_backend.filter import RedisBloomFilter
 from tests.redis_backend.server import Move
 from tests.redis_backend.workers import StoreWorker, crawl, tree
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
 PAGES = 15
 
 MOVED = {
@@ -33,8 +32,7 @@ def once(monkeypatch):
 @pytest.mark.parametrize("moved", MOVED)
 @pytest.mark.usefixtures("once")
 def test_workers_wait_until_a_slot_has_moved(redis_cluster, key, moved):
-    """Whatever of a crawl has moved, each call is refused, changes nothing and is made again;
-    no page is lost."""
+    """Each call is refused, changes nothing and is made again; no page is lost."""
     move, refused = None, 0
 
     def attempt(arguments):
@@ -65,8 +63,7 @@ COMMANDS = {
 @pytest.mark.parametrize("moved", ["the books", "all but the books"])
 @pytest.mark.usefixtures("once")
 def test_commands_wait_until_a_slot_has_moved(run, tmp_path, redis_cluster, key, moved):
-    """Each says why it cannot be carried out, and changes nothing; none takes half a crawl for
-    the whole."""
+    """Each says why it is refused, and none takes half a crawl for the whole."""
     worker = StoreWorker(redis_cluster.url, key)
     worker.enqueue("page")
     worker.exchange()

@@ -10,8 +10,7 @@ from queue import SimpleQueue
 
 import pytest
 from scrapy import signals
-from scrapy.utils.misc import build_from_crawler, load_object
-from scrapy.utils.test import get_crawler
+from scrapy.utils.misc import build_from_crawler
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom import RedisDurableScheduler, SharedFilterError, startup
@@ -21,56 +20,13 @@ from scrapy_bloom.redis_backend import worker as worker_module
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.filter_status import RedisPlace
 from scrapy_bloom.redis_backend.lifecycle import open_crawl
-from tests.fakes import Engine
 from tests.job.engine import TestSpider, name_of, request
 from tests.job.feed_jobs import run
 from tests.job.rounds import waited_for
 from tests.redis_backend.server import wait_until
-from tests.redis_backend.workers import StoreWorker
+from tests.redis_backend.workers import StoreWorker, talk
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.usefixtures("few_shards")
-
-
-@pytest.fixture
-def build(redis_server, key):
-    """Return a function that builds and opens a scheduler with some settings."""
-    opened = []
-
-    def build(spider=TestSpider, **settings):
-        settings = {
-            "ADDONS": {"scrapy_bloom.Addon": 300},
-            "BLOOM_CAPACITY": 1000,
-            "BLOOM_REDIS_URL": redis_server.url,
-            "BLOOM_REDIS_KEY": key,
-            **settings,
-        }
-        crawler = get_crawler(spider, settings_dict=settings)
-        crawler.engine = Engine()
-        crawler.engine.scraper.logformatter = crawler.logformatter
-        crawler.spider = spider.from_crawler(crawler)
-        scheduler = build_from_crawler(load_object(crawler.settings["SCHEDULER"]), crawler)
-        scheduler.open(crawler.spider)
-        opened.append(scheduler)
-        return scheduler
-
-    yield build
-    for scheduler in opened:
-        if scheduler._worker._transport._thread.is_alive():
-            scheduler.close("shutdown")
-
-
-def talk(scheduler):
-    """Let a scheduler whose reactor stands still send all it has, and have the answers."""
-    transport = scheduler._worker._transport
-    for _ in range(3):
-        while not transport.wait(5):
-            pass
-        scheduler._ledger.commit()
-        if not transport.busy:
-            scheduler._worker.store._call()
-    while not transport.wait(5):
-        pass
 
 
 def let_die(scheduler):
@@ -86,8 +42,7 @@ class OtherSpider(TestSpider):
 
 
 def test_another_spider_is_refused(build, key, redis_server):
-    """It would get requests whose callbacks are the first one's: nothing in Redis changes. A
-    crawl that knows no name takes that of the first one."""
+    """Nothing in Redis changes. A crawl that knows no name takes that of the first one."""
     first = build()
     first.enqueue_request(request("page"))
     talk(first)
@@ -176,8 +131,7 @@ def test_what_another_worker_has_seen_is_counted_when_the_answer_comes(build, re
 
 
 def start(scheduler, *requests, through=False):
-    """Give the engine what Spider.start() yields, and leave before the end of that, unless it
-    is to be through."""
+    """Give the engine what Spider.start() yields, and leave before the end unless `through`."""
     (process,) = scheduler.crawler.engine.scraper.spidermw.methods["process_start"]
 
     async def things():
@@ -194,8 +148,7 @@ def start(scheduler, *requests, through=False):
 
 
 def test_a_start_request_is_pushed_once_by_all_workers(build, redis_server, key):
-    """Told apart by whose it is, in any order; not by what is another in each run: a time in
-    its meta, a random header. One worker is killed."""
+    """In any order, whatever is another in each run; one worker is killed."""
 
     def requests(whose):
         for number in whose:
@@ -231,8 +184,7 @@ def test_start_that_takes_a_stop_for_its_end_is_not_through(build, redis_server,
 
 
 def test_start_that_fails_in_old_middlewares_is_over(build):
-    """process_start_requests, which Scrapy 2.14 still runs, notes an error as process_start does:
-    the worker is in no start() any more, which would keep the crawl from its end."""
+    """In process_start_requests of Scrapy 2.14, too: else the crawl would not end."""
     scheduler = build()
 
     def things():
@@ -259,8 +211,7 @@ def test_what_cannot_be_stored_lives_in_memory(build, meta):
 
 
 def test_a_worker_is_not_at_rest_while_there_are_seeds(build, redis_server, key, monkeypatch):
-    """Neither while they are in the list, nor while a worker has taken them from there and
-    their requests are not in the crawl: else it would end the crawl without them."""
+    """In the list, or taken by a worker and not in the crawl yet."""
     monkeypatch.setattr(TestSpider, "redis_key", f"{key}:seeds", raising=False)
     redis_server.command("RPUSH", f"{key}:seeds", "http://example.com/seed")
     scheduler = build()
@@ -335,8 +286,7 @@ def evicting_server(own_server):
 
 
 def test_a_server_that_evicts_gets_no_new_crawl(evicting_server, build, key, caplog):
-    """It is refused with the remedy, and leaves nothing there; a crawl that is there goes on,
-    with an ERROR."""
+    """A crawl that is there goes on, with an ERROR."""
     message = "maxmemory-policy allkeys-lru"
     with pytest.raises(SharedFilterError, match=message):
         build(BLOOM_REDIS_URL=evicting_server.url)
@@ -378,8 +328,7 @@ def test_another_lease_is_refused(build):
 
 
 def test_an_error_of_the_script_is_no_outage(build, redis_server, key):
-    """Something in Redis is not what it should be: the worker closes, and does not wait for it
-    to be otherwise."""
+    """The worker closes, and does not wait for it to be otherwise."""
     scheduler = build()
     talk(scheduler)
     transport = scheduler._worker._transport
@@ -397,8 +346,7 @@ def test_an_error_of_the_script_is_no_outage(build, redis_server, key):
 
 
 def test_a_kill_loses_no_feed_of_a_worker_with_a_job_directory(build, tmp_path):
-    """What is stored at the end is named where there is no JOBDIR; with one it is kept there,
-    and a second worker with the same one is refused."""
+    """What is stored at the end is kept there; without a JOBDIR it is named."""
     feeds = {
         "ftp://example.com/items.json": {"format": "json"},
         str(tmp_path / "items.jsonl"): {"format": "jsonlines"},
@@ -547,9 +495,9 @@ def close_idle(scheduler):
     scheduler.close("finished")
 
 
-def test_a_worker_of_the_round_before_does_not_end_the_next(build):
-    """One that waits tells of its own round only: in the next one, whose first worker is
-    stopped in its start(), each start request is sent, and the end is right."""
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_worker_of_the_round_before_does_not_end_the_next(build, comes):
+    """Each start request is sent, by a worker that comes, or by that one."""
     waiting = build(BLOOM_REDIS_ROUND="1", BLOOM_REDIS_IDLE=600)
     run_start(waiting)
     assert fetch(waiting) == STARTS
@@ -561,20 +509,20 @@ def test_a_worker_of_the_round_before_does_not_end_the_next(build):
     run_start(stopped, STARTS[:1], to_the_end=False)
     talk(waiting)
     stopped.close("shutdown")
-    last = build(BLOOM_REDIS_ROUND="2")
-    run_start(last)
-    assert fetch(waiting, last) == STARTS
-    assert not waiting.has_pending_requests()
-    assert not last.has_pending_requests()
-    close_idle(last)
+    workers = [waiting]
+    if comes:
+        workers.append(build(BLOOM_REDIS_ROUND="2"))
+        run_start(workers[1])
+    assert fetch(*workers) == STARTS
+    assert not any(each.has_pending_requests() for each in workers)
+    close_idle(workers[-1])
     assert build(BLOOM_REDIS_ROUND="2")._worker._state.over
 
 
 def test_who_has_only_heard_that_start_is_through_does_not_say_so(
     build, key, redis_server, monkeypatch
 ):
-    """Redis goes back to before the end of start() when a worker has joined, and who had run it
-    is dead: that worker runs it."""
+    """It runs start() where Redis goes back to before its end."""
     first = build()
     run_start(first, STARTS[:1], to_the_end=False)
     assert fetch(first) == STARTS[:1]

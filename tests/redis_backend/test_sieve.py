@@ -8,7 +8,6 @@ from contextlib import suppress
 from itertools import count, product
 
 import pytest
-import redis as redis_py
 
 from scrapy_bloom.job.pending import Selection
 from scrapy_bloom.redis_backend import sieve
@@ -17,16 +16,14 @@ from scrapy_bloom.redis_backend.pending_store import RedisPendingStore
 from scrapy_bloom.redis_backend.scripts import DROP_LISTS, SIEVE
 from scrapy_bloom.redis_backend.status import look_at
 from tests.commands.command_line import environment
+from tests.job.engine import name_of
 from tests.job.test_orders import SPIDER, of_pages, random_order, require_whole
 from tests.patience import wait_until
-from tests.redis_backend.server import lua_script
-from tests.redis_backend.test_commit import ABORTING, join, raw  # noqa: F401 - a fixture
-from tests.redis_backend.test_later import enqueue, is_sound, let_pass, of_slot
-from tests.redis_backend.test_lobby import FIFO, LIFO, name
+from tests.redis_backend.test_later import is_sound, let_pass, of_slot
+from tests.redis_backend.test_lobby import FIFO, LIFO
 from tests.redis_backend.workers import lobby_from, seeded
 from tests.seeded import seed_of
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.usefixtures("few_shards")
 ORDERS = pytest.mark.parametrize("order", [FIFO, LIFO], ids=["oldest", "newest"])
 
@@ -39,12 +36,8 @@ def drop(worker, keep=False, **selected):
 
 def fetched(worker):
     """Let `worker` fetch all that it gets; return the names."""
-    names = []
-    while (request := worker.next()) is not None:
-        names.append(name(request))
-        worker.store.done(request)
-    for _ in range(2):
-        worker.exchange()
+    names = worker.drain()
+    worker.exchange()
     return names
 
 
@@ -56,9 +49,8 @@ def pending(worker, **selected):
 
 @ORDERS
 @pytest.mark.parametrize("lobby", [0, 256])
-def test_the_lists_of_a_slot_go_in_a_step_each(join, monkeypatch, order, lobby):  # noqa: F811
-    """In each priority, parked or behind a mark, whoever is at work; others stay in their order,
-    and what goes stays seen. What is claimed stays. The last drop ends the crawl."""
+def test_the_lists_of_a_slot_go_in_a_step_each(join, monkeypatch, order, lobby):
+    """In each priority, parked or not; what is claimed stays, others stay in their order."""
     lobby_from(monkeypatch, lobby)
     worker = join(capacity=2, **order)
     of_slot(worker, "claimed", "first", "second", priority=1)
@@ -66,7 +58,7 @@ def test_the_lists_of_a_slot_go_in_a_step_each(join, monkeypatch, order, lobby):
     for priority in (0, 1):
         of_slot(worker, "gone", *(f"gone{n}-{priority}" for n in range(9)), priority=priority)
     of_slot(worker, "held", *(f"held{n}" for n in range(5)))
-    enqueue(worker, "late", 1000, meta={"download_slot": "gone"})
+    worker.enqueue("late", 1000, slot="gone")
     worker.store.hold("held", 1000, 1)
     of_slot(worker, "stays", *"abcdef")
     assert drop(worker, slots=["gone", "claimed"]) == {
@@ -90,16 +82,15 @@ def test_the_lists_of_a_slot_go_in_a_step_each(join, monkeypatch, order, lobby):
 
 @ORDERS
 @pytest.mark.parametrize("keep", [False, True])
-def test_what_is_selected_by_url_is_sieved(join, monkeypatch, order, keep):  # noqa: F811
-    """In all lists, without a worker, too: what is left keeps its order. With `keep` it has failed,
-    and `retry` brings it back."""
+def test_what_is_selected_by_url_is_sieved(join, monkeypatch, order, keep):
+    """In all lists: what is left keeps its order. With `keep` it has failed."""
     lobby_from(monkeypatch, 3)
     monkeypatch.setattr(sieve, "AT_ONCE", 4)
     worker = join(**order)
     for number in range(60):
         meta = {"download_slot": f"slot{number % 7 % 4}"}
         delay = 1000 if number % 10 == 4 else None
-        enqueue(worker, f"{number}", delay, meta=meta, priority=number % 2)
+        worker.enqueue(f"{number}", delay, meta=meta, priority=number % 2)
         worker.exchange()
     worker.leave()
     worker = join(**order)
@@ -111,7 +102,7 @@ def test_what_is_selected_by_url_is_sieved(join, monkeypatch, order, keep):  # n
     assert drop(worker, keep, urls=["*[3-6]"])["dropped"] == 0
     assert pending(worker) == before - 24
     assert is_sound(worker)
-    failed = RedisFailedStore(worker.client, worker.key)
+    failed = worker.failed
     kept = {int(each.url.rpartition("/")[2]): each for each in failed.requests()}
     assert {*kept} == ({n for n in range(60) if n % 10 in (3, 4, 5, 6)} if keep else set())
     assert {(each.reason, each.attempts) for each in kept.values()} <= {("dropped", 0)}
@@ -126,7 +117,7 @@ def test_what_is_selected_by_url_is_sieved(join, monkeypatch, order, keep):  # n
 
 
 @ORDERS
-def test_the_order_is_kept_where_nobody_works(join, monkeypatch, order):  # noqa: F811
+def test_the_order_is_kept_where_nobody_works(join, monkeypatch, order):
     """Whatever is dropped."""
     monkeypatch.setattr(sieve, "AT_ONCE", 3)
     worker = join(**order)
@@ -140,13 +131,12 @@ def test_the_order_is_kept_where_nobody_works(join, monkeypatch, order):  # noqa
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_nothing_is_lost_where_a_script_is_aborted(
-    join,  # noqa: F811
+    join,
     redis_server,
     monkeypatch,
     keep,
 ):
-    """After any of its commands, and then the tool is killed: what is not dropped is fetched, or
-    has failed, and the crawl ends."""
+    """What is not dropped is fetched, or has failed, and the crawl ends."""
     monkeypatch.setattr(sieve, "AT_ONCE", 4)
     lobby_from(monkeypatch, 2)
     real = sieve.Sieve._run
@@ -154,8 +144,7 @@ def test_nothing_is_lost_where_a_script_is_aborted(
     def abort(self, script, *arguments):
         if script not in (SIEVE, DROP_LISTS) or next(calls) != fatal:
             return real(self, script, *arguments)
-        with suppress(redis_py.ResponseError):
-            raw(worker, lua_script(ABORTING % at + script.text), arguments)
+        worker.abort(arguments, at, script)
         raise InterruptedError
 
     every = [
@@ -178,7 +167,7 @@ def test_nothing_is_lost_where_a_script_is_aborted(
         assert is_sound(worker)
         if keep:
             names = {*fetched(worker)}
-            failed = RedisFailedStore(worker.client, worker.key).requests()
+            failed = worker.failed.requests()
             names |= {each.url.rpartition("/")[2] for each in failed}
             assert len(names) == 8
         else:
@@ -193,7 +182,7 @@ def test_nothing_is_lost_where_a_script_is_aborted(
         worker.close()
 
 
-def test_what_comes_behind_a_parked_list_is_found(join, redis_server):  # noqa: F811
+def test_what_comes_behind_a_parked_list_is_found(join, redis_server):
     """Also when that list, which is the only one of its priority, is dropped."""
     worker = join(**FIFO)
     of_slot(worker, "held", "a", "b", "c")
@@ -214,7 +203,7 @@ def test_what_comes_behind_a_parked_list_is_found(join, redis_server):  # noqa: 
     assert worker.store.is_quiet
 
 
-def test_what_comes_between_the_look_and_the_call_stays(join, redis_server, monkeypatch):  # noqa: F811
+def test_what_comes_between_the_look_and_the_call_stays(join, redis_server, monkeypatch):
     """Another request is the first of the list then, as where a worker has given one back."""
     monkeypatch.setattr(sieve, "AT_ONCE", 3)
     worker = join(**FIFO)
@@ -236,7 +225,7 @@ def test_what_comes_between_the_look_and_the_call_stays(join, redis_server, monk
     assert sorted(map(int, fetched(worker))) == [*range(10, 20)]
 
 
-def test_what_is_dropped_from_the_lobby_counts_there_no_more(join, redis_server, monkeypatch):  # noqa: F811
+def test_what_is_dropped_from_the_lobby_counts_there_no_more(join, redis_server, monkeypatch):
     """Or its slot would get a list of its own too soon."""
     lobby_from(monkeypatch, 0)
     worker = join(capacity=2, **FIFO)
@@ -248,7 +237,7 @@ def test_what_is_dropped_from_the_lobby_counts_there_no_more(join, redis_server,
     assert int(redis_server.command("BITCOUNT", few)) == 0
 
 
-def test_a_list_and_an_older_one_go_in_one_call(join, redis_server):  # noqa: F811
+def test_a_list_and_an_older_one_go_in_one_call(join, redis_server):
     """The mark at the end of the older one is no request."""
     worker = join(**FIFO)
     of_slot(worker, "slot", *"abcdefgh")
@@ -269,9 +258,8 @@ def test_a_list_and_an_older_one_go_in_one_call(join, redis_server):  # noqa: F8
 
 @ORDERS
 @pytest.mark.parametrize("lobby", [3, 256])
-def test_workers_go_on_meanwhile(join, monkeypatch, order, lobby):  # noqa: F811
-    """They push, claim, finish, hold and leave between any two calls of drops by slot and by URL:
-    each request is fetched, or dropped, or has failed, and none is two of these."""
+def test_workers_go_on_meanwhile(join, monkeypatch, order, lobby):
+    """Between any two calls of drops: each request is fetched, dropped or has failed, once."""
     lobby_from(monkeypatch, lobby)
     monkeypatch.setattr(sieve, "AT_ONCE", 3)
     chance = seeded(seed_of("SIEVE_SEED"))
@@ -287,7 +275,7 @@ def test_workers_go_on_meanwhile(join, monkeypatch, order, lobby):  # noqa: F811
             pushed.append(number)
             delay = chance.choice([None, None, None, 1000])
             meta = {"download_slot": slot}
-            enqueue(worker, f"{number}", delay, meta=meta, priority=chance.randrange(2))
+            worker.enqueue(f"{number}", delay, meta=meta, priority=chance.randrange(2))
         elif action < 0.7:
             if (request := worker.next()) is not None:
                 claimed.append((worker, request))
@@ -295,7 +283,7 @@ def test_workers_go_on_meanwhile(join, monkeypatch, order, lobby):  # noqa: F811
             while claimed:
                 owner, request = claimed.pop()
                 owner.store.done(request)
-                done[name(request)] += 1
+                done[name_of(request)] += 1
         elif action < 0.83:
             worker.store.hold(f"slot{chance.randrange(9)}", 1000, 1)
         elif action < 0.86:
@@ -330,7 +318,7 @@ def test_workers_go_on_meanwhile(join, monkeypatch, order, lobby):  # noqa: F811
             while claimed:
                 owner, request = claimed.pop()
                 owner.store.done(request)
-                done[name(request)] += 1
+                done[name_of(request)] += 1
             worker.exchange()
             for slot in range(9):
                 worker.store.hold(f"slot{slot}", 0, 1)
@@ -350,8 +338,7 @@ def test_workers_go_on_meanwhile(join, monkeypatch, order, lobby):  # noqa: F811
 
 @pytest.mark.torture
 def test_forty_kills_of_workers_and_commands(run, tmp_path, redis_server, key):
-    """At random moments of both, with a budget and pages that fail: each is fetched, dropped and
-    kept, capped or failed, and none is gone."""
+    """Each page is fetched, dropped and kept, capped or failed, and none is gone."""
     pages, kills = 6000, 40
     chance = seeded(seed_of("SIEVE_SEED"))
     (tmp_path / "slow.py").write_text(SPIDER)

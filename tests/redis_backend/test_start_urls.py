@@ -19,7 +19,6 @@ from scrapy_bloom.settings import RedisSettings
 from tests.patience import PATIENCE
 from tests.redis_backend.workers import StoreWorker, waiting
 
-pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = pytest.mark.usefixtures("few_shards")
 
 
@@ -40,8 +39,7 @@ def worker(redis, key):
 
 @pytest.fixture
 def seed_list(redis, worker, key):
-    """Return a function that makes a list of seeds, whose thread does not run, and which strikes
-    off what it has pushed as soon as that was kept."""
+    """Return a function that makes a list of seeds without a thread, which keeps no notes."""
     made = []
 
     def make(*, where=redis, **attributes):
@@ -62,6 +60,16 @@ def seed_list(redis, worker, key):
     yield make
     for each in made:
         each.close()
+
+
+def shops(count):
+    """Return so many seeds."""
+    return [f"http://shop{number:02}.example.com/" for number in range(count)]
+
+
+def push(worker, key, *seeds):
+    """Put seeds into the list."""
+    worker.client.call("rpush", f"{key}:seeded", *seeds)
 
 
 def move_all(*seed_lists, filter_of):
@@ -85,10 +93,9 @@ def pending(worker):
 
 @pytest.mark.parametrize("kind", ["list", "set", "sorted set"])
 def test_every_seed_is_moved_once(worker, seed_list, key, kind):
-    """From a list, a set or a sorted set, by two workers, so many a time: each seed is
-    pushed once, and nothing is left beside the list."""
+    """Of any kind of list, by two workers; nothing is left beside it."""
     one, other = seed_list(), seed_list()
-    urls = [f"http://shop{number}.example.com/" for number in range(23)]
+    urls = shops(23)
     for at, url in enumerate(urls):
         command = {"list": "rpush", "set": "sadd", "sorted set": "zadd"}[kind]
         worker.client.call(command, f"{key}:seeded", {url: at} if kind == "sorted set" else url)
@@ -105,8 +112,7 @@ def test_every_seed_is_moved_once(worker, seed_list, key, kind):
 
 
 def test_seeds_that_meet_a_filter_that_has_grown_are_sent_again(worker, seed_list, key, redis):
-    """Since this worker has looked, others have given the filter more layers: what was refused
-    for that is pushed with the next call, and what they have seen is not."""
+    """What was refused for that is pushed with the next call, once."""
 
     def filtered(data):
         return Request(data.decode())
@@ -117,11 +123,11 @@ def test_seeds_that_meet_a_filter_that_has_grown_are_sent_again(worker, seed_lis
         numbers = count()
         while any(len(shard.counts) < 4 for shard in other.shards):
             other.add(b"%d" % next(numbers))
-    urls = [f"http://shop{number}.example.com/" for number in range(60)]
-    worker.client.call("rpush", f"{key}:seeded", *urls)
+    urls = shops(60)
+    push(worker, key, *urls)
     move_all(seeds, filter_of=worker)
     assert sorted(request.url for request in pending(worker)) == sorted(urls)
-    worker.client.call("rpush", f"{key}:seeded", *urls)
+    push(worker, key, *urls)
     move_all(seeds, filter_of=worker)
     assert pending(worker) == []
 
@@ -136,12 +142,10 @@ def run_out(worker, key, ahead=0):
 def test_seeds_of_a_worker_that_dies_are_taken_by_another(
     worker, seed_list, key, redis, monkeypatch
 ):
-    """Killed before its push, or between that and the removal: after its lease another one
-    has them, and no seed is lost, taken before, or asked twice."""
+    """After its lease, whenever it dies; no seed is lost or asked twice."""
     dying = seed_list()
     dying._settings = replace(dying._settings, lease=PATIENCE)
-    for number in range(10):
-        worker.client.call("rpush", f"{key}:seeded", f"http://shop{number}.example.com/")
+    push(worker, key, *shops(10))
 
     def die(*_):
         raise SharedFilterError("killed")
@@ -163,14 +167,14 @@ def test_seeds_of_a_worker_that_dies_are_taken_by_another(
     assert other._move(worker.dupefilter.shared)
     move_all(other, filter_of=worker)
     urls = sorted(request.url for request in pending(worker))
-    assert urls == [f"http://shop{number}.example.com/" for number in range(10)]
+    assert urls == shops(10)
 
 
 def test_many_seeds_of_workers_that_died_come_back_in_portions(worker, seed_list, key):
     """A call reads some hundreds of what was taken, however much that is."""
     taking, other = seed_list(redis_batch_size=500), seed_list(redis_batch_size=90)
     urls = [f"http://shop{number:04}.example.com/{'x' * 64}" for number in range(3000)]
-    worker.client.call("rpush", f"{key}:seeded", *urls)
+    push(worker, key, *urls)
     taking._made_in_reactor = lambda _: None
     for _ in range(6):
         taking._move(worker.dupefilter.shared)
@@ -191,19 +195,17 @@ def test_many_seeds_of_workers_that_died_come_back_in_portions(worker, seed_list
 
 
 def test_seeds_outlive_a_server_that_goes_back(seed_list, own_server, worker, key):
-    """The crawl is on another server than its list, and that goes back to before the push: no
-    seed is lost. Nobody takes the crawl for over meanwhile."""
+    """The crawl's, to before the push; no worker takes the crawl for over meanwhile."""
     crawl = StoreWorker(own_server.url, key)
     crawl.exchange()
     own_server.command("SAVE")
-    urls = [f"http://shop{number}.example.com/" for number in range(5)]
-    worker.client.call("rpush", f"{key}:seeded", *urls)
+    urls = shops(5)
+    push(worker, key, *urls)
     pushing = seed_list(where=own_server)
     pushing._keeps = 3600
     assert pushing._move(crawl.dupefilter.shared)
     assert waiting(crawl.client, crawl.key).total() == 5
-    own_server.stop()
-    own_server.start()
+    own_server.restart()
     assert waiting(crawl.client, crawl.key).total() == 0
     pushing._keeps = 0
     with pytest.raises(SharedFilterError, match="may have forgotten what was pushed"):
@@ -218,12 +220,10 @@ def test_seeds_outlive_a_server_that_goes_back(seed_list, own_server, worker, ke
 
 @pytest.mark.parametrize("ends", ["is slow", "ends"])
 def test_no_seed_is_asked_twice(worker, seed_list, key, ends):
-    """A worker has pushed seeds, and is too slow, or ends, before it strikes them off: who takes
-    them after its lease pushes none again, and strikes off what is its own."""
+    """Though who has pushed it is slow, or ends, before it strikes it off."""
     slow, other = seed_list(), seed_list()
     slow._keeps = other._keeps = 3600
-    for number in range(5):
-        worker.client.call("rpush", f"{key}:seeded", f"http://shop{number}.example.com/")
+    push(worker, key, *shops(5))
     assert slow._move(worker.dupefilter.shared)
     run_out(worker, key)
     assert other._move(worker.dupefilter.shared)
@@ -248,8 +248,8 @@ def test_a_million_seeds_are_not_a_million_notes(worker, seed_list, key, monkeyp
     monkeypatch.setattr(start_urls, "MOST_NOTED", 12)
     seeds = seed_list()
     seeds._keeps = 3600
-    urls = [f"http://shop{number:02}.example.com/" for number in range(30)]
-    worker.client.call("rpush", f"{key}:seeded", *urls)
+    urls = shops(30)
+    push(worker, key, *urls)
     for _ in range(9):
         seeds._move(worker.dupefilter.shared)
     assert worker.client.call("hlen", f"{{{key}:seeded}}:taken") == 12
@@ -262,7 +262,7 @@ def test_a_million_seeds_are_not_a_million_notes(worker, seed_list, key, monkeyp
 @pytest.mark.parametrize("damage", [b"", b"x", b"\x93\x01\xa1x", b"\x92\xa1x\x01", b"\xdd" * 9])
 def test_a_note_that_cannot_be_read_is_kept(worker, seed_list, key, damage):
     """With what makes no request; the others are moved."""
-    worker.client.call("rpush", f"{key}:seeded", "http://example.com/1")
+    push(worker, key, "http://example.com/1")
     worker.client.call("hset", f"{{{key}:seeded}}:taken", "1:1", damage)
     seeds = seed_list()
     move_all(seeds, filter_of=worker)
@@ -295,7 +295,7 @@ def test_what_makes_no_request_is_kept(worker, seed_list, key, caplog):
     """One line says where; the others are moved, and the spider's own method is asked."""
     seeds = seed_list()
     for seed in ("nonsense", "http://example.com/1", b"\xff", json.dumps({"n": 1})):
-        worker.client.call("rpush", f"{key}:seeded", seed)
+        push(worker, key, seed)
     move_all(seeds, filter_of=worker)
     assert [request.url for request in pending(worker)] == ["http://example.com/1"]
     kept = worker.client.call("lrange", f"{{{key}:seeded}}:unreadable", 0, -1)
@@ -305,7 +305,7 @@ def test_what_makes_no_request_is_kept(worker, seed_list, key, caplog):
     def two(data):
         return [Request(f"http://example.com/{data.decode()}/{n}", dont_filter=True) for n in "ab"]
 
-    worker.client.call("rpush", f"{key}:seeded", "x")
+    push(worker, key, "x")
     move_all(seed_list(make_request_from_data=two), filter_of=worker)
     found = {request.url for request in pending(worker)}
     assert found == {"http://example.com/x/a", "http://example.com/x/b"}
@@ -334,7 +334,7 @@ def test_seeds_of_a_worker_that_dies_where_the_clock_was_set_back(
 ):
     """What it took when the clock was an hour ahead is taken by another after a lease."""
     dying, other = seed_list(), seed_list()
-    worker.client.call("rpush", f"{key}:seeded", "http://example.com/")
+    push(worker, key, "http://example.com/")
     with monkeypatch.context() as patch:
         patch.setattr(dying, "_made_in_reactor", lambda _: None)
         assert not dying._move(worker.dupefilter.shared)

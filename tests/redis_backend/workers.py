@@ -2,25 +2,41 @@
 
 import random
 from collections import Counter, deque
+from contextlib import suppress
 from functools import partial
 from hashlib import sha1
 
 from scrapy import Request, Spider
+from scrapy.settings import Settings
+from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 
+from scrapy_bloom.job.failure import FailedRequest
 from scrapy_bloom.redis_backend.budget import budget_text, require_budget
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.codec import RedisCodec
 from scrapy_bloom.redis_backend.dupefilter import RedisBloomDupeFilter
+from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.layout import in_one_slot
 from scrapy_bloom.redis_backend.lifecycle import open_crawl
 from scrapy_bloom.redis_backend.protocol import Policy
+from scrapy_bloom.redis_backend.push import push
 from scrapy_bloom.redis_backend.request_store import Observers, RedisStore
 from scrapy_bloom.redis_backend.scripts import COMMIT, RETRY_FAILED, SIEVE, TAKE_CAPPED
+from scrapy_bloom.redis_backend.verify import queue_findings
 from scrapy_bloom.settings import BUDGET, WorkerSettings
 from tests.fakes import Engine
+from tests.job.engine import name_of
 
 LEASE = 60_000
+ABORTING = """
+local calls, real = 0, redis
+local redis = {pcall = redis.pcall, sha1hex = redis.sha1hex, call = function(...)
+  calls = calls + 1
+  if calls == %d then error('aborted') end
+  return real.call(...)
+end}
+"""
 
 
 class InlineSender:
@@ -139,13 +155,68 @@ class StoreWorker:
         """Make the call, once."""
         return self.client.run(COMMIT, [self.key], *arguments)
 
-    def enqueue(self, name, **options):
+    def abort(self, arguments, at, script=COMMIT):
+        """Run a script, once, whose command `at` fails; return whether it had one."""
+        import redis
+
+        text = ABORTING % at + script.text
+        with suppress(redis.ResponseError):
+            self.client._redis.eval(text, 1, self.key, *arguments)
+            return False
+        return True
+
+    def abort_next(self, at):
+        """Let the next call fail at its command `at`, and be made again; return a list that has
+        then whether it had that command."""
+        had = []
+
+        def attempt(arguments):
+            self.sender._attempt = self.call
+            had.append(self.abort(arguments, at))
+            return self.call(arguments)
+
+        self.sender._attempt = attempt
+        return had
+
+    def die(self):
+        """Let the lease run out."""
+        self.client.call("zadd", f"{self.key}:workers", {self.store.worker: 1})
+
+    def enqueue(self, name, delay=None, slot=None, **options):
         """Do what the scheduler does with a request; return whether it may be new."""
+        if slot is not None:
+            options["meta"] = {"download_slot": slot}
         request = Request(f"http://example.com/{name}", **options)
         if not request.dont_filter and self.dupefilter.request_seen(request):
             return False
-        self.store.push(request, ())
+        self.store.push(request, (), delay)
         return True
+
+    def enqueue_all(self, names, **options):
+        """Do so with several, which differ in nothing else."""
+        for name in names:
+            self.enqueue(name, **options)
+
+    def start(self, name, mark):
+        """Enqueue a start request."""
+        self.enqueue(name, dont_filter=True)
+        self.store.mark(mark)
+
+    def push_from_outside(self, *urls, **options):
+        """Push as the command does; return how many were pushed, seen and capped."""
+        settings = Settings({"BLOOM_REDIS_LEASE": self.settings.lease})
+        requests = [Request(url, **options) for url in urls]
+        others = {"settings": settings, "fingerprinter": RequestFingerprinter()}
+        return push(self.client, self.key, requests, **others)
+
+    def fail(self, request, reason="callback", **what):
+        """Let a request fail that this worker was handed; return whether it was kept."""
+        return self.store.fail(request, FailedRequest.of(request, reason, **what))
+
+    @property
+    def failed(self):
+        """What has failed in the crawl."""
+        return RedisFailedStore(self.client, self.key)
 
     def exchange(self):
         """Make a call, and take its answer."""
@@ -153,6 +224,11 @@ class StoreWorker:
         if not self.sender.busy:
             self.store._call()
         self.wait()
+
+    def send_all(self):
+        """Make calls until nothing waits for one."""
+        while self.store.unsent:
+            self.exchange()
 
     def wait(self):
         """Take all answers, also to calls that come of them."""
@@ -168,6 +244,15 @@ class StoreWorker:
             self.exchange()
         return None
 
+    def drain(self):
+        """Fetch all that is left; return the names of the pages, as they came."""
+        names = []
+        while (request := self.next()) is not None:
+            names.append(name_of(request))
+            self.store.done(request)
+        self.exchange()
+        return names
+
     def leave(self, over=False):
         """Leave the crawl."""
         self.store.leave(over=over, seconds=1)
@@ -179,6 +264,40 @@ class StoreWorker:
         self.client.close()
 
 
+def anywhere(chance):
+    """Return the number of a command, of which calls have some dozens or some hundreds."""
+    return chance.choice([chance.randrange(1, 60), chance.randrange(1, 400)])
+
+
+def aborting(chance):
+    """Return a way to make calls, each of which fails at a random command of its own, keeps what it
+    has written, and is made again."""
+
+    def attempt(worker, arguments):
+        worker.abort(arguments, anywhere(chance))
+        return worker.call(arguments)
+
+    return attempt
+
+
+def talk(scheduler):
+    """Let a scheduler whose reactor stands still send all it has, and have the answers."""
+    transport = scheduler._worker._transport
+    for _ in range(3):
+        while not transport.wait(5):
+            pass
+        scheduler._ledger.commit()
+        if not transport.busy:
+            scheduler._worker.store._call()
+    while not transport.wait(5):
+        pass
+
+
+def findings_of(worker):
+    """Return what `verify` finds wrong."""
+    return [each.text for each in queue_findings(worker.client, worker.key) if not each.sound]
+
+
 def crawl(workers, links, chance, most=2000):
     """Let `workers` fetch what can be reached from page 0; return how often each was."""
     fetched = {}
@@ -187,7 +306,7 @@ def crawl(workers, links, chance, most=2000):
         worker = chance.choice(workers)
         request = worker.next()
         if request is not None:
-            page = int(request.url.rpartition("/")[2])
+            page = int(name_of(request))
             fetched[page] = fetched.get(page, 0) + 1
             for linked in links(page):
                 worker.enqueue(str(linked))
