@@ -23,18 +23,12 @@ from scrapy_bloom import (
 )
 from scrapy_bloom.dupefilter import base as dupefilter
 from scrapy_bloom.jobdir import JobDirectory
+from tests.fakes import raising
 from tests.test_refused_start import contents
 
 
 def requests(start, stop):
     return [Request(f"http://example.com/{n}") for n in range(start, stop)]
-
-
-def raising(error):
-    def fails(*_, **__):
-        raise error
-
-    return fails
 
 
 def verdicts(tested, offered):
@@ -547,20 +541,24 @@ def test_random_holding_is_what_a_set_would_do(make_dupefilter, jobdir):
     print("seed", seed)
     chance = random.Random(seed)
     tested = make_dupefilter(JOBDIR=jobdir, BLOOM_CAPACITY=10)
-    pool = requests(0, 100)
-    verdicts(tested, pool[:5])
+    forms = ("?a=1&b=2", "?a=1&b=2#part", "?b=2&a=1", "?b=2&a=1#part")
+
+    def pool(n):
+        return Request(f"http://example.com/{n}{chance.choice(forms)}")
+
+    verdicts(tested, map(pool, range(5)))
     assert list(tested.uncommitted) == []
     tested.use_overlay(requests_survive=False)
-    number = {fingerprint(request): n for n, request in enumerate(pool)}
+    number = {fingerprint(pool(n)): n for n in range(110)}
     held, released = {}, set(range(5))
     for _ in range(2_000):
         n = chance.randrange(100)
         move = chance.random()
         if move < 0.6:
-            assert tested.request_seen(pool[n]) == (n in held or n in released)
+            assert tested.request_seen(pool(n)) == (n in held or n in released)
             held |= {} if n in released else {n: None}
         elif move < 0.8:
-            tested.forget(pool[n].replace(url=pool[n].url + chance.choice(["", "#part"])))
+            tested.forget(pool(n))
             held.pop(n, None)
         elif move < 0.9 and held and len(released) < 60:
             some = chance.sample(sorted(tested.uncommitted), 1)
@@ -571,12 +569,12 @@ def test_random_holding_is_what_a_set_would_do(make_dupefilter, jobdir):
     tested.release(tested.uncommitted)
     assert len(tested.uncommitted) == 0
     released |= {*held}
-    assert verdicts(tested, requests(100, 110) * 2) == [False] * 10 + [True] * 10
+    assert verdicts(tested, map(pool, [*range(100, 110)] * 2)) == [False] * 10 + [True] * 10
     tested.close("finished")
     assert tested.crawler.stats.get_value("bloom/items") == len(released) + 10
     if jobdir:
         resumed = make_dupefilter(JOBDIR=jobdir)
-        assert verdicts(resumed, requests(0, 110)) == [n in released for n in range(110)]
+        assert verdicts(resumed, map(pool, range(110))) == [n in released for n in range(110)]
 
 
 def test_filter_full_by_release_closes_the_spider(make_dupefilter, closed):

@@ -168,7 +168,7 @@ def crawls(folder, pairs):
     import harness
 
     def crawl(name):
-        place = folder / name
+        place = folder / f"crawl-{name}"
         place.mkdir()
         before = cpu()
         with harness.serve(place) as site, contextlib.redirect_stdout(io.StringIO()):

@@ -42,7 +42,7 @@ from tests.job.harness import fields_of
 from tests.patience import PATIENCE, wait_until
 from tests.redis_backend.server import Server, missing
 from tests.redis_backend.workers import StoreWorker, waiting
-from tests.small_site import PAGES, SmallSite, crawl
+from tests.small_site import PAGES, SmallSite, crawl, crawl_until
 
 pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = [
@@ -86,9 +86,7 @@ def load(folder, source, url, *options, **settings):
 
 def interrupted(site, folder, signal, **settings):
     """Crawl up to the middle."""
-    site.hold_at(STOP_AT)
-    run = crawl(site, folder, **settings)
-    site.wait_held()
+    run = crawl_until(STOP_AT, site, folder, **settings)
     if signal == SIGKILL:
         wait_until(lambda: has_committed(site, folder), "the commit of what is done")
     run.stop(signal)
