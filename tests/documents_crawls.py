@@ -7,13 +7,13 @@ Reads JSON: the URL of a Redis, and the snippets by name."""
 import json
 import linecache
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 
 import scrapy
 from scrapy.crawler import AsyncCrawlerProcess, Crawler
 from scrapy.settings import Settings
+
+from tests.web_server import ServedInThread
 
 SITE = "https://books.toscrape.com/"
 
@@ -30,12 +30,10 @@ class OnePage(scrapy.Spider):
         yield {"url": response.url}
 
 
-class Pages(BaseHTTPRequestHandler):
+class Pages(ServedInThread):
     """Three pages that link to each other, as lists of books do and as categories."""
 
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self):
+    async def _answer(self, *_):
         links = b"".join(
             b'<a href="%b" title="x">x</a>' % link
             for link in (b"/", b"/catalogue/1", b"/catalogue/2")
@@ -45,20 +43,11 @@ class Pages(BaseHTTPRequestHandler):
             b'<article class="product_pod"><h3><a href="/catalogue/1" title="A book">x</a></h3>'
             b"</article>" % links
         )
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
+        return 200, {"Content-Type": "text/html"}, body
 
 
-def main():
+def main(url):
     given = json.load(sys.stdin)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Pages)
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     process = AsyncCrawlerProcess({"LOG_ENABLED": False})
     outcomes, crawlers = {}, {}
     for number, (name, text) in enumerate(given["settings"].items()):
@@ -77,7 +66,7 @@ def main():
         crawlers[name] = Crawler(OnePage, settings)
     for name, text in given["spiders"].items():
         values = {"__name__": name}
-        text = text.replace(SITE, f"http://127.0.0.1:{server.server_port}/")
+        text = text.replace(SITE, f"{url}/")
         linecache.cache[name] = len(text), None, text.splitlines(True), name  # Scrapy reads it
         exec(compile(text, name, "exec"), values)
         (spider,) = (
@@ -100,4 +89,5 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    with Pages() as site:
+        main(site.url)

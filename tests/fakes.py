@@ -43,3 +43,12 @@ class Engine:
 
     async def close_spider_async(self, *, reason):
         self.closed.append(reason)
+
+
+def raising(error):
+    """Return a function that raises `error`, whatever it is given."""
+
+    def fails(*_, **__):
+        raise error
+
+    return fails

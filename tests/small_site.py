@@ -175,6 +175,15 @@ class Scrapy:
         return [line for line in lines if "THROTTLING_SCOPE_CONCURRENCY" not in line]
 
 
+def crawl_until(count, site, folder, **options):
+    """Start such a crawl, and return it when the site has given so many answers and keeps it
+    waiting for more."""
+    site.hold_at(count)
+    run = crawl(site, folder, **options)
+    site.wait_held()
+    return run
+
+
 def crawl(site, folder, job=True, **options):
     """Start a crawl of `site` with a job directory in `folder`."""
     if job:

@@ -13,7 +13,7 @@ from scrapy import version_info
 
 from scrapy_bloom import ScalableBloomFilter
 from tests.job.harness import FORCED
-from tests.small_site import PAGES, Scrapy, SmallSite, crawl
+from tests.small_site import PAGES, Scrapy, SmallSite, crawl, crawl_until
 
 ASYNCIO = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
 SELECT = "twisted.internet.selectreactor.SelectReactor"
@@ -58,9 +58,7 @@ def test_uninterrupted_crawl_fetches_every_page_once(outcome):
 
 def stopped_and_resumed(signal, reactor, folder):
     with SmallSite() as site:
-        site.hold_at(STOP_AT)
-        first = crawl(site, folder, TWISTED_REACTOR=reactor)
-        site.wait_held()
+        first = crawl_until(STOP_AT, site, folder, TWISTED_REACTOR=reactor)
         first.stop(signal)
         site.release()
         first.end()
@@ -81,10 +79,8 @@ def test_stopped_crawl_resumes_and_misses_nothing(outcome):
 
 def broken_off_and_resumed(reactor, folder):
     with SmallSite() as site:
-        site.hold_at(STOP_AT)
         queue = {"CONCURRENT_REQUESTS": 60, "CONCURRENT_REQUESTS_PER_DOMAIN": 4, **ADDON}
-        first = crawl(site, folder, TWISTED_REACTOR=reactor, **queue)
-        site.wait_held()
+        first = crawl_until(STOP_AT, site, folder, TWISTED_REACTOR=reactor, **queue)
         for _ in FORCED:
             first.stop(SIGINT)
             with suppress(subprocess.TimeoutExpired):
@@ -107,9 +103,7 @@ def test_what_ctrl_c_breaks_off_is_fetched_after_a_resumption(outcome):
 
 def flipped_while_it_runs(folder):
     with SmallSite() as site:
-        site.hold_at(STOP_AT)
-        run = crawl(site, folder, **ADDON, BLOOM_KEEP_FAILED=0)
-        site.wait_held()
+        run = crawl_until(STOP_AT, site, folder, **ADDON, BLOOM_KEEP_FAILED=0)
         site.release()
         # until it reads some of them: what SQLite has in memory heals others
         while run.process.poll() is None:
@@ -129,9 +123,7 @@ def test_bytes_that_flip_are_told_of_in_one_line(outcome):
 
 def killed_and_resumed(folder):
     with SmallSite() as site:
-        site.hold_at(STOP_AT)
-        first = crawl(site, folder)
-        site.wait_held()
+        first = crawl_until(STOP_AT, site, folder)
         first.stop(SIGKILL)
         first.end()
         known = site.fingerprints()
@@ -167,9 +159,7 @@ def test_killed_crawl_keeps_its_filter_and_says_what_was_lost(outcome):
 
 def second_process(folder):
     with SmallSite() as site:
-        site.hold_at(STOP_AT)
-        first = crawl(site, folder)
-        site.wait_held()
+        first = crawl_until(STOP_AT, site, folder)
         second = crawl(site, folder).end()
         answered = site.answered.total()
         site.release()

@@ -136,6 +136,11 @@ class Crawl:
         self.output([], response)
         return response
 
+    def links(self, body=b"<a href=b>b</a>", known="b", **options):
+        """Return a page with links that a callback has got, of which one is known."""
+        self.scheduler.enqueue_request(Request(SITE + known))
+        return self.input(page("from", body, **options))
+
     def close(self):
         """Close the scheduler and the dupefilter."""
         self.scheduler.close("finished")
@@ -998,8 +1003,7 @@ class RuleFingerprinter(DiscardingFingerprinter):
 def test_links_of_rules_have_a_meta(crawl):
     """Where it counts, the extractor cannot tell."""
     tested = crawl(REQUEST_FINGERPRINTER_CLASS=RuleFingerprinter)
-    tested.scheduler.enqueue_request(Request(f"{SITE}b"))
-    response = tested.input(page("from", b"<a href=b>b</a>"))
+    response = tested.links()
     assert list(follow_new(response, css="a")) == []
     assert len(NewLinkExtractor().extract_links(response)) == 1
 
@@ -1063,8 +1067,7 @@ def test_each_duplicate_is_logged_on_demand(crawl, caplog, options):
 
     def lines(wanted):
         tested = crawl(BLOOM_DROP_EARLY=wanted, DUPEFILTER_DEBUG=True, **options)
-        tested.scheduler.enqueue_request(Request(f"{SITE}b"))
-        response = tested.input(page("from", b"<a href=/b>b</a> <a href=/b#c>b</a>"))
+        response = tested.links(b"<a href=/b>b</a> <a href=/b#c>b</a>")
         caplog.clear()
         with caplog.at_level(logging.DEBUG):
             for request in tested.output(follow_new(response, css="a"), response):
@@ -1246,9 +1249,7 @@ def test_follow_new_is_follow_all_less_what_is_known(
 )
 def test_arguments_that_make_other_requests(crawl, options):
     """A link to a known page is followed where it becomes a request for something else."""
-    tested = crawl()
-    tested.scheduler.enqueue_request(Request(f"{SITE}b?c=d"))
-    response = tested.input(page("from", b"<a href='b?c=d'>b</a>"))
+    response = crawl().links(b"<a href='b?c=d'>b</a>", "b?c=d")
     assert list(follow_new(response, css="a")) == []
     for links in ({"urls": ["b?c=d"]}, {"css": "a"}):
         (expected,) = shown(response.follow_all(**links, **options))
@@ -1262,9 +1263,7 @@ def test_arguments_that_make_other_requests(crawl, options):
 )
 def test_bad_arguments_are_errors_on_known_links_too(crawl, options):
     """A mistake in a callback shows at the first link, whatever is known."""
-    tested = crawl()
-    tested.scheduler.enqueue_request(Request(f"{SITE}b"))
-    response = tested.input(page("from", b"<a href=b>b</a>"))
+    response = crawl().links()
     for links in ({"urls": ["b"]}, {"css": "a"}):
         (expected,) = shown(response.follow_all(**links, **options))
         assert list(shown(follow_new(response, **links, **options))) == [expected]
@@ -1294,9 +1293,7 @@ def test_follow_new_makes_no_request_of_a_known_link(crawl):
 
 def test_follow_new_leaves_a_response_its_own_way(crawl):
     """A class that follows links otherwise than Scrapy's is not second-guessed."""
-    tested = crawl()
-    tested.scheduler.enqueue_request(Request(f"{SITE}b"))
-    response = tested.input(page("from", b"<a href=b>b</a>", OwnResponse))
+    response = crawl().links(cls=OwnResponse)
     assert [request.url for request in follow_new(response, css="a")] == [f"{SITE}b?own"]
 
 
@@ -1305,16 +1302,14 @@ def test_follow_new_goes_by_the_base_of_the_page(crawl):
     body = b"<html><head><base href='/c/'></head><body><a href=b>b</a></body></html>"
     for known, expected in (("b", [f"{SITE}c/b"]), ("c/b", [])):
         tested = crawl()
-        tested.scheduler.enqueue_request(Request(SITE + known))
-        response = tested.input(page("from", body))
+        response = tested.links(body, known)
         assert [request.url for request in follow_new(response, css="a")] == expected
 
 
 def test_follow_new_takes_positional_arguments(crawl):
     """As `response.follow_all` does."""
     tested = crawl()
-    tested.scheduler.enqueue_request(Request(f"{SITE}b"))
-    response = tested.input(page("from"))
+    response = tested.links(b"")
     spider = tested.spider
     assert list(follow_new(response, ["b"], spider.parse)) == []
     (request,) = follow_new(response, ["b", "c"], spider.parse)
@@ -1350,8 +1345,7 @@ def test_follow_new_looks_at_a_link_when_it_is_due(crawl):
 def test_links_count_when_the_spider_stops_early(crawl):
     """A callback that takes the first request only, or raises, has dropped what came before."""
     tested = crawl()
-    tested.scheduler.enqueue_request(Request(f"{SITE}b"))
-    response = tested.input(page("from"))
+    response = tested.links(b"")
     requests = iter(follow_new(response, ["b", "b", "c", "b"]))
     assert next(requests).url == f"{SITE}c"
     del requests
@@ -1383,8 +1377,7 @@ def test_no_stat_without_a_duplicate(crawl):
 def test_links_are_all_there_where_nothing_is_dropped(crawl, options):
     """With a stock dupefilter, or where the middleware is off, nothing is missing."""
     tested = crawl(**options)
-    tested.scheduler.enqueue_request(Request(f"{SITE}b"))
-    response = tested.input(page("from", b"<a href=b>b</a>"))
+    response = tested.links()
     assert [request.url for request in follow_new(response, css="a")] == [f"{SITE}b"]
     assert [link.url for link in NewLinkExtractor().extract_links(response)] == [f"{SITE}b"]
 
@@ -1392,8 +1385,7 @@ def test_links_are_all_there_where_nothing_is_dropped(crawl, options):
 def test_links_go_past_a_middleware_next_to_the_spider_on_demand(crawl):
     """With BLOOM_DROP_EARLY = True, as requests go past one before the engine."""
     tested = crawl(SPIDER_MIDDLEWARES={RewritingMiddleware: 1200}, BLOOM_DROP_EARLY=True)
-    tested.scheduler.enqueue_request(Request(f"{SITE}b"))
-    response = tested.input(page("from", b"<a href=b>b</a>"))
+    response = tested.links()
     assert list(follow_new(response, css="a")) == []
     assert NewLinkExtractor().extract_links(response) == []
 
@@ -1483,8 +1475,7 @@ def test_new_links_are_the_links_less_what_is_known(body, encoding, known, optio
 def test_the_extractor_makes_no_link_of_what_is_known(crawl):
     """Neither a value of its own nor the text around it is looked at."""
     tested = crawl()
-    tested.scheduler.enqueue_request(Request(f"{SITE}b"))
-    response = tested.input(page("from", b"<a href=b#x>1</a> <a href=c>2</a>"))
+    response = tested.links(b"<a href=b#x>1</a> <a href=c>2</a>")
     extractor = NewLinkExtractor(process_value=lambda value: value)
     assert [link.url for link in extractor.extract_links(response)] == [f"{SITE}c"]
     assert tested.filtered == 1
@@ -1492,9 +1483,7 @@ def test_the_extractor_makes_no_link_of_what_is_known(crawl):
 
 def test_the_extractor_goes_by_the_value_of_its_own(crawl):
     """What a link leads to is what `process_value` makes of it."""
-    tested = crawl()
-    tested.scheduler.enqueue_request(Request(f"{SITE}b"))
-    response = tested.input(page("from", b"<a href=b>1</a> <a href=c>2</a>"))
+    response = crawl().links(b"<a href=b>1</a> <a href=c>2</a>")
     swapped = {f"{SITE}b": f"{SITE}c", f"{SITE}c": f"{SITE}b"}
     links = LinkExtractor(process_value=swapped.get).extract_links(response)
     assert [link.url for link in links] == [f"{SITE}c", f"{SITE}b"]
@@ -1513,8 +1502,7 @@ class SpellingFingerprinter:
 def test_a_canonical_link_may_be_new_where_its_other_spelling_is_known(crawl):
     """The extractor leaves out nothing where it would change the URL, and spellings may count."""
     tested = crawl(REQUEST_FINGERPRINTER_CLASS=SpellingFingerprinter)
-    tested.scheduler.enqueue_request(Request(f"{SITE}b?d=2&c=1"))
-    response = tested.input(page("from", b"<a href='b?d=2&c=1'>1</a>"))
+    response = tested.links(b"<a href='b?d=2&c=1'>1</a>", "b?d=2&c=1")
     assert NewLinkExtractor().extract_links(response) == []
     (link,) = NewLinkExtractor(canonicalize=True).extract_links(response)
     assert link.url == f"{SITE}b?c=1&d=2"
@@ -1522,9 +1510,7 @@ def test_a_canonical_link_may_be_new_where_its_other_spelling_is_known(crawl):
 
 def test_the_extractor_takes_positional_arguments(crawl):
     """All that LinkExtractor takes, in its order; a mistake is an error as it is there."""
-    tested = crawl()
-    tested.scheduler.enqueue_request(Request(f"{SITE}b"))
-    response = tested.input(page("from", b"<a href=x>1</a> <a href=y>2</a> <a href=z>3</a>"))
+    response = crawl().links(b"<a href=x>1</a> <a href=y>2</a> <a href=z>3</a>")
     given = {
         "deny": "/z",
         "process_value": {f"{SITE}x": f"{SITE}b", f"{SITE}y": f"{SITE}c"}.get,
@@ -1546,8 +1532,7 @@ def test_the_extractor_takes_positional_arguments(crawl):
 def test_the_extractor_does_not_count_what_it_does_not_want(crawl):
     """Links that LinkExtractor would leave out are no duplicates."""
     tested = crawl()
-    tested.scheduler.enqueue_request(Request(f"{SITE}b"))
-    response = tested.input(page("from", b"<a href=b>1</a>"))
+    response = tested.links(b"<a href=b>1</a>")
     assert NewLinkExtractor(allow="/c").extract_links(response) == []
     assert tested.filtered == 0
 

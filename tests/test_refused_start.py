@@ -137,6 +137,34 @@ def lines(log, level):
     return [line for line in log.splitlines() if f"] {level}: " in line]
 
 
+def refused(folder, of="job", **settings):
+    """Return the only ERROR line of a start that is refused, and has changed no file."""
+    before = contents(folder / of)
+    status, log = run(folder, **settings)
+    assert status == 1, log
+    (error,) = lines(log, "ERROR")
+    assert lines(log, "CRITICAL") == []
+    assert "Traceback" not in log
+    assert contents(folder / of) == before
+    return error
+
+
+def goes_on(folder, **settings):
+    """Run a crawl to its end, without an error; return its log."""
+    status, log = run(folder, **settings)
+    assert (status, lines(log, "ERROR")) == (0, []), log
+    assert "'finish_reason': 'finished'" in log
+    return log
+
+
+def kill(folder, **settings):
+    """Begin a crawl, and kill it in its tenth page, after a commit."""
+    process = start(folder, "-a", "wait_at=10", "-a", "wait_for=go", **settings)
+    wait_until((folder / "waiting").exists)
+    process.kill()
+    process.communicate(timeout=PATIENCE)
+
+
 @pytest.fixture(scope="module")
 def stopped_once(tmp_path_factory):
     """Return a function that makes a job that was stopped cleanly, with pages to fetch, and
@@ -184,16 +212,8 @@ def test_a_refused_start_changes_no_file(stopped, scheduler, reactor, bad):
     spider's state and every page."""
     own = {"SCHEDULER": scheduler} if scheduler else {}
     folder = stopped(**own)
-    before = contents(folder / "job")
-    status, log = run(folder, reactor=reactor, **own, **bad)
-    assert status == 1
-    assert len(lines(log, "ERROR")) == 1, log
-    assert lines(log, "CRITICAL") == []
-    assert "Traceback" not in log
-    assert contents(folder / "job") == before
-    status, log = run(folder, **own)
-    assert (status, lines(log, "ERROR")) == (0, []), log
-    assert "'finish_reason': 'finished'" in log
+    refused(folder, reactor=reactor, **own, **bad)
+    goes_on(folder, **own)
     state = (folder / "job" / "spider.state").read_bytes()
     assert b"pages" in state
     assert bytes([30]) in state or bytes([31]) in state  # the start page is sent again
@@ -224,13 +244,7 @@ def test_a_second_start_of_a_running_job_changes_no_file(stopped):
     held = start(folder, "-a", "last=3", "-a", "wait_for=go")
     try:
         wait_until((folder / "waiting").exists)  # from then on it writes nothing
-        before = contents(folder / "job")
-        status, log = run(folder)
-        assert status == 1
-        (error,) = lines(log, "ERROR")
-        assert f"process {held.pid}" in error
-        assert "Traceback" not in log
-        assert contents(folder / "job") == before
+        assert f"process {held.pid}" in refused(folder)
     finally:
         held.send_signal(SIGINT)
         (folder / "go").touch()
@@ -242,10 +256,7 @@ def test_a_second_start_of_a_running_job_changes_no_file(stopped):
 def killed_once(tmp_path_factory):
     """A folder with a job that was killed in its second page, after some commits."""
     folder = tmp_path_factory.mktemp("killed")
-    process = start(folder, "-a", "wait_at=10", "-a", "wait_for=go")
-    wait_until((folder / "waiting").exists)
-    process.kill()
-    process.communicate(timeout=PATIENCE)
+    kill(folder)
     return folder
 
 
@@ -265,20 +276,14 @@ def test_a_killed_job_without_its_log_is_refused(killed, gone):
     assert paths
     for path in paths:
         path.rename(away / path.name)
-    before = contents(job)
-    status, log = run(killed)
-    assert status == 1, log
-    (error,) = lines(log, "ERROR")
+    error = refused(killed)
     assert "requests.sqlite" in error
     assert str(Path("job") / "bloom") in error
     assert "-wal" in error
     assert "new JOBDIR" in error
-    assert contents(job) == before
     for path in paths:
         (away / path.name).rename(path)
-    status, log = run(killed)
-    assert (status, lines(log, "ERROR")) == (0, []), log
-    assert "'finish_reason': 'finished'" in log
+    log = goes_on(killed)
     # the tenth page was not done, and perhaps the ninth one's item
     found = re.search(r"'response_received_count': (\d+)", log)
     assert 21 <= int(found[1]) < 30
@@ -296,93 +301,61 @@ def test_a_file_that_may_not_be_written_is_refused(killed_once, stopped, tmp_pat
     for folder in (stopped(), shutil.copytree(killed_once, tmp_path / "killed")):
         path = folder / "job" / "requests.sqlite"
         path.chmod(0o400)
-        before = contents(folder / "job")
-        status, log = run(folder, before=AS_ANY_USER if IS_ROOT else [])
-        assert status == 1, log
-        (error,) = lines(log, "ERROR")
+        error = refused(folder, before=AS_ANY_USER if IS_ROOT else [])
         assert "requests.sqlite cannot be opened" in error
-        assert contents(folder / "job") == before
         path.chmod(0o600)
-        status, log = run(folder)
-        assert (status, lines(log, "ERROR")) == (0, []), log
-        assert "'finish_reason': 'finished'" in log
+        goes_on(folder)
 
 
 FEED = {"i.jl": {"format": "jsonlines"}}
 FOREIGN = "not from this job\n"
 
 
-@pytest.mark.parametrize("bad", ["another option", "a foreign line"])
-@pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])
-def test_a_feed_that_cannot_go_on_refuses_the_start(tmp_path, is_killed, bad):
-    """Before anything is opened: the filter of a killed job stays one of a killed job."""
-    given = {"FEEDS": json.dumps(FEED)}
-    if is_killed:
-        process = start(tmp_path, "-a", "wait_at=10", "-a", "wait_for=go", **given)
-        wait_until((tmp_path / "waiting").exists)
-        process.kill()
-        process.communicate(timeout=PATIENCE)
-    else:
+BEGUN = [
+    *(
+        (begun, bad)
+        for begun in ("stopped", "killed")
+        for bad in ("another option", "a foreign line")
+    ),
+    *((begun, "a foreign line") for begun in ("ordered", "by the setting")),
+]
+
+
+@pytest.mark.parametrize(("begun", "bad"), BEGUN)
+def test_a_feed_that_cannot_go_on_refuses_the_start(tmp_path, begun, bad):
+    """Before anything is opened: the filter of a killed job stays one of a killed job. That of a
+    round that goes on does, too, though it was over but for requests that are retried now."""
+    given, own = {"FEEDS": json.dumps(FEED)}, {}
+    if begun == "stopped":
         status, log = run(tmp_path, "-a", "stop_at=10", **given)
         assert status == 0, log
+    elif begun == "killed":
+        kill(tmp_path, **given)
+    else:
+        goes_on(tmp_path, **given, BLOOM_BUDGET='{"*": 10}')
+        own = {"BLOOM_RETRY_FAILED": "1"}
+    if begun == "ordered":
+        command, own = ["-m", "scrapy", "bloom", "retry", "job", "--reason", "capped"], {}
+        subprocess.run([sys.executable, *command], cwd=tmp_path, check=True)
     feed = tmp_path / "i.jl"
-    whole = feed.read_text()
+    whole, worse = feed.read_text(), given
     if bad == "another option":
-        given = {"FEEDS": json.dumps({"i.jl": {**FEED["i.jl"], "fields": ["url"]}})}
+        worse = {"FEEDS": json.dumps({"i.jl": {**FEED["i.jl"], "fields": ["url"]}})}
     else:
         feed.write_text(whole + FOREIGN)
-    before = contents(tmp_path)
-    status, log = run(tmp_path, **given)
-    assert status == 1, log
-    (error,) = lines(log, "ERROR")
-    assert "i.jl" in error
-    assert "Traceback" not in log
-    assert contents(tmp_path) == before
+    assert "i.jl" in refused(tmp_path, of=".", **worse, **own)
     feed.write_text(whole)
-    status, log = run(tmp_path, FEEDS=json.dumps(FEED))
-    assert (status, lines(log, "ERROR")) == (0, []), log
-    assert len(feed.read_text().splitlines()) == 30
-
-
-@pytest.mark.parametrize("how", ["ordered", "by the setting"])
-def test_a_feed_of_a_round_that_goes_on_refuses_the_start(tmp_path, how):
-    """As that of any other, though the round was over but for requests that are retried now."""
-    given = {"FEEDS": json.dumps(FEED)}
-    status, log = run(tmp_path, **given, BLOOM_BUDGET='{"*": 10}')
-    assert (status, lines(log, "ERROR")) == (0, []), log
-    feed = tmp_path / "i.jl"
-    whole = feed.read_text()
-    if how == "ordered":
-        command = ["-m", "scrapy", "bloom", "retry", "job", "--reason", "capped"]
-        subprocess.run([sys.executable, *command], cwd=tmp_path, check=True)
-    else:
-        given["BLOOM_RETRY_FAILED"] = "1"
-    feed.write_text(whole + FOREIGN)
-    before = contents(tmp_path)
-    status, log = run(tmp_path, **given)
-    assert status == 1, log
-    (error,) = lines(log, "ERROR")
-    assert "i.jl" in error
-    assert contents(tmp_path) == before
-    feed.write_text(whole)
-    status, log = run(tmp_path, **given)
-    assert (status, lines(log, "ERROR")) == (0, []), log
+    goes_on(tmp_path, **given, **own)
     assert len(feed.read_text().splitlines()) == 30
 
 
 def test_another_spider_is_refused(stopped):
     """With both names: it would get pages whose callbacks are the first one's."""
     folder = stopped()
-    before = contents(folder / "job")
-    status, log = run(folder, name="renamed")
-    assert status == 1
-    (error,) = lines(log, "ERROR")
+    error = refused(folder, name="renamed")
     for told in ("'stateful'", "'renamed'", "JOBDIR of its own", "BLOOM_ANY_SPIDER"):
         assert told in error
-    assert contents(folder / "job") == before
-    status, log = run(folder, name="renamed", BLOOM_ANY_SPIDER=True)
-    assert (status, lines(log, "ERROR")) == (0, []), log
-    assert "'finish_reason': 'finished'" in log
+    goes_on(folder, name="renamed", BLOOM_ANY_SPIDER=True)
     # it belongs to that one now
     assert run(folder, name="stateful")[0] == 1
 
@@ -394,12 +367,7 @@ def test_a_damaged_filter_is_refused_before_scrapys_queues_are_opened(stopped, s
     folder = stopped(**own)
     path = folder / "job" / "bloom" / "0.bloom"
     path.write_bytes(path.read_bytes()[:-4096])
-    before = contents(folder / "job")
-    status, log = run(folder, **own)
-    assert status == 1
-    (error,) = lines(log, "ERROR")
-    assert "0.bloom is truncated" in error
-    assert contents(folder / "job") == before
+    assert "0.bloom is truncated" in refused(folder, **own)
 
 
 def test_other_crawls_of_the_process_go_on(tmp_path):

@@ -14,7 +14,6 @@ import argparse
 import asyncio
 import json
 import os
-import random
 import signal
 import statistics
 import subprocess
@@ -23,14 +22,15 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from pathlib import Path
 
 from company import SETTINGS as BUSY_CRAWL
 from company import WITH, write_site
-from sidebyside import HERE, ROOT, table
+from sidebyside import HERE, OURS, ROOT, forked, in_turns, spread, table
 
-sys.path.append(str(ROOT / "example_project"))
-
+# isort: split
 from scrapy import Spider
 from scrapy.crawler import AsyncCrawlerProcess
 from scrapy.http import HtmlResponse
@@ -38,6 +38,7 @@ from scrapy.linkextractors import LinkExtractor
 
 from scrapy_bloom import NewLinkExtractor, follow_new
 from tests.job.harness import preload
+from tests.web_server import serve
 
 PACKAGES = ("openjdk-17-doc", "openjdk-21-doc", "postgresql-doc-15", "postgresql-doc-17")
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
@@ -49,8 +50,8 @@ SETTINGS = {
     "SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleFifoDiskQueue",
     "SCHEDULER_MEMORY_QUEUE": "scrapy.squeues.FifoMemoryQueue",
 }
+PLACES = ("JOBDIR", "memory")
 LINKS = 'a:not([href^="mailto:"])'  # which are errors
-OURS = {"ADDONS": {"scrapy_bloom.Addon": 300}}
 
 
 class LinkSpider(Spider):
@@ -109,23 +110,12 @@ class Run:
 
 
 def crawl(site: str, way: str, folder: Path | None, settings: dict, pages: int) -> Run:
-    """Crawl in a forked process, which has imported everything already."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if not pid:
-        status = 1
-        try:
-            os.write(writing, json.dumps(_crawl(site, way, folder, settings, pages)).encode())
-            status = 0
-        finally:
-            os._exit(status)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        answer = pipe.read()
-    _, status, used = os.wait4(pid, 0)
-    if status:
-        sys.exit(f"the crawl of {site} by {way} failed")
-    return Run(used.ru_utime + used.ru_stime, **json.loads(answer))
+    """Crawl in a forked process."""
+    found, used = forked(
+        f"the crawl of {site} by {way}",
+        lambda answer: answer(_crawl(site, way, folder, settings, pages)),
+    )
+    return Run(used.ru_utime + used.ru_stime, **found)
 
 
 def _crawl(site: str, way: str, folder: Path | None, settings: dict, pages: int) -> dict:
@@ -166,36 +156,25 @@ def serve_folder(folder: Path) -> Iterator[str]:
 
 
 async def _serve(folder: Path, writing: int) -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while line := await reader.readline():
-                while await reader.readline() != b"\r\n":
-                    pass
-                path = folder / line.split()[1].decode().partition("?")[0].lstrip("/")
-                found = path.suffix in TYPES and path.is_file()
-                body = path.read_bytes() if found else b""
-                status = "200 OK" if found else "404 Not Found"
-                kind = TYPES.get(path.suffix, "text/plain")
-                head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}"
-                writer.write(f"{head}\r\n\r\n".encode() + body)
-                await writer.drain()
-        except OSError:
-            pass
-        finally:
-            writer.close()
+    async def answer(method: str, path: str, body: str) -> tuple[int, dict[str, str], bytes]:
+        page = folder / path.partition("?")[0].lstrip("/")
+        found = page.suffix in TYPES and page.is_file()
+        kind = {"Content-Type": TYPES.get(page.suffix, "text/plain")}
+        return (200, kind, page.read_bytes()) if found else (404, kind, b"")
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    os.write(writing, str(server.sockets[0].getsockname()[1]).encode())
-    os.close(writing)
-    await server.serve_forever()
+    def ready(port: int) -> None:
+        os.write(writing, str(port).encode())
+        os.close(writing)
+
+    await serve(answer, ready)
 
 
 @contextmanager
 def serve_demo() -> Iterator[str]:
     """Serve the demo's site; yield its URL."""
-    from harness import serve
+    import harness
 
-    with tempfile.TemporaryDirectory() as folder, serve(Path(folder)) as site:
+    with tempfile.TemporaryDirectory() as folder, harness.serve(Path(folder)) as site:
         yield site.url
 
 
@@ -224,43 +203,35 @@ def documentation() -> Path:
 def compare(title: str, site: str, pairs: int, pages: int) -> None:
     """Print the medians of each way, and of the ratios of crawls that followed each other."""
     rows = []
-    for place in ("JOBDIR", "memory"):
-        runs: dict[tuple[str, str], list[Run]] = {}
-        for _ in range(pairs):
-            crawls = sorted(
-                {(whose, getattr(way, whose)) for way in WAYS for whose in ("stock", "ours")}
-            )
-            random.shuffle(crawls)
-            for whose, way in crawls:
-                settings = OURS if whose == "ours" else {}
-                with tempfile.TemporaryDirectory() as name:
-                    folder = Path(name) / "job" if place == "JOBDIR" else None
-                    run = crawl(site, way, folder, settings, pages)
-                runs.setdefault((whose, way), []).append(run)
-                print(f"{title}, {place}, {whose}, {way}: {run}", file=sys.stderr, flush=True)
+    ways = sorted({(whose, getattr(way, whose)) for way in WAYS for whose in ("stock", "ours")})
+    for place in PLACES:
+
+        def run(arm: tuple[str, str], has_job: bool = place == "JOBDIR") -> Run:
+            whose, way = arm
+            with tempfile.TemporaryDirectory() as name:
+                folder = Path(name) / "job" if has_job else None
+                return crawl(site, way, folder, OURS if whose == "ours" else {}, pages)
+
+        print(f"{title}, {place}", file=sys.stderr)
+        runs = in_turns(ways, pairs, run)
         for way in WAYS:
             stock, ours = runs["stock", way.stock], runs["ours", way.ours]
-            ratios = sorted(b.each / a.each for a, b in zip(stock, ours, strict=True))
-            a, b = (statistics.median(run.each for run in each) for each in (stock, ours))
             rows.append(
                 [
                     f"{place}: {way.label}",
-                    f"{statistics.median(ratios):.2f}",
-                    f"{ratios[0]:.2f} to {ratios[-1]:.2f}",
-                    f"{a:.2f}",
-                    f"{b:.2f}",
-                    *(
-                        f"{statistics.median(run.pages for run in each):,.0f}"
-                        for each in (stock, ours)
-                    ),
-                    *(
-                        f"{statistics.median(run.filtered for run in each):,.0f}"
-                        for each in (stock, ours)
-                    ),
+                    *spread([run.each for run in ours], [run.each for run in stock]),
+                    *medians("each", ".2f", stock, ours),
+                    *medians("pages", ",.0f", stock, ours),
+                    *medians("filtered", ",.0f", stock, ours),
                 ]
             )
     print(f"\n{title}: milliseconds of CPU time a page, medians of {pairs}")
     table(["", "ratio", "from, to", "stock", "ours", "pages", "ours", "dropped", "ours"], rows)
+
+
+def medians(figure: str, form: str, *arms: list[Run]) -> list[str]:
+    """Return the median of a figure in each of `arms`."""
+    return [format(statistics.median(getattr(run, figure) for run in arm), form) for arm in arms]
 
 
 def compare_in_company(companies: list[str], pairs: int, tree: Path | None) -> None:
@@ -270,40 +241,31 @@ def compare_in_company(companies: list[str], pairs: int, tree: Path | None) -> N
     with tempfile.TemporaryDirectory() as name:
         write_site(Path(name))
         with serve_folder(Path(name)) as site:
-            for company in companies:
-                for place in ("JOBDIR", "memory"):
-                    runs: dict[str, list[Run]] = {whose: [] for whose in trees}
-                    for _ in range(pairs):
-                        for whose in random.sample([*trees], len(trees)):
-                            run = crawl_in_company(company, place, whose, trees[whose], site)
-                            runs[whose].append(run)
-                            print(company, place, whose, run, file=sys.stderr, flush=True)
-                    rows.append([f"{company}, {place}", *_ratios(runs, trees)])
+            for company, place in product(companies, PLACES):
+                print(company, place, file=sys.stderr)
+                run = partial(crawl_in_company, site, company, place, trees)
+                runs = in_turns(trees, pairs, run)
+                ratios = (spread(runs[whose], runs["stock"]) for whose in [*trees][1:])
+                rows.append([f"{company}, {place}", f"{statistics.median(runs['stock']):.2f}"])
+                rows[-1] += ["{} ({})".format(*each) for each in ratios]
     print(f"\nCPU time times that without scrapy-bloom, medians of {pairs}")
     table(["", "stock, s", *(f"{whose}, from, to" for whose in trees if whose != "stock")], rows)
 
 
-def _ratios(runs: dict[str, list[Run]], trees: dict[str, Path]) -> Iterator[str]:
-    yield f"{statistics.median(run.seconds for run in runs['stock']):.2f}"
-    for whose in trees:
-        if whose != "stock":
-            pairs = zip(runs["stock"], runs[whose], strict=True)
-            ratios = sorted(ours.seconds / stock.seconds for stock, ours in pairs)
-            yield f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
-
-
-def crawl_in_company(company: str, place: str, whose: str, tree: Path, site: str) -> Run:
-    """Crawl in a process of its own, with scrapy_bloom from `tree`."""
+def crawl_in_company(
+    site: str, company: str, place: str, trees: dict[str, Path], whose: str
+) -> float:
+    """Crawl in a process of its own, with scrapy_bloom from a tree; return its CPU seconds."""
     with tempfile.TemporaryDirectory() as folder:
         job = f"{folder}/job" if place == "JOBDIR" else ""
         options = {"company": company, "ours": whose != "stock", "job": job, "site": site}
         answer = subprocess.run(
             [sys.executable, str(HERE / "company.py"), json.dumps(options)],
-            env={**os.environ, "PYTHONPATH": str(tree.resolve())},
+            env={**os.environ, "PYTHONPATH": str(trees[whose].resolve())},
             stdout=subprocess.PIPE,
             check=True,
         ).stdout
-    return Run(**json.loads(answer))
+    return float(json.loads(answer)["seconds"])
 
 
 def main() -> None:

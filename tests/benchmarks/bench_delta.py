@@ -8,7 +8,6 @@ python -m tests.benchmarks.bench_delta [--lists N] [--new N] [--store | --redis 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import re
@@ -18,7 +17,6 @@ import textwrap
 import time
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
-from threading import Thread
 
 from scrapy.http import Response
 from scrapy.utils.test import get_crawler
@@ -27,7 +25,8 @@ from scrapy_bloom.delta.digests import BYTES, Digests, digest_of
 from scrapy_bloom.delta.file_store import FileDeltaStore, Row
 from scrapy_bloom.delta.settings import Lifetime
 from scrapy_bloom.quantities import DAY
-from tests.web_server import serve
+from tests.benchmarks.sidebyside import redis_server, server_seconds
+from tests.web_server import ServedInThread
 
 DETAILS = 20
 SPIDER = """
@@ -52,7 +51,7 @@ class Lists(scrapy.Spider):
 TEXT = "<p>" + "The quick brown fox jumps over the lazy dog. " * 100
 
 
-class Site:
+class Site(ServedInThread):
     """Lists, of which each day brings some details more."""
 
     def __init__(self, lists: int) -> None:
@@ -60,8 +59,7 @@ class Site:
         self.details = DETAILS
         self.asked = 0
 
-    async def answer(self, method: str, path: str, body: str) -> tuple[int, dict[str, str], bytes]:
-        """Answer as `serve` wants it."""
+    async def _answer(self, method: str, path: str, _: str) -> tuple[int, dict[str, str], bytes]:
         self.asked += 1
         parts = path.strip("/").split("/")
         links: list[str] = []
@@ -144,23 +142,15 @@ def measure_digests(pages: int) -> None:
 def measure_redis(pages: int) -> None:
     """Print what a mark takes of the server's CPU time."""
     from scrapy_bloom.delta.redis_store import RedisDeltaStore
-    from tests.redis_backend.server import Server, described
+    from tests.redis_backend.server import described
 
     print(described())
-    with tempfile.TemporaryDirectory() as place:
-        server = Server(Path(place))
+    with redis_server() as server, server.client() as client:
         store = RedisDeltaStore(server.url, "memory", Lifetime(period=30 * DAY), 5.0)
-
-        def spent() -> float:
-            with server.client() as client:
-                used = client.info("cpu")
-            return float(used["used_cpu_user"] + used["used_cpu_sys"]) * 1e6
-
-        before = spent()
+        before = server_seconds(client)
         store.add(Row(os.urandom(20), time.time()) for _ in range(pages))
-        taken = (spent() - before) / pages
+        taken = (server_seconds(client) - before) / pages * 1e6
         store.close()
-        server.stop()
     print(f"  marked: {taken:.1f} µs of the server's CPU a page, 500 in a call")
 
 
@@ -179,21 +169,14 @@ def main() -> None:
     if options.store:
         measure_stores(options.pages)
         return
-    site = Site(options.lists)
-    ports: list[int] = []
-    serving = serve(site.answer, ports.append)
-    Thread(target=asyncio.run, args=[serving], daemon=True).start()
-    while not ports:
-        pass
-    url = f"http://127.0.0.1:{ports[0]}/"
     print(f"{options.lists} lists of {DETAILS} details; {options.new} of each new for the second")
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as place, Site(options.lists) as site:
         folder = Path(place)
         (folder / "lists.py").write_text(textwrap.dedent(SPIDER))
         taken = []
         for number, name in enumerate(("first", "second")):
             site.asked = 0
-            taken.append(crawl(folder, number, url))
+            taken.append(crawl(folder, number, f"{site.url}/"))
             print(f"  {name}: {site.asked:,} pages, {taken[-1]:.2f} s of CPU time")
             site.details += options.new
     print(f"  the second takes {taken[1] / taken[0]:.2f} of the first")

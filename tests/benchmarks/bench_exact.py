@@ -21,11 +21,10 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
-from sidebyside import Clock, table
+from sidebyside import OPERATIONS, operations, table
 
 from scrapy_bloom import BloomFilter, ScalableBloomFilter
 
-OPERATIONS = ("add new", "add known", "test known", "test absent")
 RATE = 1e-6
 
 
@@ -119,25 +118,9 @@ def times(capacity: int, keys: int, rounds: int) -> None:
     """Print the ratios of each set's time to that of BloomFilter, then nanoseconds."""
     with tempfile.TemporaryDirectory() as folder:
         made = {name: make() for name, make in makers(capacity, Path(folder)).items()}
-        for _ in range(capacity // 2 - keys * rounds):
-            key = os.urandom(20)
-            for tested in made.values():
-                tested.add(key)
-        clock = Clock()
-        for _ in range(rounds):
-            new, absent = ([os.urandom(20) for _ in range(keys)] for _ in range(2))
-            for name, tested in made.items():
-                for operation, call, these in (
-                    ("add new", tested.add, new),
-                    ("add known", tested.add, new),
-                    ("test known", tested.__contains__, new),
-                    ("test absent", tested.__contains__, absent),
-                ):
-                    clock.run(f"{name} {operation}", call, these)
+        each = operations(made, capacity, keys, rounds)
         for tested in made.values():
             tested.close()
-    each = {name: [clock.each(f"{name} {operation}") for operation in OPERATIONS] for name in made}
-    print(f"half full, capacity {capacity:,}: time relative to BloomFilter's, and in ns")
     table(
         ["", *OPERATIONS, *(f"{operation}/ns" for operation in OPERATIONS)],
         [

@@ -8,20 +8,19 @@ a feed, ours and Scrapy's by turns, both with DurableScheduler; and memory for 1
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import tempfile
+from functools import partial
 from pathlib import Path
 
-from bench_crawl import OURS, SETTINGS, crawl, serve_demo
+from bench_crawl import SETTINGS, crawl, serve_demo
 from scrapy import Request, Spider
 from scrapy.crawler import AsyncCrawlerProcess
-from sidebyside import table
+from sidebyside import OURS, forked, in_turns, spread, table
 
 from tests.job.harness import preload
 
 FORMATS = ("jsonlines", "csv", "json")
-QUIET = {"LOG_LEVEL": "ERROR"}
 PAGES = 1_000
 ITEMS, BYTES = 10_000, 1_000
 
@@ -31,26 +30,24 @@ def compare(pairs: int) -> None:
     rows = []
     with serve_demo() as site:
         for form in FORMATS:
-            seconds: dict[bool, list[float]] = {True: [], False: []}
-            for number in range(2 * pairs):
-                durable = number % 4 in (0, 3)
-                with tempfile.TemporaryDirectory() as name:
-                    feed = {f"{name}/items": {"format": form}}
-                    settings = {**OURS, **QUIET, "FEEDS": feed, "BLOOM_DURABLE_FEEDS": durable}
-                    run = crawl(site, "follow_all", Path(name) / "job", settings, PAGES)
-                seconds[durable].append(run.each)
-            ratios = sorted(a / b for a, b in zip(seconds[True], seconds[False], strict=True))
-            rows.append(
-                [
-                    form,
-                    f"{statistics.median(ratios):.2f}",
-                    f"{ratios[0]:.2f} to {ratios[-1]:.2f}",
-                    f"{statistics.median(seconds[False]):.2f}",
-                    f"{statistics.median(seconds[True]):.2f}",
-                ]
-            )
+            runs = in_turns((True, False), pairs, partial(milliseconds, site, form))
+            medians = (f"{statistics.median(runs[durable]):.2f}" for durable in (False, True))
+            rows.append([form, *spread(runs[True], runs[False]), *medians])
     print(f"the demo's site, one item a page: milliseconds of CPU time a page, {pairs} pairs")
     table(["", "ratio", "from, to", "Scrapy's feeds", "each item once"], rows)
+
+
+def milliseconds(site: str, form: str, durable: bool) -> float:
+    """Crawl, and return the CPU time of a page."""
+    with tempfile.TemporaryDirectory() as name:
+        job = Path(name) / "job"
+        return crawl(site, "follow_all", job, settings_of(name, form, durable), PAGES).each
+
+
+def settings_of(name: str, form: str, durable: bool) -> dict:
+    """Return the settings of a crawl with a feed in that folder."""
+    feed = {f"{name}/items": {"format": form}}
+    return {**OURS, "LOG_LEVEL": "ERROR", "FEEDS": feed, "BLOOM_DURABLE_FEEDS": durable}
 
 
 class ManyItems(Spider):
@@ -68,18 +65,16 @@ class ManyItems(Spider):
 
 def memory(durable: bool, items: int) -> float:
     """Return the most memory that a crawl took, in MB, in a process of its own."""
-    pid = os.fork()
-    if not pid:
+
+    def work(answer):
         with tempfile.TemporaryDirectory() as name:
-            feed = {f"{name}/items": {"format": "jsonlines"}}
-            settings = {**OURS, **QUIET, "FEEDS": feed, "BLOOM_DURABLE_FEEDS": durable}
-            process = AsyncCrawlerProcess({**SETTINGS, **settings, "JOBDIR": f"{name}/job"})
+            settings = {**settings_of(name, "jsonlines", durable), "JOBDIR": f"{name}/job"}
+            process = AsyncCrawlerProcess({**SETTINGS, **settings})
             process.crawl(ManyItems, items=items)
             process.start()
-        os._exit(0)
-    _, status, used = os.wait4(pid, 0)
-    assert not status
-    return used.ru_maxrss / 1e3
+        answer(None)
+
+    return forked(f"the crawl of {items} items", work)[1].ru_maxrss / 1e3
 
 
 def main() -> None:

@@ -7,14 +7,11 @@ Bloom filters and a set. Keys are 20 random bytes, as fingerprints are.
 from __future__ import annotations
 
 import argparse
-import os
 
 from peers import filters
-from sidebyside import Clock, mean, table
+from sidebyside import OPERATIONS, mean, operations, table
 
 from scrapy_bloom import BloomFilter, ScalableBloomFilter
-
-OPERATIONS = ("add new", "add known", "test known", "test absent")
 
 
 def main() -> None:
@@ -27,29 +24,12 @@ def main() -> None:
     makers = {"BloomFilter": BloomFilter, "ScalableBloomFilter": ScalableBloomFilter, **filters()}
     made = {name: maker(arguments.capacity, 1e-6) for name, maker in makers.items()}
     made["set"] = set()
-    filled = arguments.capacity // 2 - arguments.keys * arguments.rounds
-    for _ in range(filled):
-        key = os.urandom(20)
-        for tested in made.values():
-            tested.add(key)
-    clock = Clock()
-    for _ in range(arguments.rounds):
-        new, absent = ([os.urandom(20) for _ in range(arguments.keys)] for _ in range(2))
-        for name, tested in made.items():
-            for operation, call, keys in (
-                ("add new", tested.add, new),
-                ("add known", tested.add, new),
-                ("test known", tested.__contains__, new),
-                ("test absent", tested.__contains__, absent),
-            ):
-                clock.run(f"{name} {operation}", call, keys)
-    each = {name: [clock.each(f"{name} {operation}") for operation in OPERATIONS] for name in made}
+    each = operations(made, arguments.capacity, arguments.keys, arguments.rounds)
     rows = []
     for name, times in each.items():
         ratios = [time / own for time, own in zip(times, each["BloomFilter"], strict=True)]
         numbers = [f"{ratio:.2f}" for ratio in (*ratios, mean(ratios))]
         rows.append([name, *numbers, *(f"{time * 1000:.0f}" for time in times)])
-    print(f"half full, capacity {arguments.capacity:,}: time relative to BloomFilter's, and in ns")
     table(["", *OPERATIONS, "mean", *(f"{operation}/ns" for operation in OPERATIONS)], rows)
 
 

@@ -16,13 +16,14 @@ import tempfile
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
-from tests.job.resting_site import Rest, RestingSite
-from tests.redis_backend.server import Server
+from sidebyside import ROOT, redis_server, table
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+# isort: split
+from tests.job.resting_site import Rest, RestingSite
+
 PAGES = {"rests": 400, "answers": 600}
 OURS = ["-s", 'ADDONS={"scrapy_bloom.Addon": 300}', "-s", "JOBDIR=job"]
 WORKERS = 3
@@ -85,49 +86,28 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="for which the host refuses")
     parser.add_argument("--sites", nargs="*", help="the other hosts instead, or those of them")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as pool:
-        arms = {"stock Scrapy": [], "scrapy-bloom": OURS}
+    arms = {"stock Scrapy": [], "scrapy-bloom": OURS}
+    with ThreadPoolExecutor() as pool, ExitStack() as stack:
         kinds = {
             (header, name): (PAGES, Rest(options.seconds, says, after=20), arm)
             for header, says in (("yes", "seconds"), ("no", ""))
             for name, arm in arms.items()
         }
-        server = None
         if options.sites is not None:
-            server = Server(Path(folder))
-            chosen = [
-                site
-                for site in sites()
-                if any(site.startswith(each) for each in options.sites or [""])
-            ]
+            url = stack.enter_context(redis_server()).url
             kinds = {}
-            for site in chosen:
-                for number, name in enumerate([*arms, "three workers"]):
+            for site in sites():
+                if not site.startswith(tuple(options.sites or [""])):
+                    continue
+                shared = ["-s", f"BLOOM_REDIS_URL={url}", "-s", f"BLOOM_REDIS_KEY={site}"]
+                every = {**arms, "three workers": [*OURS[:2], *shared]}
+                for name, arm in every.items():
                     pages, rest = sites()[site]
-                    shared = [
-                        *OURS[:2],
-                        "-s",
-                        f"BLOOM_REDIS_URL={server.url}",
-                        "-s",
-                        f"BLOOM_REDIS_KEY={site}",
-                    ]
-                    arm = [*arms.values(), shared][number]
-                    kinds[site, name] = {"rests": pages}, rest, arm, 1 + 2 * (number == 2)
+                    workers = 1 if name in arms else WORKERS
+                    kinds[site, name] = {"rests": pages}, rest, arm, workers
         rows = [*pool.map(lambda each: crawl(*each), kinds.values())]
-        if server is not None:
-            server.stop()
-    heads = [
-        "Retry-After",
-        "",
-        "pages missed",
-        "refusals",
-        "others meanwhile",
-        "last page",
-        "seconds",
-    ]
-    print("".join(f"{head:>18}" for head in heads))
-    for (header, name), row in zip(kinds, rows, strict=True):
-        print("".join(f"{cell!s:>18}" for cell in (header, name, *row)))
+    head = ["Retry-After", "", "pages missed", "refusals", "others meanwhile", "last page"]
+    table([*head, "seconds"], [[*kind, *row] for kind, row in zip(kinds, rows, strict=True)])
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from sidebyside import table
+from sidebyside import resident, table
 
 ALONE = 200
 """Delayed requests that are due one by one."""
@@ -36,11 +36,6 @@ def request(number: int, **meta):
     return Request(url, dont_filter=True, meta=meta)
 
 
-def resident() -> float:
-    """Return the memory of this process in MB."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
-
-
 def weigh(items: int) -> None:
     """Print memory and bytes."""
     from tests.job.engine import Job
@@ -51,11 +46,11 @@ def weigh(items: int) -> None:
         empty = file.stat().st_size
         for number in range(items):
             if number in (items // 10, items // 2):
-                rows.append((f"{number:,} delayed", f"{resident():.1f} MB"))
+                rows.append((f"{number:,} delayed", f"{resident() / 1e6:.1f} MB"))
             job.scheduler.enqueue_request(request(number, bloom_not_before=3600 + number))
             if number % 200 == 0:
                 job.commit()
-        rows.append((f"{items:,} delayed", f"{resident():.1f} MB"))
+        rows.append((f"{items:,} delayed", f"{resident() / 1e6:.1f} MB"))
         began = time.process_time()
         assert job.pop() is None
         rows.append(("a look for what is due", f"{(time.process_time() - began) * 1e6:.0f} µs"))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from pathlib import Path
 from scrapy import Request
 from scrapy.dupefilters import RFPDupeFilter
 from scrapy.utils.test import get_crawler
-from sidebyside import table
+from sidebyside import resident, table
 
 from scrapy_bloom import BloomDupeFilter
 from tests.fakes import Engine
@@ -39,12 +38,6 @@ class RandomFingerprinter:
     def fingerprint(self, request: object) -> bytes:
         """Return 20 random bytes, or the same for the probes of the fingerprinter's identity."""
         return bytes(20) if isinstance(request, Request) else os.urandom(20)
-
-
-def resident() -> int:
-    """Bytes of this process in memory."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize()
 
 
 def written() -> int:

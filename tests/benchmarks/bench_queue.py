@@ -10,13 +10,14 @@ beside one that looks at all requests, against the same workers without it.
 
 import argparse
 import multiprocessing
-import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
+from sidebyside import redis_server, server_seconds
 
+# isort: split
 from scrapy import Request
 
 from scrapy_bloom.job.codec import Codec
@@ -27,7 +28,7 @@ from scrapy_bloom.redis_backend.pending_store import RedisPendingStore
 from scrapy_bloom.redis_backend.sieve import Sieve
 from scrapy_bloom.sqlite_backend.pending_store import SQLitePendingStore
 from scrapy_bloom.sqlite_backend.request_file import RequestFile
-from tests.redis_backend.server import Server, described
+from tests.redis_backend.server import described
 from tests.redis_backend.workers import StoreWorker
 
 AT_ONCE = 10_000
@@ -90,12 +91,8 @@ def in_redis(server, count, slots):
     worker = StoreWorker(server.url, f"bench{slots}", BLOOM_REDIS_LEASE=3600)
     with server.client(decode_responses=False) as client:
         fill(worker, client, count, slots)
-
-        def seconds():
-            info = client.info("cpu")
-            return info["used_cpu_user"] + info["used_cpu_sys"]
-
-        report(RedisPendingStore(worker.client, worker.key, pickles=True), seconds, slots)
+        store = RedisPendingStore(worker.client, worker.key, pickles=True)
+        report(store, partial(server_seconds, client), slots)
         client.flushall()
     worker.close()
 
@@ -195,17 +192,13 @@ def main():
     print(f"a job, {count:,} requests; CPU of the command")
     for slots in (40, 20_000, count):
         in_a_job(count, slots)
-    with tempfile.TemporaryDirectory() as folder:
-        server = Server(Path(folder))
-        try:
-            print(f"a crawl in Redis ({described()}); CPU of the server")
-            for slots in (40, 20_000, count):
-                in_redis(server, count, slots)
-            for slots in (40, 20_000):
-                drop_lists(server, count, slots)
-            drop_beside_workers(server, count, options.seconds)
-        finally:
-            server.stop()
+    with redis_server() as server:
+        print(f"a crawl in Redis ({described()}); CPU of the server")
+        for slots in (40, 20_000, count):
+            in_redis(server, count, slots)
+        for slots in (40, 20_000):
+            drop_lists(server, count, slots)
+        drop_beside_workers(server, count, options.seconds)
 
 
 if __name__ == "__main__":

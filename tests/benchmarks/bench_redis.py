@@ -9,24 +9,20 @@ SCRAPY_BLOOM_DATA for more streams than the sample:
 
 import argparse
 import contextlib
-import gzip
 import io
 import logging
 import os
-import sys
-import tempfile
 import time
-from itertools import islice
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(TESTS), str(TESTS.parent)]
+from sidebyside import SAMPLES, read, redis_server
 
-from scrapy import Request  # noqa: E402
-from scrapy.utils.misc import load_object  # noqa: E402
-from scrapy.utils.test import get_crawler  # noqa: E402
+# isort: split
+from scrapy import Request
+from scrapy.utils.misc import load_object
+from scrapy.utils.test import get_crawler
 
-from tests.redis_backend.server import Cluster, Server, missing  # noqa: E402
+from tests.redis_backend.server import missing
 
 OURS = "scrapy_bloom.RedisBloomDupeFilter"
 PEERS = {
@@ -38,10 +34,9 @@ PEERS = {
 
 def streams(most):
     """Yield the name of each stream and its URLs."""
-    folder = Path(os.environ.get("SCRAPY_BLOOM_DATA", TESTS / "data"))
+    folder = Path(os.environ.get("SCRAPY_BLOOM_DATA", SAMPLES))
     for path in sorted(folder.glob("stream_*.txt.gz")):
-        with gzip.open(path, "rt", encoding="utf-8", newline="\n") as lines:
-            yield path.name.partition(".")[0], [line.rstrip("\n") for line in islice(lines, most)]
+        yield path.name.partition(".")[0], read(path)[:most]
 
 
 def make(path, url):
@@ -107,31 +102,24 @@ def main():
         print(reason)
         return
     logging.disable()
-    with tempfile.TemporaryDirectory() as folder:
-        server = Server(Path(folder))
-        try:
-            for name, urls in streams(options.most):
-                report(name, urls, server)
-        finally:
-            server.stop()
-        new_requests(Path(folder))
+    with redis_server() as server:
+        for name, urls in streams(options.most):
+            report(name, urls, server)
+    new_requests()
 
 
-def new_requests(folder):
+def new_requests():
     """Print what a request costs of which nobody has heard, on a server and a Cluster."""
     print("\nnew requests only")
     urls = [f"http://example.com/{number}" for number in range(10_000)]
-    for kind in (Server, Cluster):
-        server = kind(folder)
-        try:
+    for kind in ("Server", "Cluster"):
+        with redis_server(kind) as server:
             nodes = getattr(server, "nodes", [server])
             ((seconds, _, trips),) = measure([OURS], urls, nodes, server.url)
             print(
-                f"  {kind.__name__:<8} {1e6 * seconds / len(urls):8.1f} µs a request, {trips:,}"
+                f"  {kind:<8} {1e6 * seconds / len(urls):8.1f} µs a request, {trips:,}"
                 f" round trips for {len(urls):,}"
             )
-        finally:
-            server.stop()
 
 
 if __name__ == "__main__":

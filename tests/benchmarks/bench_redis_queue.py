@@ -8,25 +8,21 @@ before it waits for an answer; the server's own count is of what it has read.
 
 import argparse
 import contextlib
-import os
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parent.parent
-PROJECT = TESTS.parent / "example_project"
-sys.path[:0] = [str(TESTS), str(TESTS.parent), str(PROJECT)]
-os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
+from sidebyside import redis_server
 
-import harness  # noqa: E402
-from scrapy import Request, Spider  # noqa: E402
-from scrapy.utils.test import get_crawler  # noqa: E402
-from scrapy_redis.dupefilter import RFPDupeFilter  # noqa: E402
-from scrapy_redis.queue import PriorityQueue  # noqa: E402
+# isort: split
+import harness
+from scrapy import Request, Spider
+from scrapy.utils.test import get_crawler
+from scrapy_redis.dupefilter import RFPDupeFilter
+from scrapy_redis.queue import PriorityQueue
 
-from tests.redis_backend.server import Server, described  # noqa: E402
-from tests.redis_backend.workers import StoreWorker  # noqa: E402
+from tests.redis_backend.server import described
+from tests.redis_backend.workers import StoreWorker
 
 PENDING = 100_000
 FIRST_SHARE = 0.1
@@ -61,20 +57,31 @@ def used(server):
         return client.info("memory")["used_memory"]
 
 
+def join(server, **settings):
+    """Return a worker of our own crawl."""
+    settings = {"BLOOM_CAPACITY": PENDING, "BLOOM_REDIS_TIMEOUT": 5, **settings}
+    return StoreWorker(server.url, "bench", **settings)
+
+
+def push(worker, numbers, slots):
+    """Push those pages that are new, in one call."""
+    for number in numbers:
+        request = page(number, slots)
+        if not worker.dupefilter.request_seen(request):
+            worker.store.push(request, ())
+    worker.exchange()
+
+
 def fill(server, slots):
     """Push PENDING requests into a crawl of our own; return bytes a request, the filter's
     strings included."""
     server.command("FLUSHALL")
     before = used(server)
-    worker = StoreWorker(server.url, "bench", BLOOM_CAPACITY=PENDING, BLOOM_REDIS_TIMEOUT=5)
+    worker = join(server)
     worker.store._leaving = True  # it claims nothing
     strings = worker.dupefilter.shared.nbytes
-    for number in range(PENDING):
-        request = page(number, slots)
-        if not worker.dupefilter.request_seen(request):
-            worker.store.push(request, ())
-        if number % 50 == 49:
-            worker.exchange()
+    for first in range(0, PENDING, 50):
+        push(worker, range(first, first + 50), slots)
     while worker.store.unsent:
         worker.exchange()
     worker.leave()
@@ -100,7 +107,7 @@ def fill_scrapy_redis(server):
 def first_request(server):
     """Return the seconds from nothing to the first request of what `fill` has left."""
     began = time.perf_counter()
-    worker = StoreWorker(server.url, "bench", BLOOM_CAPACITY=PENDING, BLOOM_REDIS_TIMEOUT=5)
+    worker = join(server)
     assert worker.next() is not None
     took = time.perf_counter() - began
     worker.close()
@@ -111,14 +118,10 @@ def server_time(server, count=20_000):
     """Return the microseconds of the server for a request that is tested, pushed, claimed and
     acknowledged, fifty a call, and for a call that has nothing to say."""
     server.command("FLUSHALL")
-    worker = StoreWorker(server.url, "bench", capacity=50, BLOOM_CAPACITY=PENDING)
+    worker = join(server, capacity=50)
     server.command("CONFIG", "RESETSTAT")
     for first in range(0, count, 50):
-        for number in range(first, first + 50):
-            request = page(number, 1000)
-            if not worker.dupefilter.request_seen(request):
-                worker.store.push(request, ())
-        worker.exchange()
+        push(worker, range(first, first + 50), 1000)
         while worker.store.pending:
             worker.store.done(worker.store.next())
     each = spent(server) / count
@@ -191,15 +194,10 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=4)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        print(described())
-        server = Server(folder)
-        try:
-            memory(server)
-            speed(server, folder, options)
-        finally:
-            server.stop()
+    print(described())
+    with tempfile.TemporaryDirectory() as name, redis_server() as server:
+        memory(server)
+        speed(server, Path(name), options)
 
 
 def memory(server):

@@ -8,11 +8,10 @@ longest call of each by the server's SLOWLOG.
 
 import argparse
 import sys
-import tempfile
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
+from sidebyside import redis_server
 
+# isort: split
 from scrapy import Request
 from scrapy.settings import Settings
 from scrapy.utils.request import RequestFingerprinter
@@ -23,7 +22,7 @@ from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.push import push
 from scrapy_bloom.redis_backend.status import CrawlStatus, look_at
 from scrapy_bloom.redis_backend.verify import queue_findings
-from tests.redis_backend.server import Server, described
+from tests.redis_backend.server import described
 from tests.redis_backend.workers import StoreWorker
 
 LIMIT = 0.020
@@ -171,14 +170,10 @@ def main():
     parser.add_argument("--failed", type=int, default=100_000)
     parser.add_argument("--claims", type=int, default=100_000)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        print(described())
-        server = Server(Path(name))
-        try:
-            stalls = Stalls(server, options)
-            stalls.run()
-        finally:
-            server.stop()
+    print(described())
+    with redis_server() as server:
+        stalls = Stalls(server, options)
+        stalls.run()
     return stalls.longest > LIMIT
 
 

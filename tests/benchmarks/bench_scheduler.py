@@ -16,15 +16,14 @@ import tempfile
 import time
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parent.parent
-PROJECT = TESTS.parent / "example_project"
-sys.path[:0] = [str(TESTS), str(TESTS.parent), str(PROJECT)]
+from sidebyside import in_turns
 
-from scrapy import Request  # noqa: E402
-from scrapy.squeues import PickleLifoSQLiteQueue  # noqa: E402
-from scrapy.utils.misc import build_from_crawler  # noqa: E402
+# isort: split
+from scrapy import Request
+from scrapy.squeues import PickleLifoSQLiteQueue
+from scrapy.utils.misc import build_from_crawler
 
-from tests.job.engine import STOCK, Job  # noqa: E402
+from tests.job.engine import STOCK, Job
 
 BATCH = 2000
 
@@ -168,24 +167,23 @@ def crawls(folder, pairs):
 
     import harness
 
-    kinds = {"stock": {"ADDONS": "{}"}, "durable": {}}
-    ratios = {"wall": [], "CPU": []}
-    for number in range(pairs):
-        seconds = {}
-        for name in list(kinds) if number % 2 else list(kinds)[::-1]:
-            place = folder / f"crawl{number}{name}"
-            place.mkdir()
-            before = cpu()
-            with harness.serve(place) as site, contextlib.redirect_stdout(io.StringIO()):
-                settings = {"LOG_LEVEL": "WARNING", **kinds[name]}
-                run = harness.crawl(site, place / "job", name, settings=settings)
-            assert run.reason == "finished", run
-            seconds[name] = run.stats["elapsed_time_seconds"], cpu() - before
-            shutil.rmtree(place)
-        for which, what in enumerate(ratios):
-            ratios[what].append(seconds["durable"][which] / seconds["stock"][which])
-        times = ", ".join(f"{n} {w:.1f} s ({c:.1f} s of CPU)" for n, (w, c) in seconds.items())
-        print(f"  pair {number + 1}: {times}", flush=True)
+    def crawl(name):
+        place = folder / f"crawl-{name}"
+        place.mkdir()
+        before = cpu()
+        with harness.serve(place) as site, contextlib.redirect_stdout(io.StringIO()):
+            settings = {"LOG_LEVEL": "WARNING", **({"ADDONS": "{}"} if name == "stock" else {})}
+            run = harness.crawl(site, place / "job", name, settings=settings)
+        assert run.reason == "finished", run
+        shutil.rmtree(place)
+        return run.stats["elapsed_time_seconds"], cpu() - before
+
+    runs = in_turns(("stock", "durable"), pairs, crawl)
+    pairs_of = [*zip(runs["durable"], runs["stock"], strict=True)]
+    ratios = {
+        what: [ours[which] / stock[which] for ours, stock in pairs_of]
+        for which, what in enumerate(("wall", "CPU"))
+    }
     for what, found in ratios.items():
         low, middle, high = statistics.quantiles(found, n=4) if pairs > 1 else found * 3
         print(

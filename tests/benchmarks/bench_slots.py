@@ -13,17 +13,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import json
-import os
 import random
 import resource
 import statistics
-import sys
 import tempfile
 import time
-from pathlib import Path
+from functools import partial
 
-from sidebyside import table
+from sidebyside import OURS, forked, in_turns, resident, spread, table
 
 # isort: split
 from scrapy import Request, Spider
@@ -43,7 +40,6 @@ SETTINGS = {
     "DOWNLOAD_DELAY": 0,
     "DOWNLOAD_HANDLERS": {"http": "__main__.Answers"},
 }
-OURS = {"ADDONS": {"scrapy_bloom.Addon": 300}}
 NOT_FILES = 200
 """Open files of a crawl beside those of the queues: Scrapy's disk queues have one a slot."""
 
@@ -94,8 +90,7 @@ class BroadSpider(Spider):
             self._before = time.process_time()
         if self._seen == WARM_UP + self.pages:
             self.found["page"] = (time.process_time() - self._before) / self.pages
-            os.write(self.answer, json.dumps(self.found).encode())
-            os._exit(0)
+            self.answer(self.found)
         yield self._request(self._chance.randrange(self.slots), -self._seen)
 
     def _request(self, slot, number):
@@ -105,28 +100,19 @@ class BroadSpider(Spider):
         )
 
 
-def resident() -> int:
-    """Return the bytes of this process in memory."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+def crawl(options: argparse.Namespace, pending: int, slots: int, whose: str) -> dict:
+    """Crawl in a forked process; return its CPU seconds a page, and its bytes."""
 
+    def work(answer):
+        gc.unfreeze()  # a collection takes as long as in any crawl
+        process = AsyncCrawlerProcess({**SETTINGS, **(OURS if whose == "ours" else {}), **job})
+        spider = {"slots": slots, "pending": pending, "pages": options.pages, "answer": answer}
+        process.crawl(BroadSpider, **spider)
+        process.start()
 
-def crawl(slots: int, pending: int, pages: int, settings: dict) -> dict:
-    """Crawl in a forked process, which has imported everything already."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if not pid:
-        try:
-            gc.unfreeze()  # a collection takes as long as in any crawl
-            process = AsyncCrawlerProcess({**SETTINGS, **settings})
-            process.crawl(BroadSpider, slots=slots, pending=pending, pages=pages, answer=writing)
-            process.start()
-        finally:
-            os._exit(1)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        answer = pipe.read()
-    os.waitpid(pid, 0)
-    return json.loads(answer or sys.exit(f"the crawl of {slots} slots failed"))
+    with tempfile.TemporaryDirectory() as name:
+        job = {} if options.memory else {"JOBDIR": f"{name}/job"}
+        return forked(f"the crawl of {slots} slots", work)[0]
 
 
 def main() -> None:
@@ -142,19 +128,14 @@ def main() -> None:
     all_slots = [min(slots, most - NOT_FILES) for slots in arguments.slots]
     pending = max(all_slots) * 3 // 2
     preload()
-    runs: dict[tuple[str, int], list[dict]] = {}
-    for _ in range(arguments.pairs):
-        for slots in all_slots:
-            for whose, settings in {"stock": {}, "ours": OURS}.items():
-                with tempfile.TemporaryDirectory() as name:
-                    job = {} if arguments.memory else {"JOBDIR": f"{name}/job"}
-                    run = crawl(slots, pending, arguments.pages, {**settings, **job})
-                print(whose, slots, run, file=sys.stderr, flush=True)
-                runs.setdefault((whose, slots), []).append(run)
+    runs = {}
+    for slots in all_slots:
+        run = partial(crawl, arguments, pending, slots)
+        for whose, found in in_turns(("stock", "ours"), arguments.pairs, run).items():
+            runs[whose, slots] = found
 
     def ratio(one: tuple[str, int], other: tuple[str, int]) -> str:
-        pairs = zip(runs[one], runs[other], strict=True)
-        return f"{statistics.median(a['page'] / b['page'] for a, b in pairs):.2f}"
+        return spread(*([run["page"] for run in runs[each]] for each in (one, other)))[0]
 
     def row(slots: int) -> list[str]:
         each = [runs[whose, slots] for whose in ("stock", "ours")]

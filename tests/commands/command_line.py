@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import subprocess
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -123,6 +124,18 @@ def _metadata():
         "[scrapy.commands]\n" + entry.replace('"', "") + "\n"
     )
     return str(folder)
+
+
+def begun(folder, *arguments, before=("-m", "scrapy_bloom")):
+    """Begin a command in `folder`, as a process that prints to pipes."""
+    return processes.Process(
+        [*before, *arguments],
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def scrapy_executable():

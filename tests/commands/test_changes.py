@@ -15,9 +15,8 @@ import pytest
 from scrapy_bloom import BloomFilter, FilterLockedError, ScalableBloomFilter
 from scrapy_bloom.bloom.file import BitStore
 from scrapy_bloom.jobdir import JobDirectory
-from tests.commands.command_line import SEEN, URLS, environment
+from tests.commands.command_line import SEEN, URLS, begun, environment
 from tests.patience import PATIENCE
-from tests.processes import Process
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="filter files need Linux or macOS")
 
@@ -252,14 +251,7 @@ def test_interrupted_add_is_run_again(run, tmp_path):
     """Ctrl-C leaves a sound filter that knows a part, and the next run adds the rest."""
     urls = tmp_path / "urls.txt"
     urls.write_text("".join(f"http://example.com/p?b={n}&a={n}\n" for n in range(200_000)))
-    with Process(
-        ["-c", STOPPING, "add", "job", "urls.txt"],
-        cwd=tmp_path,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with begun(tmp_path, "add", "job", "urls.txt", before=["-c", STOPPING]) as process:
         while process.stdout.readline() != "in the middle\n":
             assert process.poll() is None
         process.send_signal(signal.SIGINT)

@@ -137,6 +137,8 @@ def test_pages_are_forgotten(run, tmp_path, monkeypatch):
         (["forget", "memory", "--key", "ab"], "--key is 'ab': it must be 40 hexadecimal digits"),
         (["forget", "memory", "--key", "x" * 40], "it must be 40 hexadecimal digits, as 'delta"),
         (["forget", "memory", "nothing"], "'nothing' has no fingerprint"),
+        (["forget", "memory", "--older", "soon"], "--older is 'soon'"),
+        (["forget", ".", "--older", "1d"], "holds no delta store"),
         (["list", "memory", URL], "list takes no URLs and no --key: 'scrapy bloom check' knows"),
         (["count", "."], "holds no delta store (there is no delta.sqlite)"),
         (["list", "redis://127.0.0.1:1/0"], "give --spider NAME in its project, or -s BLOOM_DELTA"),
@@ -163,17 +165,13 @@ def test_tables_are_merged(run, tmp_path):
     assert run(tmp_path, *forget).lines == ["forgot 2 pages"]
 
 
-def test_forgetting(run, tmp_path):
-    """By age, or everything."""
-    make(make(tmp_path / "memory", 1), 20, url=f"{URL}b")
-    forget = ("delta", "forget", "memory", "--older")
-    assert "--older is 'soon'" in run(tmp_path, *forget, "soon").refusal
-    assert run(tmp_path, *forget, "10d").lines == ["forgot 1 page"]
-    assert run(tmp_path, "check", "memory", URL, *DAYS).status == 0
+def test_everything_is_forgotten_when_that_is_meant(run, tmp_path):
+    """Only then."""
+    make(tmp_path / "memory", 1)
     assert "say so with --yes" in run(tmp_path, "clear", "memory").refusal
+    assert run(tmp_path, "check", "memory", URL, *DAYS).status == 0
     assert run(tmp_path, "clear", "memory", "--yes").status == 0
     assert run(tmp_path, "check", "memory", URL, *DAYS).status == 1
-    assert "holds no delta store" in run(tmp_path, "delta", "forget", ".", "--older", "1d").refusal
 
 
 def test_a_memory_of_another_fingerprinter_is_not_merged(run, tmp_path):

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import sqlite3
-import subprocess
 import time
 from contextlib import ExitStack, closing, suppress
 
@@ -21,7 +20,7 @@ from scrapy_bloom.sqlite_backend import status
 from scrapy_bloom.sqlite_backend.failed_store import OpenFailedStore
 from scrapy_bloom.sqlite_backend.request_file import RequestFile
 from scrapy_bloom.sqlite_backend.status import JobStatus
-from tests.commands.command_line import environment
+from tests.commands.command_line import begun, environment
 from tests.commands.test_failed import MANY, failed_job  # noqa: F401 - a fixture
 from tests.job.engine import Job
 from tests.job.test_inspection import contents
@@ -353,14 +352,7 @@ def test_feeds_are_counted_with_what_is_not_in_their_files_yet(watched):
 
 def test_json_follows_a_job_until_it_is_interrupted(watched):
     """A line a second, each at once; Ctrl-C is how it ends."""
-    process = Process(
-        ["-m", "scrapy_bloom", "top", ".", "--json", "--follow"],
-        cwd=watched,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = begun(watched, "top", ".", "--json", "--follow")
     lines = [process.stdout.readline() for _ in range(2)]
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=PATIENCE)

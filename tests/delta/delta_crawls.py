@@ -433,7 +433,7 @@ class Step:
         return f"{self.settings.get('JOBDIR', 'job')}-{self.day}"
 
 
-def story(world, crawl, steps, mutant=None):
+def story(world, crawl, steps, mutant):
     """Start a crawl once for each step; yield what became of it."""
     settings, runs = dict(crawl.settings), []
     folder = world.folder / crawl.name
@@ -555,101 +555,75 @@ def pages_in(feed):
 # Stories
 
 
-def days(world, options):
+class Teller:
+    """What the command line asks for: a world, how many crawls are killed, and what is broken; the
+    random choices of each story are those of the seed."""
+
+    def __init__(self, world, options):
+        self.world, self.count, self.mutant = world, options.count, options.mutant
+        self.chance = random.Random(options.seed)
+
+    def __call__(self, name, steps, spider=DeltaSpider, reactor=ASYNCIO, **settings):
+        """Return the story of a crawl."""
+        crawl = Crawl(name, reactor=reactor, spider=spider, settings=settings)
+        return story(self.world, crawl, steps, self.mutant)
+
+
+def days(tell):
     """Three rounds in one job, two in jobs of their own, and without any."""
     steps = [Step(1), Step(2)]
     fresh = [Step(day, settings={"JOBDIR": f"job{day}"}) for day in (1, 2)]
     return [
-        story(world, Crawl("onejob", spider=DeltaSpider), [*steps, Step(3)], options.mutant),
-        story(world, Crawl("manyjobs", spider=DeltaSpider), fresh, options.mutant),
-        story(
-            world,
-            Crawl("nojob", spider=DeltaSpider, settings={"_job": False}),
-            steps,
-            options.mutant,
-        ),
-        story(
-            world,
-            Crawl(
-                "scrapys",
-                spider=DeltaSpider,
-                settings={"SCHEDULER": "scrapy.core.scheduler.Scheduler"},
-            ),
-            steps,
-            options.mutant,
-        ),
+        tell("onejob", [*steps, Step(3)]),
+        tell("manyjobs", fresh),
+        tell("nojob", steps, _job=False),
+        tell("scrapys", steps, SCHEDULER="scrapy.core.scheduler.Scheduler"),
     ]
 
 
-def modes(world, options):
+def modes(tell):
     """What counts as done in the other modes."""
-    return [
-        story(
-            world,
-            Crawl(mode, spider=DeltaSpider, settings={"BLOOM_DELTA": mode}),
-            [Step(1), Step(2)],
-            options.mutant,
-        )
-        for mode in ("success", "response")
-    ]
+    steps = [Step(1), Step(2)]
+    return [tell(mode, steps, BLOOM_DELTA=mode) for mode in ("success", "response")]
 
 
-def periods(world, options):
+def periods(tell):
     """What is done is fetched again after eight days."""
-    crawl = Crawl("period", spider=DeltaSpider, settings={"BLOOM_DELTA_DAYS": "8d"})
-    return [story(world, crawl, [Step(1), Step(9), Step(11)], options.mutant)]
+    return [tell("period", [Step(1), Step(9), Step(11)], BLOOM_DELTA_DAYS="8d")]
 
 
-def unsound(world, options):
+def unsound(tell):
     """A feed that cannot be stored, in a crawl without a job; and a memory that is reset."""
     lost = {"FEEDS": {"ftp://127.0.0.1:1/items.jsonl": {"format": "jsonlines"}}}
     reset = {"BLOOM_DELTA_RESET": True}
     return [
-        story(
-            world,
-            Crawl("lost", spider=DeltaSpider, settings={"_job": False}),
-            [Step(1, settings=lost), Step(1), Step(2)],
-            options.mutant,
-        ),
-        story(
-            world,
-            Crawl("reset", spider=DeltaSpider),
-            [Step(1), Step(2, settings=reset), Step(3)],
-            options.mutant,
-        ),
+        tell("lost", [Step(1, settings=lost), Step(1), Step(2)], _job=False),
+        tell("reset", [Step(1), Step(2, settings=reset), Step(3)]),
     ]
 
 
-def beside(world, options):
+def beside(tell):
     """Two crawls at once that share a store; one is killed twice."""
-    stories = []
-    for name, kills in (("one", ()), ("other", (9, 5))):
-        killed = [Step(1, kill) for kill in kills]
-        crawl = Crawl(
-            name, spider=DeltaSpider, settings={"BLOOM_DELTA_DIR": str(world.folder / "shared")}
-        )
-        stories.append(story(world, crawl, [*killed, Step(1), Step(2)], options.mutant))
-    return stories
+    return [
+        tell(name, [*killed, Step(1), Step(2)], BLOOM_DELTA_DIR=str(tell.world.folder / "shared"))
+        for name, killed in (("one", []), ("other", [Step(1, 9), Step(1, 5)]))
+    ]
 
 
-def read_only(world, options):
+def read_only(tell):
     """A test crawl in between, with a job, killed and gone on with, and without."""
     stories = []
     for name, has_job in (("ro", True), ("ro_nojob", False)):
         test = Step(2, settings={"BLOOM_DELTA_READ_ONLY": True, "JOBDIR": has_job and "job2"})
         steps = [Step(1), *([replace(test, kill=9)] if has_job else []), test, Step(2)]
-        settings = {} if has_job else {"_job": False}
-        crawl = Crawl(name, spider=DeltaSpider, settings=settings)
-        stories.append(story(world, crawl, steps, options.mutant))
+        stories.append(tell(name, steps, **({} if has_job else {"_job": False})))
     return stories
 
 
-def kills(world, options):
+def kills(tell):
     """SIGKILL at random moments of each of three rounds, and in between."""
-    chance = random.Random(options.seed)
-    stories = []
-    for number in range(options.count):
-        crawl = Crawl(f"kill{number}", reactor=(ASYNCIO, SELECT)[number % 2], spider=DeltaSpider)
+    chance, stories = tell.chance, []
+    for number in range(tell.count):
         steps = []
         for day in (1, 2, 3):
             settings = {"JOBDIR": f"job{day}"} if number % 3 == 1 else {}
@@ -658,27 +632,17 @@ def kills(world, options):
                 for _ in range(chance.randrange(3))
             ]
             steps += [*killed, Step(day, settings=settings)]
-        stories.append(story(world, crawl, steps, options.mutant))
+        stories.append(tell(f"kill{number}", steps, reactor=(ASYNCIO, SELECT)[number % 2]))
     return stories
 
 
-def undelivered(world, options):
+def undelivered(tell):
     """A process dies when the round is over, before its marks are in the store; a feed that is
     stored at the end, too."""
     gzipped = {"items.gz": {"format": "json", "postprocessing": [GzipPlugin], "overwrite": True}}
     steps = [Step(1, dies_undelivered=True), Step(2)]
-    return [
-        story(world, Crawl("undelivered", spider=DeltaSpider), steps, options.mutant),
-        story(
-            world,
-            Crawl("gzipped", spider=DeltaSpider),
-            [
-                Step(1, 20, settings={"FEEDS": gzipped}),
-                *(replace(s, settings={"FEEDS": gzipped}) for s in steps),
-            ],
-            options.mutant,
-        ),
-    ]
+    stored = [replace(step, settings={"FEEDS": gzipped}) for step in (Step(1, 20), *steps)]
+    return [tell("undelivered", steps), tell("gzipped", stored)]
 
 
 def digest_days(each=(1, 2, 3, 4), **settings):
@@ -686,7 +650,7 @@ def digest_days(each=(1, 2, 3, 4), **settings):
     return [Step(day, settings={"JOBDIR": f"job{day}", **settings}) for day in each]
 
 
-def digests(world, options):
+def digests(tell):
     """What has changed, from day to day, without skipping and with; in one job, in many, and
     without any; with a test crawl in between, and feeds without items that are known."""
     all_ = {"BLOOM_DELTA": None, "BLOOM_DELTA_DIGEST": "scraped"}
@@ -713,17 +677,16 @@ def digests(world, options):
         "all_fields": ({**all_, "BLOOM_DELTA_DIGEST": True}, digest_days([1, 2])),
     }
     return [
-        story(world, Crawl(name, spider=DigestSpider, settings={**settings}), steps, options.mutant)
+        tell(name, steps, spider=DigestSpider, **settings)
         for name, (settings, steps) in ways.items()
     ]
 
 
-def digest_kills(world, options):
+def digest_kills(tell):
     """The same with SIGKILLs on each day: in commits, and from the third crawl on at any time."""
-    chance = random.Random(options.seed)
-    stories = []
-    for number in range(max(2, options.count)):
-        settings = {"BLOOM_DELTA": None, "BLOOM_DELTA_DIGEST": "skip: scraped"}
+    chance, stories = tell.chance, []
+    settings = {"BLOOM_DELTA": None, "BLOOM_DELTA_DIGEST": "skip: scraped"}
+    for number in range(max(2, tell.count)):
         steps = []
         for last in [Step(day) for day in (1, 2, 3, 4)] if number % 2 else digest_days():
             for _ in range(chance.randrange(1, 3)):
@@ -735,82 +698,68 @@ def digest_kills(world, options):
                         replace(last, kill=chance.randrange(16), delay=chance.random() / 9)
                     )
             steps.append(last)
-        crawl = Crawl(
-            f"digest{number}",
-            reactor=(ASYNCIO, SELECT)[number // 2 % 2],
-            spider=DigestSpider,
-            settings=settings,
+        reactor = (ASYNCIO, SELECT)[number // 2 % 2]
+        stories.append(
+            tell(f"digest{number}", steps, spider=DigestSpider, reactor=reactor, **settings)
         )
-        stories.append(story(world, crawl, steps, options.mutant))
     return stories
 
 
-def spiders(world, options):
+def spiders(tell):
     """Spiders of all kinds, for which a page without new links is a list all the same."""
     return [
-        story(
-            world,
-            Crawl(spider.name, spider=spider, settings={"BLOOM_DELTA": "success"}),
-            [Step(1), Step(2)],
-            options.mutant,
-        )
+        tell(spider.name, [Step(1), Step(2)], spider=spider, BLOOM_DELTA="success")
         for spider in (FollowNewSpider, RulesSpider, OfSitemapSpider)
     ]
 
 
-def odd(world, options):
+def odd(tell):
     """A spider that copies a meta."""
-    days = [Step(1), Step(2), Step(3)]
-    return [story(world, Crawl("odd", spider=OddSpider), days, options.mutant)]
+    return [tell("odd", [Step(1), Step(2), Step(3)], spider=OddSpider)]
 
 
-def thrown_away(world, options):
+def thrown_away(tell):
     """The first crawl is killed, and its job thrown away."""
-    chance = random.Random(options.seed)
-    stories = []
-    for number in range(max(THROWN_AWAY, options.count)):
+    chance, stories = tell.chance, []
+    for number in range(max(THROWN_AWAY, tell.count)):
         steps = [
             Step(1, chance.randrange(5, 30), chance.random() / 5, {"JOBDIR": "job1"}),
             Step(1, settings={"JOBDIR": "job2"}),
             Step(2, settings={"JOBDIR": "job3"}),
         ]
-        crawl = Crawl(f"thrown{number}", spider=DeltaSpider)
-        stories.append(story(world, crawl, steps, options.mutant))
+        stories.append(tell(f"thrown{number}", steps))
     return stories
 
 
-def redis(world, options):
+def in_redis(name):
+    """Return the settings of a crawl and its store in Redis."""
+    return {
+        "SCHEDULER": "scrapy_bloom.RedisDurableScheduler",
+        "BLOOM_REDIS_URL": os.environ["DELTA_REDIS"],
+        "BLOOM_DELTA_DIR": f"memory of {name}",
+        "_job": False,
+    }
+
+
+def redis(tell):
     """The store is in Redis, and so is the crawl, or its filter only."""
     stories = []
     for name in ("scrapy.core.scheduler.Scheduler", "scrapy_bloom.RedisDurableScheduler"):
-        settings = {
-            "SCHEDULER": name,
-            "BLOOM_REDIS_URL": os.environ["DELTA_REDIS"],
-            "BLOOM_DELTA_DIR": f"memory of {name}",
-            "_job": False,
-        }
         steps = [Step(day, settings={"BLOOM_REDIS_KEY": f"{name}{day}"}) for day in (1, 2)]
         if "Durable" in name:  # the second of those with a reset comes too late
             reset = {"BLOOM_REDIS_KEY": "reset", "BLOOM_DELTA_RESET": True}
             steps += [Step(2, settings=reset), Step(2, settings=reset)]
             steps.append(Step(3, settings={"BLOOM_REDIS_KEY": "after"}))
-        crawl = Crawl(name.rpartition(".")[2], spider=DeltaSpider, settings=settings)
-        stories.append(story(world, crawl, steps, options.mutant))
+        settings = {**in_redis(name), "SCHEDULER": name}
+        stories.append(tell(name.rpartition(".")[2], steps, **settings))
     return stories
 
 
-def redis_digests(world, options):
+def redis_digests(tell):
     """What has changed, with store and crawl in Redis: a worker with a JOBDIR, and one without."""
     stories = []
     for name, digest in (("redis_compared", "scraped"), ("redis_left_out", "skip: scraped")):
-        settings = {
-            "BLOOM_DELTA": None,
-            "BLOOM_DELTA_DIGEST": digest,
-            "SCHEDULER": "scrapy_bloom.RedisDurableScheduler",
-            "BLOOM_REDIS_URL": os.environ["DELTA_REDIS"],
-            "BLOOM_DELTA_DIR": f"memory of {name}",
-            "_job": False,
-        }
+        settings = {**in_redis(name), "BLOOM_DELTA": None, "BLOOM_DELTA_DIGEST": digest}
         steps = [
             Step(
                 day,
@@ -819,8 +768,7 @@ def redis_digests(world, options):
             )
             for day in (1, 2, 3)
         ]
-        crawl = Crawl(name, spider=DigestSpider, settings=settings)
-        stories.append(story(world, crawl, steps, options.mutant))
+        stories.append(tell(name, steps, spider=DigestSpider, **settings))
     return stories
 
 
@@ -832,16 +780,9 @@ FEEDS = {
 """The workers of a fleet, of which one has a JOBDIR, with their feeds."""
 
 
-def fleet_job(world, options):
+def fleet_job(tell):
     """A worker on Redis is killed and goes on: with a JOBDIR, and a feed that is stored at the end;
     and without, in a commit."""
-    settings = {
-        "SCHEDULER": "scrapy_bloom.RedisDurableScheduler",
-        "BLOOM_REDIS_URL": os.environ["DELTA_REDIS"],
-        "BLOOM_REDIS_LEASE": 1.0,
-        "DOWNLOAD_DELAY": 0.02,
-        "_job": False,
-    }
     zipped = {"items.jsonl.gz": {"format": "jsonlines", "postprocessing": [GzipPlugin]}}
     stories = []
     for name, how, job in (
@@ -852,25 +793,22 @@ def fleet_job(world, options):
         for step in steps:
             step.settings |= {"BLOOM_REDIS_KEY": f"{name}{step.day}"}
             step.settings |= {"JOBDIR": f"job{step.day}"} if job else {}
-        every = {**settings, **job, "BLOOM_DELTA_DIR": f"memory of {name}"}
-        crawl = Crawl(name, spider=DeltaSpider, settings=every)
-        stories.append(story(world, crawl, steps, options.mutant))
+        slow = {"BLOOM_REDIS_LEASE": 1.0, "DOWNLOAD_DELAY": 0.02}
+        stories.append(tell(name, steps, **in_redis(name), **slow, **job))
     return stories
 
 
-def fleet(world, options):
+def fleet(tell):
     """Three workers on Redis are killed, and their JOBDIR thrown away; then the crawl goes on, and
     the next day's begins."""
-    chance = random.Random(options.seed)
-    url = os.environ["DELTA_REDIS"]
-    return [killed_fleet(world, url, number, chance, options) for number in range(options.count)]
+    return [killed_fleet(tell, os.environ["DELTA_REDIS"], number) for number in range(tell.count)]
 
 
-def killed_fleet(world, url, number, chance, options):
+def killed_fleet(tell, url, number):
     """Tell that story once."""
     from tests.redis_backend.fleet import Fleet, to_the_end
 
-    name = f"fleet{number}"
+    name, world, chance = f"fleet{number}", tell.world, tell.chance
     folder = world.folder / name
     folder.mkdir()
     settings = {
@@ -888,7 +826,7 @@ def killed_fleet(world, url, number, chance, options):
 
     def start(day, feed, **more):
         (world.folder / f"{name}.day").write_text(str(day))
-        workers.prepare = prepared(folder, Step(day), options.mutant)
+        workers.prepare = prepared(folder, Step(day), tell.mutant)
         feeds = {str(folder / f"{len(workers.all)}-{uri}"): how for uri, how in FEEDS[feed].items()}
         return workers.start(FEEDS=feeds, BLOOM_REDIS_KEY=f"{name}-{day}", **more)
 
@@ -948,28 +886,9 @@ def keys_of_pages(world, crawl):
     return {page: given_key(each.meta) or fingerprint(each) for page, each in requests.items()}
 
 
-STORIES = {
-    f.__name__: f
-    for f in (
-        days,
-        modes,
-        periods,
-        unsound,
-        beside,
-        read_only,
-        kills,
-        digests,
-        digest_kills,
-        spiders,
-        odd,
-        undelivered,
-        thrown_away,
-        redis,
-        redis_digests,
-        fleet_job,
-        fleet,
-    )
-}
+_STORIES = (days, modes, periods, unsound, beside, read_only, kills, digests, digest_kills)
+_STORIES += (spiders, odd, undelivered, thrown_away, redis, redis_digests, fleet_job, fleet)
+STORIES = {story.__name__: story for story in _STORIES}
 DEFAULT = [name for name in STORIES if not name.startswith(("redis", "fleet"))]
 
 
@@ -985,9 +904,8 @@ def main():
     folder = tempfile.mkdtemp(prefix="delta-")
     print(f"seed {options.seed}, in {folder}", file=sys.stderr, flush=True)
     with DeltaWorld(folder) as world:
-        stories = [
-            each for name in options.stories or DEFAULT for each in STORIES[name](world, options)
-        ]
+        names = options.stories or DEFAULT
+        stories = [each for name in names for each in STORIES[name](Teller(world, options))]
         for report in side_by_side(stories, options.beside):
             print(json.dumps(report), flush=True)
     if not options.mutant:

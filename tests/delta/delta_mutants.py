@@ -37,6 +37,7 @@ test notices it:
 
 import dataclasses
 import time
+from functools import partial
 from math import inf
 
 from scrapy import signals
@@ -72,19 +73,6 @@ def without(signal, instead=lambda self, response: None):
         return self
 
     DeltaMiddleware.from_crawler = classmethod(connect_others)
-
-
-@mutant
-def marked_before_the_commit():
-    """Marks come into the store before the commit that acknowledges."""
-    before_commit = DeltaCrawl.before_commit
-
-    def early(self, acknowledged):
-        before_commit(self, acknowledged)
-        self.store.add(self._fresh)
-        time.sleep(0.3 if self._fresh else 0)
-
-    DeltaCrawl.before_commit = early
 
 
 @mutant
@@ -149,60 +137,12 @@ def dropped_items_count():
 
 
 @mutant
-def failed_items_do_not_count():
-    """An item that a pipeline has failed on has passed."""
-    without(signals.item_error, lambda self, response: self._item_scraped({}, response))
-
-
-@mutant
-def refused_items_do_not_count():
-    """An item that a feed has refused has passed."""
-    without(item_refused)
-
-
-@mutant
-def redirects_are_not_marked():
-    """Only what was answered is."""
-    Pages._keys_of = lambda self, request: [self.key_of(request)]
-
-
-@mutant
-def the_filter_stays():
-    """A new round has the filter of the last one."""
-    BloomDupeFilter.reset_filter = lambda self: None
-
-
-@mutant
 def waiting_marks_are_lost():
     """A process that dies when the round is over takes its marks with it."""
     DeltaCrawl._close = lambda self: None
     DeltaCrawl._is_live = lambda self: False
     add = DeltaCrawl._add
     DeltaCrawl._add = lambda self, marks: add(self, [] if isinstance(marks, Marks) else marks)
-
-
-@mutant
-def own_marks_count():
-    """What this round has done is skipped."""
-    Marks.__contains__ = lambda self, key: False
-
-
-@mutant
-def added_requests_do_not_count():
-    """Only what the callback yields makes a page a list."""
-    middleware.put_before_engine = lambda crawler, last: None
-
-
-@mutant
-def known_links_are_no_links():
-    """A page whose links were all left out is no list."""
-    middleware.has_left_out = lambda response: False
-
-
-@mutant
-def keys_of_errbacks_count():
-    """The key of a page that has failed stands for what its errback asks for, too."""
-    Pages.drop_copied_key = lambda self, request: None
 
 
 @mutant
@@ -219,25 +159,6 @@ def test_crawls_mark():
 
 
 @mutant
-def failed_pages_are_compared():
-    """A callback that has raised gives a digest, too."""
-    pages._is_sound = lambda outcome, reason: True
-
-
-@mutant
-def dropped_items_are_compared():
-    """Items count as they are yielded."""
-    dropped_items_count()
-
-
-@mutant
-def only_the_answered_key_is_asked():
-    """A page is what its redirect has led to."""
-    verdict = Digests.verdict
-    Digests.verdict = lambda self, keys, digest: verdict(self, keys[:1], digest)
-
-
-@mutant
 def each_fetch_counts():
     """A page that is fetched twice in a round is two."""
     add = Marks.add
@@ -250,13 +171,6 @@ def each_fetch_counts():
 
 
 @mutant
-def digests_expire():
-    """A row is removed when its mark has expired."""
-    remove = FileDeltaStore._remove_older
-    FileDeltaStore._remove_older = lambda self, when, keep_digests=False: remove(self, when)
-
-
-@mutant
 def retries_are_compared():
     """A page without items is compared, though its callback asks for it once more."""
 
@@ -264,15 +178,6 @@ def retries_are_compared():
         self.is_index_page = True
 
     pages.Outcome.leads_to = leads_to
-
-
-@mutant
-def verdicts_end_with_the_job():
-    """The line at the end counts the marks of a round that is over."""
-    Pages.counts = property(
-        lambda self: [self.marks.verdicts[each] for each in ("new", "changed", "unchanged")],
-        lambda self, counts: None,
-    )
 
 
 @mutant
@@ -290,18 +195,6 @@ def lists_have_no_digest():
 
 
 @mutant
-def items_of_unchanged_pages_stay():
-    """The feeds ask too late."""
-    Pages.is_unchanged = lambda self, request, reason=None: False
-
-
-@mutant
-def test_crawls_keep_digests():
-    """BLOOM_DELTA_READ_ONLY keeps pages from being marked only."""
-    test_crawls_mark()
-
-
-@mutant
 def verdicts_end_with_the_process():
     """A round that goes on begins to count anew."""
     init = Marks.__init__
@@ -314,19 +207,6 @@ def verdicts_end_with_the_process():
 
 
 @mutant
-def digests_do_not_wait():
-    """Digests go into the store before the commit that acknowledges."""
-    before_commit = DeltaCrawl.before_commit
-
-    def early(self, acknowledged):
-        before_commit(self, acknowledged)
-        self.store.add(self._fresh)
-        time.sleep(0.1 if self._fresh else 0)
-
-    DeltaCrawl.before_commit = early
-
-
-@mutant
 def unsynced_feeds_count():
     """Pages are marked whose items are in a feed that a kill costs."""
     from scrapy_bloom.redis_backend.worker_feeds import SyncedFeeds
@@ -334,11 +214,77 @@ def unsynced_feeds_count():
     SyncedFeeds.are_safe = True
 
 
-@mutant
-def never_expires():
-    """A mark counts for ever."""
+def early(seconds):
+    """Let marks come into the store before the commit that acknowledges."""
+    before_commit = DeltaCrawl.before_commit
 
-    def known_until(self, key, period=None):
-        return inf if self._find(key)[0] is not None else 0.0
+    def add(self, acknowledged):
+        before_commit(self, acknowledged)
+        self.store.add(self._fresh)
+        time.sleep(seconds if self._fresh else 0)
 
-    FileDeltaStore.known_until = known_until
+    DeltaCrawl.before_commit = add
+
+
+verdict, remove = Digests.verdict, FileDeltaStore._remove_older
+REPLACED = {
+    # only what was answered is
+    "redirects_are_not_marked": (Pages, "_keys_of", lambda self, each: [self.key_of(each)]),
+    # a new round has the filter of the last one
+    "the_filter_stays": (BloomDupeFilter, "reset_filter", lambda self: None),
+    # what this round has done is skipped
+    "own_marks_count": (Marks, "__contains__", lambda self, key: False),
+    # only what the callback yields makes a page a list
+    "added_requests_do_not_count": (middleware, "put_before_engine", lambda crawler, last: None),
+    # a page whose links were all left out is no list
+    "known_links_are_no_links": (middleware, "has_left_out", lambda response: False),
+    # the key of a page that has failed stands for what its errback asks for, too
+    "keys_of_errbacks_count": (Pages, "drop_copied_key", lambda self, request: None),
+    # a callback that has raised gives a digest, too
+    "failed_pages_are_compared": (pages, "_is_sound", lambda outcome, reason: True),
+    # a page is what its redirect has led to
+    "only_the_answered_key_is_asked": (
+        Digests,
+        "verdict",
+        lambda self, keys, digest: verdict(self, keys[:1], digest),
+    ),
+    # a row is removed when its mark has expired
+    "digests_expire": (
+        FileDeltaStore,
+        "_remove_older",
+        lambda self, when, keep_digests=False: remove(self, when),
+    ),
+    # the line at the end counts the marks of a round that is over
+    "verdicts_end_with_the_job": (
+        Pages,
+        "counts",
+        property(
+            lambda self: [self.marks.verdicts[each] for each in ("new", "changed", "unchanged")],
+            lambda self, counts: None,
+        ),
+    ),
+    # the feeds ask too late
+    "items_of_unchanged_pages_stay": (Pages, "is_unchanged", lambda self, each, reason=None: False),
+    # a mark counts for ever
+    "never_expires": (
+        FileDeltaStore,
+        "known_until",
+        lambda self, key, period=None: inf if self._find(key)[0] is not None else 0.0,
+    ),
+}
+MUTANTS |= {name: partial(setattr, *replaced) for name, replaced in REPLACED.items()}
+MUTANTS |= {
+    # an item that a pipeline has failed on, or that a feed has refused, has passed
+    "failed_items_do_not_count": partial(
+        without,
+        signals.item_error,
+        lambda self, response: self._item_scraped({}, response),
+    ),
+    "refused_items_do_not_count": partial(without, item_refused),
+    # marks, and digests
+    "marked_before_the_commit": partial(early, 0.3),
+    "digests_do_not_wait": partial(early, 0.1),
+    # the same for digests: items count as they are yielded; test crawls are none
+    "dropped_items_are_compared": dropped_items_count,
+    "test_crawls_keep_digests": test_crawls_mark,
+}

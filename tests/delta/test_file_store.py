@@ -480,21 +480,6 @@ def test_merging_digests(tmp_path):
         store(tmp_path / "other").merge([tmp_path / "one" / "memory"])
 
 
-def test_tables_of_two_fingerprinters_are_not_merged(tmp_path):
-    """Their keys have nothing to do with each other; a store without marks takes any."""
-    for name in ("one", "two"):
-        store(tmp_path / name, identity=name).add([(key(1), NOON)])
-    before = files_in(tmp_path)
-    with pytest.raises(IncompatibleFilterError, match="another fingerprinter than"):
-        store(tmp_path / "one").merge([tmp_path / "two" / "memory"])
-    assert files_in(tmp_path).items() >= before.items()
-    store(tmp_path / "one", identity="one").clear()
-    store(tmp_path / "one").merge([tmp_path / "two" / "memory"])
-    looking = store(tmp_path / "one")
-    looking.look()
-    assert looking.identity == "two"
-
-
 def test_a_crawl_of_another_fingerprinter_is_refused(tmp_path, caplog):
     """Where a writer was killed it goes on without the store, which it had to roll back first."""
     store(tmp_path, identity=OTHER).add((n.to_bytes(20, "big"), NOON) for n in range(5000))

@@ -23,23 +23,10 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
+from tests import suite
 from tests.field.projects import crawl_all
 from tests.redis_backend.server import Server, missing
 from tests.small_site import Scrapy
-from tests.suite import (
-    ADDON,
-    FAULTS,
-    OURS,
-    OURS_ALONE,
-    STALE,
-    STOCK,
-    STOCK_WITH_JOBDIR,
-    Arm,
-    failing,
-    fetch,
-    reason_for,
-    run,
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +121,7 @@ class Result:
     @property
     def faults(self) -> int:
         """Number of tests that fail only with ours, or do not although they are explained."""
-        return sum(reason in FAULTS for reason in self.reasons.values())
+        return sum(reason in suite.FAULTS for reason in self.reasons.values())
 
 
 def main() -> int:
@@ -158,7 +145,7 @@ def main() -> int:
 
 def check(project: Project, workers: int) -> Result:
     """Run the tests of a project without ours and with it."""
-    suite = fetch(project.name, project.code, Path(sys.prefix), project.sha256)
+    checkout = suite.fetch(project.name, project.code, Path(sys.prefix), project.sha256)
     options = [*project.options, *([] if project.is_serial else [f"-n{workers}"])]
     with (
         tempfile.TemporaryDirectory(prefix="field-") as place,
@@ -167,25 +154,25 @@ def check(project: Project, workers: int) -> Result:
         jobs = Path(place, "jobs")
         jobs.mkdir()
 
-        def outcomes(arm: Arm, tests: list[str]) -> dict[str, str]:
-            return run(suite, arm, jobs, tests, options, (), environment) if tests else {}
+        def outcomes(arm: suite.Arm, tests: list[str]) -> dict[str, str]:
+            return suite.run(checkout, arm, jobs, tests, options, (), environment) if tests else {}
 
-        without, with_ours = outcomes(STOCK, ["tests"]), outcomes(OURS, ["tests"])
+        without, with_ours = outcomes(suite.STOCK, ["tests"]), outcomes(suite.OURS, ["tests"])
         with_filter = sum(1 for _ in jobs.glob("*/bloom"))
-        differ = sorted(failing(with_ours) - failing(without))
+        differ = sorted(suite.failing(with_ours) - suite.failing(without))
         again = set(differ)
         for _ in range(TRIES):
-            again &= failing(outcomes(OURS, sorted(again)))
+            again &= suite.failing(outcomes(suite.OURS, sorted(again)))
 
-        def fails_once(arm: Arm, tests: set[str]) -> set[str]:
-            runs = (failing(outcomes(arm, sorted(tests))) for _ in range(TRIES))
+        def fails_once(arm: suite.Arm, tests: set[str]) -> set[str]:
+            runs = (suite.failing(outcomes(arm, sorted(tests))) for _ in range(TRIES))
             return set().union(*runs)
 
-        anyway = fails_once(STOCK, again)
-        with_jobdir = fails_once(STOCK_WITH_JOBDIR, again - anyway)
-    reasons = {test: reason_for(test, again, anyway, with_jobdir) for test in differ}
+        anyway = fails_once(suite.STOCK, again)
+        with_jobdir = fails_once(suite.STOCK_WITH_JOBDIR, again - anyway)
+    reasons = {test: suite.reason_for(test, again, anyway, with_jobdir) for test in differ}
     for test, reason in project.explained.items():
-        reasons[test] = reason if reasons.get(test) == OURS_ALONE else STALE
+        reasons[test] = reason if reasons.get(test) == suite.OURS_ALONE else suite.STALE
     counts = [Counter(each.values())["passed"] for each in (without, with_ours)]
     return Result(len(with_ours), *counts, reasons, with_filter, duplicates_with(project))
 
@@ -194,7 +181,7 @@ def duplicates_with(project: Project) -> str:
     """Return whether duplicates are dropped early in a crawl with that project and ours."""
     if not (project.add_on or project.settings):
         return ""
-    addons = dict.fromkeys(filter(None, [project.add_on, ADDON]), 300)
+    addons = dict.fromkeys(filter(None, [project.add_on, suite.ADDON]), 300)
     settings = {"DUPEFILTER_CLASS": None, "ADDONS": json.dumps(addons), **project.settings}
     with tempfile.TemporaryDirectory(prefix="field-") as place:
         spider = Path(__file__).with_name("idle.py")

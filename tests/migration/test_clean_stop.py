@@ -82,6 +82,14 @@ class Job:
         self.scheduler.close("shutdown")
         self.tick()
 
+    def resumed(self, count, starts=0):
+        """Begin the run after one that has left so many requests, and so many start requests."""
+        self.start()
+        self.push(count)
+        self.push(starts, meta={"is_start_request": True})
+        self.stop()
+        self.start()
+
     def tick(self):
         """Let the clock of the file system go on, as it does between two processes."""
         time.sleep(0.03)
@@ -127,45 +135,31 @@ def test_kill_in_the_first_run_is_recognised(job):
     assert "active.json" in job.why
 
 
-@pytest.mark.parametrize("work", ["pop all", "pop and push", "push", "push new priority"])
+WORK = {
+    "pop all": lambda job: job.pop(6),
+    "pop and push": lambda job: [job.pop(2), job.push(4)],
+    "push": lambda job: job.push(1),
+    "push new priority": lambda job: job.push(1, priority=5),
+    # what cannot be serialized leaves no trace in the queues, but in requests.seen
+    "keep in memory": lambda job: [
+        time.sleep(1.1),
+        job.push(3, callback=lambda response: None),
+    ],
+}
+
+
+@pytest.mark.parametrize("work", WORK)
 def test_kill_in_a_later_run_is_recognised(job, work):
     """Whatever the run had done that a crash makes pages lose, it shows."""
-    job.start()
-    job.push(6)
-    job.stop()
-    job.start()
-    if work == "pop all":
-        job.pop(6)
-    elif work == "pop and push":
-        job.pop(2)
-        job.push(4)
-    elif work == "push":
-        job.push(1)
-    else:
-        job.push(1, priority=5)
-    job.kill()
-    assert job.why
-
-
-def test_kill_with_requests_in_memory_only_is_recognised(job):
-    """What cannot be serialized leaves no trace in the queues, but in requests.seen."""
-    job.start()
-    job.push(2)
-    job.stop()
-    job.start()
-    time.sleep(1.1)
-    job.push(3, callback=lambda response: None)
+    job.resumed(6)
+    WORK[work](job)
     job.kill()
     assert job.why
 
 
 def test_start_requests_hide_nothing(job):
     """A queue of start requests that is left does not stand in for the one that is gone."""
-    job.start()
-    job.push(2)
-    job.push(2, meta={"is_start_request": True})
-    job.stop()
-    job.start()
+    job.resumed(2, starts=2)
     job.pop(2)
     job.kill()
     assert job.why
@@ -173,10 +167,7 @@ def test_start_requests_hide_nothing(job):
 
 def test_looking_too_late_errs_on_the_safe_side(job):
     """When the scheduler has opened its queues, the job may only look worse."""
-    job.start()
-    job.push(4)
-    job.stop()
-    job.start()
+    job.resumed(4)
     job.kill()
     assert job.why is None or "newer" in job.why
 

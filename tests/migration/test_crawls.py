@@ -1,39 +1,26 @@
 """Real crawls that begin under Scrapy's RFPDupeFilter and go on under BloomDupeFilter."""
 
 import os
-from functools import partial
 from signal import SIGINT, SIGKILL
 from types import SimpleNamespace
 
 import pytest
-from scrapy import version_info
 
 from scrapy_bloom.migration.seen_file import SeenFile
 from tests.commands.command_line import bloom
-from tests.small_site import PAGES, SmallSite, crawl
+from tests.small_site import PAGES, SmallSite, crawl, crawl_until
+from tests.test_crawls import REFUSED, STOP_AT, scenarios
 
-STOP_AT = 50
 STOCK = {"ADDONS": "{}", "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}
 OURS = {"ADDONS": "{}", "DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"}
 DURABLE = {**OURS, "SCHEDULER": "scrapy_bloom.DurableScheduler"}
-# older versions of Scrapy may call it a success
-REFUSED = {1} if version_info >= (2, 19) else {0, 1}
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
 
-def scenarios(function, *each):
-    """Run `function` with each of the arguments, beside all other scenarios."""
-    cases = [partial(function, *arguments) for arguments in each] or [function]
-    ids = ["-".join(arguments) for arguments in each] or None
-    return pytest.mark.parametrize("outcome", cases, indirect=True, ids=ids)
-
-
 def interrupted(site, folder, signal):
     """Crawl with Scrapy's own dupefilter up to the middle."""
-    site.hold_at(STOP_AT)
-    run = crawl(site, folder, **STOCK)
-    site.wait_held()
+    run = crawl_until(STOP_AT, site, folder, **STOCK)
     run.stop(signal)
     if signal != SIGKILL:
         site.release()

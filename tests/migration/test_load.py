@@ -41,7 +41,7 @@ from tests.job.harness import fields_of
 from tests.patience import PATIENCE, wait_until
 from tests.redis_backend.server import Server, missing
 from tests.redis_backend.workers import StoreWorker, waiting
-from tests.small_site import PAGES, SmallSite, crawl
+from tests.small_site import PAGES, SmallSite, crawl, crawl_until
 
 pytest_plugins = ["tests.redis_backend.fixtures"]
 pytestmark = [
@@ -85,9 +85,7 @@ def load(folder, source, url, *options, **settings):
 
 def interrupted(site, folder, signal, **settings):
     """Crawl up to the middle."""
-    site.hold_at(STOP_AT)
-    run = crawl(site, folder, **settings)
-    site.wait_held()
+    run = crawl_until(STOP_AT, site, folder, **settings)
     if signal == SIGKILL:
         wait_until(lambda: has_committed(site, folder), "the commit of what is done")
     run.stop(signal)
@@ -370,11 +368,17 @@ def test_a_source_that_changes_meanwhile_is_refused(client, key, left, settings,
     assert load_left(client, key, settings).pending == 9
 
 
-def test_requests_of_a_job_keep_what_they_are(redis, client, key, settings, tmp_path):
-    """Their order, what the filter may not have got, and which start requests were taken."""
+@pytest.fixture
+def job(tmp_path):
+    """A job directory with an empty filter."""
     job = JobDirectory(tmp_path / "job")
     job.make()
     ScalableBloomFilter(1000, 1e-6, job.filter).close()
+    return job
+
+
+def test_requests_of_a_job_keep_what_they_are(redis, client, key, settings, job):
+    """Their order, what the filter may not have got, and which start requests were taken."""
     file = RequestFile.open(job.requests)
     for number in range(6):
         request = Request(f"http://example.com/{number}", priority=number // 3, meta={"n": number})
@@ -403,12 +407,9 @@ class Evil:
         return os.mkdir, (str(self.path),)
 
 
-def test_a_load_runs_no_code_of_the_job(redis, client, key, settings, tmp_path):
+def test_a_load_runs_no_code_of_the_job(redis, client, key, settings, job, tmp_path):
     """Requests with objects are moved as they are, with their slot, priority and time, and also
     objects of classes that are nowhere."""
-    job = JobDirectory(tmp_path / "job")
-    job.make()
-    ScalableBloomFilter(1000, 1e-6, job.filter).close()
     file = RequestFile.open(job.requests)
     gone = pickle.dumps({**Request("http://gone.example/").to_dict(), "meta": {"a": Server}}, 4)
     gone = gone.replace(b"\x8c\x06Server", b"\x8c\x06Sorver")
@@ -435,11 +436,8 @@ def test_a_load_runs_no_code_of_the_job(redis, client, key, settings, tmp_path):
     worker.close()
 
 
-def test_delayed_requests_of_a_job_stay_delayed(redis, client, key, settings, tmp_path):
+def test_delayed_requests_of_a_job_stay_delayed(redis, client, key, settings, job):
     """Until the same time, and those of which it is over are due."""
-    job = JobDirectory(tmp_path / "job")
-    job.make()
-    ScalableBloomFilter(1000, 1e-6, job.filter).close()
     file = RequestFile.open(job.requests)
     for name, seconds in (("late", 1000), ("over", -1000)):
         fields = Request(f"http://example.com/{name}").to_dict()
@@ -455,11 +453,8 @@ def test_delayed_requests_of_a_job_stay_delayed(redis, client, key, settings, tm
     worker.close()
 
 
-def test_the_holds_of_a_job_go_on(redis, client, key, settings, tmp_path):
+def test_the_holds_of_a_job_go_on(redis, client, key, settings, job):
     """Until the same time, or until their release."""
-    job = JobDirectory(tmp_path / "job")
-    job.make()
-    ScalableBloomFilter(1000, 1e-6, job.filter).close()
     file = RequestFile.open(job.requests)
     slots = {"named": time() + 1000, "over": time() - 1000, "by hand": None}
     for slot, until in slots.items():
@@ -479,11 +474,9 @@ def test_the_holds_of_a_job_go_on(redis, client, key, settings, tmp_path):
     worker.close()
 
 
-def test_a_filter_without_requests_makes_a_crawl(redis_server, key, settings, tmp_path):
+def test_a_filter_without_requests_makes_a_crawl(redis_server, key, settings, job):
     """Such as one that was filled with URLs: nothing is pending, and what it has is seen."""
-    job = JobDirectory(tmp_path / "job")
-    job.make()
-    with ScalableBloomFilter(1000, 1e-6, job.filter) as bloom_filter:
+    with ScalableBloomFilter.open(job.filter) as bloom_filter:
         bloom_filter.add(b"seen")
     with RedisClient(redis_server.url) as client:
         loaded = load_job(client, in_one_slot(key), job, settings)

@@ -17,18 +17,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.suite import (
-    FAULTS,
-    OURS,
-    STALE,
-    STOCK,
-    STOCK_WITH_JOBDIR,
-    Arm,
-    failing,
-    fetch,
-    reason_for,
-    run,
-)
+from tests import suite
 
 # Tests that have to fail with ours, each with its reason. They are run apart: some break off
 # and leave a crawl behind, which others would stumble over.
@@ -93,16 +82,16 @@ def main() -> int:
     parser.add_argument("--reactor", choices=LANES, help="one of the lanes only")
     parser.add_argument("tests", nargs="*", help="test files or node ids instead of all")
     options = parser.parse_args()
-    suite = fetch("scrapy", "scrapy", Path(sys.prefix))
+    checkout = suite.fetch("scrapy", "scrapy", Path(sys.prefix))
     reactors = [options.reactor] if options.reactor else list(LANES)
     good = [
-        check(suite, reactor, options.tests or LANES[reactor], options.workers)
+        check(checkout, reactor, options.tests or LANES[reactor], options.workers)
         for reactor in reactors
     ]
     return 0 if all(good) else 1
 
 
-def check(suite: Path, reactor: str, tests: list[str], workers: int) -> bool:
+def check(checkout: Path, reactor: str, tests: list[str], workers: int) -> bool:
     """Run `tests` with ours, say what fails and why, and return True if nothing is for us
     to explain and the filter was in use."""
     plugin = "twisted" if reactor == "none" else "asyncio"
@@ -111,33 +100,37 @@ def check(suite: Path, reactor: str, tests: list[str], workers: int) -> bool:
     with tempfile.TemporaryDirectory(prefix="scrapys-own-") as place:
         jobs = Path(place)
 
-        def outcomes(arm: Arm, tests: list[str], without: Iterable[str] = ()) -> dict[str, str]:
+        def outcomes(
+            arm: suite.Arm, tests: list[str], without: Iterable[str] = ()
+        ) -> dict[str, str]:
             if not tests:
                 return {}
-            queue = ["-p", "slot_queue"] if arm is OURS else []
-            return run(suite, arm, jobs, tests, [*options, *queue], without)
+            queue = ["-p", "slot_queue"] if arm is suite.OURS else []
+            return suite.run(checkout, arm, jobs, tests, [*options, *queue], without)
 
-        first = outcomes(OURS, tests, without=EXPLAINED)
+        first = outcomes(suite.OURS, tests, without=EXPLAINED)
         crawls = sum(1 for _ in jobs.glob("*/bloom"))
-        failed = failing(first)
-        again = failing(outcomes(OURS, sorted(failed)))
-        anyway = failing(outcomes(STOCK, sorted(again)))
-        with_jobdir = failing(outcomes(STOCK_WITH_JOBDIR, sorted(again - anyway)))
+        failed = suite.failing(first)
+        again = suite.failing(outcomes(suite.OURS, sorted(failed)))
+        anyway = suite.failing(outcomes(suite.STOCK, sorted(again)))
+        with_jobdir = suite.failing(outcomes(suite.STOCK_WITH_JOBDIR, sorted(again - anyway)))
         explained = list(EXPLAINED) if tests == LANES["asyncio"] else []
-        stale = set(explained) - failing(outcomes(OURS, explained))
+        stale = set(explained) - suite.failing(outcomes(suite.OURS, explained))
 
     total = Counter(first.values())
-    print(f"\n{suite.name}, reactor {reactor}: {total['passed']:,} passed with {OURS.name},")
+    print(
+        f"\n{checkout.name}, reactor {reactor}: {total['passed']:,} passed with {suite.OURS.name},"
+    )
     print(f"{total['skipped']:,} skipped, {len(failed):,} failed; {crawls:,} jobs with a filter")
     again |= {test for test in failed if test.startswith(LEFT_BEHIND)}
-    reasons = {test: reason_for(test, again, anyway, with_jobdir) for test in sorted(failed)}
+    reasons = {test: suite.reason_for(test, again, anyway, with_jobdir) for test in sorted(failed)}
     reasons |= {test: EXPLAINED[test] for test in explained}
-    reasons |= dict.fromkeys(sorted(stale), STALE)
+    reasons |= dict.fromkeys(sorted(stale), suite.STALE)
     for test, reason in reasons.items():
         print(f"  {test}\n    {reason}")
     if not crawls:
         print("No crawl had our filter: the add-on did not get into the crawlers.")
-    return bool(crawls) and FAULTS.isdisjoint(reasons.values())
+    return bool(crawls) and suite.FAULTS.isdisjoint(reasons.values())
 
 
 if __name__ == "__main__":
