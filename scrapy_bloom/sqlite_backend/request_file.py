@@ -38,12 +38,11 @@ _DAMAGED = (sqlite3.Error, TypeError, ValueError, AttributeError, LookupError, A
 _NONE = type(None)
 _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("slot", "reason", "url", "method", "figures", "phase", "spider"), (str,)),
-    **dict.fromkeys(
-        ("priority", "start", "attempts", "times", "commits", "pushed", "number"), (int,)
-    ),
+    **dict.fromkeys(("priority", "start", "attempts", "times", "commits", "pushed"), (int,)),
+    **dict.fromkeys(("number", "pages", "items", "duplicates", "retries"), (int,)),
     **dict.fromkeys(("due", "MIN(due)", "until", "pause"), (float, _NONE)),
     **dict.fromkeys(("exception", "referer"), (str, _NONE)),
-    **dict.fromkeys(("status", "pages", "items", "duplicates", "retries"), (int, _NONE)),
+    "status": (int, _NONE),
     "time": (float,),
 }
 """Of the columns with these names; SQLite has values of any type in each."""

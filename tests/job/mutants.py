@@ -23,7 +23,7 @@ from scrapy_bloom.job.ledger import Ledger
 from scrapy_bloom.job.ledger_scheduler import LedgerScheduler
 from scrapy_bloom.job.queue_settings import SlotQueue
 from scrapy_bloom.job.session import Session
-from scrapy_bloom.scrapy_compat import FailureHooks, IdleChecks
+from scrapy_bloom.scrapy_compat import IdleChecks
 from scrapy_bloom.sqlite_backend import start_marks
 from scrapy_bloom.sqlite_backend.failed_store import OpenFailedStore
 from scrapy_bloom.sqlite_backend.repeated_children import RepeatedChildren, TakenChildren
@@ -206,9 +206,9 @@ def rows_dropped_before_the_length_is_recorded():
     record = Feeds._record
 
     def drop(self):
-        late, self._changed = self._changed, set(getattr(self, "late", ()))
+        late, self.changed = self.changed, set(getattr(self, "late", ()))
         record(self)
-        self.late, self._changed = late, self._changed | late
+        self.late, self.changed = late, self.changed | late
 
     Feeds._record = drop
 
@@ -279,15 +279,14 @@ def marked_by_meta():
 
     push = LedgerScheduler._push_to_store
 
-    def push_and_mark(self, request):
-        pushed = push(self, request)
+    def push_and_mark(self, request, *others):
+        pushed = push(self, request, *others)
         if pushed and request.meta.get("is_start_request"):
-            taken = self._start_requests._taken
-            taken.add(taken.meet(request))
+            starts = self._start_requests
+            starts._take(starts._meet(start_marks.key_of(request, starts._fingerprint(request))))
         return pushed
 
     LedgerScheduler._push_to_store = push_and_mark
-    LocalStartRequests.mark_stored = lambda self: None
 
 
 @mutant("test_a_start_request_is_taken_with_its_row_or_not_at_all")
@@ -298,7 +297,7 @@ def taken_before_the_row():
     def is_skipped_or_taken(self, thing):
         skipped = is_skipped(self, thing)
         if not skipped and self.offered is not None:
-            self._taken.add(self._mark)
+            self._take(self._mark)
             self._round.file.commit()
         return skipped
 
@@ -311,12 +310,12 @@ def counted_by_fingerprint():
     contains = LocalStartRequests._is_skipped
 
     def is_skipped(self, thing):
-        meet = self._taken.meet
-        self._taken.meet = lambda request: (meet(request)[0], 1)
+        meet = self._meet
+        self._meet = lambda key: (meet(key)[0], 1)
         try:
             return contains(self, thing)
         finally:
-            self._taken.meet = meet
+            self._meet = meet
 
     LocalStartRequests._is_skipped = is_skipped
 
@@ -606,12 +605,12 @@ def robots_txt_is_a_failure():
 def before_other_middlewares():
     """A status has failed although a spider middleware handles it."""
 
-    def on_unhandled_status(self, process_spider_exception):
-        methods = self._scraper.spidermw.methods
+    def on_unhandled_status(crawler, process_spider_exception):
+        methods = crawler.engine.scraper.spidermw.methods
         methods["process_spider_exception"].appendleft(process_spider_exception)
         methods["process_spider_output"].appendleft(None)
 
-    FailureHooks.on_unhandled_status = on_unhandled_status
+    failing.on_unhandled_status = on_unhandled_status
 
 
 @mutant("test_what_the_spider_has_not_handled_fails")

@@ -8,13 +8,18 @@ from tests import early_mutants
 from tests.delta import digest_mutants
 from tests.job.mutants import MUTANTS
 from tests.job.text_mutants import SUITES, mutants_of
-from tests.redis_backend import budget_mutants, script_mutants
+from tests.redis_backend import text_mutants as redis_mutants
 from tests.text_mutants import ROOT
 
-OTHERS = (early_mutants, digest_mutants, budget_mutants, script_mutants)
+LISTS = (
+    *map(mutants_of, SUITES),
+    early_mutants.MUTANTS,
+    digest_mutants.MUTANTS,
+    *(redis_mutants.mutants(suite) for suite, _ in redis_mutants.SUITES.values()),
+)
 
 
-@pytest.mark.parametrize("mutants", [*map(mutants_of, SUITES), *(each.MUTANTS for each in OTHERS)])
+@pytest.mark.parametrize("mutants", LISTS)
 def test_each_text_to_change_stands_in_one_place(mutants):
     """Where code has moved, its mutant goes with it."""
     found = {name: (ROOT / path).read_text().count(old) for name, (path, old, _) in mutants.items()}

@@ -104,3 +104,17 @@ def test_damaged_figures_are_an_error_that_names_the_file(make_round, tmp_path, 
         pytest.raises(RequestFileError, match=r"requests\.sqlite cannot be read: "),
     ):
         JobStatus(tmp_path / "job").figures()
+
+
+@pytest.mark.parametrize("value", ["NULL", "'many'"])
+def test_counts_of_a_round_that_are_no_numbers_are_told_with_the_file(make_round, tmp_path, value):
+    """By a start, which is refused, and by a look at the job."""
+    make_round().close()
+    query(tmp_path / "job", f"UPDATE round_counts SET pages = {value}")
+    with pytest.raises(RequestFileError, match=r"requests\.sqlite: pages has a value of type"):
+        make_round()
+    with (
+        JobDirectory(tmp_path / "job").locked(),
+        pytest.raises(RequestFileError, match=r"requests\.sqlite cannot be read: "),
+    ):
+        JobStatus(tmp_path / "job").figures()

@@ -53,7 +53,7 @@ HOLDS = {
     },
     "job/ledger_scheduler.py": {
         "what_waits_in_the_downloader_is_sent": (
-            "answer_unsent(self.crawler, slot, self._answer_unsent)\n",
+            "answer_unsent(self.crawler, slot, self.sent_back)\n",
             "pass\n",
         ),
         "a_hold_by_hand_that_is_over_counts": (".times if hold.times > 0 else -1", ".times"),
@@ -108,7 +108,7 @@ BUDGET = {
             '"SELECT 1")',
         ),
         "a_retry_has_the_room_of_what_was_noted": (
-            "            self._file.execute(_COUNT_NOTED, (slot,))\n",
+            "            self._file.execute(_COUNT, (slot, _UNLIMITED))\n",
             "",
         ),
     },
@@ -258,15 +258,21 @@ LATER = {
 }
 ORDERS = {
     "sqlite_backend/orders.py": {
-        "what_is_in_flight_is_dropped": ("(is_popped or row in self._popped)", "is_popped"),
+        "what_is_in_flight_is_dropped": ("(is_popped or row in self.popped)", "is_popped"),
         "what_the_file_marks_is_dropped": (
-            "(is_popped or row in self._popped)",
-            "row in self._popped",
+            "(is_popped or row in self.popped)",
+            "row in self.popped",
         ),
         "pushed_rows_are_not_there_yet": ("file.write()", "pass"),
         "the_state_is_forgotten": ("return _State(*json.loads(text))", "pass"),
-        "an_answer_before_the_commit": ("    self._ledger.commit()\n        ", ""),
-        "orders_that_stand_are_passed_over": ("path in _standing(job.orders):", "path in []:"),
+        "an_answer_before_the_commit": (
+            "                ledger.commit()\n        if ledger.stopped or state",
+            "        if ledger.stopped or state",
+        ),
+        "orders_that_stand_are_passed_over": (
+            'path in sorted(job.orders.glob("*.json")):',
+            "path in []:",
+        ),
         "only_pending_ones": ('self._at("later", {})', 'self._at("requests", {})'),
         "an_order_for_all": ("if not any(selection) or", "if"),
         "a_bad_order_is_read_again": ("self._refused.add(path)", "pass"),

@@ -69,7 +69,7 @@ class Pages(Spider):
     async def start(self):
         yield Request("http://start.example.com/", dont_filter=True)
 
-    def parse(self, response):
+    def parse(self, response, **_):
         print("fetched", response.url)
 
 
