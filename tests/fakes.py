@@ -3,6 +3,11 @@
 from collections import defaultdict, deque
 from types import SimpleNamespace
 
+from scrapy import pqueues
+
+HAS_SCOPES = not hasattr(pqueues, "DownloaderInterface")
+"""True for a Scrapy with https://github.com/scrapy/scrapy/pull/6931."""
+
 
 class Downloader:
     """Slots by host, or as the request says."""

@@ -18,6 +18,7 @@ from scrapy_bloom.job.failure import FailedRequest
 from scrapy_bloom.job.holds import sent_again
 from scrapy_bloom.scrapy_compat import EngineView, FeedExporterView, scheduler_of, slot_keys
 from tests import fakes
+from tests.fakes import HAS_SCOPES
 from tests.job.engine import Job, name_of
 
 TABLE = Path(__file__).parents[1].joinpath("CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -32,7 +33,6 @@ ROWS = {
 }
 REFUSED = [name for name, without in ROWS.items() if without.startswith("refused")]
 MISSED = [name for name in ROWS if name not in REFUSED]
-HAS_SCOPES = not hasattr(pqueues, "DownloaderInterface")
 OF_SLOTS = ("Downloader.get_slot_key", "Downloader.slots", "downloader.Slot.queue")
 
 

@@ -30,9 +30,12 @@ import scrapy
 
 
 class Answer:
-    """Answers without a network."""
+    """Answers without a network, and as one does: not at once."""
 
-    def process_request(self, request, spider=None):
+    async def process_request(self, request, spider=None):
+        from twisted.internet import reactor, task
+
+        await scrapy.utils.defer.maybe_deferred_to_future(task.deferLater(reactor, 0))
         return scrapy.http.HtmlResponse(request.url, body=b"<p>page</p>", request=request)
 
 

@@ -170,6 +170,9 @@ def described(exception: BaseException) -> str:
     return encodable((f"{name}: {message}" if message else name)[:LONGEST])
 
 
+_MATCH = "SELECT CAST(? AS TEXT) GLOB CAST(? AS TEXT)"
+
+
 @lru_cache(1)
 def _database() -> sqlite3.Connection:
     return sqlite3.connect(":memory:", check_same_thread=False)
@@ -180,5 +183,7 @@ def matches(globs: Sequence[str], text: str) -> bool:
     https://sqlite.org/lang_expr.html#glob. Cost: 2 µs for each glob."""
     if not globs:
         return True
-    ask, shown = _database().execute, encodable(text)
-    return any(ask("SELECT ? GLOB ?", (shown, encodable(glob))).fetchone()[0] for glob in globs)
+    # SQLite takes a lone surrogate for one character
+    shown, *patterns = (each.encode("utf-8", "surrogatepass") for each in (text, *globs))
+    ask = _database().execute
+    return any(ask(_MATCH, (shown, pattern)).fetchone()[0] for pattern in patterns)

