@@ -24,18 +24,20 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux o
 
 SPIDER = '''
 import os
+import sys
 import time
 
 import scrapy
 
 
 class Answer:
-    """Answers without a network, and as one does: not at once."""
+    """Answers without a network; where it is to stop, so late that a stop finds pages to ask."""
 
     async def process_request(self, request, spider=None):
         from twisted.internet import reactor, task
 
-        await scrapy.utils.defer.maybe_deferred_to_future(task.deferLater(reactor, 0))
+        if any("stop_at" in argument for argument in sys.argv):
+            await scrapy.utils.defer.maybe_deferred_to_future(task.deferLater(reactor, 0.02))
         return scrapy.http.HtmlResponse(request.url, body=b"<p>page</p>", request=request)
 
 
@@ -72,7 +74,6 @@ class StatefulSpider(scrapy.Spider):
 
 if __name__ == "__main__":
     from scrapy.crawler import AsyncCrawlerProcess
-    import sys
 
     class OtherSpider(StatefulSpider):
         """Another crawl of the same process."""
