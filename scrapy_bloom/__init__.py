@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .fingerprints.canonical import CanonicalRequestFingerprinter
     from .fingerprints.fast import FastRequestFingerprinter
     from .fingerprints.scrapy_redis import ScrapyRedisFingerprinter
-    from .job.failures import fail
+    from .job.failure_hooks import fail
     from .job.holds import HoldMiddleware
     from .redis_backend.copying import load_into_redis, save_from_redis
     from .redis_backend.dupefilter import RedisBloomDupeFilter
@@ -82,7 +82,7 @@ _SCRAPY_PARTS = {
     "RedisBloomDupeFilter": "redis_backend.dupefilter",
     "RedisDurableScheduler": "redis_backend.scheduler",
     "ScrapyRedisFingerprinter": "fingerprints.scrapy_redis",
-    "fail": "job.failures",
+    "fail": "job.failure_hooks",
     "follow_new": "early.links",
     "load_into_redis": "redis_backend.copying",
     "save_from_redis": "redis_backend.copying",

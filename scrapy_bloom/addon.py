@@ -13,8 +13,8 @@ from scrapy.utils.python import global_object_name
 from .dupefilter.base import FilterDupeFilter
 from .dupefilter.local import BloomDupeFilter
 from .early.middleware import DropEarlyMiddleware
+from .job.delays import NOT_BEFORE
 from .job.holds import HoldMiddleware
-from .job.later import NOT_BEFORE
 from .job.origins import AT_THE_ENGINES_END, ResponseOrigins
 from .jobdir import JobDirectory
 from .reporting import feeds_named

@@ -6,7 +6,7 @@ Every message names the thing, the value and the remedy.
 from __future__ import annotations
 
 
-def describe(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """Return the message of `error`, or its name if it has none, as text that can be encoded."""
     return encodable(str(error) or repr(error))
 

@@ -28,14 +28,14 @@ def in_short(rate: float) -> str:
     return f"{rate:.2g}" if rate >= 1e-15 or not rate else "< 1e-15"
 
 
-def pages(number: float) -> str:
+def pages_text(number: float) -> str:
     """Return an expected number of pages: `about 12`, `about 0.003`, `none`."""
     if number < 0.0005:
         return "none"
     return f"about {number:,.0f}" if 10 <= number < 1e6 else f"about {number:.1g}"
 
 
-def visible(text: str) -> str:
+def escaped(text: str) -> str:
     """Return `text` with escapes for characters that a terminal obeys or hides: control characters,
     line separators, zero-width characters, and changes of the writing direction."""
     if text.isprintable():
@@ -47,13 +47,13 @@ def visible(text: str) -> str:
 
 def in_brief(text: str) -> str:
     """Return `visible(text)`, cut off after 100 characters."""
-    text = visible(text)
+    text = escaped(text)
     return text if len(text) <= _BRIEF else f"{text[:_BRIEF]}…"
 
 
 def shortened(text: str, most: int) -> str:
     """Return `visible(text)` with at most so many characters: what is cut is in the middle."""
-    text = visible(text)
+    text = escaped(text)
     if len(text) <= most:
         return text
     last = (most - 1) * 2 // 3
@@ -92,7 +92,7 @@ def in_utc(when: float) -> str:
         return f"{when:g} s"
 
 
-def waiting(later: int, next_due: float | None, held: int) -> str:
+def waiting_text(later: int, next_due: float | None, held: int) -> str:
     """Return what waits for its time: `12,000 later, the next in 41 s; 3 hosts held`, empty if
     nothing does."""
     parts = []

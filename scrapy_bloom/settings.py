@@ -243,8 +243,8 @@ EXACT = _switch("BLOOM_EXACT", False, "Whether an exact table stands behind the 
 ON_FULL = Setting(
     "BLOOM_ON_FULL", "grow", _one_of("grow", "close"), "What happens at `BLOOM_CAPACITY`"
 )
-RECENT_URLS = Setting(
-    "BLOOM_RECENT_URLS",
+URL_CACHE = Setting(
+    "BLOOM_URL_CACHE",
     65_536,
     _whole(0, 2**24, "the URLs remembered; 0 is off"),
     "So many URLs that were seen last are remembered as they are",
@@ -277,8 +277,8 @@ PICKLE = _switch(
 KEEP_FAILED = _switch(
     "BLOOM_KEEP_FAILED", True, "Whether requests that have failed stay in the job"
 )
-FAILED = Setting(
-    "BLOOM_FAILED",
+FAILED_KINDS = Setting(
+    "BLOOM_FAILED_KINDS",
     frozenset(("download", "status", "callback", "feed")),
     _some_of("download", "status", "callback", "feed", "ignored", "item"),
     "What [counts as failed](failed.md#what-has-failed)",
@@ -286,8 +286,8 @@ FAILED = Setting(
 RETRY_FAILED = _switch(
     "BLOOM_RETRY_FAILED", False, "Whether each start of the job retries failed requests"
 )
-LATER_WAIT: Setting[float | None] = Setting(
-    "BLOOM_LATER_WAIT",
+DELAY_WAIT: Setting[float | None] = Setting(
+    "BLOOM_DELAY_WAIT",
     None,
     Values("a number of seconds from 0, or text such as '90s' or '12h'; None is for ever", _wait),
     "How long a spider with nothing else to do waits for a delayed request",
@@ -445,7 +445,7 @@ class BloomSettings(Group):
     error_rate: float = ERROR_RATE.field()
     exact: bool = EXACT.field()
     on_full: str = ON_FULL.field()
-    recent_urls: int = RECENT_URLS.field()
+    url_cache: int = URL_CACHE.field()
     job: JobDirectory | None = None
     debug: bool = False
 
@@ -509,7 +509,7 @@ class FailedSettings(Group):
     """The `kinds` of failure that keep a request in the job without a call of `fail`, whether
     failed requests are kept at all, and whether each start retries them once."""
 
-    kinds: frozenset[str] = FAILED.field()
+    kinds: frozenset[str] = FAILED_KINDS.field()
     keep: bool = KEEP_FAILED.field()
     retry: bool = RETRY_FAILED.field()
 

@@ -13,7 +13,7 @@ from scrapy import signals
 from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.misc import load_object
 
-from .errors import describe, encodable
+from .errors import encodable, message_of
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -109,7 +109,7 @@ def refuse(crawler: Crawler, error: Exception) -> NoReturn:
     SpiderState would empty `spider.state`, closes no scheduler, and shows no traceback. The caller
     closes its files and locks.
     """
-    logger.error("%s", describe(error), extra={"spider": crawler.spider})
+    logger.error("%s", message_of(error), extra={"spider": crawler.spider})
     for name in _LOGGERS_OF_UNHANDLED_ERRORS:
         logging.getLogger(name).addFilter(_AllBut(error))
     with suppress(RuntimeError, AttributeError):  # a test or script has no engine

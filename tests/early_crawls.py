@@ -250,7 +250,7 @@ VARIANTS = {
     "another reactor": Variant(
         AsyncSpider, settings={"TWISTED_REACTOR": SELECT}, early_way="follow_new"
     ),
-    "a tiny memory": Variant(settings={"BLOOM_RECENT_URLS": 3}, early_way="follow_new"),
+    "a tiny memory": Variant(settings={"BLOOM_URL_CACHE": 3}, early_way="follow_new"),
     "depth limit": Variant(settings={"DEPTH_LIMIT": 3, **BREADTH_FIRST}, early_way="follow_new"),
     "by hand": Variant(early_way="follow_new", by_hand=True),
     "a handler": Variant(

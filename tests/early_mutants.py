@@ -10,7 +10,7 @@ import sys
 from tests.text_mutants import run
 
 BASE = "scrapy_bloom/dupefilter/base.py"
-READS = "scrapy_bloom/fingerprints/reads.py"
+READS = "scrapy_bloom/fingerprints/depends_on.py"
 MIDDLEWARE = "scrapy_bloom/early/middleware.py"
 LINKS = "scrapy_bloom/early/links.py"
 TESTS = (

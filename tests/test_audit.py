@@ -34,7 +34,7 @@ def reasons(path):
 def test_each_dropped_request_is_recorded_with_why(make_dupefilter, tmp_path):
     """By its URL or by its fingerprint, in which layer; and none that is new."""
     path = tmp_path / "dropped.jsonl"
-    dupefilter = make_dupefilter(BLOOM_AUDIT=str(path), BLOOM_CAPACITY=3, BLOOM_RECENT_URLS=10)
+    dupefilter = make_dupefilter(BLOOM_AUDIT=str(path), BLOOM_CAPACITY=3, BLOOM_URL_CACHE=10)
     for number in range(5):
         assert not dupefilter.request_seen(request(str(number)))
     assert dupefilter.request_seen(request("0#x", headers={"Referer": "http://example.com/list"}))
@@ -61,7 +61,7 @@ def test_what_is_held_back_is_told(make_dupefilter, tmp_path):
     """With the durable scheduler, whose rows come first; a resumed job appends."""
     path = tmp_path / "dropped.jsonl"
     for _ in range(2):
-        dupefilter = make_dupefilter(BLOOM_AUDIT=path, JOBDIR=tmp_path / "job", BLOOM_RECENT_URLS=0)
+        dupefilter = make_dupefilter(BLOOM_AUDIT=path, JOBDIR=tmp_path / "job", BLOOM_URL_CACHE=0)
         dupefilter.use_overlay(requests_survive=True)
         dupefilter.request_seen(request("a"))
         dupefilter.request_seen(request("a"))
@@ -79,7 +79,7 @@ def test_what_an_exact_filter_avoids_is_recorded(make_dupefilter, tmp_path, hold
         BLOOM_EXACT=True,
         BLOOM_ERROR_RATE=0.5,
         BLOOM_CAPACITY=10_000,
-        BLOOM_RECENT_URLS=0,
+        BLOOM_URL_CACHE=0,
         JOBDIR=tmp_path / "job",
     )
     if holds_back:

@@ -33,7 +33,7 @@ from scrapy_bloom import (
     follow_new,
 )
 from scrapy_bloom.dupefilter.base import FilterDupeFilter
-from scrapy_bloom.scrapy_compat import output_methods
+from scrapy_bloom.scrapy_private import output_methods
 from tests.fakes import Engine
 from tests.fingerprinters import (
     DiscardingFingerprinter,
@@ -369,10 +369,10 @@ def test_any_stream_has_the_same_verdicts(stream, identity, recent):
     """Whatever callbacks yield by turns, through all of Scrapy's middlewares, the same of it
     is scheduled, and the same number filtered, with the middleware and without; and with nothing
     but the fingerprinter and a filter."""
-    options = {**identity, "BLOOM_RECENT_URLS": recent}
+    options = {**identity, "BLOOM_URL_CACHE": recent}
     *late, off = verdicts(stream, BLOOM_DROP_EARLY=False, **options)
     *early, on = verdicts(stream, **options)
-    *alone, _ = verdicts(stream, **{**options, "BLOOM_RECENT_URLS": 0})
+    *alone, _ = verdicts(stream, **{**options, "BLOOM_URL_CACHE": 0})
     assert early == late == alone
     assert not off
     between = identity.get("SPIDER_MIDDLEWARES", {}).get(RewritingMiddleware) == 500
@@ -667,7 +667,7 @@ REWRITING = mine("RewritingMiddleware")
             {"SCHEDULER": OwnDurableScheduler, "BLOOM_DROP_EARLY": True},
             f"the scheduler is {mine('OwnDurableScheduler')}",
         ),
-        ({"BLOOM_RECENT_URLS": 0}, "BLOOM_RECENT_URLS is 0"),
+        ({"BLOOM_URL_CACHE": 0}, "BLOOM_URL_CACHE is 0"),
         (
             {"REQUEST_FINGERPRINTER_CLASS": OwnFingerprinter},
             f"the fingerprinter is {mine('OwnFingerprinter')}",

@@ -8,10 +8,10 @@ import pytest
 from scrapy import Request
 
 from scrapy_bloom.job.codec import Codec, Stored, url_and_method
-from scrapy_bloom.job.failure import Choice, FailedRequest
+from scrapy_bloom.job.failed_request import Choice, FailedRequest
 from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.sqlite_backend.failed_store import OpenFailedStore, SQLiteFailedStore
-from scrapy_bloom.sqlite_backend.request_file import RequestFile
+from scrapy_bloom.sqlite_backend.job_file import RequestFile
 from tests.redis_backend.workers import StoreWorker
 
 pytest_plugins = ["tests.redis_backend.fixtures"]

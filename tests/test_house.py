@@ -27,7 +27,7 @@ LOGGERS = """
     durable.base durable.failing durable.feeds.exporter durable.feeds.storing durable.ledger
     durable.orders durable.queues durable.scheduler durable.spider_state durable.sqlite_store
     durable.start_requests
-    fingerprints.unfailing holds job_dupefilter later redirects shared.dupefilter startup
+    fingerprints.safe holds job_dupefilter later redirects shared.dupefilter startup
 """
 
 # What a docstring may have beside the words of a name and still says nothing.
@@ -152,7 +152,7 @@ def test_what_scrapy_will_remove_is_named_in_one_place():
     """https://github.com/scrapy/scrapy/pull/6931 deprecates names of download slots."""
     names = re.compile(r"get_slot_key|DOWNLOAD_SLOT\b|[\"']download_slot[\"']|downloader\.slots")
     found = {module for module in MODULES if names.search((PACKAGE / module).read_text())}
-    assert found == {"scrapy_compat.py"}
+    assert found == {"scrapy_private.py"}
 
 
 def test_no_docstring_only_repeats_the_name():

@@ -12,11 +12,11 @@ from scrapy.extensions.feedexport import FeedExporter
 from scrapy.http import Response
 from twisted.python.failure import Failure
 
-from scrapy_bloom import JobDirectoryError, scrapy_compat
+from scrapy_bloom import JobDirectoryError, scrapy_private
 from scrapy_bloom.job import queue_settings
-from scrapy_bloom.job.failure import FailedRequest
+from scrapy_bloom.job.failed_request import FailedRequest
 from scrapy_bloom.job.holds import sent_again
-from scrapy_bloom.scrapy_compat import EngineView, FeedExporterView, scheduler_of, slot_keys
+from scrapy_bloom.scrapy_private import EngineView, FeedExporterView, scheduler_of, slot_keys
 from tests import fakes
 from tests.fakes import HAS_SCOPES
 from tests.job.engine import Job, name_of
@@ -39,7 +39,7 @@ OF_SLOTS = ("Downloader.get_slot_key", "Downloader.slots", "downloader.Slot.queu
 @pytest.fixture(autouse=True)
 def _anew():
     """Have everything be found, and said, anew."""
-    caches = scrapy_compat._miss, scrapy_compat.slots_take_turns, queue_settings._stand_in
+    caches = scrapy_private._miss, scrapy_private.slots_take_turns, queue_settings._stand_in
     for cached in caches:
         cached.cache_clear()
     yield
@@ -84,7 +84,7 @@ def take_away(job, name, monkeypatch):
 
 def test_the_table_has_every_name():
     """Also what a Scrapy that is to come has."""
-    source = Path(scrapy_compat.__file__).read_text(encoding="utf-8")
+    source = Path(scrapy_private.__file__).read_text(encoding="utf-8")
     named = {*re.findall(r'"((?:engine|Downloader|downloader|scrapy)\.[\w.]*_?\w+)"', source)}
     named -= {"scrapy.core.scheduler.Scheduler"}
     # these two come with what is in them
@@ -102,7 +102,7 @@ def test_a_start_that_could_lose_a_page_is_refused(tmp_path, monkeypatch, name):
         with pytest.raises(JobDirectoryError, match=re.escape(name)):
             FeedExporterView(FeedExporter.__new__(FeedExporter))
         return
-    job = Job(tmp_path / "job", BLOOM_FAILED=["download", "ignored"])
+    job = Job(tmp_path / "job", BLOOM_FAILED_KINDS=["download", "ignored"])
     job.engine.downloader.middleware = SimpleNamespace(methods={"process_exception": []})
     take_away(job, name, monkeypatch)
     with pytest.raises(JobDirectoryError, match=re.escape(name)):
@@ -183,4 +183,4 @@ def test_the_first_scope_is_the_slot(scopes, slot):
     crawler = SimpleNamespace(throttler=Throttler())
     request = Request("http://example.com/", meta={"throttling_scopes": scopes})
     assert slot_keys(crawler)(request) == slot
-    assert scrapy_compat.slot_named({"throttling_scopes": scopes}) == slot
+    assert scrapy_private.slot_named({"throttling_scopes": scopes}) == slot

@@ -15,7 +15,7 @@ from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.request import fingerprint as scrapy_fingerprint
 
 from scrapy_bloom import BloomDupeFilter
-from scrapy_bloom.dupefilter.url_cache import LONGEST_URL, UrlCache, is_clean
+from scrapy_bloom.dupefilter.recent import LONGEST_URL, RecentKeys, is_clean
 
 DATA = os.environ.get("SCRAPY_BLOOM_DATA")
 
@@ -27,7 +27,7 @@ def seen(dupefilter, requests):
 
 def hits(urls, size):
     """The share of `urls` found in a memory of that size."""
-    recent, found = UrlCache(size), 0
+    recent, found = RecentKeys(size), 0
     for url in urls:
         if url in recent.urls:
             found += 1
@@ -41,7 +41,7 @@ def hits(urls, size):
 
 def test_memory_is_bounded():
     """It never holds more than its size, and all of it until it is full."""
-    recent = UrlCache(100)
+    recent = RecentKeys(100)
     for number in range(1_000):
         recent.add(str(number))
         assert len(recent.urls) == min(number + 1, 100)
@@ -51,14 +51,14 @@ def test_memory_is_bounded():
 
 def test_memory_of_size_zero_remembers_nothing():
     """0 turns it off."""
-    recent = UrlCache(0)
+    recent = RecentKeys(0)
     recent.add("http://a.example/")
     assert len(recent.urls) == 0
 
 
 def test_long_urls_are_not_remembered():
     """A few huge URLs cannot fill the memory of the process."""
-    recent = UrlCache(10)
+    recent = RecentKeys(10)
     recent.add("x" * LONGEST_URL)
     recent.add("y" * (LONGEST_URL + 1))
     assert recent.urls == {"x" * LONGEST_URL}
@@ -98,7 +98,7 @@ def test_equal_fragments_and_spellings(make_dupefilter, size):
         form.format(f"http://a.example/{n}") for _ in range(2) for n in range(3) for form in forms
     ]
     random.Random(4).shuffle(urls)
-    tested = make_dupefilter(BLOOM_RECENT_URLS=size)
+    tested = make_dupefilter(BLOOM_URL_CACHE=size)
     assert seen(tested, map(Request, urls)) == seen(RFPDupeFilter(), map(Request, urls))
 
 
@@ -224,7 +224,7 @@ def test_a_substitute_is_not_remembered(make_dupefilter, size):
     """It is not what the fingerprinter says of the page: the verdicts are those without a memory
     of recent URLs."""
     tested = make_dupefilter(
-        REQUEST_FINGERPRINTER_CLASS=FailingOnceFingerprinter, BLOOM_RECENT_URLS=size
+        REQUEST_FINGERPRINTER_CLASS=FailingOnceFingerprinter, BLOOM_URL_CACHE=size
     )
     request = Request("http://a.example/not-yet")
     assert [tested.request_seen(request.copy()) for _ in range(3)] == [False, False, True]
@@ -263,8 +263,8 @@ def test_closed_dupefilter_keeps_nothing(make_dupefilter):
 @pytest.mark.parametrize("value", [-1, 2**24 + 1, 1.5, True, "many"])
 def test_bad_size_is_refused(make_dupefilter, value):
     """The error names the setting, the value and the range."""
-    with pytest.raises(ValueError, match=r"BLOOM_RECENT_URLS is .*: it must be .* from 0 to"):
-        make_dupefilter(BLOOM_RECENT_URLS=value)
+    with pytest.raises(ValueError, match=r"BLOOM_URL_CACHE is .*: it must be .* from 0 to"):
+        make_dupefilter(BLOOM_URL_CACHE=value)
 
 
 kinds = st.sampled_from(
@@ -304,7 +304,7 @@ def make_crawler():
     from scrapy.utils.test import get_crawler
 
     def make(size):
-        crawler = get_crawler(settings_dict={"BLOOM_RECENT_URLS": size, "BLOOM_CAPACITY": 1_000})
+        crawler = get_crawler(settings_dict={"BLOOM_URL_CACHE": size, "BLOOM_CAPACITY": 1_000})
         crawler.spider = None
         tested = BloomDupeFilter.from_crawler(crawler)
         tested.open()
@@ -322,7 +322,7 @@ def test_memory_of_the_recent_urls(name):
     text = gzip.decompress((Path(DATA) / f"stream_{name}.txt.gz").read_bytes()).decode()
     urls = text.split("\n")
     tracemalloc.start()
-    recent = UrlCache(BloomSettings.recent_urls)
+    recent = RecentKeys(BloomSettings.url_cache)
     for url in urls:
         cut = url.partition("#")[0]
         if cut not in recent.urls:

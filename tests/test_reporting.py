@@ -5,7 +5,7 @@ from scrapy import Request
 
 from scrapy_bloom import ScalableBloomFilter
 from scrapy_bloom.dupefilter.overlay import closing_line, round_up
-from scrapy_bloom.reporting import in_bytes, in_short, pages
+from scrapy_bloom.reporting import in_bytes, in_short, pages_text
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ def test_bytes_have_units(number, text):
 
 def test_pages_and_rounding_are_readable():
     """Few digits, thousands separated, no false precision."""
-    assert [pages(n) for n in (0, 1e-12, 0.00123, 3.4, 1234.5, 5.6e7)] == [
+    assert [pages_text(n) for n in (0, 1e-12, 0.00123, 3.4, 1234.5, 5.6e7)] == [
         "none", "none", "about 0.001", "about 3", "about 1,234", "about 6e+07",
     ]  # fmt: skip
     assert [in_short(rate) for rate in (0.0, 4.81e-7, 1e-16)] == ["0", "4.8e-07", "< 1e-15"]

@@ -16,8 +16,8 @@ def test_capacity_is_taken_as_people_write_it(value):
 
 @pytest.mark.parametrize(("value", "number"), [("0", 0), (0, 0), (1e3, 1000), ("64k", 64_000)])
 def test_number_of_recent_urls_is_taken_as_people_write_it(value, number):
-    """So does BLOOM_RECENT_URLS, which may be 0."""
-    assert BloomSettings.read(Settings({"BLOOM_RECENT_URLS": value})).recent_urls == number
+    """So does BLOOM_URL_CACHE, which may be 0."""
+    assert BloomSettings.read(Settings({"BLOOM_URL_CACHE": value})).url_cache == number
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)

@@ -120,6 +120,6 @@ def test_a_misspelt_setting_is_told_with_the_nearest_name(tmp_path):
     assert status == 0, log
     assert sorted(re.findall(r"WARNING: (BLOOM\S+) is no setting.* mean (\S+)\?", log)) == [
         ("BLOOM_CAPACTY", "BLOOM_CAPACITY"),
-        ("BLOOM_LATER_WAITS", "BLOOM_LATER_WAIT"),
+        ("BLOOM_LATER_WAITS", "BLOOM_DELAY_WAIT"),
     ]
     assert log.count("is no setting of") == 2

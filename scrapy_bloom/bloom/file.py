@@ -23,10 +23,10 @@ from bitarray import bitarray
 
 from ..errors import BloomError, FilterFileError, FilterLockedError
 from ..files import allocate, lock, open_regular, publish, require_file_locks, unlock
+from .exact_table import ExactTable
 from .hashing import digests
 from .header import OWNER_AT, PAGE, REMEDY, Header, Owner, State
 from .sizing import BLOCK_BITS, LayerLoad, table_limit
-from .table import ExactTable
 
 
 class BitStore:

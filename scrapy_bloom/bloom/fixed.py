@@ -19,7 +19,7 @@ from ..errors import BloomError, IncompatibleFilterError
 from . import sizing
 from .file import BitStore, read_header
 from .header import new_header, require_wanted
-from .probing import Probing
+from .layers import Layered
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PathArgument = str | PathLike[str]
 
 
-class BloomFilter(Probing):
+class BloomFilter(Layered):
     """A page-local Bloom filter for `capacity` keys at `error_rate`, in memory or,
     with `path`, in a mapped file that is made or opened.
 

@@ -21,7 +21,7 @@ from .directory import (
 from .file import BitStore, read_header, read_owner, refuse_writing
 from .fixed import BloomFilter, PathArgument
 from .header import Header, Owner, new_header, require_wanted
-from .probing import Probing
+from .layers import Layered
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..files import DirectoryLock
 
 
-class ScalableBloomFilter(Probing):
+class ScalableBloomFilter(Layered):
     """A Bloom filter that grows by layers and keeps its error rate under
     `error_rate` however many keys it gets.
 

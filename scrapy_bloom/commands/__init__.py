@@ -56,7 +56,7 @@ class BloomCommand(ScrapyCommand):
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
         """Run the subcommand; its exit status is `exitcode`."""
-        from .running import run
+        from .context import run
 
         assert self.settings is not None
         self.exitcode = run(self.program, opts, args, self.settings)

@@ -10,11 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..quantities import MOST, whole_number
-from . import copies, delta, failed, filters, pending, queue, study, top
-from .running import fail
+from . import copies, crawls, delta, failed, filters, queue, study, top
+from .context import fail
 
 if TYPE_CHECKING:
-    from .running import Session
+    from .context import Context
 
 
 class Parser(argparse.ArgumentParser):
@@ -107,8 +107,8 @@ def _several(usage: str, help_: str, **options: Any) -> Argument:
 
 
 def _subcommand(
-    name: str, run: Callable[[Session], int], help_: str, description: str, *arguments: Argument
-) -> tuple[str, Callable[[Session], int], str, str, tuple[Argument, ...]]:
+    name: str, run: Callable[[Context], int], help_: str, description: str, *arguments: Argument
+) -> tuple[str, Callable[[Context], int], str, str, tuple[Argument, ...]]:
     return name, run, help_, description, arguments
 
 
@@ -243,7 +243,7 @@ SUBCOMMANDS = (
     ),
     _subcommand(
         "push",
-        queue.push,
+        crawls.push,
         "add URLs to a crawl in Redis",
         "Push URLs into a crawl with RedisDurableScheduler, as GET requests, unless it has seen"
         " them. Run it in the crawl's project. What was interrupted can be run again.",
@@ -257,7 +257,7 @@ SUBCOMMANDS = (
     ),
     _subcommand(
         "workers",
-        queue.workers,
+        crawls.workers,
         "who works on a crawl in Redis",
         "List the workers of a crawl with RedisDurableScheduler.\n\n"
         "columns:\n"
@@ -312,19 +312,19 @@ SUBCOMMANDS = (
     ),
     _subcommand(
         "queue",
-        pending.queue,
+        queue.queue,
         "which requests are pending",
         "Count, list or drop pending requests of a job or a crawl, or hold hosts, also while it"
         " runs: queue count JOB --by slot. What is dropped stays seen. Nothing of a host on hold is"
         " asked. The exit status is 1 if nothing is selected.",
-        _argument("action ACTION", "count, list, drop, hold or release", choices=pending.ACTIONS),
+        _argument("action ACTION", "count, list, drop, hold or release", choices=queue.ACTIONS),
         *_JOB,
         _argument("slots SLOT", "hold, release: these download slots", nargs="*"),
         _several("--slot GLOB", "only of such download slots, such as '*.example.com'"),
         _URLS,
         _several("--callback NAME", "only for these methods of the spider"),
         _argument("--by", "count them by this", choices=("slot", "callback", "priority")),
-        _argument("--limit N", f"print so many (default: {pending.SHOWN})", type=number),
+        _argument("--limit N", f"print so many (default: {queue.SHOWN})", type=number),
         _argument(
             "--keep",
             "drop: they have failed, and 'scrapy bloom retry' brings them back",

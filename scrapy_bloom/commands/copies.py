@@ -20,10 +20,10 @@ from .filters import PATIENCE
 from .target import Kind
 
 if TYPE_CHECKING:
-    from .running import Session
+    from .context import Context
 
 
-def load(session: Session) -> int:
+def load(session: Context) -> int:
     """Copy the filter of a job, or a crawl that is not finished, into Redis."""
     options = session.options
     key = session.key(options.url)
@@ -76,7 +76,7 @@ def _loaded_lines(loaded: Loaded, source: str, where: str) -> Iterator[str]:
         )
 
 
-def export(session: Session) -> int:
+def export(session: Context) -> int:
     """Copy a filter in Redis into a job directory."""
     options = session.options
     key = session.key(options.url)

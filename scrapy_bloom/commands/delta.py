@@ -14,12 +14,12 @@ from ..delta.file_store import FileDeltaStore
 from ..delta.importing import is_deltafetchs, marks_in
 from ..delta.settings import KEY_BYTES, Lifetime, key_of_fingerprint
 from ..errors import BloomError, FilterFileError
-from ..fingerprints.identity import FingerprinterIdentity
+from ..fingerprints.recorded import FingerprinterIdentity
 from ..migration.sources import source_in
 from ..quantities import DAY, seconds
 from ..reporting import counted, in_bytes, in_utc
 from ..settings import DELTA_DAYS, DELTA_DIR
-from .running import (
+from .context import (
     Place,
     fingerprints_of,
     print_findings,
@@ -30,7 +30,7 @@ from .target import Kind
 
 if TYPE_CHECKING:
     from ..delta.redis_store import RedisDeltaStore, Slice
-    from .running import Session
+    from .context import Context
 
 PATIENCE = 5.0
 """Seconds to wait for Redis."""
@@ -127,7 +127,7 @@ class DeltaPlace(Place):
         return 0
 
 
-def store_at(session: Session, directory: Path, identity: str = "") -> FileDeltaStore:
+def store_at(session: Context, directory: Path, identity: str = "") -> FileDeltaStore:
     """Return the delta store in `directory`, with the settings of the project."""
     period = DELTA_DAYS.read(session.crawler.settings)
     return FileDeltaStore(directory, Lifetime(period, identity))
@@ -141,7 +141,7 @@ def written(when: float) -> str:
         return f"{when:g} s"
 
 
-def delta(session: Session) -> int:
+def delta(session: Context) -> int:
     """Count, list or forget the marks of a delta store."""
     options = session.options
     action, urls = options.action, options.urls
@@ -178,7 +178,7 @@ def _key(text: str) -> bytes:
     return key
 
 
-def _store(session: Session, place: str, action: str) -> FileDeltaStore | RedisDeltaStore:
+def _store(session: Context, place: str, action: str) -> FileDeltaStore | RedisDeltaStore:
     """Return the delta store at `place`, open, with all slices that are there."""
     target = session.target(place, Kind.DELTA_STORE, Kind.REDIS)
     if Kind.DELTA_STORE in target.kinds:
@@ -205,7 +205,7 @@ def _store(session: Session, place: str, action: str) -> FileDeltaStore | RedisD
     return found
 
 
-def _count(session: Session, store: FileDeltaStore | RedisDeltaStore, before: float | None) -> int:
+def _count(session: Context, store: FileDeltaStore | RedisDeltaStore, before: float | None) -> int:
     pages, slices = store.counts(before)
     parts = [counted(pages, "page")] if pages or not slices else []
     if slices:
@@ -218,7 +218,7 @@ def _count(session: Session, store: FileDeltaStore | RedisDeltaStore, before: fl
     return 0
 
 
-def _list(session: Session, store: FileDeltaStore | RedisDeltaStore, before: float | None) -> int:
+def _list(session: Context, store: FileDeltaStore | RedisDeltaStore, before: float | None) -> int:
     for key, when, digest in store.marks(before):
         time_ = None if when is None else in_utc(when)
         figures = {"key": key.hex(), "time": time_, "digest": digest and digest.hex()}
@@ -230,7 +230,7 @@ def _list(session: Session, store: FileDeltaStore | RedisDeltaStore, before: flo
 
 
 def _forget(
-    session: Session,
+    session: Context,
     store: FileDeltaStore | RedisDeltaStore,
     keys: list[bytes],
     older: float | None,

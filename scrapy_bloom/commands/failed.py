@@ -11,22 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import BloomError
-from ..job.failure import Choice
+from ..job.failed_request import Choice
 from ..redis_backend.failed_store import RedisFailedStore
 from ..reporting import counted, in_brief, in_utc
 from ..settings import PICKLE
 from ..sqlite_backend.failed_store import SQLiteFailedStore
 
 if TYPE_CHECKING:
-    from ..job.failure import FailedRequest
-    from ..job.store import FailedStore
-    from .running import Session
+    from ..job.failed_request import FailedRequest
+    from ..job.records import FailedStore
+    from .context import Context
 
 SHOWN = 5
 """So many requests of each reason are shown."""
 
 
-def failed(session: Session) -> int:
+def failed(session: Context) -> int:
     """List the requests that have failed."""
     options = session.options
     with _store(session) as (name, store):
@@ -40,7 +40,7 @@ def failed(session: Session) -> int:
     return 0
 
 
-def retry(session: Session) -> int:
+def retry(session: Context) -> int:
     """Make requests that have failed pending again."""
     with _store(session) as (_, store):
         count = store.retry(_choice(session))
@@ -49,7 +49,7 @@ def retry(session: Session) -> int:
     return 0
 
 
-def drop(session: Session) -> int:
+def drop(session: Context) -> int:
     """Forget requests that have failed."""
     choice = _choice(session)
     with _store(session) as (name, store):
@@ -63,17 +63,17 @@ def drop(session: Session) -> int:
     return 0
 
 
-def _store(session: Session) -> AbstractContextManager[tuple[str, FailedStore]]:
+def _store(session: Context) -> AbstractContextManager[tuple[str, FailedStore]]:
     """Give the name of the job or the crawl, and its failed requests."""
     of_crawl = partial(RedisFailedStore, pickles=PICKLE.read(session.settings))
     return session.job_or_crawl(SQLiteFailedStore, of_crawl)
 
 
-def _choice(session: Session) -> Choice:
+def _choice(session: Context) -> Choice:
     return Choice(session.options.reason, session.options.url)
 
 
-def _write_urls(session: Session, found: Sequence[FailedRequest]) -> None:
+def _write_urls(session: Context, found: Sequence[FailedRequest]) -> None:
     """Write their URLs, one a line, to a new file or to standard output."""
     lines = [each.url for each in found if each.url]
     if session.options.output == "-":

@@ -22,30 +22,30 @@ from ..bloom.merging import merge as merge_filters
 from ..bloom.removal import remove
 from ..delta.importing import is_deltafetchs
 from ..errors import BloomError
-from ..fingerprints.identity import FingerprinterIdentity, fingerprinter_in
+from ..fingerprints.recorded import FingerprinterIdentity, fingerprinter_in
 from ..jobdir import JobDirectory
 from ..migration.clean_stop import why_unclean
 from ..migration.scrapy_redis_set import RedisSet
 from ..migration.sources import Imported, Source, import_into, make_filter, source_in
 from ..redis_backend.client import REDIS_SCHEMES, RedisClient, public_url
-from ..redis_backend.filter_status import places_of
+from ..redis_backend.filter_view import places_of
 from ..redis_backend.layout import in_one_slot
 from ..redis_backend.lifecycle import delete_filter, remove_queue
-from ..redis_backend.start_marks import StartedPages
+from ..redis_backend.taken_starts import StartedPages
 from ..redis_backend.verify import queue_findings
-from ..reporting import counted, in_bytes, in_percent, in_short, pages, waiting
+from ..reporting import counted, in_bytes, in_percent, in_short, pages_text, waiting_text
 from ..settings import BloomSettings
-from ..sqlite_backend.start_marks import started_in
 from ..sqlite_backend.status import JobState, Waiting, job_state, unfinished_requests, waiting_in
+from ..sqlite_backend.taken_starts import started_in
 from . import delta
-from .queue import queue_in
-from .running import Place, aligned, print_findings, print_seen, table
+from .context import Place, aligned, print_findings, print_seen, table
+from .crawls import queue_in
 from .target import Kind
 
 if TYPE_CHECKING:
     from ..bloom.fixed import BloomFilter
     from ..bloom.growing import ScalableBloomFilter
-    from .running import Session
+    from .context import Context
 
 PATIENCE = 30.0
 """Seconds to wait for a large set in Redis."""
@@ -63,7 +63,7 @@ _TAKES = {
 }
 
 
-def on_place(session: Session) -> int:
+def on_place(session: Context) -> int:
     """Do what the subcommand says with the PLACE, of whatever kind it is."""
     options = session.options
     target = session.target(options.place, *_TAKES[options.subcommand])
@@ -225,7 +225,7 @@ class FilterPlace(Place):
         return 0
 
 
-def _source(session: Session, name: str, stack: ExitStack) -> Source:
+def _source(session: Context, name: str, stack: ExitStack) -> Source:
     """Return the source called `name`; its connection, if it has one, lives in `stack`."""
     if not name.startswith(REDIS_SCHEMES):
         return source_in(Path(name), session.fingerprinter)
@@ -283,7 +283,7 @@ def _info_lines(
         ("file size", f"{filter_.file_bytes:,} bytes" if on_disk else ""),
         ("fill", f"{in_percent(filter_.fill_ratio)} of the bits are set"),
         ("error rate", f"{in_short(filter_.error_rate)} now, at most {filter_.error_rate_bound:g}"),
-        ("pages lost", f"{pages(filter_.expected_pages_lost)} so far, probably"),
+        ("pages lost", f"{pages_text(filter_.expected_pages_lost)} so far, probably"),
         ("secret", "present" if filter_.has_secret else "MISSING"),
         ("fingerprinter", filter_.fingerprinter or "not recorded"),
         ("identity", filter_.fingerprinter_identity or ""),
@@ -292,7 +292,7 @@ def _info_lines(
         ("closed", _closed(filter_) if on_disk else ""),
         ("job", _job(state)),
         ("pending", _pending(filter_, unfinished)),
-        ("waiting", waiting(*waits)),
+        ("waiting", waiting_text(*waits)),
     ]
     lines = [filter_.place, *aligned((name, value) for name, value in rows if value)]
     if len(filter_.layers) > 1:

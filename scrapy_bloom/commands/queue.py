@@ -1,142 +1,242 @@
-"""The subcommands about a crawl that many workers share: push, workers."""
+"""The subcommand queue: the pending requests of a job or a crawl, counted, listed and dropped, and
+its download slots held."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from functools import partial
+from itertools import islice
+from math import inf, isinf
 from typing import TYPE_CHECKING, Any
 
-from scrapy import Request
-
 from ..errors import BloomError
-from ..job.figures import rates_of
-from ..migration.url_list import open_list, url_in
-from ..redis_backend.client import RedisClient
-from ..redis_backend.failed_store import RedisFailedStore
-from ..redis_backend.layout import in_one_slot
-from ..redis_backend.push import push as push_into
-from ..redis_backend.status import look_at, pending_of, require_crawl, total_bytes
-from ..reporting import counted, in_brief, in_bytes, waiting
-from .running import aligned, table
+from ..job.pending import DROPPED, PendingCount, PendingRequest, Selection
+from ..quantities import seconds as seconds_of
+from ..redis_backend.codec import is_storable_slot
+from ..redis_backend.pending_store import RedisPendingStore
+from ..redis_backend.sieve import Sieve
+from ..reporting import counted, held_for
+from ..settings import PICKLE
+from ..sqlite_backend.orders import HoldOrder, Order, carry_out, send
+from ..sqlite_backend.pending_store import SQLitePendingStore
+from .context import table
 
 if TYPE_CHECKING:
-    from .running import Session
+    from ..jobdir import JobDirectory
+    from .context import Context
 
-_MOST_SHOWN = 10
+SHOWN = 20
+"""So many requests are listed, and so many slots, without --limit."""
+
+PATIENCE = 30.0
+"""Seconds that a running job has for the answer to an order."""
 
 
-def push(session: Session) -> int:
-    """Push URLs into a crawl."""
+def queue(session: Context) -> int:
+    """Do what is asked with the selected pending requests; return 1 if there are none."""
     options = session.options
-    key = in_one_slot(session.key(options.url))
-    settings = session.crawler.settings
-    with RedisClient(options.url) as client:
-        new, seen, over = push_into(
-            client,
-            key,
-            _requests(options.urls, options.priority),
-            settings=settings,
-            fingerprinter=session.fingerprinter,
-            callback=options.callback,
-        )
-    line = f"pushed {counted(new, 'request')}, {seen:,} were seen before"
-    line += f", {over:,} are over the budget" if over else ""
-    session.print({"new": new, "seen": seen, "capped": over}, [line])
-    return 0
+    run, takes = _ACTIONS[options.action]
+    for name in ("by", "limit", "keep", "yes", "for", "url", "callback", "slots"):
+        if getattr(options, name) and name not in takes:
+            others = " and ".join(each for each, (_, takes) in _ACTIONS.items() if name in takes)
+            shown = "SLOT" if name == "slots" else f"--{name}"
+            raise BloomError(f"{shown} goes with {others}, not with {options.action}")
+    return run(session, Selection(options.slot, options.url, options.callback))
 
 
-def workers(session: Session) -> int:
-    """List the workers of a crawl."""
-    name = session.options.url
-    if Path(name).is_dir():
-        raise BloomError(f"{name} is a job without workers: 'scrapy bloom top' shows it")
-    with session.crawl(name) as (client, key):
-        crawl = require_crawl(client, key)
-    figures = [*map(asdict, crawl.workers)]
-    session.print(figures, _worker_lines(figures))
-    return 0
-
-
-def queue_in(client: RedisClient, key: str) -> tuple[dict[str, Any] | None, list[str]]:
-    """Return the figures that `info` has of the crawl beside the filter at `key`, and its lines:
-    None and no lines without a crawl."""
-    crawl = look_at(client, key)
-    if crawl is None:
-        return None, []
-    pending = pending_of(client, key)
-    lately = rates_of(crawl.samples) if crawl.state == "running" else {}
-    figures = {
-        **asdict(crawl),
-        **crawl.counted,
-        "state": crawl.state,
-        "seconds": crawl.seconds,
-        "pages_per_second": lately.get("pages"),
-        "pending": pending.counts,
-        "pending_count": crawl.alone + crawl.later + sum(pending.by_slot.values()),
-        "in_flight": crawl.in_flight,
-        "failed_by_reason": RedisFailedStore(client, key).by_reason(),
-        "bytes": total_bytes(crawl.nbytes, pending.nbytes),
+def _count(session: Context, selection: Selection) -> int:
+    by = session.options.by
+    with _store(session) as (name, store):
+        found = store.count(selection, by or "priority")  # which costs least
+        held = store.held(selection)
+    total = found.pending.total()
+    figures: dict[str, Any] = {
+        "pending": total,
+        "later": found.later,
+        "in_flight": found.in_flight,
+        "unknown": found.unknown,
+        "held_slots": {slot: None if isinf(left) else left for slot, left in held.items()},
     }
-    for name in ("samples", "nbytes", "waiting"):
-        del figures[name]
-    return figures, _queue_lines(figures)
+    if by:
+        ordered = found.pending.most_common()
+        figures["by"] = [{by: value, "pending": count} for value, count in ordered]
+    session.print(figures, _count_lines(session, name, found, held))
+    return 0 if total else 1
 
 
-def _queue_lines(queue: Mapping[str, Any]) -> list[str]:
-    state = "in start()"
-    if queue["over"] or queue["start_done"]:
-        state = "over" if queue["over"] else "start() is through"
-    done, now, nbytes = queue["done"], queue["pages_per_second"], queue["bytes"]
-    rate = done / queue["seconds"] if queue["seconds"] > 0 else 0.0
-    lately = "" if now is None else f", {now:,.1f} pages a second now"
-    failed = ", ".join(f"{n:,} {in_brief(name)}" for name, n in queue["failed_by_reason"].items())
-    workers = queue["workers"]
-    rows = [
-        ("crawl", f"{queue['state']}, {state}{queue['round'] and ', round '}{queue['round']}"),
-        ("pending", f"{queue['pending_count']:,} requests"),
-        ("waiting", waiting(*(queue[name] for name in ("later", "next_due", "held")))),
-        ("in flight", f"{queue['in_flight']:,} with {counted(len(workers), 'worker')}"),
-        ("done", f"{done:,} requests, {rate:,.1f} a second since it began{lately}"),
-        ("failed", f"{queue['failed']:,} requests{failed and ': '}{failed}"),
-        ("memory", "not known" if nbytes is None else f"{in_bytes(nbytes)} beside the filter"),
-    ]
-    lines = ["", *aligned((name, value) for name, value in rows if value)]
-    for priority, counts in sorted(queue["pending"].items(), reverse=True):
-        slots = ", ".join(f"{slot} {n:,}" for slot, n in Counter(counts).most_common(_MOST_SHOWN))
-        more = len(counts) - _MOST_SHOWN
-        tail = f", and {counted(more, 'slot')} more" if more > 0 else ""
-        if slots:
-            lines.append(f"  priority {priority}: {slots}{tail}")
-    return [*lines, "", *_worker_lines(workers)] if workers else lines
+def _count_lines(
+    session: Context, name: str, found: PendingCount, held: Mapping[str, float]
+) -> Iterator[str]:
+    most = session.options.limit or SHOWN
+    line = f"{name}: {counted(found.pending.total(), 'pending request')}"
+    if found.later:
+        line += f", {found.later:,} of them later"
+    if found.in_flight:
+        line += f"; {found.in_flight:,} more in flight"
+    yield line
+    if found.unknown:
+        yield f"of {counted(found.unknown, 'request')} only the spider can tell"
+    if held:
+        shown = ", ".join(f"{slot} {held_for(left)}" for slot, left in islice(held.items(), most))
+        yield f"held: {shown}{_and_more(len(held) - most)}"
+    if by := session.options.by:
+        rows = [(_shown(by, value), f"{n:,}") for value, n in found.pending.most_common(most)]
+        if rows:
+            yield from table(rows)
+        if len(found.pending) > most:
+            yield f"and {len(found.pending) - most:,} more (--limit N, or all with --json)"
 
 
-def _worker_lines(workers: Sequence[Mapping[str, Any]]) -> list[str]:
-    if not workers:
-        return ["no worker is at work on it"]
-    heads = ["worker", "lease left", "claimed", "oldest", "dispatched", "start()"]
-    return table([heads, *(_row(worker) for worker in workers)])
+def _and_more(count: int) -> str:
+    return f", and {count:,} more" if count > 0 else ""
 
 
-def _row(worker: Mapping[str, Any]) -> list[str]:
-    left, oldest = worker["lease_seconds"], worker["oldest_seconds"]
-    return [
-        worker["name"],
-        f"{left:.0f} s" if left >= 0 else "run out",
-        f"{worker['in_flight']:,}",
-        "" if oldest is None else f"{oldest:,.0f} s",
-        f"{worker['dispatched']:,}",
-        "runs" if worker["in_start"] else "",
-    ]
+def _shown(by: str, value: object) -> str:
+    if value is None:
+        return "(only the spider can tell)"
+    return f"priority {value}" if by == "priority" else str(value) or "(no slot)"
 
 
-def _requests(urls: list[str], priority: int) -> Iterator[Request]:
-    for name in urls:
-        if name != "-":
-            yield Request(name, priority=priority)
-            continue
-        with open_list(None) as lines:
-            for line in lines:
-                if url := url_in(line):
-                    yield Request(url, priority=priority)
+def _list(session: Context, selection: Selection) -> int:
+    with _store(session) as (_, store):
+        found = store.requests(selection, session.options.limit or SHOWN)
+    session.print([each._asdict() for each in found], _list_lines(found))
+    return 0 if found else 1
+
+
+def _list_lines(found: Sequence[PendingRequest]) -> Iterator[str]:
+    for each in found:
+        method = "" if each.method == "GET" else f"{each.method} "
+        yield f"{method}{each.url or '(a URL that only the spider can read)'}"
+        parts = [f"slot {each.slot}"] if each.slot else []
+        parts += [f"priority {each.priority}"] if each.priority else []
+        parts += [each.callback] if each.callback else []
+        parts += [] if each.due is None else [f"in {each.due:,.0f} s"]
+        yield f"  {', '.join(parts)}"
+
+
+def _drop(session: Context, selection: Selection) -> int:
+    options = session.options
+    if not any(selection):
+        raise BloomError("say what to drop: --slot, --url or --callback")
+    with _store(session) as (name, store):
+        if not options.yes:
+            count = store.count(selection, "priority").pending.total()
+            end = f"fail, for the reason {DROPPED}" if options.keep else "be dropped for good"
+            raise BloomError(
+                f"{counted(count, 'pending request')} of {name} would {end}: say so with --yes"
+            )
+        figures: dict[str, int] | None
+        if isinstance(store, RedisPendingStore):
+            figures = Sieve(store, selection, keep=options.keep).drop()
+        else:
+            pickles = PICKLE.read(session.settings)
+            figures = _ordered(store.job, Order(selection, options.keep), pickles=pickles)
+    if figures is None:
+        return _stands(session, name)
+    session.print({"stands": False, **figures}, _drop_lines(name, figures))
+    return 0 if figures["dropped"] else 1
+
+
+def _drop_lines(name: str, figures: Mapping[str, int]) -> Iterator[str]:
+    line = f"{name}: dropped {counted(figures['dropped'], 'pending request')}"
+    if figures["later"]:
+        line += f", {figures['later']:,} of them later"
+    if figures["in_flight"]:
+        line += f"; {figures['in_flight']:,} more are in flight, and stay"
+    yield line
+    if figures["unknown"]:
+        yield f"{counted(figures['unknown'], 'request')} stayed of which only the spider can tell"
+
+
+def _hold(session: Context, selection: Selection) -> int:
+    age = vars(session.options)["for"]
+    seconds = inf if age is None else seconds_of(age)
+    if seconds is None:
+        raise BloomError(f"--for is {age!r}: it must be a time such as 90s, 30m, 12h or 7d")
+    return _set_holds(session, selection, seconds)
+
+
+def _release(session: Context, selection: Selection) -> int:
+    return _set_holds(session, selection, None)
+
+
+def _set_holds(session: Context, selection: Selection, seconds: float | None) -> int:
+    """Hold the slots that are named, and those that match globs, or release them."""
+    options, slots = session.options, dict.fromkeys(session.options.slots)
+    if not (slots or selection.slots):
+        raise BloomError(f"say what to {options.action}: a SLOT, or globs with --slot")
+    for slot in slots:
+        if not is_storable_slot(slot):
+            raise BloomError(f"{slot!r} is no download slot: it has a NUL or half a character")
+    with _store(session) as (name, store):
+        if selection.slots:
+            slots |= dict.fromkeys(store.held(selection))
+            if seconds is not None:
+                slots |= dict.fromkeys(map(str, store.count(selection, "slot").pending))
+        if seconds is None:
+            slots = dict.fromkeys(each for each in store.held(Selection()) if each in slots)
+        if isinstance(store, RedisPendingStore):
+            if slots:
+                store.hold([*slots], seconds)
+        elif slots:
+            until = None if seconds is None else time.time() + seconds
+            if _ordered(store.job, HoldOrder([*slots], until), pickles=False) is None:
+                return _stands(session, name)
+    verb = "released" if seconds is None else "held"
+    figures: dict[str, Any] = {"stands": False, verb: [*slots]}
+    line = f"{name}: {counted(len(slots), 'download slot')} {verb}"
+    if seconds is not None and slots:
+        figures["seconds"] = None if isinf(seconds) else seconds
+        line += f" {held_for(seconds)}"
+    shown = ", ".join(islice(slots, SHOWN))
+    session.print(figures, [f"{line}{': ' if slots else ''}{shown}{_and_more(len(slots) - SHOWN)}"])
+    return 0 if slots else 1
+
+
+def _stands(session: Context, name: str) -> int:
+    line = (
+        f"the order stands: the process that has {name} has not answered in {PATIENCE:.0f} s;"
+        " it, or the next start, carries it out"
+    )
+    session.print({"stands": True}, [line])
+    return 0
+
+
+def _ordered(
+    job: JobDirectory, order: Order | HoldOrder, *, pickles: bool
+) -> dict[str, int] | None:
+    """Have an order carried out, and return its figures; None if a running job does not answer."""
+    if not job.is_locked:
+        return carry_out(job, order, pickles=pickles)
+    answer = send(job, order)
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        with suppress(FileNotFoundError):
+            figures: dict[str, int] = json.loads(answer.read_bytes())
+            answer.unlink()
+            return figures
+        time.sleep(0.05)
+    return None
+
+
+_ACTIONS: dict[str, tuple[Callable[[Context, Selection], int], set[str]]] = {
+    "count": (_count, {"by", "limit", "url", "callback"}),
+    "list": (_list, {"limit", "url", "callback"}),
+    "drop": (_drop, {"keep", "yes", "url", "callback"}),
+    "hold": (_hold, {"slots", "for"}),
+    "release": (_release, {"slots"}),
+}
+ACTIONS = tuple(_ACTIONS)
+
+
+def _store(
+    session: Context,
+) -> AbstractContextManager[tuple[str, SQLitePendingStore | RedisPendingStore]]:
+    """Give the name of the job or the crawl, and its pending requests."""
+    pickles = PICKLE.read(session.settings)
+    of_job = partial(SQLitePendingStore, pickles=pickles)
+    return session.job_or_crawl(of_job, partial(RedisPendingStore, pickles=pickles))

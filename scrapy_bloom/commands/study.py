@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..bloom.sizing import check_error_rate
 from ..errors import BloomError
 from ..migration.url_list import open_list, url_in
-from ..reporting import counted, in_bytes, pages
+from ..reporting import counted, in_bytes, pages_text
 from ..settings import BloomSettings
 from ..study.comparison import (
     FingerprintSet,
@@ -26,13 +26,13 @@ from ..study.comparison import (
 from ..study.comparison import compare as compare_methods
 from ..study.planning import Plan, plan, set_bytes
 from ..study.plots import draw
-from .running import flush, table
+from .context import flush, table
 
 if TYPE_CHECKING:
-    from .running import Session
+    from .context import Context
 
 
-def size(session: Session) -> int:
+def size(session: Context) -> int:
     """Print what a filter for so many URLs takes."""
     options = session.options
     settings = BloomSettings.read(session.crawler.settings)
@@ -76,7 +76,7 @@ def _size_row(each: Plan, urls: int) -> list[str]:
         f"{each.bits / urls:.1f}",
         str(each.layers),
         " to ".join(str(count) for count in sorted(probes)),
-        pages(each.pages_lost),
+        pages_text(each.pages_lost),
     ]
 
 
@@ -89,7 +89,7 @@ def _capacity(each: Plan, urls: int) -> str:
     return f"{each.capacity:_}{' (grows)' if each.capacity < urls else ''}"
 
 
-def compare(session: Session) -> int:
+def compare(session: Context) -> int:
     """Print how the methods do on the user's list."""
     options = session.options
     urls = [url for name in options.files for url in _urls(name)]
@@ -181,7 +181,7 @@ def _summary(methods: Sequence[Mapping[str, Any]], last: Row) -> Iterator[list[s
         ]
 
 
-def plot(session: Session) -> int:
+def plot(session: Context) -> int:
     """Draw a chart."""
     options = session.options
     for rate in options.error_rate:

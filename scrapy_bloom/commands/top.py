@@ -11,25 +11,25 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BloomError, RequestFileError, SharedFilterError
-from ..job.failure import CAPPED
+from ..job.failed_request import CAPPED
 from ..job.figures import COUNTED
 from ..redis_backend.status import CrawlStatus
 from ..reporting import (
     counted,
     duration,
+    escaped,
     held_for,
     in_bytes,
     in_percent,
     shortened,
-    visible,
-    waiting,
+    waiting_text,
 )
 from ..sqlite_backend.status import JobStatus
-from .running import aligned, table
+from .context import aligned, table
 
 if TYPE_CHECKING:
     from ..job.figures import Figures, Status
-    from .running import Session
+    from .context import Context
 
 SECONDS = 1.0
 """Between two readings of the figures."""
@@ -53,7 +53,7 @@ Listing = tuple[list[str], list[list[str]], int, str]
 """Heads, rows, how many there are in all, and what is said without any."""
 
 
-def top(session: Session) -> int:
+def top(session: Context) -> int:
     """Show the figures once, or each second until an interrupt."""
     options, found = session.options, session.job_or_crawl(JobStatus, CrawlStatus)
     with found as (name, status), suppress(KeyboardInterrupt):  # how it ends
@@ -103,7 +103,7 @@ def lines(
     state = _state(figures)
     most = None if width is None else max(LEAST_NAME, width - len(state) - 2)
     first = [
-        f"{state}  {visible(name) if most is None else shortened(name, most)}",
+        f"{state}  {escaped(name) if most is None else shortened(name, most)}",
         "",
         *_beside(table(_counts(figures)), table(_present(figures)), width),
         "",
@@ -174,7 +174,7 @@ def _rate(key: str, figures: Mapping[str, Any]) -> str:
 def _books(figures: Figures) -> list[tuple[str, str]]:
     """Return name and text of each line about what waits, is held and is stored."""
     rows = []
-    if waits := waiting(figures["later"], figures["next_due"], 0):
+    if waits := waiting_text(figures["later"], figures["next_due"], 0):
         rows.append(("waiting", waits))
     held = figures["held_slots"].items()
     names = [f"{shortened(slot, NAME)} {held_for(left)}" for slot, left in held]
@@ -244,7 +244,7 @@ def _workers(workers: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 def _state(figures: Figures) -> str:
     parts: list[str] = [figures["state"]]
     if figures["round"] is not None:
-        parts.append(visible(f"round {figures['round']}"))
+        parts.append(escaped(f"round {figures['round']}"))
     if figures["seconds"] is not None:
         parts.append(f"for {duration(figures['seconds'])}")
     return ", ".join(parts)

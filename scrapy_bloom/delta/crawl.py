@@ -34,12 +34,12 @@ from typing import TYPE_CHECKING, cast
 from scrapy.extensions.feedexport import FeedExporter
 
 from ..dupefilter.local import BloomDupeFilter
-from ..errors import describe
+from ..errors import message_of
 from ..job.ledger import CommitHook
 from ..job.ledger_scheduler import LedgerScheduler
 from ..job.session import session_of
 from ..reporting import counted
-from ..scrapy_compat import TIMES_SENT_AGAIN, scheduler_of
+from ..scrapy_private import TIMES_SENT_AGAIN, scheduler_of
 from ..sqlite_backend.rounds import feeds_of
 from ..sqlite_backend.scheduler import DurableScheduler
 from ..startup import is_component
@@ -274,7 +274,7 @@ class DeltaCrawl(CommitHook):
             then = "The next start of the job tries again."
         logger.error(
             "What this crawl has done is not in %(store)s: %(error)s. %(then)s",
-            {"store": self.store.name, "error": describe(error), "then": then},
+            {"store": self.store.name, "error": message_of(error), "then": then},
             extra={"spider": self._crawler.spider},
         )
 

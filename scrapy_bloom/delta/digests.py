@@ -17,7 +17,7 @@ from uuid import UUID
 from itemadapter import ItemAdapter
 from scrapy.utils.python import global_object_name
 
-from ..errors import describe
+from ..errors import message_of
 from .marks import CHANGED, NEW, UNCHANGED
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Digests:
             self._is_off = True
             logger.error(
                 "The delta store failed: %(error)s. No more pages are compared in this crawl.",
-                {"error": describe(error)},
+                {"error": message_of(error)},
                 extra={"spider": self._crawler.spider},
             )
             return None
@@ -107,7 +107,7 @@ class Digests:
             " such items will be shown",
             {
                 "page": response,
-                "what": "".join(f"field {name!r}: " for name in names[:1]) + describe(error),
+                "what": "".join(f"field {name!r}: " for name in names[:1]) + message_of(error),
             },
             extra={"spider": self._crawler.spider},
         )

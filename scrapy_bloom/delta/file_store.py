@@ -28,7 +28,7 @@ from typing import NamedTuple, NoReturn
 from ..errors import FilterFileError, IncompatibleFilterError
 from ..files import make_directory, privately
 from ..reporting import counted
-from ..sqlite_backend.request_file import connect
+from ..sqlite_backend.job_file import connect
 from ..sqlite_backend.schema import statements
 from .settings import Lifetime
 

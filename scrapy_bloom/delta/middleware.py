@@ -12,14 +12,14 @@ from scrapy.exceptions import NotConfigured
 from scrapy.extensions.feedexport import FeedExporter
 
 from ..early.links import has_left_out
-from ..errors import describe
-from ..fingerprints.identity import FingerprinterIdentity
-from ..job.failure import item_refused
+from ..errors import message_of
+from ..fingerprints.recorded import FingerprinterIdentity
+from ..job.failed_request import item_refused
 from ..job.ledger_scheduler import LedgerScheduler
 from ..job.origins import origins_of
 from ..quantities import DAY
 from ..reporting import counted, in_bytes
-from ..scrapy_compat import put_before_engine
+from ..scrapy_private import put_before_engine
 from ..settings import DELTA_DIGEST, BloomSettings, RedisSettings
 from ..sqlite_backend.rounds import feeds_of
 from ..startup import announce, fetches_one_page, is_component, refuse
@@ -103,7 +103,7 @@ class DeltaMiddleware(_Watch):
 
         general = BloomSettings.read(crawler.settings)
         identity = FingerprinterIdentity.of(crawler.request_fingerprinter)
-        self._recent_urls = general.recent_urls
+        self._url_cache = general.url_cache
         self._logs_all = general.debug
         self._store = self._store_of(Lifetime(settings.period, identity.to_text()))
         if isinstance(self._store, FileDeltaStore) and not settings.read_only:
@@ -197,7 +197,7 @@ class DeltaMiddleware(_Watch):
         except Exception as error:
             logger.exception(
                 "BLOOM_DELTA is off in this crawl: %(error)s",
-                {"error": describe(error)},
+                {"error": message_of(error)},
                 extra={"spider": crawler.spider},
             )
             announce(crawler, "between crawls", "off, see the error above")
@@ -205,7 +205,7 @@ class DeltaMiddleware(_Watch):
         self._delta = delta
         put_before_engine(crawler, _Watch(self.outcome_of))
         self._skipping = Skipping(
-            crawler, delta, self._recent_urls, skips=self._settings.mode is not None
+            crawler, delta, self._url_cache, skips=self._settings.mode is not None
         )
         crawler.stats.set_value("bloom/delta_skipped", 0)
         self._update_stats()

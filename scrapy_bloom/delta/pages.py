@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from ..dupefilter.redirects import RequestChains
-from ..fingerprints.unfailing import UnfailingFingerprinter
-from ..scrapy_compat import EngineView
+from ..fingerprints.safe import UnfailingFingerprinter
+from ..scrapy_private import EngineView
 from .digests import digest_of
 from .file_store import Row
 from .marks import CHANGED, NEW, UNCHANGED

@@ -8,10 +8,10 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..dupefilter.base import FilterDupeFilter
-from ..dupefilter.url_cache import UrlCache
-from ..errors import describe
+from ..dupefilter.recent import RecentKeys
+from ..errors import message_of
 from ..quantities import seconds
-from ..scrapy_compat import scheduler_of
+from ..scrapy_private import scheduler_of
 from .pages import is_same
 from .settings import MARK_KEYS, drop_copied, odd_key, wish_of
 
@@ -30,11 +30,11 @@ PAUSE = 60.0
 
 class Skipping:
     """Decides which requests of a crawl to skip, none unless it `skips` what is done. A cache has
-    the URLs of up to `recent_urls` skipped plain requests, until the first of their marks ceases to
+    the URLs of up to `url_cache` skipped plain requests, until the first of their marks ceases to
     count."""
 
     def __init__(
-        self, crawler: Crawler, delta: DeltaCrawl, recent_urls: int, *, skips: bool = True
+        self, crawler: Crawler, delta: DeltaCrawl, url_cache: int, *, skips: bool = True
     ) -> None:
         self._crawler = crawler
         self._skips = skips
@@ -43,7 +43,7 @@ class Skipping:
         self._told: set[str] = set()
         dupefilter = getattr(scheduler_of(crawler), "df", None)
         self._dupefilter = dupefilter if isinstance(dupefilter, FilterDupeFilter) else None
-        self._recent: UrlCache[str] = UrlCache(recent_urls)
+        self._recent: RecentKeys[str] = RecentKeys(url_cache)
         self._recent_until = inf
         self._asked_from = 0.0
 
@@ -73,7 +73,7 @@ class Skipping:
             text = (
                 "The delta store failed on %(request)s: %(what)s. Nothing is skipped for a minute"
             )
-            self._tell("failed", text, request, describe(error))
+            self._tell("failed", text, request, message_of(error))
             return False
 
     def _is_done(self, request: Request, response: Response) -> bool:

@@ -16,14 +16,14 @@ from scrapy.utils.request import referer_str
 
 from ..errors import JobDirectoryError
 from ..fingerprints.canonical import CALLBACK, META, META_KEY
-from ..fingerprints.identity import FingerprinterIdentity
-from ..fingerprints.unfailing import UnfailingFingerprinter
-from ..scrapy_compat import close_spider
+from ..fingerprints.recorded import FingerprinterIdentity
+from ..fingerprints.safe import UnfailingFingerprinter
+from ..scrapy_private import close_spider
 from ..settings import AUDIT, DELTA, DELTA_DIGEST, BloomSettings, misspelt, wants_delta
 from ..startup import announce, fetches_one_page, has_spider_middleware, is_own_method, refuse
 from .overlay import FingerprintFilter, Overlay, closing_line
+from .recent import RecentKeys, is_clean
 from .redirects import REDIRECT_URLS, RequestChains
-from .url_cache import UrlCache, is_clean
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -61,7 +61,7 @@ class FilterDupeFilter(BaseDupeFilter):
         self._overlay: Overlay | None = None
         self._see: Callable[[bytes], bool] = _not_open
         self._fingerprint_of_url: Callable[[str], bytes | None] | None = None
-        self._recent: UrlCache[Any] = UrlCache(0)
+        self._recent: RecentKeys[Any] = RecentKeys(0)
         self.ignores_fragments = False
         """True if URLs that differ in their fragments only are known to be one page."""
         self._reads: frozenset[str] | None = None
@@ -222,7 +222,7 @@ class FilterDupeFilter(BaseDupeFilter):
         if self._reads is None:
             return self._fingerprinter.unknown
         if not self._recent.size:
-            return "BLOOM_RECENT_URLS is 0"
+            return "BLOOM_URL_CACHE is 0"
         return None
 
     def count_filtered(self, count: int) -> None:
@@ -333,7 +333,7 @@ class FilterDupeFilter(BaseDupeFilter):
         if self._is_full(opened):
             opened.growing = False
         self._watches_each_new = self._settings.on_full == "close"
-        self._recent = UrlCache(self._settings.recent_urls)
+        self._recent = RecentKeys(self._settings.url_cache)
         if is_own_method(self, "fingerprint", "scrapy_bloom"):
             self._fingerprint_of_url = self._fingerprinter.of_url
             self._reads = self._fingerprinter.reads

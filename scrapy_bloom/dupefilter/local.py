@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from ..bloom.growing import ScalableBloomFilter, stored_identity
 from ..bloom.header import Owner
-from ..errors import describe, unforeseen
-from ..fingerprints.identity import FingerprinterIdentity
+from ..errors import message_of, unforeseen
+from ..fingerprints.recorded import FingerprinterIdentity
 from ..job.session import session_of
 from ..reporting import counted
 from ..startup import announce
@@ -171,7 +171,7 @@ class BloomDupeFilter(FilterDupeFilter):
             logger.error(
                 "The filter failed: %(error)s. Closing the spider; until then new requests are"
                 " remembered as well as can be. Free some space or memory, then resume the job.",
-                {"error": describe(error)},
+                {"error": message_of(error)},
                 exc_info=unforeseen(error),
                 extra={"spider": self._crawler.spider},
             )

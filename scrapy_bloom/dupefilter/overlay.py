@@ -7,7 +7,7 @@ from math import ceil, floor, log10
 from typing import Protocol
 
 from ..bloom import sizing
-from ..reporting import counted, in_bytes, pages
+from ..reporting import counted, in_bytes, pages_text
 
 _WASTE_BYTES = 50_000_000
 """The least saving for which a smaller capacity is advised."""
@@ -161,7 +161,8 @@ def closing_line(bloom_filter: FingerprintFilter, capacity: int, *, finished: bo
     items, layers = len(bloom_filter), len(bloom_filter.layers)
     line = (
         f"The filter knows {counted(items, 'request')}; pages probably lost:"
-        f" {pages(bloom_filter.expected_false_positives)}; memory: {in_bytes(bloom_filter.nbytes)}"
+        f" {pages_text(bloom_filter.expected_false_positives)}; memory:"
+        f" {in_bytes(bloom_filter.nbytes)}"
     )
     if bloom_filter.exact:
         line += f", and an exact table of {in_bytes(bloom_filter.table_nbytes)}"

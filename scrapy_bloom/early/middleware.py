@@ -18,8 +18,8 @@ from scrapy.spidermiddlewares.referer import RefererMiddleware
 from scrapy.utils.misc import load_object
 
 from ..dupefilter.base import FilterDupeFilter
-from ..errors import describe
-from ..scrapy_compat import output_methods, scheduler_of, skip_output_of
+from ..errors import message_of
+from ..scrapy_private import output_methods, scheduler_of, skip_output_of
 from ..settings import DROP_EARLY
 from ..sqlite_backend.scheduler import DurableScheduler
 from ..startup import announce, is_component, is_own_method, is_public, refuse
@@ -176,7 +176,7 @@ def _classes(paths: tuple[str, ...]) -> tuple[type, ...]:
     except Exception as error:
         raise ValueError(
             f"BLOOM_DROP_EARLY is {list(paths)!r}: each path must be that of a spider middleware"
-            f" ({describe(error)})"
+            f" ({message_of(error)})"
         ) from error
 
 

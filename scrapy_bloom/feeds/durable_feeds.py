@@ -14,14 +14,14 @@ from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from twisted.internet.defer import DeferredList
 from twisted.python.failure import Failure
 
-from ..errors import FeedError, describe
+from ..errors import FeedError, message_of
 from ..job.origins import origins_of, request_of
 from ..job.start_requests import give_turn
 from ..reporting import counted
-from .feeds import Feeds, Working
 from .outbox import OPEN, WAITING, Outbox
-from .plans import Plan
+from .plans import FeedPlan
 from .storing import Part, check_stored, follow_job
+from .writing import FeedWriter, OpenFeed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,8 +62,8 @@ class DurableFeeds:
         self._round = round_
         self._directory = directory
         self._origins = origins_of(exporter.crawler)
-        self.feeds = Feeds(self.outbox, self._store_soon)
-        self._left: list[Working] = []
+        self.feeds = FeedWriter(self.outbox, self._store_soon)
+        self._left: list[OpenFeed] = []
         """Feeds of earlier runs that are to be completed."""
         self._given_up: list[tuple[Feed, FeedError]] = []
         self._is_open = False
@@ -97,9 +97,9 @@ class DurableFeeds:
         `DurableFeedExporter.attach`."""
         self._ledger, self._stores_empty = ledger, stores_empty
 
-    def _check(self, feed: Feed, options: dict[str, Any]) -> Working:
+    def _check(self, feed: Feed, options: dict[str, Any]) -> OpenFeed:
         try:
-            plan = Plan(self._plans, feed, options, self._directory)
+            plan = FeedPlan(self._plans, feed, options, self._directory)
             for batch in feed.batches:
                 if follow_job(batch, plan.job, Path(self._round.file.name).name):
                     self.feeds.changed.add(batch)
@@ -163,7 +163,7 @@ class DurableFeeds:
             )
         options = self._exporter.feeds[template]
         feed = self.outbox.add_feed(self._round.number, template, self._plans.describe(template))
-        self.feeds.begin(feed, Plan(self._plans, feed, options, self._directory))
+        self.feeds.begin(feed, FeedPlan(self._plans, feed, options, self._directory))
 
     # -- items ---------------------------------------------------------------------
 
@@ -190,12 +190,12 @@ class DurableFeeds:
         is_known = isinstance(response, Failure) or response in self._origins
         request = request_of(self._crawler, response) if is_known else None
         if request is None or not self._ledger.has(request):
-            return self._ledger.together()
+            return self._ledger.stand_in_for_all()
         return request
 
     # -- storing -------------------------------------------------------------------
 
-    def _store_soon(self, working: Working, batch: Batch) -> None:
+    def _store_soon(self, working: OpenFeed, batch: Batch) -> None:
         """Store a full batch while the crawl goes on."""
 
         async def store() -> None:
@@ -221,7 +221,7 @@ class DurableFeeds:
             logger.error(
                 "The feeds could not be completed: %(error)s. The next start of the job tries"
                 " again.",
-                {"error": describe(error)},
+                {"error": message_of(error)},
                 exc_info=True,
                 extra={"spider": self._crawler.spider},
             )
@@ -261,7 +261,7 @@ class DurableFeeds:
             elif working.feed.round != self._round.number:
                 self.outbox.remove_feed(working.feed)
 
-    async def _close(self, working: Working) -> bool:
+    async def _close(self, working: OpenFeed) -> bool:
         """Store the batches of a feed. Return False if one could not be stored."""
         all_stored = True
         for batch in [*working.feed.batches]:
@@ -272,7 +272,7 @@ class DurableFeeds:
         self._record()
         return all_stored
 
-    async def _store(self, working: Working, batch: Batch) -> bool:
+    async def _store(self, working: OpenFeed, batch: Batch) -> bool:
         """Complete a batch in its place, or store it. Return False after an error, which is logged.
         Signals, stats and log lines are those of Scrapy's exporter."""
         plan, spider = working.plan, self._crawler.spider
@@ -304,7 +304,7 @@ class DurableFeeds:
         await self._crawler.signals.send_catch_log_async(signals.feed_slot_closed, slot=slot)
         return end == "success"
 
-    def _complete(self, working: Working, batch: Batch) -> None:
+    def _complete(self, working: OpenFeed, batch: Batch) -> None:
         """Make the file of a batch without items, and close it."""
         if batch.state == WAITING:
             self.feeds.begin_batch(working, batch)

@@ -12,11 +12,11 @@ from scrapy import signals
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.defer import ensure_awaitable
 
-from ..job.failure import IN_MEMORY, FailedRequest, item_refused
+from ..job.failed_request import IN_MEMORY, FailedRequest, item_refused
 from ..job.origins import StartItems, request_of
 from ..job.session import session_of
 from ..reporting import counted, feeds_named
-from ..scrapy_compat import scheduler_of
+from ..scrapy_private import scheduler_of
 from ..startup import announce
 from .durable_feeds import DurableFeeds, logger
 from .plans import Plans

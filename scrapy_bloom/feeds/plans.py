@@ -19,7 +19,7 @@ from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.python import global_object_name
 
 from ..errors import FeedError
-from ..scrapy_compat import FeedExporterView
+from ..scrapy_private import FeedExporterView
 from .formats import Pickled, Text, grows
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Plans:
         return self._storages[template]
 
 
-class Plan:
+class FeedPlan:
     """How `feed` is to be written, by its `options`, with part files in `directory`.
 
     `format` is of this run. A batch ends at `limit` items, if that is not None, and is written

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from scrapy.extensions.feedexport import FeedStorageProtocol
 
     from .outbox import Batch
-    from .plans import Plan
+    from .plans import FeedPlan
 
 logger = logging.getLogger("scrapy_bloom.durable.feeds.storing")
 
@@ -37,7 +37,11 @@ class Part:
     `batch.stored` durable."""
 
     def __init__(
-        self, plan: Plan, batch: Batch, storage: FeedStorageProtocol, save: Callable[[Batch], None]
+        self,
+        plan: FeedPlan,
+        batch: Batch,
+        storage: FeedStorageProtocol,
+        save: Callable[[Batch], None],
     ) -> None:
         self._plan = plan
         self._batch = batch

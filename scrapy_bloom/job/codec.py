@@ -15,15 +15,15 @@ from scrapy import Request
 from scrapy.utils.request import request_from_dict
 
 from ..errors import encodable
-from .compact import pack, unpack, without_defaults
 from .dictionaries import Dictionaries, checksum
-from .failure import ATTEMPTS_KEY, TIMES_KEYS
+from .failed_request import ATTEMPTS_KEY, TIMES_KEYS
+from .request_text import pack, unpack, without_defaults
 
 if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.statscollectors import StatsCollector
 
-    from .failure import FailedRequest
+    from .failed_request import FailedRequest
 
 COMPACT, DEFLATED, DEFLATED_OBJECTS = b"\1", b"\2", b"\3"
 """The first byte of a payload: a checksum and a text of compact.py follow; a deflated text; the

@@ -18,11 +18,11 @@ from weakref import WeakKeyDictionary
 from scrapy import signals
 from scrapy.exceptions import IgnoreRequest, NotConfigured
 
-from ..scrapy_compat import HELD, REFUSED, backs_off, is_revalidated, scheduler_of, slot_keys
+from ..scrapy_private import HELD, REFUSED, backs_off, is_revalidated, scheduler_of, slot_keys
 from ..settings import HoldSettings
 from ..startup import fetches_one_page, is_component, refuse
-from .failure import count_of
-from .later import NO_HOLD, Hold
+from .delays import NO_HOLD, Hold
+from .failed_request import count_of
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from .queue_settings import SlotQueue
-    from .store import HoldingScheduler
+    from .records import HoldingScheduler
 
 logger = logging.getLogger("scrapy_bloom.holds")
 

@@ -15,9 +15,9 @@ from scrapy.utils.python import global_object_name
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from ..errors import describe, unforeseen
+from ..errors import message_of, unforeseen
 from ..signals import before_commit
-from .failure import IN_MEMORY, FailedRequest
+from .failed_request import IN_MEMORY, FailedRequest
 from .in_flight import InFlight
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.utils.asyncio import CallLaterResult
 
-    from ..scrapy_compat import EngineView
-    from .store import FingerprintKeeper, RequestStore
+    from ..scrapy_private import EngineView
+    from .records import FingerprintKeeper, RequestStore
 
 logger = logging.getLogger("scrapy_bloom.durable.ledger")
 
@@ -128,7 +128,7 @@ class Ledger:
         """Return the requests that are sent again as `request`, while that is scheduled."""
         return [*self._engine.sent_again_as(request)]
 
-    def keep(self, request: Request) -> None:
+    def wait_in_memory(self, request: Request) -> None:
         """Record that `request` waits in memory only."""
         self._in_flight.keep(request, self._fingerprints(request), comes_again=request.dont_filter)
 
@@ -180,7 +180,7 @@ class Ledger:
         """Number of dispatched requests that may not be acknowledged."""
         return len(self._in_flight)
 
-    def together(self) -> Request:
+    def stand_in_for_all(self) -> Request:
         """Return a stand-in for all dispatched requests: it is acknowledged, and they with it, when
         the engine is done with them all. Cost: a step for each, unless no request was dispatched
         since the last call."""
@@ -209,7 +209,7 @@ class Ledger:
                 self._acknowledge(request)
             self.commit_later()
 
-    def skip(self, request: Request, error: Exception) -> None:
+    def cannot_schedule(self, request: Request, error: Exception) -> None:
         """Drop `request`, which cannot be scheduled; the requests that may have yielded it stay in
         the job."""
         logger.error(
@@ -291,7 +291,7 @@ class Ledger:
         logger.error(
             "%(what)s failed: %(error)s. Closing the spider; the job stays as it was at the last"
             " commit. Remove the cause, then resume it.",
-            {"what": what, "error": describe(error)},
+            {"what": what, "error": message_of(error)},
             exc_info=error.__cause__ if is_handlers else unforeseen(error, *self.store.failures),
             extra={"spider": self._crawler.spider},
         )

@@ -17,11 +17,11 @@ from scrapy.extensions.spiderstate import SpiderState
 from scrapy.settings import SETTINGS_PRIORITIES
 
 from ..errors import JobDirectoryError
-from ..scrapy_compat import HELD, EngineView, answer_unsent, close_spider, mend_cache, slot_keys
-from ..settings import ANY_SPIDER, BUDGET, LATER_WAIT
+from ..scrapy_private import HELD, EngineView, answer_unsent, close_spider, mend_cache, slot_keys
+from ..settings import ANY_SPIDER, BUDGET, DELAY_WAIT
 from ..startup import refuse
+from .delays import NO_HOLD, Alarm, DelayedInMemory, take_delay
 from .holds import LocalHolds, probe_seconds, sent_again
-from .later import NO_HOLD, Alarm, DelayedInMemory, take_delay
 from .queue_settings import SlotQueue, memory_queue
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from scrapy.dupefilters import BaseDupeFilter
     from scrapy.pqueues import ScrapyPriorityQueue
 
-    from .later import Hold
+    from .delays import Hold
     from .ledger import Ledger
+    from .records import Holds
     from .start_requests import StartRequests
-    from .store import Holds
 
 logger = logging.getLogger("scrapy_bloom.durable.base")
 
@@ -73,10 +73,10 @@ def require_same_spider(place: str, found: str, crawler: Crawler, remedy: str) -
 
 
 def refuse_without_delays(crawler: Crawler) -> None:
-    """Refuse the start for a bad BLOOM_LATER_WAIT or BLOOM_BUDGET, or if Scrapy does not tell what
+    """Refuse the start for a bad BLOOM_DELAY_WAIT or BLOOM_BUDGET, or if Scrapy does not tell what
     is in progress."""
     try:
-        LATER_WAIT.read(crawler.settings)
+        DELAY_WAIT.read(crawler.settings)
         BUDGET.read(crawler.settings)
         EngineView(crawler)
     except (JobDirectoryError, ValueError) as error:
@@ -134,7 +134,7 @@ class LedgerScheduler(BaseScheduler):
         self._engine = EngineView(crawler)
         self._delayed = DelayedInMemory()
         self._alarm = Alarm(self._on_alarm)
-        self._later_wait = LATER_WAIT.read(crawler.settings)
+        self._delay_wait = DELAY_WAIT.read(crawler.settings)
         self._asks_for_rest = False
         self._budget: Budget | None = None
         self._local_holds = LocalHolds(probe_seconds(crawler))
@@ -255,7 +255,7 @@ class LedgerScheduler(BaseScheduler):
             if isinstance(error, ledger.store.failures):
                 ledger.stop(error)
             else:
-                ledger.skip(request, error)
+                ledger.cannot_schedule(request, error)
             return False
         if ledger is not None:
             ledger.pushed()
@@ -349,7 +349,7 @@ class LedgerScheduler(BaseScheduler):
     def _push_to_memory(self, request: Request, delay: float | None) -> None:
         self._put_in_memory(request, delay)
         if self._ledger is not None:
-            self._ledger.keep(request)
+            self._ledger.wait_in_memory(request)
             if request is self._start_requests.offered:
                 self._start_requests.mark_in_memory()
             self._note_in_memory(request)
@@ -403,11 +403,11 @@ class LedgerScheduler(BaseScheduler):
 
     def _await_due(self) -> None:
         """Have the engine ask again when the next request is due; close the spider if nothing else
-        is left, and that is later than BLOOM_LATER_WAIT."""
+        is left, and that is later than BLOOM_DELAY_WAIT."""
         if (due := self._next_due) is None or not self.has_pending_requests():
             return  # a slot may be held for which nothing is left
-        if self._later_wait is not None and due > self._later_wait and self._is_at_rest:
-            self._close_until_due(due, self._later_wait)
+        if self._delay_wait is not None and due > self._delay_wait and self._is_at_rest:
+            self._close_until_due(due, self._delay_wait)
         else:
             # a store that is asked already wakes the engine when it answers
             self._alarm.set(due if due > 0 else OVERDUE_SECONDS)
@@ -423,7 +423,7 @@ class LedgerScheduler(BaseScheduler):
 
     def _close_until_due(self, due: float, wait: float) -> None:
         logger.info(
-            "The next request is due %(when)s, and BLOOM_LATER_WAIT is %(wait)g s: closing the"
+            "The next request is due %(when)s, and BLOOM_DELAY_WAIT is %(wait)g s: closing the"
             " spider",
             {
                 "when": "when its slot is released" if due == inf else f"in {due:.0f} s",
@@ -431,7 +431,7 @@ class LedgerScheduler(BaseScheduler):
             },
             extra={"spider": self.spider},
         )
-        self._later_wait = None
+        self._delay_wait = None
         close_spider(self.crawler, "bloom_later")
 
     def _on_alarm(self) -> None:

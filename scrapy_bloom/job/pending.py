@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 from ..errors import encodable
-from .failure import FailedRequest, attempts_of, matches
+from .failed_request import FailedRequest, attempts_of, matches
 
 By = Literal["slot", "callback", "priority"]
 DROPPED = "dropped"

@@ -17,7 +17,7 @@ from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 
-from ..scrapy_compat import path_safe, pop_from, slot_keys, slot_loads, slots_take_turns
+from ..scrapy_private import path_safe, pop_from, slot_keys, slot_loads, slots_take_turns
 from ..settings import PICKLE
 from .codec import FORMATS
 

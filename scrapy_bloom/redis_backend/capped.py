@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..job.codec import Stored, url_and_method
 from ..job.dictionaries import Dictionaries
-from ..job.failure import ALL, CAPPED, Choice, FailedRequest
+from ..job.failed_request import ALL, CAPPED, Choice, FailedRequest
 from .codec import known_dictionaries
 from .layout import ODD_BYTES
 from .lifecycle import run_in_crawl

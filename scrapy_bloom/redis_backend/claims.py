@@ -8,12 +8,12 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
-from .protocol import ClaimReport, Failing
+from .call import ClaimReport, Failing
 
 if TYPE_CHECKING:
     from scrapy import Request
 
-    from .protocol import Batch, Claim
+    from .call import Call, Claim
 
 MOST_GIVEN_UP = 200
 """The most claims that a call acknowledges or reports as failed."""
@@ -138,7 +138,7 @@ class Claims:
             returned=returned,
         )
 
-    def take_answer(self, batch: Batch, claimed: Iterable[Claim]) -> None:
+    def take_answer(self, batch: Call, claimed: Iterable[Claim]) -> None:
         """Apply the answer to a call: its report is valid, and the `claimed` ones are new."""
         report = batch.claims
         failed = [each.claim for each in report.failed]

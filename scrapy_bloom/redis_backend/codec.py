@@ -13,17 +13,17 @@ from ..errors import encodable
 from ..job.codec import Codec, Stored
 from ..job.dictionaries import Dictionaries
 from ..job.queue_settings import QueueSettings
-from ..scrapy_compat import slot_named
-from .protocol import Packed
+from ..scrapy_private import slot_named
+from .call import Packed
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.settings import BaseSettings
     from scrapy.statscollectors import StatsCollector
 
-    from ..job.failure import FailedRequest
+    from ..job.failed_request import FailedRequest
+    from .call import Claim
     from .client import RedisClient
-    from .protocol import Claim
 
 PRIORITIES = range(-(2**51), 2**51)
 """Integers that a score in Redis represents exactly, less a bit for start requests."""

@@ -12,7 +12,7 @@ from scrapy import signals
 
 from ..dupefilter.base import FilterDupeFilter
 from ..errors import BloomError, JobDirectoryError, SharedFilterError
-from ..fingerprints.identity import FingerprinterIdentity
+from ..fingerprints.recorded import FingerprinterIdentity
 from ..reporting import counted
 from ..settings import RedisSettings, scrapy_redis_clears
 from ..startup import announce

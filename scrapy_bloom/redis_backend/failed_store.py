@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from ..job.codec import Stored, url_and_method
 from ..job.dictionaries import Dictionaries
-from ..job.failure import ALL, CAPPED, Choice, FailedRequest, described
+from ..job.failed_request import ALL, CAPPED, Choice, FailedRequest, class_and_message
+from .call import Failing
 from .capped import AT_ONCE, CappedRequests
 from .codec import known_dictionaries
 from .lifecycle import run_in_crawl
-from .protocol import Failing
 from .scripts import CRAWL_STATUS, RETRY_FAILED, SCAN_FAILED
 
 if TYPE_CHECKING:
+    from .call import Claim
     from .client import RedisClient
     from .codec import RedisCodec
-    from .protocol import Claim
 
 
 class RedisFailedStore:
@@ -175,7 +175,7 @@ def failing_of(
 
 def unreadable(claim: Claim, error: Exception, codec: RedisCodec) -> Failing:
     """Return what the server is told of `claim`, which cannot be made a request again."""
-    failed = FailedRequest.unreadable(*codec.url_and_method(claim), described(error))
+    failed = FailedRequest.unreadable(*codec.url_and_method(claim), class_and_message(error))
     return failing_of(claim, failed, codec, is_readable=False)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..bloom import sizing
 from ..bloom.hashing import Key, first_lanes, to_bytes
 from ..bloom.header import PAGE, new_header
-from ..dupefilter.url_cache import UrlCache
+from ..dupefilter.recent import RecentKeys
 from ..errors import SharedFilterError
 from .client import RedisClient
 from .layout import LayerShape, RedisHeader, Shard, first_layer, shard_of, shards_of
@@ -68,7 +68,7 @@ class RedisBloomFilter:
         self.error_rate = error_rate
         self.on_forget: Callable[[], None] = lambda: None
         self._identity = identity
-        self._known: UrlCache[bytes] = UrlCache(KNOWN_KEYS)
+        self._known: RecentKeys[bytes] = RecentKeys(KNOWN_KEYS)
         if loading is None:
             self._join()
         else:

@@ -27,15 +27,15 @@ A crawl, whose keys are all in the hash slot of the filter beside it:
     {KEY}:busy               set: workers that may have claims
     {KEY}:batch:WORKER       hash: number and reply of its last call
     {KEY}:claims:WORKER      hash: claim → priority, slot, entry, losses alone or false, when (ms)
-    {KEY}:handed:WORKER      set: claims that the engine may have got
+    {KEY}:dispatched:WORKER  set: claims that the engine may have got
     {KEY}:priorities         sorted set: priorities that may have pending requests
     {KEY}:slots:PRIORITY     list: slots that may have some, the next one last
     {KEY}:pending:PRIORITY:SLOT   list: entries, each a digit (losses) and a payload; with a
                              NUL after SLOT a second list, which goes first
     {KEY}:lobby:PRIORITY     list: slot, NUL and entry, of slots with few; without an entry the
                              slot's own list joins the ring there (see lua/include/put.lua)
-    {KEY}:few                string: four bits a slot, by hash: how many it has in a lobby, or so
-    {KEY}:alone              list: requests that were lost with two workers
+    {KEY}:lobby_counts       string: four bits a slot, by hash: how many it has in a lobby, or so
+    {KEY}:quarantined        list: requests that were lost with two workers
     {KEY}:later              sorted set: requests that are not due, by the time when they are
                              (ms): 4 bytes of a hash of the call that brought it, then priority,
                              NUL, slot, NUL, entry

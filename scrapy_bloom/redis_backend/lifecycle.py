@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import IncompatibleFilterError, SharedFilterError
-from ..reporting import waiting
+from ..reporting import waiting_text
 from .layout import CRAWL_FORMAT, SHARDS, RedisHeader, crawl_id, shard_keys, shards_of
 from .scripts import (
     DELETE_HEADER,
@@ -179,7 +179,7 @@ def open_crawl(
         over == b"1",
         workers,
         owner.decode(),
-        waiting(later, None if due == b"" else due / 1000, held),
+        waiting_text(later, None if due == b"" else due / 1000, held),
         bool(begins),
         has.decode(),
     )

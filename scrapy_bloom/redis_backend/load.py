@@ -13,13 +13,14 @@ from time import monotonic, time
 from typing import TYPE_CHECKING
 
 from ..errors import BloomError, JobDirectoryError, SharedFilterError
-from ..fingerprints.identity import FingerprinterIdentity
+from ..fingerprints.recorded import FingerprinterIdentity
 from ..migration.scrapy_redis_queue import RedisQueue
 from ..migration.scrapy_redis_set import RedisSet
 from ..settings import BloomSettings, WorkerSettings
-from ..sqlite_backend.request_file import require_whole_job
+from ..sqlite_backend.job_file import require_whole_job
+from ..sqlite_backend.job_reader import stopped_job
 from ..sqlite_backend.scrapy_queues import ScrapyQueues
-from ..sqlite_backend.stopped_job import stopped_job
+from .call import Entry, Holding
 from .codec import RedisCodec, is_storable_slot
 from .copying import open_inexact, put_layers, redis_header
 from .filter import RedisBloomFilter, fresh_header
@@ -32,11 +33,10 @@ from .lifecycle import (
     remove_queue,
     require_no_eviction,
 )
-from .protocol import Entry, Holding
 from .push import Pusher
 from .scripts import LOADING, MAKE_HEADER
-from .start_marks import mark_of
 from .status import look_at
+from .taken_starts import mark_of
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings

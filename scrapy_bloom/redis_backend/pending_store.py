@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from ..job.codec import Stored, plain_fields
 from ..job.dictionaries import Dictionaries
 from ..job.pending import By, PendingCount, PendingRequest, Selection
+from .call import Holding
 from .codec import known_dictionaries
 from .layout import ODD_BYTES
 from .lifecycle import run_in_crawl
-from .protocol import Holding
 from .scripts import HOLD_SLOTS, PENDING_RECORDS
 from .status import SLOTS_AT_ONCE, held_in, parked_in, pending_of, require_crawl, scrapys_priority
 
@@ -161,7 +161,7 @@ class RedisPendingStore:
             yield from self._records(f"claims:{worker.name}")
 
     def _apart(self) -> Iterator[PendingRequest]:
-        yield from self._records("alone")
+        yield from self._records("quarantined")
         yield from self._records("later")
 
     def _records(self, name: str) -> Iterator[PendingRequest]:

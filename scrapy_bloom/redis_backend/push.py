@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from ..errors import SharedFilterError
 from ..settings import WorkerSettings
+from .call import LEAVE, Call, ClaimReport, Entry, Holding, Policy, Reply, WorkerState
 from .codec import RedisCodec
 from .filter import RedisBloomFilter
 from .lifecycle import gone, open_crawl
-from .protocol import LEAVE, Batch, ClaimReport, Entry, Holding, Policy, Reply, WorkerState
 from .request_store import MOST_ENTRIES, worker_name
 from .scripts import CAPPED, COMMIT, GROWN, NEW
 from .status import require_crawl
@@ -87,7 +87,7 @@ class Pusher:
     def _call(self, entries: list[Entry], action: str = "", holds: Sequence[Holding] = ()) -> Reply:
         self._number += 1
         state = WorkerState(holds=holds)
-        batch = Batch(self._number, entries, ClaimReport(), state, self._dictionaries, action)
+        batch = Call(self._number, entries, ClaimReport(), state, self._dictionaries, action)
         reply, again = self._send(batch)
         while reply.asked_for:
             batch.offer(reply.asked_for)
@@ -106,7 +106,7 @@ class Pusher:
             reply.teach(self._filter, batch)
         return reply
 
-    def _send(self, batch: Batch) -> tuple[Reply, bool]:
+    def _send(self, batch: Call) -> tuple[Reply, bool]:
         generation = self._filter.header.generation
         arguments = batch.encode(generation, self._worker, self._policy, self._filter)
         answer, again = self._client.insist(COMMIT, [self._key], *arguments)

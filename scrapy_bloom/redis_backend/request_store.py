@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from ..errors import SharedFilterError
-from ..job.failure import lost
+from ..job.delays import NO_HOLD, Hold
+from ..job.failed_request import lost
 from ..job.figures import COUNTED
-from ..job.later import NO_HOLD, Hold
+from .call import LEAVE, OVER, Call, Entry, Holding, Packed, Policy, Reply, WorkerState
 from .claims import Claims
 from .codec import is_storable_slot
 from .failed_store import details_of, failing_of, unreadable
-from .protocol import LEAVE, OVER, Batch, Entry, Holding, Packed, Policy, Reply, WorkerState
 from .scripts import CAPPED, GROWN, NEW
 
 if TYPE_CHECKING:
     from scrapy import Request
 
-    from ..job.failure import FailedRequest
+    from ..job.failed_request import FailedRequest
     from .codec import RedisCodec
     from .dupefilter import RedisBloomDupeFilter
     from .transport import Transport
@@ -341,15 +341,15 @@ class RedisStore:
         self._last_call = monotonic()
         self._send(self._batch(action))
 
-    def _send(self, batch: Batch) -> None:
+    def _send(self, batch: Call) -> None:
         arguments = batch.encode(self._crawl, self.worker, self._policy, self._dupefilter.shared)
         self._sender.send(arguments, lambda answer: self._take(batch, Reply(answer)))
 
-    def _batch(self, action: str) -> Batch:
+    def _batch(self, action: str) -> Call:
         entries = [*islice(self._unsent, MOST_ENTRIES)]
         answered = self._unsent[0].number - 1 if self._unsent else self._tail
         self._counting = self._counted()
-        return Batch(
+        return Call(
             self._number,
             entries,
             self.claims.report(answered, leaving=self._leaving, last=bool(action)),
@@ -366,7 +366,7 @@ class RedisStore:
             action,
         )
 
-    def _take(self, batch: Batch, reply: Reply) -> None:
+    def _take(self, batch: Call, reply: Reply) -> None:
         self.slowest_call = max(self.slowest_call, monotonic() - self._last_call)
         if reply.asked_for:
             batch.offer(reply.asked_for)
@@ -400,7 +400,7 @@ class RedisStore:
             self._call()
         self._observers.changed()
 
-    def _settle(self, batch: Batch, reply: Reply) -> None:
+    def _settle(self, batch: Call, reply: Reply) -> None:
         again: list[Entry] = []
         for entry, answer in zip(batch.entries, reply.answers, strict=True):
             self._unsent.popleft()
@@ -417,7 +417,7 @@ class RedisStore:
                 self._observers.answered(entry, answer == NEW)
         self._unsent.extendleft(reversed(again))
 
-    def _take_holds(self, batch: Batch, reply: Reply) -> None:
+    def _take_holds(self, batch: Call, reply: Reply) -> None:
         """Learn what is delayed and held, and put back what was claimed of a held slot."""
         now = monotonic()
         self.later = reply.later

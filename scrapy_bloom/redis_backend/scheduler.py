@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
-from ..job.failures import Failures
+from ..job.failure_hooks import Failures
 from ..job.ledger_scheduler import LedgerScheduler, keep_off_the_job, refuse_without_delays
 from ..job.session import session_of
-from ..scrapy_compat import IdleChecks, put_before_engine
+from ..scrapy_private import IdleChecks, put_before_engine
 from ..settings import FailedSettings, WorkerSettings
 from ..startup import fetches_one_page, refuse
 from .codec import is_storable_slot
 from .dupefilter import RedisBloomDupeFilter
-from .start_marks import SharedStartRequests
+from .taken_starts import SharedStartRequests
 from .worker import Worker
 from .worker_feeds import WorkerFeeds
 

@@ -73,7 +73,7 @@ class Sieve:
             names = {*self._store.lists()} - done
             done |= names
             at_once += self._drop_lists(names)
-        self._sieve("alone")
+        self._sieve("quarantined")
         return {
             "dropped": self._dropped + at_once,
             "later": later,

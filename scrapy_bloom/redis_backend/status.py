@@ -108,7 +108,7 @@ class CrawlView:
     done: int
     workers: Sequence[WorkerView]
     failed: int
-    alone: int
+    quarantined: int
     waiting: int
     counted: dict[str, int]
     samples: Sequence[Sample] = field(repr=False)
@@ -171,7 +171,7 @@ def look_at(client: RedisClient, key: str) -> CrawlView | None:
     if not is_in_one_slot(key):
         return None
     told = client.run(CRAWL_STATUS, [key], *COUNTED)
-    crawl, now, names, failed, alone, notes, nbytes, later, due, held, slots = told
+    crawl, now, names, failed, quarantined, notes, nbytes, later, due, held, slots = told
     if crawl[0] is None:
         return None
     lease, round_, start_done, over, began, done, waiting, *counted = crawl
@@ -197,7 +197,7 @@ def look_at(client: RedisClient, key: str) -> CrawlView | None:
         done=int(done or 0),
         workers=workers,
         failed=failed + sum(capped.values()),
-        alone=alone,
+        quarantined=quarantined,
         waiting=max(0, int(waiting or 0)),
         counted={name: int(value or 0) for name, value in zip(COUNTED, counted, strict=True)},
         samples=[*filter(None, map(_sample, reversed(notes)))],

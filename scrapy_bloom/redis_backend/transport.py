@@ -12,13 +12,13 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from ..errors import SharedFilterError, describe
+from ..errors import SharedFilterError, message_of
 from .client import ScriptError
 from .scripts import COMMIT, HEARTBEAT
 
 if TYPE_CHECKING:
+    from .call import Argument
     from .client import RedisClient
-    from .protocol import Argument
 
 logger = logging.getLogger("scrapy_bloom.distributed.worker")
 
@@ -159,8 +159,8 @@ class Heartbeat:
                 except SharedFilterError:
                     pass  # the calls of the crawl tell of an outage
                 except Exception as error:  # noqa: BLE001 - a thread that ends shows a traceback
-                    if told != describe(error):
-                        told = describe(error)
+                    if told != message_of(error):
+                        told = message_of(error)
                         logger.warning("The lease of %s was not renewed: %s", worker, told)
 
 

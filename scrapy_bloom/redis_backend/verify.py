@@ -63,7 +63,7 @@ class _Check:
     def waiting(self) -> int:
         """Return how many requests are pending."""
         waiting = self._records("later", "delayed request")
-        waiting += self._records("alone", "quarantined request")
+        waiting += self._records("quarantined", "quarantined request")
         found: set[tuple[str, str]] = set()
         # after what is delayed the lobbies, the lists, the rings: so a slot's list goes on
         lists = {name: self._read(name, found) for name in self._of("lobby:", "pending:")}

@@ -15,24 +15,24 @@ from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.asyncio import call_later
 
 from ..errors import SharedFilterError
-from ..job.failure import ASKING_CAPPED, count_unreadable, described
+from ..job.failed_request import ASKING_CAPPED, class_and_message, count_unreadable
 from ..job.figures import counts_of, set_stats
 from ..job.holds import probe_seconds
 from ..job.ledger import Ledger
 from ..job.ledger_scheduler import require_same_spider
 from ..reporting import counted
-from ..scrapy_compat import EngineView, slot_keys
+from ..scrapy_private import EngineView, slot_keys
 from ..settings import ANY_SPIDER, BUDGET, RedisSettings, WorkerSettings
 from ..startup import announce
 from .budget import budget_text, require_budget
+from .call import Policy
 from .client import RedisClient, ScriptError
 from .codec import RedisCodec
 from .failed_store import RedisFailedStore
 from .layout import in_one_slot
 from .lifecycle import gone, open_crawl
-from .protocol import Policy
 from .request_store import Observers, RedisStore
-from .start_urls import SeedList
+from .seeds import SeedList
 from .transport import Heartbeat, Transport, in_reactor
 
 if TYPE_CHECKING:
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.utils.asyncio import CallLaterResult
 
-    from ..job.failures import Failures
+    from ..job.failure_hooks import Failures
     from ..job.queue_settings import QueueSettings
+    from .call import Entry
     from .dupefilter import RedisBloomDupeFilter
     from .lifecycle import CrawlState
-    from .protocol import Entry
-    from .start_marks import SharedStartRequests
+    from .taken_starts import SharedStartRequests
     from .worker_feeds import WorkerFeeds
 
 logger = logging.getLogger("scrapy_bloom.distributed.worker")
@@ -335,7 +335,7 @@ class Worker:
             " failed. Restore what is missing in the spider or its project; 'scrapy bloom failed'"
             " lists such requests, 'scrapy bloom retry' has them tried again. No more of them are"
             " logged (see the stat scheduler/unreadable).",
-            {"claim": claim, "name": self._name, "error": described(error)},
+            {"claim": claim, "name": self._name, "error": class_and_message(error)},
             extra={"spider": self._crawler.spider},
         )
 

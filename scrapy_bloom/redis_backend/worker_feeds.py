@@ -16,9 +16,9 @@ from scrapy.utils.python import global_object_name
 from ..job.ledger import CommitHook
 from ..job.session import session_of
 from ..reporting import feeds_named
-from ..scrapy_compat import put_before_engine
+from ..scrapy_private import put_before_engine
 from ..settings import DURABLE_FEEDS
-from ..sqlite_backend.request_file import RequestFile
+from ..sqlite_backend.job_file import RequestFile
 from ..sqlite_backend.rounds import Round, feeds_of
 from ..startup import announce
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from .request_file import Group, RequestFile
+    from .job_file import Group, RequestFile
 
 _UNLIMITED = 2**63 - 1
 _COUNT = (

@@ -11,10 +11,10 @@ from typing import Any
 
 from ..errors import RequestFileError
 from ..job.codec import Codec, Stored, url_and_method
-from ..job.failure import ALL, CAPPED, Choice, FailedRequest
+from ..job.failed_request import ALL, CAPPED, Choice, FailedRequest
 from ..jobdir import JobDirectory
 from . import schema
-from .request_file import RequestFile, connect, reading
+from .job_file import RequestFile, connect, reading
 from .rounds import REOPEN
 
 _COLUMNS = ", ".join(FailedRequest._fields)

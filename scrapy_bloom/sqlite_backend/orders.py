@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..files import make_directory, replace
 from ..job.codec import Stored, plain_fields
 from ..job.dictionaries import Dictionaries
-from ..job.failure import FailedRequest
+from ..job.failed_request import FailedRequest
 from ..job.pending import PendingRequest, Selection
 from ..reporting import counted
 from . import schema
@@ -32,9 +32,9 @@ from .failed_store import writing
 
 if TYPE_CHECKING:
     from ..job.ledger import Ledger
-    from ..job.store import Holds
+    from ..job.records import Holds
     from ..jobdir import JobDirectory
-    from .request_file import Group, RequestFile
+    from .job_file import Group, RequestFile
     from .request_store import SqliteStore
 
 logger = logging.getLogger("scrapy_bloom.durable.orders")

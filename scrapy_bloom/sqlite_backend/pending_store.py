@@ -15,7 +15,7 @@ from ..job.codec import Stored, plain_fields
 from ..job.pending import By, PendingCount, PendingRequest, Selection
 from ..jobdir import JobDirectory
 from . import schema
-from .request_file import reading
+from .job_file import reading
 from .status import held_in
 
 _WAITING, _POPPED = "popped = 0", "popped = 1"  # as the indexes have it

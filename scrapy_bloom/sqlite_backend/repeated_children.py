@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary
 
 from scrapy import Request
 
-from ..job.failure import TIMES_KEYS
-from ..job.later import NOT_BEFORE
+from ..job.delays import NOT_BEFORE
+from ..job.failed_request import TIMES_KEYS
 from ..job.ledger import CommitHook
 from ..job.origins import origins_of
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from scrapy.http import Response
 
     from ..job.ledger import Ledger
-    from .request_file import RequestFile
+    from .job_file import RequestFile
     from .request_store import SqliteStore
 
 VOLATILE = frozenset({"download_latency", NOT_BEFORE, *TIMES_KEYS})

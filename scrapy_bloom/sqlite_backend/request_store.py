@@ -18,13 +18,13 @@ from scrapy.utils.python import global_object_name
 
 from ..errors import JobDirectoryError, encodable
 from ..job.codec import Codec, Stored
-from ..job.failure import count_unreadable, described, lost
-from ..job.later import take_delay
+from ..job.delays import take_delay
+from ..job.failed_request import class_and_message, count_unreadable, lost
 from ..job.queue_settings import SlotQueue, scrapy_disk_queue
-from ..scrapy_compat import SCOPES_KEY, SLOT_KEY, leave_emptied, path_safe, slot_keys
+from ..scrapy_private import SCOPES_KEY, SLOT_KEY, leave_emptied, path_safe, slot_keys
 from . import schema
 from .failed_store import OpenFailedStore
-from .request_file import MAX_BYTES, PRIORITIES, RequestFile
+from .job_file import MAX_BYTES, PRIORITIES, RequestFile
 from .rounds import KEPT, REOPEN
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from typing_extensions import Self
 
-    from ..job.failure import FailedRequest
+    from ..job.delays import Hold
+    from ..job.failed_request import FailedRequest
     from ..job.holds import LocalHolds
-    from ..job.later import Hold
     from ..job.queue_settings import QueueKind, QueueSettings
     from .budget import LocalBudget
-    from .request_file import Group
+    from .job_file import Group
     from .scrapy_queues import ScrapyQueues
 
 logger = logging.getLogger("scrapy_bloom.durable.sqlite_store")
@@ -445,7 +445,7 @@ class UnreadableRequestError(Exception):
     """Row `row` cannot be read back as a request."""
 
     def __init__(self, row: int, error: Exception) -> None:
-        super().__init__(described(error))
+        super().__init__(class_and_message(error))
         self.row = row
 
 

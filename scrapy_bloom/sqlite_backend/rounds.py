@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from ..job.ledger import Ledger
-    from ..scrapy_compat import StartMiddleware
-    from .request_file import RequestFile
+    from ..scrapy_private import StartMiddleware
+    from .job_file import RequestFile
 
 RUNNING = "running"
 TO_BE_STORED = "to be stored"

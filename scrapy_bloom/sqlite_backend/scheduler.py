@@ -14,9 +14,9 @@ from scrapy.utils.python import global_object_name
 from ..dupefilter.local import BloomDupeFilter
 from ..errors import JobDirectoryError, RequestFileError
 from ..job.codec import Codec
-from ..job.failure import ASKING_CAPPED
-from ..job.failures import Failures
-from ..job.later import Alarm
+from ..job.delays import Alarm
+from ..job.failed_request import ASKING_CAPPED
+from ..job.failure_hooks import Failures
 from ..job.ledger import Ledger
 from ..job.ledger_scheduler import (
     LedgerScheduler,
@@ -27,20 +27,20 @@ from ..job.ledger_scheduler import (
 from ..job.queue_settings import QueueSettings, scrapy_disk_queue
 from ..job.session import session_of
 from ..jobdir import JobDirectory
-from ..reporting import counted, waiting
-from ..scrapy_compat import EngineView, FeedExporterView, IdleChecks, path_safe, put_before_engine
+from ..reporting import counted, waiting_text
+from ..scrapy_private import EngineView, FeedExporterView, IdleChecks, path_safe, put_before_engine
 from ..settings import BUDGET, FailedSettings
 from ..startup import announce, fetches_one_page, refuse
 from . import schema
 from .failed_store import OpenFailedStore, coming_back
+from .job_file import MAX_BYTES, RequestFile, as_it_is, check_header, require_whole_job
 from .repeated_children import RepeatedChildren, TakenChildren
-from .request_file import MAX_BYTES, RequestFile, as_it_is, check_header, require_whole_job
 from .request_store import SqliteStore
 from .rounds import Round, feeds_of
 from .scrapy_queues import ScrapyQueues
 from .spider_state import KeptSpiderState
-from .start_marks import LocalStartRequests
 from .status import Progress, Waiting
+from .taken_starts import LocalStartRequests
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -251,7 +251,7 @@ class DurableScheduler(LedgerScheduler):
                 file.close(clean=False)
             raise
         pending = f"{counted(len(store.pending) + store.later, 'request')} pending"
-        waits = waiting(*Waiting.of(file.query))
+        waits = waiting_text(*Waiting.of(file.query))
         announce(crawler, "requests", f"{job.requests}, {pending}{waits and ', '}{waits}")
         return ledger
 

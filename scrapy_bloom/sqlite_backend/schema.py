@@ -26,7 +26,7 @@ _TABLES = (
     "CREATE INDEX popped ON requests (popped) WHERE popped = 1",
     "CREATE TABLE job (clean INTEGER NOT NULL, unreleased TEXT NOT NULL, taken_over TEXT NOT NULL)",
     "INSERT INTO job VALUES (1, '[]', '')",
-    # the request as it is retried, and its record of job/failure.py
+    # the request as it is retried, and its record of job/failed_request.py
     "CREATE TABLE failed (id INTEGER PRIMARY KEY, slot TEXT NOT NULL,"
     " priority INTEGER NOT NULL, start INTEGER NOT NULL, format TEXT NOT NULL,"
     " request BLOB NOT NULL, url TEXT NOT NULL, method TEXT NOT NULL, reason TEXT NOT NULL,"

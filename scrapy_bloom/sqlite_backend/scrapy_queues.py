@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from scrapy.pqueues import ScrapyPriorityQueue
 
     from ..jobdir import JobDirectory
-    from .request_file import RequestFile
+    from .job_file import RequestFile
 
 AT_ONCE = 1000
 """Requests in memory at a time."""

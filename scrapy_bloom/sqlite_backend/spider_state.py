@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from typing_extensions import Self
 
-    from .request_file import RequestFile
+    from .job_file import RequestFile
 
 logger = logging.getLogger("scrapy_bloom.durable.spider_state")
 

@@ -26,7 +26,7 @@ from ..job.ledger import CommitHook
 from ..jobdir import JobDirectory
 from ..reporting import without_user
 from .failed_store import FAILED_AND_CAPPED, SQLiteFailedStore
-from .request_file import check_header, reading
+from .job_file import check_header, reading
 from .rounds import KEPT, OVER, RUNNING, TO_BE_STORED
 from .schema import Query
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from ..dupefilter.local import BloomDupeFilter
     from ..job.ledger import Ledger
-    from .request_file import RequestFile
+    from .job_file import RequestFile
     from .rounds import Round
 
 KEPT_SECONDS = 70

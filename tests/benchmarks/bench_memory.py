@@ -51,7 +51,7 @@ def run(kind: str, items: int, job: str) -> None:
     made, capacity = KINDS[kind]
     settings = {"JOBDIR": job, "REQUEST_FINGERPRINTER_CLASS": RandomFingerprinter}
     settings["BLOOM_EXACT"] = "exact" in kind
-    settings["BLOOM_RECENT_URLS"] = 0  # they take the same for any number of requests
+    settings["BLOOM_URL_CACHE"] = 0  # they take the same for any number of requests
     if capacity is not None:
         settings["BLOOM_CAPACITY"] = capacity or items or int(os.environ["BENCH_ITEMS"])
     crawler = get_crawler(settings_dict=settings)

@@ -26,8 +26,8 @@ from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.pending_store import RedisPendingStore
 from scrapy_bloom.redis_backend.sieve import Sieve
+from scrapy_bloom.sqlite_backend.job_file import RequestFile
 from scrapy_bloom.sqlite_backend.pending_store import SQLitePendingStore
-from scrapy_bloom.sqlite_backend.request_file import RequestFile
 from tests.redis_backend.server import described
 from tests.redis_backend.workers import StoreWorker
 

@@ -16,7 +16,7 @@ from scrapy import Request
 from scrapy.settings import Settings
 from scrapy.utils.request import RequestFingerprinter
 
-from scrapy_bloom.commands.queue import queue_in
+from scrapy_bloom.commands.crawls import queue_in
 from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.push import push
@@ -48,7 +48,7 @@ for number = first, last do
     redis.call('SADD', key('busy'), worker)
     redis.call('HSET', key('claims:' .. worker), number,
       cmsgpack.pack({'0', slot, '0' .. payload, false, now}))
-    redis.call('SADD', key('handed:' .. worker), number)
+    redis.call('SADD', key('dispatched:' .. worker), number)
   elseif kind == 'start' then
     redis.call('SADD', key('start'), redis.sha1hex(number))
   end

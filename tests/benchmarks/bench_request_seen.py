@@ -21,7 +21,7 @@ from scrapy.utils.test import get_crawler
 from sidebyside import Clock, mean, streams, table
 
 from scrapy_bloom import BloomDupeFilter
-from scrapy_bloom.dupefilter.url_cache import UrlCache
+from scrapy_bloom.dupefilter.recent import RecentKeys
 
 CAPACITY, ERROR_RATE = 1_000_000, 1e-6
 
@@ -63,7 +63,7 @@ def memory(urls: list[str]) -> tuple[float, float]:
     found = 0
     offered = [request.url for request in requests(urls)]
     tracemalloc.start()
-    recent = UrlCache(65_536)
+    recent = RecentKeys(65_536)
     for url in offered:
         cut = url.partition("#")[0]
         if cut in recent.urls:

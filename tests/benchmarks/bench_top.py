@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from scrapy_bloom.jobdir import JobDirectory
-from scrapy_bloom.sqlite_backend.request_file import RequestFile
+from scrapy_bloom.sqlite_backend.job_file import RequestFile
 
 SLOTS = 40
 COLUMNS, LINES = 80, 24

@@ -20,12 +20,12 @@ from scrapy_bloom import (
     IncompatibleFilterError,
     ScalableBloomFilter,
 )
-from scrapy_bloom.bloom import probing, sizing, table
+from scrapy_bloom.bloom import exact_table, layers, sizing
+from scrapy_bloom.bloom.exact_table import ExactTable
 from scrapy_bloom.bloom.file import BitStore, read_header
 from scrapy_bloom.bloom.hashing import first_lanes, positions
 from scrapy_bloom.bloom.header import MAGIC, PAGE
 from scrapy_bloom.bloom.inspection import verify
-from scrapy_bloom.bloom.table import ExactTable
 
 SECRET = bytes(range(16))
 KINDS = [BloomFilter, ScalableBloomFilter]
@@ -168,10 +168,10 @@ def test_a_crash_makes_no_key_of_zeros():
 @pytest.mark.parametrize("error_rate", [0.5, 1e-6])
 def test_crafted_collisions_are_told_apart(monkeypatch, error_rate):
     """Two keys that MurmurHash3 cannot tell apart are two keys to the table."""
-    monkeypatch.setattr(probing, "hash128", lambda salted, seed: 0x1234567 << seed)
-    monkeypatch.setattr(probing, "hash_bytes", lambda *_: (0x1234567).to_bytes(16, "little"))
+    monkeypatch.setattr(layers, "hash128", lambda salted, seed: 0x1234567 << seed)
+    monkeypatch.setattr(layers, "hash_bytes", lambda *_: (0x1234567).to_bytes(16, "little"))
     monkeypatch.setattr(
-        probing, "first_lanes", lambda _: (0x1234567, 0, 0, 0, 0, 0, 0), raising=True
+        layers, "first_lanes", lambda _: (0x1234567, 0, 0, 0, 0, 0, 0), raising=True
     )
     tested = BloomFilter(1_000, error_rate, exact=True)
     assert not tested.add(b"a")
@@ -186,7 +186,7 @@ def test_remainders_are_keyed():
     """They come of BLAKE2b, of the secret and the key; files depend on the very bytes."""
     digests = []
     for secret in (SECRET, bytes(16)):
-        digest = table.new_digest(secret)()
+        digest = exact_table.new_digest(secret)()
         digest.update(b"key")
         digests.append(digest.digest())
     assert digests[0] != digests[1]
@@ -200,7 +200,7 @@ def test_estimates_are_of_wrong_answers():
     often as `current_error_rate` says."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sizing, "_SAME_REMAINDER", 2.0**-16)
-        short = table.new_digest
+        short = exact_table.new_digest
 
         class Short:
             def __init__(self, secret):
@@ -212,7 +212,7 @@ def test_estimates_are_of_wrong_answers():
             def digest(self):
                 return self._digest.digest()[:2] + bytes(6)
 
-        patch.setattr(probing, "new_digest", lambda secret: lambda: Short(secret))
+        patch.setattr(layers, "new_digest", lambda secret: lambda: Short(secret))
         tested = BloomFilter(40_000, 0.5, exact=True)
         tested.update(b"key %d" % number for number in range(40_000))
         trials = 300_000
@@ -376,7 +376,7 @@ def test_new_key_touches_one_page_of_the_table(tmp_path):
 def snapshots(path, tested, keys):
     """Yield the keys that `tested` had, the one that it was adding, and its file, as it was
     at each line of each `add`: what SIGKILL leaves at that moment."""
-    modules = {probing.__file__, table.__file__}
+    modules = {layers.__file__, exact_table.__file__}
     seen, at = [], [0]
 
     def trace(frame, event, argument):

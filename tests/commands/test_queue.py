@@ -1,249 +1,382 @@
-"""`scrapy bloom` on the queue of a crawl."""
+"""The pending requests of a job or a crawl, as `scrapy bloom queue` counts and lists them."""
 
-import json
-import re
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import date
 
 import pytest
+from scrapy import Request
 
-from scrapy_bloom.commands.top import lines
-from scrapy_bloom.job.failure import FailedRequest
-from scrapy_bloom.job.figures import COUNTED, Figures
-from scrapy_bloom.redis_backend.status import CrawlStatus
-from scrapy_bloom.sqlite_backend.request_file import RequestFile
-from scrapy_bloom.sqlite_backend.status import JobStatus
-from tests.commands.command_line import bloom
-from tests.redis_backend.workers import StoreWorker
+from scrapy_bloom.job.pending import Selection
+from scrapy_bloom.redis_backend.pending_store import RedisPendingStore
+from tests.job.engine import Job
+from tests.redis_backend.test_later import let_pass
+from tests.redis_backend.workers import StoreWorker, lobby_from, seeded
+from tests.seeded import seed_of
 
 pytest_plugins = ["tests.redis_backend.fixtures"]
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
+
+SLOTS = ["a.example", "b.example", "odd[1].example", "shop"]
+MANY = 48
 
 
-@pytest.fixture
-def worker(redis_server, key):
-    """A worker that has pushed nine requests, and has claimed some of them."""
-    worker = StoreWorker(redis_server.url, key, capacity=2)
-    worker.store._counted = lambda: (12, 7, 3, 0)
-    for number in range(9):
-        worker.enqueue(str(number), priority=number % 2, meta={"download_slot": "shop"})
+def requests():
+    """Yield requests of four slots, three priorities and two callbacks."""
+    for number in range(MANY):
+        meta = {"download_slot": SLOTS[number % 4 if number % 3 else 0]}
+        kind = "page" if number % 5 else "calendar"
+        yield Request(f"http://x.example/{kind}/{number}", meta=meta, priority=number % 3 - 1)
+
+
+def properties(found):
+    """Return what of a request a command may ask for."""
+    return {
+        "url": found.url,
+        "slot": found.meta["download_slot"],
+        "priority": found.priority,
+        "callback": found.callback.__name__ if found.callback else "parse",
+        "later": False,
+    }
+
+
+@dataclass
+class Place:
+    """A job or a crawl: the arguments that name it, its `pending` and its dispatched requests."""
+
+    arguments: list
+    pending: list = field(default_factory=list)
+    in_flight: list = field(default_factory=list)
+
+
+def fill_job(folder, dispatched=0, **settings):
+    """Open a job with the requests, so many of them dispatched; return it and the place."""
+    job = Job(folder, SCHEDULER_DISK_QUEUE="scrapy.squeues.PickleFifoDiskQueue", **settings).open()
+    place = Place([str(folder)])
+    for number, request in enumerate(requests()):
+        request = request.replace(callback=None if number % 2 else job.spider.parse_other)
+        is_later = number % 11 == 0
+        place.pending.append({**properties(request), "later": is_later})
+        if is_later:
+            request.meta["bloom_not_before"] = 1000
+        assert job.scheduler.enqueue_request(request)
+    job.commit()
+    for _ in range(dispatched):
+        found = properties(job.pop())
+        place.pending.remove(found)
+        place.in_flight.append(found)
+    return job, place
+
+
+@pytest.fixture(params=["stopped", "killed", "running", "busy", "redis", "lobby", "oldest"])
+def place(request, tmp_path):
+    """A job in each state, and crawls in Redis: of few slots, and of so many that they share a
+    list, with the newest request next or the oldest."""
+    if request.param in {"redis", "lobby", "oldest"}:
+        yield from _crawl(request)
+        return
+    dispatched = {"stopped": 0, "killed": 30, "running": 7, "busy": MANY - 8}[request.param]
+    job, place = fill_job(tmp_path / "job", dispatched)
+    if request.param == "busy":
+        job.scheduler.ledger.store._file.commit()
+    if request.param in {"stopped", "killed"}:
+        place.pending += place.in_flight
+        place.in_flight = []
+        job.close() if request.param == "stopped" else job.drop()
+    else:
+        # so that the figures are noted
+        job.scheduler.ledger.ends = True
+        job.commit()
+    yield place
+    job.drop()
+
+
+def _crawl(request):
+    server, key = request.getfixturevalue("redis_server"), request.getfixturevalue("key")
+    if request.param != "redis":
+        lobby_from(request.getfixturevalue("monkeypatch"), 2)
+    fifo = {"SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleFifoDiskQueue"}
+    worker = StoreWorker(server.url, key, **fifo if request.param == "oldest" else {})
+    place = Place([server.url, "--key", key])
+    worker.store.hold("shop", 1000, 1)
+    for number, found in enumerate(requests()):
+        is_later = number % 11 == 0
+        worker.store.push(found, (), 1000 if is_later else None)
+        place.pending.append({**properties(found), "later": is_later})
+        worker.exchange()
+    for _ in range(2):
+        worker.next()
     worker.exchange()
-    worker.exchange()
-    worker.next()
-    worker.next()
-    worker.store.done(worker.next())
-    yield worker
+    for claim in worker.store.claims.all.values():
+        found = properties(worker.codec.load(claim))
+        place.pending.remove(found)
+        place.in_flight.append(found)
+    # one that was lost with two workers
+    lost = place.in_flight[0]
+    packed = worker.codec.dump(
+        Request(lost["url"], meta={"download_slot": lost["slot"]}, priority=lost["priority"])
+    )
+    slot, priority = packed.slot.encode(), packed.priority.encode()
+    record = "cmsgpack.pack({ARGV[1], ARGV[2], '2' .. ARGV[3], 0})"
+    script = f"redis.call('RPUSH', KEYS[1], {record})"
+    server.command("EVAL", script, 1, f"{worker.key}:quarantined", priority, slot, packed.payload)
+    place.pending.append(lost)
+    yield place
     worker.close()
 
 
-def test_info_and_workers_know_the_queue(run, tmp_path, redis_server, key, worker):
-    """Pending by priority and slot, in flight by worker, what is done; as text and as JSON."""
-    queue = run(tmp_path, "info", redis_server.url, "--key", key, "--json").json["queue"]
-    (claimed,) = (each["in_flight"] for each in queue["workers"])
-    assert claimed == len(worker.store.claims.all)
-    assert queue["pending"] == {"0": {"shop": 9 - claimed}}
-    text = run(tmp_path, "info", redis_server.url, "--key", key).out
-    assert f"{claimed} with 1 worker" in text
-    assert f"priority 0: shop {9 - claimed}" in text
-    listed = run(tmp_path, "workers", redis_server.url, "--key", key)
-    assert worker.store.worker in listed.out
-    assert (
-        run(tmp_path, "workers", redis_server.url, "--key", key, "--json").json[0]["lease_seconds"]
-        > 0
-    )
-    assert "no crawl" in run(tmp_path, "workers", redis_server.url, "--key", f"{key}x").refusal
-
-
-def test_a_worker_has_the_same_figures_everywhere(run, tmp_path, redis_server, key, worker):
-    """In top, workers and info; and so has what the workers have counted."""
-    place = [redis_server.url, "--key", key, "--json"]
-    (top,), (listed,) = (
-        run(tmp_path, "top", *place).json["workers"],
-        run(tmp_path, "workers", *place).json,
-    )
-    info = run(tmp_path, "info", *place).json["queue"]
-    (told,) = info["workers"]
-    assert top.keys() == listed.keys() == told.keys() == {
-        "name", "in_flight", "oldest_seconds", "dispatched", "lease_seconds", "in_start",
-    }  # fmt: skip
-    for each in (top, listed, told):
-        assert each["in_flight"] == 4
-        assert each["dispatched"] > 0
-    figures = run(tmp_path, "top", *place).json
-    for name in ("pages", "items", "duplicates", "retries", "pending_count", "in_flight"):
-        assert figures[name] == info[name]
-
-
-def test_help_explains_the_columns_of_workers(run, tmp_path, redis_server, key, worker):
-    """Each of them, in 80 columns."""
-    helped = run(tmp_path, "workers", "--help")
-    heads = run(tmp_path, "workers", redis_server.url, "--key", key).lines[0]
-    for head in re.split(r"\s{2,}", heads)[1:]:
-        assert re.search(rf"^  {re.escape(head)}  ", helped.out, re.M)
-    assert helped.width <= 80
-
-
-def test_push_adds_what_is_new(tmp_path, redis_server, key, worker):
-    """URLs on the command line and on standard input, with a priority and a callback; what
-    the filter knows is left out, and without a crawl nothing is pushed."""
-    arguments = ["push", redis_server.url, "http://example.com/1", "-", "--key", key]
-    pushed = bloom(tmp_path, *arguments, "--priority", 9, stdin="http://example.com/seed\n")
-    assert pushed.out == "pushed 1 request, 1 were seen before\n"
-    found = []
-    while (request := worker.next()) is not None:
-        found.append((request.url, request.priority))
-    assert ("http://example.com/seed", 9) in found
-    arguments[-1] = f"{key}x"
-    assert "there is no crawl" in bloom(tmp_path, *arguments).refusal
-
-
-def test_clear_removes_all_of_a_crawl(run, tmp_path, redis_server, key, worker):
-    """Filter and queue: no key is left, and the workers learn that it is gone."""
-    assert redis_server.names(key)
-    assert run(tmp_path, "clear", redis_server.url, "--key", key, "--yes").status == 0
-    assert redis_server.names(key) == []
-    worker.exchange()
-    assert worker.is_gone
-
-
-def test_info_tells_how_far_the_crawl_is(run, tmp_path, redis_server, key, worker):
-    """Its state, what is in flight and how long, its speed, its memory, and what has failed."""
-    request = worker.next()
-    worker.store.fail(request, FailedRequest.of(request, "download/timeout"))
-    worker.exchange()
-    info = run(tmp_path, "info", redis_server.url, "--key", key)
-    for expected in (
-        "crawl      running, start() is through",
-        "failed     1 requests: 1 download/timeout",
-        "kB beside the filter",
-        "oldest",
-        worker.store.worker,
+def test_what_is_selected_is_counted_and_listed(run, tmp_path, place):
+    """By slot, callback and priority, by globs and names; what is in flight is counted apart. The
+    list has twenty unless --limit says how many. The status is 1 if nothing is selected."""
+    for options, is_selected in (
+        (["--by", "slot"], lambda _: True),
+        (["--by", "priority", "--slot", "?.example"], lambda each: each["slot"][1:] == ".example"),
+        (["--by", "slot", "--slot", "odd*", "shop"], lambda each: each["slot"][0] in "os"),
+        (["--by", "callback", "--url", "*/calendar/*"], lambda each: "calendar" in each["url"]),
+        (["--by", "slot", "--callback", "parse"], lambda each: each["callback"] == "parse"),
+        (
+            ["--by", "priority", "--slot", "a.example", "--url", "*[0-4]"],
+            lambda each: each["slot"] == "a.example" and each["url"][-1] in "01234",
+        ),
     ):
-        assert expected in info.out
-    queue = run(tmp_path, "info", redis_server.url, "--key", key, "--json").json["queue"]
-    assert queue["failed_by_reason"] == {"download/timeout": 1}
-    assert queue["bytes"] > 1000
-    (found,) = queue["workers"]
-    assert 0 <= found["oldest_seconds"] < 60
-    assert queue["pending_count"] + queue["in_flight"] + queue["failed"] + queue["done"] == 9
-
-
-def test_info_counts_what_is_handed_out_alone(run, tmp_path, redis_server, key, worker):
-    """Requests that were lost with two workers wait as the others do, in a list of their own."""
-    arguments = ["info", redis_server.url, "--key", key, "--json"]
-    before = run(tmp_path, *arguments).json["queue"]["pending_count"]
-    record = "cmsgpack.pack({'0', 'shop', '2x', 0})"
-    redis_server.command(
-        "EVAL", f"redis.call('RPUSH', KEYS[1], {record})", 1, f"{worker.key}:alone"
+        by = options[1]
+        found = run(tmp_path, "queue", "count", *place.arguments, *options, "--json").json
+        expected = Counter(each[by] for each in place.pending if is_selected(each))
+        assert {each[by]: each["pending"] for each in found["by"]} == expected, options
+        assert found["pending"] == expected.total()
+        assert found["in_flight"] == sum(map(is_selected, place.in_flight)), options
+        later = sum(is_selected(each) and each["later"] for each in place.pending)
+        assert (found["later"], found["unknown"]) == (later, 0), options
+    command = ["queue", "list", *place.arguments]
+    found = run(tmp_path, *command, "--limit", MANY, "--json").json
+    key = sorted({"url", "slot", "priority", "callback"})
+    assert Counter(tuple(each[name] for name in key) for each in found) == Counter(
+        tuple(each[name] for name in key) for each in place.pending
     )
-    queue = run(tmp_path, *arguments).json["queue"]
-    assert (queue["pending_count"], queue["alone"]) == (before + 1, 1)
+    assert sum(each["due"] is not None for each in found) == sum(
+        each["later"] for each in place.pending
+    )
+    text = run(tmp_path, *command)
+    assert len(text.lines) == 2 * min(20, len(place.pending))
+    assert text.lines[0] == found[0]["url"]
+    assert f"slot {found[0]['slot']}" in text.lines[1]
+    for action in ("count", "list"):
+        assert run(tmp_path, "queue", action, *place.arguments).status == 0
+        assert run(tmp_path, "queue", action, *place.arguments, "--slot", "nowhere").status == 1
 
 
-def test_verify_knows_the_queue(run, tmp_path, redis_server, key, worker):
-    """While workers are at work, and when one is dead, whose claims come back."""
-    arguments = ["verify", redis_server.url, "--key", key]
-    result = run(tmp_path, *arguments)
-    assert result.status == 0
-    assert "each of 4 claimed ones has a worker" in result.out
-    redis_server.command("ZADD", f"{worker.key}:workers", 1, worker.store.worker)
-    assert "1 worker is dead" in run(tmp_path, *arguments).out
-    redis_server.command("DEL", f"{worker.key}:crawl")
-    assert run(tmp_path, *arguments).status == 0
+def test_what_only_the_spider_can_read_is_not_guessed(run, tmp_path):
+    """Objects are not made to find the URL of a request that has some; without pickles none is."""
+    job, _ = fill_job(tmp_path / "job")
+    job.scheduler.enqueue_request(Request("http://x.example/odd", cb_kwargs={"day": date.today()}))
+    job.close()
+    command = ["queue", "count", "job", "--url", "*/odd"]
+    found = run(tmp_path, *command)
+    assert found.status == 1
+    assert "of 1 request only the spider can tell" in found.out
+    assert run(tmp_path, "queue", "count", "job", "--json").json["pending"] == MANY + 1
+    listed = run(tmp_path, "queue", "list", "job", "--limit", 100).out
+    assert "(a URL that only the spider can read)" in listed
+    by = run(tmp_path, "queue", "count", "job", "--by", "callback").out
+    assert "(only the spider can tell)" in by
 
 
-@pytest.mark.parametrize(
-    ("commands", "finding"),
-    [
-        (["DEL {k}:slots:0"], "no worker finds that list"),
-        (["ZREM {k}:priorities 0"], "no worker finds that list"),
-        (["RPUSH {k}:pending:0:shop x"], "1 request of 'pending:0:shop' cannot be read"),
-        (["HSET {k}:failed 9 x"], "1 failed request cannot be read"),
-        (["RPUSH {k}:alone x"], "1 quarantined request cannot be read"),
-        (["HSET {k}:claims:{w} 9 x"], "1 claim of {w} cannot be read"),
-        (["ZREM {k}:workers {w}"], "4 claims of {w}, which is none of the workers"),
-        (["SADD {k}:starting ghost"], "1 worker at work without a lease"),
-        (["SADD {k}:busy ghost"], "1 worker at work without a lease"),
-        (["HSET {k}:crawl over 1"], "the crawl is over, but something waits"),
-        (["HSET {k}:crawl id other"], "belongs to a filter that is gone"),
-        (["ZADD {k}:workers 1 {w}", "LPOP {k}:pending:0:shop"], "1 request is gone"),
-    ],
-)
-def test_verify_finds_what_is_wrong(run, tmp_path, redis_server, key, worker, commands, finding):
-    """Each in one line."""
-    names = {"k": worker.key, "w": worker.store.worker}
-    for command in commands:
-        redis_server.command(*(word.format(**names) for word in command.split()))
-    result = run(tmp_path, "verify", redis_server.url, "--key", key)
-    assert result.status == 2
-    (line,) = [line for line in result.lines if line.startswith("BAD")]
-    assert finding.format(**names) in line
-    assert redis_server.url in line
+def test_a_job_of_scrapys_own_scheduler_is_refused_by_name(run, tmp_path):
+    """With what it is, and how its requests can be taken over."""
+    (tmp_path / "job" / "requests.queue").mkdir(parents=True)
+    refusal = run(tmp_path, "queue", "count", "job").refusal
+    assert "is the JOBDIR of Scrapy's own scheduler" in refusal
+    assert "scrapy_bloom.DurableScheduler" in refusal
+    (tmp_path / "other").mkdir()
+    refusal = run(tmp_path, "queue", "list", "other").refusal
+    assert "holds no requests of DurableScheduler" in refusal
 
 
-def test_top_shows_a_crawl(run, tmp_path, redis_server, key, worker):
-    """With what its workers have counted, and each of them; a crawl has no file and no log."""
-    result = run(tmp_path, "top", redis_server.url, "--key", key, "--once")
-    assert re.match(rf"running, for \S+ s  {redis_server.url} {key}$", result.lines[0])
-    assert "in flight by worker" in result.out
-    assert worker.store.worker in result.out
-    (line,) = run(tmp_path, "top", redis_server.url, "--key", key, "--json").lines
-    figures = json.loads(line)
-    assert (figures["pages"], figures["items"]) == (12, 7)
-    assert figures["pending"] + figures["in_flight"] == 9
-    assert figures["pending_by_slot"] == {"shop": figures["pending"]}
-    assert figures["filter_items"] == 9
-    info = run(tmp_path, "info", redis_server.url, "--key", key, "--json").json
-    assert figures["filter_capacity"] == info["capacity"] == 1000
-    assert figures["memory_bytes"] > figures["filter_bytes"]
-    (found,) = figures["workers"]
-    assert found["lease_seconds"] > 0
+def test_options_that_do_not_belong_are_refused(run, tmp_path):
+    """One line each."""
+    for given, said in (
+        (["hold", "."], "say what to hold: a SLOT, or globs with --slot"),
+        (["release", "."], "say what to release"),
+        (
+            ["hold", ".", "a", "--url", "*"],
+            "--url goes with count and list and drop, not with hold",
+        ),
+        (["hold", ".", "a", "--for", "soon"], "--for is 'soon'"),
+        (["hold", ".", "a\udcff"], "is no download slot"),
+        (["release", ".", "a", "--for", "5m"], "--for goes with hold"),
+        (["drop", ".", "a", "--yes"], "SLOT goes with hold and release"),
+        (["hold", "nowhere", "a"], "nowhere"),
+    ):
+        assert said in run(tmp_path, "queue", *given).refusal
+    assert "--by goes with count" in run(tmp_path, "queue", "list", ".", "--by", "slot").refusal
 
 
-@pytest.mark.parametrize("width", [80, 120])
-@pytest.mark.parametrize("height", [24, 40])
-def test_the_view_fits_the_terminal(redis_server, worker, width, height):
-    """All of it, with as many slots, reasons and workers as there may be."""
-    figures = CrawlStatus(worker.client, worker.key).figures()
-    figures["pending_by_slot"] = {f"{n}" * 200: 2_000_000 for n in range(9)}
-    figures["failed_by_reason"] = {f"reason {n}": n for n in range(9)}
-    figures["workers"] = [
-        {**figures["workers"][0], "name": "w" * 99, "oldest_seconds": float(n)} for n in range(12)
-    ]
-    found = lines("redis://localhost/0 shop", figures, width, height)
-    assert max(map(len, found)) <= width
-    assert len(found) < height
-    assert any("11 s" in line for line in found)
-
-
-def test_a_job_and_a_crawl_have_the_same_figures(tmp_path, worker):
-    """Under the same names, without those of files and of workers."""
-    RequestFile.open(tmp_path / "requests.sqlite").close(clean=True)
-    job = set(JobStatus(tmp_path).figures())
-    crawl = set(CrawlStatus(worker.client, worker.key).figures())
-    commits = {"commits", "commit_seconds_max", "seconds_since_commit"}
-    of_round = {f"round_{name}" for name in COUNTED}
-    assert job - crawl == {*commits, *of_round, "feeds", "file_bytes", "log_bytes"}
-    assert crawl - job == {"memory_bytes", "workers"}
-    assert job | crawl == set(Figures.__annotations__)
-
-
-def test_a_crawl_that_rests_has_no_speed(redis_server, worker):
-    """And what follows from it; what was counted stays."""
-    watch = CrawlStatus(worker.client, worker.key)
-    note = dict.fromkeys((*COUNTED, "pending", "failed", "done", "added"), 0) | {"time": 1}
-    redis_server.command("RPUSH", f"{worker.key}:progress", json.dumps(note))
-    assert watch.figures()["pages_per_second"] > 0
-    worker.store.leave(over=False, seconds=1)
-    figures = watch.figures()
-    assert (figures["state"], figures["pages"]) == ("at rest", 12)
-    assert figures["pages_per_second"] is figures["seconds_left"] is None
-
-
-def test_a_user_without_the_right_to_ask_for_memory(own_server):
-    """Is told that, and all the rest."""
-    worker = StoreWorker(own_server.url, "crawl")
-    worker.enqueue("page")
+def of_slot(worker, slot, count):
+    """Push so many requests of a slot."""
+    for number in range(count):
+        worker.enqueue(f"{slot}-{number}", meta={"download_slot": slot})
     worker.exchange()
-    watch = CrawlStatus(worker.client, worker.key)
-    own_server.command("ACL", "SETUSER", "default", "-memory")
-    figures = watch.figures()
-    assert (figures["memory_bytes"], figures["in_flight"]) == (None, 1)
+
+
+def next_slots(worker):
+    """Return how many requests `worker` gets of each slot, which it leaves unfinished."""
+    requests = [*iter(worker.next, None)]
+    return Counter(each.meta["download_slot"] for each in requests)
+
+
+@pytest.mark.parametrize("lobby", [0, 256])
+def test_slots_of_a_crawl_in_redis_are_held(run, tmp_path, redis_server, key, monkeypatch, lobby):
+    """For all workers, whose claims go back; no answer to one that has not heard of it ends it.
+    After its end, or its release, all requests may be claimed."""
+    lobby_from(monkeypatch, lobby)
+    command = [redis_server.url, "--key", key]
+
+    def queue(action, *slots):
+        return run(tmp_path, "queue", action, *command, *slots, "--json")
+
+    def held():
+        return queue("count").json["held_slots"]
+
+    one, other = (StoreWorker(redis_server.url, key, capacity=8) for _ in range(2))
+    of_slot(one, "a", 4)
+    of_slot(one, "b", 2)
+    one.exchange()
+    assert len(one.store.claims.all) == 6
+    one.store.hold("a", 1000, 3)
+    one.exchange()
+    assert [*held()] == ["a"]
+    assert queue("hold", "a", "c").json == {"stands": False, "held": ["a", "c"], "seconds": None}
+    # as if the answer to a probe of its own had come
+    one.store.release("a")
+    one.exchange()
+    assert held() == {"a": None, "c": None}
+    assert next_slots(one) == {"b": 2}
+    assert next_slots(other) == {}
+    assert "2 hosts held" in run(tmp_path, "info", *command).out
+    assert queue("release", "--slot", "d").status == 1
+    assert queue("release", "--slot", "[abc]").json["released"] == ["a", "c"]
+    assert next_slots(other) == {"a": 4}
+    of_slot(one, "e", 20)
+    found = queue("hold", "f", "--slot", "?", "--for", "1h").json
+    assert (found["held"], found["seconds"]) == (["f", "e"], 3600)
+    assert all(3000 < left <= 3600 for left in held().values())
+    one.exchange()
+    assert next_slots(one) == {}
+    let_pass(one, 3601)
+    assert next_slots(one)["e"] > 1
+    assert held() == {}
+    for worker in (one, other):
+        worker.close()
+
+
+def test_no_call_holds_more_slots_than_a_hundred(run, tmp_path, redis_server, key):
+    """A glob over many is several calls, between which workers have theirs."""
+    worker = StoreWorker(redis_server.url, key)
+    slots = [f"slot{number}" for number in range(250)]
+    for action, words, did in (("hold", slots, "held"), ("release", ["--slot", "*"], "released")):
+        before = redis_server.calls()["time"]
+        done = run(tmp_path, "queue", action, redis_server.url, "--key", key, *words, "--json")
+        assert len(done.json[did]) == 250
+        assert redis_server.calls()["time"] - before >= 3
+    worker.close()
+
+
+def test_drop_in_a_crawl_in_redis(run, tmp_path, redis_server, key):
+    """As in a job: with --yes only; what workers have claimed stays."""
+    worker = StoreWorker(redis_server.url, key)
+    of_slot(worker, "a", 9)
+    of_slot(worker, "b", 1)
+    command = ["queue", "drop", redis_server.url, "--key", key]
+    assert "say what to drop" in run(tmp_path, *command, "--yes").refusal
+    refusal = run(tmp_path, *command, "--slot", "a", "--keep").refusal
+    assert "would fail, for the reason dropped: say so with --yes" in refusal
+    found = run(tmp_path, *command, "--slot", "a", "--url", "*-[38]", "--keep", "--yes", "--json")
+    in_flight = sum(
+        each.payload.endswith((b"3", b"8")) for each in worker.store.claims.all.values()
+    )
+    expected = {"stands": False, "dropped": 2 - in_flight, "later": 0, "unknown": 0}
+    assert found.json == {**expected, "in_flight": in_flight}
+    found = run(tmp_path, *command, "--slot", "*", "--yes")
+    assert in_flight == 1
+    count = 8 - len(worker.store.claims.all) + in_flight
+    assert f"{key}: dropped {count} pending requests; 4 more are in flight, and stay" in found.out
+    assert run(tmp_path, *command, "--slot", "*", "--yes").status == 1
+    assert run(tmp_path, "retry", redis_server.url, "--key", key, "--reason", "dropped").status == 0
+    worker.exchange()
+    assert worker.store.waiting == 2 - in_flight
+    worker.close()
+
+
+def test_it_finds_a_list_behind_an_older_one(run, tmp_path, redis_server, key):
+    """Which is in no ring before the older one has been claimed up to the mark at its end."""
+    worker = StoreWorker(redis_server.url, key)
+    of_slot(worker, "a", 12)
+    newer, ring = f"{worker.key}:pending:0:a", f"{worker.key}:slots:0"
+    entry = redis_server.command("LINDEX", newer, 0)
+    redis_server.command("RENAME", newer, f"{newer}\0")
+    redis_server.command("RPUSH", f"{newer}\0", "")
+    redis_server.command("RPUSH", newer, entry)
+    redis_server.command("LSET", ring, 0, "a\0")
+    for options in ([], ["--url", "*"]):
+        command = ["queue", "count", redis_server.url, "--key", key, "--json", *options]
+        found = run(tmp_path, *command).json
+        assert (found["pending"], found["in_flight"]) == (9, 4)
+    worker.close()
+
+
+def test_a_slot_that_is_no_text(run, tmp_path, redis_server, key):
+    """Its requests are counted, verified and dropped: a name in Redis may have any bytes."""
+    worker = StoreWorker(redis_server.url, key)
+    of_slot(worker, "a", 12)
+    odd = f"{worker.key}:pending:0:".encode() + b"\xff"
+    redis_server.command("RENAME", f"{worker.key}:pending:0:a", odd)
+    redis_server.command("LSET", f"{worker.key}:slots:0", 0, b"\xff")
+    arguments = [redis_server.url, "--key", key]
+    verified = run(tmp_path, "verify", *arguments)
+    assert (verified.status, "is where workers find it" in verified.out) == (0, True)
+    for options, name in (([], "pending"), (["--url", "*"], "unknown")):
+        found = run(tmp_path, "queue", "count", *arguments, "--json", *options).json
+        assert (found[name], found["in_flight"]) == (8, 4)
+    assert run(tmp_path, "queue", "drop", *arguments, "--slot", "?", "--yes").status == 0
+    assert redis_server.command("EXISTS", odd) == 0
+    worker.close()
+
+
+@pytest.mark.parametrize("order", ["Lifo", "Fifo"])
+def test_it_finds_each_request_of_many_slots(run, tmp_path, redis_server, key, monkeypatch, order):
+    """Whatever workers have made of their lists: each is pending or claimed, once."""
+    lobby_from(monkeypatch, 3)
+    chance = seeded(seed_of("QUEUE_SEED"))
+    disk_queue = f"scrapy.squeues.Pickle{order}DiskQueue"
+    worker = StoreWorker(redis_server.url, key, SCHEDULER_DISK_QUEUE=disk_queue)
+    count = 0
+    for number in range(200):
+        if chance.random() < 0.7:
+            slot = f"slot{min(chance.randrange(9), chance.randrange(9))}"
+            worker.enqueue(f"{number}", meta={"download_slot": slot}, priority=chance.randrange(2))
+            count += 1
+        elif (request := worker.next()) is not None and chance.random() < 0.9:
+            worker.store.done(request)
+            count -= 1
+        if chance.random() < 0.5:
+            worker.exchange()
+        if chance.random() < 0.2:
+            # what it has goes back, before all others of its slot
+            worker.exchange()
+            worker.leave()
+            worker = StoreWorker(redis_server.url, key, SCHEDULER_DISK_QUEUE=disk_queue)
+        if number % 10 == 9:
+            worker.exchange()
+            worker.exchange()
+            store = RedisPendingStore(worker.client, worker.key, pickles=True)
+            found = store.count(Selection(urls=("*",)), "slot")
+            assert found.pending.total() + found.in_flight == count
+    worker.exchange()
+    worker.exchange()
+    for options in ([], ["--url", "*"]):
+        command = ["queue", "count", redis_server.url, "--key", key, "--json", *options]
+        found = run(tmp_path, *command).json
+        assert found["pending"] + found["in_flight"] == count
+        assert found["in_flight"] == len(worker.store.claims.all)
     worker.close()

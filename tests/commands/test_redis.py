@@ -11,8 +11,8 @@ from scrapy.utils.request import fingerprint
 from scrapy_bloom import ScalableBloomFilter, ScrapyRedisFingerprinter
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.filter import RedisBloomFilter
-from scrapy_bloom.redis_backend.filter_status import RedisPlace
-from scrapy_bloom.sqlite_backend.request_file import RequestFile
+from scrapy_bloom.redis_backend.filter_view import FilterView
+from scrapy_bloom.sqlite_backend.job_file import RequestFile
 from tests.commands.command_line import bloom
 from tests.redis_backend.server import Server, missing
 
@@ -83,7 +83,7 @@ def test_places_in_redis_are_asked_right(redis_server, key):
         shared = RedisBloomFilter(client, key, 500, 1e-3)
         for n in range(3000):
             shared.add(sha1(str(n).encode()).digest())
-        place = RedisPlace(client, key)
+        place = FilterView(client, key)
         assert all(sha1(str(n).encode()).digest() in place.filter for n in range(0, 3000, 7))
         found = sum(sha1(b"x%d" % n).digest() in place.filter for n in range(500))
         assert found <= 5

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scrapy_bloom import load_into_redis
-from scrapy_bloom.job.failure import FailedRequest
+from scrapy_bloom.job.failed_request import FailedRequest
 from tests.redis_backend.workers import StoreWorker
 
 pytest_plugins = ["tests.redis_backend.fixtures"]

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from scrapy_bloom.redis_backend import start_marks as shared_marks
+from scrapy_bloom.redis_backend import taken_starts as shared_marks
 from tests.small_site import Scrapy
 
 pytest_plugins = ["tests.redis_backend.fixtures"]

@@ -18,7 +18,7 @@ from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.reporting import duration
 from scrapy_bloom.sqlite_backend import status
 from scrapy_bloom.sqlite_backend.failed_store import OpenFailedStore
-from scrapy_bloom.sqlite_backend.request_file import RequestFile
+from scrapy_bloom.sqlite_backend.job_file import RequestFile
 from scrapy_bloom.sqlite_backend.status import JobStatus
 from tests.commands.command_line import begun, environment
 from tests.commands.test_failed import MANY, failed_job  # noqa: F401 - a fixture

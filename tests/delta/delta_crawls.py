@@ -37,7 +37,7 @@ from scrapy_bloom.delta import crawl as delta_crawl
 from scrapy_bloom.delta.crawl import DeltaCrawl
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.settings import Lifetime, given_key
-from scrapy_bloom.feeds import feeds
+from scrapy_bloom.feeds import writing
 from scrapy_bloom.job.ledger import Ledger
 from scrapy_bloom.quantities import DAY
 from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
@@ -481,7 +481,7 @@ def prepared(folder, step, mutant):
         DurableScheduler.commit_seconds = 0.02
         Ledger.preparing_share = 1
         DeltaCrawl.least_seconds = 0.0
-        feeds.BYTES_IN_MEMORY = 1000
+        writing.BYTES_IN_MEMORY = 1000
         delta_crawl._IN_MEMORY = 7
         DeltaMiddleware.clock = staticmethod(lambda: FIRST_DAY + (step.day - 1) * DAY)
         if step.dies_at is not None:

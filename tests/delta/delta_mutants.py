@@ -50,7 +50,7 @@ from scrapy_bloom.delta.marks import Marks
 from scrapy_bloom.delta.middleware import DeltaMiddleware
 from scrapy_bloom.delta.pages import Pages
 from scrapy_bloom.dupefilter.local import BloomDupeFilter
-from scrapy_bloom.job.failure import item_refused
+from scrapy_bloom.job.failed_request import item_refused
 
 MUTANTS = {}
 

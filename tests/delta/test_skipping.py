@@ -42,7 +42,7 @@ def test_a_page_is_skipped_until_its_mark_expires(crawler, tmp_path):
     memory.add([(pages.key_of(request), NOON)])
     memory.open()
     delta = SimpleNamespace(store=memory, pages=pages, marks=pages.marks)
-    skipping = Skipping(crawler, delta, recent_urls=100)
+    skipping = Skipping(crawler, delta, url_cache=100)
     page = Response("http://example.com/list", request=Request("http://example.com/list"))
     for hours, is_done in ((0, True), (1, True), (8, True), (8.1, False), (20, False)):
         now[0] = NOON + hours * HOUR
@@ -55,7 +55,7 @@ def test_a_page_that_is_asked_for_once_more_keeps_its_key(crawler, tmp_path):
     memory = FileDeltaStore(tmp_path, Lifetime())
     pages = Pages(crawler, Marks(Temporary()), "item", memory.clock)
     delta = SimpleNamespace(store=memory, pages=pages, marks=pages.marks)
-    skipping = Skipping(crawler, delta, recent_urls=100)
+    skipping = Skipping(crawler, delta, url_cache=100)
     meta = {"bloom_delta_key": "page", "download_latency": 0.1}
     request = Request("http://example.com/page", meta=meta)
     page = Response(request.url, request=request)
@@ -78,7 +78,7 @@ def test_a_store_that_fails_is_left_alone_for_a_while(crawler, caplog, monkeypat
 
     pages = Pages(crawler, Marks(Temporary()), "item", lambda: NOON)
     delta = SimpleNamespace(store=Locked(), pages=pages, marks=pages.marks)
-    skipping = Skipping(crawler, delta, recent_urls=100)
+    skipping = Skipping(crawler, delta, url_cache=100)
     page = Response("http://example.com/list", request=Request("http://example.com/list"))
     requests = [Request(f"http://example.com/{number}") for number in range(4)]
     assert not any(skipping.is_done(each, page) for each in requests)

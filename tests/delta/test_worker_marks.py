@@ -12,7 +12,7 @@ from scrapy_bloom.delta.crawl import DeltaCrawl
 from scrapy_bloom.delta.redis_store import RedisDeltaStore
 from scrapy_bloom.delta.settings import DeltaSettings, Lifetime
 from scrapy_bloom.errors import SharedFilterError
-from scrapy_bloom.job.failure import FailedRequest
+from scrapy_bloom.job.failed_request import FailedRequest
 from scrapy_bloom.redis_backend.worker_feeds import SyncedFeeds
 from tests.commands.test_rights import DOCS, user
 from tests.fakes import Engine

@@ -14,7 +14,7 @@ from scrapy.utils.request import fingerprint as scrapy_fingerprint
 
 from scrapy_bloom import CanonicalRequestFingerprinter, IncompatibleFilterError
 from scrapy_bloom.fingerprints.canonical import fast_functions
-from scrapy_bloom.fingerprints.identity import FingerprinterIdentity
+from scrapy_bloom.fingerprints.recorded import FingerprinterIdentity
 
 LIST = Path(__file__).resolve().parent.parent / "data" / "urls_twir_odd.txt.gz"
 URLS = gzip.decompress(LIST.read_bytes()).decode().split("\n")[:-1]
@@ -215,7 +215,7 @@ def test_bad_scheme_setting_is_refused():
 @pytest.mark.parametrize("size", [0, 65_536])
 def test_dupefilter_uses_it(make_dupefilter, size):
     """Verdicts are those of RFPDupeFilter with the same fingerprinter."""
-    settings = {"BLOOM_IGNORE_QUERY_PARAMS": TRACKING, "BLOOM_RECENT_URLS": size}
+    settings = {"BLOOM_IGNORE_QUERY_PARAMS": TRACKING, "BLOOM_URL_CACHE": size}
     tested = make_dupefilter(REQUEST_FINGERPRINTER_CLASS=CanonicalRequestFingerprinter, **settings)
     expected = RFPDupeFilter(fingerprinter=make(query_params=TRACKING))
     keys = (None, None, None, {"bloom_fingerprint": "x"})

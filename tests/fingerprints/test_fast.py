@@ -24,7 +24,7 @@ from scrapy_bloom.fingerprints.fast import (
     fingerprint,
     is_default,
 )
-from scrapy_bloom.fingerprints.identity import FingerprinterIdentity
+from scrapy_bloom.fingerprints.recorded import FingerprinterIdentity
 
 OWN = Path(__file__).resolve().parent.parent / "data"
 ALL = Path(os.environ.get("SCRAPY_BLOOM_DATA", OWN))

@@ -11,9 +11,9 @@ from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import CanonicalRequestFingerprinter, FastRequestFingerprinter
-from scrapy_bloom.fingerprints import reads
+from scrapy_bloom.fingerprints import depends_on
 from scrapy_bloom.fingerprints.canonical import READ_BY_OURS
-from scrapy_bloom.fingerprints.reads import reads_of
+from scrapy_bloom.fingerprints.depends_on import reads_of
 from tests.fingerprinters import (
     DiscardingFingerprinter,
     HeaderFingerprinter,
@@ -194,9 +194,9 @@ def foreign(tmp_path, monkeypatch):
         (folder / "__init__.py").touch()
         (folder / "fingerprinter.py").write_text(known)
         (folder / "data.json").write_text("{}")
-        digest = reads.digest_of(folder, ("fingerprinter.py", "data.json"))
-        entry = reads._Release(("meta:a",), ("fingerprinter.py", "data.json"), (digest,))
-        monkeypatch.setitem(reads._TABLE, "foreign_package.fingerprinter.Foreign", entry)
+        digest = depends_on.digest_of(folder, ("fingerprinter.py", "data.json"))
+        entry = depends_on._Release(("meta:a",), ("fingerprinter.py", "data.json"), (digest,))
+        monkeypatch.setitem(depends_on._TABLE, "foreign_package.fingerprinter.Foreign", entry)
         (folder / "fingerprinter.py").write_text(source)
         importlib.invalidate_caches()
         return folder, importlib.import_module("foreign_package.fingerprinter").Foreign

@@ -14,9 +14,9 @@ import scrapy
 from scrapy import Request
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 
-from scrapy_bloom.job.failure import CAPPED, Choice
+from scrapy_bloom.job.failed_request import CAPPED, Choice
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
-from scrapy_bloom.sqlite_backend.request_file import check_header, reading
+from scrapy_bloom.sqlite_backend.job_file import check_header, reading
 from scrapy_bloom.sqlite_backend.rounds import RUNNING
 from tests.job.harness import ASYNCIO, SELECT, Crawl, World, command_line, parsed, side_by_side
 

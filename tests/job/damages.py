@@ -22,9 +22,9 @@ from scrapy import Request
 
 import scrapy_bloom.sqlite_backend.orders  # noqa: F401 - before the forks, not in each
 from scrapy_bloom.job.codec import COMPACT
-from scrapy_bloom.job.compact import pack
 from scrapy_bloom.job.dictionaries import checksum
-from scrapy_bloom.job.failure import ATTEMPTS_KEY, FailedRequest
+from scrapy_bloom.job.failed_request import ATTEMPTS_KEY, FailedRequest
+from scrapy_bloom.job.request_text import pack
 from scrapy_bloom.redis_backend.codec import Packed
 from tests.job.engine import Job
 from tests.job.harness import preload

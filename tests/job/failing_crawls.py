@@ -351,7 +351,7 @@ def all_kinds(world, options):
     """Items and ignored requests count, and a cache is on."""
     crawl = Crawl("all", spider=FailingSpider, reactor=SELECT)
     crawl.settings.update(
-        BLOOM_FAILED="download,status,callback,feed,ignored,item",
+        BLOOM_FAILED_KINDS="download,status,callback,feed,ignored,item",
         HTTPCACHE_ENABLED=True,
         HTTPCACHE_DIR=str(world.folder / "cache"),
     )

@@ -10,28 +10,28 @@ from scrapy.pqueues import DownloaderAwarePriorityQueue
 
 from scrapy_bloom.bloom import file as storage
 from scrapy_bloom.dupefilter.local import BloomDupeFilter
-from scrapy_bloom.feeds import feeds
 from scrapy_bloom.feeds import file as feedfile
+from scrapy_bloom.feeds import writing
 from scrapy_bloom.feeds.exporter import DurableFeedExporter
-from scrapy_bloom.feeds.feeds import Feeds
 from scrapy_bloom.feeds.file import FeedFile
 from scrapy_bloom.feeds.outbox import Outbox
-from scrapy_bloom.job import failures as failing
+from scrapy_bloom.feeds.writing import FeedWriter
+from scrapy_bloom.job import failure_hooks as failing
 from scrapy_bloom.job.codec import Codec
 from scrapy_bloom.job.in_flight import InFlight
 from scrapy_bloom.job.ledger import Ledger
 from scrapy_bloom.job.ledger_scheduler import LedgerScheduler
 from scrapy_bloom.job.queue_settings import SlotQueue
 from scrapy_bloom.job.session import Session
-from scrapy_bloom.scrapy_compat import IdleChecks
-from scrapy_bloom.sqlite_backend import start_marks
+from scrapy_bloom.scrapy_private import IdleChecks
+from scrapy_bloom.sqlite_backend import taken_starts
 from scrapy_bloom.sqlite_backend.failed_store import OpenFailedStore
+from scrapy_bloom.sqlite_backend.job_file import RequestFile
 from scrapy_bloom.sqlite_backend.repeated_children import RepeatedChildren, TakenChildren
-from scrapy_bloom.sqlite_backend.request_file import RequestFile
 from scrapy_bloom.sqlite_backend.request_store import SqliteStore
 from scrapy_bloom.sqlite_backend.rounds import Round
 from scrapy_bloom.sqlite_backend.spider_state import KeptSpiderState
-from scrapy_bloom.sqlite_backend.start_marks import LocalStartRequests
+from scrapy_bloom.sqlite_backend.taken_starts import LocalStartRequests
 from tests.job.points import Proxy
 
 MUTANTS = {}
@@ -203,28 +203,28 @@ def length_recorded_before_the_sync():
 def rows_dropped_before_the_length_is_recorded():
     """Items leave the outbox when they are in the file, whose length is recorded with
     the commit after the next one."""
-    record = Feeds._record
+    record = FeedWriter._record
 
     def drop(self):
         late, self.changed = self.changed, set(getattr(self, "late", ()))
         record(self)
         self.late, self.changed = late, self.changed | late
 
-    Feeds._record = drop
+    FeedWriter._record = drop
 
 
 @mutant()
 def acknowledged_before_the_items_are_final():
     """The items of a request become final with the commit after the one that
     acknowledges it."""
-    before_commit = Feeds.before_commit
+    before_commit = FeedWriter.before_commit
 
     def late(self, acknowledged):
         due = getattr(self, "due", [])
         self.due = acknowledged
         before_commit(self, due)
 
-    Feeds.before_commit = late
+    FeedWriter.before_commit = late
 
 
 @mutant()
@@ -250,12 +250,12 @@ def children_given_twice():
 @mutant()
 def items_spilled_as_final():
     """Items that wait in the outbox are nobody's at once."""
-    feeds.BYTES_IN_MEMORY = 0
+    writing.BYTES_IN_MEMORY = 0
 
     def spill(self):
         self._keep_final({number for _, number, _ in self._waiting})
 
-    Feeds._spill = spill
+    FeedWriter._spill = spill
 
 
 # Of rounds
@@ -283,7 +283,7 @@ def marked_by_meta():
         pushed = push(self, request, *others)
         if pushed and request.meta.get("is_start_request"):
             starts = self._start_requests
-            starts._take(starts._meet(start_marks.key_of(request, starts._fingerprint(request))))
+            starts._take(starts._meet(taken_starts.key_of(request, starts._fingerprint(request))))
         return pushed
 
     LedgerScheduler._push_to_store = push_and_mark
@@ -323,14 +323,14 @@ def counted_by_fingerprint():
 @mutant("test_sessions_are_told_apart_in_any_order")
 def told_apart_by_order():
     """Start requests with one fingerprint are the same."""
-    start_marks.key_of = lambda request, fingerprint: start_marks.KEY_PREFIX + fingerprint
+    taken_starts.key_of = lambda request, fingerprint: taken_starts.KEY_PREFIX + fingerprint
 
 
 @mutant("test_what_differs_in_each_run_does_not_tell_start_requests_apart")
 def told_apart_by_all_meta():
     """Whatever stands in the meta of a start request tells it apart."""
-    key_of = start_marks.key_of
-    start_marks.key_of = lambda request, fingerprint: key_of(
+    key_of = taken_starts.key_of
+    taken_starts.key_of = lambda request, fingerprint: key_of(
         request, fingerprint + repr(request.meta).encode()
     )
 

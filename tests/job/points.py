@@ -14,11 +14,11 @@ from pathlib import Path
 
 from scrapy_bloom import files
 from scrapy_bloom.bloom import file as storage
-from scrapy_bloom.bloom import probing
+from scrapy_bloom.bloom import layers
 from scrapy_bloom.dupefilter import local as job_dupefilter
-from scrapy_bloom.feeds import feeds, storing
 from scrapy_bloom.feeds import file as feedfile
-from scrapy_bloom.sqlite_backend import request_file as requestfile
+from scrapy_bloom.feeds import storing, writing
+from scrapy_bloom.sqlite_backend import job_file as requestfile
 from scrapy_bloom.sqlite_backend import scheduler
 
 OUTSIDE = ("sql", "os.", "mmap", "msync", "mkstemp", "Path.", "feed ")
@@ -131,16 +131,16 @@ class Points:
         feedfile.os = storing.os = Proxy(os, **feed_calls)
         Path.replace = self.wrap("Path.replace", Path.replace)
         Path.rename = self.wrap("Path.rename", Path.rename)
-        probing.Probing.add = self.wrap("bit", probing.Probing.add)
+        layers.Layered.add = self.wrap("bit", layers.Layered.add)
         for owner, name in (
             (job_dupefilter.BloomDupeFilter, "release"),
             (requestfile.RequestFile, "commit"),
             (requestfile.RequestFile, "push"),
             (requestfile.RequestFile, "delete"),
-            (feeds.Feeds, "before_commit"),
-            (feeds.Feeds, "after_commit"),
-            (feeds.Feeds, "record"),
-            (feeds.Feeds, "recover"),
+            (writing.FeedWriter, "before_commit"),
+            (writing.FeedWriter, "after_commit"),
+            (writing.FeedWriter, "record"),
+            (writing.FeedWriter, "recover"),
             (feedfile.FeedFile, "append"),
             (storing.Part, "_write"),
             (storing.Part, "_replace"),

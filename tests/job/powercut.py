@@ -14,7 +14,7 @@ from scrapy_bloom import files
 from scrapy_bloom.bloom import file as storage
 from scrapy_bloom.feeds import file as feedfile
 from scrapy_bloom.feeds import storing
-from scrapy_bloom.sqlite_backend import request_file as requestfile
+from scrapy_bloom.sqlite_backend import job_file as requestfile
 from tests.job.points import Proxy
 
 PAGE = 4096

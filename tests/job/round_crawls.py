@@ -23,7 +23,7 @@ import scrapy
 from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 
-from scrapy_bloom.job.failure import Choice
+from scrapy_bloom.job.failed_request import Choice
 from scrapy_bloom.job.ledger import Ledger
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler

@@ -14,7 +14,7 @@ from scrapy import Request
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy.settings import Settings
 
-from scrapy_bloom.job.failure import Choice, FailedRequest
+from scrapy_bloom.job.failed_request import Choice, FailedRequest
 from scrapy_bloom.settings import BUDGET
 from scrapy_bloom.sqlite_backend import failed_store
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore

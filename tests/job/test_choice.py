@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_bloom.job.failure import ALL, Choice, matches
+from scrapy_bloom.job.failed_request import ALL, Choice, matches
 from scrapy_bloom.job.pending import PendingRequest
 
 texts = st.text("ab-]^[*?!AÄ\n/.\\", max_size=8)

@@ -8,8 +8,8 @@ import pytest
 from scrapy import Request
 
 from scrapy_bloom.job.codec import Codec, Stored
-from scrapy_bloom.job.compact import without_defaults
 from scrapy_bloom.job.dictionaries import LONGEST, PROPOSED_AT, SIZE, Dictionaries, checksum, id_of
+from scrapy_bloom.job.request_text import without_defaults
 
 SLOT = "a.example"
 FIELDS = {"url": "http://a.example/"}

@@ -16,9 +16,9 @@ from scrapy import Request
 
 from scrapy_bloom.errors import RequestFileError
 from scrapy_bloom.job.dictionaries import id_of
-from scrapy_bloom.job.failure import CAPPED, Choice, FailedRequest
+from scrapy_bloom.job.failed_request import CAPPED, Choice, FailedRequest
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
-from scrapy_bloom.sqlite_backend.stopped_job import stopped_job
+from scrapy_bloom.sqlite_backend.job_reader import stopped_job
 from tests.job.engine import Job, name_of, query
 from tests.job.harness import fields_of, fork
 from tests.job.points import Points

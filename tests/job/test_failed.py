@@ -12,10 +12,10 @@ from twisted.web.client import ResponseFailed, ResponseNeverReceived
 
 import scrapy_bloom
 from scrapy_bloom import FilterLockedError, JobDirectoryError
-from scrapy_bloom.job.failure import ATTEMPTS_KEY, Choice, FailedRequest, download_reason
+from scrapy_bloom.job.failed_request import ATTEMPTS_KEY, Choice, FailedRequest, download_reason
 from scrapy_bloom.settings import FailedSettings
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
-from scrapy_bloom.sqlite_backend.request_file import RequestFile
+from scrapy_bloom.sqlite_backend.job_file import RequestFile
 from tests.job.engine import name_of, request
 from tests.job.test_rounds import phases, start
 
@@ -198,8 +198,8 @@ def test_a_request_that_unpickles_only_once_is_kept_as_it_is(make_round, tmp_pat
 
 
 def test_the_spiders_own_word_counts_when_nothing_else_does(make_round, tmp_path):
-    """With BLOOM_FAILED = [], as `fail()` and its page have it."""
-    job = make_round(BLOOM_FAILED=[]).pushed("a", "b")
+    """With BLOOM_FAILED_KINDS = [], as `fail()` and its page have it."""
+    job = make_round(BLOOM_FAILED_KINDS=[]).pushed("a", "b")
     fail_download(job, job.pop())
     popped = job.pop()
     scrapy_bloom.fail(Response(popped.url, request=popped), "login page")
@@ -349,7 +349,7 @@ def test_a_job_in_use_is_not_changed(make_round, tmp_path):
 @pytest.mark.parametrize("text", ["download, item", ["download", "item"]])
 def test_what_counts_can_be_chosen(text):
     """In Python and on the command line."""
-    assert FailedSettings.read(Settings({"BLOOM_FAILED": text})).kinds == {"download", "item"}
+    assert FailedSettings.read(Settings({"BLOOM_FAILED_KINDS": text})).kinds == {"download", "item"}
     off = FailedSettings.read(Settings({"BLOOM_KEEP_FAILED": "0"}))
     assert (off.kinds, off.keep) == (frozenset(), False)
 
@@ -357,7 +357,7 @@ def test_what_counts_can_be_chosen(text):
 @pytest.mark.parametrize(
     ("name", "value", "rest"),
     [
-        ("BLOOM_FAILED", ["downloads"], "list of some of"),
+        ("BLOOM_FAILED_KINDS", ["downloads"], "list of some of"),
         ("BLOOM_KEEP_FAILED", "perhaps", "True or False"),
         ("BLOOM_RETRY_FAILED", "always", "True or False"),
     ],
@@ -371,7 +371,7 @@ def test_bad_settings_are_refused_by_name(make_round, name, value, rest):
 def test_ignored_requests_need_one_more_private_part(make_round):
     """Only where they count it is asked for."""
     with pytest.raises(JobDirectoryError, match=r"no engine\.downloader\.middleware\.methods"):
-        make_round(BLOOM_FAILED=["ignored"])
+        make_round(BLOOM_FAILED_KINDS=["ignored"])
 
 
 def test_a_long_exception_is_cut():

@@ -17,7 +17,7 @@ from scrapy.utils.test import get_crawler
 
 import scrapy_bloom
 from scrapy_bloom import DurableFeedExporter, DurableScheduler, FeedError, JobDirectoryError
-from scrapy_bloom.feeds import feeds as feeds_module
+from scrapy_bloom.feeds import writing as feeds_module
 from scrapy_bloom.feeds.file import FeedFile
 from scrapy_bloom.feeds.formats import Text
 from scrapy_bloom.job.ledger import CommitHook
@@ -82,7 +82,7 @@ def test_a_crash_between_commit_and_file_loses_and_repeats_nothing(tmp_path, job
     """What was final and not written is written by the next start."""
     a = job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1})
     with monkeypatch.context() as patch:
-        patch.setattr(feeds_module.Feeds, "after_commit", lambda self: None)
+        patch.setattr(feeds_module.FeedWriter, "after_commit", lambda self: None)
         a.pages(p2={"n": 2})
         a.drop()
     assert numbers(tmp_path / "a.jl") == [1]
@@ -350,7 +350,7 @@ def test_an_empty_feed_is_as_scrapy_has_it(tmp_path, job):
     assert not (tmp_path / "b.json").exists()
 
 
-@pytest.mark.parametrize("settings", [{}, {"BLOOM_FAILED": ["download"]}])
+@pytest.mark.parametrize("settings", [{}, {"BLOOM_FAILED_KINDS": ["download"]}])
 def test_a_page_whose_item_a_feed_refuses_has_failed(tmp_path, job, settings):
     """And stays in the job, with what its feeds have of it."""
     a = job({"a.jl": "jsonlines"}, **settings).pages(p1={"n": 1}, p2={"n": b"2"})
@@ -434,7 +434,7 @@ def test_ctrl_c_before_scrapy_handles_it_loses_no_item(tmp_path, job, monkeypatc
 
     job({"a.jl": "jsonlines"}, GOES_ON).pages(p1={"n": 1}).drop()
     with monkeypatch.context() as patched:
-        patched.setattr(feeds_module.Feeds, when, interrupted)
+        patched.setattr(feeds_module.FeedWriter, when, interrupted)
         b = job({"a.jl": "jsonlines"})
         assert b.scheduler._ledger.stopped
         assert b.pop() is None

@@ -12,9 +12,9 @@ from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import HoldMiddleware
-from scrapy_bloom.job import holds, later, ledger_scheduler
+from scrapy_bloom.job import delays, holds, ledger_scheduler
+from scrapy_bloom.job.delays import Hold
 from scrapy_bloom.job.holds import RECOVERY, retry_after
-from scrapy_bloom.job.later import Hold
 from scrapy_bloom.sqlite_backend import request_store
 from tests.job.engine import DURABLE, Job, name_of
 
@@ -32,7 +32,7 @@ class Clock:
 
     def __init__(self, monkeypatch):
         self.now, self.jumped = 1000.0, 0.0
-        for module in (holds, later, ledger_scheduler, request_store):
+        for module in (holds, delays, ledger_scheduler, request_store):
             monkeypatch.setattr(module, "monotonic", lambda: self.now)
         monkeypatch.setattr(time, "time", lambda: 1.7e9 + self.now + self.jumped)
 

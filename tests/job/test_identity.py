@@ -10,7 +10,7 @@ from scrapy_bloom.bloom.growing import stored_owner
 from scrapy_bloom.bloom.header import OWNER_AT, PAGE
 from scrapy_bloom.errors import JobDirectoryError
 from scrapy_bloom.jobdir import JobDirectory
-from scrapy_bloom.sqlite_backend.request_file import read_identity
+from scrapy_bloom.sqlite_backend.job_file import read_identity
 from tests.job.engine import TestSpider, query
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")

@@ -6,7 +6,7 @@ import sqlite3
 import pytest
 
 from scrapy_bloom import RequestFileError
-from scrapy_bloom.sqlite_backend.request_file import RequestFile
+from scrapy_bloom.sqlite_backend.job_file import RequestFile
 from scrapy_bloom.sqlite_backend.status import unfinished_requests
 
 

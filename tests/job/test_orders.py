@@ -15,7 +15,7 @@ from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 
 from scrapy_bloom.job.pending import Selection
 from scrapy_bloom.jobdir import JobDirectory
-from scrapy_bloom.sqlite_backend import orders, request_file
+from scrapy_bloom.sqlite_backend import job_file, orders
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.orders import HoldOrder, Order, send
 from tests.commands.command_line import environment
@@ -70,7 +70,7 @@ def test_no_request_is_lost_or_comes_twice(make, monkeypatch, queue, order_of):
     """Pushed, popped, done, dropped and kept in any order, over kills and stops: each is one of
     these, and the scheduler knows at any time how many wait."""
     monkeypatch.setattr(orders, "AT_ONCE", 3)
-    monkeypatch.setattr(request_file, "POPPED_IN_MEMORY", 2)
+    monkeypatch.setattr(job_file, "POPPED_IN_MEMORY", 2)
     seed = seed_of("ORDERS_SEED")
     print("ORDERS_SEED =", seed)
     chance = random.Random(seed)

@@ -19,7 +19,7 @@ from scrapy.utils.misc import load_object
 
 from scrapy_bloom import Addon, FilterLockedError, JobDirectoryError, RequestFileError
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
-from scrapy_bloom.sqlite_backend.request_file import RequestFile
+from scrapy_bloom.sqlite_backend.job_file import RequestFile
 from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
 from tests.job.engine import STOCK, Job, TestSpider, name_of, query, request
 from tests.test_refused_start import contents
@@ -648,7 +648,7 @@ def test_a_crash_while_taking_over_loses_and_doubles_nothing(make, tmp_path, mon
         if point == "copytree":
             patch.setattr(scrapy_queues.shutil, "copytree", die)
         elif point == "commit":
-            patch.setattr("scrapy_bloom.sqlite_backend.request_file.RequestFile.commit", die)
+            patch.setattr("scrapy_bloom.sqlite_backend.job_file.RequestFile.commit", die)
         else:
             patch.setattr(scrapy_queues.ScrapyQueues, "_put_aside", die)
         job = Job(tmp_path / "job")
@@ -736,7 +736,7 @@ class UnpicklesNotError(Exception):
         super().__init__(one)
 
 
-@pytest.mark.parametrize("options", [{}, {"BLOOM_KEEP_FAILED": False}, {"BLOOM_FAILED": []}])
+@pytest.mark.parametrize("options", [{}, {"BLOOM_KEEP_FAILED": False}, {"BLOOM_FAILED_KINDS": []}])
 def test_a_request_that_cannot_be_read_back_has_failed(make, next_turn, tmp_path, caplog, options):
     """Whatever else is kept, with one ERROR line and a stat; the others are fetched."""
     job = make().pushed("before").pushed("bad", cb_kwargs={"error": UnpicklesNotError(1, 2)})

@@ -11,9 +11,9 @@ from itertools import count
 import pytest
 
 from scrapy_bloom.errors import RequestFileError
-from scrapy_bloom.job.failure import FailedRequest
+from scrapy_bloom.job.failed_request import FailedRequest
 from scrapy_bloom.sqlite_backend.failed_store import OpenFailedStore
-from scrapy_bloom.sqlite_backend.request_file import RequestFile
+from scrapy_bloom.sqlite_backend.job_file import RequestFile
 from tests.job.engine import query
 from tests.job.harness import fork
 from tests.job.points import Points

@@ -12,7 +12,7 @@ from scrapy import Request, pqueues
 from scrapy.settings import BaseSettings
 from scrapy.squeues import FifoMemoryQueue, LifoMemoryQueue
 
-from scrapy_bloom import scrapy_compat
+from scrapy_bloom import scrapy_private
 from scrapy_bloom.job import queue_settings
 from scrapy_bloom.job.queue_settings import QueueSettings, SlotQueue, memory_queue
 from tests.fakes import HAS_SCOPES
@@ -219,7 +219,7 @@ class OwnQueue(pqueues.DownloaderAwarePriorityQueue):
 @pytest.fixture
 def forgetting():
     """Have the order of Scrapy's class be found anew, before and after."""
-    caches = scrapy_compat.slots_take_turns, queue_settings._stand_in
+    caches = scrapy_private.slots_take_turns, queue_settings._stand_in
     for cached in caches:
         cached.cache_clear()
     yield

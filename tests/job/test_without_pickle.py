@@ -13,12 +13,12 @@ from scrapy.settings import Settings
 from scrapy_bloom import BloomError, JobDirectoryError, RequestFileError
 from scrapy_bloom.job import codec as codecs
 from scrapy_bloom.job.codec import Codec, Stored
-from scrapy_bloom.job.compact import pack
 from scrapy_bloom.job.dictionaries import Dictionaries, checksum
+from scrapy_bloom.job.request_text import pack
 from scrapy_bloom.migration.scrapy_redis_queue import _loads
 from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
-from scrapy_bloom.sqlite_backend.stopped_job import stopped_job
+from scrapy_bloom.sqlite_backend.job_reader import stopped_job
 from tests.job.engine import STOCK
 from tests.job.harness import fields_of
 from tests.test_refused_start import contents

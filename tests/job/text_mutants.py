@@ -44,7 +44,7 @@ HOLDS = {
             "if False:",
         ),
     },
-    "job/later.py": {
+    "job/delays.py": {
         "until_is_the_last": ("Hold(max(self.until, until)", "Hold(until"),
         "the_host_has_a_hold_by_hand_end": (
             "(not self.times and self.until > monotonic())",
@@ -160,7 +160,7 @@ BUDGET = {
             "",
         ),
     },
-    "job/failures.py": {
+    "job/failure_hooks.py": {
         "capped_ones_are_warned_of": ("reasons.pop(CAPPED, None)", "pass"),
     },
 }
@@ -202,7 +202,7 @@ PAYLOAD = {
             "vars(__import__('importlib').import_module(module))",
         ),
     },
-    "job/compact.py": {
+    "job/request_text.py": {
         # what comes back is another request
         "slot_is_a_prefix": ('}"\n        if not url.startswith(start):', '}"\n        if False:'),
         "subclasses": (
@@ -219,7 +219,7 @@ PAYLOAD = {
     },
 }
 LATER = {
-    "sqlite_backend/request_file.py": {
+    "sqlite_backend/job_file.py": {
         "due_ignored": ("WHERE due <= ? ORDER", "WHERE due <= ? + 1e9 ORDER"),
         "moved_without_delete": ('"DELETE FROM later WHERE id = ?"', '"SELECT ?"'),
         "not_counted_as_left": ("return not self.later and not", "return not"),
@@ -232,7 +232,7 @@ LATER = {
         "slot_of_other_settings": ("if group[0] and not self._settings.by_slot", "if False"),
         "stand_in_for_any_class": ("if type(self.pending) in _OF_SCRAPY and", "if True or"),
     },
-    "job/later.py": {
+    "job/delays.py": {
         "meta_key_kept": ("request.meta.pop(NOT_BEFORE)", "request.meta[NOT_BEFORE]"),
         "timer_not_moved": ("if at < self._at:\n", "if self._at == math.inf:\n"),
         "sleeps_over_a_jump": ("min(seconds, MOST_SECONDS)", "seconds"),
@@ -316,9 +316,12 @@ ORDERS = {
 SUITES = {
     "holds": (HOLDS, ("test_holds.py", "test_hold_rules.py")),
     "budget": (BUDGET, ("test_budget.py", "test_failed.py")),
-    "payload": (PAYLOAD, ("test_compact.py", "test_dictionaries.py", "test_without_pickle.py")),
-    "later": (LATER, ("test_later.py",)),
-    "orders": (ORDERS, ("test_orders.py", "../commands/test_pending.py")),
+    "payload": (
+        PAYLOAD,
+        ("test_request_text.py", "test_dictionaries.py", "test_without_pickle.py"),
+    ),
+    "later": (LATER, ("test_delays.py",)),
+    "orders": (ORDERS, ("test_orders.py", "../commands/test_queue.py")),
 }
 
 

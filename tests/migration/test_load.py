@@ -28,14 +28,14 @@ from scrapy_bloom.jobdir import JobDirectory
 from scrapy_bloom.migration import scrapy_redis_queue
 from scrapy_bloom.redis_backend import load as loading
 from scrapy_bloom.redis_backend.client import RedisClient
-from scrapy_bloom.redis_backend.filter_status import RedisPlace
+from scrapy_bloom.redis_backend.filter_view import FilterView
 from scrapy_bloom.redis_backend.layout import in_one_slot
 from scrapy_bloom.redis_backend.load import load_job, load_scrapy_redis
 from scrapy_bloom.redis_backend.push import Pusher
-from scrapy_bloom.redis_backend.start_marks import mark_of
 from scrapy_bloom.redis_backend.status import look_at
-from scrapy_bloom.sqlite_backend.request_file import RequestFile, reading
-from scrapy_bloom.sqlite_backend.stopped_job import StoppedJob
+from scrapy_bloom.redis_backend.taken_starts import mark_of
+from scrapy_bloom.sqlite_backend.job_file import RequestFile, reading
+from scrapy_bloom.sqlite_backend.job_reader import StoppedJob
 from tests.commands.command_line import bloom
 from tests.job.harness import fields_of
 from tests.patience import PATIENCE, wait_until
@@ -318,12 +318,12 @@ def test_an_interrupted_load_is_run_again(client, key, left, settings, monkeypat
             with pytest.raises(BloomError, match="is being loaded"):
                 load_left(client, key, settings)
             with pytest.raises(BloomError, match="is being loaded"):
-                RedisPlace(client, key)
+                FilterView(client, key)
             monkeypatch.setattr(loading, "look_at", lambda *_: None)
             patch.undo()
             load_left(client, key, settings)
     assert waiting(client, in_one_slot(key)).total() == 9
-    assert len(RedisPlace(client, key).filter) == 8
+    assert len(FilterView(client, key).filter) == 8
 
 
 def test_what_cannot_be_loaded_is_refused(client, key, left, settings, monkeypatch):
@@ -387,7 +387,7 @@ def test_requests_of_a_job_keep_what_they_are(redis, client, key, settings, job)
     file.commit([b"unreleased"])
     file.close(clean=False)
     assert load_job(client, in_one_slot(key), job, settings).pending == 6
-    assert b"unreleased" in RedisPlace(client, key).filter
+    assert b"unreleased" in FilterView(client, key).filter
     worker = StoreWorker(redis.url, key, capacity=6)
     worker.store.note(mark=mark_of(b"f" * 20, 258))
     worker.exchange()
@@ -481,7 +481,7 @@ def test_a_filter_without_requests_makes_a_crawl(redis_server, key, settings, jo
     with RedisClient(redis_server.url) as client:
         loaded = load_job(client, in_one_slot(key), job, settings)
         assert (loaded.items, loaded.pending) == (1, 0)
-        assert b"seen" in RedisPlace(client, key).filter
+        assert b"seen" in FilterView(client, key).filter
         assert waiting(client, in_one_slot(key)).total() == 0
 
 
@@ -501,7 +501,7 @@ def test_a_load_that_has_slept_leaves_the_next_one_alone(
     with RedisClient(redis.url) as other, pytest.raises(BloomError, match="is gone"):
         load_left(client, key, settings)
     assert waiting(client, in_one_slot(key)).total() == 9
-    assert len(RedisPlace(client, key).filter) == 8
+    assert len(FilterView(client, key).filter) == 8
 
 
 def test_a_job_that_runs_is_refused(redis_server, key, settings, tmp_path):

@@ -20,10 +20,10 @@ from scrapy.crawler import CrawlerProcess
 from scrapy.http import TextResponse
 
 import scrapy_bloom.commands.arguments
-import scrapy_bloom.commands.running
+import scrapy_bloom.commands.context
 import scrapy_bloom.redis_backend.scheduler  # noqa: F401 - before the forks, not in each
 from scrapy_bloom.commands import main as bloom
-from scrapy_bloom.job.failure import FailedRequest
+from scrapy_bloom.job.failed_request import FailedRequest
 from scrapy_bloom.redis_backend.scripts import COMMIT
 from tests.job.harness import ASYNCIO, Run, fork, preload
 from tests.redis_backend.server import Server
@@ -43,7 +43,7 @@ SETTINGS = {
     "BLOOM_REDIS_TIMEOUT": 2,
     "BLOOM_BUDGET": {"capped.example.com": 1},
     "BLOOM_CAPACITY": 1000,
-    "BLOOM_LATER_WAIT": 5,
+    "BLOOM_DELAY_WAIT": 5,
     "LOG_LEVEL": "INFO",
 }
 LOOKS = ["info", "info --json", "top --once", "top --json", "workers", "verify", "check x",
@@ -106,7 +106,7 @@ def make(server):
     client = server.client()
     packed = "cmsgpack.pack({'0', 'alone.example.com', '2' .. ARGV[1], 0})"
     payload = one.codec.dump(Request("http://alone.example.com/")).payload
-    client.eval(f"redis.call('RPUSH', KEYS[1], {packed})", 1, f"{one.key}:alone", payload)
+    client.eval(f"redis.call('RPUSH', KEYS[1], {packed})", 1, f"{one.key}:quarantined", payload)
     client.rpush("seeds", f"{HEALTHY}seed")
     note = "cmsgpack.pack({ARGV[1], 'dead'})"
     client.eval(f"redis.call('HSET', KEYS[1], '1', {note})", 1, "{seeds}:taken", f"{HEALTHY}noted")

@@ -4,7 +4,7 @@ workers."""
 import pytest
 
 from scrapy_bloom import SharedFilterError
-from scrapy_bloom.job.failure import Choice
+from scrapy_bloom.job.failed_request import Choice
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.lifecycle import remove_queue

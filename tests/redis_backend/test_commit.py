@@ -8,7 +8,7 @@ import pytest
 import redis as redis_py
 
 from scrapy_bloom import SharedFilterError
-from scrapy_bloom.redis_backend.protocol import Reply
+from scrapy_bloom.redis_backend.call import Reply
 from scrapy_bloom.redis_backend.push import Pusher
 from scrapy_bloom.redis_backend.scripts import COMMIT, HEARTBEAT
 from scrapy_bloom.redis_backend.status import look_at
@@ -341,7 +341,7 @@ def with_many_claims(worker, count):
     """Give `worker` so many claims, which it has handed out."""
     worker.enqueue("page", meta={"value": 1j})  # a pickle: the same bytes in any slot
     assert worker.next() is not None
-    names = (f"{worker.key}:{kind}:{worker.store.worker}" for kind in ("claims", "handed"))
+    names = (f"{worker.key}:{kind}:{worker.store.worker}" for kind in ("claims", "dispatched"))
     worker.client._redis.eval(MANY_CLAIMS, 2, *names, count - 1)
 
 
@@ -626,7 +626,7 @@ def test_a_filter_that_lost_a_layer_is_gone(join, redis_server, lost):
 
 @pytest.mark.parametrize(
     ("lost", "lobby"),
-    [(each, 256) for each in ("pending:0:only", "slots:0", "priorities", "alone")]
+    [(each, 256) for each in ("pending:0:only", "slots:0", "priorities", "quarantined")]
     + [("lobby:0", 0), ("priorities", 0)],
 )
 def test_requests_that_were_evicted_are_no_end(join, redis_server, monkeypatch, lost, lobby):
@@ -638,7 +638,7 @@ def test_requests_that_were_evicted_are_no_end(join, redis_server, monkeypatch, 
     worker.store._leaving = not lobby  # it claims nothing
     worker.exchange()
     worker.store._leaving = False
-    if lost == "alone":
+    if lost == "quarantined":
         for _ in range(2):
             worker = join(capacity=20)
             while not worker.next():

@@ -7,7 +7,7 @@ import pytest
 from scrapy import Request
 
 from scrapy_bloom import SharedFilterError
-from scrapy_bloom.job.failure import Choice
+from scrapy_bloom.job.failed_request import Choice
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
 from scrapy_bloom.redis_backend.transport import Transport
 from tests.redis_backend.workers import StoreWorker, crawl, findings_of, seeded, tree

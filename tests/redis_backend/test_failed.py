@@ -14,7 +14,7 @@ from twisted.python.failure import Failure
 
 from scrapy_bloom.job.codec import Stored, plain_fields
 from scrapy_bloom.job.dictionaries import Dictionaries
-from scrapy_bloom.job.failure import Choice, FailedRequest
+from scrapy_bloom.job.failed_request import Choice, FailedRequest
 from scrapy_bloom.redis_backend.capped import CappedRequests
 from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
@@ -72,7 +72,7 @@ def test_it_is_not_pending_and_the_crawl_ends(join, redis_server):
     worker.exchange()
     worker.exchange()
     assert worker.store.is_quiet
-    assert redis_server.command("SCARD", f"{worker.key}:handed:{worker.store.worker}") == 0
+    assert redis_server.command("SCARD", f"{worker.key}:dispatched:{worker.store.worker}") == 0
     worker.die()
     other = join()
     assert other.next() is None
@@ -98,7 +98,9 @@ def test_what_waits_is_counted(join, redis_server):
     def check(worker):
         """Return what is counted, and what there is."""
         seen = look_at(worker.client, worker.key)
-        return seen.waiting, pending_of(worker.client, worker.key).by_slot.total() + seen.alone
+        return seen.waiting, pending_of(
+            worker.client, worker.key
+        ).by_slot.total() + seen.quarantined
 
     worker = join()
     worker.enqueue_all(range(30))

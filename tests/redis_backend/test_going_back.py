@@ -80,7 +80,7 @@ def forgets(tested, told):
 @pytest.mark.parametrize("recent_urls", [0, 65_536], ids=["keys", "urls"])
 def test_a_restart_from_an_older_snapshot(worker, own_server, told, recent_urls):
     """A worker whose requests are all known to itself notices it, and without a new one."""
-    tested = went_back(worker, own_server, BLOOM_RECENT_URLS=recent_urls)
+    tested = went_back(worker, own_server, BLOOM_URL_CACHE=recent_urls)
     forgets(tested, told)
     assert offer(worker(), 0, 200) == [True] * 200
 

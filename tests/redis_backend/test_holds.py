@@ -32,12 +32,12 @@ def test_all_workers_leave_a_host_alone(tmp_path, redis_server, says):
 
 
 def test_a_host_that_is_held_until_its_release_is_due_never(tmp_path, redis_server):
-    """A worker with BLOOM_LATER_WAIT leaves it, and the next one finds its pages."""
+    """A worker with BLOOM_DELAY_WAIT leaves it, and the next one finds its pages."""
     key = {"BLOOM_REDIS_URL": redis_server.url, "BLOOM_REDIS_KEY": tmp_path.name}
     with RestingSite({"held": Rest(0)}) as site:
         arguments = ("-a", "held=held")
         for _ in range(2):
-            crawl = start(tmp_path, site, {"held": 3}, arguments, **key, BLOOM_LATER_WAIT=600).end()
+            crawl = start(tmp_path, site, {"held": 3}, arguments, **key, BLOOM_DELAY_WAIT=600).end()
             assert crawl.reason == "bloom_later", crawl.log
             assert crawl.stat("scheduler/pending") == "3"
     assert "due when its slot is released" in crawl.log

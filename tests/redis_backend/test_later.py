@@ -8,8 +8,8 @@ from time import monotonic, time
 import pytest
 
 from scrapy_bloom.job.holds import FRESH
+from scrapy_bloom.redis_backend.call import Reply
 from scrapy_bloom.redis_backend.lifecycle import remove_queue
-from scrapy_bloom.redis_backend.protocol import Reply
 from scrapy_bloom.redis_backend.scripts import OPEN_CRAWL
 from scrapy_bloom.redis_backend.status import look_at, pending_of
 from scrapy_bloom.redis_backend.verify import queue_findings
@@ -541,7 +541,7 @@ def test_a_slot_keeps_its_order(join, redis_server, monkeypatch, kind, seed, wit
             return enter()
         if not with_holds:
             bits = chance.choice([b"", b"\xff" * (1 << 20), chance.randbytes(1 << 20)])
-            redis_server.command("SET", f"{worker.key}:few", bits)
+            redis_server.command("SET", f"{worker.key}:lobby_counts", bits)
         elif what < 0.4:
             # a probe of an odd number is the last in line
             worker.store.hold(slot, chance.choice([10, 1000, inf]), 2)

@@ -73,7 +73,7 @@ def test_a_change_of_the_order_loses_nothing(join, redis_server, monkeypatch, se
             slots.push(worker, f"s{int(chance.expovariate(0.2))}")
         if chance.random() < 0.2:
             bits = chance.choice([b"", b"\xff" * (1 << 20), chance.randbytes(1 << 20)])
-            redis_server.command("SET", f"{worker.key}:few", bits)
+            redis_server.command("SET", f"{worker.key}:lobby_counts", bits)
         for _ in range(chance.randrange(1, 4)):
             worker.exchange()
             finish(chance.randrange(5))
@@ -119,7 +119,7 @@ def test_few_slots_have_lists_of_their_own(join, redis_server):
     worker = join()
     fill(worker, 256)
     assert len(lists(redis_server, worker)) == 257
-    assert not redis_server.command("EXISTS", f"{worker.key}:few")
+    assert not redis_server.command("EXISTS", f"{worker.key}:lobby_counts")
     for _ in range(16):
         for slot in range(300, 320):
             worker.enqueue(f"{slot}", dont_filter=True, slot=f"s{slot}")
@@ -127,18 +127,18 @@ def test_few_slots_have_lists_of_their_own(join, redis_server):
     worker.send_all()
     assert redis_server.command("LLEN", f"{worker.key}:lobby:0") == 300
     assert len(lists(redis_server, worker)) == 278
-    assert redis_server.command("MEMORY", "USAGE", f"{worker.key}:few") < 1.3 * 2**20
+    assert redis_server.command("MEMORY", "USAGE", f"{worker.key}:lobby_counts") < 1.3 * 2**20
     worker.store._leaving = False
     assert len(worker.drain()) == 256 + 320
     assert lists(redis_server, worker) == set()
-    assert redis_server.command("BITCOUNT", f"{worker.key}:few") == 0
+    assert redis_server.command("BITCOUNT", f"{worker.key}:lobby_counts") == 0
 
 
 @pytest.mark.usefixtures("lobby")
 def test_a_counter_that_is_too_high_goes_down(join, redis_server):
     """With each time that its slot has no list any more."""
     worker = join()
-    redis_server.command("SET", f"{worker.key}:few", b"\xff" * (1 << 20))
+    redis_server.command("SET", f"{worker.key}:lobby_counts", b"\xff" * (1 << 20))
     fill(worker, 1, 9)
     assert not redis_server.command("EXISTS", f"{worker.key}:lobby:0")
     worker.drain()
@@ -157,7 +157,9 @@ def test_nothing_is_lost_with_any_counters(join, redis_server, seed, kind):
 
     def attempt(worker, arguments):
         some = chance.choice([b"", b"\xff" * 1024, chance.randbytes(1024)])
-        redis_server.command("SETRANGE", f"{worker.key}:few", chance.randrange(1 << 20), some)
+        redis_server.command(
+            "SETRANGE", f"{worker.key}:lobby_counts", chance.randrange(1 << 20), some
+        )
         worker.abort(arguments, anywhere(chance))
         if chance.random() < 0.05:
             worker.die()
@@ -248,7 +250,7 @@ def test_the_commands_know_the_lobby(join, redis_server, kind):
     assert findings_of(worker) == []
     assert remove_queue(worker.client, worker.key) > 3
     assert lists(redis_server, worker) == set()
-    assert not redis_server.command("EXISTS", f"{worker.key}:few")
+    assert not redis_server.command("EXISTS", f"{worker.key}:lobby_counts")
 
 
 @pytest.mark.usefixtures("lobby")

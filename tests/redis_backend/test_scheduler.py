@@ -18,7 +18,7 @@ from scrapy_bloom.errors import FilterLockedError, JobDirectoryError
 from scrapy_bloom.job.session import session_of
 from scrapy_bloom.redis_backend import worker as worker_module
 from scrapy_bloom.redis_backend.client import RedisClient
-from scrapy_bloom.redis_backend.filter_status import RedisPlace
+from scrapy_bloom.redis_backend.filter_view import FilterView
 from scrapy_bloom.redis_backend.lifecycle import open_crawl
 from tests.job.engine import TestSpider, name_of, request
 from tests.job.feed_jobs import run
@@ -440,14 +440,14 @@ def test_a_fenced_worker_marks_nothing_of_which_redis_may_have_forgotten_somethi
     worker.store.commit(prints[1:])
     worker.exchange()
     with RedisClient(redis_server.url) as client:
-        assert not any(each in RedisPlace(client, key).filter for each in prints)
+        assert not any(each in FilterView(client, key).filter for each in prints)
     assert not any(worker.dupefilter.request_seen(each) for each in (done, in_progress))
     worker.store.commit(prints)  # fetched once more, and now all that came of them is there
     worker.exchange()
     worker.exchange()
     with RedisClient(redis_server.url) as client:
-        assert all(each in RedisPlace(client, key).filter for each in prints)
-        assert len(RedisPlace(client, key).filter) == 4
+        assert all(each in FilterView(client, key).filter for each in prints)
+        assert len(FilterView(client, key).filter) == 4
     worker.close()
 
 

@@ -231,7 +231,7 @@ def test_what_is_dropped_from_the_lobby_counts_there_no_more(join, redis_server,
     worker = join(capacity=2, **FIFO)
     for number in range(8):
         of_slot(worker, f"slot{number}", f"{number}")
-    few = f"{worker.key}:few"
+    few = f"{worker.key}:lobby_counts"
     assert int(redis_server.command("BITCOUNT", few)) > 0
     assert drop(worker, urls=["*"])["dropped"] > 0
     assert int(redis_server.command("BITCOUNT", few)) == 0

@@ -57,7 +57,7 @@ BUDGETS = {
         "slots_are_not_named": ("if redis.call('EXISTS', list) == 0 then", "if false then"),
         "the_last_round_is_forgotten": ("if counting and counts:find('f') then", "if false then"),
     },
-    "protocol.py": {
+    "call.py": {
         "retries_are_counted": ("str(has_key + 2 * (not self.counted", "str(int(has_key"),
     },
     "request_store.py": {
@@ -208,7 +208,7 @@ SCRIPTS = {
         "returned_is_a_loss": ("worker, returned, record, false", "worker, returned, record, true"),
         "quarantined_of_held_slots": ("if not hold or hold[1] <= now then", "if true then"),
         "the_quarantined_wait_for_each_other": (
-            "    redis.call('RPOPLPUSH', key('alone'), key('alone'))\n",
+            "    redis.call('RPOPLPUSH', key('quarantined'), key('quarantined'))\n",
             "",
         ),
         "holds_of_new_claims_are_not_told": (" slot in pairs(of_slot) do", " slot in pairs({}) do"),

@@ -11,15 +11,15 @@ from scrapy.settings import Settings
 from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 
-from scrapy_bloom.job.failure import FailedRequest
+from scrapy_bloom.job.failed_request import FailedRequest
 from scrapy_bloom.redis_backend.budget import budget_text, require_budget
+from scrapy_bloom.redis_backend.call import Policy
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.codec import RedisCodec
 from scrapy_bloom.redis_backend.dupefilter import RedisBloomDupeFilter
 from scrapy_bloom.redis_backend.failed_store import RedisFailedStore
 from scrapy_bloom.redis_backend.layout import in_one_slot
 from scrapy_bloom.redis_backend.lifecycle import open_crawl
-from scrapy_bloom.redis_backend.protocol import Policy
 from scrapy_bloom.redis_backend.push import push
 from scrapy_bloom.redis_backend.request_store import Observers, RedisStore
 from scrapy_bloom.redis_backend.scripts import COMMIT, RETRY_FAILED, SIEVE, TAKE_CAPPED

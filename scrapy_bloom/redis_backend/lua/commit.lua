@@ -87,7 +87,7 @@ end
 
 local number = tonumber(ARGV[4])
 local batch, mine = key('batch:' .. worker), key('claims:' .. worker)
-local handed = key('handed:' .. worker)
+local dispatched = key('dispatched:' .. worker)
 local last = redis.call('HMGET', batch, 'number', 'reply', 'pushed')
 if not expiry and number > 1 then return {'fenced'} end
 if expiry and tonumber(last[1]) == number then return cmsgpack.unpack(last[2]) end
@@ -116,15 +116,15 @@ local function give_back(from, claim, packed, blamed)
     redis.call('HDEL', key('claims:' .. from), claim)
     return
   end
-  local priority, slot, entry, alone = unpack(record, 1, 4)
-  local losses = (tonumber(alone or entry:sub(1, 1)) or 0) + (blamed and 1 or 0)
-  if not alone then entry = losses .. entry:sub(2) end
-  if alone and losses >= tonumber(ARGV[12]) then
+  local priority, slot, entry, quarantined = unpack(record, 1, 4)
+  local losses = (tonumber(quarantined or entry:sub(1, 1)) or 0) + (blamed and 1 or 0)
+  if not quarantined then entry = losses .. entry:sub(2) end
+  if quarantined and losses >= tonumber(ARGV[12]) then
     redis.call('HSET', key('failed'), claim,
       cmsgpack.pack({priority, slot, entry, 'worker_died', losses + 2, from, now, ''}))
-  elseif alone or losses >= 2 then
-    redis.call('RPUSH', key('alone'),
-      cmsgpack.pack({priority, slot, entry, alone and losses or 0}))
+  elseif quarantined or losses >= 2 then
+    redis.call('RPUSH', key('quarantined'),
+      cmsgpack.pack({priority, slot, entry, quarantined and losses or 0}))
     added, added_bytes = added + 1, added_bytes + #entry
   else
     local newest_first = is_newest(priority)
@@ -151,12 +151,12 @@ local function reclaim(each)
   -- from the last one, so that the first is in front again
   table.sort(claims, function(one, other) return (tonumber(one) or 0) > (tonumber(other) or 0) end)
   for _, claim in ipairs(claims) do
-    local blamed = redis.call('SISMEMBER', key('handed:' .. each), claim) == 1
+    local blamed = redis.call('SISMEMBER', key('dispatched:' .. each), claim) == 1
     give_back(each, claim, records[claim], blamed)
   end
   given_back = given_back + #claims + 10
   if cursor == '0' then
-    redis.call('UNLINK', key('batch:' .. each), key('handed:' .. each))
+    redis.call('UNLINK', key('batch:' .. each), key('dispatched:' .. each))
     redis.call('SREM', key('busy'), each)
     redis.call('ZREM', key('workers'), each)
   end
@@ -246,9 +246,9 @@ local function each_of(text, command, name)
   return redis.call(command, name, unpack(claims))
 end
 local done = each_of(ARGV[13], 'HDEL', mine)
-each_of(ARGV[13], 'SREM', handed)
+each_of(ARGV[13], 'SREM', dispatched)
 if done > 0 then redis.call('HINCRBY', key('crawl'), 'done', done) end
-each_of(ARGV[14], 'SADD', handed)
+each_of(ARGV[14], 'SADD', dispatched)
 for at = first_failed, first_entry - 1, 6 do
   local failing, again = ARGV[at], ARGV[at + 5]
   local record = redis.call('HGET', mine, failing)
@@ -258,14 +258,14 @@ for at = first_failed, first_entry - 1, 6 do
     redis.call('HSET', key('failed'), ARGV[at + 1], cmsgpack.pack({priority, slot, entry,
       ARGV[at + 2], tonumber(ARGV[at + 3]), worker, now, ARGV[at + 4], failing}))
     redis.call('HDEL', mine, failing)
-    redis.call('SREM', handed, failing)
+    redis.call('SREM', dispatched, failing)
   end
 end
 for returned in words(ARGV[22]) do
   local record = redis.call('HGET', mine, returned)
   if record then
     give_back(worker, returned, record, false)
-    redis.call('SREM', handed, returned)
+    redis.call('SREM', dispatched, returned)
   end
 end
 
@@ -274,16 +274,16 @@ for _, each in ipairs(redis.call('ZRANGEBYSCORE', key('workers'), '-inf', '(' ..
   reclaimed = reclaimed + reclaim(each)
 end
 if ARGV[17] ~= '' then
-  redis.call('UNLINK', handed)  -- what it has not finished is no loss
+  redis.call('UNLINK', dispatched)  -- what it has not finished is no loss
   reclaim(worker)
 end
 
 if has_later and not full then move_due() end
 
 local claimed, owned = {}, {}
-local function tell(number, priority, slot, entry, alone)
+local function tell(number, priority, slot, entry, quarantined)
   claimed[#claimed + 1] = table.concat(
-    {number, priority, slot, alone and 1 or 0, entry:sub(2)}, '\0')
+    {number, priority, slot, quarantined and 1 or 0, entry:sub(2)}, '\0')
 end
 for claim in words(ARGV[14]) do owned[claim] = true end
 for claim in words(ARGV[15]) do owned[claim] = true end
@@ -301,36 +301,36 @@ end
 -- before they are taken: what is counted is never more than there is
 local function count_less(count) redis.call('HINCRBY', key('crawl'), 'waiting', -count) end
 local is_busy = false
-local function claim(priority, slot, entry, alone, command, list)
+local function claim(priority, slot, entry, quarantined, command, list)
   if not is_busy then redis.call('SADD', key('busy'), worker) end
   is_busy = true
   local number = redis.call('HINCRBY', key('crawl'), 'claims', 1)
-  redis.call('HSET', mine, number, cmsgpack.pack({priority, slot, entry, alone, now}))
+  redis.call('HSET', mine, number, cmsgpack.pack({priority, slot, entry, quarantined, now}))
   redis.call(command, list)
   added_bytes = added_bytes - #entry
-  tell(number, priority, slot, entry, alone)
+  tell(number, priority, slot, entry, quarantined)
 end
 
 local wanted, most_of_slot, keeps = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[11])
 if full then wanted = 0 end
 local of_slot, new_owners = {}, 0
 if wanted > 0 and owned_count == 0 and #claimed == 0 then
-  for _ = 1, math.min(20, redis.call('LLEN', key('alone'))) do
-    local packed = redis.call('LINDEX', key('alone'), 0)
+  for _ = 1, math.min(20, redis.call('LLEN', key('quarantined'))) do
+    local packed = redis.call('LINDEX', key('quarantined'), 0)
     local record = record_of(packed)
     local hold = record and hold_of(record[2])
     if not record then
-      redis.call('HSET', key('failed'), 'alone:' .. redis.sha1hex(packed), packed)
+      redis.call('HSET', key('failed'), 'quarantined:' .. redis.sha1hex(packed), packed)
       count_less(1)
-      redis.call('LPOP', key('alone'))
+      redis.call('LPOP', key('quarantined'))
     elseif not hold or hold[1] <= now then
       if hold then probe_slot(record[2], hold) end
       count_less(1)
-      claim(record[1], record[2], record[3], record[4], 'LPOP', key('alone'))
+      claim(record[1], record[2], record[3], record[4], 'LPOP', key('quarantined'))
       of_slot[record[2]], wanted = 1, 0
       break
     else
-      redis.call('RPOPLPUSH', key('alone'), key('alone'))
+      redis.call('RPOPLPUSH', key('quarantined'), key('quarantined'))
     end
   end
 end
@@ -407,7 +407,7 @@ for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, 99)) do
     taken = 0
     local left, in_lobby = redis.call('LLEN', ring), redis.call('LLEN', lobby)
     local has_many = in_lobby > 0 or left >= many_slots
-      or oldest_first and redis.call('EXISTS', key('few')) == 1
+      or oldest_first and redis.call('EXISTS', key('lobby_counts')) == 1
     if wanted > 0 and in_lobby > 0 then
       -- each of its entries counts as a slot; rounded up in some calls, down in others
       local share = math.min(in_lobby, left + 1000)
@@ -488,7 +488,7 @@ local waiting = redis.call('HINCRBY', key('crawl'), 'waiting', added)
 local waiting_bytes = redis.call('HINCRBY', key('crawl'), 'waiting_bytes', added_bytes)
 local waits = has_later and (first_of('later') or first_of('parked'))
 local rests = redis.call('ZCARD', key('priorities')) == 0
-  and redis.call('EXISTS', key('alone')) == 0
+  and redis.call('EXISTS', key('quarantined')) == 0
 local still = rests and not waits
 -- too few after an aborted script, never too many: some list was evicted
 if still and waiting > 0 then return {'gone'} end

@@ -1,6 +1,6 @@
 -- KEYS: the filter's header.
 -- ARGV: names of the workers' counts.
--- Returns {fields of the crawl, time (ms), workers with their leases, failed, alone, progress,
+-- Returns {fields of the crawl, time (ms), workers with their leases, failed, quarantined, progress,
 -- bytes of the keys or -1, requests that are not due, in how many ms the next of them is or '', slots
 -- that are held, slots with requests over the budget}; without each worker's and
 -- each slot's part.
@@ -12,8 +12,8 @@
 -- include waits
 
 local workers = redis.call('ZRANGE', key('workers'), 0, -1, 'WITHSCORES')
-for _, name in ipairs({'crawl', 'workers', 'starting', 'busy', 'priorities', 'alone', 'failed',
-    'start', 'owners', 'progress', 'few', 'later', 'holds', 'parked', 'limits',
+for _, name in ipairs({'crawl', 'workers', 'starting', 'busy', 'priorities', 'quarantined', 'failed',
+    'start', 'owners', 'progress', 'lobby_counts', 'later', 'holds', 'parked', 'limits',
     'counted:0', 'counted:1', 'capped'}) do
   weigh(key(name))
 end
@@ -21,5 +21,5 @@ local later, due, held = waits()
 return {redis.call('HMGET', key('crawl'), 'lease', 'round', 'start_done', 'over', 'began', 'done',
     'waiting', unpack(ARGV)),
   now, workers, redis.call('HLEN', key('failed')),
-  redis.call('LLEN', key('alone')), slice(key('progress'), 0, 59),
+  redis.call('LLEN', key('quarantined')), slice(key('progress'), 0, 59),
   unknown and -1 or bytes, later, due, held, redis.call('ZCARD', key('capped'))}

@@ -52,7 +52,7 @@ local has_other_budget = ARGV[6] ~= '' and found[13] ~= ARGV[6]
 if ARGV[4] ~= '' and found[8] ~= '' and found[8] ~= ARGV[4] and ARGV[5] == '' then return found end
 if found[1] == id and found[7] > 0 and has_other_budget then return found end
 if not found[1] then
-  if redis.call('EXISTS', key('priorities'), key('alone'), key('failed'), key('later'),
+  if redis.call('EXISTS', key('priorities'), key('quarantined'), key('failed'), key('later'),
       key('parked'), key('capped')) > 0 then
     found[1] = ''
     return found

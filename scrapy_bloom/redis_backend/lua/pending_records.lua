@@ -1,5 +1,5 @@
 -- KEYS: the filter's header.
--- ARGV: the records, which are 'alone', 'later', or 'claims:' and a worker; a cursor, 0 at first;
+-- ARGV: the records, which are 'quarantined', 'later', or 'claims:' and a worker; a cursor, 0 at first;
 -- '1' for what is due last of 'later', and the elements themselves.
 -- Returns {next cursor, 0 at the end; for each record {priority, slot, payload, in how many ms it is
 -- due or '', its element or ''}}, without those that cannot be read; one may come twice.

@@ -21,7 +21,7 @@ end
 local function parked(member) return unlink_lists(member:match('^([^:]*):(.*)$')) end
 local function capped(slot) return redis.call('UNLINK', key('capped:' .. slot)) end
 local function worker(each)
-  return redis.call('UNLINK', key('batch:' .. each), key('claims:' .. each), key('handed:' .. each))
+  return redis.call('UNLINK', key('batch:' .. each), key('claims:' .. each), key('dispatched:' .. each))
 end
 if unlink_listed('parked', parked) then return math.max(1, gone) end
 if unlink_listed('capped', capped) then return math.max(1, gone) end
@@ -37,6 +37,6 @@ for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, -1)) do
   redis.call('ZREM', key('priorities'), priority)
 end
 if unlink_listed('workers', worker) then return math.max(1, gone) end
-return gone + redis.call('UNLINK', key('starting'), key('busy'), key('alone'), key('failed'),
-  key('start'), key('owners'), key('progress'), key('few'), key('later'), key('holds'),
+return gone + redis.call('UNLINK', key('starting'), key('busy'), key('quarantined'), key('failed'),
+  key('start'), key('owners'), key('progress'), key('lobby_counts'), key('later'), key('holds'),
   key('limits'), key('counted:0'), key('counted:1'))

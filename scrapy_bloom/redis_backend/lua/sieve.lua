@@ -1,7 +1,7 @@
 -- Looks at requests that the caller has read: drops some, and moves the others to the end of their
 -- list, where that is a list. What workers have taken meanwhile is passed over.
 -- KEYS: the filter's header.
--- ARGV: `later`, `alone`, `lobby:PRIORITY` or `pending:PRIORITY:NAME`; then for each element as it is
+-- ARGV: `later`, `quarantined`, `lobby:PRIORITY` or `pending:PRIORITY:NAME`; then for each element as it is
 -- there: the element; priority; slot; entry; what becomes of it: '0' or '3' to leave it, '1' to drop
 -- it, '2' to let it fail; and for that its page, attempts and details as JSON.
 -- Returns for each at which it has looked what became of it, as digits; -1 if there is no crawl of

@@ -17,7 +17,7 @@ end
 for _, each in ipairs(redis.call('ZRANGE', key('workers'), 0, -1)) do
   claims = claims + redis.call('HLEN', key('claims:' .. each))
 end
-local waits = redis.call('EXISTS', key('alone'), key('later'), key('parked'))
+local waits = redis.call('EXISTS', key('quarantined'), key('later'), key('parked'))
 for _, priority in ipairs(redis.call('ZRANGE', key('priorities'), 0, -1)) do
   waits = waits + redis.call('EXISTS', key('lobby:' .. priority))
   if waits > 0 then break end

@@ -1,5 +1,5 @@
 -- KEYS: the filter's header.
--- ARGV: `failed`, `claims:WORKER`, `alone` or `later`; cursor; the fewest parts of a record.
+-- ARGV: `failed`, `claims:WORKER`, `quarantined` or `later`; cursor; the fewest parts of a record.
 -- Returns {next cursor, records, how many of them cannot be read}.
 
 -- include key
@@ -7,7 +7,7 @@
 -- include unpacked
 
 local name, following, records, bad = key(ARGV[1]), 0, {}, 0
-if ARGV[1] == 'alone' then
+if ARGV[1] == 'quarantined' then
   for _, packed in ipairs(redis.call('LRANGE', name, 0, -1)) do
     records[#records + 1] = unpacked(packed) or {}
   end

@@ -16,10 +16,10 @@ for _, each in ipairs(ARGV) do
     if at and (not oldest or at < oldest) then oldest = at end
   end
   -- workers, which count what is pending under a new budget, have no right to SCARD
-  local handed = redis.pcall('SCARD', key('handed:' .. each))
-  if type(handed) == 'table' then handed = 0 end
-  found[#found + 1] = {redis.call('HLEN', name), handed,
+  local dispatched = redis.pcall('SCARD', key('dispatched:' .. each))
+  if type(dispatched) == 'table' then dispatched = 0 end
+  found[#found + 1] = {redis.call('HLEN', name), dispatched,
     redis.call('SISMEMBER', key('starting'), each), oldest or 0}
-  for _, name in ipairs({'claims:', 'handed:', 'batch:'}) do weigh(key(name .. each)) end
+  for _, name in ipairs({'claims:', 'dispatched:', 'batch:'}) do weigh(key(name .. each)) end
 end
 return {found, unknown and -1 or bytes}

@@ -37,14 +37,14 @@ end
 -- Counts an entry of the slot in the lobby (1), or no more (-1); returns false where the counter is
 -- at its end.
 local function count_few(priority, slot, more)
-  if not has_few and redis.call('EXISTS', key('few')) == 0 then
+  if not has_few and redis.call('EXISTS', key('lobby_counts')) == 0 then
     -- only a new string is allocated in its exact size, just below a megabyte
-    redis.call('SETBIT', key('few'), 4 * few_counters - 1, 0)
+    redis.call('SETBIT', key('lobby_counts'), 4 * few_counters - 1, 0)
   end
   has_few = true
   local hash = tonumber(redis.sha1hex(priority .. ':' .. slot):sub(1, 8), 16)
   local place = '#' .. hash % few_counters
-  return redis.call('BITFIELD', key('few'), 'OVERFLOW', 'FAIL', 'INCRBY', 'u4', place, more)[1]
+  return redis.call('BITFIELD', key('lobby_counts'), 'OVERFLOW', 'FAIL', 'INCRBY', 'u4', place, more)[1]
 end
 
 -- `command` is LPUSH for the oldest request where that is next, else RPUSH.

@@ -9,11 +9,11 @@ from scrapy import Request, signals
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 
 from scrapy_bloom.addon import Addon
-from scrapy_bloom.job import later, ledger_scheduler
+from scrapy_bloom.job import delays, ledger_scheduler
+from scrapy_bloom.sqlite_backend.job_file import RequestFile
+from scrapy_bloom.sqlite_backend.job_reader import stopped_job
 from scrapy_bloom.sqlite_backend.repeated_children import TakenChildren
-from scrapy_bloom.sqlite_backend.request_file import RequestFile
 from scrapy_bloom.sqlite_backend.status import JobStatus
-from scrapy_bloom.sqlite_backend.stopped_job import stopped_job
 from tests import processes
 from tests.job.engine import Job, request
 from tests.job.harness import fields_of
@@ -38,7 +38,7 @@ def clock(monkeypatch):
 def test_a_request_is_sent_at_its_time(new_job, clock, stored):
     """Not before, and then it is a request as any other; stored or in memory."""
     job = new_job(**{} if stored else {"folder": None}).pushed("a")
-    job.push("b", meta={later.NOT_BEFORE: 10, "kept": 1})
+    job.push("b", meta={delays.NOT_BEFORE: 10, "kept": 1})
     assert len(job.scheduler) == 2
     assert job.names() == ["a"]
     clock.now += 9.9
@@ -66,8 +66,8 @@ def test_a_request_is_sent_at_its_time(new_job, clock, stored):
 )
 def test_times(clock, value, seconds):
     """Seconds from now, seconds since 1970, or an aware datetime; what is past is now."""
-    given = request("a", meta={later.NOT_BEFORE: value})
-    assert later.take_delay(given) == (pytest.approx(seconds) if seconds else None)
+    given = request("a", meta={delays.NOT_BEFORE: value})
+    assert delays.take_delay(given) == (pytest.approx(seconds) if seconds else None)
     assert given.meta == {}
 
 
@@ -76,7 +76,7 @@ def test_times(clock, value, seconds):
 )
 def test_what_is_no_time(new_job, caplog, value):
     """One ERROR, and the request is asked at once."""
-    job = new_job().pushed("a", meta={later.NOT_BEFORE: value})
+    job = new_job().pushed("a", meta={delays.NOT_BEFORE: value})
     (record,) = [each for each in caplog.records if each.levelname == "ERROR"]
     assert "bloom_not_before is" in record.getMessage()
     assert job.pop().meta == {}
@@ -86,11 +86,11 @@ def test_a_kill_loses_no_delayed_request(new_job, clock):
     """Nor does it make one earlier; what was not committed is lost with its parent's end."""
     job = new_job()
     for name in "abc":
-        job.push(name, meta={later.NOT_BEFORE: 10})
+        job.push(name, meta={delays.NOT_BEFORE: 10})
     job.commit()
     job = new_job()
     assert len(job.scheduler) == 3
-    job.push("d", meta={later.NOT_BEFORE: 10})
+    job.push("d", meta={delays.NOT_BEFORE: 10})
     assert job.names() == []
     clock.now += 11
     assert sorted(job.names()) == ["a", "b", "c", "d"]
@@ -98,7 +98,7 @@ def test_a_kill_loses_no_delayed_request(new_job, clock):
 
 def test_clocks_that_jump(new_job, clock):
     """Back: later. Forward: sooner. Nothing is lost."""
-    job = new_job().pushed("a", meta={later.NOT_BEFORE: 10})
+    job = new_job().pushed("a", meta={delays.NOT_BEFORE: 10})
     clock.now -= 1000
     assert job.names() == []
     clock.now += 5000
@@ -108,15 +108,15 @@ def test_clocks_that_jump(new_job, clock):
 def test_a_seen_request_stays_dropped(new_job):
     """A delay decides nothing of identity; a delayed request counts as seen from the push on."""
     job = new_job().pushed("a")
-    assert not job.push("a", meta={later.NOT_BEFORE: 10})
-    job.push("b", meta={later.NOT_BEFORE: 10})
+    assert not job.push("a", meta={delays.NOT_BEFORE: 10})
+    job.push("b", meta={delays.NOT_BEFORE: 10})
     assert not job.push("b")
     assert len(job.scheduler) == 2
 
 
 def test_a_round_is_not_over_while_a_request_is_delayed(new_job, clock):
     """Whatever the reason of the close."""
-    job = new_job().pushed("a", meta={later.NOT_BEFORE: 10})
+    job = new_job().pushed("a", meta={delays.NOT_BEFORE: 10})
     job.scheduler._start_requests.exhausted = True
     job.close()
     job = new_job()
@@ -133,14 +133,14 @@ def test_an_unserializable_request_waits_in_memory(new_job, clock):
     """The page that has yielded it is repeated after a kill before its time."""
     job = new_job().pushed("page")
     page = job.pop()
-    job.push("a", meta={later.NOT_BEFORE: 10, "function": lambda: None})
+    job.push("a", meta={delays.NOT_BEFORE: 10, "function": lambda: None})
     job.done(page)
     job.commit()
     assert len(job.scheduler) == 1
     assert job.names() == []
     job = new_job()
     assert job.names() == ["page"]
-    job.push("a", meta={later.NOT_BEFORE: 10, "function": lambda: None})
+    job.push("a", meta={delays.NOT_BEFORE: 10, "function": lambda: None})
     clock.now += 11
     assert job.names() == ["a"]
     job.commit()
@@ -167,7 +167,7 @@ def test_any_queue(new_job, clock, before, after):
     """Delayed requests wait with their slot, and the settings may change meanwhile."""
     job = new_job(SCHEDULER_PRIORITY_QUEUE=before)
     for name in ("a", "bb"):
-        meta = {later.NOT_BEFORE: 10, "download_slot": f"slot-{name}"}
+        meta = {delays.NOT_BEFORE: 10, "download_slot": f"slot-{name}"}
         job.push(name, meta=meta, priority=len(name))
     job.commit()
     job = new_job(SCHEDULER_PRIORITY_QUEUE=after)
@@ -181,17 +181,17 @@ def test_any_queue(new_job, clock, before, after):
 
 def test_due_requests_are_served_in_scrapys_order(new_job, clock):
     """As if they were pushed when they are due: by priority, the newest first."""
-    job = new_job().pushed("old", meta={later.NOT_BEFORE: 2})
-    job.push("urgent", meta={later.NOT_BEFORE: 1}, priority=1)
-    job.pushed("first", meta={later.NOT_BEFORE: 1}).pushed("waiting")
+    job = new_job().pushed("old", meta={delays.NOT_BEFORE: 2})
+    job.push("urgent", meta={delays.NOT_BEFORE: 1}, priority=1)
+    job.pushed("first", meta={delays.NOT_BEFORE: 1}).pushed("waiting")
     clock.now += 3
     assert job.names() == ["urgent", "old", "first", "waiting"]
 
 
 def test_a_damaged_delayed_request_fails(new_job, clock):
     """As any request that cannot be read back."""
-    job = new_job().pushed("a", meta={later.NOT_BEFORE: 10})
-    job.push("b", meta={later.NOT_BEFORE: 10})
+    job = new_job().pushed("a", meta={delays.NOT_BEFORE: 10})
+    job.push("b", meta={delays.NOT_BEFORE: 10})
     store = job.scheduler.ledger.store
     store._file.execute("UPDATE later SET request = x'01020304' WHERE id = 1")
     clock.now += 11
@@ -229,7 +229,7 @@ class Timer:
 def reactor(monkeypatch):
     """Return what the alarm's timers are set with."""
     found = Reactor()
-    monkeypatch.setattr(later, "call_later", found.call_later)
+    monkeypatch.setattr(delays, "call_later", found.call_later)
     return found
 
 
@@ -238,10 +238,10 @@ def test_a_timer_wakes_the_engine(new_job, clock, reactor):
     job = new_job()
     assert job.pop() is None
     assert reactor.timers == []
-    job.push("a", meta={later.NOT_BEFORE: 1000})
+    job.push("a", meta={delays.NOT_BEFORE: 1000})
     assert job.pop() is None
     assert [timer.seconds for timer in reactor.timers] == [pytest.approx(60, abs=1)]
-    job.push("b", meta={later.NOT_BEFORE: 10})
+    job.push("b", meta={delays.NOT_BEFORE: 10})
     assert job.pop() is None
     (timer,) = reactor.timers
     assert timer.seconds == pytest.approx(10, abs=1)
@@ -263,7 +263,7 @@ def test_many_that_are_due_at_once_come_in_groups(
     monkeypatch.setattr(ledger_scheduler, "TURN_SECONDS", seconds)
     job = new_job()
     for number in range(250):
-        job.push(str(number), meta={later.NOT_BEFORE: 10})
+        job.push(str(number), meta={delays.NOT_BEFORE: 10})
     store = job.scheduler.ledger.store
     clock.now += 10
     assert job.pop() is not None
@@ -282,12 +282,12 @@ def test_later_wait(new_job, clock, reactor, monkeypatch, wait, closes, stored):
     """The spider is closed when nothing else is left, and the next is due later than that."""
     closed = []
     monkeypatch.setattr(ledger_scheduler, "close_spider", lambda _, reason: closed.append(reason))
-    job = new_job(**{} if stored else {"folder": None}, BLOOM_LATER_WAIT=wait)
+    job = new_job(**{} if stored else {"folder": None}, BLOOM_DELAY_WAIT=wait)
     scheduler = job.scheduler
     job.engine.spider_is_idle = lambda: (
         not (job.engine._slot.inprogress or scheduler.has_pending_requests())
     )
-    job.pushed("a").pushed("b", meta={later.NOT_BEFORE: 60})
+    job.pushed("a").pushed("b", meta={delays.NOT_BEFORE: 60})
     page = job.pop()
     assert job.pop() is None
     assert closed == []
@@ -304,7 +304,7 @@ def test_a_hold_until_its_release_is_due_never(new_job, clock, reactor, monkeypa
     """A crawl waits for the release as long as for any time; not if nothing of the slot is left."""
     closed = []
     monkeypatch.setattr(ledger_scheduler, "close_spider", lambda _, reason: closed.append(reason))
-    job = new_job(**{} if stored else {"folder": None}, BLOOM_LATER_WAIT=wait)
+    job = new_job(**{} if stored else {"folder": None}, BLOOM_DELAY_WAIT=wait)
     job.engine.spider_is_idle = lambda: not job.scheduler.has_pending_requests()
     job.scheduler.hold("example.com", math.inf, 0)
     assert job.pop() is None
@@ -332,8 +332,8 @@ def test_what_is_due_never_is_due_at_no_time(new_job, tmp_path, queue):
 @pytest.mark.parametrize("wait", [-1, "soon", True, "5 years"])
 def test_a_bad_later_wait_is_refused(new_job, tmp_path, wait):
     """In one line, and the job is as it was."""
-    with pytest.raises(ValueError, match="BLOOM_LATER_WAIT is"):
-        new_job(BLOOM_LATER_WAIT=wait)
+    with pytest.raises(ValueError, match="BLOOM_DELAY_WAIT is"):
+        new_job(BLOOM_DELAY_WAIT=wait)
     assert [*(tmp_path / "job").iterdir()] == []
 
 
@@ -343,14 +343,14 @@ def test_a_delay_is_no_part_of_a_repeated_child(tmp_path):
     taken = TakenChildren(file, Request.to_dict)
     taken.add(5, request("a", dont_filter=True, meta={"x": 1}))
     taken = TakenChildren(file, Request.to_dict)
-    again = request("a", dont_filter=True, meta={later.NOT_BEFORE: 7, "x": 1})
+    again = request("a", dont_filter=True, meta={delays.NOT_BEFORE: 7, "x": 1})
     assert taken.meet(5, again)
     file.close(clean=False)
 
 
 def test_the_children_of_a_delayed_retry_stay_its_own(new_job, clock):
     """It has another row when it is due, and its children move with it."""
-    job = new_job().pushed("a", meta={later.NOT_BEFORE: 10})
+    job = new_job().pushed("a", meta={delays.NOT_BEFORE: 10})
     store = job.scheduler.ledger.store
     file, taken = store._file, job.scheduler._children._taken
     number = file.last_pushed
@@ -369,7 +369,7 @@ def test_the_children_of_a_delayed_retry_stay_its_own(new_job, clock):
 
 def test_what_is_delayed_is_shown(new_job, tmp_path, clock):
     """As a part of what is pending: start line, stats, top and info; and it can be read."""
-    job = new_job().pushed("a", meta={later.NOT_BEFORE: 41}).pushed("b")
+    job = new_job().pushed("a", meta={delays.NOT_BEFORE: 41}).pushed("b")
     job.close("shutdown")
     assert job.stat("scheduler/pending") == 2
     assert job.stat("scheduler/later") == 1
@@ -392,11 +392,11 @@ def test_another_scheduler_does_not_know_the_key(caplog):
     addon = Addon.from_crawler(crawler)
     addon._spider_opened(crawler.spider)
     for _ in range(2):
-        each = request("a", meta={later.NOT_BEFORE: 5})
+        each = request("a", meta={delays.NOT_BEFORE: 5})
         crawler.signals.send_catch_log(
             signals.request_scheduled, request=each, spider=crawler.spider
         )
-    assert len([r for r in caplog.records if later.NOT_BEFORE in r.getMessage()]) == 1
+    assert len([r for r in caplog.records if delays.NOT_BEFORE in r.getMessage()]) == 1
 
 
 SPIDER = """
@@ -409,13 +409,13 @@ class Spider(scrapy.Spider):
     async def start(self):
         yield scrapy.Request("data:,now")
         yield scrapy.Request("data:,soon", meta={"bloom_not_before": 0.3})
-        if self.settings["BLOOM_LATER_WAIT"]:
+        if self.settings["BLOOM_DELAY_WAIT"]:
             yield scrapy.Request("data:,far", meta={"bloom_not_before": 3600})
     def parse(self, response):
         print(self.name, response.url.partition(",")[2])
 
 process = CrawlerProcess({"ADDONS": {"scrapy_bloom.Addon": 300}, "TELNETCONSOLE_ENABLED": False})
-for number, settings in enumerate(({}, {"BLOOM_LATER_WAIT": "1m"})):
+for number, settings in enumerate(({}, {"BLOOM_DELAY_WAIT": "1m"})):
     for jobdir in (None, f"{sys.argv[1]}/{number}"):
         class Each(Spider):
             name = f"{number}{'m' if jobdir is None else 'd'}"

@@ -10,7 +10,7 @@ LONGEST_URL = 500
 """Most characters of a cached URL, which bounds the memory of the cache."""
 
 
-class UrlCache(Generic[AnyStr]):
+class RecentKeys(Generic[AnyStr]):
     """Up to `size` strings or keys; in a full cache a new one replaces a random one.
 
     Random replacement needs no bookkeeping for a hit and has no cliff: in repeated passes over 5 %

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy import FormRequest, Request
 
-from ..errors import SharedFilterError, describe
+from ..errors import SharedFilterError, message_of
 from ..settings import scrapy_redis_url
 from ..startup import announce
 from .client import RedisClient, ScriptError
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from ..settings import RedisSettings, WorkerSettings
+    from .call import Entry
     from .dupefilter import RedisBloomDupeFilter
-    from .protocol import Entry
 
 logger = logging.getLogger("scrapy_bloom.distributed.seed_list")
 
@@ -261,7 +261,7 @@ class SeedList:
                 {
                     "seed": element,
                     "list": self._list,
-                    "error": describe(error),
+                    "error": message_of(error),
                     "kept": self._unreadable,
                 },
                 extra={"spider": self._spider},

@@ -9,12 +9,12 @@ from scrapy import FormRequest, Request, Spider
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import SharedFilterError
-from scrapy_bloom.redis_backend import start_urls
+from scrapy_bloom.redis_backend import seeds
 from scrapy_bloom.redis_backend.client import RedisClient
 from scrapy_bloom.redis_backend.filter import RedisBloomFilter
 from scrapy_bloom.redis_backend.push import Pusher
 from scrapy_bloom.redis_backend.scripts import TAKE_START_URLS
-from scrapy_bloom.redis_backend.start_urls import SeedList
+from scrapy_bloom.redis_backend.seeds import SeedList
 from scrapy_bloom.settings import RedisSettings
 from tests.patience import PATIENCE
 from tests.redis_backend.workers import StoreWorker, waiting
@@ -245,17 +245,17 @@ def test_no_seed_is_asked_twice(worker, seed_list, key, ends):
 
 def test_a_million_seeds_are_not_a_million_notes(worker, seed_list, key, monkeypatch):
     """Who has many notes waits until some may go."""
-    monkeypatch.setattr(start_urls, "MOST_NOTED", 12)
-    seeds = seed_list()
-    seeds._keeps = 3600
+    monkeypatch.setattr(seeds, "MOST_NOTED", 12)
+    taken = seed_list()
+    taken._keeps = 3600
     urls = shops(30)
     push(worker, key, *urls)
     for _ in range(9):
-        seeds._move(worker.dupefilter.shared)
+        taken._move(worker.dupefilter.shared)
     assert worker.client.call("hlen", f"{{{key}:seeded}}:taken") == 12
-    assert not seeds.is_empty
-    seeds._keeps = 0
-    move_all(seeds, filter_of=worker)
+    assert not taken.is_empty
+    taken._keeps = 0
+    move_all(taken, filter_of=worker)
     assert sorted(request.url for request in pending(worker)) == urls
 
 

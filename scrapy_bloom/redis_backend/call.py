@@ -175,7 +175,7 @@ class Policy:
 
 
 @dataclass(eq=False)
-class Batch:
+class Call:
     """One call. A repeated call has the same bytes, and one that is sent again with dictionaries
     has the same number. It names all `dictionaries` that this process knows, since any of its
     requests may need them."""
@@ -269,11 +269,11 @@ class Reply:
         held_until = {each.slot: each.until for each in self.holds}
         self.claimed: list[Claim] = []
         for each in claimed:
-            number, priority, slot, alone, payload = each.split(b"\0", 4)
+            number, priority, slot, quarantined, payload = each.split(b"\0", 4)
             slot = slot.decode(errors="replace")
             held = held_until.get(slot)
             self.claimed.append(
-                Claim(number.decode(), int(priority), slot, payload, alone == b"1", held)
+                Claim(number.decode(), int(priority), slot, payload, quarantined == b"1", held)
             )
 
     @property
@@ -281,7 +281,7 @@ class Reply:
         """True if start() has ended, and nothing is pending or claimed."""
         return self.still and self.start_done
 
-    def teach(self, bloom_filter: RedisBloomFilter, batch: Batch) -> None:
+    def teach(self, bloom_filter: RedisBloomFilter, batch: Call) -> None:
         """Tell the filter the layers and counts of the shards that the answer names, and the
         process the dictionaries that it did not know."""
         for each in self._dictionaries:

@@ -10,11 +10,11 @@ import pytest
 
 from scrapy_bloom.errors import RequestFileError
 from scrapy_bloom.job.codec import Codec
-from scrapy_bloom.job.failure import Choice, FailedRequest
+from scrapy_bloom.job.failed_request import Choice, FailedRequest
 from scrapy_bloom.jobdir import JobDirectory
-from scrapy_bloom.sqlite_backend import request_file, schema
+from scrapy_bloom.sqlite_backend import job_file, schema
 from scrapy_bloom.sqlite_backend.failed_store import OpenFailedStore, SQLiteFailedStore
-from scrapy_bloom.sqlite_backend.request_file import (
+from scrapy_bloom.sqlite_backend.job_file import (
     POPPED_IN_MEMORY,
     RequestFile,
     check_header,
@@ -368,7 +368,7 @@ def test_a_retry_leaves_its_row_to_what_cannot_be_read_back(open_file, path, is_
 
 def test_a_locked_file_is_refused(open_file, path, monkeypatch):
     """After a while, with the reason."""
-    monkeypatch.setattr("scrapy_bloom.sqlite_backend.request_file.BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("scrapy_bloom.sqlite_backend.job_file.BUSY_SECONDS", 0.05)
     open_file().close(clean=True)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -386,7 +386,7 @@ def test_a_refused_file_is_let_go_of(path, monkeypatch):
         raise sqlite3.OperationalError("disk I/O error")
 
     RequestFile.open(path).close(clean=True)
-    monkeypatch.setattr(request_file, "_set_up", fail)
+    monkeypatch.setattr(job_file, "_set_up", fail)
     before = os.listdir("/proc/self/fd")
     with pytest.raises(RequestFileError, match="disk I/O error") as caught:
         RequestFile.open(path)

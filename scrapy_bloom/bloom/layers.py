@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from mmh3 import hash128, hash_bytes
 
 from . import sizing
+from .exact_table import new_digest
 from .file import BitStore
 from .hashing import (
     BLOCK_SHIFT,
@@ -32,13 +33,12 @@ from .hashing import (
 )
 from .header import PAGE
 from .sizing import BLOCK_BITS
-from .table import new_digest
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Probing:
+class Layered:
     """`add`, `in` and `update` of a filter, and the figures of its layers.
 
     A key is present if all its bits are set in any layer, from the newest on, and the layer's
@@ -98,7 +98,7 @@ class Probing:
         if newest.count >= newest.capacity:
             if self.growing:
                 self._grow()
-                return Probing.add(self, key)
+                return Layered.add(self, key)
             newest.require_room()
         if newest is not layer:
             bits = newest.bits

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Protocol
 
-from .failure import ALL, Choice
+from .failed_request import ALL, Choice
 
 if TYPE_CHECKING:
     from scrapy import Request
 
-    from .failure import FailedRequest
-    from .later import Hold
+    from .delays import Hold
+    from .failed_request import FailedRequest
 
 
 class FingerprintKeeper(Protocol):

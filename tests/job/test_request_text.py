@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scrapy import FormRequest, Request
 from scrapy.http import JsonRequest, XmlRpcRequest
 
-from scrapy_bloom.job.compact import DEEPEST, ORDER, pack, unpack, without_defaults
+from scrapy_bloom.job.request_text import DEEPEST, ORDER, pack, unpack, without_defaults
 
 SLOT = "a.example"
 URL = f"http://{SLOT}/b?c=d"

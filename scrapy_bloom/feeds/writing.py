@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from scrapy import Request
 
-    from .plans import Plan
+    from .plans import FeedPlan
 
 BYTES_IN_MEMORY = 1 << 20
 """Most bytes of items of dispatched requests in memory; beyond it they go to the outbox."""
@@ -28,11 +28,11 @@ ITEM_OVERHEAD = 200
 
 
 @dataclass(eq=False)
-class Working:
+class OpenFeed:
     """A feed that this run writes, with its open files."""
 
     feed: Feed
-    plan: Plan
+    plan: FeedPlan
     files: dict[Batch, FeedFile] = field(default_factory=dict)
 
     def is_full(self, batch: Batch) -> bool:
@@ -40,7 +40,7 @@ class Working:
         return self.plan.limit is not None and batch.items >= self.plan.limit
 
 
-class Feeds(CommitHook):
+class FeedWriter(CommitHook):
     """Tracks which items of the round have been written to which feed.
 
     An item belongs to its request. The commit that acknowledges the request makes the item final;
@@ -51,9 +51,9 @@ class Feeds(CommitHook):
     `is_left_out` returns True reach no file.
     """
 
-    def __init__(self, outbox: Outbox, on_full: Callable[[Working, Batch], None]) -> None:
+    def __init__(self, outbox: Outbox, on_full: Callable[[OpenFeed, Batch], None]) -> None:
         self.outbox = outbox
-        self.working: dict[str, Working] = {}
+        self.working: dict[str, OpenFeed] = {}
         self.is_left_out: Callable[[Request], bool] = lambda _: False
         self._on_full = on_full
         self._numbers: dict[Request, int] = {}
@@ -74,10 +74,10 @@ class Feeds(CommitHook):
 
     # -- opening -----------------------------------------------------------------
 
-    def check(self, feed: Feed, plan: Plan) -> Working:
+    def check(self, feed: Feed, plan: FeedPlan) -> OpenFeed:
         """Return a feed of an earlier run, ready for `recover`. Raises FeedError if a file is not
         as that run left it; changes nothing."""
-        working = Working(feed, plan)
+        working = OpenFeed(feed, plan)
         skip = 0
         for batch in feed.batches:
             is_emptied = batch.state == BEGINNING
@@ -92,7 +92,7 @@ class Feeds(CommitHook):
             file.check(batch.length, batch.digest, _placed(feed, batch, items))
         return working
 
-    def recover(self, others: Iterable[Working]) -> None:
+    def recover(self, others: Iterable[OpenFeed]) -> None:
         """Recover these feeds and `others` after the last run: drop the items of requests that are
         repeated, write final ones. Raises OSError, sqlite3.Error, FeedError."""
         self.outbox.drop_unfinished()
@@ -106,15 +106,15 @@ class Feeds(CommitHook):
             if self._final.get(working.feed.id):
                 self._write(working)
 
-    def begin(self, feed: Feed, plan: Plan) -> None:
+    def begin(self, feed: Feed, plan: FeedPlan) -> None:
         """Add a feed that is new to the round."""
-        working = self.working[feed.template] = Working(feed, plan)
+        working = self.working[feed.template] = OpenFeed(feed, plan)
         self._next_batch(working)
 
     # -- items -------------------------------------------------------------------
 
     def add(
-        self, working: Working, request: Request, item: bytes, *, is_start_item: bool = False
+        self, working: OpenFeed, request: Request, item: bytes, *, is_start_item: bool = False
     ) -> None:
         """Add an item of `request`. An item of `start()` is not added as often as earlier runs have
         taken it already. Raises sqlite3.Error."""
@@ -170,7 +170,7 @@ class Feeds(CommitHook):
         self._written.clear()
         self.changed.clear()
 
-    def begin_batch(self, working: Working, batch: Batch) -> None:
+    def begin_batch(self, working: OpenFeed, batch: Batch) -> None:
         """Begin the file of `batch`, recorded with the next commit."""
         plan, path = working.plan, working.plan.place(batch)
         batch.path, batch.stored["job"] = str(path), str(plan.job)
@@ -183,7 +183,7 @@ class Feeds(CommitHook):
         batch.length, batch.digest = file.length, file.digest
         self.outbox.save_batch(batch)
 
-    def note_stored(self, working: Working, batch: Batch) -> None:
+    def note_stored(self, working: OpenFeed, batch: Batch) -> None:
         """Let the next commit record that `batch` is stored, and forget it."""
         batch.state = STORED
         self.changed.add(batch)
@@ -233,11 +233,11 @@ class Feeds(CommitHook):
         self._waiting = [each for each in self._waiting if each[1] not in numbers]
         self._waiting_bytes = sum(len(item) + ITEM_OVERHEAD for *_, item in self._waiting)
 
-    def _next_batch(self, working: Working) -> Batch:
+    def _next_batch(self, working: OpenFeed) -> Batch:
         number = working.feed.last_batch + 1
         return self.outbox.add_batch(working.feed, number, working.plan.evaluate(number))
 
-    def _make_room(self, working: Working, count: int) -> None:
+    def _make_room(self, working: OpenFeed, count: int) -> None:
         """Begin the batches for `count` more items."""
         feed, plan = working.feed, working.plan
         if feed.head is None:
@@ -250,7 +250,7 @@ class Feeds(CommitHook):
                 self.begin_batch(working, batch)
             count -= count if plan.limit is None else plan.limit - batch.items
 
-    def _write(self, working: Working) -> None:
+    def _write(self, working: OpenFeed) -> None:
         """Append the final items of a feed to its batches."""
         feed, plan = working.feed, working.plan
         items = self.outbox.final_items(feed)

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import encodable
-from ..scrapy_compat import HELD
+from ..scrapy_private import HELD
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -90,7 +90,7 @@ class FailedRequest(NamedTuple):
             method=encodable(request.method),
             reason=encodable(reason),
             status=status if isinstance(status, int) and status in range(1000) else None,
-            exception=None if exception is None else described(exception),
+            exception=None if exception is None else class_and_message(exception),
             attempts=attempts_of(request.meta) + 1,
             time=time.time(),
             referer=None if referer is None else referer.decode("utf-8", "backslashreplace"),
@@ -160,7 +160,7 @@ def attempts_of(meta: Mapping[str, Any]) -> int:
     return sum(count_of(meta.get(key)) for key in (ATTEMPTS_KEY, *TIMES_KEYS))
 
 
-def described(exception: BaseException) -> str:
+def class_and_message(exception: BaseException) -> str:
     """Return the class and the message of `exception`, or the class if it has no message."""
     name = type(exception).__name__
     try:

@@ -15,7 +15,7 @@ from ..errors import RequestFileError
 from ..job.codec import Stored, movable
 from . import schema
 from .failed_store import FAILED_AND_CAPPED
-from .request_file import reading
+from .job_file import reading
 from .rounds import OVER
 
 T = TypeVar("T")

@@ -24,13 +24,13 @@ from scrapy.utils.request import RequestFingerprinterProtocol
 
 from ..bloom.inspection import Finding
 from ..errors import BloomError, IncompatibleFilterError
-from ..fingerprints.identity import FingerprinterIdentity
+from ..fingerprints.recorded import FingerprinterIdentity
 from ..migration.url_list import open_list, url_in
 from ..redis_backend.client import RedisClient
-from ..redis_backend.filter_status import RedisPlace
+from ..redis_backend.filter_view import FilterView
 from ..redis_backend.layout import in_one_slot
 from ..redis_backend.lifecycle import no_crawl
-from ..reporting import in_brief, visible
+from ..reporting import escaped, in_brief
 from ..settings import REDIS_KEY
 from .target import Kind, Target
 
@@ -39,7 +39,7 @@ B = TypeVar("B")
 
 
 @dataclass
-class Session:
+class Context:
     """The arguments of a subcommand, and the settings of the project."""
 
     options: argparse.Namespace
@@ -90,7 +90,7 @@ class Session:
         except ValueError:
             return  # made by hand, with some identity of its own
         if warning:
-            sys.stderr.write(f"{visible(warning)}\n")
+            sys.stderr.write(f"{escaped(warning)}\n")
 
     def target(self, name: str, *takes: Kind) -> Target:
         """Return what `name` means, of one of the kinds that are taken. Raises BloomError."""
@@ -112,11 +112,11 @@ class Session:
         return key
 
     @contextmanager
-    def shared_filter(self, url: str) -> Iterator[RedisPlace]:
+    def shared_filter(self, url: str) -> Iterator[FilterView]:
         """Yield the filter in Redis at `url`. Raises BloomError."""
         key = self.key(url)
         with RedisClient(url) as client:
-            yield RedisPlace(client, key)
+            yield FilterView(client, key)
 
     @contextmanager
     def crawl(self, url: str) -> Iterator[tuple[RedisClient, str]]:
@@ -153,14 +153,14 @@ class Session:
     def print_lines(self, lines: Iterable[str]) -> None:
         """Print `lines` for a person, with escapes for what hostile pages put into them."""
         for line in lines:
-            print(visible(line))  # noqa: T201 - see print_json
+            print(escaped(line))  # noqa: T201 - see print_json
 
 
 @dataclass
 class Place:
     """What a subcommand is about. A subclass has a method for each subcommand that takes it."""
 
-    session: Session
+    session: Context
     target: Target
 
     @cached_property
@@ -170,7 +170,7 @@ class Place:
 
 
 def print_seen(
-    session: Session,
+    session: Context,
     knows: Callable[[bytes], bool],
     identity: str,
     name: str,
@@ -192,7 +192,7 @@ def print_seen(
     return 0 if all(answer["seen"] for answer in answers) else 1
 
 
-def fingerprints_of(session: Session, identity: str, name: str) -> Iterator[tuple[str, bytes]]:
+def fingerprints_of(session: Context, identity: str, name: str) -> Iterator[tuple[str, bytes]]:
     """Yield the URLs that were given, with their fingerprints. `name` and `identity` are those of
     the filter or the delta store. Raises BloomError."""
     options = session.options
@@ -221,7 +221,7 @@ def _lines_of(urls: list[str]) -> Iterator[bytes]:
             yield url.encode(errors="surrogateescape")
 
 
-def print_findings(session: Session, name: str, findings: Sequence[Finding]) -> int:
+def print_findings(session: Context, name: str, findings: Sequence[Finding]) -> int:
     """Print a finding for each file of `name`, and the verdict. Raises BloomError if it cannot
     be trusted."""
     trusted = all(finding.sound for finding in findings)
@@ -251,7 +251,7 @@ def run(program: str, options: argparse.Namespace, unknown: list[str], settings:
         # a name or URL that the terminal's encoding does not have is no reason to stop
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        status: int = options.run(Session(options, settings))
+        status: int = options.run(Context(options, settings))
         flush()
     except BrokenPipeError:
         # the reader of the output has ended, such as head
@@ -276,7 +276,7 @@ def fail(program: str, message: object) -> int:
     except OSError:
         drop_output()
     if sys.stderr is not None:
-        sys.stderr.write(f"{program}: error: {visible(' '.join(str(message).split()))}\n")
+        sys.stderr.write(f"{program}: error: {escaped(' '.join(str(message).split()))}\n")
     return 2
 
 

@@ -15,8 +15,16 @@ from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
 from ..reporting import counted, in_brief
-from ..scrapy_compat import on_download_error, on_download_exception, on_unhandled_status
-from .failure import CAPPED, IN_MEMORY, LOST, Choice, FailedRequest, download_reason, item_refused
+from ..scrapy_private import on_download_error, on_download_exception, on_unhandled_status
+from .failed_request import (
+    CAPPED,
+    IN_MEMORY,
+    LOST,
+    Choice,
+    FailedRequest,
+    download_reason,
+    item_refused,
+)
 from .origins import request_of
 
 if TYPE_CHECKING:
@@ -25,7 +33,7 @@ if TYPE_CHECKING:
 
     from ..settings import FailedSettings
     from .ledger import Ledger
-    from .store import FailedStore
+    from .records import FailedStore
 
 logger = logging.getLogger("scrapy_bloom.durable.failing")
 
@@ -39,7 +47,7 @@ _at_work: WeakSet[Failures] = WeakSet()
 
 
 class Failures:
-    """Tells the ledger which requests fail, of the kinds in BLOOM_FAILED.
+    """Tells the ledger which requests fail, of the kinds in BLOOM_FAILED_KINDS.
 
     A request does not fail if its response reached the callback, or its errback did not raise. Of
     the others a failed download shows in Scrapy's log, a status next to HttpErrorMiddleware, an

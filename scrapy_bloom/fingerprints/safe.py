@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from scrapy.utils.request import fingerprint as scrapy_fingerprint
 
-from ..errors import describe
+from ..errors import message_of
 from .canonical import READ_BY_OURS, CanonicalRequestFingerprinter, fast_functions
 from .fast import is_default
 
@@ -47,12 +47,12 @@ class UnfailingFingerprinter:
         self.reads: frozenset[str] | None = READ_BY_OURS
         if self.of_url is None:
             self.reads = None
-            from .reads import reads_of
+            from .depends_on import reads_of
 
             try:
                 self.reads = reads_of(fingerprinter)
             except Exception as error:  # noqa: BLE001 - foreign code
-                self.unknown = describe(error)
+                self.unknown = message_of(error)
 
     def fingerprint(self, request: Request) -> bytes:
         """Return the fingerprint of `request`: by the crawler's fingerprinter, or if that raises by
@@ -76,7 +76,7 @@ class UnfailingFingerprinter:
                 "The fingerprinter failed on %(request)s: %(error)s. Scrapy's default fingerprint"
                 " is used for such requests; no more of them will be shown (see the stat"
                 " bloom/fingerprint_errors).",
-                {"request": request, "error": describe(error)},
+                {"request": request, "error": message_of(error)},
                 exc_info=error,
                 extra={"spider": self._crawler.spider},
             )

@@ -12,7 +12,7 @@ from scrapy import Request
 from ..job.start_requests import StartRequests, key_of, page_key
 from ..reporting import counted
 from ..settings import REPEAT_START
-from .request_file import reading
+from .job_file import reading
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..bloom import sizing
 from ..bloom.inspection import Description, Finding, Layer
 from ..errors import BloomError, SharedFilterError
-from ..fingerprints.identity import fingerprinter_in
+from ..fingerprints.recorded import fingerprinter_in
 from .client import RedisClient
 from .filter import RedisBloomFilter
 from .layout import in_one_slot
@@ -19,7 +19,7 @@ def places_of(client: RedisClient, key: str) -> list[str]:
     return [each for each in places if client.may_touch(each)] or places
 
 
-class RedisPlace:
+class FilterView:
     """The filter with the BLOOM_REDIS_KEY `key`. Raises SharedFilterError if there is none, or if
     Redis does not answer."""
 

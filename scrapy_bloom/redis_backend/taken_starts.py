@@ -19,7 +19,7 @@ from ..job.start_requests import (
     key_of,
     page_key,
 )
-from ..scrapy_compat import start_again
+from ..scrapy_private import start_again
 from ..settings import REPEAT_START
 from .layout import is_in_one_slot
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from ..job.ledger import Ledger
+    from .call import Reply
     from .client import RedisClient
     from .dupefilter import RedisBloomDupeFilter
-    from .protocol import Reply
     from .request_store import RedisStore
 
 logger = logging.getLogger("scrapy_bloom.distributed.start_requests")

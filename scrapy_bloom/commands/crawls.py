@@ -1,0 +1,142 @@
+"""The subcommands about a crawl that many workers share: push, workers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scrapy import Request
+
+from ..errors import BloomError
+from ..job.figures import rates_of
+from ..migration.url_list import open_list, url_in
+from ..redis_backend.client import RedisClient
+from ..redis_backend.failed_store import RedisFailedStore
+from ..redis_backend.layout import in_one_slot
+from ..redis_backend.push import push as push_into
+from ..redis_backend.status import look_at, pending_of, require_crawl, total_bytes
+from ..reporting import counted, in_brief, in_bytes, waiting_text
+from .context import aligned, table
+
+if TYPE_CHECKING:
+    from .context import Context
+
+_MOST_SHOWN = 10
+
+
+def push(session: Context) -> int:
+    """Push URLs into a crawl."""
+    options = session.options
+    key = in_one_slot(session.key(options.url))
+    settings = session.crawler.settings
+    with RedisClient(options.url) as client:
+        new, seen, over = push_into(
+            client,
+            key,
+            _requests(options.urls, options.priority),
+            settings=settings,
+            fingerprinter=session.fingerprinter,
+            callback=options.callback,
+        )
+    line = f"pushed {counted(new, 'request')}, {seen:,} were seen before"
+    line += f", {over:,} are over the budget" if over else ""
+    session.print({"new": new, "seen": seen, "capped": over}, [line])
+    return 0
+
+
+def workers(session: Context) -> int:
+    """List the workers of a crawl."""
+    name = session.options.url
+    if Path(name).is_dir():
+        raise BloomError(f"{name} is a job without workers: 'scrapy bloom top' shows it")
+    with session.crawl(name) as (client, key):
+        crawl = require_crawl(client, key)
+    figures = [*map(asdict, crawl.workers)]
+    session.print(figures, _worker_lines(figures))
+    return 0
+
+
+def queue_in(client: RedisClient, key: str) -> tuple[dict[str, Any] | None, list[str]]:
+    """Return the figures that `info` has of the crawl beside the filter at `key`, and its lines:
+    None and no lines without a crawl."""
+    crawl = look_at(client, key)
+    if crawl is None:
+        return None, []
+    pending = pending_of(client, key)
+    lately = rates_of(crawl.samples) if crawl.state == "running" else {}
+    figures = {
+        **asdict(crawl),
+        **crawl.counted,
+        "state": crawl.state,
+        "seconds": crawl.seconds,
+        "pages_per_second": lately.get("pages"),
+        "pending": pending.counts,
+        "pending_count": crawl.quarantined + crawl.later + sum(pending.by_slot.values()),
+        "in_flight": crawl.in_flight,
+        "failed_by_reason": RedisFailedStore(client, key).by_reason(),
+        "bytes": total_bytes(crawl.nbytes, pending.nbytes),
+    }
+    for name in ("samples", "nbytes", "waiting"):
+        del figures[name]
+    return figures, _queue_lines(figures)
+
+
+def _queue_lines(queue: Mapping[str, Any]) -> list[str]:
+    state = "in start()"
+    if queue["over"] or queue["start_done"]:
+        state = "over" if queue["over"] else "start() is through"
+    done, now, nbytes = queue["done"], queue["pages_per_second"], queue["bytes"]
+    rate = done / queue["seconds"] if queue["seconds"] > 0 else 0.0
+    lately = "" if now is None else f", {now:,.1f} pages a second now"
+    failed = ", ".join(f"{n:,} {in_brief(name)}" for name, n in queue["failed_by_reason"].items())
+    workers = queue["workers"]
+    rows = [
+        ("crawl", f"{queue['state']}, {state}{queue['round'] and ', round '}{queue['round']}"),
+        ("pending", f"{queue['pending_count']:,} requests"),
+        ("waiting", waiting_text(*(queue[name] for name in ("later", "next_due", "held")))),
+        ("in flight", f"{queue['in_flight']:,} with {counted(len(workers), 'worker')}"),
+        ("done", f"{done:,} requests, {rate:,.1f} a second since it began{lately}"),
+        ("failed", f"{queue['failed']:,} requests{failed and ': '}{failed}"),
+        ("memory", "not known" if nbytes is None else f"{in_bytes(nbytes)} beside the filter"),
+    ]
+    lines = ["", *aligned((name, value) for name, value in rows if value)]
+    for priority, counts in sorted(queue["pending"].items(), reverse=True):
+        slots = ", ".join(f"{slot} {n:,}" for slot, n in Counter(counts).most_common(_MOST_SHOWN))
+        more = len(counts) - _MOST_SHOWN
+        tail = f", and {counted(more, 'slot')} more" if more > 0 else ""
+        if slots:
+            lines.append(f"  priority {priority}: {slots}{tail}")
+    return [*lines, "", *_worker_lines(workers)] if workers else lines
+
+
+def _worker_lines(workers: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not workers:
+        return ["no worker is at work on it"]
+    heads = ["worker", "lease left", "claimed", "oldest", "dispatched", "start()"]
+    return table([heads, *(_row(worker) for worker in workers)])
+
+
+def _row(worker: Mapping[str, Any]) -> list[str]:
+    left, oldest = worker["lease_seconds"], worker["oldest_seconds"]
+    return [
+        worker["name"],
+        f"{left:.0f} s" if left >= 0 else "run out",
+        f"{worker['in_flight']:,}",
+        "" if oldest is None else f"{oldest:,.0f} s",
+        f"{worker['dispatched']:,}",
+        "runs" if worker["in_start"] else "",
+    ]
+
+
+def _requests(urls: list[str], priority: int) -> Iterator[Request]:
+    for name in urls:
+        if name != "-":
+            yield Request(name, priority=priority)
+            continue
+        with open_list(None) as lines:
+            for line in lines:
+                if url := url_in(line):
+                    yield Request(url, priority=priority)
