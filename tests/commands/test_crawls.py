@@ -134,7 +134,7 @@ def test_info_counts_what_is_handed_out_alone(run, tmp_path, redis_server, key, 
         "EVAL", f"redis.call('RPUSH', KEYS[1], {record})", 1, f"{worker.key}:quarantined"
     )
     queue = run(tmp_path, *arguments).json["queue"]
-    assert (queue["pending_count"], queue["alone"]) == (before + 1, 1)
+    assert (queue["pending_count"], queue["quarantined"]) == (before + 1, 1)
 
 
 def test_verify_knows_the_queue(run, tmp_path, redis_server, key, worker):
@@ -156,7 +156,7 @@ def test_verify_knows_the_queue(run, tmp_path, redis_server, key, worker):
         (["ZREM {k}:priorities 0"], "no worker finds that list"),
         (["RPUSH {k}:pending:0:shop x"], "1 request of 'pending:0:shop' cannot be read"),
         (["HSET {k}:failed 9 x"], "1 failed request cannot be read"),
-        (["RPUSH {k}:alone x"], "1 quarantined request cannot be read"),
+        (["RPUSH {k}:quarantined x"], "1 quarantined request cannot be read"),
         (["HSET {k}:claims:{w} 9 x"], "1 claim of {w} cannot be read"),
         (["ZREM {k}:workers {w}"], "4 claims of {w}, which is none of the workers"),
         (["SADD {k}:starting ghost"], "1 worker at work without a lease"),

@@ -242,7 +242,7 @@ LATER = {
         "not_counted_as_pending": ("+ len(store.pending) + store.later", "+ len(store.pending)"),
         "no_timer": ("self._alarm.set(due if due > 0 else OVERDUE_SECONDS)", "pass"),
         "no_more_groups": ("self._alarm.set(0)\n        return True", "return True"),
-        "closes_beside_a_page": ("> self._later_wait and self._is_at_rest", "> self._later_wait"),
+        "closes_beside_a_page": ("> self._delay_wait and self._is_at_rest", "> self._delay_wait"),
         "closes_for_a_slot_without_requests": ("None or not self.has_pending_requests()", "None"),
         "memory_forgotten": ("self._delayed.push(request, delay)", "return"),
     },

@@ -111,7 +111,7 @@ def lists(server, worker):
 
 def is_list(key):
     """Return whether requests wait in that key."""
-    return key.partition("}:")[2].startswith(("lobby", "slots", "pending"))
+    return key.partition("}:")[2].startswith(("lobby:", "slots", "pending"))
 
 
 def test_few_slots_have_lists_of_their_own(join, redis_server):

@@ -173,7 +173,7 @@ SCRIPTS = {
         "offered_ones_are_not_told": ("if known[id] ~= 'named' then\n", "if not known[id] then\n"),
         "popped_before_claimed": swapped(
             "  redis.call('HSET', mine, number, "
-            "cmsgpack.pack({priority, slot, entry, alone, now}))\n",
+            "cmsgpack.pack({priority, slot, entry, quarantined, now}))\n",
             "  redis.call(command, list)\n",
         ),
         "moved_after_it_was_popped": swapped(
