@@ -133,8 +133,7 @@ def test_reopened_filter_is_the_same(make):
 
 
 def test_reopening_with_other_parameters(make):
-    """A higher error rate keeps the stored one; a lower one or another secret is
-    refused with the reason, and the file stays as it is."""
+    """A higher error rate keeps the stored one; a lower one or another secret is refused."""
     if make.path is None:
         pytest.skip("in memory")
     make(1_000, 1e-4, secret=SECRET).close()

@@ -29,8 +29,7 @@ def real_urls() -> list[str]:
 
 
 def assert_error_rate(bloom_filter, known, probes, bound):
-    """No known key is missing; of the others at most the bound and three standard
-    deviations are found."""
+    """No known key is missing, and of others the bound and three deviations are found."""
     assert all(key in bloom_filter for key in known)
     found = sum(key in bloom_filter for key in probes)
     assert found <= bound * len(probes) + 3 * sqrt(bound * len(probes)), found / len(probes)
@@ -38,8 +37,7 @@ def assert_error_rate(bloom_filter, known, probes, bound):
 
 @pytest.mark.parametrize("error_rate", [1e-2, 1e-3, 1e-4])
 def test_error_rate_on_real_urls(error_rate):
-    """At capacity, and after growing to sixteen times the capacity, the error rate over
-    distinct new keys is at most the one asked for."""
+    """At most the one asked for, at capacity and grown to sixteen times that."""
     urls = real_urls()
     known, probes = urls[: len(urls) // 2], urls[len(urls) // 2 :]
     fixed = BloomFilter(len(known), error_rate)
@@ -85,8 +83,7 @@ def crafted_fingerprints(count: int, secret: bytes, blocks: int, probes: int) ->
 
 
 def test_crafted_urls_need_the_secret():
-    """Who knows the secret can raise the error rate with chosen URLs; who does not,
-    cannot: the same attack with a wrong secret has no effect."""
+    """The attack raises the error rate with the secret, and has no effect without."""
     capacity, error_rate, trials = 28_000, 1e-2, 60_000  # fills its pages well
     secret, wrong = bytes(range(16)), bytes(16)
     header = BloomFilter(capacity, error_rate, secret=secret).header

@@ -52,8 +52,7 @@ def small_buckets(monkeypatch):
 
 
 def test_no_absent_key_is_found():
-    """At an error rate of 0.5, grown from 1,000 to 30,000: the filter alone takes many
-    for known, the table none."""
+    """At an error rate of 0.5 the filter alone takes many for known, the table none."""
     tested = ScalableBloomFilter(1_000, 0.5, exact=True)
     plain = ScalableBloomFilter(1_000, 0.5)
     for number in range(30_000):
@@ -75,8 +74,7 @@ def test_no_absent_key_is_found():
     growing=st.booleans(),
 )
 def test_it_is_a_set(capacity, error_rate, keys, growing):
-    """Verdicts and number are those of Python's set, with buckets of three keys, so that
-    most overflow, and runs of full ones wrap around the end."""
+    """Verdicts and number are Python's set's, with buckets of three keys that overflow."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sizing, "BUCKET_SLOTS", 3)
         kind = ScalableBloomFilter if growing else BloomFilter
@@ -125,8 +123,7 @@ def test_last_bucket_overflows_into_the_first():
 
 
 def test_table_at_its_capacity_has_short_chains(seeded):
-    """To tell that a key is not there takes 1.19 buckets, which lie in 1.03 pages: what
-    `sizing` reckons with."""
+    """1.19 buckets in 1.03 pages, which is what `sizing` reckons with."""
     pages = sizing.pages_in_table(50_000)
     tested = ExactTable(mmap.mmap(-1, pages * PAGE), 0, pages)
     for _ in range(50_000):
@@ -146,8 +143,7 @@ def test_table_at_its_capacity_has_short_chains(seeded):
 
 
 def test_parts_of_two_remainders_are_none():
-    """Eight bytes that happen to stand across two slots are no key; it is found behind them
-    when it is one."""
+    """Eight bytes across two slots are no key, and do not hide it behind them."""
     memory = BitStore.in_memory(BloomFilter(100, 0.5, exact=True).header)
     tested = memory.table
     tested.add(0, b"12345678")
@@ -196,8 +192,7 @@ def test_remainders_are_keyed():
 
 
 def test_estimates_are_of_wrong_answers():
-    """With remainders of two random bytes the table errs often enough to be counted: as
-    often as `current_error_rate` says."""
+    """With remainders of two bytes it errs as often as `current_error_rate` says."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sizing, "_SAME_REMAINDER", 2.0**-16)
         short = exact_table.new_digest
@@ -223,8 +218,7 @@ def test_estimates_are_of_wrong_answers():
 
 
 def test_wrong_answers_are_as_rare_as_promised():
-    """In a crawl of 1e9: below 1e-9 from an error rate of 0.01 down, below 2e-8 at 0.5,
-    grown from a million; `expected_false_positives` sums up what `current_error_rate` says."""
+    """In a crawl of 1e9; `expected_false_positives` sums `current_error_rate`."""
     for error_rate, bound in ((0.5, 2e-8), (0.01, 1e-9), (1e-6, 1e-9)):
         layers, held, room = [], 0, 1_000_000
         while held < 10**9:
@@ -244,8 +238,7 @@ def test_wrong_answers_are_as_rare_as_promised():
 
 
 def test_avoided_false_positives_are_counted():
-    """One for each new key that the filter took for known, in however many layers, and none
-    for a look."""
+    """One for each new key that the filter took for known, and none for a look."""
     tested, plain = (ScalableBloomFilter(500, 0.5, secret=SECRET, exact=e) for e in (True, False))
     wrong = 0
     for number in range(3_000):
@@ -299,8 +292,7 @@ def exact_file(path, keys, **options):
 @files
 @pytest.mark.parametrize("kind", KINDS)
 def test_mode_stays(tmp_path, kind):
-    """One with a table keeps it, asked for or not; one without gets none, and is left as it
-    was."""
+    """One with a table keeps it, asked for or not; one without gets none."""
     with kind(1_000, 0.5, tmp_path / "exact", exact=True) as made:
         made.update(map(str, range(1_200)))
         assert made.exact
@@ -400,8 +392,7 @@ def snapshots(path, tested, keys):
 @files
 @pytest.mark.parametrize(("error_rate", "probes"), [(0.5, 1), (1e-15, 14)])
 def test_killed_at_any_line_of_an_add(tmp_path, error_rate, probes, small_buckets):
-    """Each key whose `add` had returned is there, the one in progress is there as a whole or
-    counts as new, and the number is exact."""
+    """Returned keys are there, the one in progress as a whole or not, and the number is exact."""
     path, left = tmp_path / "filter", tmp_path / "left"
     states = 0
     with BloomFilter(40, error_rate, path, exact=True) as tested:
@@ -424,8 +415,7 @@ def test_killed_at_any_line_of_an_add(tmp_path, error_rate, probes, small_bucket
 
 @files
 def test_power_cuts_cost_repetitions_and_no_page(tmp_path, seeded):
-    """Whichever sectors of what was written since the last flush reach the disk: what was
-    flushed is known, and what was never added is not."""
+    """Whichever sectors reach the disk: what was never added is not known."""
     path, left = tmp_path / "filter", tmp_path / "left"
     keys = list(map(str, range(1_400)))
     with BloomFilter(1_000, 0.5, path, exact=True) as tested:

@@ -139,8 +139,7 @@ def test_missing_file_stays_missing(tmp_path):
 
 
 def test_file_in_use_is_refused_with_its_holder(path):
-    """Two writers would not see each other's keys: neither beside one that was opened, nor
-    beside one that was just made."""
+    """Two writers would not see each other's keys, whether opened or just made."""
     for opened, used in (
         (BloomFilter.open(path), path),
         (BloomFilter(1_000, 1e-6, path.with_name("new")), path.with_name("new")),
@@ -173,8 +172,7 @@ def test_file_that_is_replaced_while_it_is_opened_is_refused(path, monkeypatch):
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.parametrize("kind", [BloomFilter, ScalableBloomFilter])
 def test_close_unlocks_whoever_else_has_the_descriptors(tmp_path, kind):
-    """A process that is just being started has copies of them, and of the locks, until it
-    runs its own program."""
+    """A process that is being started has copies of them, and of the locks."""
     bloom_filter = kind(1_000, 1e-6, tmp_path / "filter")
     copies = []
     for name in os.listdir("/dev/fd"):
@@ -189,8 +187,7 @@ def test_close_unlocks_whoever_else_has_the_descriptors(tmp_path, kind):
 
 
 def test_close_while_a_traceback_holds_the_bits(path):
-    """Ctrl-C in the middle of `add` leaves the frame with the bits alive while the
-    context ends: the file is closed cleanly and unlocked all the same."""
+    """As after Ctrl-C in the middle of `add`: it is closed cleanly and unlocked."""
     with BloomFilter.open(path) as bloom_filter:
         held = bloom_filter._store.bits
     assert held.any()
@@ -201,8 +198,7 @@ def test_close_while_a_traceback_holds_the_bits(path):
 
 @pytest.mark.parametrize("kind", [BloomFilter, ScalableBloomFilter])
 def test_bits_reach_the_disk_before_what_is_said_about_them(tmp_path, monkeypatch, kind):
-    """`flush` and `close` sync all bits, then the state page: a power cut between them leaves
-    a file whose keys are counted again."""
+    """A power cut between them leaves keys that are counted again."""
     synced = []
 
     class Noting(mmap.mmap):
@@ -224,8 +220,7 @@ def test_bits_reach_the_disk_before_what_is_said_about_them(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("kind", [BloomFilter, ScalableBloomFilter])
 def test_failed_close_is_not_clean(tmp_path, monkeypatch, kind):
-    """If the disk fails while the bits are synced, the error is told, the filter is unlocked
-    and closed all the same, and counts as not closed: its keys are counted again."""
+    """The error is told, the filter unlocked, and its keys are counted again."""
 
     class Failing(mmap.mmap):
         def flush(self, *where):
@@ -292,8 +287,7 @@ def test_too_large_for_any_disk(tmp_path):
 
 
 def test_file_size_limit_is_a_clean_error(tmp_path):
-    """Where the system allows no file of that size the error is an OSError, never a
-    signal, and an existing filter goes on."""
+    """It is an OSError, never a signal, and an existing filter goes on."""
     bloom_filter = ScalableBloomFilter(1_000, 1e-6, tmp_path / "bloom")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (8 * PAGE, hard))
@@ -314,8 +308,7 @@ def test_file_size_limit_is_a_clean_error(tmp_path):
 
 @pytest.mark.parametrize("refusal", [errno.EOPNOTSUPP, errno.EINVAL])
 def test_file_system_without_allocation(tmp_path, monkeypatch, refusal):
-    """Where blocks cannot be reserved they are written, so that the map never hits
-    a hole on a full disk."""
+    """Blocks are written then, so that the map never hits a hole on a full disk."""
     unsupported = raising(OSError(refusal, os.strerror(refusal)))
     monkeypatch.setattr(storage_module.os, "posix_fallocate", unsupported)
     with BloomFilter(100_000, 1e-6, tmp_path / "a.bloom") as bloom_filter:

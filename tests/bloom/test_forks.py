@@ -67,8 +67,7 @@ assert child.exitcode == 0
 @pytest.mark.parametrize("leave", LEAVING.values(), ids=LEAVING)
 @pytest.mark.parametrize("kind", KINDS)
 def test_forked_process_that_ends_leaves_the_filter_open(tmp_path, kind, leave):
-    """Its end neither closes nor unlocks the filter of its parent, nor marks it as closed:
-    the parent goes on, and when it is killed the filter counts as not closed."""
+    """Its end neither closes nor unlocks the filter of its parent."""
     path = tmp_path / "filter"
     code = f"""{leave}
 assert is_locked()
@@ -84,8 +83,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_forked_process_does_not_keep_the_lock(tmp_path, kind):
-    """When the process that has a filter open is killed, others can open it, though its
-    children live on: one that was forked, and one that was started."""
+    """Others can open a killed process's filter though its children live on."""
     path, living = tmp_path / "filter", tmp_path / "living"
     os.mkfifo(living)
     code = f"""
@@ -109,8 +107,7 @@ with open({str(living)!r}) as waiting:  # until this test closes its end
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_forked_process_may_read(tmp_path, kind):
-    """It sees what its parent adds, and is told that it may add nothing itself, whether or
-    not the filter would have to grow for it."""
+    """It sees what its parent adds, and is told that it may add nothing itself."""
     path = tmp_path / "filter"
     code = """
 def contents():

@@ -25,8 +25,7 @@ SECRET = bytes(range(16))
 
 
 def test_growth_follows_the_plan(tmp_path):
-    """Each layer doubles the last and halves its error rate; old answers stay; the sum
-    of the layers' error rates stays under the bound; one file a layer."""
+    """Each layer, one file, doubles the last and halves its error rate."""
     with ScalableBloomFilter(1_000, 1e-2, tmp_path / "bloom") as bloom_filter:
         for i in range(20_000):
             bloom_filter.add(b"%d" % i)
@@ -54,8 +53,7 @@ def test_growth_follows_the_plan(tmp_path):
 @pytest.mark.parametrize(("error_rate", "probes"), [(0.3, 1), (1e-15, 14)])
 @pytest.mark.parametrize("name", [None, "bloom"])
 def test_growth_comes_with_the_first_key_too_many(tmp_path, name, error_rate, probes):
-    """A layer takes exactly its capacity; the key that does not fit makes the next one,
-    and is the first in it. Known keys make none."""
+    """It is the first in the next layer; known keys make none."""
     path = name and tmp_path / name
     with ScalableBloomFilter(50, error_rate, path) as bloom_filter:
         assert bloom_filter.layers[0].header.probes == probes
@@ -107,8 +105,7 @@ def test_expected_false_positives_counts_all_layers():
 
 
 def test_lock_of_the_directory_is_what_keeps_others_out(tmp_path):
-    """Where it is taken, nobody opens the filter or makes one, though no layer is in use;
-    nor does anybody touch the layer that somebody is just making."""
+    """Also without a layer in use, and from one that is just being made."""
     directory = tmp_path / "bloom"
     directory.mkdir()
     making = directory / "x.0.bloom.tmp"
@@ -153,8 +150,7 @@ def test_lock_that_is_no_file_of_its_own_is_refused(tmp_path):
 
 
 def test_failed_making_leaves_nothing(tmp_path, monkeypatch):
-    """Neither a directory, nor its lock, nor a lock that is held, if it was new; an old one
-    stays as it was."""
+    """No directory, no lock and nothing locked, if it was new; an old one stays."""
     full = raising(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "notes.txt").touch()
@@ -297,8 +293,7 @@ def test_one_damaged_layer_refuses_all_and_changes_none(tmp_path):
 
 
 def test_a_filter_that_was_refused_can_be_opened_when_it_is_mended(tmp_path):
-    """Also by a process that keeps the error, as one with several crawls does: it has locked
-    neither the directory nor a layer."""
+    """Also by a process that keeps the error."""
     directory = layered(tmp_path)
     path = directory / "2.bloom"
     sound = path.read_bytes()
@@ -322,8 +317,7 @@ def test_file_in_the_place_of_the_directory_is_refused(tmp_path):
 
 
 def test_random_operations_against_a_set(tmp_path):
-    """A long random life with closes and reopenings: never a false negative, and the
-    count is exact as long as there is no false positive (1e-12)."""
+    """Over closes and reopenings, with no false positive (1e-12), the count is exact."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     rng = random.Random(seed)

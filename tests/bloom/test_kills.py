@@ -104,8 +104,7 @@ def killed_at_random(kind, capacity, folder, *, exact=False):
     indirect=True,
 )
 def test_killed_at_random_all_returned_keys_are_known(outcome):
-    """Killed at any moment, again and again, the filter opens and has each key whose `add`
-    had returned; with an exact table the number of keys is exact, too."""
+    """And with an exact table the number of keys is exact, too."""
     seed, added, unknown = outcome
     print("seed", seed, "keys", added)
     assert added > 100
@@ -113,8 +112,7 @@ def test_killed_at_random_all_returned_keys_are_known(outcome):
 
 
 def killed_at_each_step(moment, folder, *, exact=False):
-    """Kill a process at each step of making or growing a filter; return the last one's steps,
-    which it survived, and what was wrong after any other."""
+    """Kill a process at each step; return the last one's steps, and what was wrong."""
     wrong = []
     for step in count():
         path = folder / str(step)
@@ -211,8 +209,7 @@ FLIPPED = [flipped(0, 1), *(flipped(position, 0x10) for position in (0, 8, 20, 4
     [(BloomFilter, 3_000), (ScalableBloomFilter, 1_000)],
 )
 def test_garbage_in_page_1_is_recounted(tmp_path, kind, capacity, garbage):
-    """A state page that a power cut has torn is never a reason to refuse: the keys are
-    counted again, all known, and the next close is a clean one."""
+    """A torn state page is no reason to refuse, and the next close is a clean one."""
     path = tmp_path / "filter"
     keys = [f"key {number}" for number in range(3_000)]
     with kind(capacity, 1e-6, path) as written:

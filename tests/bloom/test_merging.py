@@ -23,8 +23,7 @@ def made(kind, path, keys, secret, capacity=3_000):
 
 @pytest.mark.parametrize("suffix", [".bloom", ""])
 def test_no_merge_makes_items_fewer_or_more_than_all(tmp_path, suffix):
-    """Whatever chance makes of the bits: at least as many items as in the larger filter,
-    at most the sum, and exactly those of a filter that nothing is added to."""
+    """As many as in the larger filter at least, and the sum at most."""
     kind = BloomFilter if suffix else ScalableBloomFilter
     for number in range(6):
         secret = bytes([number]) * 16

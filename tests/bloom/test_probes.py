@@ -37,8 +37,7 @@ def test_add_sets_the_defined_bits(kind, error_rate):
 @pytest.mark.parametrize("error_rate", ERROR_RATES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_bit_is_asked_and_no_other(kind, error_rate):
-    """A key is there if its bits are set and nothing else is, and is not if just one of them
-    is clear and everything else is set."""
+    """A key is there if its bits are set, and is not if just one of them is clear."""
     tested = kind(10_000, error_rate)
     bits = only_layer(tested)._store.bits
     for _ in range(5):
@@ -59,8 +58,7 @@ def test_every_bit_is_asked_and_no_other(kind, error_rate):
 
 @pytest.mark.parametrize("error_rate", ERROR_RATES)
 def test_key_goes_into_the_newest_layer_only(error_rate):
-    """In a filter of several layers, of many probes or few, a new key sets the bits that
-    stand for it in the newest, and none in the others."""
+    """A new key sets its bits in the newest of several, and none in the others."""
     tested = ScalableBloomFilter(100, error_rate)
     while len(tested.layers) < 4:
         tested.add(os.urandom(20))

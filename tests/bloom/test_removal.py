@@ -37,8 +37,7 @@ def test_foreign_files_stay(directory):
 
 @pytest.mark.parametrize("survived", range(4))
 def test_interrupted_removal_leaves_a_filter(directory, monkeypatch, survived):
-    """The newest layer goes first: after any of the steps there is a filter that opens and
-    knows its oldest keys, or nothing."""
+    """After any step there is one that knows its oldest keys, or nothing."""
     unlink, removed = Path.unlink, []
 
     def failing(path, **options):

@@ -89,8 +89,7 @@ def test_sums_over_layers_are_what_a_crawl_meets():
 
 
 def test_layer_that_few_keys_meet_errs_for_few():
-    """A layer that a quarter of the shards have is a quarter of an error; and a chance is
-    never above 1."""
+    """A quarter of the shards is a quarter of an error; no chance is above 1."""
     load = sizing.LayerLoad(10, 14, 9_000)
     whole = sizing.total_error_rate([load])
     assert sizing.total_error_rate([load._replace(share=0.25)]) == pytest.approx(whole / 4)

@@ -181,8 +181,7 @@ class Foreign:
 
 @pytest.fixture
 def foreign(tmp_path, monkeypatch):
-    """Return a function that imports a package with a fingerprinter of `source`, of which the
-    table knows SOURCE."""
+    """Return a function that imports a fingerprinter of `source`; the table knows SOURCE."""
     names = ("foreign_package", "foreign_package.fingerprinter")
 
     def load(source=SOURCE, known=SOURCE):

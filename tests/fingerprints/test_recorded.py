@@ -59,8 +59,7 @@ def with_identity(text):
 
 @pytest.fixture
 def run(make_dupefilter, tmp_path):
-    """Return a function that opens the job with a fingerprinter, offers it a page and stops;
-    its answer is whether the page was seen."""
+    """Return a function that opens the job, and answers whether it has seen a page."""
 
     def run(fingerprinter=RequestFingerprinter):
         dupefilter = make_dupefilter(JOBDIR=tmp_path, REQUEST_FINGERPRINTER_CLASS=fingerprinter)
@@ -90,8 +89,7 @@ def test_equal_fingerprints_of_another_class_pass(run, warnings):
 
 
 def test_other_fingerprints_are_refused(run, tmp_path):
-    """Fingerprints that the job's requests do not have are refused, with both classes, the
-    setting and the remedy named, and the job goes on with the old ones."""
+    """With both classes, the setting and the remedy; the job goes on with the old ones."""
     run()
     with pytest.raises(IncompatibleFilterError) as refused:
         run(OnlyUrl)
@@ -162,8 +160,7 @@ def test_class_with_a_long_name_is_recorded(run):
     ("first", "second"), [(RequestFingerprinter, Upgraded), (FailsOnEdge, RequestFingerprinter)]
 )
 def test_edge_cases_that_differ_are_warned_of(run, warnings, first, second):
-    """Where only unusual URLs get other fingerprints, as after an upgrade of w3lib, one line
-    says what that means, and the crawl goes on."""
+    """As after an upgrade of w3lib: one line, and the crawl goes on."""
     run(first)
     assert warnings() == []
     assert run(second) is True

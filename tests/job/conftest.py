@@ -12,8 +12,7 @@ from tests.job.rounds import RoundJob
 
 @pytest.fixture
 def opened():
-    """Return a function that opens a job, or leaves that for `later`; it is dropped at the end of
-    the test, or when the next one is opened `alone`."""
+    """Return a function that opens a job, which is dropped in the end, or before one `alone`."""
     made = []
 
     def open_job(job, *start, alone=False, later=False):

@@ -241,8 +241,7 @@ def start(job):
 
 
 def fill(url, payload):
-    """Put requests with this payload into the crawl in Redis: in a list, delayed, over the budget,
-    and failed, if it cannot be read."""
+    """Put requests with this payload into the crawl in Redis, wherever one can be."""
     worker = StoreWorker(url, KEY, capacity=2, **SETTINGS)
     worker.codec.dump = lambda request, **_: Packed("-2", request.url.split("/")[2], payload)
     for delay in (None, None, None, 0.1):

@@ -79,8 +79,7 @@ class Job:
         return names
 
     def pop_any(self):
-        """Return the next request; Scrapy's scheduler answers None first for each slot that
-        got nothing but what it cannot store."""
+        """Return the next request, past None for slots with nothing but what cannot be stored."""
         for _ in range(10):
             if (popped := self.pop()) is not None or not len(self.scheduler):
                 return popped
@@ -121,8 +120,7 @@ class Job:
 
 
 def query(path, statement, *values):
-    """Return what a statement gives, or changes, in the file or the folder of a job, as another
-    program sees it."""
+    """Return what a statement gives, or changes, in a job's file or folder for another program."""
     path = path / "requests.sqlite" if path.is_dir() else path
     with closing(sqlite3.connect(path)) as connection, connection:
         return connection.execute(statement, values).fetchall()

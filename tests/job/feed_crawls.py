@@ -83,8 +83,7 @@ class OddPages:
 
 
 class Shelf(BlockingFeedStorage):
-    """A storage for `shelf:/path`: stores a whole file, or appends it, as the feed has
-    it. By itself nobody knows what it does."""
+    """A storage for `shelf:/path`, which stores a whole file or appends it."""
 
     def __init__(self, uri, *, feed_options=None):
         self.path = Path(uri.removeprefix("shelf:"))
@@ -155,8 +154,7 @@ def paths_of(folder, name):
 
 
 def items_of(folder, name):
-    """Return the items of a feed, with how often each is there. Raises if a file is not
-    well-formed."""
+    """Return the items of a feed, with how often each is there, if it is well-formed."""
     found = Counter()
     for path in paths_of(folder, name):
         for item in items_in(path.read_bytes(), name):

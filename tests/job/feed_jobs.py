@@ -94,8 +94,7 @@ class FeedJob(Job):
         return self.origins.process_response(request, response)
 
     def page(self, name, *items):
-        """A page is fetched, with its items, and the engine is not done with it: return its
-        request."""
+        """Return the request of a page that is fetched, with its items, and not done."""
         assert self.push(name)
         popped = self.pop()
         self.items(popped, *items)

@@ -91,8 +91,7 @@ def report(crawl, run, expected, **more):
 
 
 def is_over(job):
-    """Return True if the round of a job is, with pages that have failed or without: a stop
-    may have come too late."""
+    """Return True if the round of a job is, with pages that have failed or without."""
     try:
         with closing(sqlite3.connect(f"file:{job}/requests.sqlite?mode=ro", uri=True)) as file:
             phases = file.execute("SELECT phase FROM rounds").fetchall()
@@ -161,8 +160,7 @@ def stopped(world, crawl, chance, expected, stops, before=None, after_stop=None)
 
 
 def random_stops(world, *, kills, seed, beside=3, pages=60, mutant=None, feeds=FEEDS):
-    """Stop crawls, one to six times each, until they were killed so often. (Some of a
-    crawl's stops come too late: it ends first.)"""
+    """Stop crawls, one to six times each, until they were killed so often."""
     chance = random.Random(seed)
     expected = whole(world, pages, feeds)
     done = []

@@ -63,8 +63,7 @@ class Crawl:
 
 
 def preload():
-    """Import what Scrapy imports when it starts, so that forks have it; no reactor, which
-    is each run's own."""
+    """Import what Scrapy imports when it starts, but the reactor, so that forks have it."""
     defaults = default_settings
     components = {
         **defaults.EXTENSIONS_BASE,
@@ -111,8 +110,7 @@ class World:
         os.waitpid(self._site, 0)
 
     def start(self, crawl, before=None, job=True):
-        """Start a run of `crawl`; `before` is called in its process first, and
-        what it returns at the end."""
+        """Start a run of `crawl`; `before` is called in its process first, what it returns last."""
         folder = self.folder / crawl.name
         folder.mkdir(exist_ok=True)
         (folder / "stats.json").unlink(missing_ok=True)

@@ -74,8 +74,7 @@ def delete_on_pop():
 
 @mutant()
 def acknowledge_at_the_end_of_the_callback():
-    """A request counts as done when its callback's generator ends, as a spider
-    middleware would see it."""
+    """A request is done when its callback's generator ends."""
     call_spider = scraper.Scraper.call_spider_async
 
     def end(self, request):
@@ -201,8 +200,7 @@ def length_recorded_before_the_sync():
 
 @mutant()
 def rows_dropped_before_the_length_is_recorded():
-    """Items leave the outbox when they are in the file, whose length is recorded with
-    the commit after the next one."""
+    """Items leave the outbox a commit before the length is recorded."""
     record = FeedWriter._record
 
     def drop(self):
@@ -215,8 +213,7 @@ def rows_dropped_before_the_length_is_recorded():
 
 @mutant()
 def acknowledged_before_the_items_are_final():
-    """The items of a request become final with the commit after the one that
-    acknowledges it."""
+    """The items of a request become final a commit after its end."""
     before_commit = FeedWriter.before_commit
 
     def late(self, acknowledged):

@@ -155,8 +155,7 @@ class Points:
 
 
 def calls_of(world, crawl, prepare):
-    """Return the names of the points of a small crawl, in the order of its calls; `prepare` is
-    called in its process first."""
+    """Return the names of the points of a small crawl; `prepare` is called in it first."""
     path = world.folder / "calls.json"
 
     def before():

@@ -14,8 +14,7 @@ from tests.web_server import ServedInThread
 
 
 class Asked(NamedTuple):
-    """A request: when it came and was answered, by `time.monotonic`, for which page, and with what
-    status and Retry-After."""
+    """A request: when it came and was answered, for which page, with what answer."""
 
     came: float
     answered: float
@@ -86,8 +85,7 @@ class RestingSite(ServedInThread):
         return [each.page for each in self.asked[host] if each.status == status]
 
     def too_early(self, host, least=0.0):
-        """Return the requests that came after a refusal was answered, and before the end that it
-        named, or so many seconds after it."""
+        """Return the requests that came between a refusal and the end of the rest it named."""
         ends = [
             (each.answered, each.answered + (each.retry_after or least))
             for each in self.asked[host]

@@ -111,8 +111,7 @@ class RoundSpider(scrapy.Spider):
 
 
 class FedSpider(scrapy.Spider):
-    """Gets one page after the other from its own handler of spider_idle, and is stopped
-    by it when there is no other."""
+    """Gets page after page from its own handler of spider_idle, which stops it in the end."""
 
     name = "fed"
     custom_settings = {  # noqa: RUF012
@@ -145,8 +144,7 @@ class Mark:
 
 
 class ReturningSpider(scrapy.Spider):
-    """Follows a tree of pages; each third of them is stored as a pickle. Its items go to a feed
-    that a round overwrites, and to one that it appends to."""
+    """Follows a tree of pages, some of them pickles, into an overwritten and an appended feed."""
 
     name = "returning"
     custom_settings = {  # noqa: RUF012
@@ -303,8 +301,7 @@ def kills(world, expected, options):
 
 
 def points(world, expected, options):
-    """Death before and after some commits, and before and after one each of other calls on
-    the database; with `names`, of those only."""
+    """Death before and after commits and other calls on the database, or of `names` only."""
     chance = random.Random(options.seed)
     crawl = Crawl("calls", PAGES, spider=RoundSpider)
     calls = calls_of(world, crawl, prepared(world.folder / crawl.name, Step(), None))
@@ -407,8 +404,7 @@ def gone(world, expected, options):
 
 
 def fed(world, _, options):
-    """A spider that its own handler of spider_idle feeds is stopped from outside, with nothing
-    left but what that would give."""
+    """A spider with nothing left but what its handler of spider_idle would give is stopped."""
     steps = {
         "interrupted": Step(signals=[signal.SIGINT], at=3),
         "counted": Step(settings={"CLOSESPIDER_PAGECOUNT": 3}),

@@ -90,8 +90,7 @@ def test_a_commit_acknowledges_nothing_that_is_not_flushed(make_round, crash_rou
 def test_a_database_that_is_gone_at_the_end_costs_a_repetition(
     make_round, books_pipeline, caplog, tmp_path
 ):
-    """The last commit acknowledges nothing, the round is not over, and the next start
-    fetches those pages again."""
+    """The last commit acknowledges nothing, and the next start fetches those pages again."""
     crawl = Crawl(started(make_round(), "a", "b"), books_pipeline)
     crawl.scrape()
     crawl.job.commit()
@@ -169,8 +168,7 @@ def test_a_handler_that_has_not_done_its_work_stops_the_acknowledging(
 
 
 def test_a_handler_may_crawl(make_round, crash_round):
-    """What it enqueues is in the commit, which is not begun again; what it finishes is
-    acknowledged by the next one, with its items."""
+    """What it enqueues is in the commit; what it finishes is acknowledged by the next one."""
     job = started(make_round(), "a", "b")
     job.scheduler._ledger._operations = 1
     handled = []

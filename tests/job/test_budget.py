@@ -184,8 +184,7 @@ def test_a_budget_that_is_new_counts_what_is_pending(make_round):
 
 
 def test_of_what_cannot_be_serialized_a_record_is_kept(make_round, crash_round, tmp_path, caplog):
-    """It counts, its record is durable with that, and the next start says what it has lost; no
-    retry brings it back, and it can be dropped."""
+    """It counts, and is lost at the next start, which says so; only its record is durable."""
     store, budget = SQLiteFailedStore(tmp_path / "job"), {"BLOOM_BUDGET": {"*": 1}}
     job = make_round(**budget).started()
     for name in "abb":
@@ -242,8 +241,7 @@ def test_without_a_job_requests_over_the_budget_are_counted(make_round):
 
 
 def test_a_trap_ends_within_its_budget_over_kills(make_round, tmp_path):
-    """Each page links to two more for ever, and the process dies at random: what a fetched page
-    links to is fetched or capped, and nothing is both."""
+    """What a fetched page of an endless site links to is fetched or capped, and never both."""
     print("BUDGET_SEED", SEED)
     rng, fetched, kills = random.Random(SEED), set(), 0
     job = make_round(BLOOM_BUDGET={"*": 30}).started("0")
@@ -270,8 +268,7 @@ def test_a_trap_ends_within_its_budget_over_kills(make_round, tmp_path):
 
 
 class Story:
-    """A crawl over rounds that dies, stops, fails and is retried at random, and whose budget grows.
-    Each page links to two more, for ever."""
+    """A crawl of an endless site that dies, stops, fails and is retried, with a growing budget."""
 
     def __init__(self, chance, make, folder):
         self.chance = chance
@@ -360,9 +357,7 @@ def slot_of(name):
 
 @pytest.mark.parametrize("seed", [SEED, *RED], ids=["random", *map(str, RED)])
 def test_random_stories(make_round, tmp_path, seed):
-    """Four kills and more, stops, failures, retries and a budget that grows: no slot is asked for
-    more pages of a round than its budget, nor for fewer than it could, and nothing is lost or two
-    things."""
+    """Over kills, stops and retries each slot gets what its budget allows, and nothing is lost."""
     print("BUDGET_SEED", seed)
     for number in range(STORIES if seed == SEED else 10):
         story = Story(random.Random(f"{seed} {number}"), make_round, tmp_path / str(number))
@@ -625,8 +620,7 @@ def test_a_capped_request_takes_forty_bytes(make_round, tmp_path):
 @pytest.mark.torture
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks")
 def test_real_crawls_of_a_trap_over_kills():
-    """No slot has more pages in a round, and none fewer than it could; what was fetched, is capped
-    or has failed is exactly what could be reached, and nothing is two of these."""
+    """Each slot has what its budget allows, and all that could be reached is one thing."""
     check_kills(3, beside=1)
 
 

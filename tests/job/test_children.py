@@ -71,14 +71,12 @@ def again(job):
 
 
 def give_again(job, *things):
-    """The callback of the page that is repeated yields `things`; return the names of what is
-    scheduled."""
+    """The callback of the repeated page yields `things`; return what is scheduled."""
     return give(job, again(job), *things)
 
 
 def test_children_are_given_once(make_round, crash_round):
-    """A repeated callback gives those that it has not given; the k-th with a fingerprint
-    only if the job has k of them."""
+    """The k-th with a fingerprint is left out only if the job has k of them."""
     job = make_round()
     page = page_in_progress(job)
     assert give(job, page, child("a"), child("b"), child("b")) == ["a", "b", "b"]
@@ -171,8 +169,7 @@ def test_children_of_a_page_in_memory_belong_to_the_stored_one_before(make_round
 
 
 def test_another_order_loses_nothing(make_round, crash_round):
-    """A callback may give its requests in another order the second time: what is in no
-    fingerprint tells them apart."""
+    """What is in no fingerprint tells children apart that come in another order."""
     job = make_round()
     page = page_in_progress(job)
     one, two = (child("api", headers={"Page": str(n)}, cb_kwargs={"n": n}) for n in (1, 2))
@@ -247,8 +244,7 @@ def test_a_page_in_memory_that_is_retried(make_round, crash_round):
 
 
 def test_a_stored_page_that_is_retried_in_memory(make_round, crash_round):
-    """A downloader leaves what cannot be serialized in its meta: the stored page is repeated,
-    and knows what the retry has given."""
+    """The stored page is repeated, and knows what its unserializable retry has given."""
     job, page = begun(make_round)
     retry = page.replace(dont_filter=True, meta={"function": lambda: None, "retry_times": 1})
     job.scheduler.enqueue_request(retry)
@@ -259,8 +255,7 @@ def test_a_stored_page_that_is_retried_in_memory(make_round, crash_round):
 
 
 def test_pages_in_memory_that_are_alike(make_round, crash_round):
-    """What came of one that is done is forgotten with the last of them that is not: each may
-    be repeated."""
+    """What came of one is forgotten with the last of them, since each may be repeated."""
     job = make_round()
     page = page_in_progress(job)
     give(job, page, in_memory("m"), in_memory("m"))

@@ -23,8 +23,7 @@ pytestmark = [
     [(2, 4, 7000), pytest.param(99, 200, SEED, marks=pytest.mark.torture)],
 )
 def test_payloads_and_damages(payloads, damages, seed):
-    """A healthy page beside them is fetched, in a job and in Redis; or an error names the file, and
-    a start that is refused has changed nothing."""
+    """A healthy page beside them is fetched, or the refused start has changed nothing."""
     words = ("--payloads", payloads, "--damages", damages)
     run = run_module("tests.job.damages", *words, seed=seed)
     assert run.returncode == 0

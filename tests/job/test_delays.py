@@ -258,8 +258,7 @@ def test_a_timer_wakes_the_engine(new_job, clock, reactor):
 def test_many_that_are_due_at_once_come_in_groups(
     new_job, clock, reactor, monkeypatch, seconds, turns
 ):
-    """A hundred at once, for a while in each turn, also if the engine asks for none: those of this
-    very moment are due."""
+    """A hundred at once, for a while in each turn, also if the engine asks for none."""
     monkeypatch.setattr(ledger_scheduler, "TURN_SECONDS", seconds)
     job = new_job()
     for number in range(250):

@@ -140,8 +140,7 @@ def filled(*, learn):
 
 @pytest.mark.parametrize("learn", [True, False], ids=["deflated", "not deflated"])
 def test_damage_never_gives_another_request(learn):
-    """Of thousands of damaged payloads none is read as another one; the checksum of two bytes
-    lets one in 65,536 pass."""
+    """A checksum of two bytes lets one of 65,536 damaged payloads pass, and no more."""
     chance = random.Random(23)
     codec, stored = filled(learn=learn)
     wrong = 0
@@ -325,8 +324,7 @@ def test_no_secret_of_a_pickle(monkeypatch):
 
 @pytest.mark.parametrize("number", [2.0, 3.0, 180.0, 65536.0, 131071.5])
 def test_numbers_are_no_secrets(number):
-    """Of floats, too, whose bytes may look like a user in a URL: there is a dictionary as soon as
-    without them."""
+    """Nor floats whose bytes look like a user in a URL: there is a dictionary as soon."""
     codec = Codec(None, 100_000)
     for page in range(PROPOSED_AT[0]):
         meta = {"price": number, "download_timeout": 180.0, "depth": 1}

@@ -66,8 +66,7 @@ def urls(job):
 
 
 def rows_of(path):
-    """Return the bytes of all requests that a killed process would leave, and the dictionaries;
-    each of these that a row needs is there."""
+    """Return the stored bytes of all requests, and the dictionaries, which are all there."""
     copy = path.parent.with_name("read")
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(path.parent, copy)
@@ -117,8 +116,7 @@ def test_a_dictionary_that_was_not_committed_is_gone_with_its_rows(new_job, path
 
 
 def killed(path, names, *, opening=False, crawl=Job.commit, **options):
-    """Crawl with copies of a job, each of which dies after another call of these names on the
-    database; yield after each."""
+    """Crawl with copies of a job that die after each call of these names; yield after each."""
     before = path.parent.with_name("before")
     path.parent.rename(before)
 
@@ -241,8 +239,7 @@ def test_a_failed_request_is_retried_without_its_slot(new_job, path):
 )
 @pytest.mark.parametrize("options", [{}, ONE_QUEUE], ids=["slots", "one queue"])
 def test_requests_without_their_dictionary_have_failed(new_job, path, caplog, damage, options):
-    """None is lost, and none is taken for another: with the dictionary they are pending again,
-    in the slots that they had."""
+    """With the dictionary they are pending again, in the slots that they had."""
     expected = by_slot(new_job)
     ((dictionary,),) = query(path, "SELECT dictionary FROM dictionaries")
     readable = {row for row, payload in enumerate(rows_of(path)[0]) if payload[0] != 2}

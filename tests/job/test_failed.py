@@ -88,8 +88,7 @@ def test_reasons_stay_the_same_with_scrapys_own_exceptions():
 
 
 def test_a_failed_row_replaces_the_requests_row_in_one_commit(make_round, crash_round, tmp_path):
-    """Before that commit a crash leaves the request pending, after it failed; never both,
-    never none."""
+    """A crash leaves the request pending before it, and failed after it."""
     job = make_round().started("a", "b")
     popped = job.pop()
     job.commit()

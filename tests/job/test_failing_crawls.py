@@ -34,8 +34,7 @@ def tell(*arguments):
 
 
 def failing(*kinds, **others):
-    """Return the pages that fail while the site is down, of these kinds or of all that count
-    by default, and of `others`, and their reasons."""
+    """Return the pages that fail while the site is down, of these kinds, and their reasons."""
     found = {"status/9": "status/503"}
     for kind in kinds or REASONS:
         for number in NUMBERS:
@@ -130,8 +129,7 @@ def test_exactly_those_pages_are_asked_again(reports, medium):
 
 
 def test_a_retry_adds_to_the_feeds(reports):
-    """All items of both runs are in them, each once, but what a callback has given before it
-    raised, or a feed refused an item, and gives again."""
+    """All items of both runs are in them once, but what failed pages had given before."""
     _, second, _ = reports["mended"]
     items = Counter(second["items"])
     again = {f"{page}:1" for page in RAISING | pages("marked", "unfit")}
@@ -140,8 +138,7 @@ def test_a_retry_adds_to_the_feeds(reports):
 
 
 def test_a_start_without_a_retry_is_a_new_round(reports, medium):
-    """Start pages are asked again, failed ones stay, and an overwritten feed has the items of
-    that round alone; in Redis where a new round is asked for."""
+    """Start pages are asked again, failed ones stay, and a feed is overwritten."""
     third = reports["mended"][2]
     assert third["asked"] == {"plain/0": 1, "status/9": 1}
     assert third["failed"] == REFUSED
@@ -160,8 +157,7 @@ def test_what_fails_again_has_more_attempts(reports):
 
 
 def test_items_and_ignored_requests_count_if_they_are_named(reports):
-    """A page whose item a pipeline raised on, and what a downloader middleware does not want;
-    robots.txt is no failure. A cache does not answer with the old error."""
+    """robots.txt is no failure, and a cache does not answer with the old error."""
     first, second = reports["all"]
     expected = failing(dropped="item", ignored="ignored")
     assert first["failed"] == expected
@@ -183,8 +179,7 @@ def test_kills_lose_no_failure(medium):
 
 
 def check_kills(count, medium="job"):
-    """In so many crawls that are killed the same pages fail as without, and in the end all is
-    there."""
+    """The same pages fail in killed crawls as without, and in the end all is there."""
     for runs in tell("kills", "--count", count, *in_medium(medium)).values():
         *_, down, _, last = runs
         assert down["reason"] == "finished"

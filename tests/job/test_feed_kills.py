@@ -30,16 +30,14 @@ def test_random_stops_leave_each_item_once():
 
 
 def test_each_item_once_wherever_the_process_dies():
-    """After each write, sync, record, cut and store, in a first run and in one that goes on from
-    a kill."""
+    """After any write, sync, record, cut and store, in a first run and in a later one."""
     result = feed_torture("--points", 0, "--sides", "after")
     assert result["killed"] >= 12
     assert result["odd"] == []
 
 
 def test_no_item_is_lost_by_a_power_cut():
-    """Whatever the disk has of what was not synced. (A page may be fetched again, whose
-    items are in twice then: the filter may have lost it.)"""
+    """Whatever the disk has of what was not synced; a page may be fetched again."""
     result = feed_torture("--cuts", 2)
     assert result["kills"] >= 2
     assert result["odd"] == []

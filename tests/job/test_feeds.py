@@ -34,8 +34,7 @@ GOES_ON = request("never")
 
 @pytest.fixture
 def job(tmp_path, monkeypatch, opened):
-    """Return a function that opens a job with these feeds, in `tmp_path`, which commits
-    when the test says so."""
+    """Return a function that opens a job with these feeds, which commits when it is told to."""
     monkeypatch.setattr(DurableScheduler, "commit_seconds", 1000)
 
     def make(feeds, *start, later=False, **settings):
@@ -289,8 +288,7 @@ def test_json_and_xml_are_whole_after_every_stop(tmp_path, job, format_, indent)
 
 
 def test_csv_has_one_head(tmp_path, job):
-    """That of the item first seen, though another is acknowledged first, and its columns
-    hold after a kill."""
+    """That of the item first seen, though another is acknowledged first, and after a kill."""
     a = job({"a.csv": "csv"}, GOES_ON)
     a.page("1", {"n": 1, "m": 1})
     a.pages(p2={"m": 2, "n": 2})
@@ -426,8 +424,7 @@ def test_somebody_who_writes_to_the_file_meanwhile_stops_the_crawl(tmp_path, job
 
 @pytest.mark.parametrize("when", ["recover", "before_commit"])
 def test_ctrl_c_before_scrapy_handles_it_loses_no_item(tmp_path, job, monkeypatch, when):
-    """Twisted may hold it back while feeds open, or in a commit: the crawl must not go on
-    without them."""
+    """Twisted may hold it back: the crawl must not go on without its feeds."""
 
     def interrupted(*_):
         raise KeyboardInterrupt
@@ -455,8 +452,7 @@ class FailingHook(CommitHook):
 
 @pytest.mark.parametrize("is_hook", [False, True])
 def test_what_a_failed_commit_had_begun_is_undone(tmp_path, job, is_hook):
-    """Its pages are not acknowledged, though the feeds are completed afterwards, and what it would
-    have stored is new to the next start."""
+    """Its pages are not acknowledged, and what it would have stored is new again."""
     feeds = {"a.jl": "jsonlines"}
     a = job(feeds, GOES_ON).pages(p1={"n": 1})
     two = a.page("p2", {"n": 2})
@@ -721,8 +717,7 @@ WAITING_FEEDS = {"a.own": {"format": "own"}, "a.json": {"format": "json"}}
 
 @pytest.mark.parametrize("uri", WAITING_FEEDS)
 def test_an_item_that_cannot_be_pickled_is_refused(tmp_path, job, uri):
-    """By a feed that waits pickled, and by no other: its page has failed, is listed, and is asked
-    again by a retry."""
+    """By a feed that waits pickled: its page has failed, and can be retried."""
     feeds = {uri: {**WAITING_FEEDS[uri], "overwrite": True}}
     job(feeds).pages(p1={"n": 1}, p2=Shy(n=2)).close()
 
@@ -824,8 +819,7 @@ def test_batches_go_on_with_their_numbers(tmp_path, job):
 
 
 def test_many_batches_at_once_and_after_each_other(tmp_path, job):
-    """Of one page: no more files are open than before; and nothing is kept of those that are
-    stored, but the number of the last one."""
+    """Few files are open, and of those that are stored nothing is kept but a number."""
     open_files = len([*Path("/proc/self/fd").iterdir()])
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     feeds = {str(tmp_path / "%(batch_id)d.jl"): {"format": "jsonlines", "batch_item_count": 1}}
@@ -865,8 +859,7 @@ class OwnExporter(FeedExporter):
 
 
 def test_whose_exporter_it_is(tmp_path):
-    """Ours with a durable job, in Redis, and where pages are marked; Scrapy's in any other case;
-    the user's stays."""
+    """Ours with a durable job, in Redis, and where pages are marked; the user's stays."""
     folder = str(tmp_path)
     assert exporter_of(JOBDIR=folder) is DurableFeedExporter
     assert exporter_of() is FeedExporter
@@ -911,8 +904,7 @@ MARKS = "BLOOM_DELTA marks pages as done of which a feed has refused an item, si
     ids=["off", "nothing is durable", "own", "none", "a subclass", "on", "marks", "own marks"],
 )
 def test_feeds_that_are_off_are_named(tmp_path, caplog, settings, expected):
-    """In one warning, at start, with the way out; and in none where a setting of ours turns them
-    off. Feeds may be paths."""
+    """In one warning with the way out, and in none where a setting of ours turns them off."""
     settings = {
         "ADDONS": {"scrapy_bloom.Addon": 300},
         "FEEDS": {Path("a.jl"): {"format": "jl"}, "b.csv": {"format": "csv"}},

@@ -112,8 +112,7 @@ def test_holds_in_a_row_outlive_a_kill_between_them(tmp_path):
 
 @pytest.mark.parametrize("says", ["seconds", ""])
 def test_a_host_that_refuses_for_ever_is_given_up(tmp_path, says):
-    """After so many holds its pages fail, as without holds, and the crawl ends; one that says how
-    long it takes is given up page by page."""
+    """After so many holds, or page by page if it says how long it takes."""
     with RestingSite({"gone": Rest(1e6, says, after=0)}) as site:
         settings = {"BLOOM_HOLD_MAX": 0.2, "BLOOM_HOLD_TIMES": 2, "JOBDIR": "job"}
         crawl = start(tmp_path, site, {"gone": 3, "busy": 3}, **settings).end()

@@ -177,8 +177,7 @@ def test_retry_after_is_heeded_in_any_state_and_uses_no_try(times):
 
 
 def test_several_workers_count_refusals_together():
-    """Each may use two tries before it hears of the others; then the first refusal holds, also of a
-    page that has used one."""
+    """Each may use two tries before it hears of the others; then the first one holds."""
     suspect = Refusal(is_suspect=True)
     assert judge(2 * FRESH, suspect, MOST) == (True, 2 * FRESH, None)
     assert judge(3 * FRESH, suspect, MOST) == judge(5 * FRESH, suspect, MOST) == (False, 1, 5)

@@ -177,8 +177,7 @@ def test_other_hosts_go_on(crawl):
 
 @pytest.fixture
 def down(make_crawl):
-    """Return a function that opens a job whose host was refused three requests with no answer
-    between, and is held; and how many it has."""
+    """Return a function that opens a job whose host is held after three refusals."""
 
     def make(pages=6, **settings):
         crawl = make_crawl(**settings).pushed(*map(str, range(pages)))
@@ -220,8 +219,7 @@ def test_each_other_answer_takes_away_a_refusal(make_crawl):
 
 
 def test_holds_without_a_time_double_up_to_a_minute(down, clock):
-    """In a row: a good probe begins anew. Until more answers have come one refusal holds; the
-    next time twice as many."""
+    """In a row; a good probe begins anew, and until RECOVERY one refusal is enough."""
     crawl = down(80)
     pauses = []
     for _ in range(7):
@@ -317,8 +315,7 @@ def test_a_request_that_asks_nothing_lets_another_go(crawl, clock):
 
 
 def test_after_so_many_holds_in_a_row_pages_are_retried_as_ever(down, clock, caplog):
-    """What a host refuses for ever fails, and the crawl ends; an answer makes it a host like any
-    other again, and a host that says how long it takes is waited for."""
+    """What is refused for ever fails, until an answer, or a time, comes."""
     crawl = down(12, BLOOM_HOLD_TIMES=2)
     for _ in range(2):
         clock.now += crawl.left
@@ -353,8 +350,7 @@ def test_a_page_that_asks_for_time_again_and_again_fails_in_the_end(make_crawl, 
 
 
 def test_pages_that_were_refused_go_behind_the_others(down, clock):
-    """By one in priority; the first that is asked alone is the last in line, the second the first,
-    since those in front may be the broken ones."""
+    """The last in line and the first are asked alone by turns, as any may be broken."""
     crawl = down(8, SCHEDULER_DISK_QUEUE="scrapy.squeues.PickleFifoDiskQueue")
     asked = []
     for _ in range(4):
@@ -532,8 +528,7 @@ def test_the_answer_to_a_probe_does_not_end_a_hold_by_hand(crawl, clock):
 
 
 def test_the_end_of_a_hold_by_hand_frees_the_slot(crawl, clock):
-    """With no request that finds out first, as after the host's own; and an answer to an earlier
-    probe does not end it, nor does a shorter one of the host."""
+    """No request goes first, and no earlier probe or shorter hold of the host ends it."""
     crawl.again(crawl.pop(), 429, "60")
     clock.now += 60
     probe = crawl.pop()

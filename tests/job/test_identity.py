@@ -96,8 +96,7 @@ def test_the_requests_of_another_job_are_refused(killed, make, tmp_path):
 
 @pytest.mark.parametrize("damage", ["a torn page", "no owner", "no filter"])
 def test_a_filter_that_does_not_know_its_owner_is_taken(killed, make, damage):
-    """One of 0.2.0 or an import, one of a page that a crash has torn, a new one: it belongs to
-    the job from now on."""
+    """Of 0.2.0, an import, a torn page or new: it is the job's from now on."""
     if damage == "no filter":
         shutil.rmtree(killed / "bloom")
     else:

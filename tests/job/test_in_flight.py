@@ -148,8 +148,7 @@ class Crawl:
         return self.pages[-1]
 
     def lost(self):
-        """Return the pages that a crash would lose now: in memory only, and something
-        on the way from a row to them is not repeated or counts as seen."""
+        """Return the pages in memory that a crash would lose now."""
         (acknowledged,) = self.acknowledged
         return [
             page for page in {*self.queue, *self.running} if not self.repeated(page, acknowledged)
@@ -206,9 +205,7 @@ def test_it_acknowledges_what_the_whole_graph_does_and_when(steps):
 
 @given(steps(*STEPS, "keep_again"))
 def test_a_crash_loses_nothing_when_requests_come_again(steps):
-    """Also where a callback yields the very object that it was called for: whatever is in
-    memory only comes from a row that is still there, by way of pages that are not seen. In
-    the end all is acknowledged, nothing twice."""
+    """Whatever is in memory only comes from a row that is still there."""
     crawl = Crawl(InFlight())
     for _ in play(crawl, steps):
         assert crawl.lost() == []
@@ -274,8 +271,7 @@ def test_what_came_before_or_after_is_not_awaited(books):
 
 
 def test_some_request_in_memory_at_any_time_holds_nothing_for_ever(books):
-    """Where each arrives before the last one is finished, but none yields another, what
-    they came from is acknowledged when they are finished."""
+    """Where none yields another, each waits for those of its own time."""
     parents, acknowledged = [], []
     previous = request("0")
     books.keep(previous, [])
@@ -306,8 +302,7 @@ def references(thing):
 @pytest.mark.parametrize("comes_again", [True, False])
 @pytest.mark.parametrize("newest_first", [True, False])
 def test_memory_grows_with_the_requests_and_not_with_their_pairs(newest_first, comes_again):
-    """Thousands in memory and thousands that wait for them: some references for each, and
-    at the end none. The engine works on sixteen at a time."""
+    """Some references for each of thousands, and at the end none."""
 
     def grown(pending):
         books, running, queue, parts = InFlight(), [], [], []

@@ -36,8 +36,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def open_file(path):
-    """Return a function that opens the file, after letting go of the last one, and commits these
-    requests."""
+    """Return a function that opens the file anew, and commits these requests."""
     opened = []
 
     def open_file(*contents):
@@ -121,8 +120,7 @@ def test_the_clean_mark(open_file):
 
 
 def test_a_close_that_leaves_something_out_is_not_clean(open_file):
-    """Rows that were pushed, popped or deleted and not committed are no clean stop, whatever
-    the caller believes."""
+    """Rows that were not committed are no clean stop, whatever the caller believes."""
     file = open_file()
     pushed(file, b"a")
     file.close(clean=True)
@@ -166,8 +164,7 @@ def test_the_stamp_of_queues_that_were_taken_over_is_kept(open_file):
 
 
 def test_rolling_back(open_file):
-    """What was not committed is gone, also what SQLite had already, and does not come with
-    a later commit."""
+    """What was not committed is gone, also what SQLite had, and comes with no later commit."""
     file = open_file(b"a")
     pushed(file, b"b")
     file.delete(file.pop(GROUP, newest=False)[0])
@@ -205,8 +202,7 @@ def test_statements_of_others_share_the_commit(open_file):
 
 
 def test_rows_keep_their_order_over_stops(open_file):
-    """Whatever was deleted in between, what is pushed later is newer than all that is
-    stored, and what is pushed back is older."""
+    """What is pushed later is newer than all that is stored, what is pushed back is older."""
     file = open_file()
 
     def push_back(content):
@@ -254,8 +250,7 @@ def test_a_pop_costs_the_same_however_much_is_pending(open_file, newest):
 
 
 def test_an_opening_reads_no_requests(open_file, path):
-    """Only the index and the ends of the table: a page of others that is damaged is not
-    noticed."""
+    """Only the index and the ends of the table: other damaged pages are not noticed."""
     file = open_file(*(b"request %d" % n * 10 for n in range(1000)))
     file.close(clean=True)
     contents = bytearray(path.read_bytes())
@@ -301,8 +296,7 @@ def fail_to_read(file):
 
 
 def test_a_row_that_cannot_be_read_back_has_failed(open_file, path):
-    """From the next commit on it is neither pending nor in flight, and other programs can
-    read it, while the job runs and later."""
+    """From the next commit on, for this program and for others."""
     file = open_file(b"a", b"b", b"c")
     fail_to_read(file)
     assert SQLiteFailedStore(path.parent).requests() == []
@@ -425,8 +419,7 @@ def test_it_is_durable_by_its_settings(open_file, monkeypatch):
 
 
 def test_a_new_file_is_on_the_disk_before_it_has_its_name(open_file, path, monkeypatch):
-    """And its name is on the disk before anything is written into it: a power cut leaves
-    a whole file or none."""
+    """And its name before its contents: a power cut leaves a whole file or none."""
     synced = []
     fsync, rename = os.fsync, Path.rename
 
@@ -450,8 +443,7 @@ def test_a_new_file_is_on_the_disk_before_it_has_its_name(open_file, path, monke
 
 @pytest.mark.parametrize("only_in_log", [False, True])
 def test_a_later_version_is_refused_by_name(open_file, path, only_in_log, tmp_path):
-    """The error says which version it is and what can be done; nothing is changed, also
-    where only the log of a process that was killed tells."""
+    """Also where only the log of a killed process tells it; nothing is changed."""
     open_file().close(clean=True)
     later = schema.VERSION + 1
     copy = tmp_path / "copy" / path.name
@@ -535,8 +527,7 @@ IN_VAIN = "FROM n WHERE x > 1"
     ids=["view requests", "view job", "trigger"],
 )
 def test_commands_do_not_wait_for_a_table_that_is_none(tmp_path, statements):
-    """A view or a trigger that runs for ever is met by no command: each says in one line that the
-    tables are others."""
+    """Each meets a view or trigger that never ends with one line."""
     job = tmp_path / "job"
     job.mkdir()
     RequestFile.open(job / "requests.sqlite").close(clean=True)

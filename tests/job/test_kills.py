@@ -48,8 +48,7 @@ def torture(*arguments, module="tests.job.torture", seed=SEED):
 
 
 def test_only_what_was_in_flight_or_uncommitted_is_repeated():
-    """What was answered before the last commit is fetched again only if it was still in
-    progress then, downloaded or in its callback, or is a start request."""
+    """Of what was answered before the last commit, only what was in progress."""
     kinds = ("moved", "gone", "raising", "swapped")
     result = torture("--kills", 4, "--pages", 50, "--kinds", *kinds)
     assert result["kills"] >= 4
@@ -86,8 +85,7 @@ def test_no_page_is_lost_by_a_power_cut():
 
 
 def test_no_page_is_lost_by_failing_calls():
-    """Where a call on the database or a file fails, once or for good, the run ends by
-    itself, and the next one fetches the rest."""
+    """Where a call fails, once or for good, the run ends, and the next fetches the rest."""
     result = torture("--faults", 8)
     assert result["crawls"] == 8
     assert result["odd"] == []

@@ -67,8 +67,7 @@ def rows(job):
     [(None, "Fifo"), (None, "Lifo"), (ScrapyPriorityQueue, "Fifo"), (OwnQueue, "Lifo")],
 )
 def test_no_request_is_lost_or_comes_twice(make, monkeypatch, queue, order_of):
-    """Pushed, popped, done, dropped and kept in any order, over kills and stops: each is one of
-    these, and the scheduler knows at any time how many wait."""
+    """Over kills and stops each is one thing, and the scheduler knows how many wait."""
     monkeypatch.setattr(orders, "AT_ONCE", 3)
     monkeypatch.setattr(job_file, "POPPED_IN_MEMORY", 2)
     seed = seed_of("ORDERS_SEED")
@@ -142,8 +141,7 @@ def test_no_request_is_lost_or_comes_twice(make, monkeypatch, queue, order_of):
 
 @pytest.mark.parametrize("lost", ["answer", "file", "part"])
 def test_a_kill_has_nothing_done_twice_or_not_at_all(make, monkeypatch, lost):
-    """Between the commit and the answer, between the answer and the end of the file, and in the
-    middle of an order."""
+    """Before the answer, before the end of the file, and in the middle of an order."""
     monkeypatch.setattr(orders, "AT_ONCE", 4)
     job = make()
     for number in range(10):
@@ -226,8 +224,7 @@ def hold(job, slots, until=None):
 
 @pytest.mark.parametrize("queue", [None, ScrapyPriorityQueue, OwnQueue])
 def test_a_running_job_holds_what_is_ordered(make, queue):
-    """Without HoldMiddleware, too, over kills, until the release or the time; then all go. A time
-    that is over while the order stands is none."""
+    """Over kills, until the release or the time, which may be over when the order is read."""
     settings = {} if queue is None else {"SCHEDULER_PRIORITY_QUEUE": queue}
     job = make(**settings)
     for number in range(3):
@@ -251,8 +248,7 @@ def test_a_running_job_holds_what_is_ordered(make, queue):
 
 @pytest.mark.parametrize("queue", [None, ScrapyPriorityQueue])
 def test_hold_and_release_on_a_stopped_job(make, run, tmp_path, queue):
-    """By name, also of a slot without requests, and by globs of those that have some; a longer hold
-    of another kind stays as long, and becomes one by hand."""
+    """By name or glob; a longer hold of another kind stays as long, and is one by hand."""
     settings = {} if queue is None else {"SCHEDULER_PRIORITY_QUEUE": queue}
     job = make(**settings)
     for number in range(4):
@@ -369,8 +365,7 @@ class Slow(scrapy.Spider):
 
 
 def of_pages(pages):
-    """Return the arguments of a crawl of so many pages, of which some fail, and 500 are over the
-    budget."""
+    """Return the arguments of a crawl where some pages fail, and 500 are over the budget."""
     budget = json.dumps({"slow": pages - 500})
     return ["-a", f"pages={pages}", "-a", "failing=77", "-s", f"BLOOM_BUDGET={budget}"]
 
@@ -390,8 +385,7 @@ def random_order(chance, place):
 
 
 def require_whole(run, folder, place, pages):
-    """Raise AssertionError unless each page of a finished crawl of `of_pages` was fetched, or was
-    dropped, is capped or has failed."""
+    """Assert that each page was fetched, or was dropped, is capped or has failed."""
     fetched = {*(folder / "fetched").read_text().split()}
     failed = run(folder, "failed", *place, "--json").json
     reasons = Counter(each["reason"] for each in failed)
@@ -444,8 +438,7 @@ def test_a_running_crawl_drops_what_is_ordered(run, tmp_path):
 
 
 def test_a_running_crawl_holds_a_slot(run, tmp_path):
-    """A real one, without HoldMiddleware: what it has in flight is fetched, nothing else; and a
-    hold of nothing keeps no crawl open."""
+    """What it has in flight is fetched, nothing else; a hold of nothing keeps none open."""
     with slow_crawl(run, tmp_path, "-s", "BLOOM_HOLD=False"):
         assert run(tmp_path, "queue", "hold", "job", "slow", "--json").json == {
             "stands": False,
@@ -464,8 +457,7 @@ def test_a_running_crawl_holds_a_slot(run, tmp_path):
 
 @pytest.mark.torture
 def test_forty_kills_of_crawls_and_commands(run, tmp_path):
-    """At random moments of both, while the job runs and while it is stopped, with a budget and
-    pages that fail: each is fetched, dropped and kept, capped or failed, and none is gone."""
+    """At random moments of both: each page is fetched, dropped, capped or failed."""
     seed, pages, kills = seed_of("ORDERS_SEED"), 6000, 40
     print("ORDERS_SEED =", seed)
     chance = random.Random(seed)

@@ -46,8 +46,7 @@ def lost(reports):
 
 
 def test_nothing_is_lost_and_no_start_page_fetched_again_by_random_kills():
-    """Pages, what a pipeline with a buffer stores, and what spider.state notes; a start page
-    comes again only if it was in progress, or younger than a commit."""
+    """But one that was in progress, or younger than a commit."""
     reports = tell("kills", "--count", 2)
     assert lost(reports) == []
     for report in reports:
@@ -98,8 +97,7 @@ def test_ctrl_c_once_and_twice(reports):
     [("interrupted", "shutdown"), ("counted", "closespider_pagecount")],
 )
 def test_a_spider_that_its_idle_handler_feeds_goes_on(reports, crawl, reason):
-    """However it was stopped from outside, the handler gives the rest at the next start, and
-    -O removes nothing; it ends the round with whatever reason it has."""
+    """The handler gives the rest at the next start, and its reason ends the round."""
     report = reports[crawl]
     assert lost([report]) == []
     stopped, resumed = report["runs"]
@@ -110,8 +108,7 @@ def test_a_spider_that_its_idle_handler_feeds_goes_on(reports, crawl, reason):
 
 
 def test_a_daily_crawl_fetches_its_start_pages_each_time(reports):
-    """An uninterrupted one fetches as often what stock Scrapy fetches, and says nothing of
-    rounds."""
+    """As often as with stock Scrapy, and without a word of rounds."""
     stock, daily = reports["stock"], reports["daily"]
     assert lost([stock, daily]) == []
     assert stock["extra_start"] == 0
@@ -139,8 +136,7 @@ def test_starts_that_come_to_nothing_change_no_round_and_no_state(reports):
 
 
 def test_a_database_that_is_gone_costs_a_repetition(reports):
-    """In the middle the spider closes with bloom_error, at the end nothing is acknowledged;
-    the next start brings the books home."""
+    """Nothing is acknowledged without it, and the next start brings the books home."""
     for name, reason in (("gone_in_the_middle", "bloom_error"), ("gone_at_the_end", "finished")):
         assert lost([reports[name]]) == []
         failed, resumed = reports[name]["runs"]

@@ -172,8 +172,7 @@ def test_a_start_whose_spider_did_not_open_changes_no_round(make_round, tmp_path
 
 @pytest.mark.parametrize("pending", [True, False])
 def test_a_job_that_knows_no_rounds(make_round, pending):
-    """A job of stock Scrapy or of 0.1.0 goes on if anything is pending in it, and else
-    begins anew."""
+    """One of stock Scrapy or 0.1.0 goes on if anything is pending, and else begins anew."""
     job = make_round(scheduler=STOCK)
     if pending:
         job.push("a")

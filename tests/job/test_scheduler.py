@@ -67,8 +67,7 @@ operations = st.lists(
     after=operations,
 )
 def test_order_is_scrapys(tmp_path_factory, queue, priority_queue, start, operations, after):
-    """Whatever is pushed, popped and finished in between, requests come in the order of
-    Scrapy's scheduler with the same queues, also after a stop and a resumption."""
+    """Requests come in the order of Scrapy's scheduler with the same queues, also after a stop."""
     folder = tmp_path_factory.mktemp("order")
     options = {
         "SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}",
@@ -185,8 +184,7 @@ def test_memory_does_not_grow_with_what_is_pending(make):
 
 
 def test_pending_and_popped_requests_survive(make, crash):
-    """After a commit a crash loses neither what is pending nor what is in progress, and
-    the resumed job says how many there were."""
+    """What is pending and what is in progress; the resumed job says how many."""
     job = make().pushed(*"abc")
     job.pop()
     job.commit()
@@ -205,8 +203,7 @@ def test_a_clean_stop_recovers_nothing(make):
 
 @pytest.mark.parametrize("where", ["_slot.inprogress", "scraper.slot.active", "downloader.active"])
 def test_a_row_stays_while_the_engine_has_the_request(make, tmp_path, where):
-    """One of the three sets is enough: a callback that downloads its own request again is
-    in one only."""
+    """One of the three sets is enough, as a callback's own download is in one."""
     job = make().pushed("a")
     popped = job.pop()
     job.engine._slot.inprogress.clear()
@@ -291,8 +288,7 @@ def test_the_idle_spider_commits(make, tmp_path):
 
 
 def test_an_unserializable_request_holds_back_what_was_in_progress(make, crash, caplog):
-    """While it is unfinished, a crash brings back what it may have come from, and its
-    fingerprint is not in the filter."""
+    """Until it is finished a crash brings back what it may come from."""
     job = make().pushed("parent")
     parent = job.pop()
     job.scheduler.enqueue_request(unserializable("child"))
@@ -348,8 +344,7 @@ def test_later_requests_do_not_wait(make, crash):
 
 
 def test_the_same_object_may_come_again(make, crash):
-    """A callback that yields its own request, now unserializable, keeps its row until
-    that one is finished as well."""
+    """A callback's own request, now unserializable, keeps its row until it is finished."""
     job = make().pushed("a", dont_filter=True)
     popped = job.pop()
     popped.meta["function"] = lambda: None
@@ -388,8 +383,7 @@ def test_what_sqlite_cannot_store_stays_in_memory(make):
 
 
 def test_a_request_that_cannot_be_pushed_is_forgotten(make, crash, caplog):
-    """`enqueue_request` does not raise, says what is wrong, and takes the next request for
-    the page; what the bad one came from stays in the job."""
+    """`enqueue_request` does not raise, and what it came from stays in the job."""
     job = make().pushed("parent")
     parent = job.pop()
     assert not job.push("a", meta={"download_slot": 5})
@@ -676,8 +670,7 @@ def test_scrapy_queues_that_cannot_be_read_are_refused(tmp_path):
 
 
 def test_a_failing_database_closes_the_spider_and_keeps_the_job(make, crash, next_turn, caplog):
-    """One ERROR line, reason `bloom_error`, no more acknowledgements; what was committed
-    and what was in progress is in the job."""
+    """One ERROR line, `bloom_error`, and no more acknowledgements."""
     job = make().pushed(*"abc")
     job.commit()
     popped = job.pop()

@@ -37,8 +37,7 @@ def contents(path):
 
 
 def open_in_a_process(path, points):
-    """Return how a forked process has ended that opened a file with these points laid: 7
-    if that was refused, 1 for any other error, -9 if it was killed."""
+    """Return how a process has ended that opened a file: 7 if that was refused."""
 
     def open_file():
         points.lay()
@@ -53,8 +52,7 @@ def open_in_a_process(path, points):
 
 @pytest.fixture
 def made(tmp_path):
-    """The folder of a job that was killed, with a request that is pending and one that was popped
-    and could not be read back; nothing of it is open."""
+    """The folder of a killed job, with a pending request, and one that could not be read back."""
     path = tmp_path / "made" / "requests.sqlite"
     path.parent.mkdir()
 
@@ -104,8 +102,7 @@ def test_a_kill_while_a_job_is_opened_loses_nothing(copy):
 @forks
 @pytest.mark.parametrize("always", [False, True])
 def test_an_opening_that_fails_leaves_the_file_as_it_was(copy, always):
-    """Wherever a call on the database or a file fails, once or from then on: the start is
-    refused."""
+    """Wherever a call fails, once or from then on, the start is refused."""
     before = contents(copy())
     error = sqlite3.OperationalError("disk I/O error")
     for number in count(1):
@@ -132,8 +129,7 @@ def test_an_opening_that_fails_leaves_the_file_as_it_was(copy, always):
     ],
 )
 def test_a_file_that_is_not_sound_is_left_as_it_was(tmp_path, change):
-    """What is wrong is found before anything is written; another version is named, with this
-    one."""
+    """What is wrong, or another version, is found before anything is written."""
     path = tmp_path / "requests.sqlite"
     RequestFile.open(path).close(clean=True)
     query(path, change)

@@ -123,8 +123,7 @@ operations = st.lists(
 @example([*(("push", slot, 0, False, "") for slot in "aabccz"), *[("pop",)] * 6])
 @given(operations)
 def test_its_order_is_scrapys(operations):
-    """Whatever is pushed, popped and downloaded in between, each pop and each length are those
-    of the installed Scrapy's class."""
+    """Each pop and each length are those of the installed Scrapy's class."""
     pair = Pair()
     for name, *arguments in operations:
         if name == "pop":
@@ -249,15 +248,13 @@ def test_an_order_that_is_not_known_is_left_to_scrapy(monkeypatch, caplog, what)
 
 @posix
 def test_no_cost_grows_with_the_number_of_slots(make, tmp_path):
-    """A request that is pushed, popped and finished takes as many calls with 30 times as many
-    slots; so do commits and the stats."""
+    """Neither of requests, nor of commits and the stats, with 30 times as many slots."""
     few, many = (calls_of_a_request(make(tmp_path / f"{slots}"), slots) for slots in (10, 300))
     assert many <= few * 1.02
 
 
 def calls_of_a_request(job, slots):
-    """Return the number of calls, of Python and of C, that 100 requests take when each of `slots`
-    has some. All of them are pushed to slots with requests, and popped from others."""
+    """Return the number of calls that 100 requests take with so many slots."""
     job.engine.downloader.get_slot_key = lambda request: request.meta["download_slot"]
     job.crawler.throttler = (HAS_SCOPES and scopes_of(job.engine.downloader)) or None
 

@@ -70,8 +70,7 @@ def test_state_and_requests_are_committed_together(make_round, crash_round):
 
 
 def test_state_is_what_scrapy_has_saved_at_a_stop(make_round, state_file):
-    """A handler of spider_closed that comes first changes it after the last commit, even
-    back to what it was at the start."""
+    """Also where a handler of spider_closed changes it after the last commit."""
     for n in (1, 0, 2, 2, 1):
         job = make_round()
         job.spider.state["n"] = "committed"
@@ -102,8 +101,7 @@ def test_a_state_that_goes_back_to_an_earlier_one_is_committed(make_round, crash
 
 
 def test_the_latest_state_wins_whatever_happens(make_round, tmp_path):
-    """Runs that are stopped or killed, whose last handler changes the state, or not: each
-    begins with what the last one has saved or else committed."""
+    """Each run begins with what the last one has saved or else committed."""
     seed = random.randrange(1 << 32)
     print("seed", seed)
     chance = random.Random(seed)

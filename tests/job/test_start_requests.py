@@ -51,8 +51,7 @@ def test_a_stopped_round_goes_on(make_round):
 
 
 def test_a_start_request_is_taken_with_its_row_or_not_at_all(make_round, crash_round):
-    """Whatever part of the transaction a crash leaves, there is a row or the request is
-    sent again."""
+    """Whatever a crash leaves, there is a row or it is sent again."""
     job = make_round()
     starting = job.starting(start("a"), start("b"))
     next(starting)
@@ -144,8 +143,7 @@ def test_what_differs_in_each_run_does_not_tell_start_requests_apart(
 
 
 def test_a_request_that_was_dropped_is_no_occurrence_that_was_taken(make_round, crash_round):
-    """A filtered start request leaves its later, unfiltered twin alone, and the other way
-    round."""
+    """A filtered start request leaves its unfiltered twin alone."""
     job = make_round().pushed("a")
     assert job.start(request("a"), start("a")) == ["a", "a"]
     assert len(job.scheduler) == 2
@@ -156,8 +154,7 @@ def test_a_request_that_was_dropped_is_no_occurrence_that_was_taken(make_round, 
 
 
 def test_a_link_back_to_a_start_page_is_new(make_round, crash_round):
-    """The filter does not learn of start requests, as in Scrapy: not in the run that has
-    taken them, and not in the next."""
+    """The filter does not learn of start requests, in this run or in the next."""
     job = make_round().started("a", "b")
     job.commit()
     resumed = crash_round().started("a", "b")
@@ -176,8 +173,7 @@ def test_only_what_leaves_start_is_a_start_request(make_round, crash_round):
 
 
 def test_what_other_middlewares_make_of_a_start_request_counts(make_round, crash_round):
-    """One that replaces requests leaves none unrecognised, one that adds some adds start
-    requests, and one that ends early ends the round's start."""
+    """What one replaces is recognised, and what it adds is one as well."""
 
     async def replacing(output):
         async for thing in output:
@@ -192,8 +188,7 @@ def test_what_other_middlewares_make_of_a_start_request_counts(make_round, crash
 
 
 def test_start_requests_in_memory_are_taken_when_they_are_done(make_round, crash_round):
-    """One that cannot be serialized dies in a crash, and is sent again until the engine is
-    done with it and with all that came of it."""
+    """Until then one dies in a crash, and is sent again."""
     things = (unserializable("a"), start("b"))
     job = make_round()
     assert job.start(*things) == ["a", "b"]
@@ -325,8 +320,7 @@ def test_a_job_of_stock_scrapy_sends_them_again(make_round):
 
 
 def test_what_the_table_holds_is_gone_with_the_next_round(make_round, tmp_path):
-    """A round that is over leaves its start requests to `check` alone: the next one sends them, and
-    keeps those of its own only."""
+    """`check` alone needs those of a round that is over."""
     for names in (["a", "b"], ["b", "c", "d"]):
         job = make_round()
         assert job.start(*map(start, names)) == names

@@ -129,8 +129,7 @@ def test_what_a_stranger_has_put_into_a_job(make, tmp_path, no_pickle):
 
 @pytest.mark.usefixtures("few_shards")
 def test_in_redis(join, tmp_path):
-    """A worker without pickle fails what another one has pickled; a retry gives it to one that may
-    read it."""
+    """A worker without pickle fails what another has pickled; a retry gives it back to that one."""
     first = join()
     first.enqueue("object", meta={"value": Evil(tmp_path / "evil")})
     first.enqueue("plain")

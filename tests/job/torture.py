@@ -28,8 +28,7 @@ VARIANTS = list(itertools.product((ASYNCIO, SELECT), (False, True)))
 
 
 def whole(world, pages, kinds=tuple(KINDS)):
-    """Return what each variant of a crawl of so many pages fetches if it is not stopped, and all
-    requests reach the scheduler."""
+    """Return what each variant of a crawl fetches if nobody stops it."""
     settings = {"BLOOM_DROP_EARLY": False}
     crawl = Crawl(f"whole{pages}", pages, kinds=kinds, settings=settings)
     run = world.start(crawl, job=False).wait()
@@ -55,8 +54,7 @@ def report(world, crawl, run, expected, **more):
 
 
 def stale(answers, kills, commits):
-    """Return how many answers were repeated after a kill although the first one came
-    before the last commit before it, or with no kill in between."""
+    """Return how many answers were repeated that came before the last commit."""
     last, count = {}, 0
     for at, page in answers:
         if page in last:
@@ -85,8 +83,7 @@ def note_commits(path, mutant=None):
 
 
 def killed(world, crawl, chance, expected, kills, *, before=None, after_kill=None):
-    """Kill a crawl `kills` times at random moments: some while after it was started,
-    or after some answer; then let it end."""
+    """Kill a crawl `kills` times at random moments, then let it end."""
     dead = []
     while True:
         run = world.start(crawl, before)
@@ -149,8 +146,7 @@ def random_kills(
 
 
 def cut_crawls(world, crawl_of, story, *, cuts, seed, beside=3, mutant=None):
-    """Cut the power of crawls at random moments, up to twice each, until it was cut so often:
-    what was synced stays, of the rest anything."""
+    """Cut the power of crawls at random moments, up to twice each, so often."""
     done = []
 
     def crawls():
@@ -227,8 +223,7 @@ SIDES = ("before", "after")
 def kill_points(
     world, *, seed, beside=3, pages=20, mutant=None, numbers=1, names=None, sides=SIDES
 ):
-    """Die before and after the first call of each kind, and `numbers` later ones; of
-    only these `names` if they are given."""
+    """Die before and after the first call of each kind, and `numbers` later ones."""
     chance = random.Random(seed)
     expected = whole(world, pages)
     jobs = []
@@ -259,8 +254,7 @@ def failure(what):
 
 
 def faults(world, *, seed, beside=3, pages=12, sample=None):
-    """Let each call on the database and on files fail in turn, once and from then on;
-    with `sample`, so many of these."""
+    """Let each call on the database and on files fail, once and from then on."""
     chance = random.Random(seed)
     expected = whole(world, pages)
     outside = [name for name in calls(world, pages) if name.startswith(OUTSIDE)]
@@ -311,8 +305,7 @@ def parser_of(module):
 
 
 def run_parts(parser, parts_of, figures):
-    """Run the parts that the command line wants, print a line of JSON for each, and end the process
-    with 1 if the `figures` of one have something odd."""
+    """Print a line of JSON for each part; the exit status is 1 if its `figures` are odd."""
     options, folder = parsed(parser)
     common = {"seed": options.seed, "beside": options.beside}
     if options.pages:
@@ -342,8 +335,7 @@ def run_parts(parser, parts_of, figures):
 
 
 def figures(reports):
-    """Return what has become of crawls in numbers, and those that have lost something or did not
-    finish."""
+    """Return what has become of crawls in numbers, and those with a loss or no end."""
     odd = [
         r for r in reports if r["lost"] or r["early"] or r["reason"] != "finished" or r["status"]
     ]

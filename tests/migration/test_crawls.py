@@ -29,8 +29,7 @@ def interrupted(site, folder, signal):
 
 
 def rewrite(path, format_):
-    """Give a requests.seen the format of Scrapy up to 2.18, or from 2.19 on, as if that had
-    written it."""
+    """Give a requests.seen the format of Scrapy up to 2.18, or from 2.19 on."""
     times = path.stat()
     fingerprints = [each for batch, _ in SeenFile(path).batches() for each in batch]
     if format_ == "text":
@@ -90,8 +89,7 @@ def killed(folder):
 
 @scenarios(killed)
 def test_job_that_was_killed_is_refused_and_the_command_works(outcome):
-    """requests.seen then also holds what was pending: the crawl says so and ends, and the
-    command that it names imports it all the same."""
+    """requests.seen has what was pending, too; the crawl names the command."""
     for refused in (outcome.refused, outcome.again):
         assert refused.status in REFUSED
         assert refused.reason is None

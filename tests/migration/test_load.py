@@ -146,8 +146,7 @@ def dump(server):
 
 @pytest.mark.parametrize("outcome", [from_scrapy_redis], indirect=True)
 def test_a_crawl_of_scrapy_redis_goes_on(outcome):
-    """Stopped half-way and loaded: nothing is missed, nothing fetched again, and what
-    scrapy-redis has is as it was."""
+    """Nothing is missed or fetched again, and what scrapy-redis has is as it was."""
     assert STOP_AT <= outcome.between < len(PAGES)
     assert outcome.found.status == 0, outcome.found.error
     assert "pending requests from scrapy-redis's 'small' at" in outcome.found.out
@@ -187,8 +186,7 @@ def files(folder):
     ids=["stopped", "killed"],
 )
 def test_a_job_goes_on(outcome):
-    """Stopped or killed half-way and loaded: nothing is missed, only what was in flight at
-    a kill is fetched again, the start page not, and the job is as it was."""
+    """Nothing is missed, only what was in flight comes again, and the job is as it was."""
     assert outcome.found.status == 0, outcome.found.error
     assert "for RedisDurableScheduler" in outcome.found.out
     assert outcome.changed == []
@@ -213,8 +211,7 @@ def client(redis):
 
 @pytest.fixture
 def left(client, key):
-    """What scrapy-redis has of a spider, whose name it returns: nine requests of three
-    priorities, one of them not in its set."""
+    """A spider's name: scrapy-redis has nine of its requests, one of them not in its set."""
     queue = pytest.importorskip("scrapy_redis.queue").PriorityQueue(
         client._redis, Spider(key), f"{key}:requests"
     )
@@ -294,8 +291,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("call", range(2))
 def test_an_interrupted_load_is_run_again(client, key, left, settings, monkeypatch, call):
-    """Killed at any of its pushes it leaves a crawl that nobody can join; the next one waits
-    for the lease, removes that and has all, once."""
+    """It leaves a crawl that nobody can join, which the next one removes."""
     monkeypatch.setattr(loading, "LEASE", PATIENCE)
     calls = iter(range(9))
     push = Pusher.push
@@ -327,8 +323,7 @@ def test_an_interrupted_load_is_run_again(client, key, left, settings, monkeypat
 
 
 def test_what_cannot_be_loaded_is_refused(client, key, left, settings, monkeypatch):
-    """No crawl of that name, a request that cannot be read, a set that is not there, other
-    fingerprints, and a server that evicts keys: one line each, and nothing is left in Redis."""
+    """In one line each, and nothing is left in Redis."""
     before = client.call("dbsize") if not client._clustered else None
     with pytest.raises(BloomError, match="no crawl of scrapy-redis"):
         load_scrapy_redis(client, "{x}", client, "nobody", settings, ScrapyRedisFingerprinter())
@@ -408,8 +403,7 @@ class Evil:
 
 
 def test_a_load_runs_no_code_of_the_job(redis, client, key, settings, job, tmp_path):
-    """Requests with objects are moved as they are, with their slot, priority and time, and also
-    objects of classes that are nowhere."""
+    """Requests with objects are moved as they are, also with those of lost classes."""
     file = RequestFile.open(job.requests)
     gone = pickle.dumps({**Request("http://gone.example/").to_dict(), "meta": {"a": Server}}, 4)
     gone = gone.replace(b"\x8c\x06Server", b"\x8c\x06Sorver")

@@ -31,8 +31,7 @@ def members(count):
 
 
 def test_set_of_scrapy_redis_is_read(client, key):
-    """All members of a real set come in, each time that they are asked for, and what is no
-    fingerprint is reported."""
+    """All members, each time that they are asked for; what is no fingerprint is told."""
     client.call("sadd", key, *(member.hex() for member in members(25_000)), "nonsense")
     found = RedisSet(client, key, OURS)
     assert (found.keys, found.name) == (25_001, f"{client.name} {key}")

@@ -46,8 +46,7 @@ def read(path, data):
 @pytest.mark.parametrize("written", FORMATS)
 @pytest.mark.parametrize("count", [1, 2, 19_999, 20_000, 45_000])
 def test_whole_file_is_read_in_order(tmp_path, written, count):
-    """Every fingerprint of a whole file comes back, whatever the batches, and the capacity
-    that it asks for is exact."""
+    """Whatever the batches, and the capacity that it asks for is exact."""
     fingerprints = digests(count)
     assert read(tmp_path / "requests.seen", written(fingerprints)) == (fingerprints, 0)
     assert SeenFile(tmp_path / "requests.seen").keys == count
@@ -104,8 +103,7 @@ def test_lines_behind_a_torn_one_are_found(tmp_path, monkeypatch, torn, whole):
 
 @pytest.mark.parametrize("torn", range(1, 22))
 def test_what_is_behind_a_torn_record_is_left_out(tmp_path, torn):
-    """Where Scrapy misreads the rest of the file: one key at most is none of its fingerprints, and
-    all that is left out counts, about."""
+    """Where Scrapy misreads the rest: one key at most is none of its fingerprints."""
     before, after = digests(400), digests(500, 1)
     found, skipped = read(tmp_path / "seen", binary(before)[:-torn] + binary(after))
     assert found[:399] == before[:399]

@@ -50,8 +50,7 @@ def test_counts_tell_new_from_known(tmp_path):
 
 
 def test_job_gets_its_filter_whole_or_not_at_all(tmp_path, monkeypatch):
-    """An import that dies leaves no filter behind that knows a part, and the next one
-    starts afresh; the capacity is at least what is imported."""
+    """An import that dies leaves none behind, and the next one starts afresh."""
     fingerprints = [sha1(str(n).encode()).digest() for n in range(3000)]
     data = b"".join(b"\0\x14" + each for each in fingerprints)
     (tmp_path / "requests.seen").write_bytes(data + b"\0\x14torn")
@@ -81,8 +80,7 @@ def test_job_gets_its_filter_whole_or_not_at_all(tmp_path, monkeypatch):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks")
 @pytest.mark.parametrize("made", ["the import", "a filter"])
 def test_an_import_that_is_killed_before_its_first_layer_is_run_again(tmp_path, monkeypatch, made):
-    """A directory is there then, with a lock and no layer: of the import, or of a filter that
-    somebody has begun to make. It goes."""
+    """The directory with a lock and no layer goes."""
     job = JobDirectory(tmp_path / "job")
     job.path.mkdir()
     job.seen_file.write_bytes(b"\0\x14" + b"x" * 20)
@@ -134,8 +132,7 @@ def test_an_imported_filter_is_whole_when_it_has_its_name(tmp_path, monkeypatch)
 
 
 def test_the_requests_seen_of_another_job_is_not_taken_for_the_jobs_own(tmp_path):
-    """A filter that is made of what another job has seen would keep a crawl from importing what
-    this one has seen: each needs its own in the list, under whatever name."""
+    """A job needs its own in the list, under any name."""
     for name in ("job", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "requests.seen").write_bytes(b"\0\x14" + name.encode().ljust(20))
