@@ -26,6 +26,15 @@ class TestSpider(Spider):
         pass
 
 
+class ChangedSpider(TestSpider):
+    """Has lost a callback."""
+
+    def __getattribute__(self, name):
+        if name == "parse_other":
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
 class Job:
     """An opened scheduler and what goes with it."""
 
@@ -129,6 +138,11 @@ def query(path, statement, *values):
 def request(name, **options):
     """Return the request for a page of that name."""
     return Request(f"http://example.com/{name}", **options)
+
+
+def unserializable(name, **options):
+    """Return a request that can only be kept in memory."""
+    return request(name, meta={"function": lambda: None}, **options)
 
 
 def name_of(popped):

@@ -7,19 +7,10 @@ from scrapy import Request
 from scrapy.http import Response
 
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
-from tests.job.engine import TestSpider, name_of, request
+from tests.job.engine import ChangedSpider, name_of, request, unserializable
 from tests.job.rounds import waited_for
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
-
-
-class WithoutOther(TestSpider):
-    """Has lost a callback."""
-
-    def __getattribute__(self, name):
-        if name == "parse_other":
-            raise AttributeError(name)
-        return super().__getattribute__(name)
 
 
 def child(name, **options):
@@ -28,7 +19,7 @@ def child(name, **options):
 
 
 def in_memory(name):
-    return child(name, meta={"function": lambda: None})
+    return unserializable(name, dont_filter=True)
 
 
 def give(job, page, *things):
@@ -115,10 +106,9 @@ def test_two_crashes(make_round, crash_round):
     job, _ = begun(make_round, child("a"))
     job.drop()
     job = make_round()
-    give(job, again(job), child("a"), child("a"), child("b"))
+    give_again(job, child("a"), child("a"), child("b"))
     job.commit()
-    resumed = crash_round()
-    assert give(resumed, again(resumed), *[child(n) for n in "aaab"]) == ["a"]
+    assert give_again(crash_round(), *[child(n) for n in "aaab"]) == ["a"]
 
 
 def test_a_child_is_taken_with_its_row_or_not_at_all(make_round, crash_round):
@@ -170,14 +160,9 @@ def test_children_of_a_page_in_memory_belong_to_the_stored_one_before(make_round
 
 def test_another_order_loses_nothing(make_round, crash_round):
     """What is in no fingerprint tells children apart that come in another order."""
-    job = make_round()
-    page = page_in_progress(job)
     one, two = (child("api", headers={"Page": str(n)}, cb_kwargs={"n": n}) for n in (1, 2))
-    give(job, page, one)
-    job.commit()
-    resumed = crash_round()
-    page = again(resumed)
-    give(resumed, page, two.copy(), one.copy())
+    begun(make_round, one)
+    give_again(resumed := crash_round(), two.copy(), one.copy())
     numbers = []
     while (popped := resumed.pop()) is not None:
         numbers.append(popped.cb_kwargs["n"])
@@ -187,9 +172,8 @@ def test_another_order_loses_nothing(make_round, crash_round):
 def test_what_scrapy_measures_does_not_tell_them_apart(make_round, crash_round):
     """A callback that hands on the meta of its response."""
     begun(make_round, child("a", meta={"download_latency": 0.1, "depth": 1}))
-    resumed = crash_round()
     latency = {"download_latency": 0.2, "depth": 1}
-    assert give(resumed, again(resumed), child("a", meta=latency)) == []
+    assert give_again(crash_round(), child("a", meta=latency)) == []
 
 
 def test_one_object_that_two_pages_give(make_round, crash_round):
@@ -291,15 +275,19 @@ def test_a_page_in_memory_that_does_not_come_again(make_round, crash_round):
     assert give(job, job.pop(), child("a")) == ["a"]
 
 
-def test_a_page_that_could_not_be_read_back(make_round, crash_round):
-    """It keeps its children until it can be read back."""
+def unreadable_page(make_round):
+    """Return a job that cannot read a page back which has given a child."""
     job = make_round()
     job.push("page", priority=9, callback=job.spider.parse_other)
-    page = job.pop()
-    give(job, page, child("a"))
+    give(job, job.pop(), child("a"))
     job.commit()
     job.drop()
-    without = make_round(spider=WithoutOther)
+    return make_round(spider=ChangedSpider)
+
+
+def test_a_page_that_could_not_be_read_back(make_round):
+    """It keeps its children until it can be read back."""
+    without = unreadable_page(make_round)
     assert without.names() == ["a"]
     assert without.stat("scheduler/unreadable") == 1
     without.close("shutdown")
@@ -307,16 +295,9 @@ def test_a_page_that_could_not_be_read_back(make_round, crash_round):
 
 
 @pytest.mark.parametrize("change", [SQLiteFailedStore.retry, SQLiteFailedStore.drop])
-def test_a_page_that_could_not_be_read_back_is_asked_again_or_forgotten(
-    make_round, crash_round, tmp_path, change
-):
+def test_an_unreadable_page_is_asked_again_or_forgotten(make_round, tmp_path, change):
     """Its children go with it."""
-    job = make_round()
-    job.push("page", priority=9, callback=job.spider.parse_other)
-    give(job, job.pop(), child("a"))
-    job.commit()
-    job.drop()
-    make_round(spider=WithoutOther).finish("shutdown")
+    unreadable_page(make_round).finish("shutdown")
     assert change(SQLiteFailedStore(tmp_path / "job")) == 1
     resumed = make_round()
     taken = resumed.round.file.query("SELECT COUNT(*) FROM taken_children")

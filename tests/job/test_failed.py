@@ -204,9 +204,8 @@ def test_the_spiders_own_word_counts_when_nothing_else_does(make_round, tmp_path
     scrapy_bloom.fail(Response(popped.url, request=popped), "login page")
     job.done(popped)
     job.close()
-    assert [each.reason for each in SQLiteFailedStore(tmp_path / "job").requests()] == [
-        "login page"
-    ]
+    (found,) = SQLiteFailedStore(tmp_path / "job").requests()
+    assert found.reason == "login page"
 
 
 def test_fail_does_nothing_for_what_is_in_no_job(make_round, tmp_path):
@@ -233,11 +232,7 @@ def test_a_retried_request_is_asked_and_not_seen_against_itself(make_round, tmp_
     assert not job.push("a")
     popped = job.pop()
     assert popped.url == "http://example.com/a"
-    assert {key: popped.meta.get(key) for key in ("retry_times", "own", ATTEMPTS_KEY)} == {
-        "retry_times": None,
-        "own": 1,
-        ATTEMPTS_KEY: 3,
-    }
+    assert [popped.meta.get(key) for key in ("retry_times", "own", ATTEMPTS_KEY)] == [None, 1, 3]
 
 
 def test_a_round_goes_on_when_its_failed_requests_are_retried(make_round, tmp_path):
@@ -257,38 +252,30 @@ def test_a_round_goes_on_when_its_failed_requests_are_retried(make_round, tmp_pa
     assert phases(tmp_path / "job") == [(1, "over")]
 
 
-@pytest.mark.parametrize("dropped", [True, False])
-def test_without_a_retry_the_next_start_is_a_new_round(make_round, tmp_path, dropped):
-    """Whether failed requests are forgotten or kept."""
-    failed_job(make_round, "a")
-    if dropped:
+@pytest.mark.parametrize("state", ["dropped", "kept", "unreadable"])
+def test_without_a_retry_the_next_start_is_a_new_round(make_round, tmp_path, state):
+    """Whether failed requests are forgotten or kept, or one that cannot be read comes back."""
+    failed_job(make_round, *([] if state == "unreadable" else ["a"]))
+    if state == "dropped":
         assert SQLiteFailedStore(tmp_path / "job").drop() == 1
+    elif state == "unreadable":
+        file = RequestFile.open(tmp_path / "job" / "requests.sqlite")
+        file.push(("example.com", 0, 0), b"no request")
+        file.commit()
+        file.close(clean=True)
     for number in (2, 3):
         job = make_round()
         assert (job.round.number, job.round.is_resumed) == (number, False)
         assert job.start(start("start")) == ["start"]
         job.finish()
-        kept = "over" if dropped else "over but for failed requests"
+        kept = "over" if state == "dropped" else "over but for failed requests"
         assert phases(tmp_path / "job") == [(number, kept)]
-    assert urls(tmp_path / "job") == ([] if dropped else ["a"])
-
-
-def test_a_request_that_cannot_be_read_back_keeps_no_round_going(make_round, tmp_path):
-    """It comes back at each start; only a retry goes on with the round."""
-    failed_job(make_round)
-    file = RequestFile.open(tmp_path / "job" / "requests.sqlite")
-    file.push(("example.com", 0, 0), b"no request")
-    file.commit()
-    file.close(clean=True)
-    for number in (2, 3):
+    if state == "unreadable":
+        assert SQLiteFailedStore(tmp_path / "job").retry(Choice(reasons=["unreadable"])) == 1
         job = make_round()
-        assert (job.round.number, job.round.is_resumed) == (number, False)
-        assert job.start(start("start")) == ["start"]
-        job.finish()
-        assert phases(tmp_path / "job") == [(number, "over but for failed requests")]
-    assert SQLiteFailedStore(tmp_path / "job").retry(Choice(reasons=["unreadable"])) == 1
-    job = make_round()
-    assert (job.round.number, job.round.is_resumed) == (3, True)
+        assert (job.round.number, job.round.is_resumed) == (3, True)
+    else:
+        assert urls(tmp_path / "job") == ([] if state == "dropped" else ["a"])
 
 
 def test_a_start_that_did_not_open_leaves_the_round_as_it_was(make_round, tmp_path):

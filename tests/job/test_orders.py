@@ -373,13 +373,8 @@ def of_pages(pages):
 def random_order(chance, place):
     """Return the arguments of an order: a drop, or a hold or its end."""
     if chance.random() < 0.3:
-        return chance.choice(
-            [
-                ["hold", *place, "slow"],
-                ["hold", *place, "slow", "--for", "1"],
-                ["release", *place, "slow"],
-            ]
-        )
+        verb, *rest = chance.choice([["hold"], ["hold", "--for", "1"], ["release"]])
+        return [verb, *place, "slow", *rest]
     glob = f"data:,*{chance.randrange(10)}{chance.randrange(10)}"
     return ["drop", *place, "--url", glob, "--keep", "--yes"]
 

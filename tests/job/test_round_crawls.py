@@ -69,13 +69,8 @@ def test_the_second_run_of_a_round_and_the_second_round_survive(reports):
     report = reports["second"]
     assert lost([report]) == []
     stopped, killed, resumed, killed_again, resumed_again = report["runs"]
-    assert [run["rounds"] for run in report["runs"]] == [
-        [[1, "running"]],
-        [[1, "running"]],
-        [[1, "over"]],
-        [[2, "running"]],
-        [[2, "over"]],
-    ]
+    expected = [[1, "running"], [1, "running"], [1, "over"], [2, "running"], [2, "over"]]
+    assert [run["rounds"] for run in report["runs"]] == [[each] for each in expected]
     assert stopped["start"] + killed["start"] + resumed["start"] < 2 * 7
     # the second time the links are known, and no page but those of start() is fetched
     assert killed_again["answers"] + resumed_again["answers"] < 2 * 7 + 2
@@ -113,10 +108,8 @@ def test_a_daily_crawl_fetches_its_start_pages_each_time(reports):
     assert lost([stock, daily]) == []
     assert stock["extra_start"] == 0
     first, *others = daily["runs"]
-    assert (first["answers"], first["start"]) == (
-        stock["runs"][0]["answers"],
-        stock["runs"][0]["start"],
-    )
+    for key in ("answers", "start"):
+        assert first[key] == stock["runs"][0][key]
     for number, run in enumerate(others, 2):
         assert (run["rounds"], run["answers"], run["start"]) == ([[number, "over"]], 7, 5)
         assert run["skipped"] is None

@@ -21,7 +21,7 @@ from scrapy_bloom import Addon, FilterLockedError, JobDirectoryError, RequestFil
 from scrapy_bloom.sqlite_backend.failed_store import SQLiteFailedStore
 from scrapy_bloom.sqlite_backend.job_file import RequestFile
 from scrapy_bloom.sqlite_backend.scheduler import DurableScheduler
-from tests.job.engine import STOCK, Job, TestSpider, name_of, query, request
+from tests.job.engine import STOCK, ChangedSpider, Job, name_of, query, request, unserializable
 from tests.test_refused_start import contents
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
@@ -30,10 +30,6 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux o
 def rows(folder):
     """Return the stored requests, as another program sees them."""
     return query(folder, "SELECT slot, priority, start FROM requests")
-
-
-def unserializable(name, **options):
-    return request(name, meta={"function": lambda: None}, **options)
 
 
 # Scrapy's order
@@ -609,7 +605,7 @@ def test_scrapys_pending_requests_are_taken_over(make, tmp_path, queue, priority
 
     orders = []
     for folder, resumed in ((tmp_path / "one", STOCK), (tmp_path / "job", None)):
-        job = make_stock(folder, options)
+        job = Job(folder, scheduler=STOCK, **options).open()
         push(job, "abcdefghijkl")
         job.close()
         job = Job(folder, **({"scheduler": resumed} if resumed else {}), **options).open()
@@ -623,16 +619,12 @@ def test_scrapys_pending_requests_are_taken_over(make, tmp_path, queue, priority
     assert make(**options).names() == []
 
 
-def make_stock(folder, options):
-    return Job(folder, scheduler=STOCK, **options).open()
-
-
 @pytest.mark.parametrize("point", ["copytree", "commit", "_put_aside"])
 def test_a_crash_while_taking_over_loses_and_doubles_nothing(make, tmp_path, monkeypatch, point):
     """Scrapy's files stay whole until all they hold is committed."""
     from scrapy_bloom.sqlite_backend import scrapy_queues
 
-    job = make_stock(tmp_path / "job", {}).pushed(*"abc")
+    job = Job(tmp_path / "job", STOCK).open().pushed(*"abc")
     job.close()
     with monkeypatch.context() as patch:
 
@@ -653,7 +645,7 @@ def test_a_crash_while_taking_over_loses_and_doubles_nothing(make, tmp_path, mon
 
 def test_scrapy_queues_that_cannot_be_read_are_refused(tmp_path):
     """The start is refused with the reason, and nothing in the job has changed."""
-    make_stock(tmp_path / "job", {}).pushed("a").close()
+    Job(tmp_path / "job", STOCK).open().pushed("a").close()
     state = tmp_path / "job" / "requests.queue" / "active.json"
     found = json.loads(state.read_text())
     state.write_text(json.dumps({**found, "lost.example": [0]})[:-1])
@@ -772,7 +764,7 @@ def test_a_request_is_unreadable_whatever_its_error_says(make, tmp_path):
     job = make().pushed("bad", cb_kwargs={"object": UnpicklesSilently()})
     job.scheduler.enqueue_request(request("gone", callback=job.spider.parse_other))
     job.close()
-    assert make(spider=Changed).finish() == []
+    assert make(spider=ChangedSpider).finish() == []
     assert sorted(
         (each.url, each.exception[:15]) for each in SQLiteFailedStore(tmp_path / "job").requests()
     ) == [
@@ -781,27 +773,16 @@ def test_a_request_is_unreadable_whatever_its_error_says(make, tmp_path):
     ]
 
 
-class Changed(TestSpider):
-    """Has lost a callback."""
-
-    parse_other = None
-
-    def __getattribute__(self, name):
-        if name == "parse_other":
-            raise AttributeError(name)
-        return super().__getattribute__(name)
-
-
 def test_what_could_not_be_read_back_is_tried_again_at_the_next_start(make, crash):
     """A callback that is there again gets its request, after a stop and after a kill."""
     job = make()
     job.scheduler.enqueue_request(request("a", callback=job.spider.parse_other))
     job.close()
-    changed = make(spider=Changed)
+    changed = make(spider=ChangedSpider)
     assert changed.pop() is None
     changed.commit()
     assert crash().names() == ["a"]
-    crash(spider=Changed).close()
+    crash(spider=ChangedSpider).close()
     changed.close()
     assert make().names() == ["a"]
 

@@ -10,7 +10,7 @@ from scrapy import Request
 
 from scrapy_bloom.job.start_requests import key_of
 from scrapy_bloom.sqlite_backend.job_reader import stopped_job
-from tests.job.engine import STOCK, name_of, query, request
+from tests.job.engine import STOCK, name_of, query, request, unserializable
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux or macOS")
 
@@ -18,10 +18,6 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="JOBDIR needs Linux o
 def start(name, **options):
     """Return what Spider.start() yields for a start URL."""
     return request(name, dont_filter=True, **options)
-
-
-def unserializable(name):
-    return start(name, meta={"function": lambda: None})
 
 
 def test_taken_start_requests_are_left_out(make_round, crash_round, caplog):
@@ -189,7 +185,7 @@ def test_what_other_middlewares_make_of_a_start_request_counts(make_round, crash
 
 def test_start_requests_in_memory_are_taken_when_they_are_done(make_round, crash_round):
     """Until then one dies in a crash, and is sent again."""
-    things = (unserializable("a"), start("b"))
+    things = (unserializable("a", dont_filter=True), start("b"))
     job = make_round()
     assert job.start(*things) == ["a", "b"]
     job.commit()
@@ -206,9 +202,9 @@ def test_start_requests_in_memory_are_taken_when_they_are_done(make_round, crash
 def test_twins_of_which_one_lives_in_memory_are_told_apart(make_round, crash_round):
     """What was taken is the second occurrence, so the first one is sent again."""
     job = make_round()
-    job.start(unserializable("a"), start("a", priority=1))
+    job.start(unserializable("a", dont_filter=True), start("a", priority=1))
     job.commit()
-    (sent,) = crash_round().starting(unserializable("a"), start("a", priority=1))
+    (sent,) = crash_round().starting(unserializable("a", dont_filter=True), start("a", priority=1))
     assert "function" in sent.meta
 
 
