@@ -105,19 +105,12 @@ class FailingWorld(World):
             crawl = replace(crawl, spider=SharedFailingSpider)
         return self.start(crawl, before, job=self.redis is None)
 
-    def retry(self, crawl):
-        """Make what has failed of a crawl pending; return how much."""
+    def of_failed(self, crawl, method):
+        """Call this method of the store of what has failed of a crawl."""
         if self.redis is None:
-            return SQLiteFailedStore(self.folder / crawl.name / "job").retry()
+            return getattr(SQLiteFailedStore(self.folder / crawl.name / "job"), method)()
         with RedisClient(self.redis.url) as client:
-            return RedisFailedStore(client, in_one_slot(crawl.name)).retry()
-
-    def failed(self, crawl):
-        """Return what has failed of a crawl."""
-        if self.redis is None:
-            return SQLiteFailedStore(self.folder / crawl.name / "job").requests()
-        with RedisClient(self.redis.url) as client:
-            return RedisFailedStore(client, in_one_slot(crawl.name)).requests()
+            return getattr(RedisFailedStore(client, in_one_slot(crawl.name)), method)()
 
     def site(self, delay):
         """Return the site, which answers at once."""
@@ -264,7 +257,7 @@ def story(world, crawl, steps, mutant=None):
         crawl.settings.update({**settings, **step.settings})
         flag = world.folder / f"{crawl.name}.down"
         flag.touch() if step.down else flag.unlink(missing_ok=True)
-        retried = world.retry(crawl) if step.retry else 0
+        retried = world.of_failed(crawl, "retry") if step.retry else 0
         began = len(world.asked(crawl))
         run = world.begin(crawl, prepared(folder, step.down, mutant))
         while not run.ended:
@@ -272,7 +265,7 @@ def story(world, crawl, steps, mutant=None):
                 run.kill()
             yield None
         asked = world.asked(crawl)[began:]
-        runs.append(seen(folder, run, asked, retried, world.failed(crawl)))
+        runs.append(seen(folder, run, asked, retried, world.of_failed(crawl, "requests")))
     yield {"crawl": crawl.name, "runs": runs}
 
 

@@ -49,6 +49,18 @@ def mutant(*noticing):
     return register
 
 
+def after(owner, method, change):
+    """Have `change` called with an object of this class after a method of it."""
+    run = getattr(owner, method)
+
+    def run_and_change(self, *arguments, **options):
+        result = run(self, *arguments, **options)
+        change(self, *arguments)
+        return result
+
+    setattr(owner, method, run_and_change)
+
+
 # Of the scheduler
 
 
@@ -172,14 +184,7 @@ def slots_given_up_alone():
 @mutant()
 def deleted_before_their_rows():
     """Delayed requests that are due are deleted in a commit before that of their rows."""
-    take = RequestFile.take_due
-
-    def take_and_commit(self, now, most):
-        found = take(self, now, most)
-        self.commit()
-        return found
-
-    RequestFile.take_due = take_and_commit
+    after(RequestFile, "take_due", lambda self, *_: self.commit())
 
 
 @mutant()
@@ -613,13 +618,7 @@ def before_other_middlewares():
 @mutant("test_what_the_spider_has_not_handled_fails")
 def every_status():
     """Pages that are not there have failed."""
-    init = failing.Failures.__init__
-
-    def init_with_all(self, crawler, settings):
-        init(self, crawler, settings)
-        self._retried = range(600)
-
-    failing.Failures.__init__ = init_with_all
+    after(failing.Failures, "__init__", lambda self, *_: setattr(self, "_retried", range(600)))
 
 
 @mutant("test_what_could_not_be_read_back_is_tried_again_at_the_next_start")
@@ -646,13 +645,11 @@ def unreadable_after_its_row():
 @mutant("test_a_page_that_could_not_be_read_back")
 def unreadable_with_its_children():
     """What a page has given is forgotten with the row that cannot be read back."""
-    add = OpenFailedStore.add_unreadable
 
-    def add_and_forget(self, row, why, codec):
-        add(self, row, why, codec)
+    def forget(self, row, *_):
         self._file.execute("DELETE FROM taken_children WHERE parent = ?", (row,))
 
-    OpenFailedStore.add_unreadable = add_and_forget
+    after(OpenFailedStore, "add_unreadable", forget)
 
 
 @mutant("test_exactly_those_pages_are_asked_again")
@@ -680,22 +677,12 @@ def a_refused_item_is_nothing():
 # Of the queue by slots
 
 
-def after(method, change):
-    """Have `change` called with the queue after a method of it."""
-    run = getattr(SlotQueue, method)
-
-    def run_and_change(self, *arguments, **options):
-        result = run(self, *arguments, **options)
-        change(self, *arguments)
-        return result
-
-    setattr(SlotQueue, method, run_and_change)
-
-
 @mutant("test_its_order_is_scrapys")
 def the_other_scrapys_order():
     """Slots take turns where they should not, or do not where they should."""
-    after("__init__", lambda self, *_: setattr(self, "_takes_turns", not self._takes_turns))
+    after(
+        SlotQueue, "__init__", lambda self, *_: setattr(self, "_takes_turns", not self._takes_turns)
+    )
 
 
 def see(function):
@@ -705,7 +692,7 @@ def see(function):
         true = self._load
         self._load = lambda slot: function(self, slot, true(slot))
 
-    after("__init__", change)
+    after(SlotQueue, "__init__", change)
 
 
 @mutant("test_its_order_is_scrapys")
@@ -723,7 +710,7 @@ def an_idle_slot_counts_as_busy():
 @mutant("test_its_order_is_scrapys")
 def the_turn_ends_with_the_slot():
     """When the last slot has become empty, the first by name is next."""
-    after("_remove", lambda self, _: setattr(self, "_last", None))
+    after(SlotQueue, "_remove", lambda self, _: setattr(self, "_last", None))
 
 
 @mutant("test_its_order_is_scrapys")
@@ -759,13 +746,13 @@ def a_failed_push_counts():
 @mutant("test_a_job_whose_slots_are_on_hold_has_pending_requests_and_none_to_give")
 def a_new_request_ends_the_hold():
     """A slot on hold is popped when it gets one more."""
-    after("push", lambda self, request: self.release(self._slot_of(request)))
+    after(SlotQueue, "push", lambda self, request: self.release(self._slot_of(request)))
 
 
 @mutant("test_peek_shows_the_next_pop")
 def a_peek_is_a_turn():
     """To look at a slot passes its turn on."""
-    after("peek", lambda self: setattr(self, "_last", self._next()))
+    after(SlotQueue, "peek", lambda self: setattr(self, "_last", self._next()))
 
 
 @mutant("test_no_cost_grows_with_the_number_of_slots")

@@ -279,6 +279,12 @@ def undisturbed(world):
     }
 
 
+def round_story(world, expected, options, name, *steps):
+    """Tell the story of a crawl with start pages of every kind."""
+    crawl = Crawl(name, PAGES, spider=RoundSpider)
+    return story(world, crawl, expected, steps, options.mutant)
+
+
 def stock(world, expected, options):
     """Scrapy's own scheduler fetches the same pages as often."""
     crawl = Crawl("stock", PAGES, spider=RoundSpider)
@@ -315,37 +321,28 @@ def points(world, expected, options):
         possible = range(first, max(total - 2, first + 1))
         numbers = sorted(chance.sample(possible, min(wanted, len(possible))))
         for number, action in product(numbers, ("before", "after")):
-            crawl = Crawl(f"point{len(stories)}", PAGES, spider=RoundSpider)
-            step = Step(Points(name, number, action).lay)
-            stories.append(story(world, crawl, expected, [step, Step()], options.mutant))
+            steps = Step(Points(name, number, action).lay), Step()
+            stories.append(round_story(world, expected, options, f"point{len(stories)}", *steps))
     return stories
 
 
 def second(world, expected, options):
     """Death in the second run of a round, and in the second round."""
-    crawl = Crawl("second", PAGES, spider=RoundSpider)
     stop, kill = Step(signals=[signal.SIGINT], at=5), Step(signals=[signal.SIGKILL], at=5)
-    return [story(world, crawl, expected, [stop, kill, Step(), kill, Step()], options.mutant)]
+    return [round_story(world, expected, options, "second", stop, kill, Step(), kill, Step())]
 
 
 def stops(world, expected, options):
     """Ctrl-C, and two of them at once."""
     return [
-        story(
-            world,
-            Crawl(name, PAGES, spider=RoundSpider),
-            expected,
-            [Step(signals=signals, at=5), Step()],
-            options.mutant,
-        )
+        round_story(world, expected, options, name, Step(signals=signals, at=5), Step())
         for name, signals in (("stop1", FORCED[:1]), ("stop2", FORCED))
     ]
 
 
 def daily(world, expected, options):
     """One round after the other."""
-    crawl = Crawl("daily", PAGES, spider=RoundSpider)
-    return [story(world, crawl, expected, [Step(), Step(), Step()], options.mutant)]
+    return [round_story(world, expected, options, "daily", Step(), Step(), Step())]
 
 
 def refused(world, expected, options):
@@ -357,7 +354,6 @@ def refused(world, expected, options):
 
         BooksPipeline.open_spider = open_spider
 
-    crawl = Crawl("refused", PAGES, spider=RoundSpider)
     steps = [
         Step(signals=[signal.SIGINT], at=5),
         Step(unreachable),
@@ -367,7 +363,7 @@ def refused(world, expected, options):
         Step(unreachable),
         Step(),
     ]
-    return [story(world, crawl, expected, steps, options.mutant)]
+    return [round_story(world, expected, options, "refused", *steps)]
 
 
 def gone(world, expected, options):
@@ -392,14 +388,8 @@ def gone(world, expected, options):
         BooksPipeline.close_spider = close_spider
 
     return [
-        story(
-            world,
-            Crawl(function.__name__, PAGES, spider=RoundSpider),
-            expected,
-            [Step(partial(replace, function)), Step()],
-            options.mutant,
-        )
-        for function in (gone_in_the_middle, gone_at_the_end)
+        round_story(world, expected, options, each.__name__, Step(partial(replace, each)), Step())
+        for each in (gone_in_the_middle, gone_at_the_end)
     ]
 
 

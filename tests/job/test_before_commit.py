@@ -45,10 +45,6 @@ class Crawl:
         self.job.done(popped)
         return name_of(popped)
 
-    def close(self):
-        """Close as the engine does: scheduler, spider_closed."""
-        self.job.close()
-
 
 def books(path="books.sqlite"):
     return sorted(url for (url,) in query(Path(path), "SELECT url FROM books"))
@@ -65,7 +61,7 @@ def test_no_book_is_lost_wherever_the_process_dies(make_round, crash_round, book
         resumed = crash_round()
         assert sorted(set(books()) | set(resumed.names())) == names
         resumed.drop()
-    crawl.close()
+    crawl.job.close()
     assert books() == names
     assert make_round().round.number == 2
 
@@ -96,7 +92,7 @@ def test_a_database_that_is_gone_at_the_end_costs_a_repetition(
     crawl.job.commit()
     crawl.scrape()
     crawl.pipeline.connection.execute("DROP TABLE books")
-    crawl.close()
+    crawl.job.close()
     messages = [r.getMessage() for r in caplog.records if "before_commit" in r.getMessage()]
     assert len(messages) == 1
     assert "no such table: books" in messages[0]
@@ -104,7 +100,7 @@ def test_a_database_that_is_gone_at_the_end_costs_a_repetition(
     crawl = Crawl(started(make_round(), "a", "b"), books_pipeline)
     assert crawl.job.round.is_resumed
     names = [crawl.scrape()]
-    crawl.close()
+    crawl.job.close()
     assert books() == names
     assert make_round().round.number == 2
 
@@ -118,11 +114,11 @@ def test_a_database_that_goes_away_closes_the_spider(make_round, books_pipeline,
     next_turn()
     assert crawl.job.engine.closed == ["bloom_error"]
     assert not crawl.job.push("later")
-    crawl.close()
+    crawl.job.close()
     crawl = Crawl(make_round(), books_pipeline)
     for _ in range(3):
         crawl.scrape()
-    crawl.close()
+    crawl.job.close()
     assert books() == ["a", "b", "c"]
 
 
@@ -133,7 +129,7 @@ def test_a_page_that_is_scraped_twice_is_one_book(make_round, crash_round, books
     crawl.pipeline.flush()
     resumed = Crawl(crash_round(), books_pipeline)
     resumed.scrape()
-    resumed.close()
+    resumed.job.close()
     assert books() == ["a"]
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 
 import pytest
 from scrapy import Request, signals
@@ -22,15 +23,8 @@ from tests.job.harness import fields_of
 @pytest.fixture
 def clock(monkeypatch):
     """Return a clock that stands still, of the machine and of what is due."""
-
-    class Clock:
-        now = 1_800_000_000.0
-
-        def time(self):
-            return self.now
-
-    found = Clock()
-    monkeypatch.setattr("time.time", found.time)
+    found = SimpleNamespace(now=1_800_000_000.0)
+    monkeypatch.setattr("time.time", lambda: found.now)
     return found
 
 
@@ -313,9 +307,7 @@ def test_a_hold_until_its_release_is_due_never(new_job, clock, reactor, monkeypa
     assert closed == ([] if wait is None else ["bloom_later"])
 
 
-@pytest.mark.parametrize(
-    "queue", ["scrapy.pqueues.ScrapyPriorityQueue", "scrapy.pqueues.DownloaderAwarePriorityQueue"]
-)
+@pytest.mark.parametrize("queue", [ScrapyPriorityQueue, DownloaderAwarePriorityQueue])
 def test_what_is_due_never_is_due_at_no_time(new_job, tmp_path, queue):
     """In what commands and the start line say, too."""
     job = new_job(SCHEDULER_PRIORITY_QUEUE=queue)

@@ -18,12 +18,7 @@ from scrapy_bloom.job.holds import RECOVERY, retry_after
 from scrapy_bloom.sqlite_backend import request_store
 from tests.job.engine import DURABLE, Job, name_of
 
-PRIORITY_QUEUES = (
-    "scrapy.pqueues.DownloaderAwarePriorityQueue",
-    "scrapy.pqueues.ScrapyPriorityQueue",
-)
-
-
+PRIORITY_QUEUES = (pqueues.DownloaderAwarePriorityQueue, pqueues.ScrapyPriorityQueue)
 OWN_WAY = [("dont_retry", True), ("handle_httpstatus_list", [429]), ("handle_httpstatus_all", True)]
 
 
@@ -369,28 +364,22 @@ def test_pages_that_were_refused_go_behind_the_others(down, clock):
 # --- what goes its own way ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("key", "value"), OWN_WAY)
-def test_a_request_that_asks_to_see_the_status_gets_it(make_crawl, key, value):
-    """The host rests all the same."""
-    crawl = make_crawl().pushed("page", meta={key: value})
+@pytest.mark.parametrize(
+    ("meta", "of_spider", "settings", "left"),
+    [
+        *(({key: value}, [], {}, 60) for key, value in OWN_WAY),
+        ({}, [429], {}, 60),
+        ({}, [], {"RETRY_HTTP_CODES": [500, 503]}, None),
+    ],
+)
+def test_who_asks_to_see_the_status_gets_it(make_crawl, meta, of_spider, settings, left):
+    """The host rests all the same, unless the status is not retried and so an answer."""
+    crawl = make_crawl(**settings)
+    if of_spider:
+        crawl.spider.handle_httpstatus_list = of_spider
+    crawl.push("page", meta=meta)
     assert crawl.answer(crawl.pop(), 429, "60").status == 429
-    assert crawl.left == 60
-
-
-def test_a_spider_that_asks_to_see_the_status_gets_it(make_crawl):
-    """As with RedirectMiddleware."""
-    crawl = make_crawl()
-    crawl.spider.handle_httpstatus_list = [429]
-    crawl.push("page")
-    assert crawl.answer(crawl.pop(), 429, "60").status == 429
-    assert crawl.left == 60
-
-
-def test_a_status_that_is_not_retried_is_an_answer(make_crawl):
-    """RETRY_HTTP_CODES says what is no answer."""
-    crawl = make_crawl(RETRY_HTTP_CODES=[500, 503]).pushed("page")
-    assert crawl.answer(crawl.pop(), 429, "60").status == 429
-    assert crawl.left is None
+    assert crawl.left == left
 
 
 def test_what_did_not_come_from_the_scheduler_is_not_put_there(crawl):

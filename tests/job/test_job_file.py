@@ -347,10 +347,8 @@ def test_a_retry_leaves_its_row_to_what_cannot_be_read_back(open_file, path, is_
     unread = fail_to_read(file)
     file.commit()
     file.close(clean=True)
-    assert (
-        SQLiteFailedStore(path.parent).retry(Choice(reasons=["*"] if is_chosen else ["x"]))
-        == 1 + is_chosen
-    )
+    choice = Choice(reasons=["*" if is_chosen else "x"])
+    assert SQLiteFailedStore(path.parent).retry(choice) == 1 + is_chosen
     file = open_file()
     rows = dict(file.query("SELECT request, id FROM requests"))
     assert {*rows} == {b"a again", b"b"}

@@ -23,17 +23,13 @@ forks = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks")
 
 
 def contents(path):
-    """Return version, tables and all rows of a file, of which this makes a copy."""
+    """Return the tables and all rows of a file, of which this makes a copy."""
     folder = path.parent.with_name(f"{path.parent.name}.read")
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(path.parent, folder)
     with closing(sqlite3.connect(folder / path.name)) as connection:
-        tables = dict(
-            connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'")
-        )
-        return {
-            **{name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in tables},
-        }
+        found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        return {name: connection.execute(f"SELECT * FROM {name}").fetchall() for (name,) in found}
 
 
 def open_in_a_process(path, points):

@@ -23,6 +23,13 @@ def unpicklable():
     return lambda: None
 
 
+def committed(job, n):
+    """Commit a state of a job; return the job."""
+    job.spider.state["n"] = n
+    job.commit()
+    return job
+
+
 class Slow:
     """Takes its time to be pickled."""
 
@@ -41,9 +48,7 @@ def test_state_is_that_of_the_last_commit_after_a_kill(make_round, crash_round):
     assert crash_round().spider.state == {}
     for n in range(3):
         job.push(str(n))
-        job.spider.state["n"] = n
-        job.commit()
-        job.spider.state["n"] = "not committed"
+        committed(job, n).spider.state["n"] = "not committed"
         resumed = crash_round()
         assert (resumed.spider.state, len(resumed.scheduler)) == ({"n": n}, n + 1)
 
@@ -72,9 +77,7 @@ def test_state_and_requests_are_committed_together(make_round, crash_round):
 def test_state_is_what_scrapy_has_saved_at_a_stop(make_round, state_file):
     """Also where a handler of spider_closed changes it after the last commit."""
     for n in (1, 0, 2, 2, 1):
-        job = make_round()
-        job.spider.state["n"] = "committed"
-        job.commit()
+        job = committed(make_round(), "committed")
         job.spider.state["n"] = n
         job.scheduler.close("finished")
         job.spider.state["late"] = n
@@ -94,9 +97,7 @@ def test_a_state_that_goes_back_to_an_earlier_one_is_committed(make_round, crash
     job.scheduler.close("shutdown")
     job.spider.state["n"] = 2
     job.send(signals.spider_closed, reason="shutdown")
-    job = make_round()
-    job.spider.state["n"] = 1
-    job.commit()
+    committed(make_round(), 1)
     assert crash_round().spider.state == {"n": 1}
 
 
@@ -110,9 +111,7 @@ def test_the_latest_state_wins_whatever_happens(make_round, tmp_path):
         job = make_round()
         assert job.spider.state == expected, number
         for _ in range(chance.randrange(3)):
-            job.spider.state["n"] = chance.randrange(2)
-            job.commit()
-            expected = dict(job.spider.state)
+            expected = dict(committed(job, chance.randrange(2)).spider.state)
         if chance.random() < 0.6:
             job.scheduler.close("shutdown")
             if chance.random() < 0.5:
@@ -140,9 +139,7 @@ def test_a_second_kill_finds_the_state_of_the_second_run(make_round, crash_round
     job = make_round()
     job.spider.state["n"] = 1
     job.close("shutdown")
-    job = make_round()
-    job.spider.state["n"] = 2
-    job.commit()
+    committed(make_round(), 2)
     job = crash_round()
     assert job.spider.state == {"n": 2}
     job.spider.state["n"] = 3
@@ -162,9 +159,7 @@ def test_jobs_of_stock_scrapy_open_and_go_back(make_round):
 
 def test_stock_scrapy_reads_what_was_put_back_after_a_kill(make_round, crash_round):
     """The file is a pickle, whatever follows it."""
-    job = make_round()
-    job.spider.state["n"] = 1
-    job.commit()
+    committed(make_round(), 1)
     resumed = crash_round()
     resumed.drop()
     assert make_round(resumed.crawler.settings["JOBDIR"], scheduler=STOCK).spider.state == {"n": 1}
@@ -198,9 +193,7 @@ def test_a_state_that_cannot_be_read_stays(make_round, state_file, caplog):
 
 def test_a_state_that_cannot_be_pickled_is_one_error(make_round, caplog, state_file):
     """The last one that could be stays, and the crawl goes on."""
-    job = make_round()
-    job.spider.state["n"] = 1
-    job.commit()
+    job = committed(make_round(), 1)
     job.spider.state["function"] = unpicklable()
     for name in "abc":
         job.push(name)
@@ -219,9 +212,7 @@ def test_a_state_that_cannot_be_pickled_is_one_error(make_round, caplog, state_f
 
 def test_a_commit_that_fails_at_the_end_keeps_its_state(make_round):
     """The requests are repeated, and their callbacks change the state then."""
-    job = make_round().pushed("a")
-    job.spider.state["n"] = 1
-    job.commit()
+    job = committed(make_round().pushed("a"), 1)
     job.names()
     job.spider.state["n"] = 2
     job.round.file._connection.execute("PRAGMA query_only = 1")
@@ -233,12 +224,9 @@ def test_a_commit_that_fails_at_the_end_keeps_its_state(make_round):
 
 def test_an_unchanged_state_is_not_written(make_round, tmp_path):
     """Commits compare what is pickled."""
-    job = make_round()
-    job.spider.state["n"] = 1
-    job.commit()
+    job = committed(make_round(), 1)
     changes = job.round.file._connection.total_changes
-    job.spider.state["n"] = 1
-    job.commit()
+    committed(job, 1)
     assert job.round.file._connection.total_changes == changes
 
 
