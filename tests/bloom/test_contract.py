@@ -84,20 +84,13 @@ def test_update_adds_all(make):
 def test_estimates_rise_with_the_keys(make):
     """Error rate, fill and expected false positives start at nothing and grow."""
     bloom_filter = make(20_000, 1e-3)
-    shown = []
+    shown, names = [], ("current_error_rate", "fill_ratio", "expected_false_positives")
     for _ in range(4):
-        shown.append(
-            (
-                bloom_filter.current_error_rate,
-                bloom_filter.fill_ratio,
-                bloom_filter.expected_false_positives,
-            )
-        )
+        shown.append([getattr(bloom_filter, name) for name in names])
         bloom_filter.update(b"%d" % i for i in range(len(bloom_filter), len(bloom_filter) + 5_000))
-    assert shown[0] == (0, 0, 0)
-    assert all(
-        a < b for before, after in pairwise(shown) for a, b in zip(before, after, strict=True)
-    )
+    assert shown[0] == [0, 0, 0]
+    for figures in zip(*shown, strict=True):
+        assert all(before < after for before, after in pairwise(figures))
     assert 0 < bloom_filter.current_error_rate <= 1e-3
 
 

@@ -152,8 +152,7 @@ def test_file_in_use_is_refused_with_its_holder(path):
 def test_file_that_is_replaced_while_it_is_opened_is_refused(path, monkeypatch):
     """What was locked is what is used: another file may be another process's by now."""
     other = path.with_name("other.bloom")
-    with BloomFilter(1_000, 1e-6, other):
-        pass
+    BloomFilter(1_000, 1e-6, other).close()
     theirs = other.read_bytes()
     lock = storage_module.lock
 
@@ -269,8 +268,7 @@ def test_directory_in_use_is_refused_with_its_holder(tmp_path):
 
 def test_files_are_private(tmp_path):
     """The secret in the header is for the owner's eyes only."""
-    with ScalableBloomFilter(1_000, 1e-6, tmp_path / "bloom"):
-        pass
+    ScalableBloomFilter(1_000, 1e-6, tmp_path / "bloom").close()
     for path in (tmp_path / "bloom").iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "bloom").stat().st_mode) == 0o700
@@ -321,8 +319,7 @@ def test_file_system_without_hard_links(tmp_path, monkeypatch):
     """Without hard links the file is renamed into place, still never over another."""
     unsupported = raising(OSError(errno.EPERM, os.strerror(errno.EPERM)))
     monkeypatch.setattr(storage_module.os, "link", unsupported)
-    with BloomFilter(1_000, 1e-6, tmp_path / "a.bloom"):
-        pass
+    BloomFilter(1_000, 1e-6, tmp_path / "a.bloom").close()
     assert [path.name for path in tmp_path.iterdir()] == ["a.bloom"]
 
 

@@ -31,13 +31,8 @@ def test_growth_follows_the_plan(tmp_path):
             bloom_filter.add(b"%d" % i)
             if i % 997 == 0:
                 assert bloom_filter.current_error_rate <= 1e-2
-        assert [layer.capacity for layer in bloom_filter.layers] == [
-            1_000,
-            2_000,
-            4_000,
-            8_000,
-            16_000,
-        ]
+        capacities = [layer.capacity for layer in bloom_filter.layers]
+        assert capacities == [1_000, 2_000, 4_000, 8_000, 16_000]
         assert [layer.error_rate for layer in bloom_filter.layers] == [
             pytest.approx(1e-2 * 0.5**n) for n in range(1, 6)
         ]

@@ -308,26 +308,16 @@ def test_fast_fingerprinter_has_the_identity_of_the_default():
     assert (fast.identity, fast.plain, fast.edge) == (default.identity, default.plain, default.edge)
 
 
-def test_default_is_known():
-    """Scrapy's default fingerprinter and the fast one are recognised."""
-    assert is_default(RequestFingerprinter())
-    assert is_default(FastRequestFingerprinter())
-
-
-def test_anything_else_is_not_the_default(monkeypatch):
+def test_the_default_and_nothing_else_is_the_default(monkeypatch):
     """Subclasses, patched objects and patched classes are taken for strangers."""
-
-    class Subclass(RequestFingerprinter):
-        pass
-
-    class FastSubclass(FastRequestFingerprinter):
-        pass
-
+    ours = (RequestFingerprinter, FastRequestFingerprinter)
+    assert all(is_default(cls()) for cls in ours)
+    subclasses = [type("Subclass", (cls,), {})() for cls in ours]
     patched = RequestFingerprinter()
     patched._fingerprint = lambda request: b""
     shadowed = FastRequestFingerprinter()
     shadowed.fingerprint = lambda request: b""
-    for stranger in (Subclass(), FastSubclass(), patched, shadowed, object(), None):
+    for stranger in (*subclasses, patched, shadowed, object(), None):
         assert not is_default(stranger)
     monkeypatch.setattr(RequestFingerprinter, "fingerprint", lambda self, request: b"")
     assert not is_default(RequestFingerprinter())

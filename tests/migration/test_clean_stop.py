@@ -141,10 +141,7 @@ WORK = {
     "push": lambda job: job.push(1),
     "push new priority": lambda job: job.push(1, priority=5),
     # what cannot be serialized leaves no trace in the queues, but in requests.seen
-    "keep in memory": lambda job: [
-        time.sleep(1.1),
-        job.push(3, callback=lambda response: None),
-    ],
+    "keep in memory": lambda job: [time.sleep(1.1), job.push(3, callback=lambda response: None)],
 }
 
 

@@ -53,6 +53,7 @@ STOP_AT = 50
 IN_FLIGHT = 16
 """What a killed crawl may have had answers for and not acknowledged."""
 KEY = "moved"
+OURS = ScrapyRedisFingerprinter()
 CAPACITY = {"ADDONS": "{}", "BLOOM_CAPACITY": 10_000}
 JOB = {
     **CAPACITY,
@@ -224,21 +225,13 @@ def left(client, key):
         )
         queue.push(request)
         if number != 8:
-            fingerprint = ScrapyRedisFingerprinter().fingerprint(request).hex()
-            client.call("sadd", f"{key}:dupefilter", fingerprint)
+            client.call("sadd", f"{key}:dupefilter", OURS.fingerprint(request).hex())
     return key
 
 
-def load_left(client, key, settings, fingerprinter=None):
+def load_left(client, key, settings, fingerprinter=OURS):
     """Load what `left` has."""
-    return load_scrapy_redis(
-        client,
-        in_one_slot(key),
-        client,
-        key,
-        settings,
-        fingerprinter or ScrapyRedisFingerprinter(),
-    )
+    return load_scrapy_redis(client, in_one_slot(key), client, key, settings, fingerprinter)
 
 
 def test_requests_of_scrapy_redis_keep_what_they_are(redis, client, key, left, settings):
@@ -326,22 +319,21 @@ def test_what_cannot_be_loaded_is_refused(client, key, left, settings, monkeypat
     """In one line each, and nothing is left in Redis."""
     before = client.call("dbsize") if not client._clustered else None
     with pytest.raises(BloomError, match="no crawl of scrapy-redis"):
-        load_scrapy_redis(client, "{x}", client, "nobody", settings, ScrapyRedisFingerprinter())
+        load_scrapy_redis(client, "{x}", client, "nobody", settings, OURS)
     default = RequestFingerprinter.from_crawler(get_crawler())
     with pytest.raises(BloomError, match="fingerprints of its own"):
         load_left(client, key, settings, default)
     client.call("zadd", f"{key}:requests", {b"nonsense": 5})
-    with pytest.raises(
-        BloomError, match=r"cannot be read .*run the command in the crawl's project"
-    ):
+    unread = r"cannot be read .*run the command in the crawl's project"
+    with pytest.raises(BloomError, match=unread):
         load_left(client, key, settings)
     client.call("zrem", f"{key}:requests", b"nonsense")
     with monkeypatch.context() as evicting:
         evicting.setattr(RedisClient, "evicting", lambda _: "allkeys-lru")
         with pytest.raises(SharedFilterError, match="set maxmemory-policy to noeviction"):
             load_left(client, key, settings)
-    client.call("rename", f"{key}:dupefilter", f"{key}:dupefilter2") if before else None
     if before:
+        client.call("rename", f"{key}:dupefilter", f"{key}:dupefilter2")
         with pytest.raises(BloomError, match="SCHEDULER_DUPEFILTER_KEY"):
             load_left(client, key, settings)
         assert client.call("dbsize") == before
