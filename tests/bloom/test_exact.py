@@ -366,8 +366,7 @@ def test_new_key_touches_one_page_of_the_table(tmp_path):
 
 
 def snapshots(path, tested, keys):
-    """Yield the keys that `tested` had, the one that it was adding, and its file, as it was
-    at each line of each `add`: what SIGKILL leaves at that moment."""
+    """Yield keys, the one being added, and the file, as at each line of each `add`."""
     modules = {layers.__file__, exact_table.__file__}
     seen, at = [], [0]
 

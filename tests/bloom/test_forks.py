@@ -16,8 +16,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no for
 
 
 def run(code, kind, path):
-    """Run `code`, which finds a new filter of that kind at `path` as `tested`, and `reopen`,
-    and must say "done" before it ends or kills itself; return its status."""
+    """Run `code` on a new filter, `tested`; it must say "done"; return its status."""
     code = (
         "import multiprocessing, os, signal, subprocess, sys\n"
         "from pathlib import Path\n"

@@ -62,9 +62,7 @@ class Adding:
 
 
 def killed_at_random(kind, capacity, folder, *, exact=False):
-    """Kill many processes that add to filters in `folder`, at random moments; return the
-    seed, the number of keys reported, and those of them that were unknown afterwards, or,
-    of a filter with an exact table, counted wrongly."""
+    """Kill processes that add to filters; return seed, number of keys, and unknown ones."""
     seed = random.randrange(10**9)
     chance = random.Random(seed)
     added, unknown = 0, []
@@ -143,9 +141,7 @@ def killed_at_each_step(moment, folder, *, exact=False):
     indirect=True,
 )
 def test_killed_while_a_layer_is_made_the_filter_opens(outcome):
-    """Killed before or after any call that makes a layer, the filter opens without the
-    leftovers, knows all its keys and grows. A layer is allocated, written and synced before
-    it gets its name, and its name is synced before a key goes in."""
+    """Its name is synced after its pages and before a key goes in."""
     steps, survived, wrong = outcome
     assert wrong == []
     assert survived == 2 * len(steps)

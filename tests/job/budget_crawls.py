@@ -33,9 +33,7 @@ VARIANTS = (
 
 
 def links(slot, page, today):
-    """Return what hangs on a page: two of its own, some of which no other page links to; one of the
-    next slot now and then, and one that is known. Behind the start page of a slot are the pages of
-    today."""
+    """Return what hangs on a page: two of its own, one of the next slot or a known one at times."""
     if page == "start":
         return [(slot, f"{today}-0")]
     day, number = map(int, page.split("-"))
@@ -49,8 +47,7 @@ def links(slot, page, today):
 
 
 class Site:
-    """Notes what it is asked for, and what it answers with 200. While there is a file of the
-    crawl's name that says so, some pages are down."""
+    """Notes what it is asked for and answers with 200; some pages are down for a while."""
 
     def __init__(self, folder, delay):
         self._folder = folder
@@ -114,8 +111,7 @@ class TrapSpider(scrapy.Spider):
 
 
 def story(world, crawl, chance, kills, after_kill):
-    """Kill a crawl so many times in each of two rounds; what has failed in the first is retried in
-    the second, or with what is over the budget. Yield what became of it."""
+    """Kill a crawl so often in each of two rounds; yield what became of it and its retries."""
     folder, dead = world.folder / crawl.name / "job", []
     store, down = SQLiteFailedStore(folder), world.folder / f"{crawl.name}.down"
     down.touch()

@@ -239,8 +239,7 @@ class Ignoring:
 
 @dataclass
 class Step:
-    """One start of the process: whether the site is down, whether what has failed is made
-    pending before it, and after how many requests it is killed."""
+    """One start: whether the site is down, what is retried first, and when it is killed."""
 
     down: bool = True
     retry: bool = False

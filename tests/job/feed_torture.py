@@ -70,8 +70,7 @@ def difference(folder, expected):
 
 
 def report(crawl, run, expected, **more):
-    """Return what became of a crawl that is over. A power cut may take bits of the
-    filter, so that pages are fetched again, and their items come again."""
+    """Return what became of a crawl that is over; after a power cut items may come again."""
     inside = "job" if all("/job/" in uri for uri in crawl.settings["FEEDS"]) else ""
     wrong = difference(run.folder / inside, expected)
     if inside:
@@ -197,8 +196,7 @@ def calls(world, pages):
 
 
 def disturbed(world, crawl, expected, disturb, point, mutant=None, *, second=False):
-    """Call `disturb` in the process of a crawl's first run, or, if that is to be its
-    `second`, kill the first one before; and then resume it."""
+    """Call `disturb` in a crawl's first run, or its `second` after a kill; then resume it."""
 
     def before(disturb=disturb):
         if mutant:
@@ -225,9 +223,7 @@ def disturbed(world, crawl, expected, disturb, point, mutant=None, *, second=Fal
 def kill_points(
     world, *, seed, beside=3, pages=14, mutant=None, numbers=1, names=None, sides=SIDES
 ):
-    """Die before and after the first call of each kind on the feeds, and `numbers` later
-    ones, in the first run or in one that goes on from a kill; of only these `names` if
-    they are given."""
+    """Die before and after calls on the feeds, in a first run or in one after a kill."""
     chance = random.Random(seed)
     expected = whole(world, pages, FEW)
     jobs = []

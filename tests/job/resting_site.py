@@ -41,8 +41,7 @@ class Rest:
 
 @dataclass
 class RestingSite(ServedInThread):
-    """The site, on a free port of the loopback interface, in a thread. Paths are `/HOST/NUMBER`:
-    hosts without a Rest answer when `go` says so, and "moved" redirects to the host "named"."""
+    """The site, in a thread, with paths `/HOST/NUMBER`; "moved" redirects to the host "named"."""
 
     rests: dict[str, Rest]
     asked: dict[str, list[Asked]] = field(default_factory=lambda: defaultdict(list))

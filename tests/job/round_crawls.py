@@ -172,8 +172,7 @@ class ReturningSpider(scrapy.Spider):
 
 @dataclass
 class Step:
-    """One start of the process: what is done in it first, and which signals it gets after
-    so many answers in it."""
+    """One start: what is done in it first, and which signals it gets after so many answers."""
 
     before: object = None
     signals: tuple = ()
@@ -414,8 +413,7 @@ def fed(world, _, options):
 
 
 def returns(world, _, options):
-    """What a budget has kept is retried, in two ways; what cannot be read for a while, can be
-    again. The start that brings it back is killed now and then; a last one brings nothing."""
+    """What a budget has kept is retried, what could not be read comes back, over kills."""
     small, large = {"BLOOM_BUDGET": {"*": 9}}, {"BLOOM_BUDGET": {"*": RETURNING}}
     stop = Step(signals=[signal.SIGINT], at=5)
     steps = {

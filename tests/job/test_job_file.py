@@ -456,11 +456,9 @@ def test_a_later_version_is_refused_by_name(open_file, path, only_in_log, tmp_pa
         with pytest.raises(RequestFileError, match=f"version {later}"):
             check_header(copy)
     before = {each: each.read_bytes() for each in copy.parent.iterdir()}
-    with pytest.raises(
-        RequestFileError, match=f"has version {later}, and .* reads version {schema.VERSION};"
-    ) as caught:
+    told = f"has version {later}, and .* reads version {schema.VERSION};"
+    with pytest.raises(RequestFileError, match=told):
         RequestFile.open(copy)
-    assert f"reads version {schema.VERSION}" in str(caught.value)
     for each, contents in before.items():
         assert each.name.endswith("-shm") or each.read_bytes() == contents
 

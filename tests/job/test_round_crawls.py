@@ -138,9 +138,7 @@ def test_a_database_that_is_gone_costs_a_repetition(reports):
 
 
 def test_what_comes_back_goes_on_in_the_round_that_has_kept_it():
-    """What was over a budget, and what could not be read for a start, with and without a kill: each
-    page is once in a feed that a new round would overwrite, and in one that is appended to. A start
-    without begins a new round."""
+    """Over kills each page is once in either kind of feed."""
     check_returns(2)
 
 

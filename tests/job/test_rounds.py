@@ -67,35 +67,27 @@ FEEDER = Feeder()
 
 
 @pytest.mark.parametrize(
-    ("handler", "goes_on"),
+    ("handler", "goes_on", "tells"),
     [
-        (FEEDER.feed, True),
-        (FEEDER, True),
-        (lambda: None, True),
-        (partial(print, "idle"), True),
-        (CloseSpider, False),
-        (JobDirectoryError, False),
+        (FEEDER.feed, True, True),
+        (FEEDER, True, True),
+        (lambda: None, True, True),
+        (partial(print, "idle"), True, True),
+        (CloseSpider, False, True),
+        (JobDirectoryError, False, True),
+        (FEEDER.feed, True, False),
+        (None, False, False),
     ],
 )
-def test_what_listens_to_spider_idle_and_was_not_asked_keeps_the_round(
-    make_round, handler, goes_on
+def test_who_listens_to_spider_idle_keeps_the_round(
+    make_round, monkeypatch, handler, goes_on, tells
 ):
-    """Something else has closed the spider; handlers of Scrapy's and ours give nothing."""
+    """If it was not asked, or Scrapy does not tell; those of Scrapy's and ours give nothing."""
+    if not tells:
+        monkeypatch.delattr(Engine, "_spider_idle")
     job = make_round()
-    job.crawler.signals.connect(handler, signals.spider_idle, weak=False)
-    finish(job, "a")
-    assert make_round().round.is_resumed == goes_on
-
-
-@pytest.mark.parametrize("goes_on", [False, True])
-def test_a_scrapy_that_does_not_tell_who_was_asked_keeps_the_round(
-    make_round, monkeypatch, goes_on
-):
-    """If somebody listens who may have more."""
-    monkeypatch.delattr(Engine, "_spider_idle")
-    job = make_round()
-    if goes_on:
-        job.crawler.signals.connect(FEEDER.feed, signals.spider_idle)
+    if handler is not None:
+        job.crawler.signals.connect(handler, signals.spider_idle, weak=False)
     finish(job, "a")
     assert make_round().round.is_resumed == goes_on
 

@@ -87,8 +87,7 @@ def scopes_of(downloader):
 
 
 def next_of(queue):
-    """Return the next request, or the exception; Scrapy's queue gives None for each slot that has
-    become empty by a failure, ours only if there is none."""
+    """Return the next request, or the exception, past the Nones of Scrapy's emptied slots."""
     while True:
         try:
             request = queue.pop()

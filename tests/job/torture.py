@@ -115,8 +115,7 @@ def killed(world, crawl, chance, expected, kills, *, before=None, after_kill=Non
 def random_kills(
     world, *, kills, seed, beside=3, pages=100, mutant=None, kinds=tuple(KINDS), later=0
 ):
-    """Kill crawls, one to eight times each, until `kills` were. (Some of a crawl's come too
-    late: it ends first.) Half of the pages are delayed by up to `later` seconds."""
+    """Kill crawls, one to eight times each, until `kills` were; half of the pages are `later`."""
     chance = random.Random(seed)
     expected = whole(world, pages, kinds)
     dead = []
@@ -275,8 +274,7 @@ def faults(world, *, seed, beside=3, pages=12, sample=None):
 
 
 def short_disks(world, *, seed, beside=3, pages=100, count=6):
-    """Let no file of a crawl's first run, but for those that are larger before it,
-    become larger than a random size: EFBIG, or SQLite's own errors."""
+    """Let no file of a crawl's first run become larger than a random size."""
     chance = random.Random(seed)
     expected = whole(world, pages)
     jobs = []
